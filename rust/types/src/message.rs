@@ -1,0 +1,127 @@
+//! What the hub and its clients say to each other. JSON in length-prefixed frames; `rendezvous` carries them.
+//!
+//! MSG-1: everything a node tells is a fact that may be told again: after a reconnect the node repeats itself, and
+//! the hub takes the first copy.
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::RankEnd;
+use crate::placement::{Join, NodePlacement};
+
+/// What a connection to the hub is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Role {
+    /// Joins, facts and orders of the task of this partition.
+    Control {
+        /// The task's partition.
+        partition: u32,
+    },
+    /// The live output of the ranks of this partition.
+    Logs {
+        /// The task's partition.
+        partition: u32,
+    },
+    /// The result of one rank: `bytes` bytes follow the handshake, in data frames.
+    Result {
+        /// The rank.
+        rank: u32,
+        /// How many bytes follow.
+        bytes: u64,
+    },
+}
+
+/// The hub's first words: prove that you know the token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Challenge {
+    /// [`crate::job::VERSION`] of the hub.
+    pub version: u32,
+    /// 32 random bytes, hex.
+    pub nonce: String,
+}
+
+/// The client's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hello {
+    /// [`crate::job::VERSION`] of the client.
+    pub version: u32,
+    /// The job's id.
+    pub job: String,
+    /// What the connection is for.
+    pub role: Role,
+    /// 32 random bytes, hex: the hub has to prove itself, too.
+    pub nonce: String,
+    /// HMAC-SHA256 under the token over both nonces, the job's id and the role; hex.
+    pub mac: String,
+}
+
+/// The hub's proof.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Welcome {
+    /// HMAC-SHA256 under the token, for the other direction; hex.
+    pub mac: String,
+    /// For a connection of logs: how many bytes of each rank's output the hub already has.
+    pub received: Vec<(u32, u64)>,
+}
+
+/// A fact from a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum NodeMessage {
+    /// Here I am.
+    Join(Join),
+    /// I know my place by the fallback and start my ranks.
+    Placed(Join),
+    /// A rank's process runs.
+    RankStarted {
+        /// The rank.
+        rank: u32,
+        /// Its process id.
+        pid: u32,
+        /// How long ago, in microseconds.
+        age_us: u64,
+    },
+    /// A rank got to a phase, e.g. `user code`.
+    Phase {
+        /// The rank.
+        rank: u32,
+        /// The phase's name.
+        name: String,
+        /// How long ago, in microseconds.
+        age_us: u64,
+    },
+    /// A rank ended. The times in `end` are ages: microseconds before this message was sent, negated.
+    RankEnded {
+        /// How it ended.
+        end: Box<RankEnd>,
+    },
+    /// All ranks of the node have ended and nothing of them is left.
+    Done {
+        /// Why the node could not do its part; `None` if it could.
+        problem: Option<String>,
+    },
+    /// Still here.
+    Ping,
+}
+
+/// An order from the hub.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum HubMessage {
+    /// All have joined; this is your place.
+    Place(Box<NodePlacement>),
+    /// Not all can reach the hub: exchange the joins through Spark.
+    UseFallback,
+    /// End your ranks.
+    Stop {
+        /// Why, for the log.
+        reason: String,
+    },
+    /// The hub has everything of this node; it may go.
+    Released,
+    /// Answer to a ping.
+    Pong,
+}
