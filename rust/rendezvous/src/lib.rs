@@ -1,1 +1,16 @@
-//! To be written.
+//! Who is here and where: the hub that the nodes of a job join, the c10d store that its ranks meet at, and the
+//! interfaces that lead from one host to another.
+//!
+//! Owns sockets and one thread a server; starts no process and knows no training code.
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod connection;
+pub mod hub;
+pub mod interfaces;
+pub mod store;
+pub mod wire;
+
+pub use client::{HubAddress, HubConnection, Sender};
+pub use hub::{Handler, Hub, HubOptions, Outbox};
+pub use wire::Token;

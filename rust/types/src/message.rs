@@ -102,9 +102,35 @@ pub enum NodeMessage {
     Done {
         /// Why the node could not do its part; `None` if it could.
         problem: Option<String>,
+        /// How much each of its ranks wrote, so that the hub can tell what the live view missed.
+        output: Vec<OutputEnd>,
     },
     /// Still here.
     Ping,
+}
+
+/// How much a rank wrote in all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputEnd {
+    /// The rank.
+    pub rank: u32,
+    /// Bytes that it wrote to stdout and stderr.
+    pub bytes: u64,
+    /// The file on its host that has them.
+    pub log_path: String,
+}
+
+/// What a node that couldn't reach the hub hands back through Spark.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeReport {
+    /// The task's partition.
+    pub partition: u32,
+    /// How its ranks ended; times are microseconds before `sent`, negated.
+    pub ends: Vec<RankEnd>,
+    /// Why the node could not do its part; `None` if it could.
+    pub problem: Option<String>,
 }
 
 /// An order from the hub.
