@@ -1,0 +1,446 @@
+//! The whole store without I/O: bytes of many clients in, bytes for them out.
+//!
+//! The caller moves bytes between [`Machine`] and its sockets and closes what the machine asks it to close. A client
+//! whose replies pile up is stalled: its requests wait, unparsed, until what it was sent is gone, so a client that
+//! never reads costs one reply beyond [`HIGH_WATER_BYTES`] and what it sent in one read.
+
+use super::protocol::{self, Parser, Request, Violation};
+use super::state::{ClientId, Keys, Refusal};
+
+/// Requests of a client wait while more bytes than this wait to be sent to it.
+pub const HIGH_WATER_BYTES: usize = 1024 * 1024;
+/// A client is closed rather than given more unsent bytes than this. Gloo reads all addresses of a group with one
+/// `MULTI_GET`: about 128 MB with 1000 ranks, so the limit is above that.
+pub const MAX_UNSENT_BYTES: usize = 256 * 1024 * 1024;
+/// A buffer that grew beyond this is given back once it is empty.
+const KEPT_CAPACITY: usize = 64 * 1024;
+
+/// Many clients' connections and the store behind them.
+#[derive(Debug, Default)]
+pub struct Machine {
+    keys: Keys,
+    clients: Vec<Option<Client>>,
+    free: Vec<ClientId>,
+    /// Clients with unsent bytes that the caller hasn't been told of.
+    dirty: Vec<ClientId>,
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    parser: Parser,
+    /// Bytes that arrived and are not yet parsed.
+    input: Vec<u8>,
+    /// Bytes to send, from `sent` on.
+    output: Vec<u8>,
+    sent: usize,
+    dirty: bool,
+}
+
+impl Machine {
+    /// A new client. Numbers are small and used again.
+    pub fn connect(&mut self) -> ClientId {
+        let client = Some(Client::default());
+        match self.free.pop() {
+            Some(id) => {
+                self.clients[id as usize] = client;
+                id
+            }
+            None => {
+                self.clients.push(client);
+                (self.clients.len() - 1) as ClientId
+            }
+        }
+    }
+
+    /// Forgets a client and what it waits for. What it stored stays.
+    pub fn disconnect(&mut self, id: ClientId) {
+        if self.clients.get_mut(id as usize).and_then(Option::take).is_some() {
+            self.keys.cancel(id);
+            self.free.push(id);
+        }
+    }
+
+    /// Takes bytes that a client sent. After an error the client has to be closed; earlier replies may be sent.
+    pub fn receive(&mut self, id: ClientId, bytes: &[u8]) -> Result<(), Violation> {
+        let Some(client) = self.client(id) else { return Ok(()) };
+        if client.input.is_empty() && !client.is_stalled() {
+            let used = self.parse(id, bytes)?;
+            if let Some(client) = self.client(id) {
+                client.input.extend_from_slice(&bytes[used..]);
+            }
+            return Ok(());
+        }
+        client.input.extend_from_slice(bytes);
+        self.resume(id)
+    }
+
+    /// Goes on with requests that waited until the client has fewer unsent bytes.
+    pub fn resume(&mut self, id: ClientId) -> Result<(), Violation> {
+        let Some(client) = self.client(id) else { return Ok(()) };
+        let mut input = std::mem::take(&mut client.input);
+        let used = self.parse(id, &input)?;
+        if used == input.len() && input.capacity() > KEPT_CAPACITY {
+            input = Vec::new();
+        } else {
+            input.drain(..used);
+        }
+        if let Some(client) = self.client(id) {
+            client.input = input;
+        }
+        Ok(())
+    }
+
+    /// Whether the client gets no further before its bytes are sent: the caller need not read from it.
+    pub fn is_stalled(&self, id: ClientId) -> bool {
+        self.clients.get(id as usize).and_then(Option::as_ref).is_some_and(Client::is_stalled)
+    }
+
+    /// A client with new bytes to send; each once, until there are new ones.
+    pub fn next_dirty(&mut self) -> Option<ClientId> {
+        while let Some(id) = self.dirty.pop() {
+            if let Some(client) = self.client(id)
+                && std::mem::take(&mut client.dirty)
+            {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// The bytes to send to a client.
+    pub fn unsent(&self, id: ClientId) -> &[u8] {
+        let client = self.clients.get(id as usize).and_then(Option::as_ref);
+        client.map_or(&[], |client| &client.output[client.sent..])
+    }
+
+    /// Tells that the first `count` of [`Machine::unsent`] are sent.
+    pub fn sent(&mut self, id: ClientId, count: usize) {
+        let Some(client) = self.client(id) else { return };
+        client.sent += count;
+        if client.sent >= client.output.len() {
+            client.sent = 0;
+            client.output.clear();
+            client.output.shrink_to(KEPT_CAPACITY);
+        } else if client.sent > HIGH_WATER_BYTES && client.sent * 2 > client.output.len() {
+            // A client that reads slowly but always asks for more never lets the buffer run empty.
+            client.output.drain(..client.sent);
+            client.sent = 0;
+        }
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// How many bytes are kept for a client: not yet parsed, and not yet sent.
+    pub fn buffered(&self, id: ClientId) -> (usize, usize) {
+        let client = self.clients.get(id as usize).and_then(Option::as_ref);
+        client.map_or((0, 0), |client| (client.input.len(), client.unsent_len()))
+    }
+
+    fn client(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.clients.get_mut(id as usize)?.as_mut()
+    }
+
+    /// Carries out the requests at the beginning of `bytes`; how many bytes they took.
+    fn parse(&mut self, id: ClientId, bytes: &[u8]) -> Result<usize, Violation> {
+        let mut used = 0;
+        while let Some(client) = self.client(id) {
+            if client.is_stalled() {
+                break;
+            }
+            let Some((request, length)) = client.parser.next(&bytes[used..])? else { break };
+            used += length;
+            if let Some(request) = request {
+                self.carry_out(id, request)?;
+            }
+        }
+        Ok(used)
+    }
+
+    fn carry_out(&mut self, id: ClientId, request: Request<'_>) -> Result<(), Violation> {
+        match request {
+            Request::Set { key, value } => self.keys.set(key, value),
+            Request::Append { key, value } => self.keys.append(key, value),
+            Request::QueuePush { key, value } => self.keys.push(key, value),
+            Request::Add { key, delta } => {
+                let sum = self.keys.add(key, delta)?;
+                self.wake();
+                self.reply(id, &sum.to_le_bytes());
+            }
+            Request::CompareSet { key, expected, desired } => {
+                let mut reply = Vec::new();
+                protocol::put_bytes(&mut reply, self.keys.compare_set(key, expected, desired));
+                self.wake();
+                self.reply(id, &reply);
+            }
+            Request::Barrier { key, world_size } => {
+                let open = self.keys.barrier(id, key, world_size)?;
+                self.wake();
+                if open {
+                    self.reply(id, &[protocol::STOP_WAITING]);
+                }
+            }
+            Request::Wait(mut keys) => {
+                if self.keys.wait(id, &mut keys)? {
+                    self.reply(id, &[protocol::STOP_WAITING]);
+                }
+            }
+            Request::Check(mut keys) => {
+                let ready = keys.all(|key| self.keys.exists(key));
+                self.reply(id, &[if ready { protocol::READY } else { protocol::NOT_READY }]);
+            }
+            Request::CancelWait => {
+                self.keys.cancel(id);
+                self.reply(id, &[protocol::WAIT_CANCELED]);
+            }
+            Request::Get(key) => self.reply_with(id, |keys, out| put_value(keys, key, out))?,
+            Request::MultiGet(mut list) => {
+                self.reply_with(id, |keys, out| list.try_for_each(|key| put_value(keys, key, out)))?;
+            }
+            Request::ListKeys => self.reply_with(id, |keys, out| {
+                out.extend_from_slice(&(keys.count() as u64).to_le_bytes());
+                keys.names().try_for_each(|key| put_limited(key, out))
+            })?,
+            Request::NumKeys => self.reply_count(id, self.keys.count()),
+            Request::QueueLen(key) => self.reply_count(id, self.keys.queue_len(key)),
+            Request::DeleteKey(key) => {
+                let deleted = self.keys.delete(key);
+                self.reply_count(id, usize::from(deleted));
+            }
+            Request::QueuePop(key) => {
+                let (length, value) = self.keys.pop(key);
+                self.reply_count(id, length);
+                if let Some(value) = value {
+                    self.reply_with(id, |_, out| put_limited(&value, out))?;
+                }
+            }
+            Request::Ping { nonce } => self.reply(id, &nonce.to_le_bytes()),
+        }
+        self.wake();
+        Ok(())
+    }
+
+    /// Answers the waits that ended. Before the request that ended them is answered: it may be the same client's.
+    fn wake(&mut self) {
+        for id in self.keys.woken() {
+            if let Some(client) = self.clients.get_mut(id as usize).and_then(Option::as_mut) {
+                client.output.push(protocol::STOP_WAITING);
+                client.mark_dirty(id, &mut self.dirty);
+            }
+        }
+    }
+
+    fn reply(&mut self, id: ClientId, bytes: &[u8]) {
+        if let Some(client) = self.clients.get_mut(id as usize).and_then(Option::as_mut) {
+            client.output.extend_from_slice(bytes);
+            client.mark_dirty(id, &mut self.dirty);
+        }
+    }
+
+    fn reply_count(&mut self, id: ClientId, count: usize) {
+        self.reply(id, &(count as u64).to_le_bytes());
+    }
+
+    fn reply_with(
+        &mut self,
+        id: ClientId,
+        write: impl FnOnce(&Keys, &mut Vec<u8>) -> Result<(), Violation>,
+    ) -> Result<(), Violation> {
+        let Some(client) = self.clients.get_mut(id as usize).and_then(Option::as_mut) else { return Ok(()) };
+        client.mark_dirty(id, &mut self.dirty);
+        write(&self.keys, &mut client.output)
+    }
+}
+
+impl Client {
+    fn unsent_len(&self) -> usize {
+        self.output.len() - self.sent
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.unsent_len() > HIGH_WATER_BYTES
+    }
+
+    fn mark_dirty(&mut self, id: ClientId, dirty: &mut Vec<ClientId>) {
+        if !std::mem::replace(&mut self.dirty, true) {
+            dirty.push(id);
+        }
+    }
+}
+
+impl From<Refusal> for Violation {
+    fn from(refusal: Refusal) -> Self {
+        Violation(match refusal {
+            Refusal::NotANumber => "ADD or BARRIER on a key whose value is not a number",
+            Refusal::TooManyWaits => "waits for too many keys at once",
+        })
+    }
+}
+
+fn put_value(keys: &Keys, key: &[u8], out: &mut Vec<u8>) -> Result<(), Violation> {
+    put_limited(keys.get(key).unwrap_or_default(), out)
+}
+
+fn put_limited(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Violation> {
+    if out.len() + bytes.len() > MAX_UNSENT_BYTES {
+        return Err(Violation("a reply is too long"));
+    }
+    protocol::put_bytes(out, bytes);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::protocol::{
+        MAX_VALUE_BYTES, NOT_READY, Query, READY, put_bytes, put_greeting, put_list, put_query,
+    };
+    use super::*;
+
+    /// A machine with `count` clients that have been greeted.
+    fn machine(count: usize) -> (Machine, Vec<ClientId>) {
+        let mut machine = Machine::default();
+        let clients: Vec<ClientId> = (0..count).map(|_| machine.connect()).collect();
+        for &id in &clients {
+            let mut bytes = Vec::new();
+            put_greeting(&mut bytes, 77);
+            machine.receive(id, &bytes).unwrap();
+            assert_eq!(take(&mut machine, id), 77_u32.to_le_bytes());
+        }
+        (machine, clients)
+    }
+
+    fn take(machine: &mut Machine, id: ClientId) -> Vec<u8> {
+        let bytes = machine.unsent(id).to_vec();
+        machine.sent(id, bytes.len());
+        bytes
+    }
+
+    fn query(query: Query, fields: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = vec![query as u8];
+        for field in fields {
+            put_bytes(&mut bytes, field);
+        }
+        bytes
+    }
+
+    fn with_i64(mut bytes: Vec<u8>, number: i64) -> Vec<u8> {
+        bytes.extend(number.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn every_query_gets_the_reply_of_the_protocol() {
+        let (mut machine, clients) = machine(1);
+        let id = clients[0];
+        let mut ask = |bytes: Vec<u8>| {
+            machine.receive(id, &bytes).unwrap();
+            take(&mut machine, id)
+        };
+        let sized = |bytes: &[u8]| {
+            let mut out = Vec::new();
+            put_bytes(&mut out, bytes);
+            out
+        };
+        let list = |query, keys: &[&str]| {
+            let mut out = Vec::new();
+            put_list(&mut out, query, keys);
+            out
+        };
+        let count = |n: i64| n.to_le_bytes().to_vec();
+        assert_eq!(ask(query(Query::Get, &[b"/k"])), sized(b""));
+        assert_eq!(ask(query(Query::Set, &[b"/k", b"v"])), b"");
+        assert_eq!(ask(query(Query::Get, &[b"/k"])), sized(b"v"));
+        assert_eq!(ask(query(Query::CompareSet, &[b"/k", b"v", b"w"])), sized(b"w"));
+        assert_eq!(ask(query(Query::Append, &[b"/k", b"x"])), b"");
+        assert_eq!(ask(with_i64(query(Query::Add, &[b"/n"]), -3)), count(-3));
+        assert_eq!(ask(list(Query::MultiGet, &["/k", "/none", "/n"])), {
+            [sized(b"wx"), sized(b""), sized(b"-3")].concat()
+        });
+        assert_eq!(ask(list(Query::Check, &["/k", "/n"])), [READY]);
+        assert_eq!(ask(list(Query::Check, &["/k", "/none"])), [NOT_READY]);
+        assert_eq!(ask(list(Query::Wait, &["/k", "/n"])), [protocol::STOP_WAITING]);
+        assert_eq!(ask(list(Query::Wait, &["/none"])), b"");
+        assert_eq!(ask(vec![Query::CancelWait as u8]), [protocol::WAIT_CANCELED]);
+        assert_eq!(ask(vec![Query::NumKeys as u8]), count(2));
+        assert_eq!(ask(query(Query::DeleteKey, &[b"/k"])), count(1));
+        assert_eq!(ask(query(Query::DeleteKey, &[b"/k"])), count(0));
+        assert_eq!(ask(vec![Query::ListKeys as u8]), [count(1), sized(b"/n")].concat());
+        assert_eq!(ask(query(Query::QueuePush, &[b"/q", b"1"])), b"");
+        assert_eq!(ask(query(Query::QueuePush, &[b"/q", b"2"])), b"");
+        assert_eq!(ask(query(Query::QueueLen, &[b"/q"])), count(2));
+        assert_eq!(ask(query(Query::QueuePop, &[b"/q"])), [count(2), sized(b"1")].concat());
+        assert_eq!(ask(query(Query::QueuePop, &[b"/none"])), count(0));
+        assert_eq!(ask(with_i64(query(Query::Barrier, &[b"/b"]), 1)), [protocol::STOP_WAITING]);
+        assert_eq!(ask(vec![Query::Ping as u8, 1, 2, 3, 4]), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_client_that_is_closed_while_it_waits_is_not_answered() {
+        let (mut machine, clients) = machine(3);
+        let mut wait = Vec::new();
+        put_list(&mut wait, Query::Wait, &["/a"]);
+        machine.receive(clients[0], &wait).unwrap();
+        machine.receive(clients[1], &wait).unwrap();
+        machine.disconnect(clients[0]);
+        let newcomer = machine.connect();
+        assert_eq!(newcomer, clients[0], "numbers are used again");
+        machine.receive(clients[2], &query(Query::Set, &[b"/a", b""])).unwrap();
+        assert_eq!(machine.unsent(newcomer), b"");
+        assert_eq!(machine.unsent(clients[1]), [protocol::STOP_WAITING]);
+        machine.keys().assert_consistent();
+    }
+
+    #[test]
+    fn a_client_that_wakes_itself_hears_of_the_wait_first() {
+        let (mut machine, clients) = machine(1);
+        let mut bytes = Vec::new();
+        put_list(&mut bytes, Query::Wait, &["/n"]);
+        bytes.extend(with_i64(query(Query::Add, &[b"/n"]), 5));
+        machine.receive(clients[0], &bytes).unwrap();
+        assert_eq!(take(&mut machine, clients[0]), [&[0][..], &5_i64.to_le_bytes()].concat());
+    }
+
+    #[test]
+    fn a_client_that_never_reads_costs_one_reply_beyond_the_high_water() {
+        let (mut machine, clients) = machine(2);
+        let value = vec![1; MAX_VALUE_BYTES];
+        machine.receive(clients[0], &query(Query::Set, &[b"/big", &value])).unwrap();
+        let get = query(Query::Get, &[b"/big"]);
+        machine.receive(clients[1], &get.repeat(100)).unwrap();
+        assert!(machine.is_stalled(clients[1]));
+        let (unparsed, unsent) = machine.buffered(clients[1]);
+        assert_eq!((unparsed, unsent), (99 * get.len(), 8 + MAX_VALUE_BYTES));
+        let mut answers = 0;
+        while machine.is_stalled(clients[1]) {
+            answers += usize::from(take(&mut machine, clients[1]).ends_with(&value));
+            machine.resume(clients[1]).unwrap();
+        }
+        assert_eq!(answers, 100);
+        assert_eq!(machine.buffered(clients[1]), (0, 0));
+    }
+
+    #[test]
+    fn a_violation_keeps_the_replies_before_it() {
+        let (mut machine, clients) = machine(1);
+        let mut bytes = Vec::new();
+        put_query(&mut bytes, Query::QueueLen, b"/q");
+        bytes.push(200);
+        assert!(machine.receive(clients[0], &bytes).is_err());
+        assert_eq!(machine.unsent(clients[0]), 0_i64.to_le_bytes());
+        machine.disconnect(clients[0]);
+        machine.disconnect(clients[0]);
+        assert_eq!(machine.next_dirty(), None);
+    }
+
+    #[test]
+    fn a_reply_over_the_limit_is_refused() {
+        let (mut machine, clients) = machine(1);
+        let value = vec![1; MAX_VALUE_BYTES];
+        machine.receive(clients[0], &query(Query::Set, &[b"/big", &value])).unwrap();
+        let mut bytes = Vec::new();
+        put_list(&mut bytes, Query::MultiGet, &["/big"; 33]);
+        assert!(machine.receive(clients[0], &bytes).is_err());
+    }
+}

@@ -1,0 +1,642 @@
+//! The keys, the queues, and who waits for them. No bytes of the protocol, no sockets.
+//!
+//! A wait registers once at every missing key. A key that appears takes all its waiters with it; a wait is over when
+//! the last of its keys has appeared once, even if an earlier one has been deleted again (as torch's server has it).
+//! A cancelled wait leaves its registrations behind as stale; a key forgets them when they could be half of its list,
+//! so registering, waking and cancelling are all constant time a key, amortised.
+
+use std::collections::VecDeque;
+use std::io::Write as _;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::protocol::MAX_KEYS;
+
+/// A client, by the number that the machine gave it.
+pub type ClientId = u32;
+
+/// Why a request can't be carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The value of a key that has to be a number is none.
+    NotANumber,
+    /// A client waits for more keys than one message may name.
+    TooManyWaits,
+}
+
+/// All keys, queues and waits of a store.
+#[derive(Debug, Default)]
+pub struct Keys {
+    slots: FxHashMap<Arc<[u8]>, u32>,
+    entries: Vec<Entry>,
+    free_entries: Vec<u32>,
+    with_value: usize,
+    waits: Vec<Wait>,
+    free_waits: Vec<u32>,
+    /// Indexed by client.
+    held: Vec<Held>,
+    woken: Vec<ClientId>,
+}
+
+/// All there is under one name: a value, a queue, waiters, in any combination. Freed when none is left.
+#[derive(Debug)]
+struct Entry {
+    key: Arc<[u8]>,
+    value: Option<Vec<u8>>,
+    queue: VecDeque<Vec<u8>>,
+    waiters: Vec<Waiter>,
+    /// At least how many of `waiters` belong to waits that are over.
+    stale: usize,
+}
+
+/// A registration of a wait at a key.
+#[derive(Debug, Clone, Copy)]
+struct Waiter {
+    wait: u32,
+    generation: u32,
+}
+
+/// One `WAIT` or `BARRIER` without an answer, or a free place for one.
+#[derive(Debug)]
+struct Wait {
+    generation: u32,
+    client: ClientId,
+    /// Where `Held::waits` of the client names this wait.
+    place: usize,
+    /// Registrations that have not come true yet.
+    missing: usize,
+    /// The entries where it registered, one a registration.
+    entries: Vec<u32>,
+}
+
+/// What one client waits for.
+#[derive(Debug, Default)]
+struct Held {
+    waits: Vec<u32>,
+    registrations: usize,
+}
+
+impl Keys {
+    /// Gives the key a value and wakes all its waiters.
+    pub fn set(&mut self, key: &[u8], value: &[u8]) {
+        let slot = self.slot_of(key);
+        self.put(slot, |stored| stored.extend_from_slice(value));
+    }
+
+    /// Swaps `desired` in if the value is `expected`; returns the value that the key has then.
+    ///
+    /// A missing key takes `desired` if `expected` is empty. Otherwise it stays missing, and the answer is `expected`,
+    /// which it never had: torch's server answers so, and torch's `compare_set` documents it.
+    pub fn compare_set<'a>(&'a mut self, key: &[u8], expected: &'a [u8], desired: &[u8]) -> &'a [u8] {
+        match self.get(key) {
+            None if !expected.is_empty() => return expected,
+            Some(value) if value != expected => {}
+            _ => self.set(key, desired),
+        }
+        self.get(key).unwrap_or_default()
+    }
+
+    /// The key's value.
+    pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        self.entry(key)?.value.as_deref()
+    }
+
+    /// Adds to a number and returns the sum, which wraps. A missing key counts as 0.
+    pub fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, Refusal> {
+        let sum = self.number(key)?.wrapping_add(delta);
+        let slot = self.slot_of(key);
+        self.put_number(slot, sum);
+        self.wake_all(slot);
+        Ok(sum)
+    }
+
+    /// Adds bytes to the end of the value and wakes all waiters.
+    pub fn append(&mut self, key: &[u8], value: &[u8]) {
+        let slot = self.slot_of(key);
+        match &mut self.entries[slot as usize].value {
+            Some(stored) => {
+                stored.extend_from_slice(value);
+                self.wake_all(slot);
+            }
+            None => self.put(slot, |stored| stored.extend_from_slice(value)),
+        }
+    }
+
+    /// Takes the key's value away; whether there was one. Queues and waiters stay.
+    pub fn delete(&mut self, key: &[u8]) -> bool {
+        let Some(&slot) = self.slots.get(key) else { return false };
+        let deleted = self.entries[slot as usize].value.take().is_some();
+        self.with_value -= usize::from(deleted);
+        self.free_if_unused(slot);
+        deleted
+    }
+
+    /// How many keys have a value.
+    pub fn count(&self) -> usize {
+        self.with_value
+    }
+
+    /// The keys that have a value, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.entries.iter().filter(|entry| entry.value.is_some()).map(|entry| &*entry.key)
+    }
+
+    /// Whether the key has a value or its queue is not empty.
+    pub fn exists(&self, key: &[u8]) -> bool {
+        self.entry(key).is_some_and(Entry::exists)
+    }
+
+    /// Adds to the end of a queue and wakes the first waiter that waits for nothing else.
+    pub fn push(&mut self, key: &[u8], value: &[u8]) {
+        let slot = self.slot_of(key);
+        let entry = &mut self.entries[slot as usize];
+        entry.queue.push_back(value.to_vec());
+        let mut waiters = std::mem::take(&mut entry.waiters);
+        let woken = waiters.iter().position(|&waiter| self.arrived(waiter));
+        waiters.drain(..woken.map_or(waiters.len(), |at| at + 1));
+        self.entries[slot as usize].waiters = waiters;
+        self.drop_stale(slot);
+    }
+
+    /// The queue's length before, and its first value, which is no longer in it.
+    pub fn pop(&mut self, key: &[u8]) -> (usize, Option<Vec<u8>>) {
+        let Some(&slot) = self.slots.get(key) else { return (0, None) };
+        let queue = &mut self.entries[slot as usize].queue;
+        let popped = (queue.len(), queue.pop_front());
+        self.free_if_unused(slot);
+        popped
+    }
+
+    /// How long the queue is.
+    pub fn queue_len(&self, key: &[u8]) -> usize {
+        self.entry(key).map_or(0, |entry| entry.queue.len())
+    }
+
+    /// Whether all keys exist; if not, `client` is in [`Keys::woken`] once each has appeared.
+    pub fn wait<'k>(
+        &mut self,
+        client: ClientId,
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) -> Result<bool, Refusal> {
+        let mut missing = Vec::new();
+        for key in keys {
+            let slot = self.slot_of(key);
+            if !self.entries[slot as usize].exists() {
+                missing.push(slot);
+            }
+        }
+        if missing.is_empty() {
+            return Ok(true);
+        }
+        self.register(client, missing)?;
+        Ok(false)
+    }
+
+    /// Counts a client in; whether it was the last of `world_size`. If not, it is in [`Keys::woken`] with the last.
+    ///
+    /// The count is the key's value, and it stays: a later barrier under the same name is open. As in torch's server,
+    /// whoever waits for the key itself is woken when the barrier opens.
+    pub fn barrier(&mut self, client: ClientId, key: &[u8], world_size: i64) -> Result<bool, Refusal> {
+        let count = self.number(key)?.wrapping_add(1);
+        let slot = self.slot_of(key);
+        self.put_number(slot, count);
+        if count >= world_size {
+            self.wake_all(slot);
+            return Ok(true);
+        }
+        self.register(client, vec![slot])?;
+        Ok(false)
+    }
+
+    /// Forgets what the client waits for.
+    pub fn cancel(&mut self, client: ClientId) {
+        let Some(held) = self.held.get_mut(client as usize) else { return };
+        for number in std::mem::take(held).waits {
+            let wait = &mut self.waits[number as usize];
+            wait.generation = wait.generation.wrapping_add(1);
+            let slots = std::mem::take(&mut wait.entries);
+            self.free_waits.push(number);
+            for slot in slots {
+                self.forget_one(slot);
+            }
+        }
+    }
+
+    /// The clients whose waits ended since the last call, each as often as waits ended.
+    pub fn woken(&mut self) -> std::vec::Drain<'_, ClientId> {
+        self.woken.drain(..)
+    }
+
+    fn entry(&self, key: &[u8]) -> Option<&Entry> {
+        self.slots.get(key).map(|&slot| &self.entries[slot as usize])
+    }
+
+    fn slot_of(&mut self, key: &[u8]) -> u32 {
+        if let Some(&slot) = self.slots.get(key) {
+            return slot;
+        }
+        let key: Arc<[u8]> = key.into();
+        let entry =
+            Entry { key: key.clone(), value: None, queue: VecDeque::new(), waiters: Vec::new(), stale: 0 };
+        let slot = match self.free_entries.pop() {
+            Some(slot) => {
+                self.entries[slot as usize] = entry;
+                slot
+            }
+            None => {
+                self.entries.push(entry);
+                (self.entries.len() - 1) as u32
+            }
+        };
+        self.slots.insert(key, slot);
+        slot
+    }
+
+    fn free_if_unused(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot as usize];
+        let unused = !entry.exists() && entry.waiters.is_empty();
+        // A slot that is free already has the empty key, which may be another slot's.
+        if unused && self.slots.get(&entry.key) == Some(&slot) {
+            self.slots.remove(&entry.key);
+            entry.key = Arc::default();
+            entry.queue = VecDeque::new();
+            entry.waiters = Vec::new();
+            self.free_entries.push(slot);
+        }
+    }
+
+    fn put(&mut self, slot: u32, write: impl FnOnce(&mut Vec<u8>)) {
+        self.store(slot, write);
+        self.wake_all(slot);
+    }
+
+    /// Replaces the value without waking anyone.
+    fn store(&mut self, slot: u32, write: impl FnOnce(&mut Vec<u8>)) {
+        let stored = &mut self.entries[slot as usize].value;
+        self.with_value += usize::from(stored.is_none());
+        let stored = stored.get_or_insert_default();
+        stored.clear();
+        stored.shrink_to(KEPT_CAPACITY);
+        write(stored);
+    }
+
+    fn put_number(&mut self, slot: u32, number: i64) {
+        // Writing to a vector doesn't fail.
+        self.store(slot, |stored| drop(write!(stored, "{number}")));
+    }
+
+    fn number(&self, key: &[u8]) -> Result<i64, Refusal> {
+        self.get(key).map_or(Ok(0), |value| parse_number(value).ok_or(Refusal::NotANumber))
+    }
+
+    fn wake_all(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot as usize];
+        if entry.waiters.is_empty() {
+            return;
+        }
+        entry.stale = 0;
+        for waiter in std::mem::take(&mut entry.waiters) {
+            self.arrived(waiter);
+        }
+    }
+
+    /// One key of a wait has appeared; whether that ended the wait.
+    fn arrived(&mut self, waiter: Waiter) -> bool {
+        let wait = &mut self.waits[waiter.wait as usize];
+        if wait.generation != waiter.generation {
+            return false;
+        }
+        wait.missing -= 1;
+        if wait.missing > 0 {
+            return false;
+        }
+        wait.generation = wait.generation.wrapping_add(1);
+        let (client, place) = (wait.client, wait.place);
+        let registrations = std::mem::take(&mut wait.entries).len();
+        self.free_waits.push(waiter.wait);
+        let held = &mut self.held[client as usize];
+        held.registrations -= registrations;
+        held.waits.swap_remove(place);
+        if let Some(&moved) = held.waits.get(place) {
+            self.waits[moved as usize].place = place;
+        }
+        self.woken.push(client);
+        true
+    }
+
+    fn register(&mut self, client: ClientId, entries: Vec<u32>) -> Result<(), Refusal> {
+        let index = client as usize;
+        if index >= self.held.len() {
+            self.held.resize_with(index + 1, Held::default);
+        }
+        let held = &mut self.held[index];
+        if held.registrations + entries.len() > MAX_KEYS as usize {
+            for slot in entries {
+                self.free_if_unused(slot);
+            }
+            return Err(Refusal::TooManyWaits);
+        }
+        held.registrations += entries.len();
+        let place = held.waits.len();
+        let number = self.free_waits.pop().unwrap_or_else(|| {
+            self.waits.push(Wait { generation: 0, client, place: 0, missing: 0, entries: Vec::new() });
+            (self.waits.len() - 1) as u32
+        });
+        held.waits.push(number);
+        let generation = self.waits[number as usize].generation;
+        for &slot in &entries {
+            self.entries[slot as usize].waiters.push(Waiter { wait: number, generation });
+        }
+        self.waits[number as usize] = Wait { generation, client, place, missing: entries.len(), entries };
+        Ok(())
+    }
+
+    /// Counts one stale waiter, and cleans the list when they may be more than half of it. The slot may meanwhile be
+    /// another key's: then the list is cleaned a little early.
+    fn forget_one(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot as usize];
+        if entry.waiters.is_empty() {
+            return;
+        }
+        entry.stale += 1;
+        self.drop_stale(slot);
+        self.free_if_unused(slot);
+    }
+
+    fn drop_stale(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot as usize];
+        if entry.stale * 2 > entry.waiters.len() {
+            let waits = &self.waits;
+            entry.waiters.retain(|waiter| waits[waiter.wait as usize].generation == waiter.generation);
+            entry.stale = 0;
+        }
+    }
+
+    /// Panics if the indexes disagree: for tests and the fuzzer, slow.
+    pub fn assert_consistent(&self) {
+        let mut registered = vec![0; self.waits.len()];
+        let mut with_value = 0;
+        assert_eq!(self.slots.len() + self.free_entries.len(), self.entries.len());
+        for (key, &slot) in &self.slots {
+            let entry = &self.entries[slot as usize];
+            assert_eq!(*key, entry.key);
+            with_value += usize::from(entry.value.is_some());
+            let mut live = 0;
+            for waiter in &entry.waiters {
+                let wait = &self.waits[waiter.wait as usize];
+                if wait.generation == waiter.generation {
+                    registered[waiter.wait as usize] += 1;
+                    live += 1;
+                    assert!(wait.entries.contains(&slot));
+                }
+            }
+            assert!(live * 2 >= entry.waiters.len(), "stale waiters pile up");
+            assert!(entry.exists() || live > 0, "an unused entry was kept");
+        }
+        assert_eq!(with_value, self.with_value);
+        let mut waits = 0;
+        for (client, held) in self.held.iter().enumerate() {
+            let mut registrations = 0;
+            for (place, &number) in held.waits.iter().enumerate() {
+                let wait = &self.waits[number as usize];
+                assert_eq!((wait.client as usize, wait.place), (client, place));
+                assert_eq!(wait.missing, registered[number as usize], "a wait lost a registration");
+                assert!(wait.missing > 0, "a wait that is over was not answered");
+                registrations += wait.entries.len();
+                waits += 1;
+            }
+            assert_eq!(registrations, held.registrations);
+        }
+        assert_eq!(waits + self.free_waits.len(), self.waits.len());
+    }
+}
+
+/// A value's buffer is used again for the next value up to this size.
+const KEPT_CAPACITY: usize = 4096;
+
+impl Entry {
+    fn exists(&self) -> bool {
+        self.value.is_some() || !self.queue.is_empty()
+    }
+}
+
+/// What C's `strtoll` reads at the beginning of the text, as torch's server does: spaces, a sign, digits; the rest is
+/// ignored. `None` if there is no digit or the number doesn't fit.
+fn parse_number(text: &[u8]) -> Option<i64> {
+    let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
+    let text = &text[text.iter().take_while(|byte| is_space(byte)).count()..];
+    let (negative, digits) = match text.split_first()? {
+        (b'-', digits) => (true, digits),
+        (b'+', digits) => (false, digits),
+        _ => (false, text),
+    };
+    let length = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if length == 0 {
+        return None;
+    }
+    digits[..length].iter().try_fold(0_i64, |number, digit| {
+        let digit = i64::from(digit - b'0');
+        let tens = number.checked_mul(10)?;
+        if negative { tens.checked_sub(digit) } else { tens.checked_add(digit) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(keys: &mut Keys, client: ClientId, names: &[&str]) -> bool {
+        keys.wait(client, names.iter().map(|name| name.as_bytes())).unwrap()
+    }
+
+    fn woken(keys: &mut Keys) -> Vec<ClientId> {
+        keys.assert_consistent();
+        keys.woken().collect()
+    }
+
+    #[test]
+    fn a_waiter_is_woken_once_when_the_last_of_its_keys_appears() {
+        let mut keys = Keys::default();
+        keys.set(b"a", b"1");
+        assert!(!wait(&mut keys, 7, &["a", "b", "c"]));
+        keys.set(b"c", b"3");
+        assert!(woken(&mut keys).is_empty());
+        keys.set(b"b", b"2");
+        assert_eq!(woken(&mut keys), [7]);
+        keys.set(b"b", b"again");
+        assert!(woken(&mut keys).is_empty());
+        assert!(wait(&mut keys, 7, &["a", "b", "c"]));
+        assert!(wait(&mut keys, 7, &[]), "nothing to wait for");
+    }
+
+    #[test]
+    fn a_key_named_twice_needs_to_appear_once() {
+        let mut keys = Keys::default();
+        assert!(!wait(&mut keys, 1, &["a", "a"]));
+        keys.set(b"a", b"");
+        assert_eq!(woken(&mut keys), [1]);
+        assert!(!wait(&mut keys, 1, &["q", "q"]));
+        keys.push(b"q", b"");
+        assert_eq!(woken(&mut keys), [1]);
+    }
+
+    #[test]
+    fn a_key_that_appeared_and_went_counts_as_seen() {
+        let mut keys = Keys::default();
+        assert!(!wait(&mut keys, 1, &["a", "b"]));
+        keys.set(b"a", b"1");
+        assert!(keys.delete(b"a"));
+        keys.set(b"b", b"2");
+        assert_eq!(woken(&mut keys), [1]);
+        assert!(!keys.exists(b"a"));
+    }
+
+    #[test]
+    fn a_cancelled_wait_is_never_woken_and_leaves_nothing_behind() {
+        let mut keys = Keys::default();
+        for _ in 0..1000 {
+            assert!(!wait(&mut keys, 1, &["never", "never either"]));
+            keys.cancel(1);
+            keys.assert_consistent();
+        }
+        assert!(keys.slots.is_empty() && keys.waits.len() == 1 && keys.entries.len() == 2);
+        keys.set(b"never", b"");
+        assert!(woken(&mut keys).is_empty());
+        keys.cancel(99);
+    }
+
+    #[test]
+    fn cancelling_one_of_many_waiters_keeps_the_others() {
+        let mut keys = Keys::default();
+        for client in 0..100 {
+            assert!(!wait(&mut keys, client, &["a"]));
+        }
+        for client in (0..100).filter(|client| client % 3 != 0) {
+            keys.cancel(client);
+            keys.assert_consistent();
+        }
+        keys.set(b"a", b"");
+        assert_eq!(woken(&mut keys), (0..100).filter(|client| client % 3 == 0).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn two_waits_of_one_client_are_answered_each() {
+        let mut keys = Keys::default();
+        assert!(!wait(&mut keys, 1, &["a"]));
+        assert!(!wait(&mut keys, 1, &["b"]));
+        keys.set(b"a", b"");
+        assert_eq!(woken(&mut keys), [1]);
+        keys.set(b"b", b"");
+        assert_eq!(woken(&mut keys), [1]);
+    }
+
+    #[test]
+    fn a_push_wakes_one_waiter_in_the_order_of_arrival() {
+        let mut keys = Keys::default();
+        for client in 1..4 {
+            assert!(!wait(&mut keys, client, &["q"]));
+        }
+        keys.cancel(1);
+        keys.push(b"q", b"first");
+        assert_eq!(woken(&mut keys), [2]);
+        keys.push(b"q", b"second");
+        assert_eq!(woken(&mut keys), [3]);
+        assert!(wait(&mut keys, 1, &["q"]), "a queue that is not empty is there");
+        assert_eq!(keys.pop(b"q"), (2, Some(b"first".to_vec())));
+        assert_eq!(keys.pop(b"q"), (1, Some(b"second".to_vec())));
+        assert_eq!(keys.pop(b"q"), (0, None));
+        assert_eq!((keys.queue_len(b"q"), keys.count()), (0, 0));
+        assert!(keys.slots.is_empty());
+    }
+
+    #[test]
+    fn a_push_passes_over_waiters_that_still_miss_another_key() {
+        let mut keys = Keys::default();
+        assert!(!wait(&mut keys, 1, &["q", "k"]));
+        assert!(!wait(&mut keys, 2, &["q"]));
+        keys.push(b"q", b"");
+        assert_eq!(woken(&mut keys), [2]);
+        keys.set(b"k", b"");
+        assert_eq!(woken(&mut keys), [1]);
+        assert!(!wait(&mut keys, 3, &["q", "k2"]));
+        keys.set(b"k2", b"");
+        assert_eq!(woken(&mut keys), [3], "the queue was not empty, so only k2 was missing");
+    }
+
+    #[test]
+    fn a_barrier_opens_for_all_when_the_last_comes_and_stays_open() {
+        let mut keys = Keys::default();
+        assert_eq!(keys.barrier(0, b"b", 3), Ok(false));
+        assert_eq!(keys.barrier(1, b"b", 3), Ok(false));
+        assert!(woken(&mut keys).is_empty());
+        assert_eq!(keys.barrier(2, b"b", 3), Ok(true));
+        assert_eq!(woken(&mut keys), [0, 1]);
+        assert_eq!(keys.barrier(0, b"b", 3), Ok(true));
+        assert_eq!(keys.get(b"b"), Some(&b"4"[..]));
+        keys.set(b"text", b"x");
+        assert_eq!(keys.barrier(0, b"text", 2), Err(Refusal::NotANumber));
+    }
+
+    #[test]
+    fn compare_set_answers_as_torch_does() {
+        let mut keys = Keys::default();
+        assert!(!wait(&mut keys, 1, &["k"]));
+        assert_eq!(keys.compare_set(b"k", b"old", b"new"), b"old", "the key is missing, and yet");
+        assert!(keys.get(b"k").is_none() && woken(&mut keys).is_empty());
+        assert_eq!(keys.compare_set(b"k", b"", b"new"), b"new");
+        assert_eq!(woken(&mut keys), [1]);
+        assert_eq!(keys.compare_set(b"k", b"", b"newer"), b"new");
+        assert_eq!(keys.compare_set(b"k", b"new", b""), b"");
+        assert_eq!(keys.get(b"k"), Some(&b""[..]));
+    }
+
+    #[test]
+    fn add_reads_numbers_as_strtoll_does() {
+        let mut keys = Keys::default();
+        assert_eq!(keys.add(b"n", -5), Ok(-5));
+        assert_eq!(keys.get(b"n"), Some(&b"-5"[..]));
+        for (text, number) in [
+            ("12", Some(12)),
+            (" \t\n+7 apples", Some(7)),
+            ("-9223372036854775808", Some(i64::MIN)),
+            ("9223372036854775808", None),
+            ("", None),
+            ("-", None),
+            ("- 1", None),
+            ("x1", None),
+            ("0x10", Some(0)),
+        ] {
+            keys.set(b"n", text.as_bytes());
+            assert_eq!(keys.add(b"n", 0).ok(), number, "{text:?}");
+        }
+        keys.set(b"n", b"9223372036854775807");
+        assert_eq!(keys.add(b"n", 1), Ok(i64::MIN), "wraps");
+    }
+
+    #[test]
+    fn append_makes_the_key_and_delete_takes_it() {
+        let mut keys = Keys::default();
+        assert!(!wait(&mut keys, 1, &["k"]));
+        keys.append(b"k", b"ab");
+        assert_eq!(woken(&mut keys), [1]);
+        keys.append(b"k", b"cd");
+        assert_eq!(keys.get(b"k"), Some(&b"abcd"[..]));
+        assert_eq!((keys.count(), keys.names().collect::<Vec<_>>()), (1, vec![&b"k"[..]]));
+        assert!(keys.delete(b"k"));
+        assert!(!keys.delete(b"k"));
+        assert!(keys.count() == 0 && keys.names().next().is_none());
+    }
+
+    #[test]
+    fn one_client_can_not_wait_for_more_keys_than_a_message_may_name() {
+        let mut keys = Keys::default();
+        let names: Vec<String> = (0..MAX_KEYS).map(|n| n.to_string()).collect();
+        assert_eq!(keys.wait(1, names.iter().map(|name| name.as_bytes())), Ok(false));
+        assert_eq!(keys.wait(1, [&b"one more"[..]].into_iter()), Err(Refusal::TooManyWaits));
+        assert_eq!(keys.wait(2, [&b"one more"[..]].into_iter()), Ok(false));
+        keys.cancel(1);
+        assert_eq!(keys.wait(1, [&b"one more"[..]].into_iter()), Ok(false));
+        keys.assert_consistent();
+    }
+}
