@@ -1,0 +1,5 @@
+//! The guard as a program; see `phalanx_supervisor::guard`.
+
+fn main() -> std::process::ExitCode {
+    phalanx_supervisor::guard::main()
+}

@@ -1,0 +1,381 @@
+//! The host's end of a guard.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use phalanx_types::failure::signal_name;
+use phalanx_types::{Deadline, Error, ErrorKind, Result};
+use rustix::cmsg_space;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::phase::PATIENCE;
+use super::wire::{BUILD, EXIT_OTHER_BUILD, ExitHow, Frames, Launch, Order, Report, frame, instant_of};
+
+/// How long an order may wait for a guard that doesn't read: one that is stopped, or hangs in an exec.
+const ORDER_WAIT: Duration = Duration::from_secs(10);
+
+/// How long a guard that closed its socket may take to exit before it is killed.
+const EXIT_WAIT: Duration = Duration::from_secs(2);
+
+/// How often a host without pidfds looks whether its guard has ended.
+const LOOK_AT_GUARD: Duration = Duration::from_millis(100);
+
+/// Which guard to start, and how it ends ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuardOptions {
+    /// The `phalanx-guard` program of this build.
+    pub binary: PathBuf,
+    /// How long ranks have between SIGTERM and SIGKILL.
+    pub grace: Duration,
+}
+
+/// The read ends of a rank's pipes, for [`crate::pump`] and [`crate::notes`].
+#[derive(Debug)]
+pub struct RankPipes {
+    /// What the rank writes to standard output and standard error.
+    pub output: OwnedFd,
+    /// What it writes to descriptor 3, `PHALANX_NOTES_FD`.
+    pub notes: OwnedFd,
+}
+
+/// What a guard tells. `at` is when the guard saw it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GuardEvent {
+    /// A rank's program runs.
+    Started {
+        /// The rank.
+        rank: u32,
+        /// Its process id; only for looking, never for signals: it may be gone by now.
+        pid: u32,
+        /// When.
+        at: Instant,
+    },
+    /// A rank could not be started.
+    NotStarted {
+        /// The rank.
+        rank: u32,
+        /// Why, in a sentence.
+        reason: String,
+        /// When.
+        at: Instant,
+    },
+    /// A rank's process ended. What it started may still run.
+    Ended {
+        /// The rank.
+        rank: u32,
+        /// How.
+        how: ExitHow,
+        /// When.
+        at: Instant,
+    },
+    /// After a stop: nothing is left. The last event.
+    Empty,
+    /// The guard is no more without having said `Empty`; ranks died with it. The last event.
+    Gone {
+        /// What became of it, or what it could not end.
+        reason: String,
+    },
+}
+
+/// A guard process. Events of one guard come in the order in which it saw them, and end with `Empty` or `Gone`; then
+/// the channel is disconnected.
+///
+/// Dropping it kills everything below it at once and waits until that is done: milliseconds, or some 15 s for
+/// processes that the kernel can't end. A copy of it in a forked child of the host does nothing, dropped or called.
+#[derive(Debug)]
+pub struct Guard {
+    host: u32,
+    pid: u32,
+    orders: Mutex<UnixStream>,
+    events: Receiver<GuardEvent>,
+    reader: Option<JoinHandle<()>>,
+    /// Disconnected when the reader is done.
+    done: Receiver<()>,
+}
+
+impl Guard {
+    /// Starts a guard. Returns before it is ready; orders wait for it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the program can't be started.
+    pub fn spawn(options: &GuardOptions) -> Result<Guard> {
+        let starting = || format!("start the guard {}", options.binary.display());
+        let (ours, theirs) = UnixStream::pair().map_err(|error| Error::io(starting(), &error))?;
+        ours.set_write_timeout(Some(ORDER_WAIT)).map_err(|error| Error::io(starting(), &error))?;
+        let reading = ours.try_clone().map_err(|error| Error::io(starting(), &error))?;
+        let host = std::process::id();
+        let mut child = Command::new(&options.binary)
+            .args([BUILD.to_string(), host.to_string(), options.grace.as_millis().to_string()])
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| Error::io(starting(), &error))?;
+        let (pid, pidfd) = (child.id(), pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok());
+
+        let (events_in, events) = unbounded();
+        let (done_in, done) = bounded::<()>(0);
+        // The thread gets the child through a channel, so that it is still ours if there is no thread.
+        let (child_in, child_out) = bounded::<(Child, Option<OwnedFd>)>(1);
+        let reader = std::thread::Builder::new().name("phalanx-guard-reader".into()).spawn(move || {
+            let _done = done_in;
+            if let Ok((child, pidfd)) = child_out.recv() {
+                Reader { stream: reading, child, pidfd, frames: Frames::default() }.run(&events_in);
+            }
+        });
+        match reader {
+            Ok(reader) => {
+                let _ = child_in.send((child, pidfd));
+                Ok(Guard { host, pid, orders: Mutex::new(ours), events, reader: Some(reader), done })
+            }
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(Error::io("start a thread for the guard", &error))
+            }
+        }
+    }
+
+    /// What the guard saw.
+    pub fn events(&self) -> &Receiver<GuardEvent> {
+        &self.events
+    }
+
+    /// The guard's process id, for logs.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Orders a rank's start; `Started` or `NotStarted` tells what became of it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`] if the guard is no more, [`ErrorKind::Timeout`] if it doesn't take the order,
+    /// [`ErrorKind::Io`] if there are no descriptors left for the pipes.
+    pub fn launch(&self, launch: &Launch) -> Result<RankPipes> {
+        let rank = launch.rank;
+        let pipe = || {
+            pipe_with(PipeFlags::CLOEXEC)
+                .map_err(|e| Error::io(format!("make rank {rank}'s pipes"), &e.into()))
+        };
+        let (output, output_in) = pipe()?;
+        let (notes, notes_in) = pipe()?;
+        self.order(&Order::Launch(Box::new(launch.clone())), Some([output_in, notes_in]))
+            .map_err(|error| error.context(format!("rank {rank}")))?;
+        Ok(RankPipes { output, notes })
+    }
+
+    /// Has every process below the guard asked to end, and killed after the grace. Returns at once; `Empty` follows.
+    /// Once is enough.
+    pub fn stop(&self) {
+        // A guard that can't be told is gone, and its events say so.
+        let _ = self.order(&Order::Stop, None);
+    }
+
+    /// Has every process below the guard killed. Returns at once; `Empty` follows.
+    pub fn kill(&self) {
+        let _ = self.order(&Order::Kill, None);
+    }
+
+    fn order(&self, order: &Order, pipes: Option<[OwnedFd; 2]>) -> Result<()> {
+        if std::process::id() != self.host {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "this guard belongs to the process that this one was forked from",
+            ));
+        }
+        let bytes = frame(order)?;
+        let stream = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = send_all(&stream, &bytes, pipes.as_ref());
+        sent.map_err(|error| {
+            // Half an order may be out, so there is no going on. The guard takes it as the host's end.
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let error = if error == Errno::AGAIN { Errno::TIMEDOUT } else { error };
+            Error::io("give the guard an order", &error.into())
+        })
+    }
+}
+
+fn send_all(stream: &UnixStream, bytes: &[u8], pipes: Option<&[OwnedFd; 2]>) -> rustix::io::Result<()> {
+    let mut sent = 0;
+    if let Some([output, notes]) = pipes {
+        let fds = [output.as_fd(), notes.as_fd()];
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+        sent = retry(|| sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL))?;
+    }
+    while sent < bytes.len() {
+        sent += retry(|| send(stream, &bytes[sent..], SendFlags::NOSIGNAL))?;
+    }
+    Ok(())
+}
+
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if std::process::id() != self.host {
+            // The thread is the other process's; to join it here would be to wait for ever.
+            if let Some(reader) = self.reader.take() {
+                std::mem::forget(reader);
+            }
+            return;
+        }
+        self.kill();
+        let finished = |within| matches!(self.done.recv_timeout(within), Err(e) if e.is_disconnected());
+        if !finished(PATIENCE + EXIT_WAIT) {
+            // The reader takes the end of the stream for the guard's, and kills it where it isn't.
+            let _ = self
+                .orders
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner)
+                .shutdown(std::net::Shutdown::Both);
+        }
+        if finished(EXIT_WAIT + EXIT_WAIT)
+            && let Some(reader) = self.reader.take()
+        {
+            let _ = reader.join();
+        }
+    }
+}
+
+/// The thread that hears the guard, and the only one to wait for its process.
+struct Reader {
+    stream: UnixStream,
+    child: Child,
+    pidfd: Option<OwnedFd>,
+    frames: Frames,
+}
+
+impl Reader {
+    fn run(mut self, events: &Sender<GuardEvent>) {
+        let mut over = None;
+        let problem = loop {
+            match self.frames.next::<Report>() {
+                Ok(Some(Report::Over { problem })) => {
+                    over = Some(problem);
+                    break None;
+                }
+                Ok(Some(report)) => send_event(events, report),
+                Ok(None) => match self.receive() {
+                    Ok(true) => {}
+                    Ok(false) => break None,
+                    Err(errno) => break Some(format!("its socket broke: {errno}")),
+                },
+                Err(error) => break Some(error.to_string()),
+            }
+        };
+        let exit = self.reap();
+        let last = match (over, problem) {
+            (Some(None), _) => GuardEvent::Empty,
+            (Some(Some(problem)), _) => GuardEvent::Gone { reason: problem },
+            (None, Some(problem)) => {
+                GuardEvent::Gone { reason: format!("the guard is of no more use: {problem}") }
+            }
+            (None, None) => GuardEvent::Gone { reason: format!("the guard {exit}") },
+        };
+        let _ = events.send(last);
+    }
+
+    /// Waits for more bytes; false when there will be none. The end of the stream alone would not do: a fork of the
+    /// host, made in the moment of the guard's start, may hold its other end.
+    fn receive(&mut self) -> rustix::io::Result<bool> {
+        let timeout = match &self.pidfd {
+            Some(_) => None,
+            None => Timespec::try_from(LOOK_AT_GUARD).ok(),
+        };
+        let mut fds = vec![PollFd::new(&self.stream, PollFlags::IN)];
+        fds.extend(self.pidfd.as_ref().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
+        retry(|| poll(&mut fds, timeout.as_ref()))?;
+        let ended = match &self.pidfd {
+            Some(_) => !fds[1].revents().is_empty(),
+            None => !matches!(self.child.try_wait(), Ok(None)),
+        };
+        let mut bytes = vec![0; 16 << 10];
+        match retry(|| recv(&self.stream, &mut bytes, RecvFlags::DONTWAIT)) {
+            Ok((0, _)) => Ok(false),
+            Ok((n, _)) => {
+                self.frames.push(&bytes[..n]);
+                Ok(true)
+            }
+            Err(Errno::AGAIN) => Ok(!ended),
+            Err(Errno::CONNRESET) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Takes in the guard's exit, in words. One that lingers is killed; its ranks die with it.
+    fn reap(&mut self) -> String {
+        for kill in [false, true] {
+            if kill {
+                let _ = self.child.kill();
+            }
+            let deadline = Deadline::after(EXIT_WAIT);
+            loop {
+                match self.child.try_wait() {
+                    Ok(Some(status)) => return describe(status),
+                    Ok(None) if deadline.passed() => break,
+                    Ok(None) => self.wait_for_exit(deadline),
+                    // Somebody else in this process waits for every child.
+                    Err(_) => return "ended".to_string(),
+                }
+            }
+        }
+        "does not end, not even by SIGKILL".to_string()
+    }
+
+    fn wait_for_exit(&self, deadline: Deadline) {
+        let left = deadline.left().unwrap_or(EXIT_WAIT);
+        match &self.pidfd {
+            Some(pidfd) => {
+                let timeout = Timespec::try_from(left).ok();
+                let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], timeout.as_ref());
+            }
+            None => std::thread::sleep(left.min(LOOK_AT_GUARD)),
+        }
+    }
+}
+
+fn send_event(events: &Sender<GuardEvent>, report: Report) {
+    let event = match report {
+        Report::Started { rank, pid, at_ns } => GuardEvent::Started { rank, pid, at: instant_of(at_ns) },
+        Report::NotStarted { rank, reason, at_ns } => {
+            GuardEvent::NotStarted { rank, reason, at: instant_of(at_ns) }
+        }
+        Report::Ended { rank, how, at_ns } => GuardEvent::Ended { rank, how, at: instant_of(at_ns) },
+        Report::Over { .. } => return,
+    };
+    // Nobody listens any more: fine.
+    let _ = events.send(event);
+}
+
+fn describe(status: std::process::ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt as _;
+    match (status.code(), status.signal()) {
+        (Some(code), _) if code == i32::from(EXIT_OTHER_BUILD) => {
+            "is of another build than this library".to_string()
+        }
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, Some(signal)) => format!("was ended by {}", signal_name(signal)),
+        (None, None) => format!("ended: {status}"),
+    }
+}

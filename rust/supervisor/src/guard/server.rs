@@ -1,0 +1,294 @@
+//! The guard itself: one thread that waits for orders, for the host's end and for its children's, and acts.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use phalanx_types::Deadline;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, wait};
+
+use super::control::{Control, Incoming};
+use super::phase::{Phase, Step};
+use super::tree::{Tree, describe, has_ended, signal_child};
+use super::wire::{BUILD, EXIT_OTHER_BUILD, ExitHow, Launch, Report, now_ns};
+use crate::sys;
+
+/// How often a guard without a pidfd of its host looks whether it is still the host's child.
+const LOOK_AT_HOST: Duration = Duration::from_millis(250);
+
+/// How long the last report may wait for a host that doesn't read.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// How often at most the guard goes through all processes of the machine, of which there can be thousands.
+const SCAN_EVERY: Duration = Duration::from_millis(20);
+
+/// How often in a row the guard kills before it looks at its socket again, if every time shows it new children.
+const KILL_ROUNDS: usize = 200;
+
+/// The guard's `main`: `phalanx-guard BUILD HOST_PID GRACE_MS`, with the control socket as standard input.
+pub fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let parsed = match &args[..] {
+        [build, ..] if build != BUILD => return ExitCode::from(EXIT_OTHER_BUILD),
+        [_, host, grace_ms] => host.parse().ok().and_then(Pid::from_raw).zip(grace_ms.parse().ok()),
+        _ => None,
+    };
+    let Some((host, grace_ms)) = parsed else {
+        let _ = writeln!(io::stderr(), "phalanx-guard is started by Phalanx, as the guard of a job's ranks");
+        return ExitCode::from(2);
+    };
+    let mut control = Control::on_stdin();
+    match Server::set_up(&mut control, host, Duration::from_millis(grace_ms)) {
+        Ok(server) => server.run(control),
+        Err(error) => {
+            let problem = Some(format!("the guard could not be set up: {error}"));
+            control.report(&Report::Over { problem });
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// How the guard hears of its host's end, besides the control socket, which a fork of the host may keep open.
+#[derive(Debug)]
+struct HostWatch {
+    pid: Pid,
+    pidfd: Option<OwnedFd>,
+}
+
+impl HostWatch {
+    fn on(pid: Pid) -> HostWatch {
+        HostWatch { pid, pidfd: pidfd_open(pid, PidfdFlags::empty()).ok() }
+    }
+
+    /// Whether the host is gone. As long as it is this process's parent, its id, and so the pidfd, is the host's.
+    fn is_gone(&self) -> bool {
+        getppid() != Some(self.pid) || self.pidfd.as_ref().is_some_and(has_ended)
+    }
+}
+
+#[derive(Debug)]
+struct Server {
+    host: HostWatch,
+    grace: Duration,
+    child_ended: OwnedFd,
+    tree: Tree,
+    phase: Phase,
+    /// Running ranks.
+    ranks: HashMap<Pid, u32>,
+    /// Children that had their one SIGTERM.
+    asked: HashSet<Pid>,
+    /// Children that had a SIGKILL.
+    killed: HashSet<Pid>,
+    next_scan: Instant,
+    /// Keeps descriptor 3 from being anything else, see [`sys::make_rank`].
+    _placeholder: OwnedFd,
+}
+
+impl Server {
+    fn set_up(control: &mut Control, host: Pid, grace: Duration) -> io::Result<Server> {
+        sys::close_from(3)?;
+        let placeholder = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        if placeholder.as_raw_fd() != sys::NOTES_FD || control.fd().is_none() {
+            return Err(io::Error::other("standard input, output and error must be open"));
+        }
+        let child_ended = sys::block_signals()?;
+        // Out of the host's session, so that what is meant for its terminal or its process group isn't for us.
+        // Fails only for a group leader, which has left already.
+        let _ = rustix::process::setsid();
+        rustix::process::set_child_subreaper(Some(getpid()))?;
+        rustix::thread::set_name(c"phalanx-guard")?;
+        Ok(Server {
+            host: HostWatch::on(host),
+            grace,
+            child_ended,
+            tree: Tree::of_this_process(),
+            phase: Phase::Serving,
+            ranks: HashMap::new(),
+            asked: HashSet::new(),
+            killed: HashSet::new(),
+            next_scan: Instant::now(),
+            _placeholder: placeholder,
+        })
+    }
+
+    fn run(mut self, mut control: Control) {
+        let problem = loop {
+            if self.host.is_gone() {
+                self.phase.stop(Instant::now(), self.grace);
+            }
+            self.take_orders(&mut control);
+            let any_left = self.reap(&mut control);
+            match self.phase.step(Instant::now(), any_left) {
+                Step::Serve => {}
+                Step::Ask => self.ask(),
+                Step::Kill => self.kill(&mut control),
+                Step::Empty => break None,
+                Step::GiveUp => {
+                    let left = self.tree.children(self.ranks.keys().copied());
+                    break Some(format!("SIGKILL did not end {}", describe(&left)));
+                }
+            }
+            self.wait(&control, self.phase.patience(Instant::now()));
+        };
+        control.report(&Report::Over { problem });
+        let end = Deadline::after(LAST_WORDS);
+        while control.has_unsent() && !end.passed() && !self.host.is_gone() {
+            self.wait(&control, end.left());
+            control.flush();
+        }
+    }
+
+    fn take_orders(&mut self, control: &mut Control) {
+        control.flush();
+        while control.fd().is_some() {
+            match control.next_order() {
+                Ok(None) => return,
+                Ok(Some(Incoming::Launch { launch, output, notes })) => {
+                    let report = self.launch(&launch, output, &notes);
+                    control.report(&report);
+                }
+                Ok(Some(Incoming::Stop)) => self.phase.stop(Instant::now(), self.grace),
+                Ok(Some(Incoming::Kill)) => self.phase.kill(Instant::now()),
+                // The host has let go of its guard, or isn't our host: both times nobody wants the ranks.
+                Err(_) => self.phase.stop(Instant::now(), self.grace),
+            }
+        }
+    }
+
+    fn launch(&mut self, launch: &Launch, output: OwnedFd, notes: &OwnedFd) -> Report {
+        let rank = launch.rank;
+        let started = if self.phase == Phase::Serving {
+            start(launch, output, notes)
+        } else {
+            Err("the ranks are being ended".to_string())
+        };
+        match started {
+            Ok(pid) => {
+                self.ranks.insert(pid, rank);
+                Report::Started { rank, pid: pid.as_raw_nonzero().get().unsigned_abs(), at_ns: now_ns() }
+            }
+            Err(reason) => Report::NotStarted { rank, reason, at_ns: now_ns() },
+        }
+    }
+
+    /// Takes in what has ended, and says whether any child is left.
+    fn reap(&mut self, control: &mut Control) -> bool {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    let how = match (status.exit_status(), status.terminating_signal()) {
+                        (Some(code), _) => ExitHow::Code(code),
+                        (None, Some(signal)) => ExitHow::Signal(signal),
+                        (None, None) => continue,
+                    };
+                    self.asked.remove(&pid);
+                    self.killed.remove(&pid);
+                    if let Some(rank) = self.ranks.remove(&pid) {
+                        control.report(&Report::Ended { rank, how, at_ns: now_ns() });
+                    }
+                }
+                Ok(None) => return true,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn ask(&mut self) {
+        for child in self.tree.children(self.ranks.keys().copied()) {
+            if self.asked.insert(child) {
+                signal_child(child, Signal::TERM);
+            }
+        }
+    }
+
+    /// Kills all there is, and what comes to light by that, as long as it brings anything new to light: a process
+    /// that forks and exits again and again must not win by the guard's waiting.
+    fn kill(&mut self, control: &mut Control) {
+        for _ in 0..KILL_ROUNDS {
+            let children = self.tree.children(self.ranks.keys().copied());
+            let mut any_new = false;
+            for child in &children {
+                signal_child(*child, Signal::KILL);
+                any_new |= self.killed.insert(*child);
+            }
+            if Instant::now() >= self.next_scan {
+                self.tree.kill_below(&children);
+                self.next_scan = Instant::now() + SCAN_EVERY;
+            }
+            if !self.reap(control) || !any_new {
+                return;
+            }
+        }
+    }
+
+    /// Until there is something to do, or `patience` is over.
+    fn wait(&self, control: &Control, patience: Option<Duration>) {
+        let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(&self.child_ended, PollFlags::IN)];
+        if let Some(fd) = control.fd() {
+            let out = if control.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
+            fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN | out));
+        }
+        let mut patience = patience;
+        match &self.host.pidfd {
+            // A pidfd stays readable, so once that is known it must not wake us any more.
+            Some(pidfd) if self.phase == Phase::Serving => fds.push(PollFd::new(pidfd, PollFlags::IN)),
+            Some(_) => {}
+            None => patience = Some(patience.map_or(LOOK_AT_HOST, |p| p.min(LOOK_AT_HOST))),
+        }
+        let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
+        let _ = poll(&mut fds, timeout.as_ref());
+        // One read takes all that the descriptor has; what it says is that waiting is worth while.
+        let mut info = [0_u8; 4096];
+        let _ = rustix::io::read(&self.child_ended, &mut info);
+    }
+}
+
+/// Starts a rank; in words, why it can't be.
+fn start(launch: &Launch, output: OwnedFd, notes: &OwnedFd) -> Result<Pid, String> {
+    let cannot = |why: &str| format!("can't start {:?}: {why}", launch.program);
+    if let Some(cwd) = launch.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
+        return Err(cannot(&format!("its working directory {} is not there", cwd.display())));
+    }
+    let errors = output.try_clone().map_err(|error| cannot(&error.to_string()))?;
+    let mut command = Command::new(&launch.program);
+    command.args(&launch.args).stdin(Stdio::null()).stdout(output).stderr(errors);
+    for name in &launch.env_remove {
+        command.env_remove(name);
+    }
+    command.envs(launch.env.iter().map(|(name, value)| (name, value)));
+    command.env("PHALANX_NOTES_FD", sys::NOTES_FD.to_string());
+    if let Some(cwd) = &launch.cwd {
+        command.current_dir(cwd);
+    }
+    sys::make_rank(&mut command, notes.as_raw_fd(), getpid());
+    match command.spawn() {
+        Ok(child) => Ok(Pid::from_child(&child)),
+        Err(error) => Err(cannot(&start_error(launch, &error))),
+    }
+}
+
+fn start_error(launch: &Launch, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound if launch.program.contains('/') => {
+            "no such file, or the interpreter that its first line names is not there".to_string()
+        }
+        io::ErrorKind::NotFound => {
+            let set = launch.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
+            let inherited = || {
+                std::env::var("PATH").ok().filter(|_| !launch.env_remove.iter().any(|name| name == "PATH"))
+            };
+            let path = set.or_else(inherited).unwrap_or_default();
+            format!("no such program on the rank's PATH ({path})")
+        }
+        io::ErrorKind::PermissionDenied => "permission denied".to_string(),
+        io::ErrorKind::ArgumentListTooLong => "its arguments and environment are too long".to_string(),
+        io::ErrorKind::InvalidInput => "an argument or a variable holds a NUL byte".to_string(),
+        _ => error.to_string(),
+    }
+}

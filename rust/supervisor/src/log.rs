@@ -1,0 +1,358 @@
+//! One rank's output as a file, which is also the buffer of the live view: the pump writes at the speed of the rank,
+//! whoever shows the output reads by offset at his own.
+//!
+//! Two segments of half the cap each: `rank-3.log` is written, `rank-3.log.1` is the one before. Offsets count the
+//! rank's bytes and nothing else (SUP-8): notices of what was dropped or lost stand in the files, for people, and have
+//! no offsets. When the disk refuses, bytes are lost, counted, and the next that it takes follow a notice (SUP-7).
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use phalanx_types::{Error, Result};
+
+use crate::tail::Tail;
+
+/// Smaller caps count as this: a segment must hold its notices and something between them.
+const MIN_CAP_BYTES: u64 = 4096;
+
+/// A segment with more gaps than this is closed early, so that the index stays small.
+const MAX_EXTENTS: usize = 4096;
+
+/// What [`RankLog::read_at`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadAt {
+    /// This many bytes were read. None: there are no more yet, or no more at all if the log is finished.
+    Bytes(usize),
+    /// The bytes there are kept no longer, or never could be: go on at `resume_at`.
+    Dropped {
+        /// The offset of the next byte that can be read.
+        resume_at: u64,
+    },
+}
+
+/// Output that could not be written down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// How many bytes.
+    pub bytes: u64,
+    /// What the system said, last.
+    pub reason: String,
+}
+
+/// One rank's output.
+#[derive(Debug)]
+pub struct RankLog {
+    path: PathBuf,
+    segment_bytes: u64,
+    /// Held while the disk works; the pump is the only one to write, so nobody waits for it.
+    writer: Mutex<Writer>,
+    /// Held for moments.
+    index: Mutex<Index>,
+}
+
+#[derive(Debug)]
+struct Writer {
+    file: Arc<File>,
+    /// How long the current file is, notices included.
+    file_bytes: u64,
+    /// How many bytes were lost since the last that were written.
+    gap: u64,
+}
+
+#[derive(Debug)]
+struct Index {
+    end: u64,
+    /// The one before, if there is one, and the current one.
+    segments: VecDeque<Segment>,
+    loss: Option<Loss>,
+    tail: Tail,
+    last_output: Option<Instant>,
+    finished: bool,
+}
+
+#[derive(Debug)]
+struct Segment {
+    file: Arc<File>,
+    /// The offset at which it was begun.
+    start: u64,
+    extents: Vec<Extent>,
+}
+
+/// `length` bytes of the rank from `offset` on stand in the file from `at` on.
+#[derive(Debug, Clone, Copy)]
+struct Extent {
+    offset: u64,
+    at: u64,
+    length: u64,
+}
+
+impl RankLog {
+    /// Begins an empty log at `path`, readable by the owner only, in place of what an earlier attempt left there. It
+    /// takes at most `max_bytes` of disk, in two files.
+    ///
+    /// # Errors
+    /// [`phalanx_types::ErrorKind::Io`] if the file can't be made.
+    pub fn create(path: &Path, max_bytes: u64) -> Result<Arc<RankLog>> {
+        let begin = || {
+            remove(&before(path))?;
+            remove(path)?;
+            new_file(path)
+        };
+        let file = Arc::new(begin().map_err(|e| Error::io(format!("begin the log {}", path.display()), &e))?);
+        let segment = Segment { file: Arc::clone(&file), start: 0, extents: Vec::new() };
+        Ok(Arc::new(RankLog {
+            path: path.to_path_buf(),
+            segment_bytes: max_bytes.max(MIN_CAP_BYTES) / 2,
+            writer: Mutex::new(Writer { file, file_bytes: 0, gap: 0 }),
+            index: Mutex::new(Index {
+                end: 0,
+                segments: VecDeque::from([segment]),
+                loss: None,
+                tail: Tail::default(),
+                last_output: None,
+                finished: false,
+            }),
+        }))
+    }
+
+    /// The current file. The one before has `.1` appended to its name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many bytes the rank has written so far.
+    pub fn end(&self) -> u64 {
+        self.index().end
+    }
+
+    /// Whether there will be no more.
+    pub fn finished(&self) -> bool {
+        self.index().finished
+    }
+
+    /// When the rank last wrote.
+    pub fn last_output(&self) -> Option<Instant> {
+        self.index().last_output
+    }
+
+    /// What could not be written to the disk, if anything.
+    pub fn loss(&self) -> Option<Loss> {
+        self.index().loss.clone()
+    }
+
+    /// The last `n` lines, at most [`phalanx_types::failure::LAST_LINES`], oldest first, as text; kept in memory. A
+    /// line of its own tells of lost output.
+    pub fn last_lines(&self, n: usize) -> Vec<String> {
+        let index = self.index();
+        let mut lines = index.tail.last(n);
+        if let Some(loss) = &index.loss {
+            lines.push(notice(&format!(
+                "{} bytes of this output are not in {}: {}",
+                loss.bytes,
+                self.path.display(),
+                loss.reason
+            )));
+        }
+        lines
+    }
+
+    /// Reads the rank's bytes from `offset` on into `buffer`; fewer than it takes at the seams of the files.
+    ///
+    /// # Errors
+    /// [`phalanx_types::ErrorKind::Io`] if the disk refuses.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadAt> {
+        let (file, extent) = {
+            let index = self.index();
+            if offset >= index.end || buffer.is_empty() {
+                return Ok(ReadAt::Bytes(0));
+            }
+            let found = index.segments.iter().find_map(|segment| {
+                let after = segment.extents.partition_point(|extent| extent.offset + extent.length <= offset);
+                segment.extents.get(after).map(|extent| (Arc::clone(&segment.file), *extent))
+            });
+            match found {
+                Some((file, extent)) if extent.offset <= offset => (file, extent),
+                Some((_, extent)) => return Ok(ReadAt::Dropped { resume_at: extent.offset }),
+                None => return Ok(ReadAt::Dropped { resume_at: index.end }),
+            }
+        };
+        // Without the lock: files only grow, and a dropped one lasts as long as it is open.
+        let into = offset - extent.offset;
+        let want = usize::try_from(extent.length - into).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let read = file
+            .read_at(&mut buffer[..want], extent.at + into)
+            .map_err(|error| Error::io(format!("read the log {}", self.path.display()), &error))?;
+        // Somebody cut the file short.
+        Ok(if read == 0 {
+            ReadAt::Dropped { resume_at: extent.offset + extent.length }
+        } else {
+            ReadAt::Bytes(read)
+        })
+    }
+
+    /// Takes more of the rank's output.
+    pub(crate) fn append(&self, bytes: &[u8]) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut index = self.index();
+            index.tail.push(bytes);
+            index.last_output = Some(Instant::now());
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match self.write_some(&mut writer, rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(error) => {
+                    self.lose(&mut writer, rest.len(), &error);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// There will be no more.
+    pub(crate) fn finish(&self) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        // If even the notice of a loss doesn't fit, `loss` still tells.
+        let _ = self.write_gap_notice(&mut writer);
+        drop(writer);
+        self.index().finished = true;
+    }
+
+    fn write_some(&self, writer: &mut Writer, bytes: &[u8]) -> io::Result<usize> {
+        self.write_gap_notice(writer)?;
+        let is_crowded = || self.index().segments.back().is_some_and(|s| s.extents.len() >= MAX_EXTENTS);
+        if writer.file_bytes >= self.segment_bytes || is_crowded() {
+            self.rotate(writer)?;
+        }
+        let room = usize::try_from(self.segment_bytes - writer.file_bytes).unwrap_or(usize::MAX);
+        let bytes = &bytes[..bytes.len().min(room)];
+        let written = retry(|| writer.file.write_at(bytes, writer.file_bytes))?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        let length = u64::try_from(written).unwrap_or(0);
+        let mut index = self.index();
+        let offset = index.end;
+        if let Some(segment) = index.segments.back_mut() {
+            match segment.extents.last_mut() {
+                Some(last)
+                    if (last.offset + last.length, last.at + last.length) == (offset, writer.file_bytes) =>
+                {
+                    last.length += length;
+                }
+                _ => segment.extents.push(Extent { offset, at: writer.file_bytes, length }),
+            }
+        }
+        index.end += length;
+        writer.file_bytes += length;
+        Ok(written)
+    }
+
+    fn lose(&self, writer: &mut Writer, bytes: usize, error: &io::Error) {
+        let bytes = u64::try_from(bytes).unwrap_or(0);
+        writer.gap += bytes;
+        let mut index = self.index();
+        index.end += bytes;
+        let before = index.loss.as_ref().map_or(0, |loss| loss.bytes);
+        index.loss = Some(Loss { bytes: before + bytes, reason: error.to_string() });
+    }
+
+    fn write_gap_notice(&self, writer: &mut Writer) -> io::Result<()> {
+        if writer.gap > 0 {
+            let text = format!("\n{}\n", notice(&format!("{} bytes of output were lost here", writer.gap)));
+            writer.write_notice(&text)?;
+            writer.gap = 0;
+        }
+        Ok(())
+    }
+
+    /// Makes the current file the one before, and begins a new one.
+    fn rotate(&self, writer: &mut Writer) -> io::Result<()> {
+        let coming = with_suffix(&self.path, ".new");
+        remove(&coming)?;
+        let file = Arc::new(new_file(&coming)?);
+        let renamed = match fs::rename(&self.path, before(&self.path)) {
+            // A rotation that got this far and no further, or somebody who tidied up.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => fs::rename(&coming, &self.path),
+        };
+        if let Err(error) = renamed {
+            let _ = remove(&coming);
+            return Err(error);
+        }
+        let dropped = {
+            let mut index = self.index();
+            let start = index.end;
+            index.segments.push_back(Segment { file: Arc::clone(&file), start, extents: Vec::new() });
+            while index.segments.len() > 2 {
+                index.segments.pop_front();
+            }
+            index.segments.front().map_or(0, |segment| segment.start)
+        };
+        (writer.file, writer.file_bytes) = (file, 0);
+        if dropped > 0 {
+            let cap = self.segment_bytes * 2;
+            let text =
+                format!("the first {dropped} bytes of this output were dropped, its log is capped at {cap}");
+            // Not worth losing output for: that has its own way of telling.
+            let _ = writer.write_notice(&format!("{}\n", notice(&text)));
+        }
+        Ok(())
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Writer {
+    /// All or nothing, as far as the index is concerned: what follows overwrites a notice that was cut short.
+    fn write_notice(&mut self, text: &str) -> io::Result<()> {
+        self.file.write_all_at(text.as_bytes(), self.file_bytes)?;
+        self.file_bytes += u64::try_from(text.len()).unwrap_or(0);
+        Ok(())
+    }
+}
+
+fn notice(text: &str) -> String {
+    format!("[phalanx: {text}]")
+}
+
+fn retry(mut write: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match write() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn before(path: &Path) -> PathBuf {
+    with_suffix(path, ".1")
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// New, so that no link that somebody laid there is followed.
+fn new_file(path: &Path) -> io::Result<File> {
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    file.flush()?;
+    Ok(file)
+}

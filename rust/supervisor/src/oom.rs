@@ -1,0 +1,151 @@
+//! Evidence that the kernel ended a rank for want of memory: a SIGKILL by the kernel looks like any other, but the
+//! memory cgroup counts them.
+//!
+//! Ranks are in the cgroup of the process that supervises them, so its own counter is the one to read: `memory.events`
+//! of cgroup v2, `memory.oom_control` of v1. Outside of every memory cgroup it is the machine's, in `/proc/vmstat`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Counts the kernel's out-of-memory kills from its making on.
+#[derive(Debug, Clone)]
+pub struct OomWatch {
+    /// The counter and what it was at the start. None where the system has no counter: then there is no evidence.
+    counter: Option<(PathBuf, u64)>,
+}
+
+impl OomWatch {
+    /// Begins to watch the cgroup of this process.
+    pub fn new() -> OomWatch {
+        let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let of_cgroup = counters(&cgroups, &mounts);
+        let all = of_cgroup.into_iter().chain([PathBuf::from("/proc/vmstat")]);
+        OomWatch { counter: all.filter_map(|path| read(&path).map(|count| (path, count))).next() }
+    }
+
+    /// Begins to watch a counter at `path`, of any of the three kinds of file.
+    pub fn at(path: &Path) -> OomWatch {
+        OomWatch { counter: read(path).map(|count| (path.to_path_buf(), count)) }
+    }
+
+    /// Whether the kernel has killed for want of memory since the start. It counts before it kills, so this may be
+    /// asked as soon as a rank's death by SIGKILL is known.
+    pub fn killed_since(&self) -> bool {
+        self.counter.as_ref().is_some_and(|(path, start)| read(path).is_some_and(|now| now > *start))
+    }
+
+    /// The file that is watched, if there is one.
+    pub fn path(&self) -> Option<&Path> {
+        self.counter.as_ref().map(|(path, _)| path.as_path())
+    }
+}
+
+impl Default for OomWatch {
+    fn default() -> Self {
+        OomWatch::new()
+    }
+}
+
+/// All three kinds of file have a line `oom_kill N`.
+fn read(path: &Path) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+/// Where the counters of the process with these `/proc/self/cgroup` and `/proc/self/mountinfo` may be, the best first.
+fn counters(cgroups: &str, mounts: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for line in cgroups.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let is_v2 = controllers.is_empty();
+        if !is_v2 && !controllers.split(',').any(|name| name == "memory") {
+            continue;
+        }
+        let file = if is_v2 { "memory.events" } else { "memory.oom_control" };
+        for mount in mounts.lines().filter_map(Mount::parse).filter(|mount| mount.shows(is_v2)) {
+            // A container sees its own cgroup as the root of the mount, whatever the path says.
+            let below = Path::new(path).strip_prefix(mount.root).unwrap_or(Path::new(""));
+            // Where a cgroup has no counter its memory is counted by the next one above.
+            found.extend(below.ancestors().map(|cgroup| Path::new(mount.point).join(cgroup).join(file)));
+        }
+    }
+    found
+}
+
+/// A line of `/proc/self/mountinfo`.
+struct Mount<'a> {
+    root: &'a str,
+    point: &'a str,
+    kind: &'a str,
+    options: &'a str,
+}
+
+impl<'a> Mount<'a> {
+    fn parse(line: &'a str) -> Option<Mount<'a>> {
+        let (mount, of) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(3);
+        let mut of = of.split(' ');
+        Some(Mount { root: mount.next()?, point: mount.next()?, kind: of.next()?, options: of.nth(1)? })
+    }
+
+    fn shows(&self, is_v2: bool) -> bool {
+        if is_v2 {
+            self.kind == "cgroup2"
+        } else {
+            self.kind == "cgroup" && self.options.split(',').any(|option| option == "memory")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kill_after_the_start_is_seen_and_one_before_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        for text in
+            ["low 0\noom 3\noom_kill 2\noom_group_kill 0\n", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"]
+        {
+            let path = directory.path().join("counter");
+            fs::write(&path, text).unwrap();
+            let watch = OomWatch::at(&path);
+            assert!(!watch.killed_since());
+            fs::write(&path, text.replace("oom_kill 2", "oom_kill 3")).unwrap();
+            assert!(watch.killed_since());
+            fs::remove_file(&path).unwrap();
+            assert!(!watch.killed_since(), "no counter, no evidence");
+        }
+        assert!(!OomWatch::at(&directory.path().join("none")).killed_since());
+    }
+
+    #[test]
+    fn the_counter_is_found_on_the_usual_systems() {
+        let v2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+        assert_eq!(
+            counters("0::/user.slice/a.scope\n", v2)[0],
+            Path::new("/sys/fs/cgroup/user.slice/a.scope/memory.events")
+        );
+        assert_eq!(
+            counters("0::/\n", v2)[0],
+            Path::new("/sys/fs/cgroup/memory.events"),
+            "a cgroup namespace"
+        );
+
+        let v1 = "35 30 0:31 /docker/f00 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n\
+                  36 30 0:32 /docker/f00 /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu";
+        let cgroups = "5:cpu:/docker/f00\n4:memory:/docker/f00\n0::/\n";
+        assert_eq!(counters(cgroups, v1)[0], Path::new("/sys/fs/cgroup/memory/memory.oom_control"), "docker");
+
+        let hybrid = "35 30 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
+        assert_eq!(
+            counters("4:memory:/yarn/c1\n", hybrid)[0],
+            Path::new("/sys/fs/cgroup/memory/yarn/c1/memory.oom_control")
+        );
+        assert!(counters("", "").is_empty());
+    }
+}

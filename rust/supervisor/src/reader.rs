@@ -1,0 +1,250 @@
+//! Threads that read the pipes of a rank: its output into its [`RankLog`], its notes line by line.
+//!
+//! A pipe ends when its last writer closes it. Writers may linger, in a process that the kernel can't end or in a
+//! fork of the host; so a reader can be told to take what is there and go.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use phalanx_types::{Error, Result};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::{Errno, read, write};
+use rustix::pipe::fcntl_setpipe_size;
+
+use crate::log::RankLog;
+
+/// The most that an unprivileged process may ask for, by default. A burst of output then waits in the pipe, not in the
+/// rank.
+const PIPE_BYTES: usize = 1 << 20;
+
+/// One read.
+const READ_BYTES: usize = 64 << 10;
+
+/// What a reader that is told to finish takes at most: more than a pipe holds means that somebody still writes.
+const LAST_BYTES: usize = 4 * PIPE_BYTES;
+
+/// Longer notes are skipped.
+pub const NOTE_BYTES: usize = 4096;
+
+/// A thread that reads a pipe to its end. Dropping it is [`PipeReader::finish`].
+#[derive(Debug)]
+pub struct PipeReader {
+    host: u32,
+    finish: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PipeReader {
+    fn start(
+        name: &str,
+        pipe: OwnedFd,
+        take: impl FnMut(&[u8]) + Send + 'static,
+        at_end: impl FnOnce() + Send + 'static,
+    ) -> Result<PipeReader> {
+        let doing = || format!("start the thread {name}");
+        let finish = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Error::io(doing(), &e.into()))?);
+        let told = Arc::clone(&finish);
+        let thread = std::thread::Builder::new()
+            .name(name.into())
+            .spawn(move || {
+                read_to_end(&pipe, &told, take);
+                drop(pipe);
+                at_end();
+            })
+            .map_err(|error| Error::io(doing(), &error))?;
+        Ok(PipeReader { host: std::process::id(), finish, thread: Some(thread) })
+    }
+
+    /// Whether the pipe was read to its end.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until every writer has closed the pipe and all of it was read.
+    pub fn join(mut self) {
+        self.wait();
+    }
+
+    /// Takes what is in the pipe, and ends, whoever still has it open.
+    pub fn finish(self) {
+        drop(self);
+    }
+
+    fn wait(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // A panic of the callback was shown where it happened; there is nothing to add.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for PipeReader {
+    fn drop(&mut self) {
+        if std::process::id() != self.host {
+            // In a fork of the host: the thread is not here, and its eventfd is not ours.
+            std::mem::forget(self.thread.take());
+            return;
+        }
+        if self.thread.is_some() {
+            let _ = write(&*self.finish, &1_u64.to_ne_bytes());
+            self.wait();
+        }
+    }
+}
+
+fn read_to_end(pipe: &OwnedFd, finish: &OwnedFd, mut take: impl FnMut(&[u8])) {
+    let mut buffer = vec![0; READ_BYTES];
+    let mut left_to_take = None;
+    loop {
+        let mut fds = [PollFd::new(pipe, PollFlags::IN), PollFd::new(finish, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ready = match poll(&mut fds, left_to_take.map(|_: usize| &now)) {
+            Ok(ready) => ready,
+            Err(Errno::INTR) => continue,
+            Err(_) => return,
+        };
+        if left_to_take.is_none() && !fds[1].revents().is_empty() {
+            left_to_take = Some(LAST_BYTES);
+            continue;
+        }
+        if ready == 0 || fds[0].revents().is_empty() {
+            return;
+        }
+        // The only reader of a pipe that is ready doesn't wait here.
+        match read(pipe, &mut buffer) {
+            Ok(0) => return,
+            Ok(n) => {
+                take(&buffer[..n]);
+                left_to_take = match left_to_take {
+                    Some(left) if left <= n => return,
+                    left => left.map(|left| left - n),
+                };
+            }
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Reads a rank's output into its log until all writers are gone, then marks the log finished. `wake` is called after
+/// each change, the last one included, from the reading thread; it must not block, or the rank will (SUP-7).
+///
+/// # Errors
+/// [`phalanx_types::ErrorKind::Io`] if there is no thread or descriptor to be had.
+pub fn pump(output: OwnedFd, log: Arc<RankLog>, wake: Box<dyn Fn() + Send>) -> Result<PipeReader> {
+    /// Also when `wake` panics: nobody shall wait for the end of such a log for ever.
+    struct Finish(Arc<RankLog>);
+    impl Drop for Finish {
+        fn drop(&mut self) {
+            self.0.finish();
+        }
+    }
+
+    // Users have a limit for all their pipes; then it stays as it is.
+    let _ = fcntl_setpipe_size(&output, PIPE_BYTES);
+    let finish = Finish(Arc::clone(&log));
+    let wake = Arc::new(std::sync::Mutex::new(wake));
+    let wake_at_end = Arc::clone(&wake);
+    let call = |wake: &std::sync::Mutex<Box<dyn Fn() + Send>>| {
+        if let Ok(wake) = wake.lock() {
+            wake();
+        }
+    };
+    PipeReader::start(
+        "phalanx-output",
+        output,
+        move |bytes| {
+            log.append(bytes);
+            call(&wake);
+        },
+        move || {
+            drop(finish);
+            call(&wake_at_end);
+        },
+    )
+}
+
+/// Reads a rank's notes: one JSON object a line, of at most [`NOTE_BYTES`]. Anything else is passed over: what writes
+/// there is the rank, which may be any program.
+///
+/// # Errors
+/// [`phalanx_types::ErrorKind::Io`] if there is no thread or descriptor to be had.
+pub fn notes(
+    notes: OwnedFd,
+    mut on_note: Box<dyn FnMut(serde_json::Map<String, serde_json::Value>) + Send>,
+) -> Result<PipeReader> {
+    let mut lines = Lines::default();
+    PipeReader::start(
+        "phalanx-notes",
+        notes,
+        move |bytes| {
+            lines.push(bytes, |line| {
+                if let Ok(note) = serde_json::from_slice(line) {
+                    on_note(note);
+                }
+            });
+        },
+        || {},
+    )
+}
+
+/// Cuts a stream into lines of at most [`NOTE_BYTES`].
+#[derive(Debug, Default)]
+struct Lines {
+    line: Vec<u8>,
+    too_long: bool,
+}
+
+impl Lines {
+    fn push(&mut self, bytes: &[u8], mut on_line: impl FnMut(&[u8])) {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (text, ends) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
+            self.too_long |= self.line.len() + text.len() > NOTE_BYTES;
+            if !self.too_long {
+                self.line.extend_from_slice(text);
+            }
+            if ends {
+                if !self.too_long {
+                    on_line(&self.line);
+                }
+                self.line.clear();
+                self.too_long = false;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::pipe::{PipeFlags, pipe_with};
+
+    use super::*;
+
+    #[test]
+    fn lines_that_are_too_long_are_skipped_and_the_next_one_is_read() {
+        let longest = vec![b'x'; NOTE_BYTES];
+        let mut stream = [&longest[..], b"\n", &longest[..], b"y\nok\nunfinished"].concat();
+        for piece in [1, 7, stream.len()] {
+            let mut lines = Lines::default();
+            let mut got = Vec::new();
+            for part in stream.chunks(piece) {
+                lines.push(part, |line| got.push(line.to_vec()));
+            }
+            assert_eq!(got, [longest.clone(), b"ok".to_vec()]);
+        }
+        stream.clear();
+    }
+
+    #[test]
+    fn garbage_among_the_notes_is_passed_over() {
+        let (out, into) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let (send, got) = crossbeam_channel::unbounded();
+        let reader = notes(out, Box::new(move |note| send.send(note).unwrap())).unwrap();
+        write(&into, b"\xff\xfe\n[1]\n{\"a\":1}\nnull\n{\"a\":\n{\"b\":2}\n{\"c\":3}").unwrap();
+        drop(into);
+        reader.join();
+        let keys: Vec<String> = got.iter().flat_map(|note| note.into_iter().map(|(key, _)| key)).collect();
+        assert_eq!(keys, ["a", "b"]);
+    }
+}

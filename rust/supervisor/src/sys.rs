@@ -1,0 +1,92 @@
+//! The crate's only unsafe code: system calls of the guard that no safe crate offers.
+//!
+//! Everything here runs in the guard, which has one thread, or in a rank between fork and exec. The host process
+//! calls none of it.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
+
+/// The descriptor on which a rank finds its notes pipe.
+pub(crate) const NOTES_FD: RawFd = 3;
+
+/// Signals that mean a bug in the guard itself; they stay deliverable so that it can't loop on one.
+const FAULTS: [i32; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT, libc::SIGTRAP, libc::SIGSYS];
+
+/// Closes every descriptor from `first` on: what the host had open without close-on-exec must reach no rank, nor be
+/// kept open by the guard. To be called before the process opens anything.
+pub(crate) fn close_from(first: u32) -> io::Result<()> {
+    // SAFETY: the call takes no pointers. Nothing in this process owns a descriptor from `first` on yet: it is the
+    // first thing that the guard's main does.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    if done == 0 {
+        return Ok(());
+    }
+    // Kernels before 5.9, and some sandboxes, have no close_range.
+    let open: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|fd| u32::try_from(*fd).is_ok_and(|fd| fd >= first))
+        .collect();
+    for fd in open {
+        // SAFETY: as above; the directory's own descriptor is closed already, and closing it again only fails.
+        unsafe { libc::close(fd) };
+    }
+    Ok(())
+}
+
+/// Gives every signal its default action, blocks all of them, and returns a descriptor that is readable when a child
+/// has ended.
+///
+/// Blocked rather than ignored: children inherit an ignored signal through exec, while std unblocks all in a child.
+pub(crate) fn block_signals() -> io::Result<OwnedFd> {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: installs no handler. KILL, STOP and libc's own signals are refused, which is as well.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    // SAFETY: sigset_t is plain data that sigfillset and sigemptyset initialise; all pointers are to live locals.
+    // The descriptor that signalfd returns is new and owned by nobody else.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        for fault in FAULTS {
+            libc::sigdelset(&raw mut all, fault);
+        }
+        let refused = libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+        if refused != 0 {
+            return Err(io::Error::from_raw_os_error(refused));
+        }
+        let mut child: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut child);
+        libc::sigaddset(&raw mut child, libc::SIGCHLD);
+        let fd = libc::signalfd(-1, &raw const child, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+/// Makes the process that `command` starts a rank: a session of its own, `notes` as descriptor 3, and death with the
+/// guard, whose only thread must be the one that spawns.
+///
+/// `notes` must be open, in the guard, until the command was spawned, and must not be descriptor 3 itself.
+pub(crate) fn make_rank(command: &mut Command, notes: RawFd, guard: Pid) {
+    let setup = move || {
+        rustix::process::setsid()?;
+        // SAFETY: takes no pointers; `notes` is open in this process, a fork of the guard's. The guard keeps
+        // descriptor 3 occupied by a placeholder, so nothing of std's own is overwritten.
+        if unsafe { libc::dup2(notes, NOTES_FD) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The guard may have died before the line above: then no signal comes any more.
+        if rustix::process::getppid() != Some(guard) {
+            return Err(Errno::SRCH.into());
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls only: no allocation, no lock, nothing that isn't async-signal-safe.
+    unsafe { command.pre_exec(setup) };
+}

@@ -1,0 +1,216 @@
+//! How ranks start and how their ends are told: SUP-1 and SUP-6.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use common::{Output, empty, ended, guard, last_events, next_event, sh, started};
+use phalanx_supervisor::{ExitHow, GuardEvent, Launch};
+use phalanx_testkit::{leaks, temp_dir};
+
+const GRACE: Duration = Duration::from_secs(5);
+
+#[test]
+fn a_rank_has_the_environment_it_was_given_and_no_other() {
+    let _leaks = leaks();
+    let guard = guard(GRACE);
+    let directory = temp_dir("cwd");
+    let launch = Launch {
+        env: vec![
+            ("RANK".into(), "3".into()),
+            ("HOME".into(), "first".into()),
+            ("HOME".into(), "/over".into()),
+            ("ODD".into(), "a=b\nc \u{1f980}".into()),
+        ],
+        env_remove: vec!["CARGO_PKG_NAME".into(), "NOT_THERE".into()],
+        cwd: Some(directory.path().into()),
+        program: "env".into(),
+        args: vec!["-0".into()],
+        ..Launch::default()
+    };
+    let (_, output) = started(&guard, &launch);
+    assert_eq!(ended(&guard), (0, ExitHow::Code(0)));
+    for reader in output.readers {
+        reader.join();
+    }
+    let got: BTreeMap<String, String> = String::from_utf8(common::read_all(&output.log))
+        .unwrap()
+        .split_terminator('\0')
+        .map(|one| one.split_once('=').map(|(name, value)| (name.into(), value.into())).unwrap())
+        .collect();
+    let mut expected: BTreeMap<String, String> = std::env::vars().collect();
+    assert!(expected.remove("CARGO_PKG_NAME").is_some(), "inherited, if it were not removed");
+    expected.extend(launch.env);
+    expected.insert("PHALANX_NOTES_FD".into(), "3".into());
+    assert_eq!(got, expected, "SUP-6");
+    guard.stop();
+    empty(&guard);
+}
+
+#[test]
+fn a_rank_has_four_descriptors_default_signals_and_a_session_of_its_own() {
+    let _leaks = leaks();
+    // Not close-on-exec: what a careless library in the host leaves open.
+    let careless = std::fs::File::open("/dev/zero").unwrap();
+    rustix::io::fcntl_setfd(&careless, rustix::io::FdFlags::empty()).unwrap();
+    let guard = guard(GRACE);
+    let script = "ls -l /proc/$$/fd | sed -n 's/.* \\([0-9]*\\) -> /fd \\1 /p'
+        grep -E '^Sig(Blk|Ign)' /proc/$$/status
+        echo session $(cut -d' ' -f6 /proc/$$/stat) $$; pwd";
+    let (pid, output) = started(&guard, &sh(0, script));
+    assert_eq!(ended(&guard), (0, ExitHow::Code(0)));
+    for reader in output.readers {
+        reader.join();
+    }
+    let text = String::from_utf8(common::read_all(&output.log)).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let fds: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("fd ")).collect();
+    assert_eq!(fds.len(), 4, "SUP-6: {text}");
+    assert_eq!(fds[0], "0 /dev/null");
+    let pipe = |line: &str, fd: &str| line.strip_prefix(fd).is_some_and(|target| target.starts_with("pipe:"));
+    assert!(pipe(fds[1], "1 ") && pipe(fds[2], "2 ") && pipe(fds[3], "3 "), "{text}");
+    assert_eq!(fds[1][2..], fds[2][2..], "one pipe for both outputs");
+    assert_ne!(fds[1][2..], fds[3][2..]);
+    for line in lines.iter().filter_map(|line| line.strip_prefix("Sig")) {
+        let signals = u64::from_str_radix(line.split('\t').nth(1).unwrap(), 16).unwrap();
+        // 32 and 33 are libc's own, and libc lets nobody change them.
+        assert_eq!(signals & !(0b11 << 31), 0, "{text}");
+    }
+    assert!(lines.contains(&format!("session {pid} {pid}").as_str()), "{text}");
+    assert_eq!(lines.last().copied(), std::env::current_dir().unwrap().to_str(), "the host's directory");
+    guard.stop();
+    empty(&guard);
+}
+
+#[test]
+fn every_end_is_told_exactly_once() {
+    let _leaks = leaks();
+    let guard = guard(GRACE);
+    let outputs: Vec<Output> = [
+        sh(0, "exit 0"),
+        sh(1, "exit 7"),
+        sh(2, "kill -SEGV $$"),
+        Launch { rank: 3, program: "phalanx-no-such-program".into(), ..Launch::default() },
+    ]
+    .iter()
+    .map(|launch| Output::of(guard.launch(launch).unwrap()))
+    .collect();
+    let mut told: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    let mut running = 4;
+    while running > 0 {
+        let (rank, what) = match next_event(&guard) {
+            GuardEvent::Started { rank, .. } => (rank, "started".to_string()),
+            GuardEvent::NotStarted { rank, .. } => (rank, "not started".to_string()),
+            GuardEvent::Ended { rank, how, .. } => (rank, format!("{how:?}")),
+            other => panic!("{other:?}"),
+        };
+        running -= u32::from(what != "started");
+        told.entry(rank).or_default().push(what);
+    }
+    guard.stop();
+    let (rest, _) = last_events(&guard);
+    assert_eq!(rest, [GuardEvent::Empty], "SUP-1: nothing twice");
+    let expected = [["started", "Code(0)"], ["started", "Code(7)"], ["started", "Signal(11)"]];
+    for (rank, expected) in (0..).zip(expected) {
+        assert_eq!(told[&rank], expected, "SUP-1");
+    }
+    assert_eq!(told[&3], ["not started"], "SUP-1");
+    for output in outputs {
+        output.readers.into_iter().for_each(phalanx_supervisor::PipeReader::join);
+        assert!(output.log.finished());
+    }
+}
+
+#[test]
+fn a_rank_that_can_not_start_says_why() {
+    let _leaks = leaks();
+    let guard = guard(GRACE);
+    let directory = temp_dir("programs");
+    let file = directory.path().join("not-executable");
+    std::fs::write(&file, "x").unwrap();
+    let program = |program: &str| Launch { program: program.into(), ..Launch::default() };
+    let path = |path: &str| vec![("PATH".to_string(), path.to_string())];
+    let cases = [
+        (program("/no/such/python"), "\"/no/such/python\": no such file"),
+        (Launch { env: path("/nowhere:/else"), ..program("python") }, "on the rank's PATH (/nowhere:/else)"),
+        (program(file.to_str().unwrap()), "permission denied"),
+        (program("a\0b"), "holds a NUL byte"),
+        (
+            Launch { cwd: Some("/no/such/place".into()), ..sh(0, "true") },
+            "directory /no/such/place is not there",
+        ),
+        (
+            Launch { args: vec!["x".repeat(8 << 20)], ..program("true") },
+            "arguments and environment are too long",
+        ),
+    ];
+    for (launch, expected) in cases {
+        let pipes = guard.launch(&launch).unwrap();
+        match next_event(&guard) {
+            GuardEvent::NotStarted { rank: 0, reason, .. } => assert!(reason.contains(expected), "{reason}"),
+            other => panic!("{expected}: {other:?}"),
+        }
+        drop(pipes);
+    }
+    guard.stop();
+    empty(&guard);
+}
+
+#[test]
+fn notes_come_on_descriptor_three() {
+    let _leaks = leaks();
+    let guard = guard(GRACE);
+    let pipes = guard.launch(&sh(0, r#"echo "{\"phase\": \"user code\"}" >&$PHALANX_NOTES_FD"#)).unwrap();
+    let (send, got) = crossbeam_channel::unbounded();
+    let reader =
+        phalanx_supervisor::notes(pipes.notes, Box::new(move |note| send.send(note).unwrap())).unwrap();
+    reader.join();
+    let all: Vec<_> = got.iter().collect();
+    assert_eq!(all.len(), 1);
+    assert_eq!(all[0]["phase"], "user code");
+    drop(pipes.output);
+    guard.stop();
+    empty(&guard);
+}
+
+#[test]
+fn after_a_stop_nothing_starts_any_more() {
+    let _leaks = leaks();
+    let guard = guard(GRACE);
+    let (_, output) =
+        started(&guard, &sh(0, "trap 'sleep 0.2; exit 0' TERM; echo up; while :; do sleep 0.05; done"));
+    output.said("up");
+    guard.stop();
+    let late = guard.launch(&sh(1, "echo too late"));
+    let (events, _) = last_events(&guard);
+    assert!(!events.iter().any(|event| matches!(event, GuardEvent::Started { .. })), "{events:?}");
+    assert_eq!(
+        late.is_ok(),
+        events.iter().any(|e| matches!(e, GuardEvent::NotStarted { rank: 1, .. })),
+        "{events:?}"
+    );
+    assert!(guard.launch(&sh(2, "")).is_err(), "the guard is no more");
+}
+
+#[test]
+fn two_hundred_launches_leave_nothing() {
+    let _leaks = leaks();
+    let guard = guard(GRACE);
+    for round in 0..20 {
+        let outputs: Vec<Output> =
+            (0..10).map(|i| Output::of(guard.launch(&sh(round * 10 + i, "echo $$")).unwrap())).collect();
+        let mut ends = 0;
+        while ends < 10 {
+            ends += u32::from(matches!(next_event(&guard), GuardEvent::Ended { how: ExitHow::Code(0), .. }));
+        }
+        for output in outputs {
+            output.readers.into_iter().for_each(phalanx_supervisor::PipeReader::join);
+        }
+        assert!(phalanx_testkit::children(guard.pid()).is_empty(), "no zombies under the guard");
+        let fds = std::fs::read_dir(format!("/proc/{}/fd", guard.pid())).unwrap().count();
+        assert!(fds <= 6, "the guard has {fds} descriptors open");
+    }
+    guard.stop();
+    empty(&guard);
+}
