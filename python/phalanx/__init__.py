@@ -1,0 +1,47 @@
+"""Phalanx: distributed PyTorch training inside Apache Spark. Names only; each is imported when first used."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as typing's, without the milliseconds that importing typing costs every rank
+if TYPE_CHECKING:
+    from .distributor import TorchDistributor as TorchDistributor
+    from .errors import TrainingError as TrainingError
+    from .inside import phase as phase
+    from .inside import set_result as set_result
+    from .results import UnavailableResult as UnavailableResult
+    from .run import Run as Run
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Run": "run",
+    "TorchDistributor": "distributor",
+    "TrainingError": "errors",
+    "UnavailableResult": "results",
+    "phase": "inside",
+    "set_result": "inside",
+}
+__all__ = [
+    "Run",
+    "TorchDistributor",
+    "TrainingError",
+    "UnavailableResult",
+    "__version__",
+    "phase",
+    "set_result",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,100 @@
+"""What training code can tell Phalanx from inside a rank: phases and a file's result.
+
+INSIDE-1: outside a rank, and in the processes that a rank starts, every call does nothing. INSIDE-2: no call
+here raises for, waits for or writes over anything because of the supervisor's end of the notes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+# A pipe takes lines up to PIPE_BUF (4096 on Linux, 512 at least) whole or not at all; names stay well below.
+MAX_NAME_CHARS = 60
+
+_NO_RESULT = object()
+
+
+class Notes:
+    """The rank's line to its supervisor: JSON lines on a pipe, lost rather than late.
+
+    `fd` is not inherited by programs that the rank starts. The supervisor may go at any time, and the
+    training code may close every descriptor that it doesn't know and open others; neither is an error here.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = -1
+        self._pid = os.getpid()
+        try:
+            os.set_inheritable(fd, False)
+            os.set_blocking(fd, False)  # a supervisor that doesn't read must not stop the training
+            self._identity = _identity(fd)
+            self._fd = fd
+        except OSError:
+            pass
+
+    def send(self, note: dict[str, str]) -> None:
+        """Writes one note; drops it where it can't go out now, and all later ones once the line is broken."""
+        if self._fd < 0 or os.getpid() != self._pid:
+            return
+        line = json.dumps(note).encode() + b"\n"
+        try:
+            if _identity(self._fd) != self._identity:
+                self._fd = -1  # the number belongs to another file by now
+            elif os.write(self._fd, line) != len(line):
+                self._fd = -1  # half a line is out (no pipe then): another line would be glued to it
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._fd = -1
+
+
+class _Rank:
+    """This process as a rank."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.notes = notes
+        self.pid = os.getpid()
+        self.result: object = _NO_RESULT
+
+
+_rank: _Rank | None = None
+
+
+def enter(notes: Notes) -> None:
+    """Makes this process a rank; called by the entry point only."""
+    global _rank
+    _rank = _Rank(notes)
+
+
+def phase(name: str) -> None:
+    """Says which phase of its work this rank has got to, e.g. `phase("validation")`; shown at the driver.
+
+    Never blocks, never raises for want of a listener, and does nothing outside a rank. Names longer than 60
+    characters are cut.
+    """
+    if _rank is not None:
+        _rank.notes.send({"phase": str(name)[:MAX_NAME_CHARS]})
+
+
+def set_result(value: object) -> None:
+    """Leaves `value` as this rank's result, for training files: rank 0's is what `run()` returns.
+
+    The last call counts; the value is pickled when the file has ended. A training function simply returns its
+    result, and what it returns goes before. Outside a rank this does nothing, so that the file also runs
+    alone.
+    """
+    if _rank is not None and os.getpid() == _rank.pid:
+        _rank.result = value
+
+
+def result(returned: object = None) -> object:
+    """The rank's result: what the training code returned, else what it left by `set_result`, else None."""
+    if returned is None and _rank is not None and _rank.result is not _NO_RESULT:
+        return _rank.result
+    return returned
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    stat = os.fstat(fd)
+    return stat.st_dev, stat.st_ino

@@ -1,0 +1,94 @@
+"""The training code, ready to be called, in a `__main__` like the caller's.
+
+MAIN-1: what the training code finds in `sys.modules["__main__"]` is what it would find at the caller: a file
+is its own `__main__`; a function's `__main__` has the functions and classes of the caller's that came along.
+Phalanx's entry is not in there, so plain pickle, `torch.save` and processes started by `spawn` work.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import types
+from importlib.machinery import ModuleSpec, SourceFileLoader
+
+from .payload import Payload
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+# Processes that multiprocessing spawns from a function's rank import this as their __main__.
+SPAWN_MAIN = "phalanx.spawned"
+
+
+def prepare(payload: Payload, directory: str) -> Callable[[], Any]:
+    """What to call to train; `sys.path`, `sys.argv` and `__main__` are set for it.
+
+    `directory` is the rank's own.
+
+    Raises `ModuleNotFoundError`, `PayloadError` or `OSError` with a sentence on why the training can't begin.
+    """
+    # -m put the working directory first: a file there would shadow modules, and it is not in the caller's
+    # path
+    if not getattr(sys.flags, "safe_path", False) and sys.path[0] in ("", os.getcwd()):
+        del sys.path[0]
+    payload.extend_sys_path()
+    return _file(payload, directory) if payload.kind == "file" else _function(payload)
+
+
+def _function(payload: Payload) -> Callable[[], Any]:
+    sys.argv = [""]
+    for file_name, text in payload.sources.items():
+        # no modification time: linecache then never asks the file system about a notebook's cell
+        linecache.cache[file_name] = (len(text), None, text.splitlines(keepends=True), file_name)
+    main = _fresh_main()
+    fn, args, kwargs, names = payload.call()
+    vars(main).update(names)
+    if names:
+        main.__spec__ = ModuleSpec(SPAWN_MAIN, None)
+    return lambda: fn(*args, **kwargs)
+
+
+def _file(payload: Payload, directory: str) -> Callable[[], Any]:
+    source = payload.source()
+    path = payload.file_path
+    folder = os.path.dirname(path)
+    if not _holds(path, source):
+        # the caller's file is not on this host, or another version of it
+        own_folder = os.path.join(directory, "script")
+        os.makedirs(own_folder, exist_ok=True)
+        path = os.path.join(own_folder, os.path.basename(path))
+        with open(path, "wb") as file:
+            file.write(source)
+        folder = folder if os.path.isdir(folder) else own_folder
+    sys.path.insert(0, folder)
+    sys.argv = [path, *payload.file_args]
+    main = _fresh_main()
+    main.__file__ = path
+    main.__loader__ = SourceFileLoader("__main__", path)
+    vars(main)["__cached__"] = None
+
+    def run() -> None:
+        exec(compile(source, path, "exec", dont_inherit=True), vars(main))
+
+    return run
+
+
+def _fresh_main() -> types.ModuleType:
+    main = types.ModuleType("__main__")
+    main.__package__ = None
+    vars(main)["__builtins__"] = sys.modules["builtins"]
+    vars(main)["__annotations__"] = {}
+    sys.modules["__main__"] = main
+    return main
+
+
+def _holds(path: str, source: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(source) + 1) == source
+    except OSError:
+        return False

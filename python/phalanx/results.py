@@ -1,0 +1,89 @@
+"""A rank's result: the file it is written to, and what stands in where there is none to give.
+
+RES-1: the file `result` is whole or absent. RES-2: rank 0's value arrives or the rank fails with its type's
+name; a value of another rank that can't arrive is replaced by an `UnavailableResult` and hurts nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+
+class UnavailableResult:
+    """Stands for the result of a rank other than 0 that could not be brought back; `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"UnavailableResult({self.reason!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnavailableResult) and other.reason == self.reason
+
+    def __hash__(self) -> int:
+        return hash(self.reason)
+
+
+class TooLarge(Exception):
+    """More bytes than may be written."""
+
+
+class LimitedFile:
+    """A file that takes `limit` bytes and then raises `TooLarge`."""
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self._file = file
+        self._left = limit
+
+    def write(self, data: bytes | memoryview) -> int:
+        size = data.nbytes if isinstance(data, memoryview) else len(data)
+        self._left -= size
+        if self._left < 0:
+            raise TooLarge
+        return self._file.write(data)
+
+
+def write_result(value: object, directory: str, *, rank: int, max_bytes: int, what: str) -> None:
+    """Pickles `value` into `directory`/result.
+
+    `what` names the value in an error, e.g. `the value that train returned`. `max_bytes` limits ranks other
+    than 0.
+
+    Raises `UnpicklableError` for rank 0's value that doesn't pickle, `OSError` where the file can't be
+    written.
+    """
+    path = os.path.join(directory, "result")
+    with open(path + ".tmp", "wb") as file:
+        try:
+            _dump(value, file if rank == 0 else LimitedFile(file, max_bytes))
+        except OSError:
+            raise
+        except Exception as problem:
+            from .unpicklable import UnpicklableError, a_kind
+
+            if isinstance(problem, TooLarge):
+                reason = f"{what} is larger than {max_bytes} bytes (spark.phalanx.results.maxBytes)"
+            else:
+                reason = f"{what} ({a_kind(value)}) doesn't pickle: {problem}"
+            if rank == 0:
+                raise UnpicklableError(reason) from problem
+            file.seek(0)
+            file.truncate()
+            _dump(UnavailableResult(f"rank {rank}: {reason}"), file)
+    os.replace(path + ".tmp", path)
+
+
+def _dump(value: object, file: BinaryIO | LimitedFile) -> None:
+    if value is None or type(value) in (bool, int, float, str):
+        # a file's None isn't worth the 60 ms that importing cloudpickle takes
+        file.write(pickle.dumps(value))
+    else:
+        import cloudpickle
+
+        cloudpickle.dump(value, file)

@@ -1,0 +1,448 @@
+"""A rank's entry as a real process: what it runs, leaves behind and ends with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PACKAGE_ROOT, RankRun
+
+from phalanx.payload import file_payload, function_payload
+
+RunRank = Callable[..., RankRun]
+pytestmark = pytest.mark.timeout(60)
+
+
+def sent(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> bytes:
+    return function_payload(fn, args, kwargs, sys_path=[])
+
+
+def script(tmp_path: Path, text: str, *args: object, name: str = "train.py") -> bytes:
+    path = tmp_path / name
+    path.write_text(textwrap.dedent(text))
+    return file_payload(path, args, sys_path=[])
+
+
+def as_main(tmp_path: Path, text: str) -> bytes:
+    """The payload of `train()` in a script run as a caller's __main__."""
+    (tmp_path / "caller.py").write_text(
+        textwrap.dedent(text) + "\nimport sys\nfrom phalanx.payload import function_payload\n"
+        "if __name__ == '__main__':\n"
+        "    sys.stdout.buffer.write(function_payload(train, (), {}, sys_path=[]))\n"
+    )
+    done = subprocess.run([sys.executable, str(tmp_path / "caller.py")], capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+def test_a_function_gets_its_arguments_and_its_result_comes_back(run_rank: RunRank) -> None:
+    def train(a: int, *, b: int) -> dict[str, int]:
+        print("step 1")
+        return {"sum": a + b}
+
+    end = run_rank(sent(train, 40, b=2))
+    assert (end.code, end.out, end.err, end.result) == (0, "step 1\n", "", {"sum": 42})
+    assert end.notes == ["rank ready", "user code"]
+    assert end.left == {"result"}, "RES-1"
+
+
+def test_an_exception_is_written_down_with_its_pickle_and_traceback(run_rank: RunRank) -> None:
+    def train() -> None:
+        try:
+            int("many")
+        except ValueError as problem:
+            raise ValueError("lr: -1") from problem
+
+    before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+    end = run_rank(sent(train))
+    after = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+    assert end.code == 1
+    assert set(end.error) == {
+        "type_name", "message", "traceback", "peer_lost", "before_start", "at_us", "pickle",
+    }  # fmt: skip
+    assert (end.error["type_name"], end.error["message"]) == ("ValueError", "lr: -1")
+    assert not end.error["peer_lost"] and not end.error["before_start"]
+    assert before < end.error["at_us"] < after
+    assert end.left == {"error.json"}, "ERR-1"
+    for text in (end.error["traceback"], end.err):
+        assert 'raise ValueError("lr: -1") from problem' in text
+        assert "direct cause" in text
+        assert str(PACKAGE_ROOT / "phalanx") not in text, "ERR-2"
+
+    import base64
+    import pickle
+
+    exc = pickle.loads(base64.b64decode(end.error["pickle"]))
+    assert isinstance(exc, ValueError) and "invalid literal" in str(exc.__cause__)
+    assert end.notes == ["rank ready", "user code", "raised"]
+
+
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [("None", 0), ("0", 0), ("3", 3), ("256", 1), ("-1", 255), ("True", 1), ("'no data'", 1)],
+)
+def test_sys_exit_ends_the_rank_as_it_ends_python(
+    run_rank: RunRank, tmp_path: Path, what: str, code: int
+) -> None:
+    end = run_rank(script(tmp_path, f"import sys, phalanx\nphalanx.set_result(7)\nsys.exit({what})"))
+    assert end.code == code
+    assert end.err == ("no data\n" if "data" in what else "")
+    assert end.left == (set() if code else {"result"}), "RANK-1, RANK-2"
+    if code == 0:
+        assert end.result == 7
+
+
+def test_an_interrupt_ends_with_130_and_no_record(run_rank: RunRank) -> None:
+    def train() -> None:
+        raise KeyboardInterrupt
+
+    end = run_rank(sent(train))
+    assert end.code == 130
+    assert "KeyboardInterrupt" in end.err
+    assert end.left == set()
+
+
+def test_an_exception_that_does_not_come_back_is_told_without_its_pickle(run_rank: RunRank) -> None:
+    def train(size: int) -> None:
+        class TwoArguments(Exception):
+            def __init__(self, a: int, b: int) -> None:
+                super().__init__(f"{a} and {b}")
+
+        if size:
+            raise ValueError("x" * size)
+        raise TwoArguments(1, 2)
+
+    end = run_rank(sent(train, 0))
+    assert (end.error["type_name"], end.error["message"], end.error["pickle"]) == (
+        "TwoArguments",
+        "1 and 2",
+        "",
+    )
+    assert run_rank(sent(train, 2 << 20)).error["pickle"] == ""
+
+
+def test_a_file_is_its_own_main(run_rank: RunRank, tmp_path: Path) -> None:
+    (tmp_path / "sibling.py").write_text("VALUE = 5\n")
+    payload = script(
+        tmp_path,
+        """
+        import sys, pickle, phalanx
+        import sibling
+        class Net: pass
+        assert pickle.loads(pickle.dumps(Net())).__class__ is Net
+        assert sys.modules["__main__"].Net is Net
+        assert __spec__ is None and __name__ == "__main__", (__spec__, __name__)
+        phalanx.set_result((sys.argv, __file__, sys.path[0], sibling.VALUE))
+        """,
+        "--lr", 0.5,
+    )  # fmt: skip
+    end = run_rank(payload)
+    path = str(tmp_path / "train.py")
+    assert end.code == 0, end.err
+    assert end.result == ([path, "--lr", "0.5"], path, str(tmp_path), 5)
+
+
+def test_a_file_without_set_result_gives_none(run_rank: RunRank, tmp_path: Path) -> None:
+    end = run_rank(script(tmp_path, "print('trained')"))
+    assert (end.code, end.out, end.result) == (0, "trained\n", None)
+
+
+@pytest.mark.parametrize("change", ["gone", "other"])
+def test_a_rank_runs_the_callers_source_where_its_host_has_another(
+    run_rank: RunRank, tmp_path: Path, change: str
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    payload = script(
+        folder, "import phalanx, sys\nphalanx.set_result((__file__, sys.path[0]))\n1 / 0  # the line"
+    )
+    path = folder / "train.py"
+    path.unlink()
+    if change == "gone":
+        folder.rmdir()
+    else:
+        path.write_text("raise SystemExit('the old version')")
+    end = run_rank(payload)
+    assert end.error["type_name"] == "ZeroDivisionError", "PAY-3"
+    own = str(end.directory / "script")
+    assert f'File "{own}/train.py", line 3' in end.err and "# the line" in end.err
+
+
+def test_a_syntax_error_in_a_file_is_the_users(run_rank: RunRank, tmp_path: Path) -> None:
+    end = run_rank(script(tmp_path, "def train(:\n  pass"))
+    assert (end.code, end.error["type_name"], end.error["before_start"]) == (1, "SyntaxError", False)
+    assert str(tmp_path / "train.py") in end.error["traceback"]
+    assert "phalanx" not in end.error["traceback"].replace(str(tmp_path), "")
+
+
+def test_tracebacks_have_source_lines_of_cells_that_are_no_files(run_rank: RunRank) -> None:
+    import linecache
+
+    cell = "def train():\n    raise ValueError('in a cell')  # here\n"
+    linecache.cache["<cell 3>"] = (len(cell), None, cell.splitlines(keepends=True), "<cell 3>")
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(cell, "<cell 3>", "exec"), space)
+    end = run_rank(sent(space["train"]))
+    assert "raise ValueError('in a cell')  # here" in end.error["traceback"]
+    assert "raise ValueError('in a cell')  # here" in end.err
+
+
+def test_what_is_missing_at_the_executor_is_named_with_its_host(run_rank: RunRank, tmp_path: Path) -> None:
+    import socket
+
+    (tmp_path / "only_here.py").write_text("def train(): pass\n")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        import only_here  # type: ignore[import-not-found]
+
+        payload = sent(only_here.train)
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("only_here", None)
+    end = run_rank(payload)
+    assert (end.code, end.error["type_name"], end.error["before_start"]) == (1, "ModuleNotFoundError", True)
+    assert "there is no module 'only_here' there" in end.error["message"]
+    assert f"train can't be read back on {socket.gethostname()}" in end.error["message"]
+    assert end.notes == ["rank ready", "raised"]
+
+
+def test_the_callers_path_lets_the_rank_import_what_it_needs(run_rank: RunRank, tmp_path: Path) -> None:
+    (tmp_path / "shipped.py").write_text("VALUE = 9\n")
+
+    def train() -> int:
+        import shipped  # type: ignore[import-not-found]
+
+        value: int = shipped.VALUE
+        return value
+
+    end = run_rank(function_payload(train, (), {}, sys_path=[str(tmp_path)]))
+    assert (end.code, end.result) == (0, 9), end.err
+
+
+def test_the_working_directory_shadows_no_module_of_a_function(run_rank: RunRank, tmp_path: Path) -> None:
+    folder = tmp_path / "cwd"
+    folder.mkdir()
+    (folder / "colorsys.py").write_text("raise RuntimeError('shadowed')")
+
+    def train() -> str:
+        import colorsys
+
+        return colorsys.__name__
+
+    assert run_rank(sent(train), cwd=folder).result == "colorsys"
+
+
+def test_rank_0s_result_that_does_not_pickle_is_an_error_that_names_its_type(run_rank: RunRank) -> None:
+    def train() -> Any:
+        return (i for i in range(3))
+
+    end = run_rank(sent(train))
+    assert end.code == 1
+    assert end.error["message"].startswith("the value that train returned (a generator) doesn't pickle: "), (
+        "RES-2"
+    )
+    assert "result" not in end.left and not end.error["before_start"]
+
+
+def test_other_ranks_results_are_replaced_where_they_cannot_come_back(run_rank: RunRank) -> None:
+    def generator() -> Any:
+        return (i for i in range(3))
+
+    def large() -> bytes:
+        return b"x" * 5000
+
+    end = run_rank(sent(generator), rank=1)
+    assert end.code == 0, "RES-2"
+    assert end.result.reason.startswith(
+        "rank 1: the value that generator returned (a generator) doesn't pickle"
+    )
+    end = run_rank(sent(large), rank=2, PHALANX_MAX_RESULT_BYTES="4096")
+    assert "larger than 4096 bytes" in end.result.reason
+    assert run_rank(sent(large), rank=2, PHALANX_MAX_RESULT_BYTES="8192").result == b"x" * 5000
+    assert run_rank(sent(large), rank=0, PHALANX_MAX_RESULT_BYTES="4096").result == b"x" * 5000
+
+
+def test_phases_arrive_and_a_closed_supervisor_hurts_nobody(run_rank: RunRank) -> None:
+    def train() -> None:
+        import phalanx
+
+        phalanx.phase("validation")
+        phalanx.phase("é" * 5000)
+
+    end = run_rank(sent(train))
+    assert end.notes == ["rank ready", "user code", "validation", "é" * 60]
+    assert run_rank(sent(train), PHALANX_NOTES_FD="99").code == 0, "INSIDE-2"
+    assert run_rank(sent(train), listens=False).code == 0, "INSIDE-2"
+
+
+def test_notes_never_go_into_a_file_that_took_over_the_descriptor(run_rank: RunRank, tmp_path: Path) -> None:
+    def train(path: str) -> None:
+        import os
+
+        import phalanx
+
+        os.closerange(3, 64)
+        fds = [os.open(path, os.O_WRONLY | os.O_CREAT) for _ in range(20)]
+        phalanx.phase("validation")
+        assert len(fds) == 20
+
+    end = run_rank(sent(train, str(tmp_path / "own.txt")))
+    assert end.code == 0, end.err
+    assert (tmp_path / "own.txt").read_text() == "", "INSIDE-2"
+
+
+def test_processes_that_a_rank_starts_neither_inherit_nor_send_notes(run_rank: RunRank) -> None:
+    def train() -> str:
+        import os
+        import subprocess
+        import sys
+
+        import phalanx
+
+        pid = os.fork()
+        if pid == 0:
+            phalanx.phase("from a child")
+            os._exit(0)
+        os.waitpid(pid, 0)
+        listing = "import os; print(sorted(os.listdir('/proc/self/fd')), os.environ.get('PHALANX_NOTES_FD'))"
+        return subprocess.check_output([sys.executable, "-c", listing], close_fds=False, text=True)
+
+    end = run_rank(sent(train))
+    assert end.result == "['0', '1', '2', '3'] None\n", "3 is the listed directory itself"
+    assert "from a child" not in end.notes, "INSIDE-1"
+
+
+def test_threads_and_exit_handlers_finish_before_the_rank_ends(run_rank: RunRank) -> None:
+    def train() -> None:
+        import atexit
+        import threading
+        import time
+
+        def slow() -> None:
+            time.sleep(0.3)
+            print("thread done")
+
+        atexit.register(lambda: 1 / 0)
+        atexit.register(print, "exit handler", end="")
+        threading.Thread(target=slow).start()
+
+    end = run_rank(sent(train))
+    assert (end.code, end.out) == (0, "thread done\nexit handler")
+    assert "ZeroDivisionError" in end.err
+
+
+def test_a_failed_rank_does_not_wait_for_a_stuck_thread(run_rank: RunRank) -> None:
+    def train() -> None:
+        import threading
+
+        import phalanx.rank
+
+        phalanx.rank.FAILED_EXIT_SECONDS = 0.5
+        threading.Thread(target=threading.Event().wait, name="stuck").start()
+        raise ValueError("the cause")
+
+    end = run_rank(sent(train))
+    assert (end.code, end.error["message"]) == (1, "the cause"), "RANK-3"
+    assert "still busy" in end.err
+
+
+def test_output_is_line_buffered_and_takes_any_character(run_rank: RunRank) -> None:
+    def train() -> None:
+        import os
+        import sys
+
+        print("é \udcff")
+        os.write(1, b"second\n")
+        print(sys.stdout.line_buffering)
+
+    end = run_rank(sent(train), LC_ALL="C", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0")
+    assert (end.code, end.out) == (0, "é \\udcff\nsecond\nTrue\n")
+
+
+def test_a_users_excepthook_is_used(run_rank: RunRank) -> None:
+    def train() -> None:
+        import sys
+
+        sys.excepthook = lambda kind, exc, _: print("hooked", kind.__name__, bool(exc.__traceback__))
+        raise ValueError
+
+    assert run_rank(sent(train)).out == "hooked ValueError True\n"
+
+
+def test_spawned_processes_know_a_functions_main(run_rank: RunRank, tmp_path: Path) -> None:
+    payload = as_main(
+        tmp_path,
+        """
+        import multiprocessing, pickle
+        class Item:
+            def __init__(self, n): self.n = n
+        def double(item): return Item(item.n * 2)
+        def train():
+            assert pickle.loads(pickle.dumps(double)) is double
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                return [item.n for item in pool.map(double, [Item(1), Item(2)])]
+        """,
+    )
+    (tmp_path / "caller.py").unlink()
+    end = run_rank(payload)
+    assert end.code == 0, end.err
+    assert end.result == [2, 4], "MAIN-1"
+
+
+def test_spawned_processes_know_a_files_main(run_rank: RunRank, tmp_path: Path) -> None:
+    payload = script(
+        tmp_path,
+        """
+        import multiprocessing, phalanx
+        def double(n): return n * 2
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                phalanx.set_result(pool.map(double, [1, 2]))
+        """,
+    )
+    end = run_rank(payload)
+    assert (end.code, end.result) == (0, [2, 4]), end.err
+
+
+@pytest.mark.timeout(200)
+def test_a_spawned_data_loader_reads_a_dataset_of_main(run_rank: RunRank, tmp_path: Path) -> None:
+    payload = as_main(
+        tmp_path,
+        """
+        from torch.utils.data import DataLoader, Dataset
+        class Squares(Dataset):
+            def __len__(self): return 4
+            def __getitem__(self, i): return i * i
+        def train():
+            loader = DataLoader(Squares(), batch_size=2, num_workers=1, multiprocessing_context="spawn")
+            return [batch.tolist() for batch in loader]
+        """,
+    )
+    end = run_rank(payload, timeout=150)  # three imports of torch
+    assert (end.code, end.result) == (0, [[0, 1], [4, 9]]), end.err
+
+
+def test_a_rank_imports_neither_torch_nor_spark(run_rank: RunRank) -> None:
+    def train() -> list[str]:
+        import sys
+
+        return [
+            m for m in ("torch", "pyspark", "numpy", "multiprocessing", "phalanx.errors") if m in sys.modules
+        ]
+
+    assert run_rank(sent(train)).result == [], "RANK-4"
+
+
+def test_another_pythons_function_is_refused_in_words(run_rank: RunRank) -> None:
+    def train() -> None: ...
+
+    payload = sent(train).replace(b'"python": "3.', b'"python": "2.')
+    end = run_rank(payload)
+    assert end.code == 1 and end.error["before_start"]
+    assert "was sent by Python 2." in end.error["message"]
