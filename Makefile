@@ -1,1 +1,70 @@
-.PHONY: demo test
+# The project's two commands: `make demo` and `make test`. Both set everything up first, and reuse what is there.
+#
+#   .venv/             the Python environment, from python/uv.lock
+#   target/            the Rust build; the extension and the guard are copied into python/phalanx/
+#   ~/.cargo, ~/.cache/uv   downloads, in their standard places
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: demo test setup build check cargo-test python-test bench clean
+
+ROOT := $(CURDIR)
+VENV := $(ROOT)/.venv
+PYTHON := $(VENV)/bin/python
+UV_VERSION := 0.13.8
+export PYO3_PYTHON := $(PYTHON)
+export PHALANX_ROOT := $(ROOT)
+# Hosts without a resolvable name of their own still find the driver.
+export SPARK_LOCAL_IP ?= 127.0.0.1
+
+NATIVE := $(ROOT)/python/phalanx/_native.abi3.so
+GUARD := $(ROOT)/python/phalanx/bin/phalanx-guard
+RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml | grep -v /fuzz/) Cargo.toml Cargo.lock
+
+demo: setup
+	@$(PYTHON) -m phalanx.demo
+
+test: setup check cargo-test python-test
+
+setup: $(VENV)/.ready build
+
+# Says what is missing before anything is fetched.
+$(VENV)/.ready: python/uv.lock python/pyproject.toml scripts/preflight
+	@scripts/preflight
+	@test -x $(VENV)/bin/pip || python3 -m venv $(VENV)
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@echo "setup: Python packages (torch is large: minutes the first time)"
+	@UV_PROJECT_ENVIRONMENT=$(VENV) $(VENV)/bin/uv sync --project python --frozen --quiet --inexact --python $(PYTHON)
+	@echo $(ROOT)/python > $$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/phalanx-dev.pth
+	@touch $@
+
+build: $(NATIVE) $(GUARD)
+
+$(NATIVE) $(GUARD) &: $(RUST_SOURCES) | $(VENV)/.ready
+	@echo "setup: Rust"
+	@cargo build --quiet --release -p phalanx-python -p phalanx-supervisor
+	@mkdir -p $(dir $(GUARD))
+	@install -m 755 target/release/phalanx-guard $(GUARD)
+	@install -m 755 target/release/lib_native.so $(NATIVE)
+
+# Formatters and linters as checks.
+check: setup
+	cargo fmt --all --check
+	cargo clippy --quiet --all-targets -- -D warnings
+	$(VENV)/bin/ruff check --config python/pyproject.toml python tests
+	$(VENV)/bin/ruff format --check --config python/pyproject.toml python tests
+	cd python && $(VENV)/bin/mypy phalanx && MYPYPATH=. $(VENV)/bin/stubtest phalanx._native
+
+cargo-test: setup
+	cargo test --quiet
+
+python-test: setup
+	$(PYTHON) -m pytest -q python/tests tests
+
+# Side by side with the peers; needs a quiet machine. `make bench QUICK=--quick` ends within minutes.
+bench: setup
+	@for b in store logs launch; do $(PYTHON) tests/bench/$$b.py $(QUICK); done
+
+clean:
+	rm -rf target $(NATIVE) python/phalanx/bin

@@ -23,6 +23,9 @@ def new_job(
     """A job as JSON, with a fresh id. `policy` and `logs` override fields of the Rust types Policy and LogPolicy
     (durations in whole milliseconds); an unknown name is a NativeError that names it."""
 
+def render_failure(failure: str) -> str:
+    """A Failure (JSON) as a person reads it: cause, traceback, last lines, where the rest is, the other ranks."""
+
 class Hub:
     """The driver's end of one job: tasks join it, output, phases, results and failures arrive at it."""
 

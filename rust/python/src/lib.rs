@@ -1,1 +1,26 @@
-//! To be written.
+//! `phalanx._native`: the Rust core for Python. Each export unpacks, calls one function of the core, packs.
+//!
+//! The signatures are documented in `python/phalanx/_native.pyi`, and compared with it by `mypy.stubtest`.
+// What Python sees is documented in the stub; PyO3's macros make items without docs.
+#![allow(missing_docs)]
+
+mod errors;
+mod hub;
+mod job;
+mod logs;
+mod node;
+mod store;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
+    module.add("NativeError", module.py().get_type::<errors::NativeError>())?;
+    module.add_class::<hub::Hub>()?;
+    module.add_class::<store::StoreServer>()?;
+    module.add_function(wrap_pyfunction!(job::new_job, module)?)?;
+    module.add_function(wrap_pyfunction!(job::render_failure, module)?)?;
+    module.add_function(wrap_pyfunction!(node::run_node, module)?)?;
+    Ok(())
+}

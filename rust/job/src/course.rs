@@ -1,0 +1,519 @@
+//! How a job goes, as the driver sees it: a pure state machine over facts, time and the Spark stage's fate.
+//!
+//! No I/O and no clock: every method takes the time. COURSE-1: the job ends exactly once, and only well if every rank
+//! ended well. COURSE-2: the first failure stops all nodes, and the cause is chosen when all of them have reported
+//! (or are lost), not by who reported first. COURSE-3: every wait has an end: joining, stopping, a silent node, a
+//! stage that ended without a word.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use phalanx_rendezvous::Outbox;
+use phalanx_types::failure::{first_cause, report};
+use phalanx_types::message::{HubMessage, NodeMessage, NodeReport};
+use phalanx_types::{Failure, FailureKind, Job, Join, RankEnd, RankState, place};
+
+/// How long after the connect time-out of the first task the hub gives up on hearing from all.
+const FALLBACK_MARGIN: Duration = Duration::from_secs(2);
+/// How long a node whose connection broke may take to come back.
+const RECONNECT_GRACE: Duration = Duration::from_secs(2);
+/// How long nodes may take beyond the grace period to report the end of their ranks.
+const STOP_MARGIN: Duration = Duration::from_secs(15);
+/// How long reports may be on their way after the Spark stage ended.
+const STAGE_GRACE: Duration = Duration::from_secs(2);
+
+/// How a job ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// Every rank ended well.
+    Finished,
+    /// Something went wrong.
+    Failed(Box<Failure>),
+}
+
+/// A point in the job's life, for the table of phases.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Phase {
+    /// Its name.
+    pub name: String,
+    /// The rank; `None` for the job's own.
+    pub rank: Option<u32>,
+    /// Since the hub opened; negative never happens but for clock noise, which is cut to zero.
+    pub at: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gathering {
+    /// Tasks join the hub.
+    AtHub,
+    /// The tasks exchange their joins through Spark.
+    ThroughSpark,
+    /// Every task has its placement.
+    Placed,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    join: Option<Join>,
+    gone_since: Option<Instant>,
+    heard: Option<Instant>,
+    placed: bool,
+    done: bool,
+    lost: bool,
+}
+
+#[derive(Debug)]
+struct Stopping {
+    until: Instant,
+}
+
+/// The state of a job.
+#[derive(Debug)]
+pub struct Course {
+    job: Job,
+    opened: Instant,
+    gathering: Gathering,
+    first_join: Option<Instant>,
+    nodes: BTreeMap<u32, Node>,
+    ranks_of: BTreeMap<u32, Vec<u32>>,
+    running: BTreeSet<u32>,
+    ends: BTreeMap<u32, RankEnd>,
+    phases: Vec<Phase>,
+    /// A failure that is no rank's: the earliest counts.
+    problem: Option<Failure>,
+    stopping: Option<Stopping>,
+    stage_ended: Option<Instant>,
+    outcome: Option<Outcome>,
+}
+
+impl Course {
+    /// The beginning of `job`.
+    pub fn new(job: Job, opened: Instant) -> Course {
+        let nodes = (0..job.tasks).map(|partition| (partition, Node::default())).collect();
+        Course {
+            job,
+            opened,
+            gathering: Gathering::AtHub,
+            first_join: None,
+            nodes,
+            ranks_of: BTreeMap::new(),
+            running: BTreeSet::new(),
+            ends: BTreeMap::new(),
+            phases: Vec::new(),
+            problem: None,
+            stopping: None,
+            stage_ended: None,
+            outcome: None,
+        }
+    }
+
+    /// How the job ended, once it has.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    /// The phases since the last call.
+    pub fn take_phases(&mut self) -> Vec<Phase> {
+        std::mem::take(&mut self.phases)
+    }
+
+    /// Whether `rank` is one whose result is wanted.
+    pub fn knows_rank(&self, rank: u32) -> bool {
+        rank < self.job.ranks
+    }
+
+    fn since_open(&self, now: Instant, age_us: u64) -> Duration {
+        now.saturating_duration_since(self.opened).saturating_sub(Duration::from_micros(age_us))
+    }
+
+    fn phase(&mut self, now: Instant, age_us: u64, rank: Option<u32>, name: &str) {
+        let at = self.since_open(now, age_us);
+        self.phases.push(Phase { name: name.to_string(), rank, at });
+    }
+
+    /// Takes a fact from the node of `partition`.
+    pub fn message(&mut self, now: Instant, partition: u32, message: NodeMessage, out: &mut Outbox) {
+        let Some(node) = self.nodes.get_mut(&partition) else {
+            log::warn!("job {}: a node of partition {partition}, which the job doesn't have", self.job.id);
+            return;
+        };
+        node.heard = Some(now);
+        node.gone_since = None;
+        match message {
+            NodeMessage::Ping => out.send(partition, HubMessage::Pong),
+            NodeMessage::Join(join) => self.join(now, partition, join, out),
+            NodeMessage::Placed(join) => {
+                node.join = Some(join);
+                node.placed = true;
+                self.all_placed(now);
+            }
+            NodeMessage::RankStarted { rank, pid, age_us } => {
+                log::debug!(
+                    "job {}: rank {rank} runs as process {pid} of partition {partition}",
+                    self.job.id
+                );
+                self.running.insert(rank);
+                self.ranks_of.entry(partition).or_default().push(rank);
+                self.phase(now, age_us, Some(rank), "rank started");
+            }
+            NodeMessage::Phase { rank, name, age_us } => self.phase(now, age_us, Some(rank), &name),
+            NodeMessage::RankEnded { end } => self.rank_ended(now, *end, out),
+            NodeMessage::Done { problem, .. } => {
+                node.done = true;
+                if let Some(problem) = problem {
+                    self.fail(now, Failure { host: self.host(partition), ..start(problem) }, out);
+                }
+                out.send(partition, HubMessage::Released);
+            }
+        }
+        self.conclude(now);
+    }
+
+    fn host(&self, partition: u32) -> String {
+        let join = self.nodes.get(&partition).and_then(|node| node.join.as_ref());
+        join.map(|join| join.host.clone()).unwrap_or_default()
+    }
+
+    fn join(&mut self, now: Instant, partition: u32, mut join: Join, out: &mut Outbox) {
+        join.partition = partition;
+        if self.first_join.is_none() {
+            self.first_join = Some(now);
+            self.phase(now, 0, None, "first join");
+        }
+        if let Some(node) = self.nodes.get_mut(&partition) {
+            node.join = Some(join);
+        }
+        if self.stopping.is_some() {
+            return out.send(partition, HubMessage::Stop { reason: "the job is over".into() });
+        }
+        match self.gathering {
+            Gathering::ThroughSpark => out.send(partition, HubMessage::UseFallback),
+            // A second join of a placed node: it came back before it had read its place.
+            Gathering::AtHub | Gathering::Placed => self.place_if_complete(now, out),
+        }
+    }
+
+    fn place_if_complete(&mut self, now: Instant, out: &mut Outbox) {
+        let joins: Vec<Join> = self.nodes.values().filter_map(|node| node.join.clone()).collect();
+        if joins.len() < self.nodes.len() {
+            return;
+        }
+        let placement = match place(&self.job, &joins) {
+            Ok(placement) => placement,
+            Err(e) => return self.fail(now, start(e.to_string()), out),
+        };
+        for placed in placement.nodes {
+            if let Some(node) = self.nodes.get_mut(&placed.partition) {
+                node.placed = true;
+            }
+            out.send(placed.partition, HubMessage::Place(Box::new(placed)));
+        }
+        self.all_placed(now);
+    }
+
+    fn all_placed(&mut self, now: Instant) {
+        let complete = self.nodes.values().all(|node| node.placed);
+        if complete && self.gathering != Gathering::Placed {
+            self.gathering = Gathering::Placed;
+            self.phase(now, 0, None, "all joined");
+        }
+    }
+
+    fn rank_ended(&mut self, now: Instant, mut end: RankEnd, out: &mut Outbox) {
+        // Ages become times since the hub opened.
+        let now_us = micros(now.saturating_duration_since(self.opened));
+        end.at_us += now_us;
+        end.last_output_us = end.last_output_us.map(|at| at + now_us);
+        if end.rank >= self.job.ranks || self.ends.contains_key(&end.rank) {
+            return;
+        }
+        let age_us = u64::try_from(now_us - end.at_us).unwrap_or(0);
+        self.phase(now, age_us, Some(end.rank), "rank ended");
+        self.running.remove(&end.rank);
+        let failed = end.failure().is_some();
+        let why = format!("rank {} {}", end.rank, end.state.describe());
+        self.ends.insert(end.rank, end);
+        if failed {
+            self.stop_all(now, &why, out);
+        }
+    }
+
+    /// The control connection of a node broke.
+    pub fn disconnected(&mut self, now: Instant, partition: u32) {
+        let gathering = self.gathering;
+        if let Some(node) = self.nodes.get_mut(&partition) {
+            node.gone_since = Some(now);
+            if gathering == Gathering::AtHub {
+                node.join = None;
+            }
+        }
+    }
+
+    /// A node that couldn't reach the hub reports through Spark.
+    pub fn node_report(&mut self, now: Instant, report: NodeReport, out: &mut Outbox) {
+        for end in report.ends {
+            self.rank_ended(now, end, out);
+        }
+        if let Some(node) = self.nodes.get_mut(&report.partition) {
+            node.done = true;
+            node.placed = true;
+        }
+        if let Some(problem) = report.problem {
+            self.fail(now, start(problem), out);
+        }
+        self.conclude(now);
+    }
+
+    /// The Spark stage is over: well, or with this message.
+    pub fn stage_ended(&mut self, now: Instant, problem: Option<String>, out: &mut Outbox) {
+        self.stage_ended = Some(now);
+        if let Some(problem) = problem {
+            let kind = if self.running.is_empty() { FailureKind::Start } else { FailureKind::LostNode };
+            self.fail(now, Failure::without_rank(kind, problem), out);
+        }
+        self.conclude(now);
+    }
+
+    /// The caller asks for the end.
+    pub fn cancel(&mut self, now: Instant, reason: &str, out: &mut Outbox) {
+        let message = format!("the job was cancelled: {reason}");
+        self.fail(now, Failure::without_rank(FailureKind::Cancelled, message), out);
+        self.conclude(now);
+    }
+
+    fn fail(&mut self, now: Instant, failure: Failure, out: &mut Outbox) {
+        let why = failure.message.clone();
+        self.problem.get_or_insert(failure);
+        self.stop_all(now, &why, out);
+    }
+
+    fn stop_all(&mut self, now: Instant, reason: &str, out: &mut Outbox) {
+        if self.stopping.is_some() || self.outcome.is_some() {
+            return;
+        }
+        self.stopping = Some(Stopping { until: now + self.job.policy.grace + STOP_MARGIN });
+        for partition in self.nodes.keys() {
+            out.send(*partition, HubMessage::Stop { reason: reason.to_string() });
+        }
+    }
+
+    /// Time passes. Returns when it matters next.
+    pub fn tick(&mut self, now: Instant, out: &mut Outbox) -> Option<Instant> {
+        if self.outcome.is_some() {
+            return None;
+        }
+        let mut next = Vec::new();
+        self.tick_gathering(now, out, &mut next);
+        self.tick_nodes(now, out, &mut next);
+        next.extend(self.stopping.as_ref().map(|s| s.until));
+        next.extend(self.stage_ended.map(|at| at + STAGE_GRACE));
+        self.conclude(now);
+        next.into_iter().filter(|at| *at > now).min()
+    }
+
+    fn tick_gathering(&mut self, now: Instant, out: &mut Outbox, next: &mut Vec<Instant>) {
+        if self.stopping.is_some() || self.gathering == Gathering::Placed {
+            return;
+        }
+        if let (Gathering::AtHub, Some(first)) = (self.gathering, self.first_join) {
+            let at = first + self.job.policy.connect_timeout + FALLBACK_MARGIN;
+            next.push(at);
+            if at <= now {
+                let missing = self.missing();
+                log::warn!(
+                    "job {}: {missing} not at the hub after {:.0?}; the tasks meet through Spark instead",
+                    self.job.id,
+                    now - first
+                );
+                self.gathering = Gathering::ThroughSpark;
+                for (partition, _) in self.nodes.iter().filter(|(_, node)| node.join.is_some()) {
+                    out.send(*partition, HubMessage::UseFallback);
+                }
+            }
+        }
+        let deadline = self.opened + self.job.policy.join_timeout;
+        next.push(deadline);
+        if deadline <= now {
+            // Through Spark, those that can't reach the hub are rightly unknown to it; the others must have met.
+            let met =
+                self.gathering == Gathering::ThroughSpark && self.nodes.values().any(|node| node.placed);
+            if !met {
+                let message = format!(
+                    "{} did not join within {:.0?}; {} of {} tasks are there. Are the executors up, and can they \
+                     connect to the driver?",
+                    self.missing(),
+                    self.job.policy.join_timeout,
+                    self.nodes.values().filter(|node| node.join.is_some()).count(),
+                    self.job.tasks
+                );
+                self.fail(now, start(message), out);
+            }
+        }
+    }
+
+    fn missing(&self) -> String {
+        let missing: Vec<String> =
+            self.nodes.iter().filter(|(_, n)| n.join.is_none()).map(|(p, _)| p.to_string()).collect();
+        match missing.len() {
+            1 => format!("the task of partition {}", missing[0]),
+            0..=20 => format!("the tasks of partitions {}", missing.join(", ")),
+            n => format!("the tasks of partitions {} and {} more", missing[..20].join(", "), n - 20),
+        }
+    }
+
+    /// Finds nodes that went silent or did not come back.
+    fn tick_nodes(&mut self, now: Instant, out: &mut Outbox, next: &mut Vec<Instant>) {
+        let mut lost = Vec::new();
+        for (partition, node) in self.nodes.iter().filter(|(_, n)| n.placed && !n.done && !n.lost) {
+            let silent = node.heard.map(|at| (at + self.job.policy.node_timeout, at));
+            let gone = node.gone_since.map(|at| (at + RECONNECT_GRACE, at));
+            for (due, since) in silent.into_iter().chain(gone) {
+                next.push(due);
+                if due <= now {
+                    lost.push((*partition, since));
+                    break;
+                }
+            }
+        }
+        for (partition, since) in lost {
+            self.node_lost(now, partition, since, out);
+        }
+    }
+
+    fn node_lost(&mut self, now: Instant, partition: u32, since: Instant, out: &mut Outbox) {
+        let host = self.host(partition);
+        if let Some(node) = self.nodes.get_mut(&partition) {
+            node.lost = true;
+        }
+        let at_us = micros(since.saturating_duration_since(self.opened));
+        let ranks = self.ranks_of.get(&partition).cloned().unwrap_or_default();
+        for rank in &ranks {
+            self.running.remove(rank);
+            if self.ends.contains_key(rank) {
+                continue;
+            }
+            // Once the job is being stopped, a node that goes away is one that was told to.
+            let state = if self.stopping.is_some() { RankState::Stopped } else { RankState::Lost };
+            let message = "the connection to its task broke; its executor or host probably ended".to_string();
+            self.ends.insert(
+                *rank,
+                RankEnd {
+                    rank: *rank,
+                    host: host.clone(),
+                    state,
+                    message,
+                    error: None,
+                    last_lines: Vec::new(),
+                    log_path: String::new(),
+                    at_us,
+                    last_output_us: None,
+                },
+            );
+        }
+        if self.stopping.is_none() {
+            let message = format!(
+                "the node of partition {partition} ({host}) is lost: not heard of for {:.1} s",
+                now.saturating_duration_since(since).as_secs_f64()
+            );
+            if ranks.is_empty() {
+                self.problem.get_or_insert(Failure {
+                    host,
+                    ..Failure::without_rank(FailureKind::LostNode, message.clone())
+                });
+            }
+            self.stop_all(now, &message, out);
+        }
+    }
+
+    /// Decides the outcome when everything is known, or never will be.
+    fn conclude(&mut self, now: Instant) {
+        if self.outcome.is_some() {
+            return;
+        }
+        let all_over = self.nodes.values().all(|node| node.done || node.lost);
+        let finished = self.ends.len() == self.job.ranks as usize
+            && self.ends.values().all(|end| end.state == RankState::Finished);
+        if self.stopping.is_none() {
+            if all_over && finished && self.problem.is_none() {
+                self.outcome = Some(Outcome::Finished);
+                self.phase(now, 0, None, "all ranks ended");
+            } else if self.stage_ended.is_some_and(|at| now >= at + STAGE_GRACE) || all_over {
+                self.outcome = Some(Outcome::Failed(Box::new(self.unexplained())));
+            }
+            return;
+        }
+        let nobody_left =
+            self.nodes.values().all(|n| n.done || n.lost || n.join.is_none() || n.gone_since.is_some());
+        let stage_over = self.stage_ended.is_some_and(|at| now >= at + STAGE_GRACE);
+        let too_late = self.stopping.as_ref().is_some_and(|s| now >= s.until);
+        if all_over || nobody_left || stage_over || too_late {
+            self.outcome = Some(Outcome::Failed(Box::new(self.cause(now))));
+            self.phase(now, 0, None, "all ranks ended");
+        }
+    }
+
+    /// The stage is over and ranks are missing, but nobody said why.
+    fn unexplained(&self) -> Failure {
+        let missing: Vec<String> =
+            (0..self.job.ranks).filter(|r| !self.ends.contains_key(r)).map(|r| r.to_string()).collect();
+        let message = format!(
+            "the Spark stage ended, but nothing was heard of the end of rank(s) {}",
+            if missing.is_empty() { "none".into() } else { missing.join(", ") }
+        );
+        Failure { ranks: self.reports(), ..Failure::without_rank(FailureKind::LostNode, message) }
+    }
+
+    /// The failure's cause: a rank's own failure before a problem of the job, since the problem is mostly its echo;
+    /// but a cancel or a lost node that came first stays what it is.
+    fn cause(&self, now: Instant) -> Failure {
+        let ends: Vec<RankEnd> = self.ends.values().cloned().collect();
+        let cancelled = self.problem.as_ref().filter(|p| p.kind == FailureKind::Cancelled);
+        let mut failure = match (cancelled, first_cause(&ends), &self.problem) {
+            (Some(cancelled), _, _) => cancelled.clone(),
+            (None, Some((end, why)), _) => {
+                log::debug!("job {}: rank {} is the cause, since {why}", self.job.id, end.rank);
+                Failure::of_rank(end)
+            }
+            (None, None, Some(problem)) => problem.clone(),
+            (None, None, None) => self.unexplained(),
+        };
+        let at_us = failure
+            .rank
+            .and_then(|rank| self.ends.get(&rank))
+            .map_or(micros(now.saturating_duration_since(self.opened)), |end| end.at_us);
+        failure.ranks = self.reports_at(at_us);
+        failure
+    }
+
+    fn reports(&self) -> Vec<phalanx_types::RankReport> {
+        self.reports_at(0)
+    }
+
+    fn reports_at(&self, at_us: i64) -> Vec<phalanx_types::RankReport> {
+        (0..self.job.ranks)
+            .map(|rank| match self.ends.get(&rank) {
+                Some(end) => report(end, at_us),
+                None => {
+                    let state =
+                        if self.running.contains(&rank) { RankState::Running } else { RankState::Waiting };
+                    let partition =
+                        self.ranks_of.iter().find(|(_, ranks)| ranks.contains(&rank)).map(|(p, _)| *p);
+                    phalanx_types::RankReport {
+                        rank,
+                        host: partition.map(|p| self.host(p)).unwrap_or_default(),
+                        state: state.describe(),
+                        idle_seconds: None,
+                    }
+                }
+            })
+            .collect()
+    }
+}
+
+fn start(message: String) -> Failure {
+    Failure::without_rank(FailureKind::Start, message)
+}
+
+fn micros(d: Duration) -> i64 {
+    i64::try_from(d.as_micros()).unwrap_or(i64::MAX)
+}

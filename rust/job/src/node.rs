@@ -1,0 +1,576 @@
+//! A node's end of one job: joins, starts its ranks through the guard, watches them, reports, ends them.
+//!
+//! NODE-1: when [`run_node`] returns, however it does, no process of its ranks is left (as far as the guard can end
+//! them), no thread, no socket, and only the log files on disk. NODE-2: a failure of a rank is reported to the hub
+//! before anything is waited for. NODE-3: a node that loses its driver ends its ranks.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, select};
+use phalanx_rendezvous::HubAddress;
+use phalanx_rendezvous::store::StoreServer;
+use phalanx_supervisor::{
+    ExitHow, Guard, GuardEvent, GuardOptions, Launch, OomWatch, PipeReader, RankLog, notes, pump,
+};
+use phalanx_types::failure::LAST_LINES;
+use phalanx_types::message::{HubMessage, NodeMessage, NodeReport, OutputEnd};
+use phalanx_types::{Deadline, Error, ErrorKind, Job, NodePlacement, RankEnd, RankState, Result};
+
+use crate::environment::rank_environment;
+use crate::gather::{Control, Gathered, INTERRUPT_EVERY, PING_EVERY, gather};
+use crate::ranks::{Exit, monotonic_us, read_error, state_of};
+use crate::relay::Relay;
+use crate::results;
+
+/// How long a rank's output may still come after its exit: a process that it left behind may hold the pipe.
+const OUTPUT_GRACE: Duration = Duration::from_millis(300);
+/// How long a lost hub may take to come back before the node gives up.
+const HUB_GRACE: Duration = Duration::from_secs(2);
+/// How long the hub may take to say that it has everything.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How many jobs' logs stay in a work directory.
+const KEEP_JOBS: usize = 8;
+
+/// What one node of a job needs to know.
+pub struct NodeOptions {
+    /// The job.
+    pub job: Job,
+    /// What the ranks execute; each finds it in the file that `PHALANX_PAYLOAD` names.
+    pub payload: Vec<u8>,
+    /// The hub.
+    pub hub: HubAddress,
+    /// The task's partition.
+    pub partition: u32,
+    /// The host's name: equal for tasks on the same host.
+    pub host: String,
+    /// The GPUs that the task was given.
+    pub gpus: Vec<String>,
+    /// The program that each rank runs, and its arguments.
+    pub program: Vec<String>,
+    /// Variables for the ranks beyond those that this process has and those of the placement.
+    pub env: BTreeMap<String, String>,
+    /// Where logs and the ranks' private files go: Spark's local directory.
+    pub work_dir: PathBuf,
+    /// The `phalanx-guard` program.
+    pub guard: PathBuf,
+}
+
+/// What the node asks of the process that it runs in.
+pub trait NodeHost {
+    /// Why the caller wants the node to end; asked every 50 ms.
+    fn interrupted(&mut self) -> Option<String>;
+    /// Exchanges a text with all tasks of the stage, in partition order (Spark's `allGather`).
+    ///
+    /// # Errors
+    /// If there is no such exchange here, or it failed.
+    fn all_gather(&mut self, text: &str) -> Result<Vec<String>>;
+}
+
+/// Runs the node of one partition until its ranks have ended.
+///
+/// Returns nothing when the hub has everything, else a report for [`crate::DriverJob::node_report`]. That a rank failed
+/// is no error of the node.
+///
+/// # Errors
+/// If the node could not do its part; its ranks, if any ran, are ended.
+pub fn run_node(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<Vec<u8>> {
+    let Some(Gathered { placement, store, control }) = gather(options, host)? else { return Ok(Vec::new()) };
+    // The store listens before any rank starts, else the first connects in vain and backs off.
+    let _store = if placement.serves_store {
+        Some(StoreServer::start(store, Some(placement.peers.clone()))?)
+    } else {
+        drop(store);
+        None
+    };
+    let mut node = Node::start(options, placement, control)?;
+    node.watch(host);
+    node.finish()
+}
+
+struct Rank {
+    rank: u32,
+    dir: PathBuf,
+    log: Arc<RankLog>,
+    readers: Vec<PipeReader>,
+    exit: Option<(ExitHow, Instant)>,
+    not_started: Option<(String, Instant)>,
+    reported: bool,
+}
+
+/// A line of JSON from a rank.
+type Note = (u32, serde_json::Map<String, serde_json::Value>);
+
+/// A fact and when it was first told, so that a later telling can age it.
+struct Fact {
+    at: Instant,
+    message: NodeMessage,
+}
+
+struct Node<'a> {
+    options: &'a NodeOptions,
+    guard: Guard,
+    control: Option<Control>,
+    facts: Vec<Fact>,
+    hub_lost: Option<Instant>,
+    ranks: Vec<Rank>,
+    relay: Option<Relay>,
+    notes: Receiver<Note>,
+    notes_sender: Sender<Note>,
+    uploads: Vec<(u32, JoinHandle<Result<()>>)>,
+    oom: OomWatch,
+    stopped: Option<(Instant, u64)>,
+    problem: Option<String>,
+    empty: bool,
+    job_dir: PathBuf,
+}
+
+impl<'a> Node<'a> {
+    fn start(
+        options: &'a NodeOptions,
+        placement: NodePlacement,
+        control: Option<Control>,
+    ) -> Result<Node<'a>> {
+        let job_dir = options.work_dir.join(format!("phalanx-{}", options.job.id));
+        let ranks_dir = job_dir.join(format!("task-{}", options.partition));
+        private_dir(&job_dir)?;
+        private_dir(&ranks_dir)?;
+        let payload = ranks_dir.join("payload");
+        private_file(&payload, &options.payload)?;
+        let (notes_sender, notes) = crossbeam_channel::bounded(1024);
+        let guard =
+            Guard::spawn(&GuardOptions { binary: options.guard.clone(), grace: options.job.policy.grace })?;
+        let mut logs = Vec::new();
+        for place in &placement.ranks {
+            let path = job_dir.join(format!("rank-{}.log", place.rank));
+            logs.push((place.rank, RankLog::create(&path, options.job.logs.max_file_bytes)?));
+        }
+        let live = control.is_some() && options.job.logs.live;
+        let relay = if live {
+            let lag = options.job.logs.max_live_lag_bytes;
+            Some(Relay::start(options.hub.clone(), options.partition, logs.clone(), lag)?)
+        } else {
+            None
+        };
+        let mut node = Node {
+            options,
+            guard,
+            control,
+            facts: Vec::new(),
+            hub_lost: None,
+            ranks: Vec::new(),
+            relay,
+            notes,
+            notes_sender,
+            uploads: Vec::new(),
+            oom: OomWatch::new(),
+            stopped: None,
+            problem: None,
+            empty: false,
+            job_dir,
+        };
+        for (place, (rank, log)) in placement.ranks.iter().zip(logs) {
+            let dir = ranks_dir.join(format!("rank-{rank}"));
+            private_dir(&dir)?;
+            let torch_error = dir.join("torch-error.json");
+            let is_set = |name: &str| options.env.contains_key(name) || std::env::var_os(name).is_some();
+            let mut env =
+                rank_environment(&options.job, &placement, place, &torch_error.to_string_lossy(), is_set);
+            env.extend(options.env.clone());
+            env.insert("PHALANX_PAYLOAD".into(), payload.to_string_lossy().into_owned());
+            env.insert("PHALANX_RANK_DIR".into(), dir.to_string_lossy().into_owned());
+            let most = options.job.policy.max_other_result_bytes;
+            env.insert("PHALANX_MAX_RESULT_BYTES".into(), most.to_string());
+            node.launch(rank, dir, log, env)?;
+        }
+        Ok(node)
+    }
+
+    fn launch(
+        &mut self,
+        rank: u32,
+        dir: PathBuf,
+        log: Arc<RankLog>,
+        env: BTreeMap<String, String>,
+    ) -> Result<()> {
+        let (program, args) = self
+            .options
+            .program
+            .split_first()
+            .ok_or_else(|| Error::new(ErrorKind::Invalid, "a job needs a program for its ranks"))?;
+        let launch = Launch {
+            rank,
+            program: program.clone(),
+            args: args.to_vec(),
+            env: env.into_iter().collect(),
+            env_remove: Vec::new(),
+            cwd: None,
+        };
+        let pipes = self.guard.launch(&launch)?;
+        let wake = self.relay.as_ref().map_or_else(|| Box::new(|| {}) as Box<dyn Fn() + Send>, Relay::waker);
+        let sender = self.notes_sender.clone();
+        let readers = vec![
+            pump(pipes.output, Arc::clone(&log), wake)?,
+            notes(
+                pipes.notes,
+                // A rank that notes faster than this node reads loses notes, not time.
+                Box::new(move |note| drop(sender.try_send((rank, note)))),
+            )?,
+        ];
+        self.ranks.push(Rank { rank, dir, log, readers, exit: None, not_started: None, reported: false });
+        Ok(())
+    }
+
+    /// Until every rank has ended and nothing of them is left.
+    fn watch(&mut self, host: &mut dyn NodeHost) {
+        let mut ping_at = Instant::now() + PING_EVERY;
+        while !self.empty {
+            let guard = self.guard.events().clone();
+            let orders = self.control.as_ref().map_or_else(crossbeam_channel::never, |c| c.inbox.clone());
+            let notes = self.notes.clone();
+            select! {
+                recv(guard) -> event => match event {
+                    Ok(event) => self.guard_event(event),
+                    Err(_) => self.guard_gone("it closed its connection"),
+                },
+                recv(orders) -> order => match order {
+                    Ok(HubMessage::Stop { reason }) => self.stop(&reason),
+                    Ok(_) => {}
+                    Err(_) => self.hub_gone(),
+                },
+                recv(notes) -> note => if let Ok(note) = note { self.note(&note); },
+                default(INTERRUPT_EVERY) => {}
+            }
+            self.report_ended(Instant::now());
+            if let Some(reason) = host.interrupted() {
+                self.problem.get_or_insert(reason.clone());
+                self.stop(&reason);
+            }
+            if self.hub_lost.is_some() {
+                self.seek_hub();
+            }
+            if Instant::now() >= ping_at {
+                ping_at = Instant::now() + PING_EVERY;
+                self.tell_once(&NodeMessage::Ping);
+            }
+        }
+        self.report_ended(Instant::now() + OUTPUT_GRACE);
+    }
+
+    fn guard_event(&mut self, event: GuardEvent) {
+        match event {
+            GuardEvent::Started { rank, pid, at } => {
+                self.tell(at, NodeMessage::RankStarted { rank, pid, age_us: 0 });
+            }
+            GuardEvent::NotStarted { rank, reason, at } => {
+                if let Some(rank) = self.ranks.iter_mut().find(|r| r.rank == rank) {
+                    rank.not_started = Some((reason, at));
+                }
+            }
+            GuardEvent::Ended { rank, how, at } => {
+                if let Some(rank) = self.ranks.iter_mut().find(|r| r.rank == rank) {
+                    rank.exit = Some((how, at));
+                }
+            }
+            GuardEvent::Empty => self.empty = true,
+            GuardEvent::Gone { reason } => self.guard_gone(&reason),
+        }
+        let over = self.ranks.iter().all(|r| r.exit.is_some() || r.not_started.is_some());
+        if over && !self.empty {
+            // Ends what the ranks left behind; answers with Empty.
+            self.guard.stop();
+        }
+    }
+
+    fn guard_gone(&mut self, reason: &str) {
+        self.empty = true;
+        let why = format!("the guard of the ranks is gone ({reason}), and its ranks with it");
+        for rank in self.ranks.iter_mut().filter(|r| r.exit.is_none() && r.not_started.is_none()) {
+            rank.exit = Some((ExitHow::Signal(9), Instant::now()));
+        }
+        self.problem.get_or_insert(why);
+    }
+
+    fn stop(&mut self, reason: &str) {
+        if self.stopped.is_none() {
+            log::info!(
+                "job {}: partition {} ends its ranks: {reason}",
+                self.options.job.id,
+                self.options.partition
+            );
+            self.stopped = Some((Instant::now(), monotonic_us()));
+            self.guard.stop();
+        }
+    }
+
+    fn note(&mut self, (rank, note): &Note) {
+        if let Some(name) = note.get("phase").and_then(|name| name.as_str()) {
+            let name = name.chars().take(80).collect();
+            self.tell(Instant::now(), NodeMessage::Phase { rank: *rank, name, age_us: 0 });
+        }
+    }
+
+    /// Reports the ranks that have ended and whose output is in (or won't come any more).
+    fn report_ended(&mut self, now: Instant) {
+        for i in 0..self.ranks.len() {
+            let rank = &self.ranks[i];
+            let Some(at) = rank.exit.map(|(_, at)| at).or(rank.not_started.as_ref().map(|(_, at)| *at))
+            else {
+                continue;
+            };
+            if rank.reported || !(rank.log.finished() || now >= at + OUTPUT_GRACE || self.empty) {
+                continue;
+            }
+            self.ranks[i].reported = true;
+            while let Ok(note) = self.notes.try_recv() {
+                self.note(&note);
+            }
+            let (end, ended_at) = self.end_of(i);
+            if end.state == RankState::Finished {
+                self.upload(i);
+            }
+            self.tell(ended_at, NodeMessage::RankEnded { end: Box::new(end) });
+        }
+    }
+
+    fn end_of(&self, i: usize) -> (RankEnd, Instant) {
+        let rank = &self.ranks[i];
+        let error = read_error(&rank.dir.join("error.json"), &rank.dir.join("torch-error.json"));
+        let (state, message, mut at) = match (&rank.exit, &rank.not_started) {
+            (Some((how, at)), _) => {
+                let state = state_of(&Exit {
+                    how: *how,
+                    at: *at,
+                    stopped: self.stopped,
+                    error: error.as_ref(),
+                    left_result: rank.dir.join("result").exists(),
+                    out_of_memory: self.oom.killed_since(),
+                });
+                (state, String::new(), *at)
+            }
+            (None, Some((reason, at))) => (RankState::NotStarted, reason.clone(), *at),
+            (None, None) => (RankState::Lost, String::new(), Instant::now()),
+        };
+        if let (RankState::Raised, Some(error)) = (&state, &error) {
+            // The moment of the raise, on the clock that Instant reads.
+            let age = Duration::from_micros(monotonic_us().saturating_sub(error.at_us));
+            at = Instant::now().checked_sub(age).unwrap_or(at).min(at);
+        }
+        let end = RankEnd {
+            rank: rank.rank,
+            host: self.options.host.clone(),
+            error: error.filter(|_| state == RankState::Raised),
+            state,
+            message,
+            last_lines: rank.log.last_lines(LAST_LINES),
+            log_path: rank.log.path().to_string_lossy().into_owned(),
+            at_us: 0,
+            last_output_us: rank.log.last_output().map(|last| signed_us(last, at)),
+        };
+        (end, at)
+    }
+
+    fn upload(&mut self, i: usize) {
+        let (rank, path) = (self.ranks[i].rank, self.ranks[i].dir.join("result"));
+        if self.control.is_none() || !path.exists() {
+            return;
+        }
+        let hub = self.options.hub.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("phalanx-result-{rank}"))
+            .spawn(move || results::upload(&hub, rank, &path));
+        match thread {
+            Ok(thread) => self.uploads.push((rank, thread)),
+            Err(e) => {
+                self.problem = Some(Error::io(format!("send the result of rank {rank}"), &e).to_string())
+            }
+        }
+    }
+
+    /// Tells the hub a fact that happened at `at`, and remembers it for a hub that comes back.
+    fn tell(&mut self, at: Instant, message: NodeMessage) {
+        self.tell_once(&aged(&message, at));
+        self.facts.push(Fact { at, message });
+    }
+
+    fn tell_once(&mut self, message: &NodeMessage) {
+        if let Some(control) = &mut self.control
+            && self.hub_lost.is_none()
+            && let Err(e) = control.send(message)
+        {
+            log::warn!("{e}");
+            self.hub_gone();
+        }
+    }
+
+    fn hub_gone(&mut self) {
+        if self.hub_lost.is_none() {
+            log::warn!("job {}: the connection to the driver broke", self.options.job.id);
+            self.hub_lost = Some(Instant::now());
+        }
+    }
+
+    /// Tries to reach a lost hub again; gives up when it is refused or gone for too long.
+    fn seek_hub(&mut self) {
+        let Some(since) = self.hub_lost else { return };
+        if self.control.take().is_none() {
+            return;
+        }
+        let deadline = Deadline::after(HUB_GRACE.saturating_sub(since.elapsed()).max(INTERRUPT_EVERY));
+        match Control::open(&self.options.hub, self.options.partition, deadline) {
+            Ok(control) => {
+                self.control = Some(control);
+                self.hub_lost = None;
+                let facts: Vec<NodeMessage> = self.facts.iter().map(|f| aged(&f.message, f.at)).collect();
+                for fact in facts.iter().chain([&NodeMessage::Ping]) {
+                    self.tell_once(fact);
+                }
+            }
+            Err(e) => {
+                let why = format!("the driver is gone: {e}");
+                self.problem.get_or_insert(why.clone());
+                self.stop(&why);
+            }
+        }
+    }
+
+    /// Hands over what is left and cleans up.
+    fn finish(mut self) -> Result<Vec<u8>> {
+        let logs = &self.options.job.logs;
+        for reader in self.ranks.iter_mut().flat_map(|rank| rank.readers.drain(..)) {
+            reader.finish();
+        }
+        for (rank, upload) in std::mem::take(&mut self.uploads) {
+            let problem = match upload.join() {
+                Ok(Ok(())) => continue,
+                Ok(Err(e)) => e.to_string(),
+                Err(_) => format!("sending the result of rank {rank} panicked"),
+            };
+            self.problem.get_or_insert(problem);
+        }
+        if let Some(relay) = self.relay.take() {
+            relay.finish(Deadline::after(logs.drain_timeout));
+        }
+        let outcome = if self.control.is_some() { self.finish_at_hub() } else { self.finish_through_spark() };
+        self.clean_up();
+        outcome
+    }
+
+    fn finish_at_hub(&mut self) -> Result<Vec<u8>> {
+        let output = self
+            .ranks
+            .iter()
+            .filter(|_| self.options.job.logs.live)
+            .map(|rank| OutputEnd {
+                rank: rank.rank,
+                bytes: rank.log.end(),
+                log_path: rank.log.path().to_string_lossy().into_owned(),
+            })
+            .collect();
+        self.tell_once(&NodeMessage::Done { problem: self.problem.clone(), output });
+        let deadline = Deadline::after(RELEASE_TIMEOUT);
+        let Some(control) = &self.control else { return Ok(Vec::new()) };
+        while let Some(at) = deadline.instant() {
+            match control.inbox.recv_deadline(at) {
+                Ok(HubMessage::Released) => return Ok(Vec::new()),
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        Err(Error::new(ErrorKind::Unreachable, "the driver did not take this node's last report"))
+    }
+
+    fn finish_through_spark(&mut self) -> Result<Vec<u8>> {
+        if self.hub_lost.is_some() {
+            let problem = self.problem.take().unwrap_or_else(|| "the driver is gone".into());
+            return Err(Error::new(ErrorKind::Unreachable, problem));
+        }
+        let ends: Vec<RankEnd> = self
+            .facts
+            .iter()
+            .filter_map(|fact| match aged(&fact.message, fact.at) {
+                NodeMessage::RankEnded { end } => Some(*end),
+                _ => None,
+            })
+            .collect();
+        let results: Vec<(u32, PathBuf)> = self
+            .ranks
+            .iter()
+            .map(|rank| (rank.rank, rank.dir.join("result")))
+            .filter(|(_, path)| path.exists())
+            .collect();
+        let report = NodeReport { partition: self.options.partition, ends, problem: self.problem.take() };
+        results::pack_report(&report, &results)
+    }
+
+    fn clean_up(&self) {
+        let private = self.job_dir.join(format!("task-{}", self.options.partition));
+        if let Err(e) = std::fs::remove_dir_all(&private) {
+            log::warn!("{} can't be removed: {e}", private.display());
+        }
+        if let Err(e) = private_file(&self.job_dir.join(".ended"), b"") {
+            log::warn!("{e}");
+        }
+        forget_old_jobs(&self.options.work_dir);
+    }
+}
+
+/// The message as it is told now of something that happened at `at`.
+fn aged(message: &NodeMessage, at: Instant) -> NodeMessage {
+    let age = u64::try_from(at.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let mut message = message.clone();
+    match &mut message {
+        NodeMessage::RankStarted { age_us, .. } | NodeMessage::Phase { age_us, .. } => *age_us = age,
+        NodeMessage::RankEnded { end } => {
+            end.at_us = -i64::try_from(age).unwrap_or(i64::MAX);
+            end.last_output_us = end.last_output_us.map(|before| before + end.at_us);
+        }
+        _ => {}
+    }
+    message
+}
+
+fn signed_us(at: Instant, reference: Instant) -> i64 {
+    let us = |d: Duration| i64::try_from(d.as_micros()).unwrap_or(i64::MAX);
+    if at >= reference { us(at - reference) } else { -us(reference - at) }
+}
+
+fn private_dir(path: &Path) -> Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|e| Error::io(format!("make the folder {}", path.display()), &e))
+}
+
+fn private_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    use std::io::Write as _;
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options
+        .open(path)
+        .and_then(|mut file| file.write_all(bytes))
+        .map_err(|e| Error::io(format!("write {}", path.display()), &e))
+}
+
+/// Removes the logs of jobs that ended, but for the newest few.
+fn forget_old_jobs(work_dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(work_dir) else { return };
+    let mut ended: Vec<_> = entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("phalanx-"))
+        .filter_map(|entry| {
+            let ended_at = entry.path().join(".ended").metadata().ok()?.modified().ok()?;
+            Some((ended_at, entry.path()))
+        })
+        .collect();
+    ended.sort_unstable();
+    for (_, path) in ended.iter().rev().skip(KEEP_JOBS) {
+        // Another node of this host may be removing it, too.
+        let _ = std::fs::remove_dir_all(path);
+    }
+}

@@ -1,0 +1,222 @@
+//! The live view's way from the ranks' log files to the driver.
+//!
+//! Owns one thread and one connection. RELAY-1: a reader that doesn't keep up slows nobody: the log file is the buffer,
+//! and when the view is further behind than the job allows it skips, and says how much. RELAY-2: a broken connection
+//! is opened again and goes on where the hub stopped hearing. RELAY-3: memory is one chunk and one frame.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
+use phalanx_rendezvous::{HubAddress, HubConnection, Sender};
+use phalanx_supervisor::{RankLog, ReadAt};
+use phalanx_types::message::Role;
+use phalanx_types::{Deadline, Error, Result};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long to wait after the connection broke.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+/// Where the view goes on after a skip: this much before the end.
+const RESUME_BYTES: u64 = 64 << 10;
+/// How many chunks of one rank go before the others get their turn.
+const CHUNKS_A_TURN: usize = 4;
+
+/// The relay of one node.
+pub(crate) struct Relay {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    news: bool,
+    /// No more ranks will write; end when everything is sent.
+    finishing: bool,
+    /// End now.
+    abandoned: bool,
+    ended: bool,
+    connection: Option<Sender>,
+}
+
+impl Shared {
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        let result = f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_all();
+        result
+    }
+
+    fn wait(&self, timeout: Duration, until: impl Fn(&State) -> bool) {
+        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // Both a time-out and a poisoned lock mean: look again.
+        drop(self.changed.wait_timeout_while(guard, timeout, |state| !until(state)));
+    }
+}
+
+impl Relay {
+    /// Relays `logs` (rank and log) of `partition` to the hub.
+    pub(crate) fn start(
+        hub: HubAddress,
+        partition: u32,
+        logs: Vec<(u32, Arc<RankLog>)>,
+        max_lag_bytes: u64,
+    ) -> Result<Relay> {
+        let shared = Arc::new(Shared::default());
+        let position = vec![0; logs.len()];
+        let worker = Worker { hub, partition, logs, position, max_lag_bytes, shared: Arc::clone(&shared) };
+        let thread = std::thread::Builder::new()
+            .name("phalanx-relay".into())
+            .spawn(move || worker.run())
+            .map_err(|e| Error::io("start the relay of output", &e))?;
+        Ok(Relay { shared, thread: Some(thread) })
+    }
+
+    /// What the pumps call when a rank wrote something.
+    pub(crate) fn waker(&self) -> Box<dyn Fn() + Send> {
+        let shared = Arc::clone(&self.shared);
+        Box::new(move || shared.with(|state| state.news = true))
+    }
+
+    /// No rank writes any more: sends the rest until `deadline`, then ends.
+    pub(crate) fn finish(mut self, deadline: Deadline) {
+        self.shared.with(|state| state.finishing = true);
+        while !self.shared.with(|state| state.ended) {
+            let Some(left) = deadline.left().map(|l| l.min(Duration::from_secs(1))) else { break };
+            if left.is_zero() {
+                break;
+            }
+            self.shared.wait(left, |state| state.ended);
+        }
+        self.abandon();
+    }
+
+    fn abandon(&mut self) {
+        self.shared.with(|state| {
+            state.abandoned = true;
+            if let Some(connection) = &state.connection {
+                connection.close();
+            }
+        });
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            log::error!("the relay of output panicked");
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+struct Worker {
+    hub: HubAddress,
+    partition: u32,
+    logs: Vec<(u32, Arc<RankLog>)>,
+    position: Vec<u64>,
+    max_lag_bytes: u64,
+    shared: Arc<Shared>,
+}
+
+impl Worker {
+    fn run(mut self) {
+        while !self.shared.with(|state| state.abandoned) {
+            match self.relay() {
+                Ok(()) => break,
+                Err(e) => {
+                    log::debug!("the live view of partition {} is interrupted: {e}", self.partition);
+                    self.shared.with(|state| state.connection = None);
+                    if self.shared.with(|state| state.finishing) {
+                        break;
+                    }
+                    self.shared.wait(RECONNECT_PAUSE, |state| state.abandoned);
+                }
+            }
+        }
+        self.shared.with(|state| {
+            state.ended = true;
+            state.connection = None;
+        });
+    }
+
+    /// Connects and relays until everything is sent.
+    fn relay(&mut self) -> Result<()> {
+        let role = Role::Logs { partition: self.partition };
+        let connection = HubConnection::open(&self.hub, role, Deadline::after(CONNECT_TIMEOUT))?;
+        for (rank, received) in &connection.welcome().received {
+            if let Some(i) = self.logs.iter().position(|(r, _)| r == rank) {
+                self.position[i] = *received;
+            }
+        }
+        let mut sender = connection.sender()?;
+        let closer = connection.sender()?;
+        self.shared.with(|state| state.connection = Some(closer));
+        let mut chunk = vec![0; MAX_DATA_BYTES];
+        loop {
+            let finishing = self.shared.with(|state| {
+                state.news = false;
+                state.finishing
+            });
+            let mut progress = false;
+            for i in 0..self.logs.len() {
+                for _ in 0..CHUNKS_A_TURN {
+                    if !self.send_some(i, &mut sender, &mut chunk)? {
+                        break;
+                    }
+                    progress = true;
+                }
+            }
+            if self.shared.with(|state| state.abandoned) {
+                return Ok(());
+            }
+            if !progress {
+                if finishing {
+                    sender.close();
+                    return Ok(());
+                }
+                self.shared.wait(Duration::from_secs(60), |s| s.news || s.finishing || s.abandoned);
+            }
+        }
+    }
+
+    /// Sends the next chunk of a rank; false if there is none at the moment.
+    fn send_some(&mut self, i: usize, sender: &mut Sender, chunk: &mut [u8]) -> Result<bool> {
+        let (rank, log) = &self.logs[i];
+        let (rank, position, end) = (*rank, self.position[i], log.end());
+        if end - position.min(end) > self.max_lag_bytes {
+            let resume_at = end - RESUME_BYTES.min(self.max_lag_bytes);
+            let notice = format!(
+                "[phalanx] {} bytes skipped here, since the reader is behind; they are in {}",
+                resume_at - position,
+                log.path().display()
+            );
+            sender.send_frame(&Frame::Skip { rank, resume_at, notice: &notice }, Deadline::never())?;
+            self.position[i] = resume_at;
+            return Ok(true);
+        }
+        match log.read_at(position, chunk)? {
+            ReadAt::Bytes(0) => Ok(false),
+            ReadAt::Bytes(n) => {
+                let frame = Frame::Output { rank, offset: position, bytes: &chunk[..n] };
+                sender.send_frame(&frame, Deadline::never())?;
+                self.position[i] += n as u64;
+                Ok(true)
+            }
+            ReadAt::Dropped { resume_at } => {
+                let notice = format!(
+                    "[phalanx] {} bytes of output are no longer kept",
+                    resume_at - position.min(resume_at)
+                );
+                sender.send_frame(&Frame::Skip { rank, resume_at, notice: &notice }, Deadline::never())?;
+                self.position[i] = resume_at;
+                Ok(true)
+            }
+        }
+    }
+}

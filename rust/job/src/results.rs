@@ -1,0 +1,112 @@
+//! A rank's result on its way to the driver: over a connection of its own, or in the report that Spark carries.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use phalanx_rendezvous::wire::{self, Frame, MAX_DATA_BYTES};
+use phalanx_rendezvous::{HubAddress, HubConnection};
+use phalanx_types::message::{HubMessage, NodeReport, Role};
+use phalanx_types::{Deadline, Error, ErrorKind, Result};
+
+/// How long the hub may take for one piece of a result: it stores pieces as they come.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Sends the file at `path` as the result of `rank`; returns once the hub has it whole.
+///
+/// # Errors
+/// If the hub can't be reached, or takes nothing for a minute.
+pub(crate) fn upload(hub: &HubAddress, rank: u32, path: &Path) -> Result<()> {
+    let about = |e: Error| e.context(format!("the result of rank {rank} did not reach the driver"));
+    let reading = |e: &std::io::Error| Error::io(format!("read {}", path.display()), e);
+    let mut file = File::open(path).map_err(|e| about(reading(&e)))?;
+    let mut left = file.metadata().map_err(|e| about(reading(&e)))?.len();
+    let role = Role::Result { rank, bytes: left };
+    let mut connection = HubConnection::open(hub, role, Deadline::after(STALL_TIMEOUT)).map_err(about)?;
+    let mut sender = connection.sender().map_err(about)?;
+    let mut chunk = vec![0; MAX_DATA_BYTES];
+    while left > 0 {
+        let n = file.read(&mut chunk).map_err(|e| about(reading(&e)))?;
+        if n == 0 {
+            return Err(about(Error::new(ErrorKind::Io, format!("{} became shorter", path.display()))));
+        }
+        let piece = &chunk[..n.min(usize::try_from(left).unwrap_or(usize::MAX))];
+        sender.send_frame(&Frame::Data(piece), Deadline::after(STALL_TIMEOUT)).map_err(about)?;
+        left -= piece.len() as u64;
+    }
+    match connection.receive(Deadline::after(STALL_TIMEOUT)).map_err(about)? {
+        HubMessage::Released => Ok(()),
+        other => Err(about(Error::new(ErrorKind::Protocol, format!("the hub answered {other:?}")))),
+    }
+}
+
+/// Packs a report and the results at `results` for [`unpack_report`].
+///
+/// # Errors
+/// [`ErrorKind::Io`] if a result can't be read.
+pub(crate) fn pack_report(report: &NodeReport, results: &[(u32, std::path::PathBuf)]) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    wire::encode_json(report, &mut out);
+    for (rank, path) in results {
+        let bytes = std::fs::read(path).map_err(|e| Error::io(format!("read {}", path.display()), &e))?;
+        // An empty result has one empty frame, so that it is there.
+        let mut offset = 0;
+        for piece in bytes.chunks(MAX_DATA_BYTES).chain(bytes.is_empty().then_some(&[][..])) {
+            wire::encode(&Frame::Output { rank: *rank, offset, bytes: piece }, &mut out);
+            offset += piece.len() as u64;
+        }
+    }
+    Ok(out)
+}
+
+/// Ranks and what they left.
+pub(crate) type RankResults = Vec<(u32, Vec<u8>)>;
+
+/// Reads what [`pack_report`] packed: the report, and each rank's result.
+///
+/// # Errors
+/// [`ErrorKind::Protocol`] for anything else.
+pub(crate) fn unpack_report(mut bytes: &[u8]) -> Result<(NodeReport, RankResults)> {
+    let broken = || Error::new(ErrorKind::Protocol, "a node's report is broken");
+    let mut report = None;
+    let mut results = RankResults::new();
+    while !bytes.is_empty() {
+        let (frame, used) = wire::decode(bytes, wire::MAX_FRAME_BYTES)?.ok_or_else(broken)?;
+        match frame {
+            Frame::Json(json) => report = Some(wire::message(json)?),
+            Frame::Output { rank, bytes, .. } => match results.last_mut() {
+                Some((last, result)) if *last == rank => result.extend_from_slice(bytes),
+                _ => results.push((rank, bytes.to_vec())),
+            },
+            _ => return Err(broken()),
+        }
+        bytes = &bytes[used..];
+    }
+    Ok((report.ok_or_else(broken)?, results))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_carries_results_of_any_size() {
+        let dir = tempfile::tempdir().unwrap();
+        let contents = [vec![], vec![7; 3], vec![9; 3 * MAX_DATA_BYTES + 1]];
+        let results: Vec<_> = (0..)
+            .zip(&contents)
+            .map(|(rank, bytes)| {
+                let path = dir.path().join(rank.to_string());
+                std::fs::write(&path, bytes).unwrap();
+                (rank, path)
+            })
+            .collect();
+        let report = NodeReport { partition: 2, ends: vec![], problem: Some("p".into()) };
+        let packed = pack_report(&report, &results).unwrap();
+        let (back, files) = unpack_report(&packed).unwrap();
+        assert_eq!(back, report);
+        assert_eq!(files, (0..).zip(contents).collect::<Vec<(u32, Vec<u8>)>>());
+        assert_eq!(unpack_report(&packed[..packed.len() - 1]).unwrap_err().kind(), ErrorKind::Protocol);
+    }
+}

@@ -1,0 +1,124 @@
+//! The driver's end of a job.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use phalanx_job::{DriverJob, DriverOptions, Event};
+use phalanx_rendezvous::Token;
+use phalanx_types::{Deadline, Error, ErrorKind, Job, Result};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::errors::detached;
+use crate::logs;
+
+/// How often a waiting call looks for Ctrl-C.
+const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+
+#[pyclass(module = "phalanx._native", frozen)]
+pub(crate) struct Hub {
+    /// `None` once closed. Calls share the lock for reading; closing waits for them, 50 ms at most.
+    job: RwLock<Option<Arc<DriverJob>>>,
+    address: String,
+    token: Token,
+}
+
+impl Hub {
+    fn job(&self) -> Result<Arc<DriverJob>> {
+        let job = self.job.read().unwrap_or_else(PoisonError::into_inner);
+        job.clone().ok_or_else(|| Error::new(ErrorKind::Closed, "the hub is closed"))
+    }
+}
+
+#[pymethods]
+impl Hub {
+    #[new]
+    #[pyo3(signature = (job, *, bind, advertise))]
+    fn new(py: Python<'_>, job: &[u8], bind: String, advertise: String) -> PyResult<Hub> {
+        logs::collect();
+        detached(py, || {
+            let job = DriverJob::open(Job::from_json(job)?, &DriverOptions { bind, advertise })?;
+            let (address, token) = (job.address().to_string(), *job.token());
+            Ok(Hub { job: RwLock::new(Some(Arc::new(job))), address, token })
+        })
+    }
+
+    #[getter]
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    #[getter]
+    fn token<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.token)
+    }
+
+    fn next<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: f64,
+    ) -> PyResult<Option<(&'static str, Bound<'py, PyAny>)>> {
+        let timeout = Duration::try_from_secs_f64(timeout.max(0.0)).unwrap_or(Duration::MAX);
+        let deadline = Deadline::after(timeout);
+        loop {
+            let slice = deadline.min(Deadline::after(SIGNALS_EVERY));
+            let event = detached(py, || self.job()?.next(slice))?;
+            logs::hand_over(py)?;
+            py.check_signals()?;
+            if let Some(event) = event {
+                return pack(py, event).map(Some);
+            }
+            if deadline.passed() {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn result_path(&self, py: Python<'_>, rank: u32) -> PyResult<Option<std::path::PathBuf>> {
+        let path = detached(py, || Ok(self.job()?.result_path(rank)))?;
+        Ok(path)
+    }
+
+    fn node_report(&self, py: Python<'_>, report: &[u8]) -> PyResult<()> {
+        detached(py, || self.job()?.node_report(report))
+    }
+
+    fn stage_ended(&self, py: Python<'_>, problem: Option<String>) -> PyResult<()> {
+        detached(py, || {
+            self.job()?.stage_ended(problem);
+            Ok(())
+        })
+    }
+
+    fn stop(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        detached(py, || {
+            self.job()?.stop(reason);
+            Ok(())
+        })
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || {
+            let job = self.job.write().unwrap_or_else(PoisonError::into_inner).take();
+            // The last of the calls that still hold it frees it; dropping joins the hub's thread.
+            drop(job);
+            Ok(())
+        })?;
+        logs::hand_over(py)
+    }
+}
+
+fn pack(py: Python<'_>, event: Event) -> PyResult<(&'static str, Bound<'_, PyAny>)> {
+    Ok(match event {
+        Event::Output(text) => ("output", text.into_pyobject(py)?.into_any()),
+        Event::Phase(phase) => {
+            let rank = phase.rank.map_or(-1, i64::from);
+            ("phase", (phase.name, rank, phase.at.as_secs_f64()).into_pyobject(py)?.into_any())
+        }
+        Event::Finished => ("finished", py.None().into_bound(py)),
+        Event::Failed(failure) => {
+            let json = serde_json::to_string(&failure).unwrap_or_default();
+            ("failed", json.into_pyobject(py)?.into_any())
+        }
+    })
+}
