@@ -42,7 +42,7 @@ pub(crate) fn close_from(first: u32) -> io::Result<()> {
 /// Gives every signal its default action, blocks all of them, and returns a descriptor that is readable when a child
 /// has ended.
 ///
-/// Blocked rather than ignored: children inherit an ignored signal through exec, while std unblocks all in a child.
+/// Blocked rather than handled: no handler can interrupt anything here. [`make_rank`] unblocks them in a rank.
 pub(crate) fn block_signals() -> io::Result<OwnedFd> {
     for signal in 1..=libc::SIGRTMAX() {
         // SAFETY: installs no handler. KILL, STOP and libc's own signals are refused, which is as well.
@@ -68,13 +68,23 @@ pub(crate) fn block_signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// Makes the process that `command` starts a rank: a session of its own, `notes` as descriptor 3, and death with the
-/// guard, whose only thread must be the one that spawns.
+/// Makes the process that `command` starts a rank: a session of its own, `notes` as descriptor 3, no signal blocked,
+/// and death with the guard, whose only thread must be the one that spawns.
 ///
 /// `notes` must be open, in the guard, until the command was spawned, and must not be descriptor 3 itself.
 pub(crate) fn make_rank(command: &mut Command, notes: RawFd, guard: Pid) {
     let setup = move || {
         rustix::process::setsid()?;
+        // SAFETY: sigset_t is plain data that sigemptyset initialises, and a live local. Both are
+        // async-signal-safe. What arrived for the rank until now meets default actions, as it should.
+        let refused = unsafe {
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
+        };
+        if refused != 0 {
+            return Err(io::Error::from_raw_os_error(refused));
+        }
         // SAFETY: takes no pointers; `notes` is open in this process, a fork of the guard's. The guard keeps
         // descriptor 3 occupied by a placeholder, so nothing of std's own is overwritten.
         if unsafe { libc::dup2(notes, NOTES_FD) } < 0 {
