@@ -1,4 +1,5 @@
 //! The store over real sockets: what it promises its clients, and that no client can spoil it for the others.
+#![allow(clippy::unwrap_used)]
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,5 @@
 //! STORE-4, in a process of its own: the threads and files of this process are all the store's.
+#![allow(clippy::unwrap_used)]
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
 //! The fuzzer's entry without the fuzzer: its corpus, and byte soup.
+#![allow(clippy::unwrap_used)]
 
 use std::path::Path;
 
@@ -60,7 +61,7 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn step() -> impl Strategy<Value = Vec<u8>> {
-    let leave = any::<u8>().prop_map(|client| vec![(7 << 3) | client % 8, 0]);
+    let leave = any::<u8>().prop_map(|client| vec![(7 << 3) | (client % 8), 0]);
     let send = (any::<u8>(), message()).prop_map(|(client, message)| {
         let mut step = vec![client % 8, message.len() as u8];
         step.extend(message);

@@ -1,0 +1,170 @@
+"""What every benchmark shares: the lines they print, statistics, interleaving, and processes with an end.
+
+A benchmark prints its machine, then one JSON object a line with exactly the keys of KEYS, then a table for
+people.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS = ("bench", "impl", "case", "metric", "unit", "median", "min", "max", "n")
+
+
+class Report:
+    """The output of one benchmark. `ours` is compared with every other implementation of the same case."""
+
+    def __init__(self, bench: str, ours: str = "phalanx") -> None:
+        self.bench = bench
+        self.ours = ours
+        self.rows: list[dict[str, object]] = []
+        print(json.dumps({"bench": bench, "machine": machine()}), flush=True)
+
+    def add(self, impl: str, case: str, metric: str, unit: str, values: Iterable[float]) -> None:
+        """Prints the statistics of some measurements. A unit ending in /s means that more is better."""
+        ordered = sorted(values)
+        median = statistics.median(ordered)
+        row = dict(
+            zip(
+                KEYS,
+                (self.bench, impl, case, metric, unit, median, ordered[0], ordered[-1], len(ordered)),
+                strict=True,
+            )
+        )
+        self.rows.append(row)
+        print(json.dumps(row), flush=True)
+
+    def table(self) -> None:
+        """Prints one line a case and peer: medians, ranges, their ratio, how many times as fast ours is."""
+        head = ("case", "metric", self.ours, "[min-max]", "peer", "median", "[min-max]", "ratio", "speed")
+        lines = [head]
+        for row in self.rows:
+            if row["impl"] == self.ours:
+                continue
+            same = [r for r in self.rows if r["impl"] == self.ours and same_case(r, row)]
+            mine = same[0] if same else None
+            lines.append(
+                (
+                    str(row["case"]),
+                    f"{row['metric']} {row['unit']}",
+                    short(mine["median"]) if mine else "-",
+                    span(mine) if mine else "-",
+                    str(row["impl"]),
+                    short(row["median"]),
+                    span(row),
+                    f"{ratio(mine, row):.2f}" if mine else "-",
+                    f"{speed(mine, row):.2f}x" if mine else "-",
+                )
+            )
+        widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+        print(f"\nratio: {self.ours} / peer, of the medians; speed: how many times as fast {self.ours} is")
+        for line in lines:
+            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def same_case(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    return (one["case"], one["metric"]) == (other["case"], other["metric"])
+
+
+def ratio(mine: Mapping[str, object], peer: Mapping[str, object]) -> float:
+    ours, theirs = mine["median"], peer["median"]
+    assert isinstance(ours, float | int)
+    assert isinstance(theirs, float | int)
+    return ours / theirs
+
+
+def speed(mine: Mapping[str, object], peer: Mapping[str, object]) -> float:
+    more_is_better = str(peer["unit"]).endswith("/s")
+    return ratio(mine, peer) if more_is_better else 1 / ratio(mine, peer)
+
+
+def span(row: Mapping[str, object]) -> str:
+    return f"[{short(row['min'])}-{short(row['max'])}]"
+
+
+def short(number: object) -> str:
+    assert isinstance(number, float | int)
+    return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
+
+
+def interleaved(runs: Mapping[str, Callable[[], float]], repetitions: int) -> dict[str, list[float]]:
+    """Measures A B A B ..., so that a change of the machine's mood meets all alike."""
+    values: dict[str, list[float]] = {impl: [] for impl in runs}
+    for _ in range(repetitions):
+        for impl, run in runs.items():
+            values[impl].append(run())
+    return values
+
+
+def machine() -> dict[str, object]:
+    """What a figure depends on besides the code."""
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": cpu(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "spark": version("pyspark"),
+    }
+
+
+def cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def build_example(package: str, example: str) -> Path:
+    """A release build of a Rust example; the path of the program."""
+    command = ["cargo", "build", "--release", "--quiet", "-p", package, "--example", example]
+    subprocess.run(command, cwd=ROOT, check=True)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    return target / "release" / "examples" / example
+
+
+class Served:
+    """A process that prints its address and serves until its stdin ends."""
+
+    def __init__(self, command: Sequence[str | Path]) -> None:
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+        if not self.address:
+            self.__exit__()
+            raise RuntimeError(f"{command[0]} served nothing; its exit code is {self.process.returncode}")
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def note(text: str) -> None:
+    """A word to the reader that is not a figure."""
+    print(text, file=sys.stderr, flush=True)
