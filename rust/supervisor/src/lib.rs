@@ -3,7 +3,8 @@
 //!
 //! The rules, quoted by the tests that prove them:
 //!
-//! - SUP-1: every launch ends in exactly one `NotStarted`, or in one `Started` and then one `Ended`.
+//! - SUP-1: every launch ends in exactly one `NotStarted`, or in one `Started` and then one `Ended`, unless the guard
+//!   is `Gone` before.
 //! - SUP-2: once `Empty` was reported, no process of the tree is alive: not the ranks, not what they started, not what
 //!   their children detached. It is reported within the grace and 2 s, unless the kernel can't end a process.
 //! - SUP-3: nothing but a descendant of the guard is ever signalled.

@@ -5,9 +5,9 @@ mod common;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use common::{Output, empty, ended, guard, last_events, next_event, sh, started};
+use common::{LONG, Output, empty, ended, guard, last_events, next_event, sh, started};
 use phalanx_supervisor::{ExitHow, GuardEvent, Launch, PipeReader};
-use phalanx_testkit::{leaks, temp_dir};
+use phalanx_testkit::{eventually, leaks, temp_dir};
 
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -16,6 +16,9 @@ fn a_rank_has_the_environment_it_was_given_and_no_other() {
     let _leaks = leaks();
     let guard = guard(GRACE);
     let directory = temp_dir("cwd");
+    let set_below = ["RANK", "HOME", "ODD"];
+    let (unwanted, _) =
+        std::env::vars().find(|(name, _)| !set_below.contains(&name.as_str()) && name != "PATH").unwrap();
     let launch = Launch {
         env: vec![
             ("RANK".into(), "3".into()),
@@ -23,7 +26,7 @@ fn a_rank_has_the_environment_it_was_given_and_no_other() {
             ("HOME".into(), "/over".into()),
             ("ODD".into(), "a=b\nc \u{1f980}".into()),
         ],
-        env_remove: vec!["CARGO_PKG_NAME".into(), "NOT_THERE".into()],
+        env_remove: vec![unwanted.clone(), "HOME".into(), "NOT_THERE".into()],
         cwd: Some(directory.path().into()),
         program: "env".into(),
         args: vec!["-0".into()],
@@ -40,7 +43,7 @@ fn a_rank_has_the_environment_it_was_given_and_no_other() {
         .map(|one| one.split_once('=').map(|(name, value)| (name.into(), value.into())).unwrap())
         .collect();
     let mut expected: BTreeMap<String, String> = std::env::vars().collect();
-    assert!(expected.remove("CARGO_PKG_NAME").is_some(), "inherited, if it were not removed");
+    expected.remove(&unwanted);
     expected.extend(launch.env);
     expected.insert("PHALANX_NOTES_FD".into(), "3".into());
     assert_eq!(got, expected, "SUP-6");
@@ -55,33 +58,44 @@ fn a_rank_has_four_descriptors_default_signals_and_a_session_of_its_own() {
     let careless = std::fs::File::open("/dev/zero").unwrap();
     rustix::io::fcntl_setfd(&careless, rustix::io::FdFlags::empty()).unwrap();
     let guard = guard(GRACE);
-    // Signals last, by the rank's own process after an exec: a shell blocks some while it forks.
-    let script = "ls -l /proc/$$/fd | sed -n 's/.* \\([0-9]*\\) -> /fd \\1 /p'
-        echo session $(cut -d' ' -f6 /proc/$$/stat) $$; echo cwd $(pwd)
-        exec grep -E '^Sig(Blk|Ign)' /proc/self/status";
-    let (pid, output) = started(&guard, &sh(0, script));
-    assert_eq!(ended(&guard), (0, ExitHow::Code(0)));
-    for reader in output.readers {
-        reader.join();
-    }
-    let text = String::from_utf8(common::read_all(&output.log)).unwrap();
-    let lines: Vec<&str> = text.lines().collect();
-    let fds: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("fd ")).collect();
+    // Each by a rank's own process and no shell: a shell has pipes of its own, and blocks signals while it forks.
+    let run = |program: &str, args: &[&str]| {
+        let args = args.iter().map(ToString::to_string).collect();
+        let (pid, output) = started(&guard, &Launch { program: program.into(), args, ..Launch::default() });
+        assert_eq!(ended(&guard), (0, ExitHow::Code(0)));
+        let Output { log, readers, .. } = &output;
+        eventually("all is read", LONG, || readers.iter().all(PipeReader::is_finished));
+        (pid, String::from_utf8(common::read_all(log)).unwrap())
+    };
+
+    let (_, text) = run("ls", &["-l", "/proc/self/fd"]);
+    let mut fds: Vec<(&str, &str)> = text
+        .lines()
+        .filter_map(|line| line.split_once(" -> "))
+        .map(|(entry, target)| (entry.rsplit(' ').next().unwrap(), target))
+        .collect();
+    // The directory that ls reads.
+    fds.retain(|(_, target)| !target.ends_with("/fd"));
     assert_eq!(fds.len(), 4, "SUP-6: {text}");
-    assert_eq!(fds[0], "0 /dev/null");
-    let pipe = |line: &str, fd: &str| line.strip_prefix(fd).is_some_and(|target| target.starts_with("pipe:"));
-    assert!(pipe(fds[1], "1 ") && pipe(fds[2], "2 ") && pipe(fds[3], "3 "), "{text}");
-    assert_eq!(fds[1][2..], fds[2][2..], "one pipe for both outputs");
-    assert_ne!(fds[1][2..], fds[3][2..]);
-    assert_eq!(lines.iter().filter(|line| line.starts_with("Sig")).count(), 2, "{text}");
-    for line in lines.iter().filter_map(|line| line.strip_prefix("Sig")) {
-        let signals = u64::from_str_radix(line.split('\t').nth(1).unwrap(), 16).unwrap();
-        // 32 and 33 are libc's own, and libc lets nobody change them.
-        assert_eq!(signals & !(0b11 << 31), 0, "{text}");
+    assert_eq!(fds[0], ("0", "/dev/null"));
+    for (at, fd) in [(1, "1"), (2, "2"), (3, "3")] {
+        assert!(fds[at].0 == fd && fds[at].1.starts_with("pipe:"), "{text}");
     }
-    assert!(lines.contains(&format!("session {pid} {pid}").as_str()), "{text}");
-    let cwd = format!("cwd {}", std::env::current_dir().unwrap().display());
-    assert!(lines.contains(&cwd.as_str()), "the host's directory: {text}");
+    assert!(fds[1].1 == fds[2].1 && fds[1].1 != fds[3].1, "one pipe for both outputs: {text}");
+
+    let (_, text) = run("grep", &["-E", "^Sig(Blk|Ign)", "/proc/self/status"]);
+    assert_eq!(text.lines().count(), 2, "{text}");
+    for signals in text.lines().map(|line| line.split('\t').nth(1).unwrap()) {
+        // 32 and 33 are libc's own, and libc lets nobody change them.
+        let others = u64::from_str_radix(signals, 16).unwrap() & !(0b11 << 31);
+        assert_eq!(others, 0, "SUP-6: {text}");
+    }
+
+    let (pid, text) = run("cat", &["/proc/self/stat"]);
+    let session = text.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(3).unwrap();
+    assert_eq!(session, pid.to_string(), "SUP-6");
+    let (_, text) = run("pwd", &[]);
+    assert_eq!(text.trim_end(), std::env::current_dir().unwrap().to_str().unwrap(), "the host's directory");
     guard.stop();
     empty(&guard);
 }

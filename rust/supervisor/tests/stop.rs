@@ -232,3 +232,30 @@ fn signals_to_the_guard_change_nothing() {
     assert_eq!(ended(&guard), (0, ExitHow::Code(3)));
     empty(&guard);
 }
+
+#[test]
+#[ignore = "takes 10 s: as long as a guard waits for what the kernel holds; needs a freezer cgroup"]
+fn what_the_kernel_holds_is_given_up_and_named() {
+    let _leaks = leaks();
+    let freezer =
+        std::path::PathBuf::from(format!("/sys/fs/cgroup/freezer/phalanx-test-{}", std::process::id()));
+    if std::fs::create_dir(&freezer).is_err() {
+        return;
+    }
+    let guard = guard(Duration::ZERO);
+    let frozen = freezer.join("freezer.state");
+    let script = format!("echo $$ >{}/cgroup.procs; echo up; exec sleep 1000", freezer.display());
+    let (rank, output) = started(&guard, &sh(0, &script));
+    output.said("up");
+    std::fs::write(&frozen, "FROZEN").unwrap();
+    guard.stop();
+    let (events, _) = last_events(&guard);
+    std::fs::write(&frozen, "THAWED").unwrap();
+    match &events[..] {
+        [GuardEvent::Gone { reason }] => {
+            assert!(reason.contains(&format!("did not end sleep (pid {rank}")), "{reason}")
+        }
+        other => panic!("{other:?}"),
+    }
+    eventually("the thawed rank is gone", LONG, || !alive(rank) && std::fs::remove_dir(&freezer).is_ok());
+}

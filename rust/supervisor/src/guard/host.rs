@@ -379,3 +379,30 @@ fn describe(status: std::process::ExitStatus) -> String {
         (None, None) => format!("ended: {status}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use phalanx_testkit::guard_binary;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_in_a_forked_child_orders_nothing() {
+        let grace = Duration::from_secs(5);
+        let mut guard = Guard::spawn(&GuardOptions { binary: guard_binary(), grace }).unwrap();
+        let launch = Launch { program: "sleep".into(), args: vec!["1000".into()], ..Launch::default() };
+        let pipes = guard.launch(&launch).unwrap();
+        assert!(matches!(guard.events().recv().unwrap(), GuardEvent::Started { .. }));
+        let host = std::mem::replace(&mut guard.host, 1);
+        guard.kill();
+        assert_eq!(guard.launch(&launch).unwrap_err().kind(), ErrorKind::Invalid);
+        guard.host = host;
+        guard.stop();
+        match guard.events().recv().unwrap() {
+            GuardEvent::Ended { how, .. } => assert_eq!(how, ExitHow::Signal(15), "stopped, not killed"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(guard.events().recv().unwrap(), GuardEvent::Empty);
+        drop(pipes);
+    }
+}

@@ -28,7 +28,8 @@ pub struct Launch {
     pub program: String,
     /// Its arguments, without the program's name.
     pub args: Vec<String>,
-    /// Variables to set, over what is inherited from the host process. The last of a name wins.
+    /// Variables to set, over what is inherited from the host process and also where `env_remove` names them. The
+    /// last of a name wins.
     pub env: Vec<(String, String)>,
     /// Variables not to inherit.
     pub env_remove: Vec<String>,
