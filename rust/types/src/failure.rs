@@ -268,9 +268,10 @@ impl Failure {
         if !self.traceback.is_empty() {
             let _ = write!(text, "\n{}\n", self.traceback.trim_end());
         }
-        if !self.last_lines.is_empty() {
+        let last_lines = self.last_lines_before_traceback();
+        if !last_lines.is_empty() {
             let _ = write!(text, "\nIts last output:\n");
-            for line in &self.last_lines {
+            for line in last_lines {
                 let _ = writeln!(text, "  {line}");
             }
         }
@@ -290,6 +291,22 @@ impl Failure {
         }
         text.truncate(text.trim_end().len());
         text
+    }
+}
+
+impl Failure {
+    /// The last lines without the traceback that the rank printed at its end, which is shown already.
+    fn last_lines_before_traceback(&self) -> &[String] {
+        let shown: Vec<&str> = self.traceback.lines().collect();
+        let common = self
+            .last_lines
+            .iter()
+            .rev()
+            .zip(shown.iter().rev())
+            .take_while(|(printed, shown)| printed.trim_end() == shown.trim_end())
+            .count();
+        let whole = common == shown.len() || common == self.last_lines.len();
+        &self.last_lines[..self.last_lines.len() - if whole { common } else { 0 }]
     }
 }
 
@@ -406,7 +423,7 @@ mod tests {
     fn the_rendered_failure_has_the_cause_first_and_the_others_last() {
         let mut bad = raised(1, 5, false);
         bad.error.as_mut().unwrap().traceback = "Traceback:\n  boom\n".into();
-        bad.last_lines = vec!["step 7".into()];
+        bad.last_lines = vec!["step 7".into(), "Traceback:".into(), "  boom".into()];
         bad.log_path = "/tmp/r1.log".into();
         let mut failure = Failure::of_rank(&bad);
         failure.ranks = vec![report(&end(0, RankState::Stopped, 9), 9), report(&bad, 9)];
@@ -414,5 +431,6 @@ mod tests {
         let order = ["rank 1 (h) raised RuntimeError", "boom", "step 7", "/tmp/r1.log on h", "rank 0"];
         let at: Vec<usize> = order.iter().map(|part| text.find(part).unwrap()).collect();
         assert!(at.is_sorted(), "{text}");
+        assert_eq!(text.matches("boom").count(), 1, "a traceback is shown once: {text}");
     }
 }

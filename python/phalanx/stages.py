@@ -1,0 +1,298 @@
+"""Where a run's nodes live: a thread of the driver (local mode), or the tasks of a Spark barrier stage.
+
+STAGE-1: a stage tells the hub when it is over, once. STAGE-2: the caller's Spark properties (job group, scheduler pool)
+hold for the stage, and nothing that the stage sets is left behind in the caller's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from . import _native
+
+logger = logging.getLogger("phalanx")
+
+# Runs phalanx.rank with this package at the end of the path: the rank finds it wherever the supervisor did
+# (--py-files, --archives, an editable install), and no module of the user's is shadowed.
+_RANK = "import sys; sys.path[:] = [p for p in sys.path if p] + [{parent!r}]; from phalanx.rank import main; main()"
+
+
+def rank_program() -> list[str]:
+    """The command line of a rank."""
+    parent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return [sys.executable, "-c", _RANK.format(parent=parent)]
+
+
+def guard_path() -> str:
+    """The guard program that comes with the package."""
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "phalanx-guard")
+
+
+def hub_endpoint(spark: SparkSession) -> tuple[str, str]:
+    """Where the hub binds and what tasks are told, by Spark's own rules for its driver: (bind, advertise)."""
+    advertise = spark.conf.get("spark.driver.host", None) or socket.gethostname()
+    bind = spark.conf.get("spark.driver.bindAddress", None) or ""
+    return bind, advertise
+
+
+def host_of(address: str) -> str:
+    """The host of Spark's `host:port`, which may be an IPv6 address in brackets or without any."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or (":" in host and not host.startswith("[")):
+        host = address
+    return host.strip("[]")
+
+
+class Stage:
+    """A thread that hosts or submits the nodes of a run."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        """What ended the stage, where it did not end well."""
+        self._thread: threading.Thread | None = None
+        self._cancelled = False
+
+    def start(self, hub: _native.Hub) -> None:
+        """Begins; returns at once."""
+        self._thread = self._make_thread(lambda: self._main(hub))
+        self._thread.daemon = True
+        self._thread.start()
+
+    def _make_thread(self, target: Callable[[], None]) -> threading.Thread:
+        return threading.Thread(target=target, name="phalanx-stage")
+
+    def _main(self, hub: _native.Hub) -> None:
+        problem: str | None = None
+        try:
+            self._run(hub)
+        except BaseException as error:
+            if not self._cancelled:
+                self.error = error
+                problem = explain(error)
+        try:
+            hub.stage_ended(problem)
+        except RuntimeError as error:  # the run is over and the hub closed
+            logger.debug("%s", error)
+
+    def _run(self, hub: _native.Hub) -> None:
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """Ends the stage from outside, where that is possible; how it ends is then no news."""
+        self._cancelled = True
+
+    def join(self, timeout: float) -> bool:
+        """Waits for the end; False if it has not come."""
+        assert self._thread is not None
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+
+class LocalStage(Stage):
+    """`local_mode=True`: all ranks on the driver's host, the supervisor in this process."""
+
+    def __init__(self, *, spark: SparkSession, job: bytes, payload: bytes, gpus: list[str]) -> None:
+        super().__init__()
+        self._arguments = (job, payload)
+        self._gpus = gpus
+        self._work_dir = _driver_dir(spark)
+
+    def _run(self, hub: _native.Hub) -> None:
+        from . import _native
+
+        _native.run_node(
+            *self._arguments,
+            hub=hub.address,
+            token=hub.token,
+            partition=0,
+            host=socket.gethostname(),
+            gpus=self._gpus,
+            program=rank_program(),
+            env={},
+            work_dir=self._work_dir,
+            guard=guard_path(),
+            all_gather=None,
+        )
+
+
+class PythonStage(Stage):
+    """A barrier stage of Python workers (`mapInArrow`): needs no jar, and runs on Spark Connect."""
+
+    def __init__(
+        self,
+        *,
+        spark: SparkSession,
+        job: bytes,
+        payload: bytes,
+        name: str,
+        num_tasks: int,
+        num_ranks: int,
+        use_gpu: bool,
+        local_gpus: list[str],
+        dataframe: DataFrame | None,
+    ) -> None:
+        super().__init__()
+        self._spark = spark
+        self._job = job
+        self._payload = payload
+        self._num_tasks = num_tasks
+        self._description = f"Phalanx: {name}, {num_ranks} ranks"
+        self._use_gpu = use_gpu
+        self._local_gpus = local_gpus
+        self._dataframe = dataframe
+        self._tag = f"phalanx-{os.urandom(8).hex()}"
+        self._remote = not hasattr(spark, "_jsparkSession")
+
+    def _make_thread(self, target: Callable[[], None]) -> threading.Thread:
+        # Carries the caller's local properties (job group, pool) to the thread, and none back.
+        from pyspark import InheritableThread
+
+        if self._remote:
+            return InheritableThread(target=target, session=self._spark)
+        return InheritableThread(target=target)
+
+    def _run(self, hub: _native.Hub) -> None:
+        if self._remote:
+            self._spark.addTag(self._tag)
+        else:
+            context = self._spark.sparkContext
+            context.addJobTag(self._tag)
+            if context.getLocalProperty("spark.job.description") is None:
+                context.setLocalProperty("spark.job.description", self._description)
+        schema = None
+        frame = self._dataframe
+        if frame is None:
+            frame = self._spark.range(0, self._num_tasks, 1, self._num_tasks)
+        else:
+            schema = frame.schema.json()
+        task = _task(
+            job=self._job,
+            payload=self._payload,
+            hub=hub.address,
+            token=hub.token,
+            use_gpu=self._use_gpu,
+            local_gpus=self._local_gpus,
+            schema=schema,
+        )
+        for row in frame.mapInArrow(task, "report binary", barrier=True).collect():
+            hub.node_report(bytes(row.report))
+
+    def cancel(self) -> None:
+        """Cancels the stage's Spark job; safe when it is over."""
+        super().cancel()
+        try:
+            if self._remote:
+                self._spark.interruptTag(self._tag)
+            else:
+                self._spark.sparkContext.cancelJobsWithTag(self._tag)
+        except Exception as error:  # the session may be gone, and with it the job
+            logger.debug("The Spark job can't be cancelled: %s", error)
+
+
+def _task(**arguments: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    # A nested function travels by value, so that an executor without Phalanx can still say so.
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            from phalanx.stages import run_task
+        except ImportError as error:
+            import socket
+            import sys
+
+            where = f"{sys.executable} on {socket.gethostname()}"
+            raise RuntimeError(f"Phalanx can't be imported by the executors' Python ({where}): {error}") from None
+        yield from run_task(batches, **arguments)
+
+    return task
+
+
+def run_task(
+    batches: Iterator[pa.RecordBatch],
+    *,
+    job: bytes,
+    payload: bytes,
+    hub: str,
+    token: bytes,
+    use_gpu: bool,
+    local_gpus: list[str],
+    schema: str | None,
+) -> Iterator[pa.RecordBatch]:
+    """The node of one barrier task; yields a report if the hub could not be told."""
+    import json
+
+    from pyspark import BarrierTaskContext
+
+    from . import _native
+
+    context = BarrierTaskContext.get()
+    partition = context.partitionId()
+    gpus: list[str] = []
+    if use_gpu:
+        per_task = json.loads(job)["ranks"] // json.loads(job)["tasks"]
+        # A local master gives tasks no addresses: they share out the driver's.
+        mine = local_gpus[partition * per_task : (partition + 1) * per_task]
+        gpus = mine or list(context.resources()["gpu"].addresses)
+    work_dir = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
+    with contextlib.ExitStack() as stack:
+        env: dict[str, str] = {}
+        if schema is not None:
+            from .dataframe import partition_files
+
+            env = stack.enter_context(partition_files(batches, schema, work_dir))
+        report = _native.run_node(
+            job,
+            payload,
+            hub=hub,
+            token=token,
+            partition=partition,
+            host=host_of(context.getTaskInfos()[partition].address),
+            gpus=gpus,
+            program=rank_program(),
+            env=env,
+            work_dir=work_dir,
+            guard=guard_path(),
+            all_gather=context.allGather,
+        )
+    if report:
+        import pyarrow as pa
+
+        yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], ["report"])
+
+
+def explain(error: BaseException) -> str:
+    """A Spark or other error in a sentence or two: the last line of a worker's traceback, else the first line."""
+    text = str(error).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    if "Traceback (most recent call last):" in text:
+        # Spark puts the JVM's frames behind the worker's traceback; the exception's own line begins at the margin.
+        at_margin = [
+            line
+            for line in text[text.rindex("Traceback (most recent call last):") :].splitlines()[1:]
+            if line[:1].isalpha() and ":" in line
+        ]
+        if at_margin:
+            return f"the Spark stage failed: {at_margin[0]}"
+    return f"the Spark stage failed: {lines[0]}" if len(lines[0]) < 500 else f"{lines[0][:500]}..."
+
+
+def _driver_dir(spark: SparkSession) -> str:
+    """Where the driver's own ranks keep their files: Spark's temporary directory, which ends with the application."""
+    try:
+        return str(spark.sparkContext._temp_dir)
+    except Exception:  # Spark Connect has no directory of its own on the client
+        path = os.path.join(tempfile.gettempdir(), f"phalanx-{os.getuid()}")
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        return path
