@@ -2,9 +2,10 @@
 
     python tests/bench/store.py [--quick]
 
-The load generator (rust/rendezvous/examples/store_load.rs) drives raw connections, one outstanding request each,
-so the servers are what differs; it shares the machine with them. torch's server looks up the name of every peer
-that connects, so its rows need a mount namespace in which names come from files only; one row shows it as it is.
+The load generator (rust/rendezvous/examples/store_load.rs) drives raw connections, one outstanding request
+each, so the servers are what differs; it shares the machine with them. torch's server looks up the name of
+every peer that connects, so its rows need a mount namespace in which names come from files only; one row
+shows it as it is.
 """
 
 from __future__ import annotations

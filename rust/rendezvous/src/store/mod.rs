@@ -22,6 +22,8 @@ mod client;
 #[doc(hidden)]
 pub mod fuzz;
 mod machine;
+#[cfg(test)]
+mod model;
 #[doc(hidden)]
 pub mod protocol;
 mod server;
