@@ -43,7 +43,7 @@ class TrainingError(RuntimeError):
         super().__init__(text)
         fields = failure or {}
         self._failure = fields
-        self.kind: str = fields.get("kind", "start")
+        self.kind: str = fields.get("kind", "exception")
         self.message: str = fields.get("message", text)
         self.rank: int | None = fields.get("rank")
         self.host: str = fields.get("host", "")

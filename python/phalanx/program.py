@@ -31,10 +31,6 @@ def prepare(payload: Payload, directory: str) -> Callable[[], Any]:
 
     Raises `ModuleNotFoundError`, `PayloadError` or `OSError` with a sentence on why the training can't begin.
     """
-    # -m put the working directory first: a file there would shadow modules, and it is not in the caller's
-    # path
-    if not getattr(sys.flags, "safe_path", False) and sys.path[0] in ("", os.getcwd()):
-        del sys.path[0]
     payload.extend_sys_path()
     return _file(payload, directory) if payload.kind == "file" else _function(payload)
 

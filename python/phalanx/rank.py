@@ -148,6 +148,9 @@ def _exit(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+        # -m put the working directory first: a file there would shadow modules that the caller sees
+        del sys.path[0]
     # Imported again under its own name, so that __main__ is free for the training code.
     from phalanx.rank import main as run_rank
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-PACKAGE_ROOT = Path(__file__).resolve().parents[1]
-REPOSITORY = PACKAGE_ROOT.parent
+from support import PACKAGE_ROOT, RankRun
 
 # The package under test is the one beside the tests, here and in every process that a test starts.
 sys.path.insert(0, str(PACKAGE_ROOT))
@@ -31,30 +27,6 @@ def no_thread_is_left() -> Iterator[None]:
     for thread in left:
         thread.join(5)
     assert not [t for t in left if t.is_alive()], "the test left threads behind"
-
-
-@dataclass
-class RankRun:
-    """How a rank ended and what it left."""
-
-    code: int
-    out: str
-    err: str
-    notes: list[str]
-    directory: Path
-
-    @property
-    def result(self) -> Any:
-        return pickle.loads((self.directory / "result").read_bytes())
-
-    @property
-    def error(self) -> dict[str, Any]:
-        record: dict[str, Any] = json.loads((self.directory / "error.json").read_text())
-        return record
-
-    @property
-    def left(self) -> set[str]:
-        return {entry.name for entry in self.directory.iterdir()}
 
 
 @pytest.fixture
@@ -105,3 +77,19 @@ def run_rank(tmp_path: Path) -> Callable[..., RankRun]:
         return RankRun(done.returncode, done.stdout.decode(), done.stderr.decode(), notes, directory)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A classic session with one core, shared by all tests."""
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

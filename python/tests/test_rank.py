@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PACKAGE_ROOT, RankRun
+from support import PACKAGE_ROOT, RankRun
 
 from phalanx.payload import file_payload, function_payload
 
@@ -67,7 +67,8 @@ def test_an_exception_is_written_down_with_its_pickle_and_traceback(run_rank: Ru
         "type_name", "message", "traceback", "peer_lost", "before_start", "at_us", "pickle",
     }  # fmt: skip
     assert (end.error["type_name"], end.error["message"]) == ("ValueError", "lr: -1")
-    assert not end.error["peer_lost"] and not end.error["before_start"]
+    assert not end.error["peer_lost"]
+    assert not end.error["before_start"]
     assert before < end.error["at_us"] < after
     assert end.left == {"error.json"}, "ERR-1"
     for text in (end.error["traceback"], end.err):
@@ -79,7 +80,8 @@ def test_an_exception_is_written_down_with_its_pickle_and_traceback(run_rank: Ru
     import pickle
 
     exc = pickle.loads(base64.b64decode(end.error["pickle"]))
-    assert isinstance(exc, ValueError) and "invalid literal" in str(exc.__cause__)
+    assert isinstance(exc, ValueError)
+    assert "invalid literal" in str(exc.__cause__)
     assert end.notes == ["rank ready", "user code", "raised"]
 
 
@@ -171,7 +173,8 @@ def test_a_rank_runs_the_callers_source_where_its_host_has_another(
     end = run_rank(payload)
     assert end.error["type_name"] == "ZeroDivisionError", "PAY-3"
     own = str(end.directory / "script")
-    assert f'File "{own}/train.py", line 3' in end.err and "# the line" in end.err
+    assert f'File "{own}/train.py", line 3' in end.err
+    assert "# the line" in end.err
 
 
 def test_a_syntax_error_in_a_file_is_the_users(run_rank: RunRank, tmp_path: Path) -> None:
@@ -247,7 +250,8 @@ def test_rank_0s_result_that_does_not_pickle_is_an_error_that_names_its_type(run
     assert end.error["message"].startswith("the value that train returned (a generator) doesn't pickle: "), (
         "RES-2"
     )
-    assert "result" not in end.left and not end.error["before_start"]
+    assert "result" not in end.left
+    assert not end.error["before_start"]
 
 
 def test_other_ranks_results_are_replaced_where_they_cannot_come_back(run_rank: RunRank) -> None:
@@ -444,5 +448,6 @@ def test_another_pythons_function_is_refused_in_words(run_rank: RunRank) -> None
 
     payload = sent(train).replace(b'"python": "3.', b'"python": "2.')
     end = run_rank(payload)
-    assert end.code == 1 and end.error["before_start"]
+    assert end.code == 1
+    assert end.error["before_start"]
     assert "was sent by Python 2." in end.error["message"]
