@@ -1,5 +1,5 @@
 //! Starts, watches and ends the ranks of one node: the [`guard`] between the host process and its ranks, the ranks'
-//! output as files ([`log`] and [`reader`]), and the evidence of an out-of-memory kill ([`oom`]).
+//! output as files ([`rank_log`] and [`reader`]), and the evidence of an out-of-memory kill ([`oom`]).
 //!
 //! The rules, quoted by the tests that prove them:
 //!
@@ -18,14 +18,15 @@
 #![deny(unsafe_code)]
 
 pub mod guard;
-pub mod log;
 pub mod oom;
+pub mod rank_log;
 pub mod reader;
+mod segments;
 #[allow(unsafe_code, reason = "the one place for system calls that no safe crate offers")]
 mod sys;
 mod tail;
 
 pub use guard::{ExitHow, Guard, GuardEvent, GuardOptions, Launch, RankPipes};
-pub use log::{Loss, RankLog, ReadAt};
 pub use oom::OomWatch;
+pub use rank_log::{Loss, RankLog, ReadAt};
 pub use reader::{PipeReader, notes, pump};

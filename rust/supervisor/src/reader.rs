@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, read, write};
 use rustix::pipe::fcntl_setpipe_size;
 
-use crate::log::RankLog;
+use crate::rank_log::RankLog;
 
 /// The most that an unprivileged process may ask for, by default. A burst of output then waits in the pipe, not in the
 /// rank.

@@ -16,6 +16,7 @@
 
 mod control;
 mod host;
+mod listener;
 mod phase;
 mod server;
 mod tree;

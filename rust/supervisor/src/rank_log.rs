@@ -5,9 +5,8 @@
 //! rank's bytes and nothing else (SUP-8): notices of what was dropped or lost stand in the files, for people, and have
 //! no offsets. When the disk refuses, bytes are lost, counted, and the next that it takes follow a notice (SUP-7).
 
-use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,13 +14,11 @@ use std::time::Instant;
 
 use phalanx_types::{Error, Result};
 
+use crate::segments::{Place, Segments};
 use crate::tail::Tail;
 
 /// Smaller caps count as this: a segment must hold its notices and something between them.
 const MIN_CAP_BYTES: u64 = 4096;
-
-/// A segment with more gaps than this is closed early, so that the index stays small.
-const MAX_EXTENTS: usize = 4096;
 
 /// What [`RankLog::read_at`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,29 +63,11 @@ struct Writer {
 
 #[derive(Debug)]
 struct Index {
-    end: u64,
-    /// The one before, if there is one, and the current one.
-    segments: VecDeque<Segment>,
+    segments: Segments,
     loss: Option<Loss>,
     tail: Tail,
     last_output: Option<Instant>,
     finished: bool,
-}
-
-#[derive(Debug)]
-struct Segment {
-    file: Arc<File>,
-    /// The offset at which it was begun.
-    start: u64,
-    extents: Vec<Extent>,
-}
-
-/// `length` bytes of the rank from `offset` on stand in the file from `at` on.
-#[derive(Debug, Clone, Copy)]
-struct Extent {
-    offset: u64,
-    at: u64,
-    length: u64,
 }
 
 impl RankLog {
@@ -104,19 +83,17 @@ impl RankLog {
             new_file(path)
         };
         let file = Arc::new(begin().map_err(|e| Error::io(format!("begin the log {}", path.display()), &e))?);
-        let segment = Segment { file: Arc::clone(&file), start: 0, extents: Vec::new() };
         Ok(Arc::new(RankLog {
             path: path.to_path_buf(),
             segment_bytes: max_bytes.max(MIN_CAP_BYTES) / 2,
-            writer: Mutex::new(Writer { file, file_bytes: 0, gap: 0 }),
             index: Mutex::new(Index {
-                end: 0,
-                segments: VecDeque::from([segment]),
+                segments: Segments::new(Arc::clone(&file)),
                 loss: None,
                 tail: Tail::default(),
                 last_output: None,
                 finished: false,
             }),
+            writer: Mutex::new(Writer { file, file_bytes: 0, gap: 0 }),
         }))
     }
 
@@ -127,7 +104,7 @@ impl RankLog {
 
     /// How many bytes the rank has written so far.
     pub fn end(&self) -> u64 {
-        self.index().end
+        self.index().segments.end()
     }
 
     /// Whether there will be no more.
@@ -166,33 +143,21 @@ impl RankLog {
     /// # Errors
     /// [`phalanx_types::ErrorKind::Io`] if the disk refuses.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadAt> {
-        let (file, extent) = {
-            let index = self.index();
-            if offset >= index.end || buffer.is_empty() {
-                return Ok(ReadAt::Bytes(0));
-            }
-            let found = index.segments.iter().find_map(|segment| {
-                let after = segment.extents.partition_point(|extent| extent.offset + extent.length <= offset);
-                segment.extents.get(after).map(|extent| (Arc::clone(&segment.file), *extent))
-            });
-            match found {
-                Some((file, extent)) if extent.offset <= offset => (file, extent),
-                Some((_, extent)) => return Ok(ReadAt::Dropped { resume_at: extent.offset }),
-                None => return Ok(ReadAt::Dropped { resume_at: index.end }),
-            }
+        if buffer.is_empty() {
+            return Ok(ReadAt::Bytes(0));
+        }
+        let (file, at, length) = match self.index().segments.find(offset) {
+            Place::NotYet => return Ok(ReadAt::Bytes(0)),
+            Place::Missing { resume_at } => return Ok(ReadAt::Dropped { resume_at }),
+            Place::File { file, at, length } => (file, at, length),
         };
         // Without the lock: files only grow, and a dropped one lasts as long as it is open.
-        let into = offset - extent.offset;
-        let want = usize::try_from(extent.length - into).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let want = usize::try_from(length).map_or(buffer.len(), |length| length.min(buffer.len()));
         let read = file
-            .read_at(&mut buffer[..want], extent.at + into)
+            .read_at(&mut buffer[..want], at)
             .map_err(|error| Error::io(format!("read the log {}", self.path.display()), &error))?;
-        // Somebody cut the file short.
-        Ok(if read == 0 {
-            ReadAt::Dropped { resume_at: extent.offset + extent.length }
-        } else {
-            ReadAt::Bytes(read)
-        })
+        // None there: somebody cut the file short.
+        Ok(if read == 0 { ReadAt::Dropped { resume_at: offset + length } } else { ReadAt::Bytes(read) })
     }
 
     /// Takes more of the rank's output.
@@ -226,8 +191,7 @@ impl RankLog {
 
     fn write_some(&self, writer: &mut Writer, bytes: &[u8]) -> io::Result<usize> {
         self.write_gap_notice(writer)?;
-        let is_crowded = || self.index().segments.back().is_some_and(|s| s.extents.len() >= MAX_EXTENTS);
-        if writer.file_bytes >= self.segment_bytes || is_crowded() {
+        if writer.file_bytes >= self.segment_bytes || self.index().segments.is_crowded() {
             self.rotate(writer)?;
         }
         let room = usize::try_from(self.segment_bytes - writer.file_bytes).unwrap_or(usize::MAX);
@@ -237,19 +201,7 @@ impl RankLog {
             return Err(io::ErrorKind::WriteZero.into());
         }
         let length = u64::try_from(written).unwrap_or(0);
-        let mut index = self.index();
-        let offset = index.end;
-        if let Some(segment) = index.segments.back_mut() {
-            match segment.extents.last_mut() {
-                Some(last)
-                    if (last.offset + last.length, last.at + last.length) == (offset, writer.file_bytes) =>
-                {
-                    last.length += length;
-                }
-                _ => segment.extents.push(Extent { offset, at: writer.file_bytes, length }),
-            }
-        }
-        index.end += length;
+        self.index().segments.written(writer.file_bytes, length);
         writer.file_bytes += length;
         Ok(written)
     }
@@ -258,7 +210,7 @@ impl RankLog {
         let bytes = u64::try_from(bytes).unwrap_or(0);
         writer.gap += bytes;
         let mut index = self.index();
-        index.end += bytes;
+        index.segments.lost(bytes);
         let before = index.loss.as_ref().map_or(0, |loss| loss.bytes);
         index.loss = Some(Loss { bytes: before + bytes, reason: error.to_string() });
     }
@@ -286,15 +238,7 @@ impl RankLog {
             let _ = remove(&coming);
             return Err(error);
         }
-        let dropped = {
-            let mut index = self.index();
-            let start = index.end;
-            index.segments.push_back(Segment { file: Arc::clone(&file), start, extents: Vec::new() });
-            while index.segments.len() > 2 {
-                index.segments.pop_front();
-            }
-            index.segments.front().map_or(0, |segment| segment.start)
-        };
+        let dropped = self.index().segments.begin(Arc::clone(&file));
         (writer.file, writer.file_bytes) = (file, 0);
         if dropped > 0 {
             let cap = self.segment_bytes * 2;
@@ -352,9 +296,7 @@ fn remove(path: &Path) -> io::Result<()> {
 
 /// New, so that no link that somebody laid there is followed.
 fn new_file(path: &Path) -> io::Result<File> {
-    let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-    file.flush()?;
-    Ok(file)
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
 #[cfg(test)]
