@@ -1,0 +1,293 @@
+//! Whole jobs over real sockets and processes: output, results, failures, the fallback, lost ends.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{Gather, LONG, TestHost, listen, node_options, open, run, spawn_node};
+use phalanx_testkit::{alive, eventually, eventually_some};
+use phalanx_types::{FailureKind, Job};
+
+fn job(ranks: u32, tasks: u32) -> Job {
+    let mut job = Job::new("test", "test", ranks, tasks).unwrap();
+    job.policy.grace = Duration::from_millis(300);
+    job.policy.connect_timeout = Duration::from_millis(500);
+    job
+}
+
+#[test]
+fn every_ranks_output_and_result_arrive_over_two_nodes() {
+    let script = r#"echo "rank $RANK local $LOCAL_RANK of $WORLD_SIZE at $MASTER_ADDR"; printf "result $RANK" > "$PHALANX_RANK_DIR/result""#;
+    let (told, driver, dir) = run(&job(4, 2), script);
+    assert_eq!(told.failure, None);
+    for rank in 0..4 {
+        let line = format!("[rank {rank}] rank {rank} local {} of 4 at 127.0.0.1\n", rank % 2);
+        assert!(told.output.contains(&line), "{line} in {}", told.output);
+        let result = std::fs::read_to_string(driver.result_path(rank).unwrap()).unwrap();
+        assert_eq!(result, format!("result {rank}"));
+    }
+    assert_eq!(told.phases.iter().filter(|p| *p == "all joined").count(), 1);
+    let left: Vec<_> = std::fs::read_dir(dir.path().join("phalanx-test"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| !name.ends_with(".log") && name != ".ended")
+        .collect();
+    assert!(left.is_empty(), "NODE-1: only logs stay, not {left:?}");
+}
+
+#[test]
+fn the_rank_that_failed_is_named_and_the_others_are_stopped() {
+    let script = r#"echo up $RANK; [ "$RANK" = 1 ] && { echo last words; exit 3; }; sleep 600"#;
+    let began = Instant::now();
+    let (told, _driver, _dir) = run(&job(4, 2), script);
+    let failure = told.failure.expect("FAIL-1");
+    assert_eq!((failure.kind, failure.rank, failure.exit_code), (FailureKind::ExitCode, Some(1), Some(3)));
+    assert_eq!(failure.last_lines, ["up 1", "last words"]);
+    assert!(failure.log_path.ends_with("rank-1.log"));
+    let states: Vec<&str> = failure.ranks.iter().map(|r| r.state.as_str()).collect();
+    assert_eq!(states, ["stopped", "exited with code 3", "stopped", "stopped"]);
+    assert!(began.elapsed() < LONG, "nobody waited for the sleepers");
+}
+
+#[test]
+fn a_rank_that_a_signal_ends_is_the_cause_and_not_its_victims() {
+    // The victim notices 50 ms before it dies of it, and says so; the cause has no words.
+    let script = r#"
+        if [ "$RANK" = 1 ]; then sleep 0.2; kill -KILL $$; fi
+        sleep 0.2
+        now=$(awk '{printf "%d", $1 * 1000000}' /proc/uptime)
+        echo "{\"type_name\": \"RuntimeError\", \"message\": \"peer\", \"peer_lost\": true, \"at_us\": $((now - 50000))}" > "$PHALANX_RANK_DIR/error.json"
+        exit 1"#;
+    let (told, ..) = run(&job(2, 1), script);
+    let failure = told.failure.unwrap();
+    assert_eq!(
+        (failure.kind, failure.rank, failure.signal),
+        (FailureKind::Signal, Some(1), Some(9)),
+        "FAIL-2"
+    );
+}
+
+#[test]
+fn a_program_that_is_not_there_is_a_start_failure_that_names_it() {
+    let job = job(1, 1);
+    let dir = phalanx_testkit::temp_dir("job");
+    let driver = open(&job);
+    let mut options = node_options(&driver, &job, 0, "", dir.path());
+    options.program = vec!["/nowhere/python".into()];
+    let node = spawn_node(options, TestHost::default());
+    let failure = listen(&driver).failure.unwrap();
+    node.join().unwrap().unwrap();
+    assert_eq!(failure.kind, FailureKind::Start);
+    assert!(failure.message.contains("/nowhere/python"), "{}", failure.message);
+}
+
+#[test]
+fn a_task_that_never_comes_is_named_at_the_deadline() {
+    let mut job = job(3, 3);
+    job.policy.join_timeout = Duration::from_millis(700);
+    let dir = phalanx_testkit::temp_dir("job");
+    let driver = open(&job);
+    let nodes: Vec<_> = [0, 2]
+        .map(|p| spawn_node(node_options(&driver, &job, p, "exit 0", dir.path()), TestHost::default()))
+        .into();
+    let failure = listen(&driver).failure.unwrap();
+    assert_eq!(failure.kind, FailureKind::Start, "COURSE-3");
+    assert!(failure.message.contains("partition 1 did not join"), "{}", failure.message);
+    assert!(failure.message.contains("2 of 3"), "{}", failure.message);
+    for node in nodes {
+        node.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn when_one_task_can_not_reach_the_hub_all_meet_through_spark_and_its_report_counts() {
+    let job = job(3, 3);
+    let gather = Gather::of(3);
+    let dir = phalanx_testkit::temp_dir("job");
+    let driver = open(&job);
+    let script = r#"echo hello $RANK; printf "r$RANK" > "$PHALANX_RANK_DIR/result""#;
+    let nodes: Vec<_> = (0..3)
+        .map(|partition| {
+            let mut options = node_options(&driver, &job, partition, script, dir.path());
+            if partition == 0 {
+                // A port of this host where nobody listens.
+                let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+                options.hub.address = closed.to_string();
+            }
+            let host = TestHost { gather: Some(Arc::clone(&gather)), partition, ..TestHost::default() };
+            spawn_node(options, host)
+        })
+        .collect();
+    let mut reports = Vec::new();
+    for node in nodes {
+        reports.push(node.join().unwrap().unwrap());
+    }
+    assert!(!reports[0].is_empty() && reports[1].is_empty() && reports[2].is_empty(), "GATHER-1");
+    driver.node_report(&reports[0]).unwrap();
+    driver.stage_ended(None);
+    let told = listen(&driver);
+    assert_eq!(told.failure, None);
+    for rank in 0..3 {
+        let result = std::fs::read_to_string(driver.result_path(rank).unwrap()).unwrap();
+        assert_eq!(result, format!("r{rank}"));
+    }
+}
+
+#[test]
+fn a_failure_on_a_node_without_the_hub_reaches_the_caller() {
+    let job = job(1, 1);
+    let dir = phalanx_testkit::temp_dir("job");
+    let driver = open(&job);
+    let mut options = node_options(&driver, &job, 0, "echo oh; exit 7", dir.path());
+    options.hub.address = "127.0.0.1:1".into();
+    let host = TestHost { gather: Some(Gather::of(1)), ..TestHost::default() };
+    let report = spawn_node(options, host).join().unwrap().unwrap();
+    driver.node_report(&report).unwrap();
+    let failure = listen(&driver).failure.unwrap();
+    assert_eq!((failure.exit_code, failure.last_lines.as_slice()), (Some(7), &["oh".to_string()][..]));
+}
+
+#[test]
+fn a_wrong_token_is_refused_and_disturbs_nobody() {
+    let job = job(2, 2);
+    let dir = phalanx_testkit::temp_dir("job");
+    let driver = open(&job);
+    let mut intruder = node_options(&driver, &job, 0, "echo intruder", dir.path());
+    intruder.hub.token = [0; 32];
+    let error = spawn_node(intruder, TestHost::default()).join().unwrap().unwrap_err();
+    assert_eq!(error.kind(), phalanx_types::ErrorKind::Refused, "{error}");
+    let nodes: Vec<_> = (0..2)
+        .map(|p| spawn_node(node_options(&driver, &job, p, "echo mine", dir.path()), TestHost::default()))
+        .collect();
+    let told = listen(&driver);
+    assert_eq!(told.failure, None);
+    assert!(!told.output.contains("intruder"));
+    for node in nodes {
+        node.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn cancelling_ends_ranks_that_ignore_it_and_their_detached_children() {
+    let job = job(2, 1);
+    let dir = phalanx_testkit::temp_dir("job");
+    let driver = open(&job);
+    let pids = dir.path().join("pids");
+    let script = format!(
+        r#"trap '' TERM; setsid sh -c 'trap "" TERM; echo $$ >> {pids}; while :; do sleep 1; done' & echo $$ >> {pids}; wait; sleep 600"#,
+        pids = pids.display()
+    );
+    let node = spawn_node(node_options(&driver, &job, 0, &script, dir.path()), TestHost::default());
+    let started = eventually_some("four processes run", LONG, || {
+        let text = std::fs::read_to_string(&pids).ok()?;
+        let pids: Vec<u32> = text.lines().map(|line| line.parse().unwrap()).collect();
+        (pids.len() == 4).then_some(pids)
+    });
+    driver.stop("the test says so");
+    let failure = listen(&driver).failure.unwrap();
+    assert_eq!(failure.kind, FailureKind::Cancelled);
+    assert!(failure.message.contains("the test says so"), "{}", failure.message);
+    node.join().unwrap().unwrap();
+    for pid in started {
+        assert!(!alive(pid), "SUP-2: process {pid} outlived the cancel");
+    }
+}
+
+#[test]
+fn a_node_that_loses_its_driver_ends_its_ranks() {
+    let job = job(1, 1);
+    let dir = phalanx_testkit::temp_dir("job");
+    let mut driver = open(&job);
+    let pid_file = dir.path().join("pid");
+    let script = format!("echo $$ > {}; sleep 600", pid_file.display());
+    let node = spawn_node(node_options(&driver, &job, 0, &script, dir.path()), TestHost::default());
+    let pid: u32 = eventually_some("the rank runs", LONG, || {
+        std::fs::read_to_string(&pid_file).ok()?.trim().parse().ok()
+    });
+    driver.close();
+    let error = node.join().unwrap().unwrap_err();
+    assert!(error.to_string().contains("driver"), "NODE-3: {error}");
+    assert!(!alive(pid), "NODE-1");
+}
+
+#[test]
+fn an_interrupted_task_ends_its_ranks_and_says_why() {
+    let job = job(2, 2);
+    let dir = phalanx_testkit::temp_dir("job");
+    let driver = open(&job);
+    let interrupt = Arc::new(Mutex::new(None));
+    let nodes: Vec<_> = (0..2)
+        .map(|partition| {
+            let options = node_options(&driver, &job, partition, "echo up; sleep 600", dir.path());
+            let mut host = TestHost::default();
+            if partition == 1 {
+                host.interrupt = Arc::clone(&interrupt);
+            }
+            spawn_node(options, host)
+        })
+        .collect();
+    let mut output = String::new();
+    eventually("both ranks are up", LONG, || {
+        let soon = phalanx_types::Deadline::after(Duration::from_millis(100));
+        if let Some(phalanx_job::Event::Output(text)) = driver.next(soon).unwrap() {
+            output.push_str(&text);
+        }
+        output.matches("up").count() == 2
+    });
+    *interrupt.lock().unwrap() = Some("its task was killed".into());
+    let failure = listen(&driver).failure.unwrap();
+    assert!(failure.message.contains("its task was killed"), "{}", failure.message);
+    for node in nodes {
+        node.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn a_reader_that_sleeps_slows_no_rank_and_is_told_what_it_missed() {
+    let mut job = job(1, 1);
+    job.logs.max_live_lag_bytes = 1 << 20;
+    job.logs.drain_timeout = Duration::from_secs(20);
+    let dir = phalanx_testkit::temp_dir("job");
+    let driver = open(&job);
+    let done = dir.path().join("done");
+    let line = "x".repeat(99);
+    let script = format!("yes {line} | head -c 40000000; echo end; touch {}", done.display());
+    let node = spawn_node(node_options(&driver, &job, 0, &script, dir.path()), TestHost::default());
+    eventually("the rank has written everything, though nobody reads", LONG, || done.exists());
+    let told = listen(&driver);
+    node.join().unwrap().unwrap();
+    assert_eq!(told.failure, None);
+    assert!(told.output.contains("bytes skipped here"), "RELAY-1");
+    assert!(told.output.ends_with("[rank 0] end\n"), "the view ends where the output ends");
+    let log = std::fs::metadata(dir.path().join("phalanx-test/rank-0.log")).unwrap().len();
+    assert_eq!(log, 40_000_004, "the file has it all");
+}
+
+#[test]
+fn a_reader_that_keeps_up_misses_nothing() {
+    let lines = 200_000;
+    let script = format!("seq 1 {lines}");
+    let (told, ..) = run(&job(2, 1), &script);
+    for rank in 0..2 {
+        let prefix = format!("[rank {rank}] ");
+        let seen = told.output.lines().filter_map(|line| line.strip_prefix(&prefix));
+        assert!(seen.eq((1..=lines).map(|n| n.to_string())), "every line of rank {rank}, in order");
+    }
+}
+
+#[test]
+fn logs_of_old_jobs_make_room() {
+    let dir = phalanx_testkit::temp_dir("job");
+    for i in 0..12 {
+        let mut job = job(1, 1);
+        job.id = format!("job-{i}");
+        let driver = open(&job);
+        let node = spawn_node(node_options(&driver, &job, 0, "echo x", dir.path()), TestHost::default());
+        assert_eq!(listen(&driver).failure, None);
+        node.join().unwrap().unwrap();
+    }
+    let kept = std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(kept, 8);
+    assert!(dir.path().join("phalanx-job-11/rank-0.log").exists(), "the newest are kept");
+}
