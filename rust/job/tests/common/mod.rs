@@ -1,4 +1,5 @@
 //! A whole job in one process: the driver's end, and a thread for each node, with shell scripts as ranks.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

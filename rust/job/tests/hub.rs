@@ -1,0 +1,196 @@
+//! The hub under peers that misbehave: garbage, silence, half-open connections, nodes that vanish and come back.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use common::{LONG, TestHost, listen, node_options, open, spawn_node};
+use phalanx_job::{DriverJob, DriverOptions};
+use phalanx_rendezvous::{HubAddress, HubConnection};
+use phalanx_types::failure::RankEnd;
+use phalanx_types::message::{HubMessage, NodeMessage, Role};
+use phalanx_types::{Deadline, ErrorKind, FailureKind, Job, Join, NodePlacement, RankState};
+
+fn soon() -> Deadline {
+    Deadline::after(LONG)
+}
+
+fn hub_of(driver: &DriverJob, job: &Job) -> HubAddress {
+    HubAddress { address: driver.address().into(), job: job.id.clone(), token: *driver.token() }
+}
+
+/// A node that speaks by hand.
+fn join_by_hand(driver: &DriverJob, job: &Job, partition: u32) -> HubConnection {
+    let mut node = HubConnection::open(&hub_of(driver, job), Role::Control { partition }, soon()).unwrap();
+    let join = Join {
+        partition,
+        host: "by-hand".into(),
+        address: [127, 0, 0, 1].into(),
+        interface: "lo".into(),
+        addresses: vec![[127, 0, 0, 1].into()],
+        store_port: 1,
+        gpus: vec![],
+    };
+    node.send(&NodeMessage::Join(join), soon()).unwrap();
+    node
+}
+
+fn place_of(node: &mut HubConnection) -> NodePlacement {
+    match node.receive(soon()).unwrap() {
+        HubMessage::Place(place) => *place,
+        other => panic!("a place was expected, not {other:?}"),
+    }
+}
+
+fn finished(rank: u32) -> NodeMessage {
+    let end = RankEnd {
+        rank,
+        host: "by-hand".into(),
+        state: RankState::Finished,
+        message: String::new(),
+        error: None,
+        last_lines: vec![],
+        log_path: String::new(),
+        at_us: 0,
+        last_output_us: None,
+    };
+    NodeMessage::RankEnded { end: Box::new(end) }
+}
+
+#[test]
+fn garbage_slow_and_half_open_clients_disturb_no_job() {
+    let job = Job::new("hub", "t", 2, 2).unwrap();
+    let dir = phalanx_testkit::temp_dir("hub");
+    let driver = open(&job);
+    let mut held = Vec::new();
+    for i in 0..200_u32 {
+        let mut client = TcpStream::connect(driver.address()).unwrap();
+        match i % 4 {
+            0 => client.write_all(&u32::MAX.to_le_bytes()).unwrap(),
+            1 => client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap(),
+            2 => client.write_all(&[3, 0]).unwrap(),
+            _ => {}
+        }
+        held.push(client);
+    }
+    let nodes: Vec<_> = (0..2)
+        .map(|p| spawn_node(node_options(&driver, &job, p, "echo fine", dir.path()), TestHost::default()))
+        .collect();
+    let told = listen(&driver);
+    assert_eq!(told.failure, None, "HUB-2");
+    assert_eq!(told.output.matches("fine").count(), 2);
+    for node in nodes {
+        node.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn a_connection_that_does_not_prove_itself_is_closed() {
+    let job = Job::new("hub", "t", 1, 1).unwrap();
+    let driver = open(&job);
+    let mut silent = TcpStream::connect(driver.address()).unwrap();
+    silent.set_read_timeout(Some(LONG)).unwrap();
+    let mut rest = Vec::new();
+    silent.read_to_end(&mut rest).expect("HUB-1: the hub closes it");
+    assert!(rest.len() < 4096, "it was told no more than the challenge");
+}
+
+#[test]
+fn a_token_of_another_job_and_a_job_of_another_id_are_refused() {
+    let job = Job::new("hub", "t", 1, 1).unwrap();
+    let driver = open(&job);
+    let mut other = hub_of(&driver, &job);
+    other.job = "else".into();
+    let refused = HubConnection::open(&other, Role::Control { partition: 0 }, soon()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Refused);
+    let mut wrong = hub_of(&driver, &job);
+    wrong.token[31] ^= 1;
+    let refused = HubConnection::open(&wrong, Role::Result { rank: 0, bytes: 4 }, soon()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Refused);
+    assert!(driver.result_path(0).is_none());
+}
+
+#[test]
+fn a_node_that_vanishes_is_lost_and_its_ranks_with_it() {
+    let job = Job::new("hub", "t", 2, 2).unwrap();
+    let driver = open(&job);
+    let mut gone = join_by_hand(&driver, &job, 0);
+    let mut stays = join_by_hand(&driver, &job, 1);
+    let rank = place_of(&mut gone).ranks[0].rank;
+    place_of(&mut stays);
+    gone.send(&NodeMessage::RankStarted { rank, pid: 1, age_us: 0 }, soon()).unwrap();
+    drop(gone);
+    match stays.receive(soon()).unwrap() {
+        HubMessage::Stop { .. } => {}
+        other => panic!("COURSE-2: a stop was expected, not {other:?}"),
+    }
+    stays.send(&NodeMessage::Done { problem: None, output: vec![] }, soon()).unwrap();
+    let failure = listen(&driver).failure.unwrap();
+    assert_eq!((failure.kind, failure.rank), (FailureKind::LostNode, Some(rank)));
+    assert!(failure.message.contains("by-hand"), "{}", failure.message);
+}
+
+#[test]
+fn a_node_that_comes_back_in_time_goes_on_and_repeats_itself_without_harm() {
+    let job = Job::new("hub", "t", 1, 1).unwrap();
+    let driver = open(&job);
+    let mut node = join_by_hand(&driver, &job, 0);
+    place_of(&mut node);
+    node.send(&NodeMessage::RankStarted { rank: 0, pid: 1, age_us: 0 }, soon()).unwrap();
+    drop(node);
+    let mut back =
+        HubConnection::open(&hub_of(&driver, &job), Role::Control { partition: 0 }, soon()).unwrap();
+    for message in [NodeMessage::RankStarted { rank: 0, pid: 1, age_us: 9 }, finished(0), finished(0)] {
+        back.send(&message, soon()).unwrap();
+    }
+    back.send(&NodeMessage::Done { problem: None, output: vec![] }, soon()).unwrap();
+    assert_eq!(listen(&driver).failure, None, "MSG-1");
+    while back.receive::<HubMessage>(soon()).unwrap() != HubMessage::Released {}
+}
+
+#[test]
+fn a_stage_that_ends_without_a_word_is_a_failure() {
+    let job = Job::new("hub", "t", 2, 2).unwrap();
+    let driver = open(&job);
+    driver.stage_ended(None);
+    let failure = listen(&driver).failure.expect("FAIL-1");
+    assert!(failure.message.contains("rank(s) 0, 1"), "{}", failure.message);
+}
+
+#[test]
+fn a_stage_that_failed_before_any_task_joined_is_a_start_failure_with_its_words() {
+    let job = Job::new("hub", "t", 2, 2).unwrap();
+    let driver = open(&job);
+    driver.stage_ended(Some("no module named phalanx on host-7".into()));
+    let failure = listen(&driver).failure.unwrap();
+    assert_eq!(failure.kind, FailureKind::Start);
+    assert!(failure.message.contains("host-7"));
+}
+
+#[test]
+fn a_hub_on_ipv6_serves_as_one_on_ipv4_does() {
+    let mut job = Job::new("hub", "t", 2, 1).unwrap();
+    job.policy.grace = Duration::from_millis(300);
+    let dir = phalanx_testkit::temp_dir("hub");
+    let options = DriverOptions { bind: "::1".into(), advertise: "::1".into() };
+    let driver = match DriverJob::open(job.clone(), &options) {
+        Ok(driver) => driver,
+        Err(e) => return eprintln_skip(&e.to_string()),
+    };
+    assert!(driver.address().starts_with("[::1]:"), "{}", driver.address());
+    let node = spawn_node(
+        node_options(&driver, &job, 0, "echo master $MASTER_ADDR", dir.path()),
+        TestHost::default(),
+    );
+    let told = listen(&driver);
+    node.join().unwrap().unwrap();
+    assert_eq!(told.failure, None);
+    assert!(told.output.contains("[rank 1] master ::1\n"), "{}", told.output);
+}
+
+#[allow(clippy::print_stderr, reason = "a skipped test says why")]
+fn eprintln_skip(why: &str) {
+    eprintln!("skipped: no IPv6 here ({why})");
+}
