@@ -15,8 +15,8 @@
 //! - `WAIT` for several keys counts a non-empty queue among them as there; torch's waits for another push to it;
 //! - a second `WAIT` before the first is answered is a wait of its own; torch's forgets the first.
 //!
-//! `protocol` turns bytes into requests, `state` holds keys and waits, `machine` joins the two for many clients
-//! without any I/O (tests and the fuzzer drive it), `server` adds sockets.
+//! `protocol` turns bytes into requests, `state` holds keys and queues, `waits` who waits for them, `machine` joins
+//! these for many clients without any I/O (tests and the fuzzer drive it), `server` adds sockets.
 
 mod client;
 #[doc(hidden)]
@@ -28,6 +28,7 @@ mod model;
 pub mod protocol;
 mod server;
 mod state;
+mod waits;
 
 pub use client::StoreClient;
 pub use server::StoreServer;

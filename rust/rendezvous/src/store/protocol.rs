@@ -83,7 +83,7 @@ impl Query {
 pub enum Request<'a> {
     /// No reply. Also each pair of a `MULTI_SET`.
     Set { key: &'a [u8], value: &'a [u8] },
-    /// The value that the key has now; see [`super::state::Keys::compare_set`].
+    /// The value that the key has now; but `expected` if the key is missing and stays so.
     CompareSet { key: &'a [u8], expected: &'a [u8], desired: &'a [u8] },
     /// The value; empty if the key is missing.
     Get(&'a [u8]),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::protocol::MAX_KEYS;
+use super::waits::{Waiter, Waits};
 
 /// A client, by the number that the machine gave it.
 pub type ClientId = u32;
@@ -32,11 +32,7 @@ pub struct Keys {
     entries: Vec<Entry>,
     free_entries: Vec<u32>,
     with_value: usize,
-    waits: Vec<Wait>,
-    free_waits: Vec<u32>,
-    /// Indexed by client.
-    held: Vec<Held>,
-    woken: Vec<ClientId>,
+    waits: Waits,
 }
 
 /// All there is under one name: a value, a queue, waiters, in any combination. Freed when none is left.
@@ -48,33 +44,6 @@ struct Entry {
     waiters: Vec<Waiter>,
     /// At least how many of `waiters` belong to waits that are over.
     stale: usize,
-}
-
-/// A registration of a wait at a key.
-#[derive(Debug, Clone, Copy)]
-struct Waiter {
-    wait: u32,
-    generation: u32,
-}
-
-/// One `WAIT` or `BARRIER` without an answer, or a free place for one.
-#[derive(Debug)]
-struct Wait {
-    generation: u32,
-    client: ClientId,
-    /// Where `Held::waits` of the client names this wait.
-    place: usize,
-    /// Registrations that have not come true yet.
-    missing: usize,
-    /// The entries where it registered, one a registration.
-    entries: Vec<u32>,
-}
-
-/// What one client waits for.
-#[derive(Debug, Default)]
-struct Held {
-    waits: Vec<u32>,
-    registrations: usize,
 }
 
 impl Keys {
@@ -153,7 +122,7 @@ impl Keys {
         let entry = &mut self.entries[slot as usize];
         entry.queue.push_back(value.to_vec());
         let mut waiters = std::mem::take(&mut entry.waiters);
-        let woken = waiters.iter().position(|&waiter| self.arrived(waiter));
+        let woken = waiters.iter().position(|&waiter| self.waits.arrived(waiter));
         waiters.drain(..woken.map_or(waiters.len(), |at| at + 1));
         self.entries[slot as usize].waiters = waiters;
         self.drop_stale(slot);
@@ -211,21 +180,14 @@ impl Keys {
 
     /// Forgets what the client waits for.
     pub fn cancel(&mut self, client: ClientId) {
-        let Some(held) = self.held.get_mut(client as usize) else { return };
-        for number in std::mem::take(held).waits {
-            let wait = &mut self.waits[number as usize];
-            wait.generation = wait.generation.wrapping_add(1);
-            let slots = std::mem::take(&mut wait.entries);
-            self.free_waits.push(number);
-            for slot in slots {
-                self.forget_one(slot);
-            }
+        for slot in self.waits.cancel(client) {
+            self.forget_one(slot);
         }
     }
 
     /// The clients whose waits ended since the last call, each as often as waits ended.
     pub fn woken(&mut self) -> std::vec::Drain<'_, ClientId> {
-        self.woken.drain(..)
+        self.waits.woken()
     }
 
     fn entry(&self, key: &[u8]) -> Option<&Entry> {
@@ -297,59 +259,19 @@ impl Keys {
         }
         entry.stale = 0;
         for waiter in std::mem::take(&mut entry.waiters) {
-            self.arrived(waiter);
+            self.waits.arrived(waiter);
         }
     }
 
-    /// One key of a wait has appeared; whether that ended the wait.
-    fn arrived(&mut self, waiter: Waiter) -> bool {
-        let wait = &mut self.waits[waiter.wait as usize];
-        if wait.generation != waiter.generation {
-            return false;
-        }
-        wait.missing -= 1;
-        if wait.missing > 0 {
-            return false;
-        }
-        wait.generation = wait.generation.wrapping_add(1);
-        let (client, place) = (wait.client, wait.place);
-        let registrations = std::mem::take(&mut wait.entries).len();
-        self.free_waits.push(waiter.wait);
-        let held = &mut self.held[client as usize];
-        held.registrations -= registrations;
-        held.waits.swap_remove(place);
-        if let Some(&moved) = held.waits.get(place) {
-            self.waits[moved as usize].place = place;
-        }
-        self.woken.push(client);
-        true
-    }
-
-    fn register(&mut self, client: ClientId, entries: Vec<u32>) -> Result<(), Refusal> {
-        let index = client as usize;
-        if index >= self.held.len() {
-            self.held.resize_with(index + 1, Held::default);
-        }
-        let held = &mut self.held[index];
-        if held.registrations + entries.len() > MAX_KEYS as usize {
-            for slot in entries {
-                self.free_if_unused(slot);
+    fn register(&mut self, client: ClientId, slots: Vec<u32>) -> Result<(), Refusal> {
+        let begun = self.waits.begin(client, slots.clone());
+        for slot in slots {
+            match begun {
+                Ok(waiter) => self.entries[slot as usize].waiters.push(waiter),
+                Err(_) => self.free_if_unused(slot),
             }
-            return Err(Refusal::TooManyWaits);
         }
-        held.registrations += entries.len();
-        let place = held.waits.len();
-        let number = self.free_waits.pop().unwrap_or_else(|| {
-            self.waits.push(Wait { generation: 0, client, place: 0, missing: 0, entries: Vec::new() });
-            (self.waits.len() - 1) as u32
-        });
-        held.waits.push(number);
-        let generation = self.waits[number as usize].generation;
-        for &slot in &entries {
-            self.entries[slot as usize].waiters.push(Waiter { wait: number, generation });
-        }
-        self.waits[number as usize] = Wait { generation, client, place, missing: entries.len(), entries };
-        Ok(())
+        begun.map(drop)
     }
 
     /// Counts one stale waiter, and cleans the list when they may be more than half of it. The slot may meanwhile be
@@ -368,47 +290,28 @@ impl Keys {
         let entry = &mut self.entries[slot as usize];
         if entry.stale * 2 > entry.waiters.len() {
             let waits = &self.waits;
-            entry.waiters.retain(|waiter| waits[waiter.wait as usize].generation == waiter.generation);
+            entry.waiters.retain(|&waiter| waits.is_live(waiter));
             entry.stale = 0;
         }
     }
 
     /// Panics if the indexes disagree: for tests and the fuzzer, slow.
     pub fn assert_consistent(&self) {
-        let mut registered = vec![0; self.waits.len()];
         let mut with_value = 0;
         assert_eq!(self.slots.len() + self.free_entries.len(), self.entries.len());
         for (key, &slot) in &self.slots {
             let entry = &self.entries[slot as usize];
             assert_eq!(*key, entry.key);
             with_value += usize::from(entry.value.is_some());
-            let mut live = 0;
-            for waiter in &entry.waiters {
-                let wait = &self.waits[waiter.wait as usize];
-                if wait.generation == waiter.generation {
-                    registered[waiter.wait as usize] += 1;
-                    live += 1;
-                    assert!(wait.entries.contains(&slot));
-                }
-            }
+            let live = entry.waiters.iter().filter(|&&waiter| self.waits.is_live(waiter)).count();
             assert!(live * 2 >= entry.waiters.len(), "stale waiters pile up");
             assert!(entry.exists() || live > 0, "an unused entry was kept");
         }
         assert_eq!(with_value, self.with_value);
-        let mut waits = 0;
-        for (client, held) in self.held.iter().enumerate() {
-            let mut registrations = 0;
-            for (place, &number) in held.waits.iter().enumerate() {
-                let wait = &self.waits[number as usize];
-                assert_eq!((wait.client as usize, wait.place), (client, place));
-                assert_eq!(wait.missing, registered[number as usize], "a wait lost a registration");
-                assert!(wait.missing > 0, "a wait that is over was not answered");
-                registrations += wait.entries.len();
-                waits += 1;
-            }
-            assert_eq!(registrations, held.registrations);
-        }
-        assert_eq!(waits + self.free_waits.len(), self.waits.len());
+        let registered = (0..).zip(&self.entries);
+        self.waits.assert_consistent(
+            registered.flat_map(|(slot, entry)| entry.waiters.iter().map(move |&waiter| (slot, waiter))),
+        );
     }
 }
 
@@ -444,6 +347,7 @@ fn parse_number(text: &[u8]) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::protocol::MAX_KEYS;
     use super::*;
 
     fn wait(keys: &mut Keys, client: ClientId, names: &[&str]) -> bool {
@@ -500,7 +404,7 @@ mod tests {
             keys.cancel(1);
             keys.assert_consistent();
         }
-        assert!(keys.slots.is_empty() && keys.waits.len() == 1 && keys.entries.len() == 2);
+        assert!(keys.slots.is_empty() && keys.entries.len() == 2);
         keys.set(b"never", b"");
         assert!(woken(&mut keys).is_empty());
         keys.cancel(99);
