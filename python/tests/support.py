@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import subprocess
+import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 REPOSITORY = PACKAGE_ROOT.parent
@@ -34,3 +38,62 @@ class RankRun:
     @property
     def left(self) -> set[str]:
         return {entry.name for entry in self.directory.iterdir()}
+
+
+def in_session(master: str, text: str, *, conf: dict[str, str] | None = None, timeout: float = 100) -> Any:
+    """What `text` leaves in `answer`, run with a session `spark` of its own in a process of its own."""
+    script = f"""
+import json, sys
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master({master!r}).config("spark.ui.enabled", "false")
+for key, value in {conf or {}!r}.items():
+    builder = builder.config(key, value)
+spark = builder.getOrCreate()
+try:
+{textwrap.indent(textwrap.dedent(text), "    ")}
+finally:
+    spark.stop()
+print("ANSWER", json.dumps(answer))
+"""
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"]])
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.rpartition("ANSWER ")[2])
+
+
+class FakeNative:
+    """Stands for the Rust module where a test is about what Python hands over to it."""
+
+    def __init__(self) -> None:
+        self.jobs: list[dict[str, Any]] = []
+
+    def new_job(self, **fields: Any) -> bytes:
+        self.jobs.append(fields)
+        return b"job"
+
+
+class FakeRun:
+    """Stands for a Run: keeps what it is given, and ends as the test says."""
+
+    made: ClassVar[list[FakeRun]] = []
+    outcome: ClassVar[Any] = None
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+        self.done = False
+        FakeRun.made.append(self)
+
+    def drive(self) -> Any:
+        outcome = FakeRun.outcome
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome(self) if callable(outcome) else outcome
+
+    def start(self) -> FakeRun:
+        return self

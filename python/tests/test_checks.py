@@ -1,0 +1,192 @@
+"""What is refused before a stage starts, and how it is said."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import in_session
+
+from phalanx import checks
+
+pytestmark = pytest.mark.timeout(150)
+LOGGER = logging.getLogger("test")
+NO_CONF: dict[str, str] = {}
+
+
+@pytest.mark.parametrize("value", [True, 2.0, "2", None, [2]])
+def test_num_processes_has_to_be_an_int(value: object) -> None:
+    with pytest.raises(TypeError, match="num_processes has to be an int, not"):
+        checks.check_num_processes(value)
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_num_processes_has_to_be_positive(value: int) -> None:
+    with pytest.raises(ValueError, match=r"^num_processes has to be a positive integer$"):
+        checks.check_num_processes(value)
+
+
+def test_num_processes_may_be_numpys() -> None:
+    import numpy
+
+    number = checks.check_num_processes(numpy.int64(3))
+    assert (number, type(number)) == (3, int)
+
+
+def test_train_object_is_a_function_or_a_file(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    for fine in (print, lambda: 0, str(script), script, SimpleNamespace):
+        checks.check_train_object(fine, {})
+    for wrong in (3, None, b"train.py"):
+        with pytest.raises(TypeError, match="train_object has to be a function or the path of a Python file"):
+            checks.check_train_object(wrong, {})
+    with pytest.raises(FileNotFoundError, match=f"there is no training file {tmp_path}/none.py"):
+        checks.check_train_object(str(tmp_path / "none.py"), {})
+    with pytest.raises(IsADirectoryError, match="is a directory"):
+        checks.check_train_object(tmp_path, {})
+    with pytest.raises(ValueError, match="does not support key-word type arguments: lr"):
+        checks.check_train_object(str(script), {"lr": 1})
+    checks.check_train_object(print, {"lr": 1})
+
+
+def test_dynamic_allocation_is_refused_where_it_works_at_all() -> None:
+    conf = {"spark.dynamicAllocation.enabled": "true", "spark.master": "yarn"}
+    with pytest.raises(RuntimeError, match=r"set spark\.dynamicAllocation\.enabled to false"):
+        checks.check_dynamic_allocation(conf.get)
+    checks.check_dynamic_allocation({**conf, "spark.master": "local[2]"}.get)
+    checks.check_dynamic_allocation({"spark.master": "yarn"}.get)
+
+
+def test_d12_tls_is_refused_unless_overridden(caplog: pytest.LogCaptureFixture) -> None:
+    override = "pytorch.spark.distributor.ignoreSsl"
+    conf = {"spark.ssl.enabled": "true"}
+    with pytest.raises(RuntimeError) as raised:
+        checks.check_encryption(conf.get, LOGGER)
+    assert "TLS encryption enabled" in str(raised.value)
+    assert override in str(raised.value)
+    assert not caplog.records
+    checks.check_encryption({**conf, override: "true"}.get, LOGGER)
+    assert "TLS encryption enabled" in caplog.text
+    assert override in caplog.text
+    checks.check_encryption(NO_CONF.get, LOGGER)
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "most"),
+    [
+        ("local-cluster[2,3,1024]", {}, 6),
+        ("local-cluster[2, 3, 1024]", {"spark.task.cpus": "2"}, 2),
+        ("local-cluster[2,4,1024]", {"spark.executor.cores": "2"}, 8),
+        ("local-cluster[2,1,1024]", {"spark.executor.cores": "2"}, 0),
+        ("yarn", {"spark.executor.instances": "3", "spark.executor.cores": "5", "spark.task.cpus": "2"}, 6),
+        ("k8s://x", {"spark.executor.instances": "3"}, 3),
+        ("yarn", {}, None),
+        ("spark://x:7077", {"spark.cores.max": "9", "spark.task.cpus": "4"}, 2),
+        ("spark://x:7077", {"spark.executor.instances": "1", "spark.executor.cores": "1"}, None),
+    ],
+)
+def test_the_most_slots_that_there_can_be(master: str, conf: dict[str, str], most: int | None) -> None:
+    assert checks.most_slots(master, conf.get) == most
+
+
+class Cluster:
+    """A session whose executors register one by one: the n-th look finds `slots[n]` slots."""
+
+    def __init__(self, slots: list[int], master: str = "yarn", **conf: str) -> None:
+        self.slots = slots
+        self.sparkContext = self
+        self.master = master
+        self._jsc = self
+        self._conf = conf
+
+    def getConf(self) -> dict[str, str]:
+        return self._conf
+
+    def sc(self) -> Cluster:
+        return self
+
+    def resourceProfileManager(self) -> Cluster:
+        return self
+
+    def defaultResourceProfile(self) -> None: ...
+
+    def maxNumConcurrentTasks(self, profile: None) -> int:
+        return self.slots.pop(0) if len(self.slots) > 1 else self.slots[0]
+
+
+def test_too_few_slots_wait_for_executors_and_say_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        checks.check_slots(Cluster([0, 1, 3, 4]), 4, 20, LOGGER)
+    assert [r.message for r in caplog.records] == ["Waiting for executors: 0 of 4 task slots are there"]
+
+
+def test_too_few_slots_at_the_deadline_say_how_many_there_are() -> None:
+    began = time.monotonic()
+    with pytest.raises(RuntimeError) as raised:
+        checks.check_slots(Cluster([3]), 4, 0.3, LOGGER)
+    assert 0.3 <= time.monotonic() - began < 5, "CHECK-1"
+    assert "needs 4 task slots at once, but after 0.3 s the registered executors have 3" in str(raised.value)
+    assert "spark.phalanx.slots.timeout" in str(raised.value)
+
+
+def test_spark_connect_is_not_asked_for_slots() -> None:
+    checks.check_slots(SimpleNamespace(), 4, 0, LOGGER)
+
+
+def test_a_local_master_that_is_too_small_is_refused_at_once(spark: Any) -> None:
+    checks.check_slots(spark, 1, 0, LOGGER)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"with master local\[1\] there are never more than 1"):
+        checks.check_slots(spark, 2, 60, LOGGER)
+    assert time.monotonic() - began < 30
+
+
+def test_a_real_cluster_is_waited_for_and_its_limit_is_known() -> None:
+    answer = in_session(
+        "local-cluster[2,2,1024]",
+        """
+        import logging, time
+        from phalanx import checks
+        began = time.monotonic()
+        checks.check_slots(spark, 2, 90, logging.getLogger())
+        answer = {"waited": time.monotonic() - began}
+        try:
+            checks.check_slots(spark, 3, 90, logging.getLogger())
+        except RuntimeError as problem:
+            answer["refused"] = str(problem)
+        """,
+        conf={"spark.task.cpus": "2", "spark.executor.memory": "512m"},
+        timeout=140,
+    )
+    assert "there are never more than 2" in answer["refused"]
+
+
+def test_partitions_are_counted_where_that_runs_nothing(spark: Any) -> None:
+    frame = spark.range(0, 100, 1, 3)
+    assert checks.partition_count(frame) == 3
+    assert checks.partition_count(frame.repartition(5).selectExpr("id + 1 AS x").where("x > 2")) == 5
+    assert checks.partition_count(frame.repartition(6, "id")) == 6
+    assert checks.partition_count(frame.repartition("id")) is None
+    assert checks.partition_count(frame.groupBy("id").count()) is None
+    assert checks.partition_count(object()) is None
+    assert spark.sparkContext.statusTracker().getJobIdsForGroup() == []
+
+
+def test_a_wrong_number_of_partitions_is_told_with_both_numbers(spark: Any) -> None:
+    frame = spark.range(0, 100, 1, 3)
+    checks.check_partitions(frame, 3)
+    with pytest.raises(ValueError, match=r"the DataFrame has 3 and the run has 4; use repartition\(4\)"):
+        checks.check_partitions(frame, 4)
+
+
+def test_nothing_here_touches_the_environment() -> None:
+    before = dict(os.environ)
+    checks.check_train_object(print, {})
+    assert dict(os.environ) == before

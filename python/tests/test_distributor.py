@@ -1,0 +1,249 @@
+"""The class on the outside: arguments, checks, log lines, and what a Run is given."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import FakeNative, FakeRun
+
+import phalanx
+from phalanx import TorchDistributor, distributor
+from phalanx.errors import TrainingError
+from phalanx.payload import Payload
+from phalanx.settings import Settings
+from phalanx.unpicklable import UnpicklableError
+
+pytestmark = pytest.mark.timeout(150)
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch: pytest.MonkeyPatch, spark: Any) -> Iterator[FakeNative]:
+    native = FakeNative()
+    monkeypatch.setitem(sys.modules, "phalanx._native", native)
+    monkeypatch.setattr(phalanx, "_native", native, raising=False)
+    monkeypatch.setattr(distributor, "_new_run", FakeRun)
+    FakeRun.made.clear()
+    FakeRun.outcome = None
+    yield native
+    FakeRun.made.clear()
+
+
+def local(**changes: Any) -> TorchDistributor:
+    return TorchDistributor(**{"num_processes": 2, "use_gpu": False, **changes})
+
+
+def test_the_signature_is_pysparks() -> None:
+    from pyspark.ml.torch.distributor import TorchDistributor as Incumbent
+
+    def shape(kind: type) -> list[tuple[str, object]]:
+        parameters = inspect.signature(kind).parameters.values()
+        return [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+    assert shape(TorchDistributor) == shape(Incumbent)
+    assert str(inspect.signature(TorchDistributor)).startswith("(num_processes: 'int' = 1,")
+    for method in ("run", "_train_on_dataframe"):
+        ours, theirs = (inspect.signature(getattr(kind, method)) for kind in (TorchDistributor, Incumbent))
+        assert [p.kind for p in ours.parameters.values()] == [p.kind for p in theirs.parameters.values()]
+        assert next(iter(list(ours.parameters)[1:])) == next(iter(list(theirs.parameters)[1:]))
+    from pyspark.ml.torch.distributor import _get_spark_partition_data_loader as theirs_loader
+
+    ours_loader = distributor._get_spark_partition_data_loader
+    assert list(inspect.signature(ours_loader).parameters) == list(
+        inspect.signature(theirs_loader).parameters
+    )
+
+
+def test_without_a_session_there_is_no_distributor() -> None:
+    script = """
+from phalanx import TorchDistributor
+try:
+    TorchDistributor(use_gpu=False)
+except RuntimeError as problem:
+    print(problem)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert "TorchDistributor needs an active SparkSession" in done.stdout, done.stderr
+
+
+def test_num_workers_is_an_alias_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="use num_processes") as caught:
+        made = TorchDistributor(num_workers=4, use_gpu=False)
+    assert made.num_processes == 4
+    assert caught[0].filename == __file__
+    with pytest.raises(TypeError, match="give one of them"):
+        TorchDistributor(1, num_workers=4, use_gpu=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert type(TorchDistributor(use_gpu=False).num_processes) is int
+
+
+def test_bad_arguments_raise_at_once() -> None:
+    with pytest.raises(ValueError, match="num_processes has to be a positive integer"):
+        local(num_processes=0)
+    with pytest.raises(TypeError, match="has to be an int"):
+        local(num_processes="2")
+    with pytest.raises(RuntimeError, match="GPUs were unable to be found on the driver"):
+        local(use_gpu=True)
+    with pytest.raises(RuntimeError, match="was unset, so gpu usage is unavailable"):
+        local(use_gpu=True, local_mode=False)
+
+
+def test_a_function_is_handed_over_and_rank_0s_value_comes_back(
+    fakes: FakeNative, tmp_path: Path, spark: Any
+) -> None:
+    def train(lr: float, *, epochs: int) -> None: ...
+
+    FakeRun.outcome = "model"
+    made = local()
+    assert made.run(train, 0.1, epochs=3) == "model"
+    (run,) = FakeRun.made
+    assert made.last_run is run  # type: ignore[comparison-overlap]
+    fields = run.fields
+    names = "dataframe gpus job local_mode name num_tasks payload settings spark use_gpu"
+    assert sorted(fields) == names.split()
+    assert (fields["name"], fields["local_mode"]) == ("train", True)
+    assert (fields["num_tasks"], fields["gpus"]) == (1, [])
+    assert (fields["job"], fields["dataframe"]) == (b"job", None)
+    assert isinstance(fields["settings"], Settings)
+    (tmp_path / "payload").write_bytes(fields["payload"])
+    payload = Payload(str(tmp_path / "payload"))
+    assert payload.call()[1:3] == ((0.1,), {"epochs": 3})
+    assert set(payload.sys_path) >= {str(Path(p).resolve()) for p in sys.path if p and Path(p).is_dir()} - {
+        ""
+    }
+    assert fakes.jobs == [
+        {
+            "name": "train",
+            "ranks": 2,
+            "tasks": 1,
+            "use_gpu": False,
+            "policy": fields["settings"].policy(),
+            "logs": fields["settings"].logs(),
+        }
+    ]
+
+
+def test_a_file_is_handed_over_with_its_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)")
+    for path in (str(script), script):
+        assert local().run(path, "--lr", 0.1) is None
+        fields = FakeRun.made[-1].fields
+        (tmp_path / "payload").write_bytes(fields["payload"])
+        payload = Payload(str(tmp_path / "payload"))
+        assert (fields["name"], payload.kind, payload.file_args) == ("train.py", "file", ["--lr", "0.1"])
+    with pytest.raises(ValueError, match="key-word"):
+        local().run(str(script), lr=1)
+    with pytest.raises(FileNotFoundError):
+        local().run(str(tmp_path / "none.py"))
+
+
+def test_what_can_not_be_sent_raises_before_anything_starts(fakes: FakeNative) -> None:
+    with pytest.raises(UnpicklableError, match="'rows' \\(a generator\\)"):
+        local().run(lambda rows: rows, rows=(i for i in range(3)))
+    assert (fakes.jobs, FakeRun.made) == ([], []), "DIST-2"
+
+
+def test_log_lines_are_pysparks(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "TorchDistributor"):
+        local().run(print)
+        local(num_processes=1, local_mode=False).run(print)
+        local().start(print)
+        FakeRun.outcome = TrainingError("failed")
+        with pytest.raises(TrainingError):
+            local().run(print)
+    assert [(r.name, r.message) for r in caplog.records] == [
+        ("TorchDistributor", "Started local training with 2 processes"),
+        ("TorchDistributor", "Finished local training with 2 processes"),
+        ("TorchDistributor", "Started distributed training with 1 executor processes"),
+        ("TorchDistributor", "Finished distributed training with 1 executor processes"),
+        ("TorchDistributor", "Started local training with 2 processes"),
+        ("TorchDistributor", "Started local training with 2 processes"),
+    ]
+
+
+def test_start_returns_the_run_that_it_started() -> None:
+    made = local()
+    run = made.start(print, "x")
+    assert run is made.last_run
+    assert run is FakeRun.made[0]  # type: ignore[comparison-overlap]
+
+
+def test_the_cluster_is_checked_before_a_distributed_run(spark: Any, fakes: FakeNative) -> None:
+    with pytest.raises(RuntimeError, match=r"needs 2 task slots at once, but with master local\[1\]"):
+        local(local_mode=False).run(print)
+    spark.conf.set("spark.phalanx.grace", "a while")
+    try:
+        with pytest.raises(ValueError, match=r"spark\.phalanx\.grace is 'a while'"):
+            local().run(print)
+    finally:
+        spark.conf.unset("spark.phalanx.grace")
+    spark.conf.set("spark.ssl.enabled", "true")
+    try:
+        with pytest.raises(RuntimeError, match="TLS encryption enabled"):
+            local(num_processes=1, local_mode=False).run(print)
+        spark.conf.set("my.override", "true")
+        local(num_processes=1, local_mode=False, _ssl_conf="my.override").run(print)
+        local().run(print)
+    finally:
+        spark.conf.unset("spark.ssl.enabled")
+        spark.conf.unset("my.override")
+    assert len(FakeRun.made) == 2
+
+
+def test_a_misspelt_setting_is_warned_about(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
+    spark.conf.set("spark.phalanx.jointimeout", "1s")
+    try:
+        with caplog.at_level(logging.WARNING, "phalanx"):
+            local().run(print)
+    finally:
+        spark.conf.unset("spark.phalanx.jointimeout")
+    assert "did you mean spark.phalanx.joinTimeout?" in caplog.text
+
+
+def test_a_dataframe_needs_a_partition_for_every_task(spark: Any) -> None:
+    with pytest.raises(ValueError, match=r"requires setting TorchDistributor\.local_mode to False"):
+        local()._train_on_dataframe(print, spark.range(3))
+    made = local(num_processes=1, local_mode=False)
+    with pytest.raises(ValueError, match="the DataFrame has 3 and the run has 1"):
+        made._train_on_dataframe(print, spark.range(0, 9, 1, 3))
+    frame = spark.range(0, 9, 1, 1)
+    FakeRun.outcome = 7
+    assert made._train_on_dataframe(print, frame, "x") == 7
+    assert FakeRun.made[0].fields["dataframe"] is frame
+
+
+def test_the_logger_prints_only_where_nobody_configured_logging() -> None:
+    script = """
+import logging, sys
+from phalanx.distributor import _logger
+if sys.argv[1:]:
+    logging.basicConfig(stream=sys.stdout, format="root %(message)s")
+_logger().info("hello")
+_logger().info("again")
+"""
+    run = [sys.executable, "-c", script]
+    plain = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    assert (plain.stdout, plain.stderr) == ("", "hello\nagain\n")
+    configured = subprocess.run([*run, "configured"], capture_output=True, text=True, timeout=60)
+    assert (configured.stdout, configured.stderr) == ("root hello\nroot again\n", "")
+
+
+def test_importing_starts_no_thread_and_configures_no_logger() -> None:
+    script = """
+import logging, threading
+import phalanx, phalanx.distributor, phalanx.settings, phalanx.gpus, phalanx.checks
+print(threading.active_count(), logging.getLogger().handlers, logging.getLogger("TorchDistributor").handlers)
+import sys
+print([m for m in ("pyspark", "torch", "pyarrow", "cloudpickle") if m in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "1 [] []\n[]\n", done.stderr
