@@ -23,7 +23,7 @@ GUARD := $(ROOT)/python/phalanx/bin/phalanx-guard
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml | grep -v /fuzz/) Cargo.toml Cargo.lock
 
 demo: setup
-	@$(PYTHON) -m phalanx.demo
+	@$(PYTHON) python/examples/demo.py
 
 test: setup check cargo-test python-test
 
