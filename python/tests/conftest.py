@@ -79,9 +79,9 @@ def run_rank(tmp_path: Path) -> Callable[..., RankRun]:
     return run
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    """A classic session with one core, shared by all tests."""
+    """A classic session with one core, gone before tests elsewhere start theirs in this process."""
     from pyspark.sql import SparkSession
 
     session = (

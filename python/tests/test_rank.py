@@ -432,6 +432,27 @@ def test_a_spawned_data_loader_reads_a_dataset_of_main(run_rank: RunRank, tmp_pa
     assert (end.code, end.result) == (0, [[0, 1], [4, 9]]), end.err
 
 
+@pytest.mark.timeout(200)
+def test_a_peer_that_dies_is_told_from_an_own_failure(run_rank: RunRank, tmp_path: Path) -> None:
+    def train(store: str) -> None:
+        import os
+
+        rank = 1 if os.fork() == 0 else 0
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+        dist.all_reduce(torch.ones(1))
+        if rank == 1:
+            os._exit(3)
+        os.wait()
+        dist.all_reduce(torch.ones(1))
+
+    end = run_rank(sent(train, str(tmp_path / "store")), timeout=150, GLOO_SOCKET_IFNAME="lo")
+    assert (end.code, end.error["type_name"], end.error["peer_lost"]) == (1, "RuntimeError", True), end.err
+    assert end.err.startswith("Traceback"), "the rank is named by the supervisor, not by torch's hook as well"
+
+
 def test_a_rank_imports_neither_torch_nor_spark(run_rank: RunRank) -> None:
     def train() -> list[str]:
         import sys
