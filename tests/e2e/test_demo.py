@@ -1,0 +1,66 @@
+"""`make demo`'s program, as a stranger sees it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "python" / "examples" / "demo.py"
+PHASES = ["submit", "join", "first line of user code", "process group ready", "training", "return"]
+
+
+@pytest.fixture(scope="module")
+def output() -> str:
+    done = subprocess.run(
+        [sys.executable, str(DEMO)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_both_ranks_print_live_lines_with_their_number(output: str) -> None:
+    for rank in (0, 1):
+        assert re.search(rf"^\[rank {rank}\] epoch 10 of 10: loss", output, re.MULTILINE), output
+
+
+def test_the_trained_network_is_accurate_and_agrees_with_one_process(output: str) -> None:
+    ranks = re.search(r"^2 ranks on Spark +(\d\.\d+)$", output, re.MULTILINE)
+    alone = re.search(r"^1 process +(\d\.\d+)$", output, re.MULTILINE)
+    assert ranks, output
+    assert alone, output
+    assert float(ranks[1]) >= 0.95
+    assert abs(float(ranks[1]) - float(alone[1])) <= 0.02
+    assert f"test accuracy: {ranks[1]} " in output
+
+
+def test_the_table_has_every_phase_once_and_its_times_ascend(output: str) -> None:
+    rows = re.findall(r"^(\S[\w ]*?) {2,}(\d+\.\d\d) +(\d+\.\d\d)   ", output, re.MULTILINE)
+    assert [name for name, _, _ in rows] == PHASES, output
+    at = [float(row[2]) for row in rows]
+    assert at == sorted(at)
+    assert at[-1] == pytest.approx(sum(float(row[1]) for row in rows), abs=0.04)
+
+
+def test_a_poor_network_fails_the_demo_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(DEMO.parent))
+    import demo  # type: ignore[import-not-found]
+
+    assert demo.verdict(0.97, 0.96) == 0
+    assert demo.verdict(0.94, 0.94) == 1
+    assert "below 0.95" in capsys.readouterr().err
+    assert demo.verdict(0.98, 0.955) == 1
+    assert "they should agree" in capsys.readouterr().err
