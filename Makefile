@@ -60,7 +60,8 @@ cargo-test: setup
 	cargo test --quiet
 
 python-test: setup
-	$(PYTHON) -m pytest -q python/tests tests
+	$(PYTHON) -m pytest -q python/tests
+	$(PYTHON) -m pytest -q tests
 
 # Side by side with the peers; needs a quiet machine. `make bench QUICK=--quick` ends within minutes.
 bench: setup

@@ -1,7 +1,9 @@
 """The Rust core, as Python sees it. Every blocking call releases the GIL and answers Ctrl-C within 50 ms."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, final
+
+__all__ = ["VERSION", "Hub", "NativeError", "StoreServer", "new_job", "render_failure", "run_node"]
 
 VERSION: str
 
@@ -26,10 +28,11 @@ def new_job(
 def render_failure(failure: str) -> str:
     """A Failure (JSON) as a person reads it: cause, traceback, last lines, where the rest is, the other ranks."""
 
+@final
 class Hub:
     """The driver's end of one job: tasks join it, output, phases, results and failures arrive at it."""
 
-    def __init__(self, job: bytes, *, bind: str, advertise: str) -> None:
+    def __new__(cls, job: bytes, *, bind: str, advertise: str) -> Hub:
         """Listens on the address `bind` ("" for the one that `advertise` resolves to), on a port of the system's."""
     @property
     def address(self) -> str:
@@ -76,10 +79,13 @@ def run_node(
     the hub and does not raise here; NativeError means that the node could not do its part.
     """
 
+@final
 class StoreServer:
     """A server of c10d's TCPStore protocol, on one thread, until close()."""
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, allowed: Sequence[str] | None = None) -> None: ...
+    def __new__(
+        cls, host: str = "127.0.0.1", port: int = 0, allowed: Sequence[str] | None = None
+    ) -> StoreServer: ...
     @property
     def port(self) -> int: ...
     def close(self) -> None: ...

@@ -82,9 +82,7 @@ class TorchDistributor:
         else:
             self.num_tasks = gpus.num_tasks(self.num_processes, use_gpu=use_gpu, conf_get=self._conf)
 
-    def run(
-        self, train_object: TrainObject, *args: Any, **kwargs: Any
-    ) -> Any:
+    def run(self, train_object: TrainObject, *args: Any, **kwargs: Any) -> Any:
         """Trains, and returns what rank 0 returned.
 
         `train_object` is a function, called with `args` and `kwargs` in every rank, or the path of a Python
@@ -97,9 +95,7 @@ class TorchDistributor:
         """
         return self._drive(self._job(train_object, args, kwargs))
 
-    def start(
-        self, train_object: TrainObject, *args: Any, **kwargs: Any
-    ) -> Run:
+    def start(self, train_object: TrainObject, *args: Any, **kwargs: Any) -> Run:
         """As `run`, but returns at once: the `Run` that was started has `result()`, `cancel()` and `done`."""
         job = self._job(train_object, args, kwargs)
         lease = self._lease()

@@ -1,8 +1,8 @@
 """`Run`: one run of a job, from the caller's thread to its result.
 
-RUN-1: output, phases and the outcome are handled in one thread (the caller's for `TorchDistributor.run`), so that a
-notebook shows output in the cell that asked for it. RUN-2: when `drive` returns or raises, the Spark job is over, the hub
-closed, its thread gone. RUN-3: showing output never fails a run.
+RUN-1: output, phases and the outcome are handled in one thread (the caller's for `TorchDistributor.run`), so that
+a notebook shows output in the cell that asked for it. RUN-2: when `drive` returns or raises, the Spark job is over,
+the hub closed, its thread gone. RUN-3: showing output never fails a run.
 """
 
 from __future__ import annotations

@@ -159,9 +159,9 @@ class PythonStage(Stage):
         # Carries the caller's local properties (job group, pool) to the thread, and none back.
         from pyspark import InheritableThread
 
-        if self._remote:
-            return InheritableThread(target=target, session=self._spark)
-        return InheritableThread(target=target)
+        session = {"session": self._spark} if self._remote else {}
+        thread: threading.Thread = InheritableThread(target=target, **session)
+        return thread
 
     def _run(self, hub: _native.Hub) -> None:
         if self._remote:
@@ -211,7 +211,9 @@ def _task(**arguments: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
             import sys
 
             where = f"{sys.executable} on {socket.gethostname()}"
-            raise RuntimeError(f"Phalanx can't be imported by the executors' Python ({where}): {error}") from None
+            raise RuntimeError(
+                f"Phalanx can't be imported by the executors' Python ({where}): {error}"
+            ) from None
         yield from run_task(batches, **arguments)
 
     return task
@@ -237,12 +239,21 @@ def run_task(
 
     context = BarrierTaskContext.get()
     partition = context.partitionId()
+    addresses = [info.address for info in context.getTaskInfos()]
+    tasks: int = json.loads(job)["tasks"]
+    if len(addresses) != tasks:
+        raise RuntimeError(
+            f"the DataFrame has {len(addresses)} partitions and the run {tasks} tasks; repartition it to {tasks}"
+        )
     gpus: list[str] = []
     if use_gpu:
-        per_task = json.loads(job)["ranks"] // json.loads(job)["tasks"]
+        per_task = json.loads(job)["ranks"] // tasks
         # A local master gives tasks no addresses: they share out the driver's.
-        mine = local_gpus[partition * per_task : (partition + 1) * per_task]
-        gpus = mine or list(context.resources()["gpu"].addresses)
+        gpus = local_gpus[partition * per_task : (partition + 1) * per_task]
+        if not gpus:
+            from .gpus import VISIBLE, devices
+
+            gpus = devices(context.resources()["gpu"].addresses, os.environ.get(VISIBLE))
     work_dir = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
     with contextlib.ExitStack() as stack:
         env: dict[str, str] = {}
@@ -256,7 +267,7 @@ def run_task(
             hub=hub,
             token=token,
             partition=partition,
-            host=host_of(context.getTaskInfos()[partition].address),
+            host=host_of(addresses[partition]),
             gpus=gpus,
             program=rank_program(),
             env=env,

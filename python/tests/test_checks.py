@@ -10,9 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support import in_session
-
 from phalanx import checks
+from support import in_session
 
 pytestmark = pytest.mark.timeout(150)
 LOGGER = logging.getLogger("test")

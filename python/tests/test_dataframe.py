@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-
 from phalanx.dataframe import ARROW_FILE, SCHEMA_FILE, partition_data_loader, partition_files
 
 pytestmark = pytest.mark.timeout(120)

@@ -11,15 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from support import FakeNative, FakeRun
-
 import phalanx
+import pytest
 from phalanx import TorchDistributor, distributor
 from phalanx.errors import TrainingError
 from phalanx.payload import Payload
 from phalanx.settings import Settings
 from phalanx.unpicklable import UnpicklableError
+from support import FakeNative, FakeRun
 
 pytestmark = pytest.mark.timeout(150)
 

@@ -10,12 +10,11 @@ import re
 from typing import Any
 
 import cloudpickle
-import pytest
-from support import REPOSITORY
-
 import phalanx
+import pytest
 from phalanx.errors import ChainedException, RankReport, TrainingError
 from phalanx.raised import MAX_PICKLE_BYTES, is_peer_loss, pickled, without_own_frames
+from support import REPOSITORY
 
 pytestmark = pytest.mark.timeout(60)
 

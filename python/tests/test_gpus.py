@@ -8,9 +8,8 @@ import random
 from pathlib import Path
 
 import pytest
-from support import in_session
-
 from phalanx import gpus
+from support import in_session
 
 pytestmark = pytest.mark.timeout(150)
 LOGGER = logging.getLogger("test")

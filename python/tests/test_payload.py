@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from phalanx.payload import Payload, PayloadError, file_payload, function_payload, merged_path, name_of
 from phalanx.unpicklable import UnpicklableError
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import PACKAGE_ROOT, RankRun
-
 from phalanx.payload import file_payload, function_payload
+from support import PACKAGE_ROOT, RankRun
 
 RunRank = Callable[..., RankRun]
 pytestmark = pytest.mark.timeout(60)

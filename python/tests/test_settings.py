@@ -7,9 +7,8 @@ import logging
 from typing import Any
 
 import pytest
-from support import REPOSITORY
-
 from phalanx.settings import SETTINGS, Setting, Settings, unknown_keys
+from support import REPOSITORY
 
 pytestmark = pytest.mark.timeout(60)
 NO_CONF: dict[str, str] = {}

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from conftest import eventually, gone
-
 from phalanx import TrainingError
 
 pytestmark = pytest.mark.timeout(120)
@@ -25,7 +24,9 @@ def script(tmp_path: Path, text: str) -> str:
 
 
 def test_d01_failed_file_run_raises(distributor: Any, tmp_path: Path) -> None:
-    path = script(tmp_path, "import os, time\nif os.environ['RANK'] == '1': raise SystemExit(3)\ntime.sleep(600)\n")
+    path = script(
+        tmp_path, "import os, time\nif os.environ['RANK'] == '1': raise SystemExit(3)\ntime.sleep(600)\n"
+    )
     with pytest.raises(TrainingError) as caught:
         distributor.run(path)
     assert (caught.value.kind, caught.value.rank, caught.value.exit_code) == ("exit_code", 1, 3)
@@ -111,7 +112,9 @@ def test_d04_a_broken_view_of_the_logs_never_ends_the_training(
     assert distributor.run(train) == 7
 
 
-def test_d05_the_store_listens_before_any_rank_starts_and_nobody_opens_its_port_again(distributor: Any) -> None:
+def test_d05_the_store_listens_before_any_rank_starts_and_nobody_opens_its_port_again(
+    distributor: Any,
+) -> None:
     def train() -> str:
         import os
         import socket
@@ -164,7 +167,11 @@ def test_d07_the_callers_and_the_workers_environment_stay_as_they_were(distribut
 
         for _ in batches:
             pass
-        found = [name for name in os.environ if name in ("CUDA_VISIBLE_DEVICES", "RANK", "MASTER_ADDR", "WORLD_SIZE")]
+        found = [
+            name
+            for name in os.environ
+            if name in ("CUDA_VISIBLE_DEVICES", "RANK", "MASTER_ADDR", "WORLD_SIZE")
+        ]
         yield pa.RecordBatch.from_arrays([pa.array(found, pa.string())], ["name"])
 
     assert spark.range(0, 2, 1, 2).mapInArrow(names, "name string").collect() == []
@@ -217,7 +224,11 @@ def gpu_stage(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     program = folder / "program.py"
     program.write_text(GPU_STAGE)
     done = subprocess.run(
-        [sys.executable, str(program), str(discovery)], capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, str(program), str(discovery)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
     )
     found = [line for line in done.stdout.splitlines() if line.startswith("RESULTS")]
     assert found, done.stdout + done.stderr
