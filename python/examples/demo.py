@@ -22,7 +22,7 @@ LARGEST_DIFFERENCE = 0.02
 # What the table shows: a name, the phase of the run that ends it, and what happens meanwhile.
 STEPS = (
     ("submit", "hub open", "check the cluster, pack the function, open the hub"),
-    ("join", "all joined", "Spark starts the stage; its tasks join the hub"),
+    ("join", "all joined", "Spark starts its first stage; the tasks join the hub"),
     ("first line of user code", "user code", "each task starts its rank"),
     ("process group ready", "process group ready", "import torch, init_process_group, wrap the model"),
     ("training", "training done", "load the digits, train"),
