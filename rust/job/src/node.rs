@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, select};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, select};
 use phalanx_rendezvous::HubAddress;
 use phalanx_rendezvous::store::StoreServer;
 use phalanx_supervisor::{
@@ -114,9 +114,12 @@ struct Fact {
 struct Node<'a> {
     options: &'a NodeOptions,
     guard: Guard,
+    /// Whether the hub was reached at the start; else everything goes through Spark.
+    uses_hub: bool,
     control: Option<Control>,
     facts: Vec<Fact>,
     hub_lost: Option<Instant>,
+    hub_given_up: bool,
     ranks: Vec<Rank>,
     relay: Option<Relay>,
     notes: Receiver<Note>,
@@ -159,9 +162,11 @@ impl<'a> Node<'a> {
         let mut node = Node {
             options,
             guard,
+            uses_hub: control.is_some(),
             control,
             facts: Vec::new(),
             hub_lost: None,
+            hub_given_up: false,
             ranks: Vec::new(),
             relay,
             notes,
@@ -376,7 +381,7 @@ impl<'a> Node<'a> {
 
     fn upload(&mut self, i: usize) {
         let (rank, path) = (self.ranks[i].rank, self.ranks[i].dir.join("result"));
-        if self.control.is_none() || !path.exists() {
+        if !self.uses_hub || !path.exists() {
             return;
         }
         let hub = self.options.hub.clone();
@@ -417,9 +422,10 @@ impl<'a> Node<'a> {
     /// Tries to reach a lost hub again; gives up when it is refused or gone for too long.
     fn seek_hub(&mut self) {
         let Some(since) = self.hub_lost else { return };
-        if self.control.take().is_none() {
+        if self.hub_given_up {
             return;
         }
+        self.control = None;
         let deadline = Deadline::after(HUB_GRACE.saturating_sub(since.elapsed()).max(INTERRUPT_EVERY));
         match Control::open(&self.options.hub, self.options.partition, deadline) {
             Ok(control) => {
@@ -432,6 +438,7 @@ impl<'a> Node<'a> {
             }
             Err(e) => {
                 let why = format!("the driver is gone: {e}");
+                self.hub_given_up = true;
                 self.problem.get_or_insert(why.clone());
                 self.stop(&why);
             }
@@ -453,9 +460,11 @@ impl<'a> Node<'a> {
             self.problem.get_or_insert(problem);
         }
         if let Some(relay) = self.relay.take() {
-            relay.finish(Deadline::after(logs.drain_timeout));
+            // Nobody listens at a driver that is gone.
+            let patience = if self.hub_given_up { Duration::ZERO } else { logs.drain_timeout };
+            relay.finish(Deadline::after(patience));
         }
-        let outcome = if self.control.is_some() { self.finish_at_hub() } else { self.finish_through_spark() };
+        let outcome = if self.uses_hub { self.finish_at_hub() } else { self.finish_through_spark() };
         self.clean_up();
         outcome
     }
@@ -471,24 +480,25 @@ impl<'a> Node<'a> {
                 log_path: rank.log.path().to_string_lossy().into_owned(),
             })
             .collect();
-        self.tell_once(&NodeMessage::Done { problem: self.problem.clone(), output });
+        self.tell(Instant::now(), NodeMessage::Done { problem: self.problem.clone(), output });
         let deadline = Deadline::after(RELEASE_TIMEOUT);
-        let Some(control) = &self.control else { return Ok(Vec::new()) };
-        while let Some(at) = deadline.instant() {
-            match control.inbox.recv_deadline(at) {
+        while !deadline.passed() && !self.hub_given_up {
+            if self.hub_lost.is_some() {
+                self.seek_hub();
+            }
+            let Some(control) = &self.control else { continue };
+            match control.inbox.recv_timeout(INTERRUPT_EVERY) {
                 Ok(HubMessage::Released) => return Ok(Vec::new()),
-                Ok(_) => {}
-                Err(_) => break,
+                Err(RecvTimeoutError::Disconnected) => self.hub_gone(),
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
             }
         }
-        Err(Error::new(ErrorKind::Unreachable, "the driver did not take this node's last report"))
+        let problem =
+            self.problem.take().unwrap_or_else(|| "the driver did not take this node's last report".into());
+        Err(Error::new(ErrorKind::Unreachable, problem))
     }
 
     fn finish_through_spark(&mut self) -> Result<Vec<u8>> {
-        if self.hub_lost.is_some() {
-            let problem = self.problem.take().unwrap_or_else(|| "the driver is gone".into());
-            return Err(Error::new(ErrorKind::Unreachable, problem));
-        }
         let ends: Vec<RankEnd> = self
             .facts
             .iter()

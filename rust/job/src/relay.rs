@@ -2,7 +2,7 @@
 //!
 //! Owns one thread and one connection. RELAY-1: a reader that doesn't keep up slows nobody: the log file is the buffer,
 //! and when the view is further behind than the job allows it skips, and says how much. RELAY-2: a broken connection
-//! is opened again and goes on where the hub stopped hearing. RELAY-3: memory is one chunk and one frame.
+//! is opened again and goes on where the hub stopped hearing; the relay ends when the hub has confirmed all of it. RELAY-3: memory is one chunk and one frame.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -11,8 +11,8 @@ use std::time::Duration;
 use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_rendezvous::{HubAddress, HubConnection, Sender};
 use phalanx_supervisor::{RankLog, ReadAt};
-use phalanx_types::message::Role;
-use phalanx_types::{Deadline, Error, Result};
+use phalanx_types::message::{HubMessage, NodeMessage, Role};
+use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to wait after the connection broke.
@@ -132,9 +132,6 @@ impl Worker {
                 Err(e) => {
                     log::debug!("the live view of partition {} is interrupted: {e}", self.partition);
                     self.shared.with(|state| state.connection = None);
-                    if self.shared.with(|state| state.finishing) {
-                        break;
-                    }
                     self.shared.wait(RECONNECT_PAUSE, |state| state.abandoned);
                 }
             }
@@ -148,15 +145,21 @@ impl Worker {
     /// Connects and relays until everything is sent.
     fn relay(&mut self) -> Result<()> {
         let role = Role::Logs { partition: self.partition };
-        let connection = HubConnection::open(&self.hub, role, Deadline::after(CONNECT_TIMEOUT))?;
-        for (rank, received) in &connection.welcome().received {
-            if let Some(i) = self.logs.iter().position(|(r, _)| r == rank) {
-                self.position[i] = *received;
-            }
+        let mut connection = HubConnection::open(&self.hub, role, Deadline::after(CONNECT_TIMEOUT))?;
+        // What was on its way when an earlier connection broke is sent again; the hub knows what it has.
+        let received = &connection.welcome().received;
+        for ((rank, _), position) in self.logs.iter().zip(&mut self.position) {
+            *position = received.iter().find(|(r, _)| r == rank).map_or(0, |(_, bytes)| *bytes);
         }
         let mut sender = connection.sender()?;
         let closer = connection.sender()?;
-        self.shared.with(|state| state.connection = Some(closer));
+        let abandoned = self.shared.with(|state| {
+            state.connection = Some(closer);
+            state.abandoned
+        });
+        if abandoned {
+            return Ok(());
+        }
         let mut chunk = vec![0; MAX_DATA_BYTES];
         loop {
             let finishing = self.shared.with(|state| {
@@ -177,7 +180,11 @@ impl Worker {
             }
             if !progress {
                 if finishing {
-                    sender.close();
+                    // What was written may still be lost with the connection: only the hub knows that it arrived.
+                    sender.send(&NodeMessage::Ping, Deadline::never())?;
+                    let HubMessage::Pong = connection.receive(Deadline::never())? else {
+                        return Err(Error::new(ErrorKind::Protocol, "an order on the connection for output"));
+                    };
                     return Ok(());
                 }
                 self.shared.wait(Duration::from_secs(60), |s| s.news || s.finishing || s.abandoned);

@@ -241,10 +241,11 @@ impl<H: Handler> Server<H> {
         let mut wake_at = Some(Instant::now());
         loop {
             if let Err(e) = self.poll.poll(&mut events, self.patience(wake_at))
-                && e.kind() != IoKind::Interrupted {
-                    log::error!("the hub's event loop failed: {e}");
-                    return;
-                }
+                && e.kind() != IoKind::Interrupted
+            {
+                log::error!("the hub's event loop failed: {e}");
+                return;
+            }
             let now = Instant::now();
             if !self.take_commands(now) {
                 return;
@@ -381,6 +382,18 @@ impl<H: Handler> Server<H> {
                 }
                 (Stage::Logs { .. }, Frame::Skip { rank, resume_at, notice }) => {
                     self.handler.skip(rank, resume_at, notice);
+                }
+                (Stage::Logs { .. }, Frame::Json(json)) => {
+                    // Asks whether all before it has arrived: it has.
+                    let NodeMessage::Ping = wire::message(json)? else {
+                        return Err(Error::new(
+                            ErrorKind::Protocol,
+                            "a message that doesn't belong among output",
+                        ));
+                    };
+                    let mut frame = Vec::new();
+                    wire::encode_json(&HubMessage::Pong, &mut frame);
+                    connection.send(&frame)?;
                 }
                 (Stage::Result { rank, file, left }, Frame::Data(bytes)) => {
                     let rank = *rank;

@@ -1,0 +1,106 @@
+//! Connections that break while a job runs: a proxy between node and hub cuts them.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{TestHost, listen, node_options, open, spawn_node};
+use phalanx_types::Job;
+
+/// Passes bytes on to `hub`. Connections whose first words contain `role` are cut after `after` bytes, `cuts` of them.
+fn cutting_proxy(hub: String, role: &'static str, after: usize, cuts: usize) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let done = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&done);
+    // Ends with the test program; a test's connections end with their two ends.
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, count) = (client.unwrap(), Arc::clone(&count));
+            let Ok(server) = TcpStream::connect(&hub) else { continue };
+            let (mut back, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut back, &mut to_client);
+                let _ = to_client.shutdown(Shutdown::Both);
+            });
+            std::thread::spawn(move || pass(client, server, role, after, cuts, &count));
+        }
+    });
+    (address, done)
+}
+
+fn pass(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    role: &str,
+    after: usize,
+    cuts: usize,
+    count: &AtomicUsize,
+) {
+    let mut buffer = [0; 4096];
+    let (mut passed, mut chosen) = (0, None);
+    loop {
+        let n = client.read(&mut buffer).unwrap_or(0);
+        if n == 0 || server.write_all(&buffer[..n]).is_err() {
+            break;
+        }
+        let first = String::from_utf8_lossy(&buffer[..n]).contains(role);
+        let is_chosen = *chosen.get_or_insert(first && count.load(Ordering::SeqCst) < cuts);
+        passed += n;
+        if is_chosen && passed >= after {
+            count.fetch_add(1, Ordering::SeqCst);
+            break;
+        }
+    }
+    let _ = client.shutdown(Shutdown::Both);
+    let _ = server.shutdown(Shutdown::Both);
+}
+
+#[test]
+fn a_connection_for_output_that_breaks_is_opened_again_and_nothing_is_lost_or_doubled() {
+    let lines = 100_000;
+    let job = Job::new("cuts", "t", 2, 1).unwrap();
+    let dir = phalanx_testkit::temp_dir("cuts");
+    let driver = open(&job);
+    let (proxy, cuts) = cutting_proxy(driver.address().into(), "\"logs\"", 50_000, 3);
+    // Slow enough that the relay is at work when the connection breaks.
+    let script = format!("seq 1 {0}; sleep 0.3; seq {1} {lines}", lines / 2, lines / 2 + 1);
+    let mut options = node_options(&driver, &job, 0, &script, dir.path());
+    options.hub.address = proxy;
+    let node = spawn_node(options, TestHost::default());
+    let told = listen(&driver);
+    node.join().unwrap().unwrap();
+    assert_eq!(told.failure, None, "D4");
+    assert!(cuts.load(Ordering::SeqCst) > 0, "the proxy has cut");
+    for rank in 0..2 {
+        let prefix = format!("[rank {rank}] ");
+        let seen = told.output.lines().filter_map(|line| line.strip_prefix(&prefix));
+        let wrong = seen.zip(1..).find(|(line, n)| *line != n.to_string());
+        assert_eq!(wrong, None, "RELAY-2: every line of rank {rank}, once");
+        let last = format!("{prefix}{lines}");
+        assert!(told.output.lines().any(|line| line == last), "RELAY-2: rank {rank}'s last line");
+    }
+}
+
+#[test]
+fn a_control_connection_that_breaks_is_opened_again_and_the_job_goes_on() {
+    let job = Job::new("cuts", "t", 2, 1).unwrap();
+    let dir = phalanx_testkit::temp_dir("cuts");
+    let driver = open(&job);
+    // The handshake and the join are about 600 bytes; the ranks' starts come after.
+    let (proxy, cuts) = cutting_proxy(driver.address().into(), "\"control\"", 900, 1);
+    let script = r#"echo up; sleep 0.5; printf done > "$PHALANX_RANK_DIR/result""#;
+    let mut options = node_options(&driver, &job, 0, script, dir.path());
+    options.hub.address = proxy;
+    let node = spawn_node(options, TestHost::default());
+    let told = listen(&driver);
+    node.join().unwrap().unwrap();
+    assert_eq!(told.failure, None);
+    assert_eq!(cuts.load(Ordering::SeqCst), 1, "the proxy has cut");
+    for rank in 0..2 {
+        assert!(driver.result_path(rank).is_some());
+    }
+}
