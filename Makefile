@@ -35,7 +35,7 @@ $(VENV)/.ready: python/uv.lock python/pyproject.toml scripts/preflight
 	@test -x $(VENV)/bin/pip || python3 -m venv $(VENV)
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@echo "setup: Python packages (torch is large: minutes the first time)"
-	@UV_PROJECT_ENVIRONMENT=$(VENV) $(VENV)/bin/uv sync --project python --frozen --quiet --inexact --python $(PYTHON)
+	@UV_PROJECT_ENVIRONMENT=$(VENV) $(VENV)/bin/uv sync --project python --frozen --quiet --inexact --compile-bytecode --python $(PYTHON)
 	@echo $(ROOT)/python > $$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/phalanx-dev.pth
 	@touch $@
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -54,6 +55,9 @@ def eventually(what: str, within: float, is_so: Any) -> Any:
 @pytest.fixture(autouse=True)
 def no_guard_is_left() -> Iterator[None]:
     yield
+    # A test that failed must not take the cluster's slots from the others.
+    for run in [thing for thing in gc.get_objects() if type(thing).__name__ == "Run" and not thing.done]:
+        run.cancel("the test is over")
     eventually("no guard of ranks is left", 10, lambda: not guards())
 
 

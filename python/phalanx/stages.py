@@ -61,20 +61,24 @@ class Stage:
     def __init__(self) -> None:
         self.error: BaseException | None = None
         """What ended the stage, where it did not end well."""
-        self._thread: threading.Thread | None = None
         self._cancelled = False
+        self._hub: _native.Hub | None = None
+        # Made in the caller's thread, whose Spark properties it is to have; the run may be driven by another.
+        self._thread = self._make_thread(self._main)
+        self._thread.daemon = True
 
     def start(self, hub: _native.Hub) -> None:
         """Begins; returns at once."""
-        self._thread = self._make_thread(lambda: self._main(hub))
-        self._thread.daemon = True
+        self._hub = hub
         self._thread.start()
 
     def _make_thread(self, target: Callable[[], None]) -> threading.Thread:
         return threading.Thread(target=target, name="phalanx-stage")
 
-    def _main(self, hub: _native.Hub) -> None:
+    def _main(self) -> None:
         problem: str | None = None
+        hub = self._hub
+        assert hub is not None
         try:
             self._run(hub)
         except BaseException as error:
@@ -95,7 +99,6 @@ class Stage:
 
     def join(self, timeout: float) -> bool:
         """Waits for the end; False if it has not come."""
-        assert self._thread is not None
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -143,8 +146,9 @@ class PythonStage(Stage):
         local_gpus: list[str],
         dataframe: DataFrame | None,
     ) -> None:
-        super().__init__()
         self._spark = spark
+        self._remote = not hasattr(spark, "_jsparkSession")
+        super().__init__()
         self._job = job
         self._payload = payload
         self._num_tasks = num_tasks
@@ -153,15 +157,12 @@ class PythonStage(Stage):
         self._local_gpus = local_gpus
         self._dataframe = dataframe
         self._tag = f"phalanx-{os.urandom(8).hex()}"
-        self._remote = not hasattr(spark, "_jsparkSession")
 
     def _make_thread(self, target: Callable[[], None]) -> threading.Thread:
         # Carries the caller's local properties (job group, pool) to the thread, and none back.
-        from pyspark import InheritableThread
+        from pyspark import inheritable_thread_target
 
-        session = {"session": self._spark} if self._remote else {}
-        thread: threading.Thread = InheritableThread(target=target, **session)
-        return thread
+        return super()._make_thread(inheritable_thread_target(self._spark)(target))
 
     def _run(self, hub: _native.Hub) -> None:
         if self._remote:

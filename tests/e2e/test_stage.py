@@ -1,0 +1,257 @@
+"""The python stage on a cluster: what Spark sees of a run, the fallback, several runs at once, the wrong arguments."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import eventually, gone, guards
+from phalanx import TorchDistributor, TrainingError
+
+pytestmark = pytest.mark.timeout(150)
+
+
+@pytest.fixture
+def stage(spark: Any) -> TorchDistributor:
+    return TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
+
+
+def group_of(rank_sum: float = 0.0) -> tuple[float, dict[str, str]]:
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    total = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR"
+    return total.item() + rank_sum, {name: os.environ[name] for name in names}
+
+
+def test_ranks_form_a_group_and_know_their_places(distributor: Any) -> None:
+    run = distributor.start(group_of, rank_sum=0.5)
+    results = run.results(90)
+    assert [total for total, _ in results] == [3.5, 3.5]
+    for rank, (_, env) in enumerate(results):
+        assert env == {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "GROUP_WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1",
+        }
+
+
+def test_a_file_gets_its_arguments_and_leaves_its_result(distributor: Any, tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("VALUE = 40\n")
+    (tmp_path / "train.py").write_text(
+        "import sys, phalanx, helper\n"
+        "if __name__ == '__main__':\n"
+        "    phalanx.set_result((sys.argv[1:], helper.VALUE + 2))\n"
+    )
+    assert distributor.run(str(tmp_path / "train.py"), "--lr", 0.5) == (["--lr", "0.5"], 42)
+    (tmp_path / "silent.py").write_text("x = 1\n")
+    assert distributor.run(str(tmp_path / "silent.py")) is None
+
+
+def test_phases_come_in_order(distributor: Any) -> None:
+    def train() -> None:
+        import phalanx
+
+        phalanx.phase("half way")
+
+    distributor.run(train)
+    names = [phase.name for phase in distributor.last_run.phases]
+    expected = [
+        "hub open",
+        "first join",
+        "all joined",
+        "user code",
+        "half way",
+        "all ranks ended",
+        "returned",
+    ]
+    assert [name for name in dict.fromkeys(names) if name in expected] == expected
+    assert names.count("half way") == 2
+
+
+def test_output_is_shown_while_the_training_runs(distributor: Any, tmp_path: Path, capsys: Any) -> None:
+    def train(flag: str) -> None:
+        import os
+        import time
+
+        print("waiting to be seen")
+        while not os.path.exists(flag):
+            time.sleep(0.05)
+
+    flag = tmp_path / "seen"
+    run = distributor.start(train, str(flag))
+    seen = ""
+
+    def both() -> bool:
+        nonlocal seen
+        seen += capsys.readouterr().out
+        return all(f"[rank {rank}] waiting to be seen\n" in seen for rank in range(2))
+
+    eventually("both ranks' lines are shown", 60, both)
+    assert not run.done
+    flag.touch()
+    assert run.result(60) is None
+
+
+def test_without_the_hub_the_tasks_meet_through_spark(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from phalanx import stages
+
+    original = stages._task
+    monkeypatch.setattr(stages, "_task", lambda **kw: original(**{**kw, "hub": "127.0.0.1:1"}))
+    run = stage.start(group_of)
+    assert [total for total, _ in run.results(90)] == [3.0, 3.0]
+
+
+def test_without_the_hub_a_failure_still_has_its_cause(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from phalanx import stages
+
+    original = stages._task
+    monkeypatch.setattr(stages, "_task", lambda **kw: original(**{**kw, "hub": "127.0.0.1:1"}))
+
+    def train() -> None:
+        raise KeyError("no such column")
+
+    with pytest.raises(TrainingError, match="no such column") as caught:
+        stage.run(train)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_cancelling_the_job_group_ends_the_ranks(stage: Any, spark: Any, tmp_path: Path) -> None:
+    def train(folder: str) -> None:
+        import os
+        import time
+
+        with open(os.path.join(folder, os.environ["RANK"]), "w") as file:
+            file.write(str(os.getpid()))
+        time.sleep(600)
+
+    context = spark.sparkContext
+    context.setJobGroup("the-users-group", "a description of the user's", interruptOnCancel=True)
+    try:
+        run = stage.start(train, str(tmp_path))
+        pids = eventually(
+            "both ranks run",
+            60,
+            lambda: (
+                len(found := [int(p.read_text() or 0) for p in tmp_path.iterdir()]) == 2
+                and all(found)
+                and found
+            ),
+        )
+        context.cancelJobGroup("the-users-group")
+        with pytest.raises(TrainingError):
+            run.result(60)
+        eventually("no rank is left", 20, lambda: gone(pids))
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+        context.setLocalProperty("spark.job.description", None)
+
+
+def test_the_stage_has_a_readable_description_and_leaves_none_behind(stage: Any, spark: Any) -> None:
+    def train() -> None:
+        import time
+
+        time.sleep(2)
+
+    run = stage.start(train)
+    tracker = spark.sparkContext._jsc.sc().statusStore()
+
+    def described() -> bool:
+        jobs = tracker.jobsList(None)
+        texts = [jobs.apply(i).description() for i in range(jobs.size())]
+        return any(t.isDefined() and t.get() == "Phalanx: train, 2 ranks" for t in texts)
+
+    eventually("the job is described", 30, described)
+    run.result(60)
+    assert spark.sparkContext.getLocalProperty("spark.job.description") is None
+
+
+def test_two_runs_at_once_do_not_meet(spark: Any) -> None:
+    distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
+    runs = [distributor.start(group_of, rank_sum=float(i * 10)) for i in range(2)]
+    assert [run.result(120)[0] for run in runs] == [3.0, 13.0]
+
+
+def test_ten_runs_leave_no_thread_and_no_descriptor(spark: Any) -> None:
+    import os
+
+    distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
+
+    def count() -> tuple[int, int]:
+        threads = [thread for thread in threading.enumerate() if thread.name.startswith("phalanx")]
+        return len(threads), len(os.listdir("/proc/self/fd"))
+
+    distributor.run(lambda: None)
+    before = count()
+    for _ in range(10):
+        assert distributor.run(lambda: 5) == 5
+    eventually("as many threads and descriptors as before", 10, lambda: count() <= before)
+    assert not guards()
+
+
+def test_more_ranks_than_the_cluster_has_slots_is_said_before_anything_runs(spark: Any) -> None:
+    distributor = TorchDistributor(num_processes=3, local_mode=False, use_gpu=False)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"\b2\b") as caught:
+        distributor.run(group_of)
+    assert not isinstance(caught.value, TrainingError)
+    assert time.monotonic() - began < 10
+    assert distributor.last_run is None
+
+
+def test_a_result_that_does_not_pickle_is_named(distributor: Any) -> None:
+    def train() -> Any:
+        return (i for i in range(3))
+
+    with pytest.raises(TrainingError, match=r"train returned .*generator.* doesn't pickle"):
+        distributor.run(train)
+
+
+def test_a_value_of_another_rank_that_does_not_pickle_hurts_nobody(distributor: Any) -> None:
+    from phalanx import UnavailableResult
+
+    def train() -> Any:
+        import os
+
+        return "fine" if os.environ["RANK"] == "0" else (i for i in range(3))
+
+    results = distributor.start(train).results(60)
+    assert results[0] == "fine"
+    assert isinstance(results[1], UnavailableResult)
+    assert "doesn't pickle" in results[1].reason
+
+
+def test_a_function_that_does_not_pickle_is_refused_at_once_and_names_the_variable(distributor: Any) -> None:
+    lock = threading.Lock()
+
+    def train() -> Any:
+        return lock
+
+    with pytest.raises(TypeError, match="lock"):
+        distributor.run(train)
+
+
+def test_a_dataframe_reaches_the_ranks_partition_by_partition(stage: Any, spark: Any) -> None:
+    def train(batch: int) -> list[float]:
+        from phalanx.distributor import _get_spark_partition_data_loader
+
+        loader = _get_spark_partition_data_loader(num_samples=4, batch_size=batch, num_workers=0)
+        return sorted(float(x) for features, _ in loader for x in features)
+
+    rows = spark.createDataFrame([(float(i), i) for i in range(8)], "x double, y long").repartition(2)
+    stage._train_on_dataframe(train, rows, 2)
+    seen = [value for part in stage.last_run.results() for value in part]
+    assert len(seen) == 8
+    assert set(seen) <= {float(i) for i in range(8)}
