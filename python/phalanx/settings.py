@@ -98,7 +98,7 @@ SETTINGS = (
     ),
     Setting(
         "spark.phalanx.logs.maxFileBytes", "1g", "bytes",
-        "A rank's log file on its host stops growing at this size.",
+        "What a rank's log keeps on its host: beyond it, the older half of the output is dropped, with a notice.",
         "logs.max_file_bytes",
     ),
     Setting(

@@ -79,7 +79,7 @@ def ratio(mine: Mapping[str, object], peer: Mapping[str, object]) -> float:
     ours, theirs = mine["median"], peer["median"]
     assert isinstance(ours, float | int)
     assert isinstance(theirs, float | int)
-    return ours / theirs
+    return ours / theirs if theirs else float("nan")
 
 
 def speed(mine: Mapping[str, object], peer: Mapping[str, object]) -> float:

@@ -118,7 +118,7 @@ def main() -> None:
     speed: dict[str, list[float]] = {impl: [] for impl in runs}
     shown: dict[str, list[float]] = {impl: [] for impl in runs}
     memory: dict[tuple[str, str], list[float]] = {}
-    stdout = sys.stdout
+    stdout, stderr = sys.stdout, sys.stderr
     for distributor in runs.values():
         distributor.run(chatter, 10)  # not measured: the first run of each imports its modules
     for _ in range(repetitions):
@@ -126,12 +126,13 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 view = Path(folder) / "view"
                 with view.open("w") as file, Memory() as peak:
-                    sys.stdout = file
+                    # pyspark's class shows output on stderr.
+                    sys.stdout = sys.stderr = file
                     began = time.monotonic()
                     try:
                         distributor.run(chatter, lines // 2)
                     finally:
-                        sys.stdout = stdout
+                        sys.stdout, sys.stderr = stdout, stderr
                     took = time.monotonic() - began
                 if impl == "phalanx":
                     check_ours(distributor.last_run.results(), view, lines // 2)

@@ -190,6 +190,21 @@ fn a_hub_on_ipv6_serves_as_one_on_ipv4_does() {
     assert!(told.output.contains("[rank 1] master ::1\n"), "{}", told.output);
 }
 
+#[test]
+fn a_driver_whose_advertised_address_is_not_its_own_is_reached_through_the_others() {
+    let job = Job::new("hub", "t", 1, 1).unwrap();
+    // An address for documentation (RFC 5737): no host's own, as one behind NAT isn't.
+    let options = DriverOptions { bind: String::new(), advertise: "198.51.100.7".into() };
+    let driver = DriverJob::open(job.clone(), &options).unwrap();
+    let (host, port) = driver.address().rsplit_once(':').unwrap();
+    assert_eq!(host, "198.51.100.7");
+    let mut hub = hub_of(&driver, &job);
+    hub.address = format!("127.0.0.1:{port}");
+    HubConnection::open(&hub, Role::Control { partition: 0 }, soon()).unwrap();
+    let bound = DriverOptions { bind: "198.51.100.7".into(), ..options };
+    assert!(DriverJob::open(job, &bound).is_err(), "a bind address that was asked for is no wish");
+}
+
 #[allow(clippy::print_stderr, reason = "a skipped test says why")]
 fn eprintln_skip(why: &str) {
     eprintln!("skipped: no IPv6 here ({why})");

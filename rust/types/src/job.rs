@@ -60,7 +60,7 @@ pub struct Policy {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogPolicy {
-    /// A rank's log file stops growing at this many bytes.
+    /// A rank's log keeps this much: beyond it, the older half is dropped, with a notice.
     pub max_file_bytes: u64,
     /// The live view skips ahead when it is this many bytes behind a rank's log file.
     pub max_live_lag_bytes: u64,
