@@ -17,6 +17,8 @@ use phalanx_types::{Deadline, Error, ErrorKind, Result};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to wait after the connection broke.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+/// News is left to gather for this long, so that a rank that writes line by line isn't relayed line by line.
+const GATHER: Duration = Duration::from_millis(5);
 /// Where the view goes on after a skip: this much before the end.
 const RESUME_BYTES: u64 = 64 << 10;
 /// How many chunks of one rank go before the others get their turn.
@@ -188,6 +190,7 @@ impl Worker {
                     return Ok(());
                 }
                 self.shared.wait(Duration::from_secs(60), |s| s.news || s.finishing || s.abandoned);
+                self.shared.wait(GATHER, |s| s.finishing || s.abandoned);
             }
         }
     }

@@ -6,6 +6,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use phalanx_types::{Error, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -23,6 +24,13 @@ const READ_BYTES: usize = 64 << 10;
 
 /// What a reader that is told to finish takes at most: more than a pipe holds means that somebody still writes.
 const LAST_BYTES: usize = 4 * PIPE_BYTES;
+
+/// Small writes in quick succession are left to gather in the pipe for this long: to be woken for each of a million
+/// lines costs more, here and in the rank, than to move them.
+const GATHER: Duration = Duration::from_millis(2);
+
+/// What counts as small.
+const SMALL_BYTES: usize = 16 << 10;
 
 /// Longer notes are skipped.
 pub const NOTE_BYTES: usize = 4096;
@@ -96,6 +104,7 @@ impl Drop for PipeReader {
 fn read_to_end(pipe: &OwnedFd, finish: &OwnedFd, mut take: impl FnMut(&[u8])) {
     let mut buffer = vec![0; READ_BYTES];
     let mut left_to_take = None;
+    let mut last_read = Instant::now();
     loop {
         let mut fds = [PollFd::new(pipe, PollFlags::IN), PollFd::new(finish, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -116,6 +125,10 @@ fn read_to_end(pipe: &OwnedFd, finish: &OwnedFd, mut take: impl FnMut(&[u8])) {
             Ok(0) => return,
             Ok(n) => {
                 take(&buffer[..n]);
+                if n < SMALL_BYTES && last_read.elapsed() < 2 * GATHER && left_to_take.is_none() {
+                    gather(finish);
+                }
+                last_read = Instant::now();
                 left_to_take = match left_to_take {
                     Some(left) if left <= n => return,
                     left => left.map(|left| left - n),
@@ -125,6 +138,13 @@ fn read_to_end(pipe: &OwnedFd, finish: &OwnedFd, mut take: impl FnMut(&[u8])) {
             Err(_) => return,
         }
     }
+}
+
+/// Waits for [`GATHER`], or until told to finish.
+fn gather(finish: &OwnedFd) {
+    let timeout = Timespec { tv_sec: 0, tv_nsec: GATHER.subsec_nanos().into() };
+    // An interrupted wait is a shorter one.
+    let _ = poll(&mut [PollFd::new(finish, PollFlags::IN)], Some(&timeout));
 }
 
 /// Reads a rank's output into its log until all writers are gone, then marks the log finished. `wake` is called after
