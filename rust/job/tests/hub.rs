@@ -1,4 +1,5 @@
 //! The hub under peers that misbehave: garbage, silence, half-open connections, nodes that vanish and come back.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Whole jobs over real sockets and processes: output, results, failures, the fallback, lost ends.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
 
 mod common;
 

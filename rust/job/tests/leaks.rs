@@ -1,5 +1,6 @@
 //! What is left of jobs in the process that ran them: nothing. Alone in its program, so that no other test's threads
 //! and descriptors are in the way.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
 
 mod common;
 

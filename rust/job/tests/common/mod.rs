@@ -23,26 +23,32 @@ pub struct TestHost {
     pub interrupt: Arc<Mutex<Option<String>>>,
 }
 
+#[derive(Default)]
+struct Gathering {
+    texts: BTreeMap<u32, String>,
+    waiting: Vec<Sender<Vec<String>>>,
+}
+
 /// Stands for Spark's `allGather` among threads.
 pub struct Gather {
     tasks: usize,
-    texts: Mutex<(BTreeMap<u32, String>, Vec<Sender<Vec<String>>>)>,
+    state: Mutex<Gathering>,
 }
 
 impl Gather {
     pub fn of(tasks: usize) -> Arc<Gather> {
-        Arc::new(Gather { tasks, texts: Mutex::default() })
+        Arc::new(Gather { tasks, state: Mutex::default() })
     }
 
     fn exchange(&self, partition: u32, text: &str) -> Vec<String> {
         let answer: Receiver<Vec<String>> = {
-            let mut state = self.texts.lock().unwrap();
+            let mut state = self.state.lock().unwrap();
             let (sender, receiver) = channel();
-            state.0.insert(partition, text.to_string());
-            state.1.push(sender);
-            if state.0.len() == self.tasks {
-                let all: Vec<String> = state.0.values().cloned().collect();
-                for sender in state.1.drain(..) {
+            state.texts.insert(partition, text.to_string());
+            state.waiting.push(sender);
+            if state.texts.len() == self.tasks {
+                let all: Vec<String> = state.texts.values().cloned().collect();
+                for sender in state.waiting.drain(..) {
                     sender.send(all.clone()).unwrap();
                 }
             }
