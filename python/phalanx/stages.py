@@ -77,15 +77,20 @@ class Stage:
 
     def _main(self) -> None:
         problem: str | None = None
+        cancelled = False
         hub = self._hub
         assert hub is not None
         try:
             self._run(hub)
         except BaseException as error:
+            cancelled = is_cancellation(error)
             if not self._cancelled:
                 self.error = error
                 problem = explain(error)
         try:
+            if problem is not None and cancelled:
+                hub.stop(problem)
+                problem = None
             hub.stage_ended(problem)
         except RuntimeError as error:  # the run is over and the hub closed
             logger.debug("%s", error)
@@ -282,9 +287,16 @@ def run_task(
         yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], ["report"])
 
 
+def is_cancellation(error: BaseException) -> bool:
+    """Whether somebody cancelled the Spark job: its group, its stage, or all jobs."""
+    # The name of Spark's error condition, which its message carries in brackets.
+    return "[SPARK_JOB_CANCELLED]" in str(getattr(error, "java_exception", error))
+
+
 def explain(error: BaseException) -> str:
     """A Spark or other error in a sentence or two: the last line of a worker's traceback, else the first line."""
-    text = str(error).strip()
+    # py4j's own text is about the call; what Spark said is in the Java exception.
+    text = str(getattr(error, "java_exception", error)).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

@@ -151,8 +151,9 @@ def test_cancelling_the_job_group_ends_the_ranks(stage: Any, spark: Any, tmp_pat
             ),
         )
         context.cancelJobGroup("the-users-group")
-        with pytest.raises(TrainingError):
+        with pytest.raises(TrainingError, match="the-users-group") as caught:
             run.result(60)
+        assert caught.value.kind == "cancelled"
         eventually("no rank is left", 20, lambda: gone(pids))
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)

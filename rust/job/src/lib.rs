@@ -6,6 +6,8 @@
 pub mod course;
 pub mod driver;
 pub mod environment;
+mod facts;
+mod folder;
 mod gather;
 pub mod live;
 pub mod node;

@@ -5,8 +5,7 @@
 //! before anything is waited for. NODE-3: a node that loses its driver ends its ranks.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,6 +21,8 @@ use phalanx_types::message::{HubMessage, NodeMessage, NodeReport, OutputEnd};
 use phalanx_types::{Deadline, Error, ErrorKind, Job, NodePlacement, RankEnd, RankState, Result};
 
 use crate::environment::rank_environment;
+use crate::facts::{Fact, aged, signed_us};
+use crate::folder::{Folder, private_dir, private_file};
 use crate::gather::{Control, Gathered, INTERRUPT_EVERY, PING_EVERY, gather};
 use crate::ranks::{Exit, monotonic_us, read_error, state_of};
 use crate::relay::Relay;
@@ -33,8 +34,6 @@ const OUTPUT_GRACE: Duration = Duration::from_millis(300);
 const HUB_GRACE: Duration = Duration::from_secs(2);
 /// How long the hub may take to say that it has everything.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many jobs' logs stay in a work directory.
-const KEEP_JOBS: usize = 8;
 
 /// What one node of a job needs to know.
 pub struct NodeOptions {
@@ -80,6 +79,8 @@ pub trait NodeHost {
 /// If the node could not do its part; its ranks, if any ran, are ended.
 pub fn run_node(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<Vec<u8>> {
     let Some(Gathered { placement, store, control }) = gather(options, host)? else { return Ok(Vec::new()) };
+    // Outlives the node: the ranks' files are removed when nothing uses them any more, however this ends.
+    let folder = Folder::make(&options.work_dir, &options.job.id, options.partition)?;
     // The store listens before any rank starts, else the first connects in vain and backs off.
     let _store = if placement.serves_store {
         Some(StoreServer::start(store, Some(placement.peers.clone()))?)
@@ -87,7 +88,7 @@ pub fn run_node(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<Vec<u8
         drop(store);
         None
     };
-    let mut node = Node::start(options, placement, control)?;
+    let mut node = Node::start(options, &folder, placement, control)?;
     node.watch(host);
     node.finish()
 }
@@ -104,12 +105,6 @@ struct Rank {
 
 /// A line of JSON from a rank.
 type Note = (u32, serde_json::Map<String, serde_json::Value>);
-
-/// A fact and when it was first told, so that a later telling can age it.
-struct Fact {
-    at: Instant,
-    message: NodeMessage,
-}
 
 struct Node<'a> {
     options: &'a NodeOptions,
@@ -129,27 +124,23 @@ struct Node<'a> {
     stopped: Option<(Instant, u64)>,
     problem: Option<String>,
     empty: bool,
-    job_dir: PathBuf,
 }
 
 impl<'a> Node<'a> {
     fn start(
         options: &'a NodeOptions,
+        folder: &Folder,
         placement: NodePlacement,
         control: Option<Control>,
     ) -> Result<Node<'a>> {
-        let job_dir = options.work_dir.join(format!("phalanx-{}", options.job.id));
-        let ranks_dir = job_dir.join(format!("task-{}", options.partition));
-        private_dir(&job_dir)?;
-        private_dir(&ranks_dir)?;
-        let payload = ranks_dir.join("payload");
+        let payload = folder.private.join("payload");
         private_file(&payload, &options.payload)?;
         let (notes_sender, notes) = crossbeam_channel::bounded(1024);
         let guard =
             Guard::spawn(&GuardOptions { binary: options.guard.clone(), grace: options.job.policy.grace })?;
         let mut logs = Vec::new();
         for place in &placement.ranks {
-            let path = job_dir.join(format!("rank-{}.log", place.rank));
+            let path = folder.job.join(format!("rank-{}.log", place.rank));
             logs.push((place.rank, RankLog::create(&path, options.job.logs.max_file_bytes)?));
         }
         let live = control.is_some() && options.job.logs.live;
@@ -176,10 +167,9 @@ impl<'a> Node<'a> {
             stopped: None,
             problem: None,
             empty: false,
-            job_dir,
         };
         for (place, (rank, log)) in placement.ranks.iter().zip(logs) {
-            let dir = ranks_dir.join(format!("rank-{rank}"));
+            let dir = folder.private.join(format!("rank-{rank}"));
             private_dir(&dir)?;
             let torch_error = dir.join("torch-error.json");
             let is_set = |name: &str| options.env.contains_key(name) || std::env::var_os(name).is_some();
@@ -464,9 +454,7 @@ impl<'a> Node<'a> {
             let patience = if self.hub_given_up { Duration::ZERO } else { logs.drain_timeout };
             relay.finish(Deadline::after(patience));
         }
-        let outcome = if self.uses_hub { self.finish_at_hub() } else { self.finish_through_spark() };
-        self.clean_up();
-        outcome
+        if self.uses_hub { self.finish_at_hub() } else { self.finish_through_spark() }
     }
 
     fn finish_at_hub(&mut self) -> Result<Vec<u8>> {
@@ -515,72 +503,5 @@ impl<'a> Node<'a> {
             .collect();
         let report = NodeReport { partition: self.options.partition, ends, problem: self.problem.take() };
         results::pack_report(&report, &results)
-    }
-
-    fn clean_up(&self) {
-        let private = self.job_dir.join(format!("task-{}", self.options.partition));
-        if let Err(e) = std::fs::remove_dir_all(&private) {
-            log::warn!("{} can't be removed: {e}", private.display());
-        }
-        if let Err(e) = private_file(&self.job_dir.join(".ended"), b"") {
-            log::warn!("{e}");
-        }
-        forget_old_jobs(&self.options.work_dir);
-    }
-}
-
-/// The message as it is told now of something that happened at `at`.
-fn aged(message: &NodeMessage, at: Instant) -> NodeMessage {
-    let age = u64::try_from(at.elapsed().as_micros()).unwrap_or(u64::MAX);
-    let mut message = message.clone();
-    match &mut message {
-        NodeMessage::RankStarted { age_us, .. } | NodeMessage::Phase { age_us, .. } => *age_us = age,
-        NodeMessage::RankEnded { end } => {
-            end.at_us = -i64::try_from(age).unwrap_or(i64::MAX);
-            end.last_output_us = end.last_output_us.map(|before| before + end.at_us);
-        }
-        _ => {}
-    }
-    message
-}
-
-fn signed_us(at: Instant, reference: Instant) -> i64 {
-    let us = |d: Duration| i64::try_from(d.as_micros()).unwrap_or(i64::MAX);
-    if at >= reference { us(at - reference) } else { -us(reference - at) }
-}
-
-fn private_dir(path: &Path) -> Result<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|e| Error::io(format!("make the folder {}", path.display()), &e))
-}
-
-fn private_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    use std::io::Write as _;
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options
-        .open(path)
-        .and_then(|mut file| file.write_all(bytes))
-        .map_err(|e| Error::io(format!("write {}", path.display()), &e))
-}
-
-/// Removes the logs of jobs that ended, but for the newest few.
-fn forget_old_jobs(work_dir: &Path) {
-    let Ok(entries) = std::fs::read_dir(work_dir) else { return };
-    let mut ended: Vec<_> = entries
-        .flatten()
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with("phalanx-"))
-        .filter_map(|entry| {
-            let ended_at = entry.path().join(".ended").metadata().ok()?.modified().ok()?;
-            Some((ended_at, entry.path()))
-        })
-        .collect();
-    ended.sort_unstable();
-    for (_, path) in ended.iter().rev().skip(KEEP_JOBS) {
-        // Another node of this host may be removing it, too.
-        let _ = std::fs::remove_dir_all(path);
     }
 }

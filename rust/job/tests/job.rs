@@ -84,6 +84,20 @@ fn a_program_that_is_not_there_is_a_start_failure_that_names_it() {
 }
 
 #[test]
+fn a_node_without_its_guard_fails_in_words_and_leaves_no_file() {
+    let job = job(1, 1);
+    let dir = phalanx_testkit::temp_dir("job");
+    let driver = open(&job);
+    let mut options = node_options(&driver, &job, 0, "exit 0", dir.path());
+    options.guard = "/nowhere/phalanx-guard".into();
+    let error = spawn_node(options, TestHost::default()).join().unwrap().unwrap_err();
+    assert!(error.to_string().contains("/nowhere/phalanx-guard"), "{error}");
+    assert!(!dir.path().join("phalanx-test/task-0").exists(), "NODE-1");
+    driver.stage_ended(Some(error.to_string()));
+    assert_eq!(listen(&driver).failure.unwrap().kind, FailureKind::Start);
+}
+
+#[test]
 fn a_task_that_never_comes_is_named_at_the_deadline() {
     let mut job = job(3, 3);
     job.policy.join_timeout = Duration::from_millis(700);

@@ -1,0 +1,153 @@
+//! The course of a job by itself: facts and time in, orders and an outcome out.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
+
+use std::time::{Duration, Instant};
+
+use phalanx_job::course::{Course, Outcome};
+use phalanx_rendezvous::Outbox;
+use phalanx_types::message::{HubMessage, NodeMessage};
+use phalanx_types::{Failure, FailureKind, Job, Join, RankEnd, RankState};
+
+struct Play {
+    course: Course,
+    out: Outbox,
+    began: Instant,
+}
+
+impl Play {
+    /// Two tasks of a rank each, placed.
+    fn placed() -> Play {
+        let began = Instant::now();
+        let job = Job::new("course", "t", 2, 2).unwrap();
+        let mut play = Play { course: Course::new(job, began), out: Outbox::default(), began };
+        for partition in 0..2 {
+            play.tell(0, partition, NodeMessage::Join(join(partition)));
+        }
+        assert!(matches!(play.orders()[..], [(0, HubMessage::Place(_)), (1, HubMessage::Place(_))]));
+        for rank in 0..2 {
+            play.tell(1, rank, NodeMessage::RankStarted { rank, pid: 1, age_us: 0 });
+        }
+        play
+    }
+
+    fn at(&self, seconds: u64) -> Instant {
+        self.began + Duration::from_secs(seconds)
+    }
+
+    fn tell(&mut self, seconds: u64, partition: u32, message: NodeMessage) {
+        let now = self.at(seconds);
+        self.course.message(now, partition, message, &mut self.out);
+    }
+
+    fn tick(&mut self, seconds: u64) {
+        let now = self.at(seconds);
+        self.course.tick(now, &mut self.out);
+    }
+
+    fn orders(&mut self) -> Vec<(u32, HubMessage)> {
+        self.out.take()
+    }
+
+    fn done(&mut self, seconds: u64, partition: u32) {
+        self.tell(seconds, partition, NodeMessage::Done { problem: None, output: vec![] });
+    }
+
+    fn failure(&self) -> &Failure {
+        match self.course.outcome() {
+            Some(Outcome::Failed(failure)) => failure,
+            other => panic!("a failure was expected, not {other:?}"),
+        }
+    }
+}
+
+fn join(partition: u32) -> Join {
+    Join {
+        partition,
+        host: format!("host-{partition}"),
+        address: [127, 0, 0, 1].into(),
+        interface: String::new(),
+        addresses: vec![],
+        store_port: 1,
+        gpus: vec![],
+    }
+}
+
+/// A rank that ended `ago_ms` before it is told.
+fn ended(rank: u32, state: RankState, ago_ms: i64) -> NodeMessage {
+    let end = RankEnd {
+        rank,
+        host: format!("host-{rank}"),
+        state,
+        message: String::new(),
+        error: None,
+        last_lines: vec![],
+        log_path: String::new(),
+        at_us: -ago_ms * 1000,
+        last_output_us: None,
+    };
+    NodeMessage::RankEnded { end: Box::new(end) }
+}
+
+#[test]
+fn a_job_is_finished_when_every_rank_ended_well_and_every_node_is_done() {
+    let mut play = Play::placed();
+    play.tell(5, 0, ended(0, RankState::Finished, 0));
+    play.done(5, 0);
+    play.tell(6, 1, ended(1, RankState::Finished, 0));
+    assert_eq!(play.course.outcome(), None, "COURSE-1");
+    play.done(6, 1);
+    assert_eq!(play.course.outcome(), Some(&Outcome::Finished));
+}
+
+#[test]
+fn a_cause_that_is_reported_later_than_its_victim_is_still_the_cause() {
+    let mut play = Play::placed();
+    play.tell(5, 0, ended(0, RankState::Exited(1), 100));
+    let stopped = play.orders().iter().filter(|(_, order)| matches!(order, HubMessage::Stop { .. })).count();
+    assert_eq!(stopped, 2, "COURSE-2");
+    assert_eq!(play.course.outcome(), None, "COURSE-2: not before the others have reported");
+    play.tell(6, 1, ended(1, RankState::Signaled(9), 2000));
+    play.done(6, 0);
+    play.done(6, 1);
+    assert_eq!((play.failure().rank, play.failure().signal), (Some(1), Some(9)));
+}
+
+#[test]
+fn a_node_that_says_nothing_for_too_long_is_lost() {
+    let mut play = Play::placed();
+    for seconds in [10, 20, 30] {
+        play.tell(seconds, 0, NodeMessage::Ping);
+        play.tick(seconds);
+        assert_eq!(play.course.outcome(), None);
+    }
+    play.tell(32, 0, NodeMessage::Ping);
+    play.tick(32);
+    assert!(play.orders().iter().any(|(p, order)| *p == 0 && matches!(order, HubMessage::Stop { .. })));
+    play.tell(33, 0, ended(0, RankState::Stopped, 0));
+    play.done(33, 0);
+    assert_eq!((play.failure().kind, play.failure().rank), (FailureKind::LostNode, Some(1)), "COURSE-3");
+    assert_eq!(play.failure().host, "host-1");
+}
+
+#[test]
+fn nodes_that_never_report_after_a_stop_do_not_hold_up_the_outcome() {
+    let mut play = Play::placed();
+    let now = play.at(5);
+    play.course.cancel(now, "enough", &mut play.out);
+    for seconds in [6, 12, 18, 24] {
+        play.tell(seconds, 0, NodeMessage::Ping);
+        play.tell(seconds, 1, NodeMessage::Ping);
+        play.tick(seconds);
+    }
+    play.tick(26);
+    assert_eq!(play.failure().kind, FailureKind::Cancelled, "COURSE-3");
+}
+
+#[test]
+fn a_rank_that_exits_well_while_another_is_missing_is_no_success() {
+    let mut play = Play::placed();
+    play.tell(5, 0, ended(0, RankState::Finished, 0));
+    play.done(5, 0);
+    play.done(6, 1);
+    assert_eq!(play.failure().kind, FailureKind::LostNode, "FAIL-1");
+}
