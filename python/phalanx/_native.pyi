@@ -32,8 +32,9 @@ def render_failure(failure: str) -> str:
 class Hub:
     """The driver's end of one job: tasks join it, output, phases, results and failures arrive at it."""
 
-    def __new__(cls, job: bytes, *, bind: str, advertise: str) -> Hub:
-        """Listens on the address `bind` ("" for the one that `advertise` resolves to), on a port of the system's."""
+    def __new__(cls, job: bytes, *, bind: str, advertise: str, work_dir: str) -> Hub:
+        """Listens on the address `bind` ("" for the one that `advertise` resolves to), on a port of the system's.
+        Results wait for close() in a folder of their own under `work_dir`."""
     @property
     def address(self) -> str:
         """Where tasks reach the hub: host:port, IPv6 in brackets."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _native
 from .errors import TrainingError
 from .results import UnavailableResult
-from .stages import LocalStage, PythonStage, Stage, hub_endpoint
+from .stages import LocalStage, PythonStage, Stage, driver_dir, hub_endpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,8 +81,11 @@ class Run:
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
-        # The results' files live as long as the run; removed with it, or at exit.
-        self._files = tempfile.TemporaryDirectory(prefix="phalanx-run-", ignore_cleanup_errors=True)
+        # The results' files live as long as the run, and no longer than the application, however it ends.
+        self._work_dir = driver_dir(spark)
+        self._files = tempfile.TemporaryDirectory(
+            prefix="phalanx-run-", dir=self._work_dir, ignore_cleanup_errors=True
+        )
         self._endpoint = ("127.0.0.1", "127.0.0.1") if local_mode else hub_endpoint(spark)
         self._show = _Show()
         self._stage: Stage
@@ -125,7 +128,7 @@ class Run:
         """
         try:
             bind, advertise = self._endpoint
-            hub = _native.Hub(self._job, bind=bind, advertise=advertise)
+            hub = _native.Hub(self._job, bind=bind, advertise=advertise, work_dir=self._work_dir)
             try:
                 self._drive(hub)
             finally:
@@ -243,6 +246,9 @@ class Run:
             with open(self._path(rank), "rb") as file:
                 return pickle.load(file)
         except FileNotFoundError:
+            if not os.path.isdir(self._files.name):
+                problem = "the results went with the Spark application; ask for them before it stops"
+                raise TrainingError(problem) from None
             if rank == 0:
                 raise TrainingError("rank 0 ended well, but its result did not reach the driver") from None
             return UnavailableResult(f"rank {rank} left no result")

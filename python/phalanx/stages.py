@@ -115,7 +115,7 @@ class LocalStage(Stage):
         super().__init__()
         self._arguments = (job, payload)
         self._gpus = gpus
-        self._work_dir = _driver_dir(spark)
+        self._work_dir = driver_dir(spark)
 
     def _run(self, hub: _native.Hub) -> None:
         from . import _native
@@ -312,7 +312,7 @@ def explain(error: BaseException) -> str:
     return f"the Spark stage failed: {lines[0]}" if len(lines[0]) < 500 else f"{lines[0][:500]}..."
 
 
-def _driver_dir(spark: SparkSession) -> str:
+def driver_dir(spark: SparkSession) -> str:
     """Where the driver's own ranks keep their files: Spark's temporary directory, which ends with the application."""
     try:
         return str(spark.sparkContext._temp_dir)

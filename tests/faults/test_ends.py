@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -45,10 +46,16 @@ except KeyboardInterrupt:
 """
 
 
+def ours() -> set[Path]:
+    """What Phalanx has in the system's folder for temporary files."""
+    return set(Path(tempfile.gettempdir()).glob("phalanx-*"))
+
+
 class Driver:
     """A driver program of its own, with two ranks that won't end by themselves, and a child of each."""
 
     def __init__(self, folder: Path, mode: str) -> None:
+        self.files_before = ours()
         program = folder / "driver.py"
         program.write_text(textwrap.dedent(DRIVER))
         self.pids_folder = folder / "pids"
@@ -88,10 +95,11 @@ def ended_within_grace(driver: Driver) -> None:
     eventually("no rank and no child of one is alive", 10, lambda: gone(driver.tree))
 
 
-def test_after_sigkill_of_the_driver_no_rank_is_left(driver: Driver) -> None:
+def test_after_sigkill_of_the_driver_no_rank_and_no_file_is_left(driver: Driver) -> None:
     driver.process.kill()
     driver.process.wait()
     ended_within_grace(driver)
+    eventually("no temporary file is left", 30, lambda: ours() <= driver.files_before)
 
 
 def test_ctrl_c_ends_the_ranks_and_then_the_driver_sees_it(driver: Driver) -> None:

@@ -43,6 +43,8 @@ pub struct DriverOptions {
     pub bind: String,
     /// The host name or address under which nodes reach the driver.
     pub advertise: String,
+    /// Where results wait for the caller: a folder that ends with the application, also when its driver is killed.
+    pub work_dir: PathBuf,
 }
 
 /// The driver's end of one job.
@@ -70,7 +72,7 @@ impl DriverJob {
         let token = wire::random_token()?;
         let results = tempfile::Builder::new()
             .prefix("phalanx-results-")
-            .tempdir()
+            .tempdir_in(&options.work_dir)
             .map_err(|e| Error::io("make a folder for the results", &e))?;
         let (sender, events) = crossbeam_channel::unbounded();
         let waiting = Arc::new(AtomicUsize::new(0));

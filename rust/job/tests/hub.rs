@@ -175,7 +175,8 @@ fn a_hub_on_ipv6_serves_as_one_on_ipv4_does() {
     let mut job = Job::new("hub", "t", 2, 1).unwrap();
     job.policy.grace = Duration::from_millis(300);
     let dir = phalanx_testkit::temp_dir("hub");
-    let options = DriverOptions { bind: "::1".into(), advertise: "::1".into() };
+    let options =
+        DriverOptions { bind: "::1".into(), advertise: "::1".into(), work_dir: std::env::temp_dir() };
     let driver = match DriverJob::open(job.clone(), &options) {
         Ok(driver) => driver,
         Err(e) => return eprintln_skip(&e.to_string()),
@@ -195,7 +196,11 @@ fn a_hub_on_ipv6_serves_as_one_on_ipv4_does() {
 fn a_driver_whose_advertised_address_is_not_its_own_is_reached_through_the_others() {
     let job = Job::new("hub", "t", 1, 1).unwrap();
     // An address for documentation (RFC 5737): no host's own, as one behind NAT isn't.
-    let options = DriverOptions { bind: String::new(), advertise: "198.51.100.7".into() };
+    let options = DriverOptions {
+        bind: String::new(),
+        advertise: "198.51.100.7".into(),
+        work_dir: std::env::temp_dir(),
+    };
     let driver = DriverJob::open(job.clone(), &options).unwrap();
     let (host, port) = driver.address().rsplit_once(':').unwrap();
     assert_eq!(host, "198.51.100.7");

@@ -33,11 +33,17 @@ impl Hub {
 #[pymethods]
 impl Hub {
     #[new]
-    #[pyo3(signature = (job, *, bind, advertise))]
-    fn new(py: Python<'_>, job: &[u8], bind: String, advertise: String) -> PyResult<Hub> {
+    #[pyo3(signature = (job, *, bind, advertise, work_dir))]
+    fn new(
+        py: Python<'_>,
+        job: &[u8],
+        bind: String,
+        advertise: String,
+        work_dir: std::path::PathBuf,
+    ) -> PyResult<Hub> {
         logs::collect();
         detached(py, || {
-            let job = DriverJob::open(Job::from_json(job)?, &DriverOptions { bind, advertise })?;
+            let job = DriverJob::open(Job::from_json(job)?, &DriverOptions { bind, advertise, work_dir })?;
             let (address, token) = (job.address().to_string(), *job.token());
             Ok(Hub { job: RwLock::new(Some(Arc::new(job))), address, token })
         })

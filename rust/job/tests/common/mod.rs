@@ -77,8 +77,15 @@ pub struct Told {
 }
 
 pub fn open(job: &Job) -> DriverJob {
-    DriverJob::open(job.clone(), &DriverOptions { bind: "127.0.0.1".into(), advertise: "127.0.0.1".into() })
-        .unwrap()
+    DriverJob::open(
+        job.clone(),
+        &DriverOptions {
+            bind: "127.0.0.1".into(),
+            advertise: "127.0.0.1".into(),
+            work_dir: std::env::temp_dir(),
+        },
+    )
+    .unwrap()
 }
 
 /// The options of a node whose ranks run `script` in a shell.
