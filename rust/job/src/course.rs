@@ -394,7 +394,10 @@ impl Course {
             }
             // Once the job is being stopped, a node that goes away is one that was told to.
             let state = if self.stopping.is_some() { RankState::Stopped } else { RankState::Lost };
-            let message = "the connection to its task broke; its executor or host probably ended".to_string();
+            let message = format!(
+                "nothing was heard of its task for {:.1} s; its executor or host probably ended",
+                now.saturating_duration_since(since).as_secs_f64()
+            );
             self.ends.insert(
                 *rank,
                 RankEnd {

@@ -10,16 +10,21 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use phalanx_rendezvous::{HubAddress, HubConnection, Sender, interfaces};
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Deadline, Error, ErrorKind, Join, NodePlacement, Result, place};
+use phalanx_types::{Deadline, Error, ErrorKind, Join, NodePlacement, Policy, Result, place};
 
 use crate::node::{NodeHost, NodeOptions};
 
 /// How long one message to the hub may take.
 pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a waiting node tells the hub that it is there.
-pub(crate) const PING_EVERY: Duration = Duration::from_secs(5);
+/// How often a node tells the hub that it is there, at the least.
+const PING_EVERY: Duration = Duration::from_secs(5);
 /// How often a blocking call looks whether its caller wants to end it.
 pub(crate) const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
+
+/// How often a node tells the hub that it is there: several times before it would count as lost.
+pub(crate) fn ping_every(policy: &Policy) -> Duration {
+    (policy.node_timeout / 4).clamp(INTERRUPT_EVERY, PING_EVERY)
+}
 
 /// The control connection, with a thread that reads it.
 pub(crate) struct Control {
@@ -137,7 +142,8 @@ fn wait_for_place(
 ) -> Result<HubMessage> {
     // The hub has the deadline for joining; this one is for a hub that hangs.
     let deadline = Deadline::after(options.job.policy.join_timeout + SEND_TIMEOUT);
-    let mut ping_at = Instant::now() + PING_EVERY;
+    let every = ping_every(&options.job.policy);
+    let mut ping_at = Instant::now() + every;
     loop {
         match control.inbox.recv_timeout(INTERRUPT_EVERY) {
             Ok(HubMessage::Pong) | Err(RecvTimeoutError::Timeout) => {}
@@ -156,7 +162,7 @@ fn wait_for_place(
             return Err(Error::new(ErrorKind::Timeout, "the hub gave no place in time"));
         }
         if Instant::now() >= ping_at {
-            ping_at = Instant::now() + PING_EVERY;
+            ping_at = Instant::now() + every;
             control.send(&NodeMessage::Ping)?;
         }
     }

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, select};
@@ -23,10 +22,10 @@ use phalanx_types::{Deadline, Error, ErrorKind, Job, NodePlacement, RankEnd, Ran
 use crate::environment::rank_environment;
 use crate::facts::{Fact, aged, signed_us};
 use crate::folder::{Folder, private_dir, private_file};
-use crate::gather::{Control, Gathered, INTERRUPT_EVERY, PING_EVERY, gather};
+use crate::gather::{Control, Gathered, INTERRUPT_EVERY, gather, ping_every};
 use crate::ranks::{Exit, monotonic_us, read_error, state_of};
 use crate::relay::Relay;
-use crate::results;
+use crate::results::{self, Uploads};
 
 /// How long a rank's output may still come after its exit: a process that it left behind may hold the pipe.
 const OUTPUT_GRACE: Duration = Duration::from_millis(300);
@@ -119,7 +118,8 @@ struct Node<'a> {
     relay: Option<Relay>,
     notes: Receiver<Note>,
     notes_sender: Sender<Note>,
-    uploads: Vec<(u32, JoinHandle<Result<()>>)>,
+    uploads: Uploads,
+    ping_at: Instant,
     oom: OomWatch,
     stopped: Option<(Instant, u64)>,
     problem: Option<String>,
@@ -162,7 +162,8 @@ impl<'a> Node<'a> {
             relay,
             notes,
             notes_sender,
-            uploads: Vec::new(),
+            uploads: Uploads::to(options.hub.clone()),
+            ping_at: Instant::now(),
             oom: OomWatch::new(),
             stopped: None,
             problem: None,
@@ -220,13 +221,13 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// Until every rank has ended and nothing of them is left.
+    /// Until every rank has ended, nothing of them is left, and their results are at the hub.
     fn watch(&mut self, host: &mut dyn NodeHost) {
-        let mut ping_at = Instant::now() + PING_EVERY;
-        while !self.empty {
-            let guard = self.guard.events().clone();
+        while !self.empty || self.uploads.pending() {
+            // After its last event the guard is of no more interest.
+            let guard = if self.empty { crossbeam_channel::never() } else { self.guard.events().clone() };
             let orders = self.control.as_ref().map_or_else(crossbeam_channel::never, |c| c.inbox.clone());
-            let notes = self.notes.clone();
+            let (notes, uploaded) = (self.notes.clone(), self.uploads.woken().clone());
             select! {
                 recv(guard) -> event => match event {
                     Ok(event) => self.guard_event(event),
@@ -238,6 +239,7 @@ impl<'a> Node<'a> {
                     Err(_) => self.hub_gone(),
                 },
                 recv(notes) -> note => if let Ok(note) = note { self.note(&note); },
+                recv(uploaded) -> _ => {}
                 default(INTERRUPT_EVERY) => {}
             }
             self.report_ended(Instant::now());
@@ -248,12 +250,19 @@ impl<'a> Node<'a> {
             if self.hub_lost.is_some() {
                 self.seek_hub();
             }
-            if Instant::now() >= ping_at {
-                ping_at = Instant::now() + PING_EVERY;
-                self.tell_once(&NodeMessage::Ping);
-            }
+            self.ping_if_due();
         }
-        self.report_ended(Instant::now() + OUTPUT_GRACE);
+        if let Some(problem) = self.uploads.finish() {
+            self.problem.get_or_insert(problem);
+        }
+    }
+
+    /// Tells the hub that this node is there, when it is time.
+    fn ping_if_due(&mut self) {
+        if Instant::now() >= self.ping_at {
+            self.ping_at = Instant::now() + ping_every(&self.options.job.policy);
+            self.tell_once(&NodeMessage::Ping);
+        }
     }
 
     fn guard_event(&mut self, event: GuardEvent) {
@@ -374,15 +383,8 @@ impl<'a> Node<'a> {
         if !self.uses_hub || !path.exists() {
             return;
         }
-        let hub = self.options.hub.clone();
-        let thread = std::thread::Builder::new()
-            .name(format!("phalanx-result-{rank}"))
-            .spawn(move || results::upload(&hub, rank, &path));
-        match thread {
-            Ok(thread) => self.uploads.push((rank, thread)),
-            Err(e) => {
-                self.problem = Some(Error::io(format!("send the result of rank {rank}"), &e).to_string())
-            }
+        if let Err(e) = self.uploads.start(rank, path) {
+            self.problem.get_or_insert(e.to_string());
         }
     }
 
@@ -441,18 +443,11 @@ impl<'a> Node<'a> {
         for reader in self.ranks.iter_mut().flat_map(|rank| rank.readers.drain(..)) {
             reader.finish();
         }
-        for (rank, upload) in std::mem::take(&mut self.uploads) {
-            let problem = match upload.join() {
-                Ok(Ok(())) => continue,
-                Ok(Err(e)) => e.to_string(),
-                Err(_) => format!("sending the result of rank {rank} panicked"),
-            };
-            self.problem.get_or_insert(problem);
-        }
         if let Some(relay) = self.relay.take() {
             // Nobody listens at a driver that is gone.
             let patience = if self.hub_given_up { Duration::ZERO } else { logs.drain_timeout };
-            relay.finish(Deadline::after(patience));
+            let every = ping_every(&self.options.job.policy);
+            relay.finish(Deadline::after(patience), every, || self.ping_if_due());
         }
         if self.uses_hub { self.finish_at_hub() } else { self.finish_through_spark() }
     }

@@ -85,15 +85,16 @@ impl Relay {
         Box::new(move || shared.with(|state| state.news = true))
     }
 
-    /// No rank writes any more: sends the rest until `deadline`, then ends.
-    pub(crate) fn finish(mut self, deadline: Deadline) {
+    /// No rank writes any more: sends the rest until `deadline`, then ends. Calls `meanwhile` `every` so often.
+    pub(crate) fn finish(mut self, deadline: Deadline, every: Duration, mut meanwhile: impl FnMut()) {
         self.shared.with(|state| state.finishing = true);
         while !self.shared.with(|state| state.ended) {
-            let Some(left) = deadline.left().map(|l| l.min(Duration::from_secs(1))) else { break };
+            let left = deadline.left().unwrap_or(every).min(every);
             if left.is_zero() {
                 break;
             }
             self.shared.wait(left, |state| state.ended);
+            meanwhile();
         }
         self.abandon();
     }

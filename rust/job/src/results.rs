@@ -2,13 +2,92 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crossbeam_channel::{Receiver, Sender};
 use phalanx_rendezvous::wire::{self, Frame, MAX_DATA_BYTES};
 use phalanx_rendezvous::{HubAddress, HubConnection};
 use phalanx_types::message::{HubMessage, NodeReport, Role};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
+
+/// The results on their way from one node, a thread each.
+pub(crate) struct Uploads {
+    hub: HubAddress,
+    threads: Vec<(u32, JoinHandle<Result<()>>)>,
+    ended: Arc<AtomicUsize>,
+    wake: Sender<()>,
+    woken: Receiver<()>,
+}
+
+/// Counts a thread that ends, however it ends.
+struct End {
+    ended: Arc<AtomicUsize>,
+    wake: Sender<()>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.ended.fetch_add(1, Ordering::AcqRel);
+        // Nobody may be waiting any more.
+        let _ = self.wake.send(());
+    }
+}
+
+impl Uploads {
+    pub(crate) fn to(hub: HubAddress) -> Uploads {
+        let (wake, woken) = crossbeam_channel::unbounded();
+        Uploads { hub, threads: Vec::new(), ended: Arc::default(), wake, woken }
+    }
+
+    /// Begins to send the file at `path` as the result of `rank`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the system gives no thread.
+    pub(crate) fn start(&mut self, rank: u32, path: PathBuf) -> Result<()> {
+        let hub = self.hub.clone();
+        let end = End { ended: Arc::clone(&self.ended), wake: self.wake.clone() };
+        let thread = std::thread::Builder::new()
+            .name(format!("phalanx-result-{rank}"))
+            .spawn(move || {
+                let _end = end;
+                upload(&hub, rank, &path)
+            })
+            .map_err(|e| Error::io(format!("send the result of rank {rank}"), &e))?;
+        self.threads.push((rank, thread));
+        Ok(())
+    }
+
+    /// Whether any is still on its way.
+    pub(crate) fn pending(&self) -> bool {
+        self.ended.load(Ordering::Acquire) < self.threads.len()
+    }
+
+    /// Has a message each time one ends.
+    pub(crate) fn woken(&self) -> &Receiver<()> {
+        &self.woken
+    }
+
+    /// Waits for all; why the first that failed did.
+    pub(crate) fn finish(&mut self) -> Option<String> {
+        let mut problem = None;
+        for (rank, thread) in self.threads.drain(..) {
+            match thread.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => {
+                    problem.get_or_insert(e.to_string());
+                }
+                Err(_) => {
+                    problem.get_or_insert(format!("sending the result of rank {rank} panicked"));
+                }
+            }
+        }
+        problem
+    }
+}
 
 /// How long the hub may take for one piece of a result: it stores pieces as they come.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -17,7 +96,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// If the hub can't be reached, or takes nothing for a minute.
-pub(crate) fn upload(hub: &HubAddress, rank: u32, path: &Path) -> Result<()> {
+fn upload(hub: &HubAddress, rank: u32, path: &Path) -> Result<()> {
     let about = |e: Error| e.context(format!("the result of rank {rank} did not reach the driver"));
     let reading = |e: &std::io::Error| Error::io(format!("read {}", path.display()), e);
     let mut file = File::open(path).map_err(|e| about(reading(&e)))?;
@@ -45,7 +124,7 @@ pub(crate) fn upload(hub: &HubAddress, rank: u32, path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// [`ErrorKind::Io`] if a result can't be read.
-pub(crate) fn pack_report(report: &NodeReport, results: &[(u32, std::path::PathBuf)]) -> Result<Vec<u8>> {
+pub(crate) fn pack_report(report: &NodeReport, results: &[(u32, PathBuf)]) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     wire::encode_json(report, &mut out);
     for (rank, path) in results {

@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use common::{TestHost, listen, node_options, open, spawn_node};
 use phalanx_types::Job;
@@ -84,6 +85,49 @@ fn a_connection_for_output_that_breaks_is_opened_again_and_nothing_is_lost_or_do
         let last = format!("{prefix}{lines}");
         assert!(told.output.lines().any(|line| line == last), "RELAY-2: rank {rank}'s last line");
     }
+}
+
+/// Passes bytes on to `hub`, but what belongs to a result only after `delay`.
+fn delaying_proxy(hub: String, delay: Duration) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, Ok(mut server)) = (client.unwrap(), TcpStream::connect(&hub)) else { continue };
+            let (mut back, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut back, &mut to_client);
+                let _ = to_client.shutdown(Shutdown::Both);
+            });
+            std::thread::spawn(move || {
+                let mut first = [0; 4096];
+                let n = client.read(&mut first).unwrap_or(0);
+                if String::from_utf8_lossy(&first[..n]).contains("\"result\"") {
+                    std::thread::sleep(delay);
+                }
+                let _ = server.write_all(&first[..n]);
+                let _ = std::io::copy(&mut client, &mut server);
+                let _ = server.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn a_node_whose_result_takes_longer_than_the_node_time_out_is_not_lost() {
+    let mut job = Job::new("cuts", "t", 1, 1).unwrap();
+    job.policy.node_timeout = Duration::from_secs(1);
+    let dir = phalanx_testkit::temp_dir("cuts");
+    let driver = open(&job);
+    let script = r#"sleep 2; printf whole > "$PHALANX_RANK_DIR/result""#;
+    let mut options = node_options(&driver, &job, 0, script, dir.path());
+    options.hub.address = delaying_proxy(driver.address().into(), Duration::from_secs(3));
+    let node = spawn_node(options, TestHost::default());
+    let told = listen(&driver);
+    node.join().unwrap().unwrap();
+    assert_eq!(told.failure, None);
+    assert_eq!(std::fs::read_to_string(driver.result_path(0).unwrap()).unwrap(), "whole");
 }
 
 #[test]
