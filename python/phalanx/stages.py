@@ -58,6 +58,8 @@ def host_of(address: str) -> str:
 class Stage:
     """A thread that hosts or submits the nodes of a run."""
 
+    what = "the Spark stage"
+
     def __init__(self) -> None:
         self.error: BaseException | None = None
         """What ended the stage, where it did not end well."""
@@ -86,7 +88,7 @@ class Stage:
             cancelled = is_cancellation(error)
             if not self._cancelled:
                 self.error = error
-                problem = explain(error)
+                problem = f"{self.what} failed: {explain(error)}"
         try:
             if problem is not None and cancelled:
                 hub.stop(problem)
@@ -110,6 +112,8 @@ class Stage:
 
 class LocalStage(Stage):
     """`local_mode=True`: all ranks on the driver's host, the supervisor in this process."""
+
+    what = "the driver's own node"
 
     def __init__(self, *, spark: SparkSession, job: bytes, payload: bytes, gpus: list[str]) -> None:
         super().__init__()
@@ -308,8 +312,8 @@ def explain(error: BaseException) -> str:
             if line[:1].isalpha() and ":" in line
         ]
         if at_margin:
-            return f"the Spark stage failed: {at_margin[0]}"
-    return f"the Spark stage failed: {lines[0]}" if len(lines[0]) < 500 else f"{lines[0][:500]}..."
+            return at_margin[0]
+    return lines[0] if len(lines[0]) < 500 else f"{lines[0][:500]}..."
 
 
 def driver_dir(spark: SparkSession) -> str:
