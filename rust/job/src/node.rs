@@ -119,6 +119,9 @@ struct Node<'a> {
     notes: Receiver<Note>,
     notes_sender: Sender<Note>,
     uploads: Uploads,
+    /// Threads say here that there is something to look at: a log or an upload has ended.
+    wake: Sender<()>,
+    woken: Receiver<()>,
     ping_at: Instant,
     oom: OomWatch,
     stopped: Option<(Instant, u64)>,
@@ -136,6 +139,7 @@ impl<'a> Node<'a> {
         let payload = folder.private.join("payload");
         private_file(&payload, &options.payload)?;
         let (notes_sender, notes) = crossbeam_channel::bounded(1024);
+        let (wake, woken) = crossbeam_channel::unbounded();
         let guard =
             Guard::spawn(&GuardOptions { binary: options.guard.clone(), grace: options.job.policy.grace })?;
         let mut logs = Vec::new();
@@ -162,7 +166,9 @@ impl<'a> Node<'a> {
             relay,
             notes,
             notes_sender,
-            uploads: Uploads::to(options.hub.clone()),
+            uploads: Uploads::to(options.hub.clone(), wake.clone()),
+            wake,
+            woken,
             ping_at: Instant::now(),
             oom: OomWatch::new(),
             stopped: None,
@@ -207,10 +213,20 @@ impl<'a> Node<'a> {
             cwd: None,
         };
         let pipes = self.guard.launch(&launch)?;
-        let wake = self.relay.as_ref().map_or_else(|| Box::new(|| {}) as Box<dyn Fn() + Send>, Relay::waker);
+        let relay = self.relay.as_ref().map(Relay::waker);
+        let (ended, wake) = (Arc::clone(&log), self.wake.clone());
+        let on_output = move || {
+            if let Some(relay) = &relay {
+                relay();
+            }
+            if ended.finished() {
+                // Nobody waits for it any more when the node is over.
+                let _ = wake.send(());
+            }
+        };
         let sender = self.notes_sender.clone();
         let readers = vec![
-            pump(pipes.output, Arc::clone(&log), wake)?,
+            pump(pipes.output, Arc::clone(&log), Box::new(on_output))?,
             notes(
                 pipes.notes,
                 // A rank that notes faster than this node reads loses notes, not time.
@@ -223,11 +239,11 @@ impl<'a> Node<'a> {
 
     /// Until every rank has ended, nothing of them is left, and their results are at the hub.
     fn watch(&mut self, host: &mut dyn NodeHost) {
-        while !self.empty || self.uploads.pending() {
+        while !self.empty || self.ranks.iter().any(|rank| !rank.reported) || self.uploads.pending() {
             // After its last event the guard is of no more interest.
             let guard = if self.empty { crossbeam_channel::never() } else { self.guard.events().clone() };
             let orders = self.control.as_ref().map_or_else(crossbeam_channel::never, |c| c.inbox.clone());
-            let (notes, uploaded) = (self.notes.clone(), self.uploads.woken().clone());
+            let (notes, woken) = (self.notes.clone(), self.woken.clone());
             select! {
                 recv(guard) -> event => match event {
                     Ok(event) => self.guard_event(event),
@@ -239,7 +255,7 @@ impl<'a> Node<'a> {
                     Err(_) => self.hub_gone(),
                 },
                 recv(notes) -> note => if let Ok(note) = note { self.note(&note); },
-                recv(uploaded) -> _ => {}
+                recv(woken) -> _ => {}
                 default(INTERRUPT_EVERY) => {}
             }
             self.report_ended(Instant::now());
@@ -326,7 +342,7 @@ impl<'a> Node<'a> {
             else {
                 continue;
             };
-            if rank.reported || !(rank.log.finished() || now >= at + OUTPUT_GRACE || self.empty) {
+            if rank.reported || !(rank.log.finished() || now >= at + OUTPUT_GRACE) {
                 continue;
             }
             self.ranks[i].reported = true;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Sender;
 use phalanx_rendezvous::wire::{self, Frame, MAX_DATA_BYTES};
 use phalanx_rendezvous::{HubAddress, HubConnection};
 use phalanx_types::message::{HubMessage, NodeReport, Role};
@@ -20,7 +20,6 @@ pub(crate) struct Uploads {
     threads: Vec<(u32, JoinHandle<Result<()>>)>,
     ended: Arc<AtomicUsize>,
     wake: Sender<()>,
-    woken: Receiver<()>,
 }
 
 /// Counts a thread that ends, however it ends.
@@ -38,9 +37,9 @@ impl Drop for End {
 }
 
 impl Uploads {
-    pub(crate) fn to(hub: HubAddress) -> Uploads {
-        let (wake, woken) = crossbeam_channel::unbounded();
-        Uploads { hub, threads: Vec::new(), ended: Arc::default(), wake, woken }
+    /// To `hub`; `wake` gets a message each time one ends.
+    pub(crate) fn to(hub: HubAddress, wake: Sender<()>) -> Uploads {
+        Uploads { hub, threads: Vec::new(), ended: Arc::default(), wake }
     }
 
     /// Begins to send the file at `path` as the result of `rank`.
@@ -64,11 +63,6 @@ impl Uploads {
     /// Whether any is still on its way.
     pub(crate) fn pending(&self) -> bool {
         self.ended.load(Ordering::Acquire) < self.threads.len()
-    }
-
-    /// Has a message each time one ends.
-    pub(crate) fn woken(&self) -> &Receiver<()> {
-        &self.woken
     }
 
     /// Waits for all; why the first that failed did.
