@@ -78,11 +78,12 @@ def phase(name: str) -> None:
 
 
 def set_result(value: object) -> None:
-    """Leaves `value` as this rank's result, for training files: rank 0's is what `run()` returns.
+    """Leaves `value` as this rank's result, for training files and modules: rank 0's is what `run()` returns.
 
     The last call counts; the value is pickled when the file has ended. A training function simply returns its
-    result, and what it returns goes before. Outside a rank this does nothing, so that the file also runs
-    alone.
+    result, and what it returns goes before. A caller in Scala or Java gets `bytes` (also `bytearray` and
+    `memoryview`) as they are and anything else as JSON, by `json.dumps`; what is neither fails rank 0. Outside
+    a rank this does nothing, so that the file also runs alone.
     """
     if _rank is not None and os.getpid() == _rank.pid:
         _rank.result = value

@@ -1,7 +1,13 @@
-"""What the ranks execute, as bytes: a function with its arguments, or a Python file with its own.
+"""What the ranks execute, as bytes: a function with its arguments, or a Python file or module with its own.
 
 The first line names the format and its version, the second is a JSON header, the rest is the body: for a
-function one pickle, for a file its source.
+function one pickle, for a file its source, for a module nothing.
+
+kind        `function`, `file` or `module`
+name        what people call it; for a module, what is run
+args        a file's or module's arguments; `path`: where the file lies at the caller
+results     `pickle` (the default), or `json`: bytes or JSON, for callers in the JVM
+python, sys_path   the caller's Python (`3.11`) and its `sys.path`; absent where the caller is not Python
 
 PAY-1: whatever can't be sent is an error at the caller that names the variable, before anything is started.
 PAY-2: nothing of the user's is unpickled before `extend_sys_path` was called.
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
 
 FORMAT = b"phalanx payload "
 VERSION = 1
+KINDS = ("function", "file", "module")
+RESULTS = ("pickle", "json")
 
 
 class PayloadError(RuntimeError):
@@ -80,11 +88,15 @@ class Payload:
             fields = json.loads(header)
             self.kind: str = fields["kind"]
             self.name: str = fields["name"]
-            self.python: str = fields["python"]
-            self.sys_path: list[str] = fields["sys_path"]
+            # byte code needs its Python; a file's or a module's caller may not be Python at all
+            self.python: str = fields["python"] if self.kind == "function" else fields.get("python", "")
+            self.sys_path: list[str] = fields.get("sys_path", [])
             self.sources: dict[str, str] = fields.get("sources", {})
             self.file_path: str = fields.get("path", "")
             self.file_args: list[str] = fields.get("args", [])
+            self.results: str = fields.get("results", "pickle")
+            if self.kind not in KINDS or self.results not in RESULTS:
+                raise ValueError(f"kind {self.kind!r}, results {self.results!r}")
         except (ValueError, KeyError) as problem:
             raise PayloadError(f"the payload's header is damaged: {problem!r}") from problem
 
@@ -111,22 +123,26 @@ class Payload:
             # interpreter
             raise PayloadError(
                 f"{self.name} was sent by Python {self.python} and can't be read by Python {here} "
-                f"on {_host()}; use the same Python on driver and executors (PYSPARK_PYTHON), or run a file"
+                f"on {host()}; use the same Python on driver and executors (PYSPARK_PYTHON), or run a file"
             )
         try:
             with self._open_body() as file:
                 fn, args, kwargs, names = pickle.load(file)
         except ModuleNotFoundError as problem:
-            raise ModuleNotFoundError(
-                f"{self.name} can't be read back on {_host()}: there is no module {problem.name!r} there; "
-                "install it on the executors or ship it (spark-submit --py-files, SparkContext.addPyFile)",
-                name=problem.name,
-            ) from problem
+            raise self.lacks(problem.name, "be read back") from problem
         except Exception as problem:
             raise PayloadError(
-                f"{self.name} can't be read back on {_host()}: {type(problem).__name__}: {problem}"
+                f"{self.name} can't be read back on {host()}: {type(problem).__name__}: {problem}"
             ) from problem
         return fn, args, kwargs, names
+
+    def lacks(self, module: str | None, what: str) -> ModuleNotFoundError:
+        """The error for a module that isn't there on this host; `what` the payload can't do without it."""
+        return ModuleNotFoundError(
+            f"{self.name} can't {what} on {host()}: there is no module {module!r} there; "
+            "install it on the executors or ship it (spark-submit --py-files, SparkContext.addPyFile)",
+            name=module,
+        )
 
     def _open_body(self) -> BinaryIO:
         file = open(self.path, "rb")  # noqa: SIM115 (the caller closes it)
@@ -166,7 +182,8 @@ def _written(header: dict[str, Any], sys_path: Sequence[str], body: bytes) -> by
     return b"".join([FORMAT, b"%d\n" % VERSION, json.dumps(header).encode(), b"\n", body])
 
 
-def _host() -> str:
+def host() -> str:
+    """This host's name, for messages."""
     import socket
 
     return socket.gethostname()

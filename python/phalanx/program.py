@@ -1,8 +1,8 @@
 """The training code, ready to be called, in a `__main__` like the caller's.
 
 MAIN-1: what the training code finds in `sys.modules["__main__"]` is what it would find at the caller: a file
-is its own `__main__`; a function's `__main__` has the functions and classes of the caller's that came along.
-Phalanx's entry is not in there, so plain pickle, `torch.save` and processes started by `spawn` work.
+or a module is its own `__main__`; a function's `__main__` has the functions and classes of the caller's that
+came along. Phalanx's entry is not in there, so plain pickle, `torch.save` and processes started by `spawn` work.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import sys
 import types
 from importlib.machinery import ModuleSpec, SourceFileLoader
 
-from .payload import Payload
+from . import spark_files
+from .payload import Payload, PayloadError, host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +32,11 @@ def prepare(payload: Payload, directory: str) -> Callable[[], Any]:
 
     Raises `ModuleNotFoundError`, `PayloadError` or `OSError` with a sentence on why the training can't begin.
     """
+    spark_files.enter()
     payload.extend_sys_path()
-    return _file(payload, directory) if payload.kind == "file" else _function(payload)
+    if payload.kind == "function":
+        return _function(payload)
+    return _file(payload, directory) if payload.kind == "file" else _module(payload)
 
 
 def _function(payload: Payload) -> Callable[[], Any]:
@@ -69,6 +73,40 @@ def _file(payload: Payload, directory: str) -> Callable[[], Any]:
 
     def run() -> None:
         exec(compile(source, path, "exec", dont_inherit=True), vars(main))
+
+    return run
+
+
+def _module(payload: Payload) -> Callable[[], Any]:
+    """As `python -m` runs it: a package by its `__main__`; `__main__.__spec__` is the module's."""
+    import importlib.util
+
+    def spec_of(name: str) -> ModuleSpec:
+        try:
+            spec = importlib.util.find_spec(name)
+        except ModuleNotFoundError as problem:  # a parent package
+            raise payload.lacks(problem.name, "run") from problem
+        if spec is None:
+            raise payload.lacks(name, "run")
+        return spec
+
+    spec = spec_of(payload.name)
+    if spec.submodule_search_locations is not None:
+        spec = spec_of(f"{payload.name}.__main__")
+    code: types.CodeType | None = getattr(spec.loader, "get_code", lambda _: None)(spec.name)
+    if code is None:
+        raise PayloadError(f"{payload.name} can't run on {host()}: it is no Python module ({spec.origin})")
+    sys.argv = [spec.origin or payload.name, *payload.file_args]
+    main = _fresh_main()
+    main.__spec__ = spec
+    main.__loader__ = spec.loader
+    main.__package__ = spec.parent
+    if spec.has_location:
+        main.__file__ = spec.origin
+        vars(main)["__cached__"] = spec.cached
+
+    def run() -> None:
+        exec(code, vars(main))
 
     return run
 

@@ -4,7 +4,8 @@ From the environment: torchrun's variables; `PHALANX_PAYLOAD`, the file that say
 `PHALANX_RANK_DIR`, the rank's private directory; `PHALANX_NOTES_FD`, where notes to the supervisor go;
 `PHALANX_MAX_RESULT_BYTES`, the limit for results of ranks other than 0.
 
-RANK-1: exit code 0 means that `result` is in the rank's directory, whole. RANK-2: an exception that leaves
+RANK-1: exit code 0 means that `result` is in the rank's directory, whole, or that there is nothing to bring
+back to a caller that takes bytes and JSON. RANK-2: an exception that leaves
 the training code is in `error.json` before the process ends, with exit code 1; `sys.exit(n)` ends it with n
 and no such file. RANK-3: a rank that failed is gone `FAILED_EXIT_SECONDS` later, whatever its threads and
 exit handlers do. RANK-4: nothing is imported here that the training code may not want; torch least of all.
@@ -24,7 +25,7 @@ import time
 from . import inside, raised
 from .payload import Payload
 from .program import prepare
-from .results import write_result
+from .results import write_json_result, write_result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def _run(payload_path: str, directory: str) -> int:
 
 def _keep_result(payload: Payload, value: object, directory: str) -> None:
     source = "{} returned" if payload.kind == "function" else "{} gave to set_result"
-    write_result(
+    write = write_json_result if payload.results == "json" else write_result
+    write(
         value,
         directory,
         rank=int(os.environ.get("RANK", "0")),

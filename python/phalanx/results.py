@@ -1,7 +1,10 @@
 """A rank's result: the file it is written to, and what stands in where there is none to give.
 
+Its format is one pickle; for a caller in the JVM a line, `bytes` or `json`, and then the bytes or the JSON text.
+
 RES-1: the file `result` is whole or absent. RES-2: rank 0's value arrives or the rank fails with its type's
-name; a value of another rank that can't arrive is replaced by an `UnavailableResult` and hurts nobody.
+name; a value of another rank that can't arrive is replaced by an `UnavailableResult`, for the JVM by nothing,
+and hurts nobody.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ class UnavailableResult:
 
     def __hash__(self) -> int:
         return hash(self.reason)
+
+
+class UnwritableResult(TypeError):
+    """Rank 0's value can't be given to a caller in the JVM."""
 
 
 class TooLarge(Exception):
@@ -76,6 +83,38 @@ def write_result(value: object, directory: str, *, rank: int, max_bytes: int, wh
             file.seek(0)
             file.truncate()
             _dump(UnavailableResult(f"rank {rank}: {reason}"), file)
+    os.replace(path + ".tmp", path)
+
+
+def write_json_result(value: object, directory: str, *, rank: int, max_bytes: int, what: str) -> None:
+    """Writes `value` to `directory`/result as bytes, if it is such, else as JSON; None leaves no file.
+
+    Parameters are those of `write_result`.
+
+    Raises `UnwritableResult` for rank 0's value that is neither, `OSError` where the file can't be written.
+    """
+    if value is None:
+        return
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        kind, body = b"bytes\n", bytes(value)
+    else:
+        import json
+
+        try:
+            kind, body = b"json\n", json.dumps(value).encode()
+        except Exception as problem:
+            if rank != 0:
+                return
+            from .unpicklable import a_kind
+
+            reason = f"{what} ({a_kind(value)}) is neither bytes nor JSON, which is what a caller in the JVM can take"
+            raise UnwritableResult(f"{reason}: {problem}") from problem
+    if rank != 0 and len(body) > max_bytes:
+        return
+    path = os.path.join(directory, "result")
+    with open(path + ".tmp", "wb") as file:
+        file.write(kind)
+        file.write(body)
     os.replace(path + ".tmp", path)
 
 

@@ -16,6 +16,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from . import spark_files
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -120,6 +122,7 @@ class LocalStage(Stage):
         self._arguments = (job, payload)
         self._gpus = gpus
         self._work_dir = driver_dir(spark)
+        self._env = _drivers_files(spark)
 
     def _run(self, hub: _native.Hub) -> None:
         from . import _native
@@ -132,7 +135,7 @@ class LocalStage(Stage):
             host=socket.gethostname(),
             gpus=self._gpus,
             program=rank_program(),
-            env={},
+            env=self._env,
             work_dir=self._work_dir,
             guard=guard_path(),
             all_gather=None,
@@ -266,11 +269,11 @@ def run_task(
             gpus = devices(context.resources()["gpu"].addresses, os.environ.get(VISIBLE))
     work_dir = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
     with contextlib.ExitStack() as stack:
-        env: dict[str, str] = {}
+        env = _workers_files()
         if schema is not None:
             from .dataframe import partition_files
 
-            env = stack.enter_context(partition_files(batches, schema, work_dir))
+            env |= stack.enter_context(partition_files(batches, schema, work_dir))
         report = _native.run_node(
             job,
             payload,
@@ -289,6 +292,29 @@ def run_task(
         import pyarrow as pa
 
         yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], ["report"])
+
+
+def _workers_files() -> dict[str, str]:
+    """What ranks are told of Spark's files, in a Python worker: it has them on its own path."""
+    try:
+        from pyspark import SparkFiles
+
+        root = SparkFiles._root_directory if SparkFiles._is_running_on_worker else None
+    except ImportError:  # pyspark-client, which has no files
+        root = None
+    return spark_files.environment(root, spark_files.py_files_on(sys.path, root) if root else ())
+
+
+def _drivers_files(spark: SparkSession) -> dict[str, str]:
+    """The same in the driver; a client of Spark Connect has no files of Spark's."""
+    try:
+        context = spark.sparkContext
+        from pyspark import SparkFiles
+
+        return spark_files.environment(SparkFiles.getRootDirectory(), context._python_includes)
+    except Exception as error:  # Spark Connect says in several ways that it has no SparkContext
+        logger.debug("No files of Spark for local ranks: %s", error)
+        return {}
 
 
 def is_cancellation(error: BaseException) -> bool:

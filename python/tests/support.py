@@ -61,7 +61,7 @@ print("ANSWER", json.dumps(answer))
         capture_output=True,
         text=True,
         timeout=timeout,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.rpartition("ANSWER ")[2])

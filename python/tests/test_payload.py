@@ -57,6 +57,20 @@ def test_a_file_payload_has_the_source_and_text_arguments(tmp_path: Path) -> Non
     assert payload.source() == script.read_bytes()
 
 
+def test_a_caller_that_is_not_python_says_no_python_and_no_path(tmp_path: Path) -> None:
+    header = b'{"kind": "module", "name": "pkg.train", "args": ["--lr"], "results": "json"}'
+    payload = read(b"phalanx payload 1\n" + header + b"\n", tmp_path)
+    assert (payload.kind, payload.name, payload.file_args) == ("module", "pkg.train", ["--lr"])
+    assert (payload.results, payload.python, payload.sys_path) == ("json", "", [])
+    for damaged in (
+        b'{"kind": "function", "name": "f"}',  # byte code of which Python?
+        b'{"kind": "program", "name": "f"}',
+        b'{"kind": "module", "name": "m", "results": "xml"}',
+    ):
+        with pytest.raises(PayloadError, match="header is damaged"):
+            read(b"phalanx payload 1\n" + damaged + b"\n", tmp_path)
+
+
 @pytest.mark.parametrize("data", [b"", b"#!/bin/sh\n", b"phalanx payload 2\n{}\n"])
 def test_what_is_no_payload_of_this_version_is_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(PayloadError, match="different versions of Phalanx"):
