@@ -3,7 +3,18 @@
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-__all__ = ["VERSION", "Hub", "NativeError", "StoreServer", "new_job", "render_failure", "run_node"]
+__all__ = [
+    "VERSION",
+    "Hub",
+    "NativeError",
+    "StoreServer",
+    "new_job",
+    "read_settings",
+    "render_failure",
+    "run_node",
+    "setting_keys",
+    "unknown_settings",
+]
 
 VERSION: str
 
@@ -19,11 +30,19 @@ def new_job(
     ranks: int,
     tasks: int,
     use_gpu: bool,
-    policy: dict[str, int],
-    logs: dict[str, Any],
+    settings: dict[str, str],
 ) -> bytes:
-    """A job as JSON, with a fresh id. `policy` and `logs` override fields of the Rust types Policy and LogPolicy
-    (durations in whole milliseconds); an unknown name is a NativeError that names it."""
+    """A job as JSON, with a fresh id, under these `spark.phalanx.*` settings."""
+
+def setting_keys() -> list[str]:
+    """The keys of all settings."""
+
+def read_settings(settings: dict[str, str]) -> tuple[float, str]:
+    """Checks all settings; returns those that no job carries: the seconds to wait for task slots, and the stage (auto,
+    jvm or python). A bad value is a NativeError that names the key, the value and what is allowed."""
+
+def unknown_settings(keys: list[str]) -> list[str]:
+    """A sentence for every `spark.phalanx.*` key among `keys` that is no setting, with the nearest one that is."""
 
 def render_failure(failure: str) -> str:
     """A Failure (JSON) as a person reads it: cause, traceback, last lines, where the rest is, the other ranks."""
@@ -45,7 +64,7 @@ class Hub:
         """The next event, or None after `timeout` seconds:
         ("output", text)            whole, prefixed lines to show
         ("phase", (name, rank, s))  rank got to a phase s seconds after the hub opened; rank is -1 for the job's own
-        ("finished", None)          every rank ended well and every result is here
+        ("finished", json)          every rank ended well and every result is here; a line for each, as in a Failure
         ("failed", json)            the Failure; nothing of the job is left on the nodes that can be reached
         The last two come once, after all output."""
     def result_path(self, rank: int) -> str | None:

@@ -160,8 +160,7 @@ class TorchDistributor:
             ranks=self.num_processes,
             tasks=self.num_tasks,
             use_gpu=self.use_gpu,
-            policy=settings.policy(),
-            logs=settings.logs(),
+            settings=settings.values,
         )
         return {
             "spark": self.spark,

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
-from .errors import TrainingError
+from .errors import RankReport, TrainingError
 from .results import UnavailableResult
 from .stages import LocalStage, PythonStage, Stage, driver_dir, hub_endpoint
 
@@ -72,6 +72,8 @@ class Run:
     ) -> None:
         self.name = name
         self.phases: list[Phase] = []
+        self.ranks: list[RankReport] = []
+        """What became of each rank, once the run is over."""
         self._job = job
         self._num_ranks: int = json.loads(job)["ranks"]
         self._began = time.monotonic()
@@ -172,6 +174,10 @@ class Run:
                     name, rank, seconds = value
                     self._phase(name, None if rank < 0 else rank, opened + seconds)
                 else:
+                    told = json.loads(value)
+                    self.ranks = [
+                        RankReport(**report) for report in (told if kind == "finished" else told["ranks"])
+                    ]
                     failure = value if kind == "failed" else None
                     break
         except BaseException:

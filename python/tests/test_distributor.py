@@ -124,8 +124,7 @@ def test_a_function_is_handed_over_and_rank_0s_value_comes_back(
             "ranks": 2,
             "tasks": 1,
             "use_gpu": False,
-            "policy": fields["settings"].policy(),
-            "logs": fields["settings"].logs(),
+            "settings": fields["settings"].values,
         }
     ]
 
@@ -181,7 +180,7 @@ def test_the_cluster_is_checked_before_a_distributed_run(spark: Any, fakes: Fake
         local(local_mode=False).run(print)
     spark.conf.set("spark.phalanx.grace", "a while")
     try:
-        with pytest.raises(ValueError, match=r"spark\.phalanx\.grace is 'a while'"):
+        with pytest.raises(ValueError, match=r'spark\.phalanx\.grace is "a while"'):
             local().run(print)
     finally:
         spark.conf.unset("spark.phalanx.grace")

@@ -5,13 +5,14 @@
 //! (or are lost), not by who reported first. COURSE-3: every wait has an end: joining, stopping, a silent node, a
 //! stage that ended without a word.
 
+mod verdict;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use phalanx_rendezvous::Outbox;
-use phalanx_types::failure::{first_cause, report};
 use phalanx_types::message::{HubMessage, NodeMessage, NodeReport};
-use phalanx_types::{Failure, FailureKind, Job, Join, RankEnd, RankState, place};
+use phalanx_types::{Failure, FailureKind, Job, Join, RankEnd, RankReport, RankState, place};
 
 /// How long after the connect time-out of the first task the hub gives up on hearing from all.
 const FALLBACK_MARGIN: Duration = Duration::from_secs(2);
@@ -25,8 +26,8 @@ const STAGE_GRACE: Duration = Duration::from_secs(2);
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// Every rank ended well.
-    Finished,
+    /// Every rank ended well; each one's line, by rank.
+    Finished(Vec<RankReport>),
     /// Something went wrong.
     Failed(Box<Failure>),
 }
@@ -126,6 +127,10 @@ impl Course {
         now.saturating_duration_since(self.opened).saturating_sub(Duration::from_micros(age_us))
     }
 
+    fn since_open_us(&self, now: Instant) -> i64 {
+        micros(now.saturating_duration_since(self.opened))
+    }
+
     fn phase(&mut self, now: Instant, age_us: u64, rank: Option<u32>, name: &str) {
         let at = self.since_open(now, age_us);
         self.phases.push(Phase { name: name.to_string(), rank, at });
@@ -161,7 +166,7 @@ impl Course {
             NodeMessage::Done { problem, .. } => {
                 node.done = true;
                 if let Some(problem) = problem {
-                    self.fail(now, Failure { host: self.host(partition), ..start(problem) }, out);
+                    self.fail(now, self.of_node(partition, problem), out);
                 }
                 out.send(partition, HubMessage::Released);
             }
@@ -172,6 +177,13 @@ impl Course {
     fn host(&self, partition: u32) -> String {
         let join = self.nodes.get(&partition).and_then(|node| node.join.as_ref());
         join.map(|join| join.host.clone()).unwrap_or_default()
+    }
+
+    /// A node could not do its part: start its ranks, or, once they ran, keep them.
+    fn of_node(&self, partition: u32, problem: String) -> Failure {
+        let began = self.ranks_of.contains_key(&partition);
+        let kind = if began { FailureKind::LostNode } else { FailureKind::Start };
+        Failure { host: self.host(partition), ..Failure::without_rank(kind, problem) }
     }
 
     fn join(&mut self, now: Instant, partition: u32, mut join: Join, out: &mut Outbox) {
@@ -221,7 +233,7 @@ impl Course {
 
     fn rank_ended(&mut self, now: Instant, mut end: RankEnd, out: &mut Outbox) {
         // Ages become times since the hub opened.
-        let now_us = micros(now.saturating_duration_since(self.opened));
+        let now_us = self.since_open_us(now);
         end.at_us += now_us;
         end.last_output_us = end.last_output_us.map(|at| at + now_us);
         if end.rank >= self.job.ranks || self.ends.contains_key(&end.rank) {
@@ -259,7 +271,7 @@ impl Course {
             node.placed = true;
         }
         if let Some(problem) = report.problem {
-            self.fail(now, start(problem), out);
+            self.fail(now, self.of_node(report.partition, problem), out);
         }
         self.conclude(now);
     }
@@ -438,10 +450,10 @@ impl Course {
             && self.ends.values().all(|end| end.state == RankState::Finished);
         if self.stopping.is_none() {
             if all_over && finished && self.problem.is_none() {
-                self.outcome = Some(Outcome::Finished);
+                self.outcome = Some(Outcome::Finished(self.reports_at(self.since_open_us(now))));
                 self.phase(now, 0, None, "all ranks ended");
             } else if self.stage_ended.is_some_and(|at| now >= at + STAGE_GRACE) || all_over {
-                self.outcome = Some(Outcome::Failed(Box::new(self.unexplained())));
+                self.outcome = Some(Outcome::Failed(Box::new(self.unexplained(now))));
             }
             return;
         }
@@ -453,63 +465,6 @@ impl Course {
             self.outcome = Some(Outcome::Failed(Box::new(self.cause(now))));
             self.phase(now, 0, None, "all ranks ended");
         }
-    }
-
-    /// The stage is over and ranks are missing, but nobody said why.
-    fn unexplained(&self) -> Failure {
-        let missing: Vec<String> =
-            (0..self.job.ranks).filter(|r| !self.ends.contains_key(r)).map(|r| r.to_string()).collect();
-        let message = format!(
-            "the Spark stage ended, but nothing was heard of the end of rank(s) {}",
-            if missing.is_empty() { "none".into() } else { missing.join(", ") }
-        );
-        Failure { ranks: self.reports(), ..Failure::without_rank(FailureKind::LostNode, message) }
-    }
-
-    /// The failure's cause: a rank's own failure before a problem of the job, since the problem is mostly its echo;
-    /// but a cancel or a lost node that came first stays what it is.
-    fn cause(&self, now: Instant) -> Failure {
-        let ends: Vec<RankEnd> = self.ends.values().cloned().collect();
-        let cancelled = self.problem.as_ref().filter(|p| p.kind == FailureKind::Cancelled);
-        let mut failure = match (cancelled, first_cause(&ends), &self.problem) {
-            (Some(cancelled), _, _) => cancelled.clone(),
-            (None, Some((end, why)), _) => {
-                log::debug!("job {}: rank {} is the cause, since {why}", self.job.id, end.rank);
-                Failure::of_rank(end)
-            }
-            (None, None, Some(problem)) => problem.clone(),
-            (None, None, None) => self.unexplained(),
-        };
-        let at_us = failure
-            .rank
-            .and_then(|rank| self.ends.get(&rank))
-            .map_or(micros(now.saturating_duration_since(self.opened)), |end| end.at_us);
-        failure.ranks = self.reports_at(at_us);
-        failure
-    }
-
-    fn reports(&self) -> Vec<phalanx_types::RankReport> {
-        self.reports_at(0)
-    }
-
-    fn reports_at(&self, at_us: i64) -> Vec<phalanx_types::RankReport> {
-        (0..self.job.ranks)
-            .map(|rank| match self.ends.get(&rank) {
-                Some(end) => report(end, at_us),
-                None => {
-                    let state =
-                        if self.running.contains(&rank) { RankState::Running } else { RankState::Waiting };
-                    let partition =
-                        self.ranks_of.iter().find(|(_, ranks)| ranks.contains(&rank)).map(|(p, _)| *p);
-                    phalanx_types::RankReport {
-                        rank,
-                        host: partition.map(|p| self.host(p)).unwrap_or_default(),
-                        state: state.describe(),
-                        idle_seconds: None,
-                    }
-                }
-            })
-            .collect()
     }
 }
 

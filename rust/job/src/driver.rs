@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use phalanx_rendezvous::{Handler, Hub, HubOptions, Outbox, Token, wire};
 use phalanx_types::message::{NodeMessage, NodeReport, OutputEnd};
-use phalanx_types::{Deadline, Error, ErrorKind, Failure, Job, Result};
+use phalanx_types::{Deadline, Error, ErrorKind, Failure, Job, RankReport, Result};
 
 use crate::course::{Course, Outcome, Phase};
 use crate::live::LiveView;
@@ -30,8 +30,8 @@ pub enum Event {
     Output(String),
     /// The job or a rank got somewhere.
     Phase(Phase),
-    /// Every rank ended well, and every result is here. The last event.
-    Finished,
+    /// Every rank ended well, and every result is here: a line for each rank. The last event.
+    Finished(Vec<RankReport>),
     /// The job failed. The last event.
     Failed(Box<Failure>),
 }
@@ -232,7 +232,7 @@ impl JobHandler {
         }
         self.tell(Event::Output(rest));
         self.tell(match outcome {
-            Outcome::Finished => Event::Finished,
+            Outcome::Finished(ranks) => Event::Finished(ranks),
             Outcome::Failed(failure) => Event::Failed(failure),
         });
     }

@@ -10,10 +10,15 @@ mod facts;
 mod folder;
 mod gather;
 pub mod live;
+mod log_queue;
+mod meter;
 pub mod node;
 mod ranks;
 mod relay;
 mod results;
+pub mod settings;
 
 pub use driver::{DriverJob, DriverOptions, Event};
-pub use node::{NodeHost, NodeOptions, run_node};
+pub use log_queue::{collect_logs, take_logs};
+pub use node::{NodeHost, NodeOptions, Observation, run_node};
+pub use settings::Settings;

@@ -23,6 +23,7 @@ use crate::environment::rank_environment;
 use crate::facts::{Fact, aged, signed_us};
 use crate::folder::{Folder, private_dir, private_file};
 use crate::gather::{Control, Gathered, INTERRUPT_EVERY, gather, ping_every};
+use crate::meter::Meter;
 use crate::ranks::{Exit, monotonic_us, read_error, state_of};
 use crate::relay::Relay;
 use crate::results::{self, Uploads};
@@ -67,6 +68,29 @@ pub trait NodeHost {
     /// # Errors
     /// If there is no such exchange here, or it failed.
     fn all_gather(&mut self, text: &str) -> Result<Vec<String>>;
+    /// Something that may be counted happened; for metrics. Called from the thread of [`run_node`].
+    fn observe(&mut self, _what: Observation) {}
+}
+
+/// What can be counted of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Observation {
+    /// The node knows its place, so long after it began.
+    Joined(Duration),
+    /// A rank's process runs, so long after the node began.
+    RankStarted(Duration),
+    /// A rank that had started is over.
+    RankEnded {
+        /// Whether it failed; being told to end is no failure.
+        failed: bool,
+    },
+    /// Ranks wrote this much since the last such observation.
+    Output {
+        /// Ends of lines.
+        lines: u64,
+        /// Bytes.
+        bytes: u64,
+    },
 }
 
 /// Runs the node of one partition until its ranks have ended.
@@ -77,7 +101,9 @@ pub trait NodeHost {
 /// # Errors
 /// If the node could not do its part; its ranks, if any ran, are ended.
 pub fn run_node(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<Vec<u8>> {
+    let began = Instant::now();
     let Some(Gathered { placement, store, control }) = gather(options, host)? else { return Ok(Vec::new()) };
+    let meter = Meter::of_placed(began);
     // Outlives the node: the ranks' files are removed when nothing uses them any more, however this ends.
     let folder = Folder::make(&options.work_dir, &options.job.id, options.partition)?;
     // The store listens before any rank starts, else the first connects in vain and backs off.
@@ -87,7 +113,7 @@ pub fn run_node(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<Vec<u8
         drop(store);
         None
     };
-    let mut node = Node::start(options, &folder, placement, control)?;
+    let mut node = Node::start(options, &folder, placement, control, meter)?;
     node.watch(host);
     node.finish()
 }
@@ -123,6 +149,7 @@ struct Node<'a> {
     wake: Sender<()>,
     woken: Receiver<()>,
     ping_at: Instant,
+    meter: Meter,
     oom: OomWatch,
     stopped: Option<(Instant, u64)>,
     problem: Option<String>,
@@ -135,6 +162,7 @@ impl<'a> Node<'a> {
         folder: &Folder,
         placement: NodePlacement,
         control: Option<Control>,
+        meter: Meter,
     ) -> Result<Node<'a>> {
         let payload = folder.private.join("payload");
         private_file(&payload, &options.payload)?;
@@ -170,6 +198,7 @@ impl<'a> Node<'a> {
             wake,
             woken,
             ping_at: Instant::now(),
+            meter,
             oom: OomWatch::new(),
             stopped: None,
             problem: None,
@@ -259,6 +288,7 @@ impl<'a> Node<'a> {
                 default(INTERRUPT_EVERY) => {}
             }
             self.report_ended(Instant::now());
+            self.meter.tell(host, || written(&self.ranks));
             if let Some(reason) = host.interrupted() {
                 self.problem.get_or_insert(reason.clone());
                 self.stop(&reason);
@@ -268,6 +298,7 @@ impl<'a> Node<'a> {
             }
             self.ping_if_due();
         }
+        self.meter.tell_all(host, written(&self.ranks));
         if let Some(problem) = self.uploads.finish() {
             self.problem.get_or_insert(problem);
         }
@@ -284,6 +315,7 @@ impl<'a> Node<'a> {
     fn guard_event(&mut self, event: GuardEvent) {
         match event {
             GuardEvent::Started { rank, pid, at } => {
+                self.meter.rank_started(at);
                 self.tell(at, NodeMessage::RankStarted { rank, pid, age_us: 0 });
             }
             GuardEvent::NotStarted { rank, reason, at } => {
@@ -350,6 +382,9 @@ impl<'a> Node<'a> {
                 self.note(&note);
             }
             let (end, ended_at) = self.end_of(i);
+            if self.ranks[i].exit.is_some() {
+                self.meter.rank_ended(end.failure().is_some());
+            }
             if end.state == RankState::Finished {
                 self.upload(i);
             }
@@ -515,4 +550,9 @@ impl<'a> Node<'a> {
         let report = NodeReport { partition: self.options.partition, ends, problem: self.problem.take() };
         results::pack_report(&report, &results)
     }
+}
+
+/// Lines and bytes that the ranks have written so far.
+fn written(ranks: &[Rank]) -> (u64, u64) {
+    ranks.iter().fold((0, 0), |(lines, bytes), rank| (lines + rank.log.lines(), bytes + rank.log.end()))
 }

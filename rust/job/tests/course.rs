@@ -96,7 +96,9 @@ fn a_job_is_finished_when_every_rank_ended_well_and_every_node_is_done() {
     play.tell(6, 1, ended(1, RankState::Finished, 0));
     assert_eq!(play.course.outcome(), None, "COURSE-1");
     play.done(6, 1);
-    assert_eq!(play.course.outcome(), Some(&Outcome::Finished));
+    let Some(Outcome::Finished(ranks)) = play.course.outcome() else { panic!("{:?}", play.course.outcome()) };
+    let states: Vec<_> = ranks.iter().map(|r| (r.rank, r.state.as_str())).collect();
+    assert_eq!(states, [(0, "finished"), (1, "finished")]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Gather, LONG, TestHost, listen, node_options, open, run, spawn_node};
+use phalanx_job::Observation;
 use phalanx_testkit::{alive, eventually, eventually_some};
 use phalanx_types::{FailureKind, Job};
 
@@ -256,6 +257,29 @@ fn an_interrupted_task_ends_its_ranks_and_says_why() {
     for node in nodes {
         node.join().unwrap().unwrap();
     }
+}
+
+#[test]
+fn a_nodes_host_hears_what_it_may_count() {
+    let dir = phalanx_testkit::temp_dir("job");
+    let job = job(2, 1);
+    let driver = open(&job);
+    let script = r#"echo one; echo two; [ "$RANK" = 0 ] || { sleep 0.3; exit 3; }"#;
+    let host = TestHost::default();
+    let observed = Arc::clone(&host.observed);
+    let node = spawn_node(node_options(&driver, &job, 0, script, dir.path()), host);
+    listen(&driver).failure.unwrap();
+    node.join().unwrap().unwrap();
+    let (mut started, mut ended, mut written) = (0, Vec::new(), (0, 0));
+    for what in observed.lock().unwrap().iter() {
+        match *what {
+            Observation::Joined(after) => assert!(started == 0 && after < LONG),
+            Observation::RankStarted(after) => started += u32::from(after < LONG),
+            Observation::RankEnded { failed } => ended.push(failed),
+            Observation::Output { lines, bytes } => written = (written.0 + lines, written.1 + bytes),
+        }
+    }
+    assert_eq!((started, ended, written), (2, vec![false, true], (4, 16)));
 }
 
 #[test]

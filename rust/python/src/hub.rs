@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use phalanx_job::{DriverJob, DriverOptions, Event};
+use phalanx_job::{DriverJob, DriverOptions, Event, collect_logs};
 use phalanx_rendezvous::Token;
 use phalanx_types::{Deadline, Error, ErrorKind, Job, Result};
 use pyo3::prelude::*;
@@ -41,7 +41,7 @@ impl Hub {
         advertise: String,
         work_dir: std::path::PathBuf,
     ) -> PyResult<Hub> {
-        logs::collect();
+        collect_logs();
         detached(py, || {
             let job = DriverJob::open(Job::from_json(job)?, &DriverOptions { bind, advertise, work_dir })?;
             let (address, token) = (job.address().to_string(), *job.token());
@@ -121,7 +121,10 @@ fn pack(py: Python<'_>, event: Event) -> PyResult<(&'static str, Bound<'_, PyAny
             let rank = phase.rank.map_or(-1, i64::from);
             ("phase", (phase.name, rank, phase.at.as_secs_f64()).into_pyobject(py)?.into_any())
         }
-        Event::Finished => ("finished", py.None().into_bound(py)),
+        Event::Finished(ranks) => {
+            let json = serde_json::to_string(&ranks).unwrap_or_default();
+            ("finished", json.into_pyobject(py)?.into_any())
+        }
         Event::Failed(failure) => {
             let json = serde_json::to_string(&failure).unwrap_or_default();
             ("failed", json.into_pyobject(py)?.into_any())

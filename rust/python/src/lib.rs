@@ -20,6 +20,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<hub::Hub>()?;
     module.add_class::<store::StoreServer>()?;
     module.add_function(wrap_pyfunction!(job::new_job, module)?)?;
+    module.add_function(wrap_pyfunction!(job::setting_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(job::read_settings, module)?)?;
+    module.add_function(wrap_pyfunction!(job::unknown_settings, module)?)?;
     module.add_function(wrap_pyfunction!(job::render_failure, module)?)?;
     module.add_function(wrap_pyfunction!(node::run_node, module)?)?;
     Ok(())

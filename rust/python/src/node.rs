@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use phalanx_job::{NodeHost, NodeOptions};
+use phalanx_job::{NodeHost, NodeOptions, collect_logs};
 use phalanx_rendezvous::{HubAddress, Token};
 use phalanx_types::{Error, ErrorKind, Job, Result};
 use pyo3::prelude::*;
@@ -65,7 +65,7 @@ pub(crate) fn run_node<'py>(
     guard: PathBuf,
     all_gather: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    logs::collect();
+    collect_logs();
     let mut python = PythonHost { all_gather, raised: None };
     let outcome = detached(py, || {
         let job = Job::from_json(job)?;

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, TcpListener};
 use std::sync::{Mutex, PoisonError};
 
+use phalanx_job::collect_logs;
 use phalanx_types::{Error, ErrorKind};
 use pyo3::prelude::*;
 
@@ -20,7 +21,7 @@ impl StoreServer {
     #[new]
     #[pyo3(signature = (host = "127.0.0.1", port = 0, allowed = None))]
     fn new(py: Python<'_>, host: &str, port: u16, allowed: Option<Vec<String>>) -> PyResult<StoreServer> {
-        logs::collect();
+        collect_logs();
         detached(py, || {
             let parse = |text: &String| {
                 text.parse::<IpAddr>()

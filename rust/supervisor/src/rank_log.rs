@@ -67,6 +67,7 @@ struct Index {
     loss: Option<Loss>,
     tail: Tail,
     last_output: Option<Instant>,
+    lines: u64,
     finished: bool,
 }
 
@@ -91,6 +92,7 @@ impl RankLog {
                 loss: None,
                 tail: Tail::default(),
                 last_output: None,
+                lines: 0,
                 finished: false,
             }),
             writer: Mutex::new(Writer { file, file_bytes: 0, gap: 0 }),
@@ -105,6 +107,11 @@ impl RankLog {
     /// How many bytes the rank has written so far.
     pub fn end(&self) -> u64 {
         self.index().segments.end()
+    }
+
+    /// How many lines the rank has ended so far.
+    pub fn lines(&self) -> u64 {
+        self.index().lines
     }
 
     /// Whether there will be no more.
@@ -163,9 +170,11 @@ impl RankLog {
     /// Takes more of the rank's output.
     pub(crate) fn append(&self, bytes: &[u8]) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
         {
             let mut index = self.index();
             index.tail.push(bytes);
+            index.lines += lines;
             index.last_output = Some(Instant::now());
         }
         let mut rest = bytes;

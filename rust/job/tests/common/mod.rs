@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use phalanx_job::{DriverJob, DriverOptions, Event, NodeHost, NodeOptions, run_node};
+use phalanx_job::{DriverJob, DriverOptions, Event, NodeHost, NodeOptions, Observation, run_node};
 use phalanx_rendezvous::HubAddress;
 use phalanx_types::{Deadline, Failure, Job, Result};
 
@@ -21,6 +21,7 @@ pub struct TestHost {
     pub gather: Option<Arc<Gather>>,
     pub partition: u32,
     pub interrupt: Arc<Mutex<Option<String>>>,
+    pub observed: Arc<Mutex<Vec<Observation>>>,
 }
 
 #[derive(Default)]
@@ -65,6 +66,10 @@ impl NodeHost for TestHost {
 
     fn all_gather(&mut self, text: &str) -> Result<Vec<String>> {
         Ok(self.gather.as_ref().expect("no fallback in this test").exchange(self.partition, text))
+    }
+
+    fn observe(&mut self, what: Observation) {
+        self.observed.lock().unwrap().push(what);
     }
 }
 
@@ -121,7 +126,7 @@ pub fn listen(driver: &DriverJob) -> Told {
             None => panic!("the job did not end in time: {told:?}"),
             Some(Event::Output(text)) => told.output.push_str(&text),
             Some(Event::Phase(phase)) => told.phases.push(phase.name),
-            Some(Event::Finished) => return told,
+            Some(Event::Finished(_)) => return told,
             Some(Event::Failed(failure)) => {
                 told.failure = Some(*failure);
                 return told;

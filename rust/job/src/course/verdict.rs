@@ -1,0 +1,66 @@
+//! What is said of a job that is over: which of several failures is the cause, and a line for each rank.
+
+use std::time::Instant;
+
+use phalanx_types::failure::{first_cause, report};
+use phalanx_types::{Failure, FailureKind, RankEnd, RankReport, RankState};
+
+use super::Course;
+
+impl Course {
+    /// The stage is over and ranks are missing, but nobody said why.
+    pub(super) fn unexplained(&self, now: Instant) -> Failure {
+        let missing: Vec<String> =
+            (0..self.job.ranks).filter(|r| !self.ends.contains_key(r)).map(|r| r.to_string()).collect();
+        let message = format!(
+            "the Spark stage ended, but nothing was heard of the end of rank(s) {}",
+            if missing.is_empty() { "none".into() } else { missing.join(", ") }
+        );
+        Failure {
+            ranks: self.reports_at(self.since_open_us(now)),
+            ..Failure::without_rank(FailureKind::LostNode, message)
+        }
+    }
+
+    /// The failure's cause: a rank's own failure before a problem of the job, since the problem is mostly its echo;
+    /// but a cancel or a lost node that came first stays what it is.
+    pub(super) fn cause(&self, now: Instant) -> Failure {
+        let ends: Vec<RankEnd> = self.ends.values().cloned().collect();
+        let cancelled = self.problem.as_ref().filter(|p| p.kind == FailureKind::Cancelled);
+        let mut failure = match (cancelled, first_cause(&ends), &self.problem) {
+            (Some(cancelled), _, _) => cancelled.clone(),
+            (None, Some((end, why)), _) => {
+                log::debug!("job {}: rank {} is the cause, since {why}", self.job.id, end.rank);
+                Failure::of_rank(end)
+            }
+            (None, None, Some(problem)) => problem.clone(),
+            (None, None, None) => self.unexplained(now),
+        };
+        let at_us = failure
+            .rank
+            .and_then(|rank| self.ends.get(&rank))
+            .map_or(self.since_open_us(now), |end| end.at_us);
+        failure.ranks = self.reports_at(at_us);
+        failure
+    }
+
+    pub(super) fn reports_at(&self, at_us: i64) -> Vec<RankReport> {
+        (0..self.job.ranks)
+            .map(|rank| match self.ends.get(&rank) {
+                Some(end) => report(end, at_us),
+                None => {
+                    let state =
+                        if self.running.contains(&rank) { RankState::Running } else { RankState::Waiting };
+                    let partition =
+                        self.ranks_of.iter().find(|(_, ranks)| ranks.contains(&rank)).map(|(p, _)| *p);
+                    RankReport {
+                        rank,
+                        host: partition.map(|p| self.host(p)).unwrap_or_default(),
+                        state: state.describe(),
+                        idle_seconds: None,
+                    }
+                }
+            })
+            .collect()
+    }
+}
