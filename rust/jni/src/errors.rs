@@ -1,0 +1,93 @@
+//! The one policy by which errors and panics of the core become Java exceptions.
+
+use std::any::Any;
+
+use jni::errors::ErrorPolicy;
+use jni::objects::{JThrowable, JValue};
+use jni::refs::Global;
+use jni::{Env, jni_sig, jni_str};
+use phalanx_types::{Error, ErrorKind};
+
+/// What a call of the core can end in, besides a value.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// An error of the core.
+    #[error("{0}")]
+    Core(#[from] Error),
+    /// The JVM refused a call of ours.
+    #[error("a call into the JVM failed: {0}")]
+    Jni(#[from] jni::errors::Error),
+    /// Java code that was called from here threw this.
+    #[error("the JVM's code threw an exception")]
+    Thrown(Global<JThrowable<'static>>),
+}
+
+/// What an export returns before the policy.
+pub(crate) type Call<T> = Result<T, CallError>;
+
+/// Throws errors and panics as `dev.phalanx.spark.TrainingException`.
+pub(crate) struct ThrowTrainingException;
+
+impl<T: Default> ErrorPolicy<T, CallError> for ThrowTrainingException {
+    type Captures<'local: 'call, 'call> = ();
+
+    fn on_error<'local: 'call, 'call>(
+        env: &mut Env<'local>,
+        _captures: &mut Self::Captures<'local, 'call>,
+        error: CallError,
+    ) -> jni::errors::Result<T> {
+        if env.exception_check() {
+            return Ok(T::default());
+        }
+        let (kind, message) = match error {
+            CallError::Thrown(throwable) => return thrown(env.throw(&throwable)),
+            CallError::Core(error) => (kind_name(error.kind()), error.to_string()),
+            CallError::Jni(error) => ("invalid", error.to_string()),
+        };
+        throw(env, kind, &message)
+    }
+
+    fn on_panic<'local: 'call, 'call>(
+        env: &mut Env<'local>,
+        _captures: &mut Self::Captures<'local, 'call>,
+        panic: Box<dyn Any + Send + 'static>,
+    ) -> jni::errors::Result<T> {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let message = format!("Phalanx itself failed: {}", text.unwrap_or("a panic without a message"));
+        if env.exception_check() {
+            env.exception_clear();
+        }
+        throw(env, "panic", &message)
+    }
+}
+
+fn throw<T: Default>(env: &mut Env<'_>, kind: &str, message: &str) -> jni::errors::Result<T> {
+    let class = env.find_class(jni_str!("dev/phalanx/spark/TrainingException"))?;
+    let (kind, message) = (env.new_string(kind)?, env.new_string(message)?);
+    let arguments = [JValue::Object(&kind), JValue::Object(&message)];
+    let exception = env.new_object(class, jni_sig!((kind: JString, message: JString)), &arguments)?;
+    let exception = env.cast_local::<JThrowable<'_>>(exception)?;
+    thrown(env.throw(&exception))
+}
+
+/// That an exception is pending now is what was wanted, though the crate calls it an error.
+fn thrown<T: Default>(outcome: jni::errors::Result<()>) -> jni::errors::Result<T> {
+    match outcome {
+        Ok(()) | Err(jni::errors::Error::JavaException) => Ok(T::default()),
+        Err(e) => Err(e),
+    }
+}
+
+fn kind_name(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Invalid => "invalid",
+        ErrorKind::Timeout => "timeout",
+        ErrorKind::Unreachable => "unreachable",
+        ErrorKind::Refused => "refused",
+        ErrorKind::Protocol => "protocol",
+        ErrorKind::Io => "io",
+        ErrorKind::Cancelled => "cancelled",
+        ErrorKind::Closed => "closed",
+    }
+}

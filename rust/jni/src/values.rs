@@ -1,0 +1,78 @@
+//! Java's values as Rust's, and back. A null where a value must be is an error of the caller's.
+
+use std::collections::BTreeMap;
+
+use jni::Env;
+use jni::objects::{JByteArray, JObjectArray, JString};
+use phalanx_rendezvous::Token;
+use phalanx_types::{Error, ErrorKind};
+
+use crate::errors::Call;
+
+pub(crate) type JStringArray<'local> = JObjectArray<'local, JString<'local>>;
+
+pub(crate) fn string(env: &Env<'_>, text: &JString<'_>) -> Call<String> {
+    Ok(text.try_to_string(env)?)
+}
+
+pub(crate) fn optional_string(env: &Env<'_>, text: &JString<'_>) -> Call<Option<String>> {
+    if text.is_null() { Ok(None) } else { string(env, text).map(Some) }
+}
+
+pub(crate) fn bytes(env: &Env<'_>, array: &JByteArray<'_>) -> Call<Vec<u8>> {
+    Ok(env.convert_byte_array(array)?)
+}
+
+pub(crate) fn token(env: &Env<'_>, array: &JByteArray<'_>) -> Call<Token> {
+    let bytes = bytes(env, array)?;
+    Ok(Token::try_from(bytes.as_slice())
+        .map_err(|_| Error::new(ErrorKind::Invalid, format!("a token has not {} bytes", bytes.len())))?)
+}
+
+pub(crate) fn number(what: &str, value: i32) -> Call<u32> {
+    Ok(u32::try_from(value)
+        .map_err(|_| Error::new(ErrorKind::Invalid, format!("{what} can't be {value}")))?)
+}
+
+pub(crate) fn strings(env: &mut Env<'_>, array: &JStringArray<'_>) -> Call<Vec<String>> {
+    let length = array.len(env)?;
+    let mut all = Vec::with_capacity(length);
+    for i in 0..length {
+        // One reference at a time: the JVM promises room for sixteen.
+        let element = array.get_element(env, i)?;
+        all.push(string(env, &element)?);
+        env.delete_local_ref(element);
+    }
+    Ok(all)
+}
+
+/// Alternating names and values.
+pub(crate) fn pairs(env: &mut Env<'_>, array: &JStringArray<'_>) -> Call<BTreeMap<String, String>> {
+    let mut all = strings(env, array)?.into_iter();
+    let mut map = BTreeMap::new();
+    while let (Some(name), Some(value)) = (all.next(), all.next()) {
+        map.insert(name, value);
+    }
+    Ok(map)
+}
+
+pub(crate) fn java_strings<'local, S: AsRef<str>>(
+    env: &mut Env<'local>,
+    all: &[S],
+) -> Call<JStringArray<'local>> {
+    let array = JStringArray::new(env, all.len(), JString::null())?;
+    for (i, text) in all.iter().enumerate() {
+        let element = env.new_string(text)?;
+        array.set_element(env, i, &element)?;
+        env.delete_local_ref(element);
+    }
+    Ok(array)
+}
+
+pub(crate) fn java_string<'local>(env: &mut Env<'local>, text: &str) -> Call<JString<'local>> {
+    Ok(env.new_string(text)?)
+}
+
+pub(crate) fn java_bytes<'local>(env: &mut Env<'local>, bytes: &[u8]) -> Call<JByteArray<'local>> {
+    Ok(env.byte_array_from_slice(bytes)?)
+}
