@@ -9,6 +9,7 @@ pub mod environment;
 mod facts;
 mod folder;
 mod gather;
+mod link;
 pub mod live;
 mod log_queue;
 mod meter;

@@ -20,9 +20,10 @@ use phalanx_types::message::{HubMessage, NodeMessage, NodeReport, OutputEnd};
 use phalanx_types::{Deadline, Error, ErrorKind, Job, NodePlacement, RankEnd, RankState, Result};
 
 use crate::environment::rank_environment;
-use crate::facts::{Fact, aged, signed_us};
+use crate::facts::signed_us;
 use crate::folder::{Folder, private_dir, private_file};
 use crate::gather::{Control, Gathered, INTERRUPT_EVERY, gather, ping_every};
+use crate::link::Link;
 use crate::meter::Meter;
 use crate::ranks::{Exit, monotonic_us, read_error, state_of};
 use crate::relay::Relay;
@@ -30,8 +31,6 @@ use crate::results::{self, Uploads};
 
 /// How long a rank's output may still come after its exit: a process that it left behind may hold the pipe.
 const OUTPUT_GRACE: Duration = Duration::from_millis(300);
-/// How long a lost hub may take to come back before the node gives up.
-const HUB_GRACE: Duration = Duration::from_secs(2);
 /// How long the hub may take to say that it has everything.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -134,12 +133,7 @@ type Note = (u32, serde_json::Map<String, serde_json::Value>);
 struct Node<'a> {
     options: &'a NodeOptions,
     guard: Guard,
-    /// Whether the hub was reached at the start; else everything goes through Spark.
-    uses_hub: bool,
-    control: Option<Control>,
-    facts: Vec<Fact>,
-    hub_lost: Option<Instant>,
-    hub_given_up: bool,
+    link: Link<'a>,
     ranks: Vec<Rank>,
     relay: Option<Relay>,
     notes: Receiver<Note>,
@@ -148,7 +142,6 @@ struct Node<'a> {
     /// Threads say here that there is something to look at: a log or an upload has ended.
     wake: Sender<()>,
     woken: Receiver<()>,
-    ping_at: Instant,
     meter: Meter,
     oom: OomWatch,
     stopped: Option<(Instant, u64)>,
@@ -185,11 +178,7 @@ impl<'a> Node<'a> {
         let mut node = Node {
             options,
             guard,
-            uses_hub: control.is_some(),
-            control,
-            facts: Vec::new(),
-            hub_lost: None,
-            hub_given_up: false,
+            link: Link::new(options, control),
             ranks: Vec::new(),
             relay,
             notes,
@@ -197,7 +186,6 @@ impl<'a> Node<'a> {
             uploads: Uploads::to(options.hub.clone(), wake.clone()),
             wake,
             woken,
-            ping_at: Instant::now(),
             meter,
             oom: OomWatch::new(),
             stopped: None,
@@ -271,8 +259,7 @@ impl<'a> Node<'a> {
         while !self.empty || self.ranks.iter().any(|rank| !rank.reported) || self.uploads.pending() {
             // After its last event the guard is of no more interest.
             let guard = if self.empty { crossbeam_channel::never() } else { self.guard.events().clone() };
-            let orders = self.control.as_ref().map_or_else(crossbeam_channel::never, |c| c.inbox.clone());
-            let (notes, woken) = (self.notes.clone(), self.woken.clone());
+            let (orders, notes, woken) = (self.link.orders(), self.notes.clone(), self.woken.clone());
             select! {
                 recv(guard) -> event => match event {
                     Ok(event) => self.guard_event(event),
@@ -281,7 +268,7 @@ impl<'a> Node<'a> {
                 recv(orders) -> order => match order {
                     Ok(HubMessage::Stop { reason }) => self.stop(&reason),
                     Ok(_) => {}
-                    Err(_) => self.hub_gone(),
+                    Err(_) => self.link.broke(),
                 },
                 recv(notes) -> note => if let Ok(note) = note { self.note(&note); },
                 recv(woken) -> _ => {}
@@ -293,10 +280,8 @@ impl<'a> Node<'a> {
                 self.problem.get_or_insert(reason.clone());
                 self.stop(&reason);
             }
-            if self.hub_lost.is_some() {
-                self.seek_hub();
-            }
-            self.ping_if_due();
+            self.mend_link();
+            self.link.ping_if_due();
         }
         self.meter.tell_all(host, written(&self.ranks));
         if let Some(problem) = self.uploads.finish() {
@@ -304,19 +289,11 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Tells the hub that this node is there, when it is time.
-    fn ping_if_due(&mut self) {
-        if Instant::now() >= self.ping_at {
-            self.ping_at = Instant::now() + ping_every(&self.options.job.policy);
-            self.tell_once(&NodeMessage::Ping);
-        }
-    }
-
     fn guard_event(&mut self, event: GuardEvent) {
         match event {
             GuardEvent::Started { rank, pid, at } => {
                 self.meter.rank_started(at);
-                self.tell(at, NodeMessage::RankStarted { rank, pid, age_us: 0 });
+                self.link.tell(at, NodeMessage::RankStarted { rank, pid, age_us: 0 });
             }
             GuardEvent::NotStarted { rank, reason, at } => {
                 if let Some(rank) = self.ranks.iter_mut().find(|r| r.rank == rank) {
@@ -362,7 +339,7 @@ impl<'a> Node<'a> {
     fn note(&mut self, (rank, note): &Note) {
         if let Some(name) = note.get("phase").and_then(|name| name.as_str()) {
             let name = name.chars().take(80).collect();
-            self.tell(Instant::now(), NodeMessage::Phase { rank: *rank, name, age_us: 0 });
+            self.link.tell(Instant::now(), NodeMessage::Phase { rank: *rank, name, age_us: 0 });
         }
     }
 
@@ -388,7 +365,7 @@ impl<'a> Node<'a> {
             if end.state == RankState::Finished {
                 self.upload(i);
             }
-            self.tell(ended_at, NodeMessage::RankEnded { end: Box::new(end) });
+            self.link.tell(ended_at, NodeMessage::RankEnded { end: Box::new(end) });
         }
     }
 
@@ -431,7 +408,7 @@ impl<'a> Node<'a> {
 
     fn upload(&mut self, i: usize) {
         let (rank, path) = (self.ranks[i].rank, self.ranks[i].dir.join("result"));
-        if !self.uses_hub || !path.exists() {
+        if !self.link.reached() || !path.exists() {
             return;
         }
         if let Err(e) = self.uploads.start(rank, path) {
@@ -439,52 +416,11 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Tells the hub a fact that happened at `at`, and remembers it for a hub that comes back.
-    fn tell(&mut self, at: Instant, message: NodeMessage) {
-        self.tell_once(&aged(&message, at));
-        self.facts.push(Fact { at, message });
-    }
-
-    fn tell_once(&mut self, message: &NodeMessage) {
-        if let Some(control) = &mut self.control
-            && self.hub_lost.is_none()
-            && let Err(e) = control.send(message)
-        {
-            log::warn!("{e}");
-            self.hub_gone();
-        }
-    }
-
-    fn hub_gone(&mut self) {
-        if self.hub_lost.is_none() {
-            log::warn!("job {}: the connection to the driver broke", self.options.job.id);
-            self.hub_lost = Some(Instant::now());
-        }
-    }
-
-    /// Tries to reach a lost hub again; gives up when it is refused or gone for too long.
-    fn seek_hub(&mut self) {
-        let Some(since) = self.hub_lost else { return };
-        if self.hub_given_up {
-            return;
-        }
-        self.control = None;
-        let deadline = Deadline::after(HUB_GRACE.saturating_sub(since.elapsed()).max(INTERRUPT_EVERY));
-        match Control::open(&self.options.hub, self.options.partition, deadline) {
-            Ok(control) => {
-                self.control = Some(control);
-                self.hub_lost = None;
-                let facts: Vec<NodeMessage> = self.facts.iter().map(|f| aged(&f.message, f.at)).collect();
-                for fact in facts.iter().chain([&NodeMessage::Ping]) {
-                    self.tell_once(fact);
-                }
-            }
-            Err(e) => {
-                let why = format!("the driver is gone: {e}");
-                self.hub_given_up = true;
-                self.problem.get_or_insert(why.clone());
-                self.stop(&why);
-            }
+    /// Mends the line to the hub if it broke; ends the ranks if that is past mending.
+    fn mend_link(&mut self) {
+        if let Some(why) = self.link.mend() {
+            self.problem.get_or_insert(why.clone());
+            self.stop(&why);
         }
     }
 
@@ -496,11 +432,11 @@ impl<'a> Node<'a> {
         }
         if let Some(relay) = self.relay.take() {
             // Nobody listens at a driver that is gone.
-            let patience = if self.hub_given_up { Duration::ZERO } else { logs.drain_timeout };
+            let patience = if self.link.given_up() { Duration::ZERO } else { logs.drain_timeout };
             let every = ping_every(&self.options.job.policy);
-            relay.finish(Deadline::after(patience), every, || self.ping_if_due());
+            relay.finish(Deadline::after(patience), every, || self.link.ping_if_due());
         }
-        if self.uses_hub { self.finish_at_hub() } else { self.finish_through_spark() }
+        if self.link.reached() { self.finish_at_hub() } else { self.finish_through_spark() }
     }
 
     fn finish_at_hub(&mut self) -> Result<Vec<u8>> {
@@ -514,16 +450,13 @@ impl<'a> Node<'a> {
                 log_path: rank.log.path().to_string_lossy().into_owned(),
             })
             .collect();
-        self.tell(Instant::now(), NodeMessage::Done { problem: self.problem.clone(), output });
+        self.link.tell(Instant::now(), NodeMessage::Done { problem: self.problem.clone(), output });
         let deadline = Deadline::after(RELEASE_TIMEOUT);
-        while !deadline.passed() && !self.hub_given_up {
-            if self.hub_lost.is_some() {
-                self.seek_hub();
-            }
-            let Some(control) = &self.control else { continue };
-            match control.inbox.recv_timeout(INTERRUPT_EVERY) {
+        while !deadline.passed() && !self.link.given_up() {
+            self.mend_link();
+            match self.link.orders().recv_timeout(INTERRUPT_EVERY) {
                 Ok(HubMessage::Released) => return Ok(Vec::new()),
-                Err(RecvTimeoutError::Disconnected) => self.hub_gone(),
+                Err(RecvTimeoutError::Disconnected) => self.link.broke(),
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
             }
         }
@@ -534,9 +467,9 @@ impl<'a> Node<'a> {
 
     fn finish_through_spark(&mut self) -> Result<Vec<u8>> {
         let ends: Vec<RankEnd> = self
-            .facts
-            .iter()
-            .filter_map(|fact| match aged(&fact.message, fact.at) {
+            .link
+            .facts()
+            .filter_map(|fact| match fact {
                 NodeMessage::RankEnded { end } => Some(*end),
                 _ => None,
             })

@@ -9,7 +9,6 @@
 //! HUB-4: after [`Hub::close`] no thread and no socket of the hub is left.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::fs::File;
 use std::io::{ErrorKind as IoKind, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -24,6 +23,7 @@ use phalanx_types::{Error, ErrorKind, Result};
 use socket2::SockRef;
 
 use crate::connection::{Connection, ReadState, Stage};
+use crate::handler::{Handler, Outbox};
 use crate::interfaces;
 use crate::wire::{self, Frame, Token};
 
@@ -38,56 +38,6 @@ const ACCEPT_REST: Duration = Duration::from_millis(50);
 
 const LISTENER: MioToken = MioToken(0);
 const WAKER: MioToken = MioToken(1);
-
-/// Orders that a handler wants sent.
-#[derive(Debug, Default)]
-pub struct Outbox {
-    orders: Vec<(u32, HubMessage)>,
-}
-
-impl Outbox {
-    /// Sends `message` to the node of `partition`, if it is connected.
-    pub fn send(&mut self, partition: u32, message: HubMessage) {
-        self.orders.push((partition, message));
-    }
-
-    /// The orders so far; for tests of handlers.
-    pub fn take(&mut self) -> Vec<(u32, HubMessage)> {
-        std::mem::take(&mut self.orders)
-    }
-}
-
-/// What the hub's events mean. Called on the hub's thread; must not block.
-pub trait Handler: Send + 'static {
-    /// What the owner of the hub may tell the handler.
-    type Command: Send + 'static;
-
-    /// A node told a fact.
-    fn message(&mut self, now: Instant, partition: u32, message: NodeMessage, out: &mut Outbox);
-    /// The control connection of a node is gone.
-    fn disconnected(&mut self, now: Instant, partition: u32, out: &mut Outbox);
-    /// A node's connection for output opened; how many bytes of each of its ranks have arrived before?
-    fn logs_opened(&mut self, partition: u32) -> Vec<(u32, u64)>;
-    /// A node's connection for output is closed and everything on it was delivered.
-    fn logs_closed(&mut self, partition: u32);
-    /// Output of a rank.
-    fn output(&mut self, rank: u32, offset: u64, bytes: &[u8]);
-    /// A rank's live view skips to an offset; `notice` says so.
-    fn skip(&mut self, rank: u32, resume_at: u64, notice: &str);
-    /// Whether output can be taken at the moment.
-    fn takes_output(&self) -> bool;
-    /// Where a rank's result goes.
-    ///
-    /// # Errors
-    /// If no file can be made, or no result is wanted; the connection is closed.
-    fn result_file(&mut self, rank: u32) -> Result<File>;
-    /// A rank's result is whole.
-    fn result_arrived(&mut self, now: Instant, rank: u32);
-    /// The owner says something.
-    fn command(&mut self, now: Instant, command: Self::Command, out: &mut Outbox);
-    /// Time passes; when should it be told next?
-    fn tick(&mut self, now: Instant, out: &mut Outbox) -> Option<Instant>;
-}
 
 /// Where to listen and whom to believe.
 #[derive(Clone)]

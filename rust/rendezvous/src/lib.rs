@@ -6,11 +6,13 @@
 
 pub mod client;
 pub mod connection;
+pub mod handler;
 pub mod hub;
 pub mod interfaces;
 pub mod store;
 pub mod wire;
 
 pub use client::{HubAddress, HubConnection, Sender};
-pub use hub::{Handler, Hub, HubOptions, Outbox};
+pub use handler::{Handler, Outbox};
+pub use hub::{Hub, HubOptions};
 pub use wire::Token;
