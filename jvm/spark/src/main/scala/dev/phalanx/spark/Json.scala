@@ -1,0 +1,45 @@
+package dev.phalanx.spark
+
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+
+/** JSON by the Jackson that Spark brings. */
+private[spark] object Json {
+  private val mapper = new ObjectMapper
+
+  def read(text: String): JsonNode = mapper.readTree(text)
+
+  def read(bytes: Array[Byte]): JsonNode = mapper.readTree(bytes)
+
+  /** An object of these fields: texts, numbers, sequences of texts. */
+  def write(fields: (String, Any)*): String = {
+    val node = mapper.createObjectNode()
+    fields.foreach {
+      case (name, value: String)  => node.put(name, value)
+      case (name, value: Int)     => node.put(name, value)
+      case (name, values: Seq[_]) =>
+        val array = node.putArray(name)
+        values.foreach(value => array.add(value.toString))
+      case (name, value) => node.put(name, value.toString)
+    }
+    mapper.writeValueAsString(node)
+  }
+
+  def texts(node: JsonNode): Seq[String] = node.elements().asScala.map(_.asText()).toVector
+
+  /** The reports in an array of the core's; none where it isn't there. */
+  def ranks(node: JsonNode): Seq[RankReport] =
+    if (node == null) Vector.empty
+    else node.elements().asScala.map(rank).toVector
+
+  private def rank(node: JsonNode): RankReport = {
+    val idle = node.path("idle_seconds")
+    RankReport(
+      node.path("rank").asInt(),
+      node.path("host").asText(""),
+      node.path("state").asText(""),
+      if (idle.isNumber) Some(idle.asDouble()) else None
+    )
+  }
+}

@@ -1,0 +1,72 @@
+package dev.phalanx.spark
+
+import scala.annotation.nowarn
+
+/** The Rust core, `libphalanx_jni.so`. One instance, had through [[Core]], which also hands on the core's log
+  * records.
+  *
+  * Every error and every panic of the core is thrown as [[TrainingException]]. A hub is a number; a stale one is an
+  * error. Nothing here is kept by the core once a call has returned, but for the hub of `openHub`.
+  */
+@nowarn("cat=unused-params")
+final private[spark] class Native {
+
+  /** The version of Phalanx that the library was built from. */
+  @native def version(): String
+
+  /** A job's JSON. `settings` are keys and values, in turn, of all `spark.phalanx.*` settings. */
+  @native def newJob(name: String, ranks: Int, tasks: Int, useGpu: Boolean, settings: Array[String]): Array[Byte]
+
+  /** A sentence for each unknown `spark.phalanx.*` key; throws for a bad value. */
+  @native def settingWarnings(settings: Array[String]): Array[String]
+
+  @native def slotsTimeoutMillis(settings: Array[String]): Long
+
+  /** `auto`, `jvm` or `python`. */
+  @native def stageChoice(settings: Array[String]): String
+
+  @native def openHub(job: Array[Byte], bind: String, advertise: String, workDir: String): Long
+
+  @native def hubAddress(hub: Long): String
+
+  @native def hubToken(hub: Long): Array[Byte]
+
+  /** The next event, or null at the time-out: `output, text`; `phase, name, rank or -1, seconds`; `finished, ranks`;
+    * `failed, failure, text`.
+    */
+  @native def nextEvent(hub: Long, timeoutMillis: Long): Array[String]
+
+  /** The file with a rank's result; null if there is none. */
+  @native def resultPath(hub: Long, rank: Int): String
+
+  @native def nodeReport(hub: Long, report: Array[Byte]): Unit
+
+  /** Tells the hub that the stage is over; `problem` is null if it ended well. */
+  @native def stageEnded(hub: Long, problem: String): Unit
+
+  @native def stop(hub: Long, reason: String): Unit
+
+  @native def closeHub(hub: Long): Unit
+
+  /** Runs one node of a job to its end; the bytes are a report for `nodeReport` if the hub could not be told. */
+  @native def runNode(
+      job: Array[Byte],
+      payload: Array[Byte],
+      hub: String,
+      token: Array[Byte],
+      partition: Int,
+      host: String,
+      gpus: Array[String],
+      program: Array[String],
+      env: Array[String],
+      workDir: String,
+      guard: String,
+      node: NodeHost
+  ): Array[Byte]
+
+  /** Level and text, in turn, of the log records that have come up since the last call. */
+  @native def drainLogs(): Array[String]
+
+  /** Panics with this message: for the test that a panic becomes an exception. */
+  @native def panicForTest(message: String): Unit
+}

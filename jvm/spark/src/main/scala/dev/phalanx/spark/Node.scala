@@ -1,0 +1,60 @@
+package dev.phalanx.spark
+
+/** One node of a job, run in this JVM: by a barrier task, or by a thread of the driver in local mode. */
+final private[spark] case class Node(
+    job: Array[Byte],
+    payload: Array[Byte],
+    hub: String,
+    token: Array[Byte],
+    partition: Int,
+    host: String,
+    gpus: Seq[String],
+    program: RankProgram,
+    env: Map[String, String],
+    pyFiles: Seq[String]
+) {
+
+  /** Runs the node to its end: its ranks are gone when this returns or throws.
+    *
+    * @param interrupted why it has to end; null while it may go on
+    * @return a report for the hub if the hub could not be told; empty else
+    */
+  def run(interrupted: () => String, gather: String => Array[String]): Array[Byte] = LiveNodes.run {
+    val home = NodeHome.get()
+    Core(native =>
+      native.runNode(
+        job,
+        payload,
+        hub,
+        token,
+        partition,
+        host,
+        gpus.toArray,
+        program.command(home),
+        RankEnvironment.variables(env, pyFiles),
+        SparkInternals.localDir.getAbsolutePath,
+        home.guard,
+        new Node.Host(native, interrupted, gather)
+      )
+    )
+  }
+}
+
+private[spark] object Node {
+
+  final private class Host(native: Native, why: () => String, gather: String => Array[String]) extends NodeHost {
+    private val metrics = NodeMetrics.current
+
+    override def interrupted(): String = {
+      CoreLog.handOver(native)
+      val reason = why()
+      if (reason != null) reason else LiveNodes.endingBecause
+    }
+
+    override def allGather(text: String): Array[String] = gather(text)
+    override def joined(micros: Long): Unit = metrics.joined(micros)
+    override def rankStarted(micros: Long): Unit = metrics.rankStarted(micros)
+    override def rankEnded(failed: Boolean): Unit = metrics.rankEnded(failed)
+    override def output(lines: Long, bytes: Long): Unit = metrics.output(lines, bytes)
+  }
+}

@@ -1,0 +1,30 @@
+package dev.phalanx.spark
+
+/** Who counts what the nodes of this JVM do: nobody, or the plugin.
+  *
+  * METRIC-1: counting never fails or delays a node.
+  */
+private[spark] trait NodeMetrics {
+  def joined(micros: Long): Unit
+  def rankStarted(micros: Long): Unit
+  def rankEnded(failed: Boolean): Unit
+  def output(lines: Long, bytes: Long): Unit
+}
+
+private[spark] object NodeMetrics {
+
+  private object Nobody extends NodeMetrics {
+    override def joined(micros: Long): Unit = ()
+    override def rankStarted(micros: Long): Unit = ()
+    override def rankEnded(failed: Boolean): Unit = ()
+    override def output(lines: Long, bytes: Long): Unit = ()
+  }
+
+  @volatile private var counter: NodeMetrics = Nobody
+
+  def current: NodeMetrics = counter
+
+  def countedBy(other: NodeMetrics): Unit = counter = other
+
+  def notCounted(): Unit = counter = Nobody
+}

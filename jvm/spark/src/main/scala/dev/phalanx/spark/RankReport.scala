@@ -1,0 +1,22 @@
+package dev.phalanx.spark
+
+/** How one rank ended, or what it was doing when the training failed.
+  *
+  * {{{
+  * result.ranks.map(report => s"rank ${report.rank} on ${report.host}: ${report.state}")
+  * }}}
+  *
+  * @param rank the rank
+  * @param host its host; empty while not known
+  * @param state in words: `finished`, `stopped`, `raised RuntimeError: ...`, `exited with code 3`
+  * @param idleSeconds how long before the end of the training it last wrote output; `None` if it never did
+  */
+final case class RankReport(rank: Int, host: String, state: String, idleSeconds: Option[Double])
+    extends Serializable {
+  def getRank: Int = rank
+  def getHost: String = host
+  def getState: String = state
+
+  /** As `idleSeconds`; null for `None`. */
+  def getIdleSeconds: java.lang.Double = idleSeconds.map(Double.box).orNull
+}

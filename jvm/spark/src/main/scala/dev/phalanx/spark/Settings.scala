@@ -1,0 +1,14 @@
+package dev.phalanx.spark
+
+/** The `spark.phalanx.*` settings of a configuration, as the Rust core takes them; it knows them, not Scala. */
+private[spark] object Settings {
+  val Prefix = "spark.phalanx."
+
+  /** Keys and values, in turn. */
+  def of(pairs: Iterable[(String, String)]): Array[String] =
+    pairs.toSeq
+      .filter { case (key, _) => key.startsWith(Prefix) }
+      .sorted
+      .flatMap { case (key, value) => Seq(key, value) }
+      .toArray
+}

@@ -1,0 +1,121 @@
+package dev.phalanx.spark
+
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.JsonNode
+
+/** A training run failed. Has the fields of Python's `phalanx.TrainingError`; `getMessage` is the whole story.
+  *
+  * {{{
+  * try new TorchDistributor(4, localMode = false, useGpu = false).run("train.py")
+  * catch {
+  *   case failure: TrainingException if failure.kind == "exit_code" =>
+  *     println(s"rank ${failure.rank.get} on ${failure.host} exited with ${failure.exitCode.get}")
+  * }
+  * }}}
+  *
+  * EXC-1: making one from the core's JSON never throws; a field that is missing has its empty value.
+  */
+final class TrainingException private (text: String, failure: TrainingException.Fields, cause: Throwable)
+    extends RuntimeException(text, cause) {
+
+  /** The native library's constructor. */
+  def this(kind: String, message: String) = this(message, TrainingException.Fields(kind, message), null)
+
+  def this(kind: String, message: String, cause: Throwable) =
+    this(message, TrainingException.Fields(kind, message), cause)
+
+  /** `exception`, `signal`, `exit_code`, `out_of_memory`, `hang`, `lost_node`, `start` or `cancelled`; for a call
+    * that the Rust core refuses its own kind, such as `invalid` or `closed`.
+    */
+  def kind: String = failure.kind
+
+  /** The cause in one sentence. */
+  def message: String = failure.message
+
+  /** The rank that failed first; `None` where no rank did. */
+  def rank: Option[Int] = failure.rank
+
+  /** Its host; empty where no rank failed. */
+  def host: String = failure.host
+
+  /** How its process ended, where it exited. */
+  def exitCode: Option[Int] = failure.exitCode
+
+  /** The number of the signal that ended its process, where one did. */
+  def signal: Option[Int] = failure.signal
+
+  /** The class of what the training code raised, e.g. `ValueError`; empty where it raised nothing. */
+  def exceptionType: String = failure.exceptionType
+
+  /** Python's traceback; empty where the training code raised nothing. */
+  def traceback: String = failure.traceback
+
+  /** The rank's last lines of output, oldest first. */
+  def lastLines: Seq[String] = failure.lastLines
+
+  /** The file on `host` that has the rank's whole output; empty if there is none. */
+  def logPath: String = failure.logPath
+
+  /** What every rank was doing. */
+  def ranks: Seq[RankReport] = failure.ranks
+
+  def getKind: String = kind
+  def getHost: String = host
+  def getExceptionType: String = exceptionType
+  def getTraceback: String = traceback
+  def getLogPath: String = logPath
+  def getLastLines: java.util.List[String] = lastLines.asJava
+  def getRanks: java.util.List[RankReport] = ranks.asJava
+
+  /** As `rank`; null for `None`. */
+  def getRank: Integer = rank.map(Int.box).orNull
+
+  /** As `exitCode`; null for `None`. */
+  def getExitCode: Integer = exitCode.map(Int.box).orNull
+
+  /** As `signal`; null for `None`. */
+  def getSignal: Integer = signal.map(Int.box).orNull
+}
+
+private[spark] object TrainingException {
+
+  final case class Fields(
+      kind: String,
+      message: String,
+      rank: Option[Int] = None,
+      host: String = "",
+      exitCode: Option[Int] = None,
+      signal: Option[Int] = None,
+      exceptionType: String = "",
+      traceback: String = "",
+      lastLines: Seq[String] = Vector.empty,
+      logPath: String = "",
+      ranks: Seq[RankReport] = Vector.empty
+  )
+
+  /** The exception for a failure of the core; `text` is the failure as rendered there. */
+  def ofFailure(json: String, text: String, cause: Throwable): TrainingException = {
+    val node = Json.read(json)
+    def number(name: String) = Option(node.get(name)).filter(_.isNumber).map(_.asInt())
+    def words(name: String, default: String = "") = node.path(name).asText(default)
+    val lines: JsonNode = node.path("last_lines")
+    new TrainingException(
+      text,
+      Fields(
+        kind = words("kind", "exception"),
+        message = words("message", text),
+        rank = number("rank"),
+        host = words("host"),
+        exitCode = number("exit_code"),
+        signal = number("signal"),
+        exceptionType = words("exception_type"),
+        traceback = words("traceback"),
+        lastLines = Json.texts(lines),
+        logPath = words("log_path"),
+        ranks = Json.ranks(node.get("ranks"))
+      ),
+      cause
+    )
+  }
+}
