@@ -2,12 +2,13 @@
 #
 #   .venv/             the Python environment, from python/uv.lock
 #   target/            the Rust build; the extension and the guard are copied into python/phalanx/
-#   ~/.cargo, ~/.cache/uv   downloads, in their standard places
+#   jvm/*/target/      the Scala build, against the Spark of .venv/; its jar is copied into python/phalanx/jars/
+#   ~/.cargo, ~/.cache/uv, ~/.m2   downloads, in their standard places
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test setup build check cargo-test python-test bench clean
+.PHONY: demo test setup build check cargo-test jvm-test python-test bench clean
 
 ROOT := $(CURDIR)
 VENV := $(ROOT)/.venv
@@ -20,12 +21,17 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 
 NATIVE := $(ROOT)/python/phalanx/_native.abi3.so
 GUARD := $(ROOT)/python/phalanx/bin/phalanx-guard
+JNI := $(ROOT)/target/release/libphalanx_jni.so
+JAR := $(ROOT)/python/phalanx/jars/phalanx-spark_2.13-0.1.0.jar
+JVM_SOURCES := $(shell find jvm -name target -prune -o -type f -print)
+PYTHON_SOURCES := $(wildcard python/phalanx/*.py python/phalanx/*.pyi)
+MVN := mvn --quiet --batch-mode --file jvm/pom.xml
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml | grep -v /fuzz/) Cargo.toml Cargo.lock
 
 demo: setup
 	@$(PYTHON) python/examples/demo.py
 
-test: setup check cargo-test python-test
+test: setup check cargo-test jvm-test python-test
 
 setup: $(VENV)/.ready build
 
@@ -39,14 +45,21 @@ $(VENV)/.ready: python/uv.lock python/pyproject.toml scripts/preflight
 	@echo $(ROOT)/python > $$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/phalanx-dev.pth
 	@touch $@
 
-build: $(NATIVE) $(GUARD)
+build: $(NATIVE) $(GUARD) $(JAR)
 
-$(NATIVE) $(GUARD) &: $(RUST_SOURCES) | $(VENV)/.ready
+$(NATIVE) $(GUARD) $(JNI) &: $(RUST_SOURCES) | $(VENV)/.ready
 	@echo "setup: Rust"
-	@cargo build --quiet --release -p phalanx-python -p phalanx-supervisor
+	@cargo build --quiet --release -p phalanx-python -p phalanx-jni -p phalanx-supervisor
+	@touch $(JNI)
 	@mkdir -p $(dir $(GUARD))
 	@install -m 755 target/release/phalanx-guard $(GUARD)
 	@install -m 755 target/release/lib_native.so $(NATIVE)
+
+$(JAR): $(NATIVE) $(GUARD) $(JNI) $(JVM_SOURCES) $(PYTHON_SOURCES)
+	@echo "setup: Scala"
+	@$(MVN) package -DskipTests
+	@mkdir -p $(dir $@)
+	@install -m 644 jvm/spark/target/$(notdir $@) $@
 
 # Formatters and linters as checks.
 check: setup
@@ -54,10 +67,14 @@ check: setup
 	cargo clippy --quiet --all-targets -- -D warnings
 	$(VENV)/bin/ruff check --config python/pyproject.toml python tests
 	$(VENV)/bin/ruff format --check --config python/pyproject.toml python tests
+	$(MVN) spotless:check
 	cd python && $(VENV)/bin/mypy phalanx && MYPYPATH=. $(VENV)/bin/stubtest phalanx._native
 
 cargo-test: setup
 	cargo test --quiet
+
+jvm-test: setup
+	$(MVN) test
 
 python-test: setup
 	$(PYTHON) -m pytest -q python/tests
@@ -68,4 +85,4 @@ bench: setup
 	@for b in store logs launch; do $(PYTHON) tests/bench/$$b.py $(QUICK); done
 
 clean:
-	rm -rf target $(NATIVE) python/phalanx/bin
+	rm -rf target jvm/target jvm/*/target $(NATIVE) python/phalanx/bin python/phalanx/jars

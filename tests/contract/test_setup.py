@@ -32,6 +32,7 @@ def test_a_missing_toolchain_is_listed_whole_with_the_packages_that_have_it(tmp_
         ("cargo", "rustup"),
         ("cc ", "build-essential"),
         ("java", "openjdk-17-jdk-headless"),
+        ("mvn", "maven"),
         ("python3", "python3-venv"),
     ):
         lines = [line for line in done.stderr.splitlines() if line.strip().startswith(tool)]
