@@ -1,55 +1,59 @@
-"""What the tests across languages share: one local-cluster session, and a guard against leftover processes."""
+"""What the tests across languages share: the sessions, the stages that a behaviour is tested over, leftovers.
+
+A *behaviour* is a test with that marker that takes `distributor` or `stage`. It runs in local mode, over the python
+stage and over the jvm stage; and, in a process of its own since a classic session and one of Spark Connect don't share
+one, over Spark Connect:
+
+    python -m pytest tests                 # everything else
+    python -m pytest tests --connect       # the behaviours, over Spark Connect
+"""
 
 from __future__ import annotations
 
 import gc
 import os
 import sys
-import time
+import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
+from cluster import Standalone
+from programs import classic_conf, eventually, guards
 
 # Executors are to have the Python of the tests, and everything stays on the loopback.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
-def guards() -> list[psutil.Process]:
-    """The guards of ranks that belong to this process or to the executors it started."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if process.name() == "phalanx-guard" and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--connect", action="store_true", help="run the behaviours over Spark Connect")
 
 
-def gone(pids: list[int]) -> bool:
-    """Whether none of these processes runs."""
-    for pid in pids:
-        try:
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                return False
-        except psutil.NoSuchProcess:
-            continue
-    return True
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "behaviour: what users see of a run, the same over every stage")
+    config.addinivalue_line("markers", "classic: needs a SparkContext, which Spark Connect has not")
 
 
-def eventually(what: str, within: float, is_so: Any) -> Any:
-    """Waits until `is_so()` is true and returns it; fails with `what` if it isn't `within` so many seconds."""
-    until = time.monotonic() + within
-    while not (found := is_so()):
-        assert time.monotonic() < until, f"not within {within} s: {what}"
-        time.sleep(0.02)
-    return found
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("connect"):
+        return
+
+    def wanted(item: pytest.Item) -> bool:
+        has_stage = {"distributor", "stage"} & set(getattr(item, "fixturenames", ()))
+        return bool(item.get_closest_marker("behaviour") and has_stage) and not item.get_closest_marker(
+            "classic"
+        )
+
+    config.hook.pytest_deselected(items=[item for item in items if not wanted(item)])
+    items[:] = [item for item in items if wanted(item)]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    stages = ["connect"] if metafunc.config.getoption("connect") else ["python", "jvm"]
+    for fixture, faces in (("distributor", ["local", *stages]), ("stage", stages)):
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize(fixture, faces, indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -61,31 +65,57 @@ def no_guard_is_left() -> Iterator[None]:
     eventually("no guard of ranks is left", 10, lambda: not guards())
 
 
+def warm(session: Any) -> None:
+    """The first task of an executor imports pandas and pyarrow, which is nobody's test."""
+    session.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long", barrier=True).collect()
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """Two executors of one core each, with processes of their own."""
+def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Two executors of one core each, with processes of their own; or a Connect server with two cores."""
     from pyspark.sql import SparkSession
 
-    session = (
-        SparkSession.builder.master("local-cluster[2,1,1024]")
-        .appName("phalanx-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.phalanx.grace", "1s")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    # The first task of an executor imports pandas and pyarrow, which is nobody's test.
-    session.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long", barrier=True).collect()
+    if request.config.getoption("connect"):
+        with warnings.catch_warnings():
+            # The settings reach the server when it starts; as settings of the session they can't be changed.
+            warnings.simplefilter("ignore")
+            builder = SparkSession.builder.remote("local[2]").config("spark.phalanx.grace", "1s")
+            session = builder.config("spark.ui.enabled", "false").getOrCreate()
+    else:
+        conf = classic_conf("local-cluster[2,1,1024]")
+        session = SparkSession.builder.appName("phalanx-tests").config(map=conf).getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+    warm(session)
     yield session
     session.stop()
 
 
-@pytest.fixture(params=["local", "stage"])
-def distributor(request: pytest.FixtureRequest, spark: Any) -> Any:
-    """A distributor of two ranks, on the driver and on executors."""
+def two_ranks(face: str, spark: Any) -> Any:
+    """A distributor of two ranks: `local`, or over the stage that is named."""
     from phalanx import TorchDistributor
 
-    return TorchDistributor(num_processes=2, local_mode=request.param == "local", use_gpu=False)
+    if face in ("python", "jvm"):
+        spark.conf.set("spark.phalanx.stage", face)
+    return TorchDistributor(num_processes=2, local_mode=face == "local", use_gpu=False)
+
+
+@pytest.fixture
+def distributor(request: pytest.FixtureRequest, spark: Any) -> Iterator[Any]:
+    """A distributor of two ranks, on the driver and on executors over each stage."""
+    yield two_ranks(request.param, spark)
+    spark.conf.unset("spark.phalanx.stage")
+
+
+@pytest.fixture
+def stage(request: pytest.FixtureRequest, spark: Any) -> Iterator[Any]:
+    """A distributor of two ranks on executors, over each stage."""
+    yield two_ranks(request.param, spark)
+    spark.conf.unset("spark.phalanx.stage")
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A master and two workers of one core each, as processes of their own."""
+    made = Standalone(tmp_path_factory.mktemp("standalone"))
+    yield made
+    made.stop()

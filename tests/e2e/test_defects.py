@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import eventually, gone
 from phalanx import TrainingError
+from programs import classic_conf, eventually, gone
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.behaviour]
 
 
 def script(tmp_path: Path, text: str) -> str:
@@ -113,21 +114,27 @@ def test_d04_a_broken_view_of_the_logs_never_ends_the_training(
 
 
 def test_d05_the_store_listens_before_any_rank_starts_and_nobody_opens_its_port_again(
-    distributor: Any,
+    distributor: Any, tmp_path: Path
 ) -> None:
-    def train() -> str:
+    def train(folder: str) -> str:
         import os
         import socket
+        import time
 
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         socket.create_connection(address, timeout=5).close()
         try:
             socket.create_server(address).close()
+            found = "free for anybody"
         except OSError:
-            return "taken by the one who told it"
-        return "free for anybody"
+            found = "taken by the one who told it"
+        # The store ends with rank 0: neither leaves before the other has looked.
+        os.mkdir(os.path.join(folder, os.environ["RANK"]))
+        while len(os.listdir(folder)) < 2:
+            time.sleep(0.02)
+        return found
 
-    run = distributor.start(train)
+    run = distributor.start(train, str(tmp_path))
     assert run.results(60) == ["taken by the one who told it"] * 2
 
 
@@ -178,10 +185,9 @@ def test_d07_the_callers_and_the_workers_environment_stay_as_they_were(distribut
 
 
 GPU_STAGE = """
-import os, sys
+import json, os, sys
 from pyspark.sql import SparkSession
-spark = (SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+spark = (SparkSession.builder.config(map=json.loads(sys.argv[2]))
     .config("spark.worker.resource.gpu.amount", "1").config("spark.worker.resource.gpu.discoveryScript", sys.argv[1])
     .config("spark.executor.resource.gpu.amount", "1").config("spark.task.resource.gpu.amount", "1")
     .config("spark.executor.resource.gpu.discoveryScript", sys.argv[1]).getOrCreate())
@@ -191,15 +197,19 @@ def train():
     import os
     names = "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "CUDA_VISIBLE_DEVICES"
     return [os.environ[name] for name in names]
-run = TorchDistributor(num_processes=2, local_mode=False, use_gpu=True).start(train)
-print("RESULTS", run.results(60))
+results = {}
+for stage in ("python", "jvm"):
+    spark.conf.set("spark.phalanx.stage", stage)
+    run = TorchDistributor(num_processes=2, local_mode=False, use_gpu=True).start(train)
+    results[stage] = run.results(60)
+print("RESULTS", json.dumps(results))
 spark.stop()
 """
 
 
 @pytest.fixture(scope="module")
-def gpu_stage(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
-    """What two ranks on one host see whose tasks have one GPU each; the GPUs are as a discovery script says."""
+def gpu_stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]]]:
+    """By stage: what two ranks on one host see whose tasks have one GPU each, as a discovery script says."""
     folder = tmp_path_factory.mktemp("gpus")
     discovery = folder / "discover"
     # Both workers of the local cluster run it: the first to come gets the one address, the second the other.
@@ -224,7 +234,7 @@ def gpu_stage(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     program = folder / "program.py"
     program.write_text(GPU_STAGE)
     done = subprocess.run(
-        [sys.executable, str(program), str(discovery)],
+        [sys.executable, str(program), str(discovery), json.dumps(classic_conf("local-cluster[2,1,1024]"))],
         capture_output=True,
         text=True,
         timeout=110,
@@ -232,8 +242,13 @@ def gpu_stage(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     )
     found = [line for line in done.stdout.splitlines() if line.startswith("RESULTS")]
     assert found, done.stdout + done.stderr
-    results: list[list[str]] = eval(found[0].removeprefix("RESULTS"))
+    results: dict[str, list[list[str]]] = json.loads(found[0].removeprefix("RESULTS"))
     return results
+
+
+@pytest.fixture(params=["python", "jvm"])
+def gpu_stage(request: pytest.FixtureRequest, gpu_stages: dict[str, list[list[str]]]) -> list[list[str]]:
+    return gpu_stages[request.param]
 
 
 def test_d08_gpus_of_any_name_are_taken(gpu_stage: list[list[str]]) -> None:

@@ -1,4 +1,4 @@
-"""The python stage on a cluster: what Spark sees of a run, the fallback, several runs at once, the wrong arguments."""
+"""The stages on a cluster: what Spark sees of a run, the fallback, several runs at once, the wrong arguments."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import eventually, gone, guards
 from phalanx import TorchDistributor, TrainingError
+from programs import eventually, gone, guards
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.timeout(150), pytest.mark.behaviour]
 
 
 @pytest.fixture
-def stage(spark: Any) -> TorchDistributor:
-    return TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
+def no_way_to_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks are told an address at which nobody listens."""
+    from phalanx import run
+
+    monkeypatch.setattr(run, "hub_endpoint", lambda _: ("127.0.0.1", "127.0.0.2"))
 
 
 def group_of(rank_sum: float = 0.0) -> tuple[float, dict[str, str]]:
@@ -105,21 +108,25 @@ def test_output_is_shown_while_the_training_runs(distributor: Any, tmp_path: Pat
     assert run.result(60) is None
 
 
-def test_without_the_hub_the_tasks_meet_through_spark(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from phalanx import stages
+def test_the_stage_that_is_taken_is_said(
+    stage: Any, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "phalanx"):
+        stage.run(lambda: None)
+    wanted = "jvm" if request.node.callspec.params["stage"] == "jvm" else "python"
+    assert [
+        text for text in caplog.messages if text.startswith(f"Phalanx takes the {wanted} stage, because ")
+    ]
 
-    original = stages._task
-    monkeypatch.setattr(stages, "_task", lambda **kw: original(**{**kw, "hub": "127.0.0.1:1"}))
+
+@pytest.mark.usefixtures("no_way_to_the_hub")
+def test_without_the_hub_the_tasks_meet_through_spark(stage: Any) -> None:
     run = stage.start(group_of)
     assert [total for total, _ in run.results(90)] == [3.0, 3.0]
 
 
-def test_without_the_hub_a_failure_still_has_its_cause(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from phalanx import stages
-
-    original = stages._task
-    monkeypatch.setattr(stages, "_task", lambda **kw: original(**{**kw, "hub": "127.0.0.1:1"}))
-
+@pytest.mark.usefixtures("no_way_to_the_hub")
+def test_without_the_hub_a_failure_still_has_its_cause(stage: Any) -> None:
     def train() -> None:
         raise KeyError("no such column")
 
@@ -128,6 +135,7 @@ def test_without_the_hub_a_failure_still_has_its_cause(stage: Any, monkeypatch: 
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+@pytest.mark.classic
 def test_cancelling_the_job_group_ends_the_ranks(stage: Any, spark: Any, tmp_path: Path) -> None:
     def train(folder: str) -> None:
         import os
@@ -160,6 +168,7 @@ def test_cancelling_the_job_group_ends_the_ranks(stage: Any, spark: Any, tmp_pat
         context.setLocalProperty("spark.job.description", None)
 
 
+@pytest.mark.classic
 def test_the_stage_has_a_readable_description_and_leaves_none_behind(stage: Any, spark: Any) -> None:
     def train() -> None:
         import time
@@ -171,7 +180,8 @@ def test_the_stage_has_a_readable_description_and_leaves_none_behind(stage: Any,
 
     def described() -> bool:
         jobs = tracker.jobsList(None)
-        texts = [jobs.apply(i).description() for i in range(jobs.size())]
+        running = [j for i in range(jobs.size()) if str((j := jobs.apply(i)).status()) == "RUNNING"]
+        texts = [job.description() for job in running]
         return any(t.isDefined() and t.get() == "Phalanx: train, 2 ranks" for t in texts)
 
     eventually("the job is described", 30, described)

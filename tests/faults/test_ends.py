@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import eventually, gone
+from programs import eventually, gone
 
 pytestmark = pytest.mark.timeout(150)
 
