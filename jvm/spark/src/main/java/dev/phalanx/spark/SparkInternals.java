@@ -1,23 +1,22 @@
 package dev.phalanx.spark;
 
 import java.io.File;
-import org.apache.spark.SparkConf;
 import org.apache.spark.SparkContext;
+import org.apache.spark.SparkContext$;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
 import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.util.ShutdownHookManager;
 import org.apache.spark.util.Utils;
-import scala.Function0;
 import scala.runtime.BoxedUnit;
 
 /** What Spark has for its own packages only: Scala hides it from others, Java doesn't. All of it is here. */
 final class SparkInternals {
   private SparkInternals() {}
 
-  /** Whether this JVM belongs to a Spark application. */
-  static boolean inApplication() {
-    return SparkEnv.get() != null;
+  /** Whether the executor of this id is the driver itself: on a local master. */
+  static boolean isDriver(String executorId) {
+    return SparkContext$.MODULE$.DRIVER_IDENTIFIER().equals(executorId);
   }
 
   /** Spark's local directory in this JVM, which ends with the application. */
@@ -28,10 +27,9 @@ final class SparkInternals {
         : new File(Utils.getLocalDir(env.conf()));
   }
 
-  /** The configuration that this JVM's part of the application was started with. */
-  static SparkConf conf() {
-    SparkEnv env = SparkEnv.get();
-    return env == null ? new SparkConf(false) : env.conf();
+  /** This host's name, by Spark's rules. */
+  static String hostName() {
+    return Utils.localHostName();
   }
 
   /** Deletes a folder when the JVM ends. */
@@ -46,9 +44,13 @@ final class SparkInternals {
   }
 
   /** Runs `action` when the JVM is asked to end, before Spark's own context is stopped; the token removes it. */
-  static Object beforeShutdown(Function0<BoxedUnit> action) {
+  static Object beforeShutdown(Runnable action) {
     return ShutdownHookManager.addShutdownHook(
-        ShutdownHookManager.SPARK_CONTEXT_SHUTDOWN_PRIORITY() + 10, action);
+        ShutdownHookManager.SPARK_CONTEXT_SHUTDOWN_PRIORITY() + 10,
+        () -> {
+          action.run();
+          return BoxedUnit.UNIT;
+        });
   }
 
   /** Takes back `beforeShutdown`. */

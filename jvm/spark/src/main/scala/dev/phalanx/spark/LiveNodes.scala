@@ -4,7 +4,7 @@ import java.util.concurrent.TimeUnit
 
 /** The nodes that run in this JVM.
   *
-  * LIVE-1: after `endAll` no node starts until `open` is called.
+  * LIVE-1: while `endAll` waits, and after it if nodes are left, no node starts and every node is asked to end.
   */
 private[spark] object LiveNodes {
   private var running = 0
@@ -12,6 +12,8 @@ private[spark] object LiveNodes {
 
   /** Why all nodes have to end; null while they may go on. */
   def endingBecause: String = ending
+
+  def count: Int = synchronized(running)
 
   /** Runs a node; refused while all are to end. */
   def run[A](node: => A): A = {
@@ -36,11 +38,7 @@ private[spark] object LiveNodes {
       wait(left)
       left = TimeUnit.NANOSECONDS.toMillis(deadline - System.nanoTime)
     }
+    if (running == 0) ending = null
     running == 0
   }
-
-  /** Nodes may run again: another application begins in this JVM. */
-  def open(): Unit = ending = null
-
-  def count: Int = synchronized(running)
 }

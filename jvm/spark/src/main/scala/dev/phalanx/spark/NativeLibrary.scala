@@ -12,8 +12,11 @@ import java.nio.file.{Files, Path, StandardCopyOption}
   */
 private[spark] object NativeLibrary {
 
-  /** Where the jar has its native files: `native/linux/x86_64`. */
-  val folder: String = s"native/$os/$arch"
+  /** Operating system and architecture: `linux/x86_64`. */
+  val platform: String = s"$os/$arch"
+
+  /** Where the jar has its native files. */
+  val folder: String = s"native/$platform"
 
   private lazy val loaded: Either[TrainingException, Native] =
     try Right(load(getClass.getClassLoader.getResource(s"$folder/libphalanx_jni.so"), Version.phalanx))
@@ -65,7 +68,7 @@ private[spark] object NativeLibrary {
   private def failure(why: String, cause: Throwable): TrainingException =
     new TrainingException(
       "start",
-      s"Phalanx's native library can't be loaded on $os/$arch with ${CLibrary.describe()}: $why",
+      s"Phalanx's native library can't be loaded on $platform with ${CLibrary.describe()}: $why",
       cause
     )
 

@@ -17,33 +17,41 @@ final private[spark] case class Node(
   /** Runs the node to its end: its ranks are gone when this returns or throws.
     *
     * @param interrupted why it has to end; null while it may go on
+    * @param gather Spark's `allGather`
     * @return a report for the hub if the hub could not be told; empty else
     */
   def run(interrupted: () => String, gather: String => Array[String]): Array[Byte] = LiveNodes.run {
     val home = NodeHome.get()
-    Core(native =>
-      native.runNode(
-        job,
-        payload,
-        hub,
-        token,
-        partition,
-        host,
-        gpus.toArray,
-        program.command(home),
-        RankEnvironment.variables(env, pyFiles),
-        SparkInternals.localDir.getAbsolutePath,
-        home.guard,
-        new Node.Host(native, interrupted, gather)
+    val metrics = NodeMetrics.current
+    try
+      Core(native =>
+        native.runNode(
+          job,
+          payload,
+          hub,
+          token,
+          partition,
+          host,
+          gpus.toArray,
+          program.command(home),
+          RankEnvironment.variables(env, pyFiles),
+          SparkInternals.localDir.getAbsolutePath,
+          home.guard,
+          new Node.Host(native, metrics, interrupted, gather)
+        )
       )
-    )
+    finally metrics.nodeEnded()
   }
 }
 
 private[spark] object Node {
 
-  final private class Host(native: Native, why: () => String, gather: String => Array[String]) extends NodeHost {
-    private val metrics = NodeMetrics.current
+  final private class Host(
+      native: Native,
+      metrics: NodeMetrics,
+      why: () => String,
+      gather: String => Array[String]
+  ) extends NodeHost {
 
     override def interrupted(): String = {
       CoreLog.handOver(native)

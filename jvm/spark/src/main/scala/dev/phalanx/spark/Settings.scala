@@ -11,4 +11,8 @@ private[spark] object Settings {
       .sorted
       .flatMap { case (key, value) => Seq(key, value) }
       .toArray
+
+  /** `spark.phalanx.grace`. Throws [[TrainingException]] for a bad value of any setting. */
+  def graceMillis(settings: Array[String]): Long =
+    Json.read(Core(_.newJob("settings", 1, 1, false, settings))).path("policy").path("grace").asLong()
 }

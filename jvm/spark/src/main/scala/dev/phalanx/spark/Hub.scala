@@ -1,0 +1,46 @@
+package dev.phalanx.spark
+
+/** The driver's end of a job. Calls from any thread; once closed, each is an error of kind `closed`, and `close`
+  * nothing.
+  */
+final private[spark] class Hub private (handle: Long) extends AutoCloseable {
+  val address: String = Core(_.hubAddress(handle))
+  val token: Array[Byte] = Core(_.hubToken(handle))
+
+  /** The next event; `None` if none came in time. */
+  def next(timeoutMillis: Long): Option[Hub.Event] =
+    Option(Core(_.nextEvent(handle, timeoutMillis))).map {
+      case Array("output", text)               => Hub.Output(text)
+      case Array("phase", name, rank, seconds) => Hub.Reached(name, rank.toInt, seconds.toDouble)
+      case Array("finished", ranks)            => Hub.Finished(Json.ranks(Json.read(ranks)))
+      case Array("failed", failure, text)      => Hub.Failed(failure, text)
+      case other => throw new IllegalStateException(s"an unknown event: ${other.headOption}")
+    }
+
+  /** The file with a rank's result. */
+  def resultPath(rank: Int): Option[String] = Option(Core(_.resultPath(handle, rank)))
+
+  def nodeReport(report: Array[Byte]): Unit = Core(_.nodeReport(handle, report))
+
+  def stageEnded(problem: Option[String]): Unit = Core(_.stageEnded(handle, problem.orNull))
+
+  def stop(reason: String): Unit = Core(_.stop(handle, reason))
+
+  override def close(): Unit = Core(_.closeHub(handle))
+}
+
+private[spark] object Hub {
+  sealed trait Event
+  final case class Output(text: String) extends Event
+
+  /** `rank` is -1 for the job's own phases. */
+  final case class Reached(name: String, rank: Int, seconds: Double) extends Event
+  final case class Finished(ranks: Seq[RankReport]) extends Event
+
+  /** `failure` is JSON, `text` the same for people. */
+  final case class Failed(failure: String, text: String) extends Event
+
+  /** Opens a hub that binds to `bind` and tells tasks to come to `advertise`. */
+  def open(job: Array[Byte], bind: String, advertise: String, workDir: String): Hub =
+    new Hub(Core(_.openHub(job, bind, advertise, workDir)))
+}
