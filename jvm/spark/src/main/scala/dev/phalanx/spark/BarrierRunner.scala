@@ -7,6 +7,7 @@ import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import org.apache.spark.SparkContext
+import org.apache.spark.broadcast.Broadcast
 import org.slf4j.LoggerFactory
 
 /** The jvm stage: a barrier stage of an RDD, without SQL, with one task for each node of a job.
@@ -49,19 +50,60 @@ object BarrierRunner {
       pythonExec: String,
       env: java.util.Map[String, String],
       pyFiles: java.util.List[String]
+  ): java.util.List[Array[Byte]] =
+    run(
+      sc,
+      tasksOf(job),
+      description,
+      pythonTask(job, payload, hubAddress, token, localGpus, pythonExec, env, pyFiles)
+    ).asJava
+
+  /** As the other, for a large payload: py4j sends bytes as one line of text, and a closure is one array.
+    *
+    * @param payloadFile the payload's file, which has to stay until this returns
+    */
+  def runPython(
+      sc: SparkContext,
+      job: Array[Byte],
+      payloadFile: String,
+      hubAddress: String,
+      token: Array[Byte],
+      description: String,
+      localGpus: java.util.List[String],
+      pythonExec: String,
+      env: java.util.Map[String, String],
+      pyFiles: java.util.List[String]
   ): java.util.List[Array[Byte]] = {
-    val task = new NodeTask(
-      job,
-      payload,
-      hubAddress,
-      token,
-      localGpus.asScala.toVector,
-      RankProgram.Python(pythonExec),
-      env.asScala.toMap,
-      pyFiles.asScala.toVector
-    )
-    run(sc, Json.read(job).path("tasks").asInt(), description, task).asJava
+    val payload = sc.broadcast(new PayloadFile(payloadFile))
+    val task =
+      pythonTask(job, Array.empty, hubAddress, token, localGpus, pythonExec, env, pyFiles, Some(payload))
+    try run(sc, tasksOf(job), description, task).asJava
+    finally payload.destroy()
   }
+
+  private def pythonTask(
+      job: Array[Byte],
+      payload: Array[Byte],
+      hubAddress: String,
+      token: Array[Byte],
+      localGpus: java.util.List[String],
+      pythonExec: String,
+      env: java.util.Map[String, String],
+      pyFiles: java.util.List[String],
+      payloadFile: Option[Broadcast[PayloadFile]] = None
+  ): NodeTask = new NodeTask(
+    job,
+    payload,
+    hubAddress,
+    token,
+    localGpus.asScala.toVector,
+    RankProgram.Python(pythonExec),
+    env.asScala.toMap,
+    pyFiles.asScala.toVector,
+    payloadFile
+  )
+
+  private def tasksOf(job: Array[Byte]): Int = Json.read(job).path("tasks").asInt()
 
   /** Runs `task` in so many tasks; what `runPython` does. */
   private[spark] def run(sc: SparkContext, tasks: Int, description: String, task: NodeTask): Seq[Array[Byte]] = {

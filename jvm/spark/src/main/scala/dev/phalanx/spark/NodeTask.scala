@@ -1,10 +1,13 @@
 package dev.phalanx.spark
 
 import org.apache.spark.BarrierTaskContext
+import org.apache.spark.broadcast.Broadcast
 
 /** What each task of the barrier stage does: it is a node of the job.
   *
   * TASK-1: a task that Spark kills ends its ranks, and then as Spark expects, by `TaskKilledException`.
+  *
+  * @param payloadFile the payload, where it is too large to travel in here
   */
 final private[spark] class NodeTask(
     job: Array[Byte],
@@ -14,7 +17,8 @@ final private[spark] class NodeTask(
     localGpus: Seq[String],
     program: RankProgram,
     env: Map[String, String],
-    pyFiles: Seq[String]
+    pyFiles: Seq[String],
+    payloadFile: Option[Broadcast[PayloadFile]] = None
 ) extends (Iterator[Int] => Iterator[Array[Byte]])
     with Serializable {
 
@@ -22,7 +26,8 @@ final private[spark] class NodeTask(
     val context = BarrierTaskContext.get()
     val number = context.partitionId()
     val host = NodeTask.hostOf(context.getTaskInfos()(number).address)
-    val node = Node(job, payload, hub, token, number, host, gpus(context), program, env, pyFiles)
+    val what = payloadFile.fold(payload)(_.value.bytes)
+    val node = Node(job, what, hub, token, number, host, gpus(context), program, env, pyFiles)
     val report =
       try node.run(() => interruption(context), context.allGather)
       catch {
