@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from .errors import TrainingError as TrainingError
     from .inside import phase as phase
     from .inside import set_result as set_result
+    from .jar import jar_path as jar_path
+    from .jar import spark_conf as spark_conf
     from .results import UnavailableResult as UnavailableResult
     from .run import Run as Run
 
@@ -18,8 +20,10 @@ _HOMES = {
     "TorchDistributor": "distributor",
     "TrainingError": "errors",
     "UnavailableResult": "results",
+    "jar_path": "jar",
     "phase": "inside",
     "set_result": "inside",
+    "spark_conf": "jar",
 }
 __all__ = [
     "Run",
@@ -27,8 +31,10 @@ __all__ = [
     "TrainingError",
     "UnavailableResult",
     "__version__",
+    "jar_path",
     "phase",
     "set_result",
+    "spark_conf",
 ]
 
 

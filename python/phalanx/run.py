@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
 from .errors import RankReport, TrainingError
+from .jvm_stage import JvmStage, uses_jvm
 from .results import UnavailableResult
 from .stages import LocalStage, PythonStage, Stage, driver_dir, hub_endpoint
 
@@ -70,6 +71,7 @@ class Run:
         settings: Settings,
         dataframe: DataFrame | None = None,
     ) -> None:
+        in_jvm = not local_mode and uses_jvm(spark, settings.stage, dataframe=dataframe is not None)
         self.name = name
         self.phases: list[Phase] = []
         self.ranks: list[RankReport] = []
@@ -93,6 +95,15 @@ class Run:
         self._stage: Stage
         if local_mode:
             self._stage = LocalStage(spark=spark, job=job, payload=payload, gpus=list(gpus))
+        elif in_jvm:
+            self._stage = JvmStage(
+                spark=spark,
+                job=job,
+                payload=payload,
+                name=name,
+                num_ranks=self._num_ranks,
+                local_gpus=list(gpus),
+            )
         else:
             self._stage = PythonStage(
                 spark=spark,

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from . import spark_files
+from . import connect, spark_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +44,8 @@ def guard_path() -> str:
 
 def hub_endpoint(spark: SparkSession) -> tuple[str, str]:
     """Where the hub binds and what tasks are told, by Spark's own rules for its driver: (bind, advertise)."""
+    if connect.is_remote(spark):
+        return connect.endpoint(spark)
     advertise = spark.conf.get("spark.driver.host", None) or socket.gethostname()
     bind = spark.conf.get("spark.driver.bindAddress", None) or ""
     return bind, advertise
@@ -142,7 +144,34 @@ class LocalStage(Stage):
         )
 
 
-class PythonStage(Stage):
+class SparkStage(Stage):
+    """A stage that is a Spark job, with the caller's Spark properties and a tag of its own to cancel it by."""
+
+    def __init__(self, *, spark: SparkSession, name: str, num_ranks: int) -> None:
+        self._spark = spark
+        super().__init__()
+        self._description = f"Phalanx: {name}, {num_ranks} ranks"
+        self._tag = f"phalanx-{os.urandom(8).hex()}"
+
+    def _make_thread(self, target: Callable[[], None]) -> threading.Thread:
+        # Carries the caller's local properties (job group, pool) to the thread, and none back.
+        from pyspark import inheritable_thread_target
+
+        return super()._make_thread(inheritable_thread_target(self._spark)(target))
+
+    def cancel(self) -> None:
+        """Cancels the stage's Spark job; safe when it is over."""
+        super().cancel()
+        try:
+            if connect.is_remote(self._spark):
+                self._spark.interruptTag(self._tag)
+            else:
+                self._spark.sparkContext.cancelJobsWithTag(self._tag)
+        except Exception as error:  # the session may be gone, and with it the job
+            logger.debug("The Spark job can't be cancelled: %s", error)
+
+
+class PythonStage(SparkStage):
     """A barrier stage of Python workers (`mapInArrow`): needs no jar, and runs on Spark Connect."""
 
     def __init__(
@@ -158,26 +187,17 @@ class PythonStage(Stage):
         local_gpus: list[str],
         dataframe: DataFrame | None,
     ) -> None:
-        self._spark = spark
-        self._remote = not hasattr(spark, "_jsparkSession")
-        super().__init__()
+        super().__init__(spark=spark, name=name, num_ranks=num_ranks)
         self._job = job
         self._payload = payload
         self._num_tasks = num_tasks
-        self._description = f"Phalanx: {name}, {num_ranks} ranks"
         self._use_gpu = use_gpu
         self._local_gpus = local_gpus
         self._dataframe = dataframe
-        self._tag = f"phalanx-{os.urandom(8).hex()}"
-
-    def _make_thread(self, target: Callable[[], None]) -> threading.Thread:
-        # Carries the caller's local properties (job group, pool) to the thread, and none back.
-        from pyspark import inheritable_thread_target
-
-        return super()._make_thread(inheritable_thread_target(self._spark)(target))
 
     def _run(self, hub: _native.Hub) -> None:
-        if self._remote:
+        remote = connect.is_remote(self._spark)
+        if remote:
             self._spark.addTag(self._tag)
         else:
             context = self._spark.sparkContext
@@ -192,7 +212,7 @@ class PythonStage(Stage):
             schema = frame.schema.json()
         task = _task(
             job=self._job,
-            payload=self._payload,
+            payload=connect.shipped(self._spark, self._payload) if remote else self._payload,
             hub=hub.address,
             token=hub.token,
             use_gpu=self._use_gpu,
@@ -201,17 +221,6 @@ class PythonStage(Stage):
         )
         for row in frame.mapInArrow(task, "report binary", barrier=True).collect():
             hub.node_report(bytes(row.report))
-
-    def cancel(self) -> None:
-        """Cancels the stage's Spark job; safe when it is over."""
-        super().cancel()
-        try:
-            if self._remote:
-                self._spark.interruptTag(self._tag)
-            else:
-                self._spark.sparkContext.cancelJobsWithTag(self._tag)
-        except Exception as error:  # the session may be gone, and with it the job
-            logger.debug("The Spark job can't be cancelled: %s", error)
 
 
 def _task(**arguments: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -236,20 +245,28 @@ def run_task(
     batches: Iterator[pa.RecordBatch],
     *,
     job: bytes,
-    payload: bytes,
+    payload: bytes | str,
     hub: str,
     token: bytes,
     use_gpu: bool,
     local_gpus: list[str],
     schema: str | None,
 ) -> Iterator[pa.RecordBatch]:
-    """The node of one barrier task; yields a report if the hub could not be told."""
+    """The node of one barrier task; yields a report if the hub could not be told.
+
+    `payload` is a name where it came as a file of Spark's.
+    """
     import json
 
     from pyspark import BarrierTaskContext
 
     from . import _native
 
+    if isinstance(payload, str):
+        from pyspark import SparkFiles
+
+        with open(SparkFiles.get(payload), "rb") as file:
+            payload = file.read()
     context = BarrierTaskContext.get()
     partition = context.partitionId()
     addresses = [info.address for info in context.getTaskInfos()]
@@ -318,9 +335,10 @@ def _drivers_files(spark: SparkSession) -> dict[str, str]:
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """Whether somebody cancelled the Spark job: its group, its stage, or all jobs."""
-    # The name of Spark's error condition, which its message carries in brackets.
-    return "[SPARK_JOB_CANCELLED]" in str(getattr(error, "java_exception", error))
+    """Whether somebody cancelled the Spark job: its group, its tag, its stage, or all jobs."""
+    # The names of Spark's error conditions, which its messages carry in brackets; the second is Spark Connect's.
+    text = str(getattr(error, "java_exception", error))
+    return "[SPARK_JOB_CANCELLED]" in text or "[OPERATION_CANCELED]" in text
 
 
 def explain(error: BaseException) -> str:
@@ -343,10 +361,6 @@ def explain(error: BaseException) -> str:
 
 
 def driver_dir(spark: SparkSession) -> str:
-    """Where the driver's own ranks keep their files: Spark's temporary directory, which ends with the application."""
-    try:
-        return str(spark.sparkContext._temp_dir)
-    except Exception:  # Spark Connect has no directory of its own on the client
-        path = os.path.join(tempfile.gettempdir(), f"phalanx-{os.getuid()}")
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        return path
+    """Where the driver's own ranks keep their files: Spark's temporary directory, which ends with the application;
+    for a client of Spark Connect a folder that ends with the client."""
+    return connect.directory() if connect.is_remote(spark) else str(spark.sparkContext._temp_dir)
