@@ -1,7 +1,8 @@
 """What can be known to be wrong before a stage starts, said in one sentence.
 
 CHECK-1: a run that can't get its slots fails here, by a deadline, and not in Spark's silent retries: a
-barrier stage that lacks slots is tried again every 15 s for ten minutes.
+barrier stage that lacks slots is tried again every 15 s for ten minutes. CHECK-2: Scala refuses the same in the
+same words; `tests/contract/checks.json` has the cases for both.
 """
 
 from __future__ import annotations
@@ -87,13 +88,16 @@ def check_slots(spark: Any, num_tasks: int, timeout: float, logger: logging.Logg
     """Waits until the cluster has `num_tasks` task slots, `timeout` seconds at most.
 
     At once where the number can't change (a local master) or can't get there (the executors' number and cores
-    are set). Spark Connect tells nobody its slots: no check there.
+    are set). Spark Connect tells nobody its slots: there it is what its settings say, and nothing is waited for.
 
     Raises `RuntimeError` that says how many there are.
     """
     try:
         context = spark.sparkContext
     except Exception:  # Spark Connect
+        _check_limit(
+            num_tasks, spark.conf.get("spark.master", None) or "", lambda key: spark.conf.get(key, None)
+        )
         return
     conf_get = context.getConf().get
     limit = most_slots(context.master, conf_get)
@@ -103,10 +107,7 @@ def check_slots(spark: Any, num_tasks: int, timeout: float, logger: logging.Logg
         if is_local(context.master):
             limit = slots
         if limit is not None and limit < num_tasks:
-            raise RuntimeError(
-                f"the run needs {num_tasks} task slots at once, but with master {context.master} there are "
-                f"never more than {limit}; lower num_processes or give the application more cores"
-            )
+            raise _too_small(num_tasks, context.master, limit)
         if time.monotonic() >= deadline:
             raise RuntimeError(
                 f"the run needs {num_tasks} task slots at once, but after {timeout:g} s the registered "
@@ -116,6 +117,21 @@ def check_slots(spark: Any, num_tasks: int, timeout: float, logger: logging.Logg
             logger.info(f"Waiting for executors: {slots} of {num_tasks} task slots are there")
             said = True
         time.sleep(0.1)
+
+
+def _check_limit(num_tasks: int, master: str, conf_get: ConfGet) -> None:
+    threads = re.fullmatch(r"local\[(\d+)(?:,.*)?\]", master)  # local[*]: as many as the server has cores
+    per_task = int(conf_get("spark.task.cpus") or 1)
+    limit = int(threads[1]) // per_task if threads else most_slots(master, conf_get)
+    if limit is not None and limit < num_tasks:
+        raise _too_small(num_tasks, master, limit)
+
+
+def _too_small(num_tasks: int, master: str, limit: int) -> RuntimeError:
+    return RuntimeError(
+        f"the run needs {num_tasks} task slots at once, but with master {master} there are "
+        f"never more than {limit}; lower num_processes or give the application more cores"
+    )
 
 
 def most_slots(master: str, conf_get: Callable[[str], str | None]) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -29,6 +30,12 @@ logger = logging.getLogger("phalanx")
 # Runs phalanx.rank with this package at the end of the path: the rank finds it wherever the supervisor did
 # (--py-files, --archives, an editable install), and no module of the user's is shadowed.
 _RANK = "import sys; sys.path[:] = [p for p in sys.path if p] + [{parent!r}]; from phalanx.rank import main; main()"
+
+
+# Classes of Spark's and ours around what they say, from the JVM and from Spark Connect.
+_WRAPPING = re.compile(
+    r"^(?:(?:dev\.phalanx\.spark\.TrainingException|org\.apache\.spark\.Spark\w*Exception): |\([\w.$]+\) )+"
+)
 
 
 def rank_program() -> list[str]:
@@ -92,7 +99,8 @@ class Stage:
             cancelled = is_cancellation(error)
             if not self._cancelled:
                 self.error = error
-                problem = f"{self.what} failed: {explain(error)}"
+                said = explain(error)
+                problem = said if cancelled else f"{self.what} failed: {said}"
         try:
             if problem is not None and cancelled:
                 hub.stop(problem)
@@ -348,6 +356,10 @@ def explain(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
+    if type(error).__name__ in ("Py4JNetworkError", "Py4JError"):
+        if len(lines) > 1:  # py4j's trace of a call that the JVM refused
+            return f"the driver's JVM refused the call: {lines[1]}"
+        return f"the driver's JVM did not answer ({lines[0]}); has it ended, or run out of memory?"
     if "Traceback (most recent call last):" in text:
         # Spark puts the JVM's frames behind the worker's traceback; the exception's own line begins at the margin.
         at_margin = [
@@ -357,7 +369,11 @@ def explain(error: BaseException) -> str:
         ]
         if at_margin:
             return at_margin[0]
-    return lines[0] if len(lines[0]) < 500 else f"{lines[0][:500]}..."
+    if "RPC that terminated with" in lines[0]:
+        details = re.search(r'details = "(.+)"', text)
+        return f"the Spark Connect server did not answer: {details[1] if details else lines[-1]}"
+    said = _WRAPPING.sub("", lines[0])
+    return said if len(said) < 500 else f"{said[:500]}..."
 
 
 def driver_dir(spark: SparkSession) -> str:

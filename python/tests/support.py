@@ -40,12 +40,15 @@ class RankRun:
         return {entry.name for entry in self.directory.iterdir()}
 
 
-def in_session(master: str, text: str, *, conf: dict[str, str] | None = None, timeout: float = 100) -> Any:
-    """What `text` leaves in `answer`, run with a session `spark` of its own in a process of its own."""
+def in_session(
+    master: str, text: str, *, conf: dict[str, str] | None = None, connect: bool = False, timeout: float = 100
+) -> Any:
+    """What `text` leaves in `answer`, run with a session `spark` of its own in a process of its own; with `connect`
+    by a client of a Spark Connect server that has this master."""
     script = f"""
 import json, sys
 from pyspark.sql import SparkSession
-builder = SparkSession.builder.master({master!r}).config("spark.ui.enabled", "false")
+builder = SparkSession.builder.{"remote" if connect else "master"}({master!r}).config("spark.ui.enabled", "false")
 for key, value in {conf or {}!r}.items():
     builder = builder.config(key, value)
 spark = builder.getOrCreate()
@@ -65,6 +68,31 @@ print("ANSWER", json.dumps(answer))
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.rpartition("ANSWER ")[2])
+
+
+class Cluster:
+    """A session whose executors register one by one: the n-th look finds `slots[n]` slots."""
+
+    def __init__(self, slots: list[int], master: str = "yarn", **conf: str) -> None:
+        self.slots = slots
+        self.sparkContext = self
+        self.master = master
+        self._jsc = self
+        self._conf = conf
+
+    def getConf(self) -> dict[str, str]:
+        return self._conf
+
+    def sc(self) -> Cluster:
+        return self
+
+    def resourceProfileManager(self) -> Cluster:
+        return self
+
+    def defaultResourceProfile(self) -> None: ...
+
+    def maxNumConcurrentTasks(self, profile: None) -> int:
+        return self.slots.pop(0) if len(self.slots) > 1 else self.slots[0]
 
 
 class FakeNative:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from phalanx import checks
-from support import in_session
+from support import Cluster, in_session
 
 pytestmark = pytest.mark.timeout(150)
 LOGGER = logging.getLogger("test")
@@ -21,12 +21,6 @@ NO_CONF: dict[str, str] = {}
 @pytest.mark.parametrize("value", [True, 2.0, "2", None, [2]])
 def test_num_processes_has_to_be_an_int(value: object) -> None:
     with pytest.raises(TypeError, match="num_processes has to be an int, not"):
-        checks.check_num_processes(value)
-
-
-@pytest.mark.parametrize("value", [0, -1])
-def test_num_processes_has_to_be_positive(value: int) -> None:
-    with pytest.raises(ValueError, match=r"^num_processes has to be a positive integer$"):
         checks.check_num_processes(value)
 
 
@@ -54,14 +48,6 @@ def test_train_object_is_a_function_or_a_file(tmp_path: Path) -> None:
     checks.check_train_object(print, {"lr": 1})
 
 
-def test_dynamic_allocation_is_refused_where_it_works_at_all() -> None:
-    conf = {"spark.dynamicAllocation.enabled": "true", "spark.master": "yarn"}
-    with pytest.raises(RuntimeError, match=r"set spark\.dynamicAllocation\.enabled to false"):
-        checks.check_dynamic_allocation(conf.get)
-    checks.check_dynamic_allocation({**conf, "spark.master": "local[2]"}.get)
-    checks.check_dynamic_allocation({"spark.master": "yarn"}.get)
-
-
 def test_d12_tls_is_refused_unless_overridden(caplog: pytest.LogCaptureFixture) -> None:
     override = "pytorch.spark.distributor.ignoreSsl"
     conf = {"spark.ssl.enabled": "true"}
@@ -77,55 +63,6 @@ def test_d12_tls_is_refused_unless_overridden(caplog: pytest.LogCaptureFixture) 
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize(
-    ("master", "conf", "most"),
-    [
-        ("local-cluster[2,3,1024]", {}, 6),
-        ("local-cluster[2, 3, 1024]", {"spark.task.cpus": "2"}, 2),
-        ("local-cluster[2,4,1024]", {"spark.executor.cores": "2"}, 8),
-        ("local-cluster[2,1,1024]", {"spark.executor.cores": "2"}, 0),
-        ("yarn", {"spark.executor.instances": "3", "spark.executor.cores": "5", "spark.task.cpus": "2"}, 6),
-        ("k8s://x", {"spark.executor.instances": "3"}, 3),
-        ("yarn", {}, None),
-        ("spark://x:7077", {"spark.cores.max": "9", "spark.task.cpus": "4"}, 2),
-        ("spark://x:7077", {"spark.executor.instances": "1", "spark.executor.cores": "1"}, None),
-    ],
-)
-def test_the_most_slots_that_there_can_be(master: str, conf: dict[str, str], most: int | None) -> None:
-    assert checks.most_slots(master, conf.get) == most
-
-
-class Cluster:
-    """A session whose executors register one by one: the n-th look finds `slots[n]` slots."""
-
-    def __init__(self, slots: list[int], master: str = "yarn", **conf: str) -> None:
-        self.slots = slots
-        self.sparkContext = self
-        self.master = master
-        self._jsc = self
-        self._conf = conf
-
-    def getConf(self) -> dict[str, str]:
-        return self._conf
-
-    def sc(self) -> Cluster:
-        return self
-
-    def resourceProfileManager(self) -> Cluster:
-        return self
-
-    def defaultResourceProfile(self) -> None: ...
-
-    def maxNumConcurrentTasks(self, profile: None) -> int:
-        return self.slots.pop(0) if len(self.slots) > 1 else self.slots[0]
-
-
-def test_too_few_slots_wait_for_executors_and_say_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        checks.check_slots(Cluster([0, 1, 3, 4]), 4, 20, LOGGER)
-    assert [r.message for r in caplog.records] == ["Waiting for executors: 0 of 4 task slots are there"]
-
-
 def test_too_few_slots_at_the_deadline_say_how_many_there_are() -> None:
     began = time.monotonic()
     with pytest.raises(RuntimeError) as raised:
@@ -135,8 +72,19 @@ def test_too_few_slots_at_the_deadline_say_how_many_there_are() -> None:
     assert "spark.phalanx.slots.timeout" in str(raised.value)
 
 
-def test_spark_connect_is_not_asked_for_slots() -> None:
-    checks.check_slots(SimpleNamespace(), 4, 0, LOGGER)
+@pytest.mark.parametrize(
+    ("master", "most"),
+    [("local[3]", 3), ("local[3,2]", 3), ("local-cluster[2,1,1024]", 2), ("local[*]", None)],
+)
+def test_spark_connect_is_not_asked_for_slots_but_its_settings_are(master: str, most: int | None) -> None:
+    began = time.monotonic()
+    server = SimpleNamespace(conf={"spark.master": master})
+    checks.check_slots(server, most or 99, 60, LOGGER)
+    if most is not None:
+        with pytest.raises(RuntimeError, match=f"there are never more than {most};"):
+            checks.check_slots(server, most + 1, 60, LOGGER)
+    checks.check_slots(SimpleNamespace(conf={}), 99, 60, LOGGER)
+    assert time.monotonic() - began < 30
 
 
 def test_a_local_master_that_is_too_small_is_refused_at_once(spark: Any) -> None:

@@ -12,63 +12,13 @@ from phalanx import gpus
 from support import in_session
 
 pytestmark = pytest.mark.timeout(150)
-LOGGER = logging.getLogger("test")
 GPU = {"gpu": object()}
-NO_CONF: dict[str, str] = {}
-
-
-def test_local_mode_needs_gpus_that_spark_knows_of() -> None:
-    with pytest.raises(RuntimeError, match=r"^GPUs were unable to be found on the driver\.$"):
-        gpus.driver_limited(1, NO_CONF.get, {}, LOGGER)
-    with pytest.raises(RuntimeError, match=r"^GPU resources were not configured properly on the driver\.$"):
-        gpus.driver_limited(1, NO_CONF.get, GPU, LOGGER)
-
-
-def test_local_mode_lowers_num_processes_with_the_known_warning(caplog: pytest.LogCaptureFixture) -> None:
-    conf = {"spark.driver.resource.gpu.amount": "2"}
-    assert gpus.driver_limited(2, conf.get, GPU, LOGGER) == 2
-    assert not caplog.records
-    assert gpus.driver_limited(5, conf.get, GPU, LOGGER) == 2
-    assert caplog.records[0].message == (
-        "'num_processes' cannot be set to a value greater than the number of available GPUs on the driver, "
-        "which is 2. 'num_processes' was reset to be equal to the number of available GPUs."
-    )
-
-
-def test_tasks_of_the_cluster() -> None:
-    def tasks(num_processes: int, amount: str | None, use_gpu: bool = True) -> int:
-        return gpus.num_tasks(num_processes, use_gpu=use_gpu, conf_get=lambda key: amount)
-
-    assert tasks(8, "1") == 8
-    assert tasks(8, "4") == 2
-    assert tasks(8, None, use_gpu=False) == 8
-    unset = "'spark.task.resource.gpu.amount' was unset, so gpu usage is unavailable."
-    for amount in (None, "0"):
-        with pytest.raises(RuntimeError) as raised:
-            tasks(8, amount)
-        assert str(raised.value) == unset
-    with pytest.raises(RuntimeError) as raised:
-        tasks(9, "4")
-    assert str(raised.value) == (
-        "TorchDistributor 'num_processes' value (9) must be a multiple of "
-        "'spark.task.resource.gpu.amount' (4) value."
-    )
-    with pytest.raises(RuntimeError, match=r"is 0\.25, but a rank needs a GPU of its own"):
-        tasks(8, "0.25")
 
 
 def test_d08_any_address_that_spark_gives_is_taken() -> None:
     addresses = ["0", "GPU-8f4c", "MIG-1c2d"]
     assert gpus.devices(addresses, None) == addresses
     assert gpus.devices(addresses, "GPU-aaaa,GPU-bbbb") == ["GPU-aaaa", "GPU-8f4c", "MIG-1c2d"], "GPU-1"
-
-
-def test_integer_addresses_count_what_the_driver_sees() -> None:
-    assert gpus.devices(["1", "0"], "5, 7") == ["7", "5"]
-    with pytest.raises(ValueError, match=r"GPU 2 is not among the 2 of CUDA_VISIBLE_DEVICES='5,7'"):
-        gpus.devices(["2"], "5,7")
-    with pytest.raises(ValueError, match="not among the 0"):
-        gpus.devices(["0"], "")
 
 
 def test_d10_concurrent_runs_are_disjoint_and_the_first_free_gpus_are_taken() -> None:

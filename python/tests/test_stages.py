@@ -27,10 +27,40 @@ def test_an_error_without_a_traceback_says_its_first_line_and_one_without_words_
     assert len(explain(ValueError("x" * 9000))) < 600
 
 
+def test_what_wraps_an_error_on_its_way_is_left_out() -> None:
+    for text in (
+        "dev.phalanx.spark.TrainingException: no rank could be started",
+        "org.apache.spark.SparkException: no rank could be started",
+        "(org.apache.spark.SparkSQLException) no rank could be started",
+        "(org.apache.spark.SparkException) dev.phalanx.spark.TrainingException: no rank could be started\n\tat x.y",
+    ):
+        assert explain(RuntimeError(text)) == "no rank could be started"
+    assert explain(RuntimeError("java.lang.OutOfMemoryError: heap")) == "java.lang.OutOfMemoryError: heap"
+
+
+def test_a_driver_or_server_that_has_gone_is_said_in_words() -> None:
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
+    assert explain(Py4JNetworkError("Answer from Java side is empty")) == (
+        "the driver's JVM did not answer (Answer from Java side is empty); has it ended, or run out of memory?"
+    )
+    refused = "An error occurred while calling z:X.y. Trace:\npy4j.Py4JException: Method y([]) does not exist\n\tat z"
+    assert explain(Py4JError(refused)).endswith(
+        "refused the call: py4j.Py4JException: Method y([]) does not exist"
+    )
+    rpc = (
+        "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n"
+        '\tdetails = "failed to connect to all addresses"\n>'
+    )
+    said = "the Spark Connect server did not answer: failed to connect to all addresses"
+    assert explain(RuntimeError(rpc)) == said
+
+
 def test_a_cancel_is_told_from_a_failure_by_sparks_condition() -> None:
     assert is_cancellation(
         RuntimeError("[SPARK_JOB_CANCELLED] Job 3 cancelled part of cancelled job group g")
     )
+    assert is_cancellation(RuntimeError("(java.X) [OPERATION_CANCELED] Operation has been canceled."))
     assert not is_cancellation(RuntimeError(WORKER))
 
 

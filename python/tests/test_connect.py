@@ -1,0 +1,142 @@
+"""A client of Spark Connect: where its hub is, its files, and whole runs against a server."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from phalanx import connect
+from phalanx.connect import endpoint, is_own, own_address_towards
+from support import in_session
+
+pytestmark = pytest.mark.timeout(200)
+
+
+def client(server: str, **conf: str) -> Any:
+    """A session of Spark Connect whose server is at `server` and has these settings."""
+    settings = {key.replace("_", "."): value for key, value in conf.items()}
+    return SimpleNamespace(_client=SimpleNamespace(host=server), conf=settings)
+
+
+def test_the_hub_is_told_as_the_clients_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert own_address_towards("127.0.0.1") == "127.0.0.1"
+    assert own_address_towards("no.such.host.invalid") is None
+    monkeypatch.setattr(connect, "own_address_towards", {"far": "10.1.2.3", "far6": "fd00::9"}.get)
+    assert endpoint(client("far", spark_driver_host="10.9.9.9")) == ("10.1.2.3", "10.1.2.3"), "CONNECT-2"
+    assert endpoint(client("far6")) == ("fd00::9", "fd00::9")
+
+
+def test_beside_the_server_the_drivers_own_rules_hold() -> None:
+    near = client("localhost", spark_driver_host="127.0.0.1", spark_driver_bindAddress="0.0.0.0")
+    assert endpoint(near) == ("0.0.0.0", "127.0.0.1")
+    assert endpoint(client("localhost", spark_driver_host="127.0.0.1")) == ("", "127.0.0.1")
+
+
+def test_behind_a_tunnel_the_drivers_address_is_not_taken_for_the_clients() -> None:
+    assert is_own("127.0.0.1")
+    assert not is_own("192.0.2.1")  # an address for documentation, nobody's
+    assert not is_own("no.such.host.invalid")
+    assert endpoint(client("localhost", spark_driver_host="192.0.2.1")) == ("", socket.gethostname())
+    no_host: Any = SimpleNamespace(conf={})  # a channel of the user's own making
+    assert ipaddress.ip_address(str(own_address_towards("localhost"))).is_loopback
+    assert endpoint(no_host) == ("", socket.gethostname())
+
+
+def in_client(tmp_path: Path, text: str) -> subprocess.Popen[str]:
+    """A process that runs `text` with its temporary files in `tmp_path`, and waits for a line on stdin."""
+    script = f"import os, sys\nfrom phalanx import connect\n{text}\nprint('there', flush=True)\nsys.stdin.readline()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "there\n"
+    return process
+
+
+def test_a_clients_folder_goes_with_it_and_a_killed_clients_with_the_next(tmp_path: Path) -> None:
+    killed = in_client(tmp_path, "connect.directory()")
+    with killed:
+        (folder,) = tmp_path.iterdir()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        killed.send_signal(signal.SIGKILL)
+    assert folder.is_dir()
+    living = in_client(
+        tmp_path,
+        # a forked child that ends as any program does takes nothing with it
+        "connect.directory()\nif os.fork() == 0: sys.exit()\nos.wait()\nassert os.path.isdir(connect.directory())",
+    )
+    with living:
+        assert folder.is_dir(), "one that was made a moment ago may be about to be used"
+        for entry in tmp_path.iterdir():
+            os.utime(entry, (0, time.time() - 3600))
+        after = in_client(tmp_path, "connect.directory()")
+        assert not folder.exists(), "CONNECT-3"
+        after.communicate("\n", timeout=30)
+        assert len(list(tmp_path.iterdir())) == 1, "that of the client that lives"
+        living.communicate("\n", timeout=30)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_over_a_connect_server(tmp_path: Path) -> None:
+    (tmp_path / "of_py.py").write_text("WHERE = 'py'")
+    text = f"""
+        import logging, os, sys, time
+        from phalanx import TorchDistributor, TrainingError
+
+        def train(data):
+            import of_py
+            from pyspark import SparkFiles
+            return len(data), of_py.WHERE, SparkFiles.get("of_py.py") == of_py.__file__
+
+        spark.addArtifacts({str(tmp_path / "of_py.py")!r}, pyfile=True)
+        distributor = TorchDistributor(num_processes=1, local_mode=False, use_gpu=False)
+        answer = [distributor.run(train, bytes(100)), distributor.run(train, bytes(90 << 20))]
+
+        def sleep():
+            import time
+            time.sleep(100)
+
+        spark.addTag("the-users")
+        run = distributor.start(sleep)
+        spark.removeTag("the-users")
+        until = time.monotonic() + 60
+        while "user code" not in [phase.name for phase in run.phases]:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        spark.interruptTag("the-users")
+        try:
+            run.result(30)
+        except TrainingError as error:
+            answer += [error.kind, error.message]
+        answer.append(list(spark.getTags()))
+        try:
+            TorchDistributor(num_processes=2, local_mode=False, use_gpu=False).run(sleep)
+        except RuntimeError as error:
+            answer.append(str(error))
+        answer.append(TorchDistributor(num_processes=2, use_gpu=False).run(lambda: "local"))
+    """
+    small, large, kind, message, tags, refused, local = in_session(
+        "local[1]", text, connect=True, timeout=190
+    )
+    assert small == [100, "py", True]
+    assert large == [90 << 20, "py", True]
+    assert kind == "cancelled"
+    assert (
+        message == "the job was cancelled: [OPERATION_CANCELED] Operation has been canceled. SQLSTATE: HY008"
+    )
+    assert tags == [], "STAGE-2"
+    assert "with master local[1] there are never more than 1" in refused
+    assert local == "local"
