@@ -37,7 +37,7 @@ private[spark] object NodeHome {
   private def unpack(parent: File): NodeHome =
     try {
       Files.createDirectories(parent.toPath)
-      val folder = Files.createTempDirectory(parent.toPath, "phalanx-") // for this user only
+      val folder = Files.createTempDirectory(parent.toPath, "phalanx-home-") // for this user only
       SparkInternals.deleteAtShutdown(folder.toFile)
       write(s"${NativeLibrary.folder}/phalanx-guard", folder.resolve("phalanx-guard"))
       folder.resolve("phalanx-guard").toFile.setExecutable(true)

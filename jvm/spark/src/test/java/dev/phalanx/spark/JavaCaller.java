@@ -1,0 +1,49 @@
+package dev.phalanx.spark;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/** That Java can call all of the API is proved by this file's compiling. */
+public final class JavaCaller {
+  private JavaCaller() {}
+
+  /** Rank 0's result and every rank's state. */
+  public static List<String> train(String file) throws Exception {
+    TrainingResult result = new TorchDistributor(2, false, false).run(file, "a", "b");
+    List<String> lines = new ArrayList<>();
+    lines.add(result.getResultJson());
+    for (RankReport rank : result.getRanks()) {
+      lines.add(rank.getRank() + " " + rank.getState());
+    }
+    for (Phase phase : result.getPhases()) {
+      if (phase.getSeconds() < 0 || phase.getName() == null) {
+        throw new AssertionError(phase);
+      }
+    }
+    return lines;
+  }
+
+  /** How a failure looks. */
+  public static String fail() {
+    try {
+      new TorchDistributor(1, false, false).runProgram(List.of("/bin/sh", "-c", "exit 3"));
+      return "no failure";
+    } catch (TrainingException failure) {
+      return String.format(
+          "%s %d %d %s %s",
+          failure.getKind(),
+          failure.getRank(),
+          failure.getExitCode(),
+          failure.getSignal(),
+          failure.getLastLines());
+    }
+  }
+
+  /** The other forms; compiled only. */
+  static void others(TorchDistributor distributor) {
+    distributor.runModule("pkg.train");
+    distributor.runModule("pkg.train", "--epochs=3");
+    new TorchDistributor(4);
+    BarrierRunner.version();
+  }
+}

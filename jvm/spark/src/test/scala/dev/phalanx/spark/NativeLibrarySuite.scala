@@ -1,0 +1,75 @@
+package dev.phalanx.spark
+
+import java.nio.file.{Files, Paths}
+
+import scala.jdk.CollectionConverters._
+import scala.util.Using
+
+class NativeLibrarySuite extends PhalanxSuite {
+  private val resource = getClass.getClassLoader.getResource(s"${NativeLibrary.folder}/libphalanx_jni.so")
+
+  private def leftovers: Set[String] =
+    Using.resource(Files.list(Paths.get(sys.props("java.io.tmpdir")))) { files =>
+      files.iterator.asScala.map(_.getFileName.toString).filter(_.startsWith("phalanx-native-")).toSet
+    }
+
+  test("a library that doesn't load names system, C library and what was tried") {
+    withFolder { folder =>
+      val before = leftovers
+      val bad = Files.writeString(folder.resolve("bad.so"), "no library").toUri.toURL
+      val thrown = intercept[TrainingException](NativeLibrary.load(bad, "0.1.0"))
+      assert(thrown.kind == "start")
+      val expected =
+        s"can't be loaded on linux/(x86_64|aarch64) with glibc \\d+\\.\\d+: tried $bad by way of /.*/libphalanx_jni\\.so: .*".r
+      assert(expected.findFirstIn(thrown.message).isDefined, s"LIB-3: ${thrown.message}")
+      assert(thrown.getCause.isInstanceOf[LinkageError])
+      assert(leftovers == before, "LIB-1: the temporary file is removed")
+    }
+  }
+
+  test("a jar without a library for this system says so") {
+    val thrown = intercept[TrainingException](NativeLibrary.load(null, "0.1.0"))
+    assert(thrown.message.endsWith(s"the jar has no ${NativeLibrary.folder}/libphalanx_jni.so"))
+  }
+
+  test("a library of another version is refused") {
+    val thrown = intercept[TrainingException](NativeLibrary.load(resource, "9.9.9"))
+    assert(
+      thrown.message.endsWith(s"$resource is of version ${Version.phalanx} and the jar of version 9.9.9"),
+      "LIB-2"
+    )
+  }
+
+  test("the library is loaded once, from a file that is gone") {
+    val before = leftovers
+    val first = NativeLibrary.native
+    assert(first eq NativeLibrary.native)
+    assert(leftovers == before, "LIB-1")
+    assert(first.version() == Version.phalanx)
+  }
+
+  test("a C library that can't be found out is no error") {
+    assert(CLibrary.describe(Paths.get("/nowhere")) == "an unknown C library")
+    assert(CLibrary.describe().matches("glibc \\d+\\.\\d+"))
+  }
+
+  test("a panic of the core becomes a TrainingException") {
+    val thrown = intercept[TrainingException](Core(_.panicForTest("it broke")))
+    assert(thrown.kind == "panic" && thrown.message.contains("it broke"))
+  }
+
+  test("a bad setting and a stale hub are errors with a kind") {
+    val bad = intercept[TrainingException](Core(_.settingWarnings(Array("spark.phalanx.grace", "soon"))))
+    assert(bad.kind == "invalid" && bad.message.contains("spark.phalanx.grace"))
+    val stale = intercept[TrainingException](Core(_.hubAddress(4711)))
+    assert(stale.kind == "closed", stale.message)
+  }
+
+  test("log records of the core reach slf4j") {
+    val job = Core(_.newJob("test", 1, 1, false, Array.empty))
+    val said = Logged.by("dev.phalanx.core") {
+      Hub.open(job, "", "no-such-host.invalid", sys.props("java.io.tmpdir")).close()
+    }
+    assert(said.exists(_.startsWith("WARN")), s"CORE-1: $said")
+  }
+}

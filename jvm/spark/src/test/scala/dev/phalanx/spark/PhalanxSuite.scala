@@ -1,0 +1,59 @@
+package dev.phalanx.spark
+
+import java.nio.file.{Files, Path, Paths}
+
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.JsonNode
+import org.scalatest.Outcome
+import org.scalatest.concurrent.{Eventually, Signaler, ThreadSignaler, TimeLimits}
+import org.scalatest.funsuite.AnyFunSuite
+import org.scalatest.time.{Millis, Seconds, Span}
+
+/** Each test has a deadline, and leaves no process of ranks behind. */
+abstract class PhalanxSuite extends AnyFunSuite with TimeLimits with Eventually {
+  implicit val signaler: Signaler = ThreadSignaler
+  implicit override val patienceConfig: PatienceConfig =
+    PatienceConfig(timeout = Span(20, Seconds), interval = Span(20, Millis))
+
+  protected def deadlineSeconds: Int = 60
+
+  override def withFixture(test: NoArgTest): Outcome = {
+    val outcome = failAfter(Span(deadlineSeconds.toLong, Seconds))(super.withFixture(test))
+    eventually(assert(PhalanxSuite.guards.isEmpty, "a guard of ranks is left"))
+    outcome
+  }
+
+  /** Runs `body` with a folder that is gone afterwards. */
+  protected def withFolder[A](body: Path => A): A = {
+    val folder = Files.createTempDirectory("phalanx-test-")
+    try body(folder)
+    finally SparkInternals.delete(folder.toFile)
+  }
+
+  /** A Python file of this text in `folder`. */
+  protected def python(folder: Path, name: String, text: String): String =
+    Files.writeString(folder.resolve(name), text.stripMargin).toString
+}
+
+object PhalanxSuite {
+  val root: Path = Paths.get(sys.props.getOrElse("phalanx.root", "../..")).toAbsolutePath.normalize
+  val python: String = root.resolve(".venv/bin/python").toString
+
+  def contract(name: String): JsonNode = Json.read(Files.readAllBytes(root.resolve(s"tests/contract/$name")))
+
+  def rows(node: JsonNode): Seq[JsonNode] = node.elements().asScala.toVector
+
+  def text(node: JsonNode, name: String): Option[String] =
+    Option(node.get(name)).filterNot(_.isNull).map(_.asText())
+
+  def conf(node: JsonNode): String => Option[String] = key => text(node, key)
+
+  /** The guards of ranks that this JVM and its executors have started. */
+  def guards: Seq[ProcessHandle] =
+    ProcessHandle.current.descendants
+      .filter(process => process.info.command.orElse("").endsWith("phalanx-guard"))
+      .iterator
+      .asScala
+      .toVector
+}

@@ -1,0 +1,50 @@
+package dev.phalanx.spark
+
+import java.io.{ByteArrayInputStream, ByteArrayOutputStream, ObjectInputStream, ObjectOutputStream}
+
+import dev.phalanx.spark.PhalanxSuite.{contract, rows, text}
+
+class TrainingExceptionSuite extends PhalanxSuite {
+  private val failure = """{"kind": "exit_code", "rank": 1, "host": "h", "message": "rank 1 (h) exited with code 3",
+    "exit_code": 3, "signal": null, "exception_type": "", "traceback": "", "last_lines": ["a", "b"],
+    "log_path": "/x/r1.log", "pickle": "", "ranks": [
+      {"rank": 0, "host": "h", "state": "stopped", "idle_seconds": 0.5},
+      {"rank": 1, "host": "h", "state": "exited with code 3", "idle_seconds": null}]}"""
+
+  test("every kind of failure becomes the exception that the table names") {
+    rows(contract("errors.json").path("kinds")).foreach { row =>
+      val kind = row.path("kind").asText()
+      val jvm = row.path("jvm")
+      val json = Json.write("kind" -> kind, "message" -> "why")
+      val exception: Throwable = TrainingException.ofFailure(json, "the whole story", null)
+      assert(text(jvm, "class").contains(exception.getClass.getName), kind)
+      assert(Class.forName(text(jvm, "base").get).isInstance(exception), kind)
+      assert(exception.asInstanceOf[TrainingException].kind == kind)
+      assert(exception.getMessage == "the whole story")
+    }
+  }
+
+  test("the fields are those of the core's failure") {
+    val exception = TrainingException.ofFailure(failure, "text", null)
+    assert(exception.rank.contains(1) && exception.host == "h")
+    assert(exception.message == "rank 1 (h) exited with code 3")
+    assert(exception.exitCode.contains(3) && exception.signal.isEmpty)
+    assert(exception.lastLines == Seq("a", "b") && exception.logPath == "/x/r1.log")
+    assert(exception.ranks.map(_.state) == Seq("stopped", "exited with code 3"))
+    assert(exception.ranks.map(_.idleSeconds) == Seq(Some(0.5), None))
+    assert(exception.getSignal == null && exception.getExitCode == 3)
+  }
+
+  test("a failure without fields still becomes an exception") {
+    val exception = TrainingException.ofFailure("{}", "text", null)
+    assert(exception.message == "text" && exception.ranks.isEmpty && exception.rank.isEmpty, "EXC-1")
+  }
+
+  test("an exception travels from executor to driver whole") {
+    val bytes = new ByteArrayOutputStream
+    new ObjectOutputStream(bytes).writeObject(TrainingException.ofFailure(failure, "text", null))
+    val back = new ObjectInputStream(new ByteArrayInputStream(bytes.toByteArray)).readObject()
+    val exception = back.asInstanceOf[TrainingException]
+    assert(exception.getMessage == "text" && exception.rank.contains(1) && exception.ranks.length == 2)
+  }
+}
