@@ -3,7 +3,7 @@
 //! GATHER-1: all tasks take the same way. The hub decides: it gives places only when every task is there, else it tells
 //! all that are to use the fallback; a task that can't reach it uses the fallback by itself. GATHER-2: every wait ends.
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,9 @@ use crate::node::{NodeHost, NodeOptions};
 
 /// How long one message to the hub may take.
 pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long this host's own name may take to resolve.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// How often a node tells the hub that it is there, at the least.
 const PING_EVERY: Duration = Duration::from_secs(5);
 /// How often a blocking call looks whether its caller wants to end it.
@@ -91,11 +94,37 @@ pub(crate) fn gather(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<O
             None
         }
     };
-    let address = control
-        .as_ref()
-        .and_then(|control| control.local_address)
-        .or_else(|| route_to_hub(options))
-        .unwrap_or(IpAddr::from([127, 0, 0, 1]));
+    let towards_hub = control.as_ref().and_then(|control| control.local_address);
+    let Some(mut control) = control else {
+        let (join, store) = join_at(options, address_without_hub(options, None))?;
+        let placement = fallback(options, host, &join)?;
+        return Ok(Some(Gathered { placement, store, control: None }));
+    };
+    let (join, store) = join_at(options, towards_hub.unwrap_or(LOOPBACK))?;
+    control.send(&NodeMessage::Join(join.clone()))?;
+    match wait_for_place(options, host, &mut control)? {
+        HubMessage::Place(placement) => {
+            Ok(Some(Gathered { placement: *placement, store, control: Some(control) }))
+        }
+        HubMessage::UseFallback => {
+            // Who can't reach the hub may not reach the address of this host that leads there, either.
+            let (join, store) = match address_without_hub(options, towards_hub) {
+                address if address == join.address => (join, store),
+                address => join_at(options, address)?,
+            };
+            let placement = fallback(options, host, &join)?;
+            control.send(&NodeMessage::Placed(join))?;
+            Ok(Some(Gathered { placement, store, control: Some(control) }))
+        }
+        _ => {
+            control.send(&NodeMessage::Done { problem: None, output: Vec::new() })?;
+            Ok(None)
+        }
+    }
+}
+
+/// What this node tells the others, and the socket for the store, if it is the one that serves it.
+fn join_at(options: &NodeOptions, address: IpAddr) -> Result<(Join, TcpListener)> {
     let store =
         TcpListener::bind((address, 0)).map_err(|e| Error::io(format!("bind the store to {address}"), &e))?;
     let join = Join {
@@ -107,25 +136,15 @@ pub(crate) fn gather(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<O
         store_port: store.local_addr().map_err(|e| Error::io("read the store's port", &e))?.port(),
         gpus: options.gpus.clone(),
     };
-    let Some(mut control) = control else {
-        let placement = fallback(options, host, &join)?;
-        return Ok(Some(Gathered { placement, store, control: None }));
-    };
-    control.send(&NodeMessage::Join(join.clone()))?;
-    match wait_for_place(options, host, &mut control)? {
-        HubMessage::Place(placement) => {
-            Ok(Some(Gathered { placement: *placement, store, control: Some(control) }))
-        }
-        HubMessage::UseFallback => {
-            let placement = fallback(options, host, &join)?;
-            control.send(&NodeMessage::Placed(join))?;
-            Ok(Some(Gathered { placement, store, control: Some(control) }))
-        }
-        _ => {
-            control.send(&NodeMessage::Done { problem: None, output: Vec::new() })?;
-            Ok(None)
-        }
-    }
+    Ok((join, store))
+}
+
+/// Where the other nodes reach this one if not all reach the hub: at the address by which Spark's executors do.
+fn address_without_hub(options: &NodeOptions, towards_hub: Option<IpAddr>) -> IpAddr {
+    interfaces::own_address(&options.host, Deadline::after(RESOLVE_TIMEOUT))
+        .or(towards_hub)
+        .or_else(|| route_to_hub(options))
+        .unwrap_or(LOOPBACK)
 }
 
 fn route_to_hub(options: &NodeOptions) -> Option<IpAddr> {

@@ -175,12 +175,12 @@ impl Sender {
     }
 }
 
-/// Resolves and connects. The resolver has no deadline of its own, so it runs in a thread that may outlive this call.
+/// Resolves and connects.
 fn dial(address: &str, deadline: Deadline) -> Result<TcpStream> {
     let (host, port) = interfaces::split_host_port(address)?;
     let candidates = match host.parse::<IpAddr>() {
         Ok(ip) => vec![SocketAddr::new(ip, port)],
-        Err(_) => resolve_in_time(host, port, deadline)?,
+        Err(_) => interfaces::resolve_in_time(host, port, deadline)?,
     };
     let mut last = Error::new(ErrorKind::Unreachable, "it has no address");
     for (i, candidate) in candidates.iter().enumerate() {
@@ -195,17 +195,6 @@ fn dial(address: &str, deadline: Deadline) -> Result<TcpStream> {
         }
     }
     Err(last)
-}
-
-fn resolve_in_time(host: &str, port: u16, deadline: Deadline) -> Result<Vec<SocketAddr>> {
-    let (tx, rx) = crossbeam_channel::bounded(1);
-    let owned = host.to_string();
-    std::thread::Builder::new()
-        .name("phalanx-resolve".into())
-        .spawn(move || tx.send(interfaces::resolve(&owned, port)))
-        .map_err(|e| Error::io("start a thread", &e))?;
-    let timed_out = |_| Error::new(ErrorKind::Timeout, format!("no answer for the name {host:?} in time"));
-    rx.recv_timeout(deadline.left().unwrap_or(Duration::from_secs(60))).map_err(timed_out)?
 }
 
 fn time_left(deadline: Deadline) -> Result<Option<Duration>> {

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::time::Duration;
 
-use phalanx_types::{Error, ErrorKind, Result};
+use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 /// The local address from which packets to `remote` leave; `None` if there is no route.
 pub fn local_address_towards(remote: SocketAddr) -> Option<IpAddr> {
@@ -73,6 +74,35 @@ pub fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     if found.is_empty() { Err(unknown("the resolver knows none".into())) } else { Ok(found) }
 }
 
+/// As [`resolve`], but no longer than the deadline (a minute where it is never). The resolver has none of its own, so
+/// it runs in a thread that may outlive this call.
+///
+/// # Errors
+/// [`ErrorKind::Timeout`], or those of [`resolve`].
+pub fn resolve_in_time(host: &str, port: u16, deadline: Deadline) -> Result<Vec<SocketAddr>> {
+    let (tx, rx) = crossbeam_channel::bounded(1);
+    let owned = host.to_string();
+    std::thread::Builder::new()
+        .name("phalanx-resolve".into())
+        .spawn(move || tx.send(resolve(&owned, port)))
+        .map_err(|e| Error::io("start a thread", &e))?;
+    let timed_out = |_| Error::new(ErrorKind::Timeout, format!("no answer for the name {host:?} in time"));
+    rx.recv_timeout(deadline.left().unwrap_or(Duration::from_secs(60))).map_err(timed_out)?
+}
+
+/// The address of this host to which its name leads, as far as other hosts can use it: one of an interface, and the
+/// loopback only if the name is that number. `None` if there is none, or the resolver doesn't say in time.
+pub fn own_address(host: &str, deadline: Deadline) -> Option<IpAddr> {
+    let own = all_addresses();
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(number) = bare.parse::<IpAddr>() {
+        return own.contains(&number.to_canonical()).then_some(number.to_canonical());
+    }
+    // A host's own name often leads to its loopback (127.0.1.1), which other hosts don't reach.
+    let found = resolve_in_time(host, 0, deadline).ok()?;
+    found.iter().map(|a| a.ip().to_canonical()).find(|ip| !ip.is_loopback() && own.contains(ip))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +114,16 @@ mod tests {
         assert_eq!(interface_of(local), "lo");
         assert_eq!(interface_of("127.8.8.8".parse().unwrap()), "lo");
         assert!(all_addresses().contains(&local));
+    }
+
+    #[test]
+    fn a_hosts_name_leads_to_an_address_that_it_has_and_other_hosts_can_use() {
+        let soon = Deadline::after(Duration::from_secs(2));
+        for address in all_addresses() {
+            assert_eq!(own_address(&address.to_string(), soon), Some(address));
+        }
+        assert_eq!(own_address("192.0.2.9", soon), None, "an address of another host");
+        assert_eq!(own_address("localhost", soon), None, "other hosts have one, too");
     }
 
     #[test]
