@@ -1,0 +1,129 @@
+//! The noticeboard by which the ranks of a group find one another, before they are connected.
+//!
+//! Whoever can read it can join the group: it hands out the group's secret. The torch backend uses the c10d store.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use phalanx_types::{Deadline, Error, ErrorKind, Result};
+
+/// A table of keys and values that all ranks of a group see. Keys are written once.
+pub trait Exchange {
+    /// Gives a key its value.
+    fn set(&mut self, key: &str, value: &[u8], deadline: Deadline) -> Result<()>;
+
+    /// The value of a key, once it has one.
+    ///
+    /// # Errors
+    /// `ErrorKind::Timeout` at the deadline.
+    fn get(&mut self, key: &str, deadline: Deadline) -> Result<Vec<u8>>;
+}
+
+/// An exchange between the threads of a process.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryExchange(Arc<(Mutex<Table>, Condvar)>);
+
+type Table = HashMap<String, Vec<u8>>;
+
+impl Exchange for MemoryExchange {
+    fn set(&mut self, key: &str, value: &[u8], _deadline: Deadline) -> Result<()> {
+        let (values, changed) = &*self.0;
+        values.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned(), value.to_owned());
+        changed.notify_all();
+        Ok(())
+    }
+
+    fn get(&mut self, key: &str, deadline: Deadline) -> Result<Vec<u8>> {
+        let (values, changed) = &*self.0;
+        let mut values = values.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(value) = values.get(key) {
+                return Ok(value.clone());
+            }
+            let left = deadline.left().unwrap_or(Duration::from_secs(3600));
+            if left.is_zero() {
+                return Err(missing(key));
+            }
+            values = changed.wait_timeout(values, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// An exchange through a directory that all ranks see: for tests and benchmarks.
+#[derive(Debug, Clone)]
+pub struct DirectoryExchange(PathBuf);
+
+impl DirectoryExchange {
+    /// The directory exists, and only the ranks can read it.
+    pub fn new(directory: impl Into<PathBuf>) -> DirectoryExchange {
+        DirectoryExchange(directory.into())
+    }
+
+    fn path(&self, key: &str) -> PathBuf {
+        self.0.join(key.replace('/', "."))
+    }
+}
+
+impl Exchange for DirectoryExchange {
+    fn set(&mut self, key: &str, value: &[u8], _deadline: Deadline) -> Result<()> {
+        let path = self.path(key);
+        let unfinished = path.with_extension("new");
+        let written = fs::write(&unfinished, value).and_then(|()| fs::rename(&unfinished, &path));
+        written.map_err(|error| Error::io(format_args!("write {}", path.display()), &error))
+    }
+
+    fn get(&mut self, key: &str, deadline: Deadline) -> Result<Vec<u8>> {
+        let path = self.path(key);
+        loop {
+            match read(&path) {
+                Ok(Some(value)) => return Ok(value),
+                Ok(None) if deadline.passed() => return Err(missing(key)),
+                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io(format_args!("read {}", path.display()), &error)),
+    }
+}
+
+fn missing(key: &str) -> Error {
+    Error::new(ErrorKind::Timeout, format!("nobody has set {key} by the deadline"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waits_for_values(mut one: impl Exchange + Clone + Send + 'static) {
+        let long = Deadline::after(Duration::from_secs(30));
+        let mut other = one.clone();
+        let reader = std::thread::spawn(move || other.get("g/a", long));
+        one.set("g/a", b"value", long).unwrap();
+        assert_eq!(reader.join().unwrap().unwrap(), b"value");
+        let error = one.get("g/b", Deadline::after(Duration::from_millis(3))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert!(error.to_string().contains("g/b"));
+    }
+
+    #[test]
+    fn a_value_reaches_those_who_wait_for_it() {
+        waits_for_values(MemoryExchange::default());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "uses files")]
+    fn a_value_reaches_those_who_wait_for_it_through_a_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        waits_for_values(DirectoryExchange::new(directory.path()));
+    }
+}

@@ -1,0 +1,245 @@
+//! A group of ranks: how it is joined, used by one thread at a time, aborted, and left.
+//!
+//! - GRO-1: every operation ends by its deadline.
+//! - GRO-2: after an operation failed the group is broken: it says so at once at every later call, on every rank.
+//! - GRO-3: an argument that can't work is an error before anything is sent; the group stays usable.
+//! - GRO-4: ranks that call different things all get an error that names both calls.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use phalanx_types::{Deadline, Error, ErrorKind, Result};
+
+use crate::activity::{ActivityLog, ActivityReader};
+use crate::call::Call;
+use crate::exchange::Exchange;
+use crate::failure::Failure;
+use crate::host::{self, Host};
+use crate::join::{Request, SENTINEL_STREAM, join};
+use crate::peers::{LocalPeer, Peers, RemotePeer};
+use crate::shm::Steps;
+use crate::topology::Topology;
+use crate::wait::{Patience, Watch};
+
+/// More sockets than this to one peer only cost.
+const MOST_STREAMS: u32 = 16;
+
+/// How to join a group. Equal on all ranks, but for `rank`, `address` and `activity`.
+#[derive(Debug, Clone)]
+pub struct GroupOptions {
+    /// The number of this rank.
+    pub rank: usize,
+    /// How many ranks the group has.
+    pub world_size: usize,
+    /// Tells this group from others on the same exchange; used once.
+    pub name: String,
+    /// Where this rank can be reached by ranks of other hosts.
+    pub address: IpAddr,
+    /// How long joining, and each operation, may take.
+    pub timeout: Duration,
+    /// Connections to each rank of another host over which data goes in parallel.
+    pub streams: u32,
+    /// Whether ranks that can share memory do.
+    pub shares_memory: bool,
+    /// Whether sums and averages of float32 cross between hosts as bfloat16: half the bytes, 8 bits of precision.
+    pub wire_bfloat16: bool,
+    /// A file to make, from which other processes can read what this rank is doing: see [`crate::read_activity`].
+    pub activity: Option<PathBuf>,
+}
+
+impl GroupOptions {
+    /// Options with defaults: this machine's loopback address, 30 minutes (as torch's gloo), 2 streams.
+    pub fn new(rank: usize, world_size: usize, name: impl Into<String>) -> GroupOptions {
+        GroupOptions {
+            rank,
+            world_size,
+            name: name.into(),
+            address: Ipv4Addr::LOCALHOST.into(),
+            timeout: Duration::from_secs(30 * 60),
+            streams: 2,
+            shares_memory: true,
+            wire_bfloat16: false,
+            activity: None,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let problem = if self.rank >= self.world_size {
+            format!("there is no rank {} in a group of {}", self.rank, self.world_size)
+        } else if u32::try_from(self.world_size).is_err() {
+            format!("{} ranks are too many", self.world_size)
+        } else if !(1..=MOST_STREAMS).contains(&self.streams) {
+            format!("{} streams: it must be 1 to {MOST_STREAMS}", self.streams)
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::Invalid, problem))
+    }
+}
+
+/// One rank's membership. All ranks call the same operations in the same order.
+pub struct Group {
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    pub(crate) topology: Topology,
+    /// None where this rank is alone on its host.
+    pub(crate) host: Option<Host>,
+    peers: Arc<Peers>,
+    patience: Patience,
+    timeout: Duration,
+    sequence: u64,
+    broken: Option<Error>,
+    activity: ActivityLog,
+}
+
+/// Ends a group from another thread. Cheap to clone; outlives the group.
+#[derive(Clone)]
+pub struct Aborter(Arc<Peers>);
+
+impl Aborter {
+    /// Breaks the group on all ranks, now: what is running fails within milliseconds, what comes later at once.
+    pub fn abort(&self, why: &str) {
+        let text = format!("rank {} aborted: {why}", self.0.me());
+        self.0.fail(Failure::new(ErrorKind::Cancelled, text));
+    }
+}
+
+impl Group {
+    /// Joins: returns once all ranks have, and are connected.
+    ///
+    /// # Errors
+    /// `ErrorKind::Timeout` if a rank doesn't join in time, with its number; what `exchange` fails with; errors of
+    /// the operating system.
+    pub fn join(options: GroupOptions, exchange: &mut dyn Exchange) -> Result<Group> {
+        options.check()?;
+        let GroupOptions { rank, world_size, timeout, .. } = options;
+        let activity = ActivityLog::new(options.activity.as_deref(), rank, world_size)?;
+        let request = Request {
+            name: &options.name,
+            rank,
+            world_size,
+            address: options.address,
+            streams: options.streams,
+            may_share: options.shares_memory,
+            layout: host::layout,
+            deadline: Deadline::after(timeout),
+        };
+        let mut joined =
+            join(&request, exchange).map_err(|error| error.context(format_args!("rank {rank}")))?;
+        if joined.topology.hosts.len() > 1 {
+            return Err(Error::new(ErrorKind::Invalid, "ranks on several hosts are not supported yet"));
+        }
+        let ranks = joined.topology.host_of(rank).to_vec();
+        let seat = joined.topology.place(rank).1;
+        let segment = joined.segment.map(Arc::new);
+        let local = ranks.iter().enumerate().filter_map(|(seat, rank)| {
+            let (socket, pid) = joined.local.remove(rank)?;
+            Some(LocalPeer::new(*rank, seat, socket, pid))
+        });
+        let local: Vec<LocalPeer> = local.collect();
+        let remote = (0..world_size)
+            .filter_map(|rank| Some(RemotePeer::new(rank, joined.remote.remove(&(rank, SENTINEL_STREAM))?)));
+        let remote: Vec<RemotePeer> = remote.collect();
+        let patience = Patience::of(ranks.len());
+        let host = segment.clone().map(|segment| Host::new(Steps::new(segment, seat), ranks));
+        Ok(Group {
+            rank,
+            world_size,
+            topology: joined.topology,
+            host,
+            peers: Arc::new(Peers::new(rank, seat, segment, local, remote)),
+            patience,
+            timeout,
+            sequence: 0,
+            broken: None,
+            activity,
+        })
+    }
+
+    /// The number of this rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    /// Which ranks share a host.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// How long an operation may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Changes how long an operation may take, from the next one on.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// For ending the group from another thread.
+    pub fn aborter(&self) -> Aborter {
+        Aborter(Arc::clone(&self.peers))
+    }
+
+    /// For seeing from another thread what the group is doing.
+    pub fn activity(&self) -> ActivityReader {
+        self.activity.reader()
+    }
+
+    /// Why the group is broken, if it is.
+    pub fn failure(&self) -> Option<Error> {
+        self.broken.clone().or_else(|| self.peers.check().err())
+    }
+
+    /// Runs an operation: the one place where calls are counted, watched, and where they fail.
+    pub(crate) fn run<T>(
+        &mut self,
+        call: Call,
+        operation: impl FnOnce(&mut Group, &Watch<'_>) -> Result<T>,
+    ) -> Result<T> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone().context("the group is broken"));
+        }
+        self.sequence += 1;
+        self.activity.begin(self.sequence, call);
+        let peers = Arc::clone(&self.peers);
+        let watch = Watch {
+            peers: &peers,
+            patience: self.patience,
+            timeout: self.timeout,
+            start: Instant::now(),
+            idle: &|| Ok(()),
+        };
+        let result = peers.check().and_then(|()| operation(self, &watch));
+        self.activity.end();
+        result.map_err(|error| self.break_with(call, &error))
+    }
+
+    #[cold]
+    fn break_with(&mut self, call: Call, error: &Error) -> Error {
+        let Group { rank, sequence, .. } = *self;
+        // The others hear of it in the same words.
+        let known = self.peers.fail(Failure::new(error.kind(), format!("rank {rank}: {error}")));
+        let story = if known.text.ends_with(&error.to_string()) { error.clone() } else { known.error() };
+        let error = story.context(format_args!("rank {rank}, in {call}, its operation {sequence}"));
+        self.broken = Some(error.clone());
+        error
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if std::thread::panicking() && self.broken.is_none() {
+            let text = format!("rank {} panicked", self.rank);
+            self.peers.fail(Failure::new(ErrorKind::Closed, text));
+        }
+        self.peers.leave();
+    }
+}

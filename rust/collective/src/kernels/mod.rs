@@ -1,0 +1,340 @@
+//! Reduction kernels: several buffers become one.
+//!
+//! Owns no memory and knows no rank. Plain loops over arrays of bytes, which the compiler vectorises without asking
+//! for any alignment.
+//!
+//! - KER-1: sources are combined in their order, whichever of them the destination is, so equal sources give equal
+//!   bits everywhere.
+//! - KER-2: float16 and bfloat16 are accumulated in float32 and rounded once.
+
+pub(crate) mod float16;
+mod ops;
+
+use half::{bf16, f16};
+
+use crate::dtype::{DType, ReduceOp};
+use float16::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use ops::{And, Average, Complex, Max, Min, Op, Or, Product, Sum, Xor};
+
+/// Elements that are combined before the next block: their accumulators stay in the first-level cache.
+const BLOCK: usize = 512;
+
+/// `fn(destination, its place among the sources, the other sources, ranks to average over)`
+type Kernel = fn(&mut [u8], usize, &[&[u8]], u32);
+
+/// A reduction for one type of element.
+#[derive(Clone, Copy)]
+pub(crate) struct Combine {
+    kernel: Kernel,
+    ranks: u32,
+}
+
+impl Combine {
+    /// The reduction of `op` over `dtype`; averages divide by `ranks`. A factor is not applied here: see [`scale`].
+    /// `None` if the type has no such reduction.
+    pub(crate) fn new(dtype: DType, op: ReduceOp, ranks: usize) -> Option<Combine> {
+        let kernel = op.supports(dtype).then(|| kernel(dtype, op))?;
+        Some(Combine { kernel, ranks: u32::try_from(ranks).ok()? })
+    }
+
+    /// Combines `destination`, as source number `own`, with the `others` around it, into `destination`.
+    /// All are equally long, a whole number of elements.
+    pub(crate) fn apply(&self, destination: &mut [u8], own: usize, others: &[&[u8]]) {
+        assert!(own <= others.len(), "source {own} of {}", others.len() + 1);
+        assert!(others.iter().all(|other| other.len() == destination.len()), "sources of different lengths");
+        if !others.is_empty() {
+            (self.kernel)(destination, own, others, self.ranks);
+        }
+    }
+}
+
+/// How bytes become what is computed with.
+trait Lane<const N: usize> {
+    type Acc: Copy;
+    fn load(bytes: [u8; N]) -> Self::Acc;
+    fn store(value: Self::Acc) -> [u8; N];
+}
+
+macro_rules! plain_lanes {
+    ($($rust:ty, $bytes:literal);*) => {$(
+        impl Lane<$bytes> for $rust {
+            type Acc = $rust;
+            #[inline(always)]
+            fn load(bytes: [u8; $bytes]) -> $rust { <$rust>::from_ne_bytes(bytes) }
+            #[inline(always)]
+            fn store(value: $rust) -> [u8; $bytes] { value.to_ne_bytes() }
+        }
+    )*};
+}
+plain_lanes!(f64, 8; f32, 4; i8, 1; i16, 2; i32, 4; i64, 8; u8, 1);
+
+macro_rules! short_lanes {
+    ($($rust:ty, $widen:ident, $round:ident);*) => {$(
+        impl Lane<2> for $rust {
+            type Acc = f32;
+            #[inline(always)]
+            fn load(bytes: [u8; 2]) -> f32 { $widen(u16::from_ne_bytes(bytes)) }
+            #[inline(always)]
+            fn store(value: f32) -> [u8; 2] { $round(value).to_ne_bytes() }
+        }
+    )*};
+}
+short_lanes!(f16, f16_to_f32, f32_to_f16; bf16, bf16_to_f32, f32_to_bf16);
+
+impl Lane<1> for bool {
+    type Acc = u8;
+    #[inline(always)]
+    fn load([byte]: [u8; 1]) -> u8 {
+        u8::from(byte != 0)
+    }
+    #[inline(always)]
+    fn store(value: u8) -> [u8; 1] {
+        [value]
+    }
+}
+
+macro_rules! complex_lanes {
+    ($($part:ty, $half:literal, $bytes:literal);*) => {$(
+        impl Lane<$bytes> for Complex<$part> {
+            type Acc = Self;
+            #[inline(always)]
+            fn load(bytes: [u8; $bytes]) -> Self {
+                let (parts, _) = bytes.as_chunks::<$half>();
+                Complex(<$part>::from_ne_bytes(parts[0]), <$part>::from_ne_bytes(parts[1]))
+            }
+            #[inline(always)]
+            fn store(value: Self) -> [u8; $bytes] {
+                let mut bytes = [0; $bytes];
+                bytes[..$half].copy_from_slice(&value.0.to_ne_bytes());
+                bytes[$half..].copy_from_slice(&value.1.to_ne_bytes());
+                bytes
+            }
+        }
+    )*};
+}
+complex_lanes!(f32, 4, 8; f64, 8, 16);
+
+fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
+    match dtype {
+        DType::F64 => arithmetic::<f64, 8>(op),
+        DType::F32 => arithmetic::<f32, 4>(op),
+        DType::F16 => arithmetic::<f16, 2>(op),
+        DType::BF16 => arithmetic::<bf16, 2>(op),
+        DType::I8 => bits::<i8, 1>(op).unwrap_or_else(|| arithmetic::<i8, 1>(op)),
+        DType::I16 => bits::<i16, 2>(op).unwrap_or_else(|| arithmetic::<i16, 2>(op)),
+        DType::I32 => bits::<i32, 4>(op).unwrap_or_else(|| arithmetic::<i32, 4>(op)),
+        DType::I64 => bits::<i64, 8>(op).unwrap_or_else(|| arithmetic::<i64, 8>(op)),
+        DType::U8 => bits::<u8, 1>(op).unwrap_or_else(|| arithmetic::<u8, 1>(op)),
+        DType::Bool => match op {
+            ReduceOp::Product | ReduceOp::Min | ReduceOp::BitAnd => combine::<bool, And, 1>,
+            ReduceOp::BitXor => combine::<bool, Xor, 1>,
+            _ => combine::<bool, Or, 1>,
+        },
+        DType::C64 => complex::<Complex<f32>, 8>(op),
+        DType::C128 => complex::<Complex<f64>, 16>(op),
+    }
+}
+
+fn arithmetic<L: Lane<N>, const N: usize>(op: ReduceOp) -> Kernel
+where
+    Sum: Op<L::Acc>,
+    Product: Op<L::Acc>,
+    Min: Op<L::Acc>,
+    Max: Op<L::Acc>,
+    Average: Op<L::Acc>,
+{
+    match op {
+        ReduceOp::Product => combine::<L, Product, N>,
+        ReduceOp::Min => combine::<L, Min, N>,
+        ReduceOp::Max => combine::<L, Max, N>,
+        ReduceOp::Average => combine::<L, Average, N>,
+        _ => combine::<L, Sum, N>,
+    }
+}
+
+fn bits<L: Lane<N>, const N: usize>(op: ReduceOp) -> Option<Kernel>
+where
+    And: Op<L::Acc>,
+    Or: Op<L::Acc>,
+    Xor: Op<L::Acc>,
+{
+    match op {
+        ReduceOp::BitAnd => Some(combine::<L, And, N>),
+        ReduceOp::BitOr => Some(combine::<L, Or, N>),
+        ReduceOp::BitXor => Some(combine::<L, Xor, N>),
+        _ => None,
+    }
+}
+
+fn complex<L: Lane<N>, const N: usize>(op: ReduceOp) -> Kernel
+where
+    Sum: Op<L::Acc>,
+    Product: Op<L::Acc>,
+    Average: Op<L::Acc>,
+{
+    match op {
+        ReduceOp::Product => combine::<L, Product, N>,
+        ReduceOp::Average => combine::<L, Average, N>,
+        _ => combine::<L, Sum, N>,
+    }
+}
+
+fn combine<L: Lane<N>, O: Op<L::Acc>, const N: usize>(
+    destination: &mut [u8],
+    own: usize,
+    others: &[&[u8]],
+    ranks: u32,
+) {
+    let (destination, rest) = destination.as_chunks_mut::<N>();
+    debug_assert!(rest.is_empty(), "a whole number of elements");
+    if let [other] = others {
+        let pairs = destination.iter_mut().zip(other.as_chunks::<N>().0);
+        if own == 0 {
+            pairs.for_each(|(a, b)| *a = L::store(O::finish(O::apply(L::load(*a), L::load(*b)), ranks)));
+        } else {
+            pairs.for_each(|(b, a)| *b = L::store(O::finish(O::apply(L::load(*a), L::load(*b)), ranks)));
+        }
+        return;
+    }
+    let zero = L::load([0; N]);
+    let mut accumulators = [zero; BLOCK];
+    for (number, block) in destination.chunks_mut(BLOCK).enumerate() {
+        let accumulators = &mut accumulators[..block.len()];
+        let at = number * BLOCK;
+        for place in 0..=others.len() {
+            let source = match place.cmp(&own) {
+                std::cmp::Ordering::Less => &others[place].as_chunks::<N>().0[at..][..block.len()],
+                std::cmp::Ordering::Equal => &*block,
+                std::cmp::Ordering::Greater => &others[place - 1].as_chunks::<N>().0[at..][..block.len()],
+            };
+            let pairs = accumulators.iter_mut().zip(source);
+            if place == 0 {
+                pairs.for_each(|(sum, bytes)| *sum = L::load(*bytes));
+            } else {
+                pairs.for_each(|(sum, bytes)| *sum = O::apply(*sum, L::load(*bytes)));
+            }
+        }
+        block.iter_mut().zip(accumulators).for_each(|(to, sum)| *to = L::store(O::finish(*sum, ranks)));
+    }
+}
+
+/// Multiplies every element by `factor`: floating point and complex; other types stay as they are.
+pub(crate) fn scale(buffer: &mut [u8], dtype: DType, factor: f64) {
+    fn each<L: Lane<N>, const N: usize>(buffer: &mut [u8], by: impl Fn(L::Acc) -> L::Acc) {
+        buffer.as_chunks_mut::<N>().0.iter_mut().for_each(|bytes| *bytes = L::store(by(L::load(*bytes))));
+    }
+    let single = factor as f32;
+    match dtype {
+        DType::F64 | DType::C128 => each::<f64, 8>(buffer, |value| value * factor),
+        DType::F32 | DType::C64 => each::<f32, 4>(buffer, |value| value * single),
+        DType::F16 => each::<f16, 2>(buffer, |value| value * single),
+        DType::BF16 => each::<bf16, 2>(buffer, |value| value * single),
+        _ => {}
+    }
+}
+
+/// Rounds singles to bfloat16. `to` is half as long as `from`.
+pub(crate) fn shorten(from: &[u8], to: &mut [u8]) {
+    let pairs = from.as_chunks::<4>().0.iter().zip(to.as_chunks_mut::<2>().0);
+    pairs.for_each(|(from, to)| *to = f32_to_bf16(f32::from_ne_bytes(*from)).to_ne_bytes());
+}
+
+/// Singles from bfloat16. `to` is twice as long as `from`.
+pub(crate) fn widen(from: &[u8], to: &mut [u8]) {
+    let pairs = from.as_chunks::<2>().0.iter().zip(to.as_chunks_mut::<4>().0);
+    pairs.for_each(|(from, to)| *to = bf16_to_f32(u16::from_ne_bytes(*from)).to_ne_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reduced<T: crate::Element>(op: ReduceOp, sources: &[&[T]], own: usize) -> Vec<T> {
+        let combine = Combine::new(T::DTYPE, op, sources.len()).unwrap();
+        let mut destination = sources[own].to_vec();
+        let others: Vec<&[u8]> = (0..sources.len())
+            .filter(|source| *source != own)
+            .map(|source| bytemuck::cast_slice(sources[source]))
+            .collect();
+        combine.apply(bytemuck::cast_slice_mut(&mut destination), own, &others);
+        destination
+    }
+
+    #[test]
+    fn reductions_are_what_their_names_say() {
+        let (a, b, c) = ([6i32, -3, i32::MAX], [2, 9, 1], [7, 5, 1]);
+        let all = [&a[..], &b, &c];
+        assert_eq!(reduced(ReduceOp::Sum, &all, 0), [15, 11, i32::MIN + 1]);
+        assert_eq!(reduced(ReduceOp::Product, &all, 1)[..2], [84, -135]);
+        assert_eq!(reduced(ReduceOp::Min, &all, 2), [2, -3, 1]);
+        assert_eq!(reduced(ReduceOp::Max, &all, 0), [7, 9, i32::MAX]);
+        assert_eq!(reduced(ReduceOp::Average, &all, 0)[..2], [5, 3]);
+        assert_eq!(reduced(ReduceOp::BitAnd, &[&[12u8], &[10]], 0), [8]);
+        assert_eq!(reduced(ReduceOp::BitOr, &[&[12u8], &[10]], 1), [14]);
+        assert_eq!(reduced(ReduceOp::BitXor, &[&[12u8], &[10]], 1), [6]);
+        let nan = reduced(ReduceOp::Max, &[&[1f32, f32::NAN, 2.0], &[f32::NAN, 1.0, 3.0]], 0);
+        assert!(nan[0].is_nan() && nan[1].is_nan() && nan[2] == 3.0);
+    }
+
+    #[test]
+    fn bools_and_complex_numbers_have_their_own_sums() {
+        let combine = |dtype, op| Combine::new(dtype, op, 2).unwrap();
+        let mut any = [0u8, 0, 2, 1];
+        combine(DType::Bool, ReduceOp::Sum).apply(&mut any, 0, &[&[0, 7, 0, 1]]);
+        assert_eq!(any, [0, 1, 1, 1]);
+        let mut all = [0u8, 3, 1];
+        combine(DType::Bool, ReduceOp::Product).apply(&mut all, 1, &[&[1, 1, 0]]);
+        assert_eq!(all, [0, 1, 0]);
+        let mut product = [1f32, 2.0].map(f32::to_ne_bytes).concat();
+        combine(DType::C64, ReduceOp::Product).apply(
+            &mut product,
+            0,
+            &[&[3f32, -1.0].map(f32::to_ne_bytes).concat()],
+        );
+        assert_eq!(product, [5f32, 5.0].map(f32::to_ne_bytes).concat());
+    }
+
+    #[test]
+    fn equal_sources_give_equal_bits_wherever_the_destination_is() {
+        // KER-1. 0.1 + 0.2 + 0.3 depends on the order, as min(-0, +0) does.
+        let sources: Vec<Vec<f32>> =
+            (0..5).map(|rank| (0..1_100).map(|i| (i as f32 + 0.1) * 0.7f32.powi(rank)).collect()).collect();
+        for count in 2..=5 {
+            let views: Vec<&[f32]> = sources[..count].iter().map(Vec::as_slice).collect();
+            let first = reduced(ReduceOp::Sum, &views, 0);
+            for own in 1..count {
+                let same = reduced(ReduceOp::Sum, &views, own);
+                assert!(same.iter().zip(&first).all(|(a, b)| a.to_bits() == b.to_bits()));
+            }
+        }
+        let zeros = [&[0.0f32][..], &[-0.0]];
+        let bits = |own| reduced(ReduceOp::Min, &zeros, own)[0].to_bits();
+        assert_eq!(bits(0), bits(1));
+    }
+
+    #[test]
+    fn short_floats_are_rounded_once() {
+        // KER-2: 256 + 1 is 256 in bfloat16, so summing 256 ones one by one in it would stay at 256.
+        let one = [bf16::from_f32(1.0)];
+        let large = [bf16::from_f32(256.0)];
+        let views: Vec<&[bf16]> = std::iter::once(&large[..]).chain((0..256).map(|_| &one[..])).collect();
+        assert_eq!(reduced(ReduceOp::Sum, &views, 3)[0].to_f32(), 512.0);
+        // The sum of the halves is beyond their range, their average isn't.
+        let huge = [f16::from_f32(60_000.0)];
+        assert_eq!(reduced(ReduceOp::Average, &[&huge, &huge], 1), huge);
+        assert_eq!(reduced(ReduceOp::Average, &[&huge, &huge, &huge], 1), huge);
+    }
+
+    #[test]
+    fn unaligned_bytes_and_factors_work() {
+        let mut bytes = [0u8; 9];
+        bytes[1..].copy_from_slice(&[1.5f32, -2.0].map(f32::to_ne_bytes).concat());
+        scale(&mut bytes[1..], DType::F32, 2.0);
+        assert_eq!(bytes[1..], [3.0f32, -4.0].map(f32::to_ne_bytes).concat());
+        let mut short = [0; 4];
+        shorten(&bytes[1..], &mut short);
+        let mut back = [0; 8];
+        widen(&short, &mut back);
+        assert_eq!(back, bytes[1..]);
+    }
+}

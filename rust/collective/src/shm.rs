@@ -1,0 +1,335 @@
+//! The memory that the ranks of a host share, and the crate's only unsafe code.
+//!
+//! Owns the mapping and the rules by which it is read and written.
+//!
+//! - SHM-1: the memory has no name: when the last rank that maps it has ended, by whatever signal, nothing is left.
+//! - SHM-2: its size never changes (it is sealed), so a peer can't make an access fault.
+//! - SHM-3: a slot is written only while no other rank may read it, and read only after its owner published it.
+//!   Both are checked here, at every access, so that the rest of the crate can be safe code.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use memmap2::{MmapOptions, MmapRaw};
+use phalanx_types::{Error, ErrorKind, Result};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+
+use crate::activity::ActivityRecord;
+use crate::call::Call;
+use crate::failure::FailureRecord;
+use crate::flag::Flag;
+
+/// A type that may lie in shared memory: atomics only, for which zeros are a valid value.
+///
+/// # Safety
+/// The implementor guarantees it, and is `#[repr(C)]`.
+unsafe trait Shareable {}
+// SAFETY: atomics only, `repr(C)`.
+unsafe impl Shareable for Flag {}
+// SAFETY: atomics only, `repr(C)`.
+unsafe impl Shareable for FailureRecord {}
+// SAFETY: atomics only, `repr(C)`.
+unsafe impl Shareable for Seat {}
+// SAFETY: atomics only, `repr(C)`.
+unsafe impl Shareable for RingEnds {}
+
+// SAFETY: atomics only, `repr(C)`.
+unsafe impl Shareable for ActivityRecord {}
+
+/// One record in memory of its own, in a file where others are to see it.
+pub(crate) struct Mapped<T> {
+    map: MmapRaw,
+    record: PhantomData<T>,
+}
+
+#[allow(private_bounds, reason = "only this module can vouch for a type")]
+impl<T: Shareable> Mapped<T> {
+    /// A record of zeros. A file is made anew, readable by its owner only, and stays when this ends.
+    pub(crate) fn new(path: Option<&Path>) -> Result<Mapped<T>> {
+        let failed = |error: io::Error| Error::io("map a record", &error);
+        let file = match path {
+            Some(path) => {
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).create(true).truncate(true).mode(0o600);
+                options.open(path).map_err(failed)?
+            }
+            None => {
+                let fd = memfd_create("phalanx-record", MemfdFlags::CLOEXEC);
+                File::from(fd.map_err(|errno| failed(errno.into()))?)
+            }
+        };
+        file.set_len(size_of::<T>() as u64).map_err(failed)?;
+        let map = MmapOptions::new().len(size_of::<T>()).map_raw(&file).map_err(failed)?;
+        Ok(Mapped { map, record: PhantomData })
+    }
+
+    pub(crate) fn get(&self) -> &T {
+        // SAFETY: as in `Segment::at`; the mapping has just this size. Someone with this user's rights could cut the
+        // file short, as they could end the process.
+        unsafe { &*self.map.as_ptr().cast::<T>() }
+    }
+}
+
+/// What a rank tells the others besides its steps.
+#[repr(C, align(128))]
+pub(crate) struct Seat {
+    /// Raised whenever a message for this rank arrives, or one of its messages was taken.
+    pub(crate) doorbell: Flag,
+    /// 1 once the rank has left in good order.
+    pub(crate) left: AtomicU32,
+}
+
+/// Where a ring's writer and reader are; both only grow.
+#[repr(C)]
+struct RingEnds {
+    written: Line,
+    read: Line,
+}
+
+/// Each end in a line of the cache of its own (two, as neighbours are fetched together).
+#[repr(C, align(128))]
+struct Line(AtomicU64);
+
+const PAGE: usize = 4096;
+const HEADER_BYTES: usize = PAGE;
+/// The flag, and its seat.
+const CONTROL_BYTES: usize = 512;
+const FLAG_STRIDE: usize = 128;
+const RING_ENDS_BYTES: usize = size_of::<RingEnds>();
+
+/// Where everything lies. Only pages that are touched take memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) ranks: usize,
+    pub(crate) slot_bytes: usize,
+    pub(crate) ring_bytes: usize,
+}
+
+impl Layout {
+    fn control(&self, rank: usize) -> usize {
+        HEADER_BYTES + rank * CONTROL_BYTES
+    }
+
+    fn slots(&self) -> usize {
+        (HEADER_BYTES + self.ranks * CONTROL_BYTES).next_multiple_of(PAGE)
+    }
+
+    fn slot(&self, rank: usize, parity: usize) -> usize {
+        self.slots() + (rank * 2 + parity) * self.slot_bytes
+    }
+
+    fn ring(&self, from: usize, to: usize) -> usize {
+        let stride = (RING_ENDS_BYTES + self.ring_bytes).next_multiple_of(PAGE);
+        self.slot(self.ranks, 0) + (from * self.ranks + to) * stride
+    }
+
+    fn bytes(&self) -> usize {
+        self.ring(self.ranks, 0)
+    }
+}
+
+/// A mapping of memory that several processes share.
+pub(crate) struct Segment {
+    map: MmapRaw,
+    layout: Layout,
+}
+
+impl Segment {
+    /// New memory, all zeros, and the descriptor by which others can map it.
+    pub(crate) fn create(layout: Layout) -> Result<(Segment, OwnedFd)> {
+        let failed = |error: io::Error| Error::io("make shared memory", &error);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = memfd_create("phalanx-collective", flags).map_err(|errno| failed(errno.into()))?;
+        ftruncate(&fd, layout.bytes() as u64).map_err(|errno| failed(errno.into()))?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(|errno| failed(errno.into()))?;
+        Ok((Segment::open(&fd, layout)?, fd))
+    }
+
+    /// Maps memory that another rank made.
+    pub(crate) fn open(fd: &OwnedFd, layout: Layout) -> Result<Segment> {
+        let failed = |error: io::Error| Error::io("map shared memory", &error);
+        let size = fstat(fd).map_err(|errno| failed(errno.into()))?.st_size;
+        let seals = fcntl_get_seals(fd).map_err(|errno| failed(errno.into()))?;
+        if size as usize != layout.bytes() || !seals.contains(SealFlags::SHRINK) {
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                format!("shared memory of {size} bytes, of {} expected, or not sealed", layout.bytes()),
+            ));
+        }
+        let file = File::from(fd.as_fd().try_clone_to_owned().map_err(failed)?);
+        let map = MmapOptions::new().len(layout.bytes()).map_raw(&file).map_err(failed)?;
+        Ok(Segment { map, layout })
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    fn at<T: Shareable>(&self, offset: usize) -> &T {
+        assert!(offset.is_multiple_of(align_of::<T>()) && offset + size_of::<T>() <= self.map.len());
+        // SAFETY: in bounds and aligned (the mapping is aligned to a page); the memory lives as long as `self` and
+        // can't shrink (SHM-2). `Shareable` types are valid for any bytes that atomic stores leave, starting at zeros.
+        unsafe { &*self.map.as_ptr().add(offset).cast::<T>() }
+    }
+
+    pub(crate) fn flag(&self, rank: usize) -> &Flag {
+        self.at(self.layout.control(rank))
+    }
+
+    pub(crate) fn seat(&self, rank: usize) -> &Seat {
+        self.at(self.layout.control(rank) + FLAG_STRIDE)
+    }
+
+    pub(crate) fn failure(&self) -> &FailureRecord {
+        self.at(0)
+    }
+
+    /// The bytes of a slot, as a pointer: whoever makes a slice of it answers for SHM-3.
+    fn slot(&self, rank: usize, step: u32) -> *mut u8 {
+        assert!(rank < self.layout.ranks);
+        // SAFETY: `Segment::open` checked that the memory has all of the layout's bytes.
+        unsafe { self.map.as_mut_ptr().add(self.layout.slot(rank, (step & 1) as usize)) }
+    }
+}
+
+/// One rank's part in the steps of its host: in each, every rank fills its slot, publishes it, and reads the others'.
+pub(crate) struct Steps {
+    segment: Arc<Segment>,
+    me: usize,
+    step: u32,
+    /// Whether every other rank was seen to have published `step`.
+    is_together: bool,
+}
+
+impl Steps {
+    /// To be made once a rank: SHM-3 holds within one.
+    pub(crate) fn new(segment: Arc<Segment>, me: usize) -> Steps {
+        assert!(me < segment.layout.ranks);
+        Steps { segment, me, step: 0, is_together: true }
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.segment.layout.ranks
+    }
+
+    pub(crate) fn me(&self) -> usize {
+        self.me
+    }
+
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.segment.layout.slot_bytes
+    }
+
+    /// The slot that the next step publishes. What is in it is of no use.
+    pub(crate) fn mine(&mut self) -> &mut [u8] {
+        assert!(self.is_together, "SHM-3: others may still read the slot");
+        let slot = self.segment.slot(self.me, self.step.wrapping_add(1));
+        // SAFETY: within the mapping. Nobody else writes this rank's slots; others read this one from the step in
+        // which it was published, the last but one, until they publish the next, which we saw them all do (FLA-3).
+        // The slice borrows `self` mutably, so it ends before the slot is published.
+        unsafe { std::slice::from_raw_parts_mut(slot, self.segment.layout.slot_bytes) }
+    }
+
+    /// Publishes this rank's slot, and says what call it begins, if it begins one.
+    /// Whether the others have to be woken.
+    pub(crate) fn publish(&mut self, begins: Option<Call>) -> bool {
+        self.is_together = false;
+        self.step = self.step.wrapping_add(1);
+        let flag = self.segment.flag(self.me);
+        if let Some(call) = begins {
+            flag.announce(self.step, call);
+        }
+        flag.publish(self.step)
+    }
+
+    /// The step published last.
+    pub(crate) fn step(&self) -> u32 {
+        self.step
+    }
+
+    pub(crate) fn flag(&self, rank: usize) -> &Flag {
+        self.segment.flag(rank)
+    }
+
+    /// Looks whether all have published this step; then their slots can be read. The first that has not, if not.
+    #[inline]
+    pub(crate) fn missing(&mut self) -> Option<usize> {
+        let (me, step) = (self.me, self.step);
+        let missing = (0..self.ranks()).find(|rank| *rank != me && !self.segment.flag(*rank).reached(step));
+        self.is_together = missing.is_none();
+        missing
+    }
+
+    /// What a rank published in this step.
+    pub(crate) fn theirs(&self, rank: usize) -> &[u8] {
+        assert!(self.is_together, "SHM-3: the slot isn't published yet");
+        let slot = self.segment.slot(rank, self.step);
+        // SAFETY: within the mapping. Its owner published it in this step, which we saw with acquire ordering
+        // (FLA-1), and writes it again only after it saw us publish the next step. That needs `&mut self`, so this
+        // borrow has ended by then.
+        unsafe { std::slice::from_raw_parts(slot, self.segment.layout.slot_bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYOUT: Layout = Layout { ranks: 3, slot_bytes: PAGE, ring_bytes: 10 };
+
+    fn pair() -> (Arc<Segment>, Arc<Segment>) {
+        let (one, fd) = Segment::create(LAYOUT).unwrap();
+        (Arc::new(one), Arc::new(Segment::open(&fd, LAYOUT).unwrap()))
+    }
+
+    #[test]
+    fn parts_of_the_layout_do_not_overlap() {
+        let starts = [
+            LAYOUT.control(0),
+            LAYOUT.control(2) + CONTROL_BYTES,
+            LAYOUT.slot(0, 0),
+            LAYOUT.slot(2, 1) + LAYOUT.slot_bytes,
+            LAYOUT.ring(0, 0),
+            LAYOUT.ring(2, 2) + RING_ENDS_BYTES + LAYOUT.ring_bytes,
+            LAYOUT.bytes() + 1,
+        ];
+        assert!(starts.is_sorted(), "{starts:?}");
+        assert!(size_of::<FailureRecord>() <= HEADER_BYTES);
+        assert!(FLAG_STRIDE + size_of::<Seat>() <= CONTROL_BYTES && size_of::<Flag>() <= FLAG_STRIDE);
+    }
+
+    #[test]
+    fn memory_of_another_size_is_refused() {
+        // SHM-2
+        let (_, fd) = Segment::create(LAYOUT).unwrap();
+        let error = Segment::open(&fd, Layout { ranks: 4, ..LAYOUT }).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Protocol);
+        assert!(ftruncate(&fd, 1).is_err(), "sealed");
+    }
+
+    #[test]
+    #[should_panic(expected = "SHM-3")]
+    fn a_slot_that_was_not_published_can_not_be_read() {
+        let (one, _) = pair();
+        let mut steps = Steps::new(one, 0);
+        let _ = steps.publish(None);
+        assert_eq!(steps.missing(), Some(1));
+        steps.theirs(1);
+    }
+
+    #[test]
+    #[should_panic(expected = "SHM-3")]
+    fn a_slot_that_others_may_read_can_not_be_written() {
+        let (one, _) = pair();
+        let mut steps = Steps::new(one, 0);
+        let _ = steps.publish(None);
+        steps.mine();
+    }
+}

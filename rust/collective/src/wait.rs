@@ -1,0 +1,163 @@
+//! How a rank waits for another: spinning, then giving way, then asleep.
+//!
+//! - WAI-1: while both ranks run, nothing here makes a system call.
+//! - WAI-2: who waits longer than a time slice's fraction sleeps, so that more ranks than processors get on.
+//! - WAI-3: every wait ends: with what was waited for, at the deadline, on a failure of the group, or when the rank
+//!   that is waited for has left.
+
+use std::time::{Duration, Instant};
+
+use phalanx_types::{Error, ErrorKind, Result};
+use rustix::event::Timespec;
+use rustix::thread::futex;
+
+use crate::call::Call;
+use crate::flag::Flag;
+use crate::peers::{Peers, wake};
+use crate::shm::Steps;
+
+/// Spins before the processor is first offered to others: a few microseconds, the time that a peer that is
+/// running needs to arrive.
+const SPINS: u32 = 3_000;
+/// Offers before sleep. One costs less than a microsecond if nobody else wants the processor.
+const YIELDS: u32 = 60;
+/// The longest sleep: how often the connections are looked at. A dead rank is noticed within one.
+const NAP: Duration = Duration::from_millis(25);
+
+/// How patiently this rank spins; depends on how many share the processors.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    spins: u32,
+}
+
+impl Patience {
+    /// For `ranks` on this host, with as many processors as this process may use.
+    pub(crate) fn of(ranks: usize) -> Patience {
+        let processors = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize);
+        // With fewer processors than ranks, who is waited for may be waiting for this processor.
+        Patience { spins: if ranks <= processors { SPINS } else { 0 } }
+    }
+}
+
+/// One wait, or the waits of one operation: what ends them.
+pub(crate) struct Watch<'a> {
+    pub(crate) peers: &'a Peers,
+    pub(crate) patience: Patience,
+    pub(crate) start: Instant,
+    pub(crate) timeout: Duration,
+    /// What else there is to do while nothing happens.
+    pub(crate) idle: &'a dyn Fn() -> Result<()>,
+}
+
+impl Watch<'_> {
+    /// Waits until `is_so` of the flag's value. `whom` it waits for, for the error.
+    pub(crate) fn until(
+        &self,
+        flag: &Flag,
+        is_so: impl Fn(u32) -> bool,
+        whom: &dyn Fn() -> Waited,
+    ) -> Result<()> {
+        for _ in 0..self.patience.spins {
+            if is_so(flag.value()) {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        for _ in 0..YIELDS {
+            if is_so(flag.value()) {
+                return Ok(());
+            }
+            rustix::thread::sched_yield();
+        }
+        self.peers.check()?;
+        (self.idle)()?;
+        let mut looked = Instant::now();
+        loop {
+            let nap = self.nap();
+            flag.sleep_unless(&is_so, |word, value| {
+                // Woken, changed already, timed out or interrupted: looked at below.
+                let _ = futex::wait(word, futex::Flags::empty(), value, Some(&nap));
+            });
+            if is_so(flag.value()) {
+                return Ok(());
+            }
+            self.peers.check()?;
+            let now = Instant::now();
+            if now.duration_since(looked) >= NAP / 2 {
+                looked = now;
+                self.peers.look(&[], &Timespec::default())?;
+                (self.idle)()?;
+                let whom = whom();
+                // PEE-3. Whoever left did so after all that it published.
+                if self.peers.has_left(whom.rank) && !is_so(flag.value()) {
+                    return Err(Error::new(ErrorKind::Closed, format!("{} has left the group", whom.name())));
+                }
+            }
+            if now.duration_since(self.start) >= self.timeout {
+                return Err(self.timed_out(&whom()));
+            }
+        }
+    }
+
+    fn nap(&self) -> Timespec {
+        let left = self.timeout.saturating_sub(self.start.elapsed());
+        let nap = left.clamp(Duration::from_micros(10), NAP);
+        Timespec { tv_sec: 0, tv_nsec: i64::from(nap.subsec_nanos()) }
+    }
+
+    /// The error of a deadline that passed.
+    pub(crate) fn timed_out(&self, whom: &Waited) -> Error {
+        let seconds = self.start.elapsed().as_secs_f64();
+        Error::new(ErrorKind::Timeout, format!("after {seconds:.1} s still waiting for {}", whom.name()))
+    }
+
+    /// Publishes this rank's slot and waits until all ranks of the host have published theirs.
+    pub(crate) fn step(&self, steps: &mut Steps, ranks: &[usize], begins: Option<Call>) -> Result<()> {
+        if steps.publish(begins) {
+            wake(steps.flag(steps.me()));
+        }
+        let step = steps.step();
+        while let Some(missing) = steps.missing() {
+            let flag = steps.flag(missing);
+            let whom = || Waited { rank: ranks[missing], last_call: Some(flag.call(flag.value())) };
+            self.until(flag, |value| value.wrapping_sub(step) as i32 >= 0, &whom)?;
+        }
+        match begins {
+            Some(call) => self.same_call(steps, ranks, call),
+            None => Ok(()),
+        }
+    }
+
+    fn same_call(&self, steps: &Steps, ranks: &[usize], mine: Call) -> Result<()> {
+        for (seat, rank) in ranks.iter().enumerate() {
+            let theirs = steps.flag(seat).call(steps.step());
+            if theirs != mine {
+                return Err(mismatch(*rank, theirs, self.peers.me(), mine));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The error of ranks that called different things.
+pub(crate) fn mismatch(rank: usize, theirs: Call, me: usize, mine: Call) -> Error {
+    Error::new(ErrorKind::Invalid, format!("rank {rank} called {theirs} while rank {me} called {mine}"))
+}
+
+/// A rank that is waited for.
+pub(crate) struct Waited {
+    pub(crate) rank: usize,
+    /// What it called last, where that can be seen.
+    pub(crate) last_call: Option<Call>,
+}
+
+impl Waited {
+    fn name(&self) -> String {
+        match self.last_call {
+            Some(call) if call.operation().is_some() => {
+                format!("rank {}, which called {call} last", self.rank)
+            }
+            _ => format!("rank {}", self.rank),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Worlds of ranks for the tests: as threads of this process, each with a group of its own.
+#![allow(dead_code, reason = "each test program needs some of it")]
+
+use std::time::Duration;
+
+use phalanx_collective::{Exchange, Group, GroupOptions, MemoryExchange};
+
+/// Far longer than anything here takes.
+pub const LONG: Duration = Duration::from_secs(30);
+
+pub fn options(rank: usize, world_size: usize) -> GroupOptions {
+    GroupOptions { timeout: LONG, ..GroupOptions::new(rank, world_size, "world") }
+}
+
+/// Runs one rank a thread; their results in the order of ranks.
+pub fn world<T: Send>(world_size: usize, run: impl Fn(&mut Group) -> T + Sync) -> Vec<T> {
+    world_with(world_size, |options| options, run)
+}
+
+/// The same with options of their own.
+pub fn world_with<T: Send>(
+    world_size: usize,
+    change: impl Fn(GroupOptions) -> GroupOptions + Sync,
+    run: impl Fn(&mut Group) -> T + Sync,
+) -> Vec<T> {
+    let exchange = MemoryExchange::default();
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..world_size)
+            .map(|rank| {
+                let mut exchange = exchange.clone();
+                let (change, run) = (&change, &run);
+                scope.spawn(move || {
+                    let mut group = join(change(options(rank, world_size)), &mut exchange);
+                    run(&mut group)
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().expect("a rank panicked")).collect()
+    })
+}
+
+fn join(options: GroupOptions, exchange: &mut dyn Exchange) -> Group {
+    Group::join(options, exchange).expect("joins")
+}
