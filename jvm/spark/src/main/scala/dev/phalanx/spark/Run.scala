@@ -118,11 +118,16 @@ final private[spark] class Run(
           log.warn(s"The ranks' output can't be shown any more ($problem); the run goes on.")
       }
 
+  private def asked = "the driver was asked to end (Ctrl-C, or a signal)"
+
   private def endWithJvm(hub: Hub): Unit =
     try {
-      hub.stop("the driver was asked to end (Ctrl-C, or a signal)")
-      over.await(graceMillis + ShutdownMillis, TimeUnit.MILLISECONDS)
-      ()
+      hub.stop(asked)
+      val ended = over.await(graceMillis + ShutdownMillis, TimeUnit.MILLISECONDS)
+      // The caller's thread may not get to say it any more, and neither may the loggers.
+      System.err.println(
+        s"$name was cancelled: $asked; ${if (ended) "its ranks are gone" else "it has not ended yet"}"
+      )
     } catch { case NonFatal(_) => () } // the run was over
 
   private def elapsed: Double = (System.nanoTime - began) / 1e9

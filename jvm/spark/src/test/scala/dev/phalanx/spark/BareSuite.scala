@@ -3,7 +3,7 @@ package dev.phalanx.spark
 import org.apache.spark.sql.SparkSession
 import org.slf4j.LoggerFactory
 
-/** An application on `local[2]`: `BareMain plugin|bare PROGRAM...`. */
+/** An application on `local[2]`: `BareMain plugin|bare|stop PROGRAM...`; `stop` stops Spark while the program runs. */
 final class BareMain
 
 object BareMain {
@@ -22,25 +22,42 @@ object BareMain {
 
   private def run(args: Array[String]): Unit = {
     val builder = SparkSession.builder().master("local[2]").config("spark.ui.enabled", "false")
-    if (args.head == "plugin") builder.config("spark.plugins", classOf[PhalanxPlugin].getName)
+    if (args.head != "bare") builder.config("spark.plugins", classOf[PhalanxPlugin].getName)
     val session = builder.getOrCreate()
+    def train() = new TorchDistributor(2, localMode = false, useGpu = false).runProgram(args.toSeq.tail)
     try
-      if (args.length > 1) {
-        val distributor = new TorchDistributor(numProcesses = 2, localMode = false, useGpu = false)
-        println(distributor.runProgram(args.toSeq.tail).ranks)
-      }
+      if (args.head == "stop") stopDuring(session, train())
+      else if (args.length > 1) println(train().ranks)
     finally session.stop()
     LoggerFactory.getLogger("dev.phalanx").info(s"${LiveNodes.count} nodes are left")
   }
+
+  private def stopDuring(session: SparkSession, training: => Any): Unit = {
+    val going = new Cluster.Going(training)
+    while (PhalanxSuite.guards.length < 2) Thread.sleep(10)
+    session.stop()
+    println(s"${PhalanxSuite.guards.length} guards are left")
+    println(s"ENDED ${going.end().failed.get.getMessage}")
+  }
 }
 
-/** Without the plugin, and where the native library is missing. */
+/** Without the plugin, at Ctrl-C, and where the native library is missing. */
 class BareSuite extends PhalanxSuite {
 
   test("without the plugin everything works on a local master") {
     val ended = ChildJvm.run(classOf[BareMain].getName, Seq("bare", "/bin/sh", "-c", "echo hello"))
     assert(ended.code == 0, ended.output)
     assert(ended.output.contains("[rank 1] hello") && ended.output.contains("0 nodes are left"), ended.output)
+  }
+
+  test("a driver that is asked to end says so, and its ranks are gone before it is") {
+    val program = Seq("bare", "/bin/sh", "-c", "echo up; exec sleep 300")
+    val began = System.nanoTime
+    val ended =
+      ChildJvm.run(classOf[BareMain].getName, program, Seq("-Dspark.phalanx.grace=1s"), terminateAt = "[rank 1] up")
+    assert(ended.output.contains("sh was cancelled: the driver was asked to end"), s"RUN-4: ${ended.output}")
+    assert(ended.output.contains("its ranks are gone"), s"RUN-4: ${ended.output}")
+    assert((System.nanoTime - began) / 1e9 < 30, ended.output)
   }
 
   test("a jar without the native library fails every call with the same sentence") {

@@ -129,7 +129,7 @@ class CheckedJniSuite extends PhalanxSuite {
         seconds = 90
       )
       assert(ended.code == 0, ended.output)
-      val warnings = ended.output.linesIterator.filter(_.matches(".*(WARNING|FATAL ERROR) in native.*")).toSeq
+      val warnings = ended.output.linesIterator.filter(_.matches(".*(WARNING|FATAL ERROR).*")).toSeq
       assert(warnings.isEmpty, ended.output)
       def number(name: String) =
         ended.output.linesIterator.collectFirst {

@@ -7,7 +7,7 @@ import java.util.concurrent.TimeUnit
 
 import scala.jdk.CollectionConverters._
 
-/** A program of the tests in a JVM of its own. */
+/** A program of the tests in a JVM of its own; it gets SIGTERM when it has written `terminateAt`. */
 object ChildJvm {
   final case class Ended(code: Int, output: String)
 
@@ -16,6 +16,7 @@ object ChildJvm {
       args: Seq[String] = Nil,
       options: Seq[String] = Nil,
       classPath: String = sys.props("java.class.path"),
+      terminateAt: String = null,
       seconds: Long = 60
   ): Ended = {
     val output = Files.createTempFile("phalanx-test-", ".out")
@@ -28,6 +29,10 @@ object ChildJvm {
       .redirectInput(new File("/dev/null"))
       .start()
     try {
+      if (terminateAt != null) {
+        while (process.isAlive && !Files.readString(output, UTF_8).contains(terminateAt)) Thread.sleep(20)
+        process.destroy()
+      }
       if (!process.waitFor(seconds, TimeUnit.SECONDS))
         throw new AssertionError(s"$main has not ended after $seconds s:\n${Files.readString(output, UTF_8)}")
       Ended(process.exitValue, Files.readString(output, UTF_8))
