@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from programs import Program, spark_home
+from programs import Program, classic_conf, spark_home
 
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -23,16 +23,17 @@ class Host:
     address: str = "127.0.0.1"
     prefix: Sequence[str] = ()
     """What comes before a command line that is to run there, such as `ip netns exec NAME`."""
-    env: Mapping[str, str] = field(default_factory=dict)
 
-    def start(self, command: Sequence[str | Path], out: Path) -> Program:
-        return Program([*self.prefix, *command], out, env={"SPARK_LOCAL_IP": self.address, **self.env})
+    def start(
+        self, command: Sequence[str | Path], out: Path, env: Mapping[str, str] | None = None
+    ) -> Program:
+        return Program([*self.prefix, *command], out, env={"SPARK_LOCAL_IP": self.address, **(env or {})})
 
 
 class Standalone:
     """A master on the first host and a worker on each."""
 
-    def __init__(self, folder: Path, hosts: Sequence[Host] = (Host(), Host()), cores: int = 1) -> None:
+    def __init__(self, folder: Path, hosts: Sequence[Host] = (Host(), Host()), cores: int = 2) -> None:
         self.folder = folder
         self.hosts = list(hosts)
         self.cores = cores
@@ -48,6 +49,13 @@ class Standalone:
         except BaseException:
             self.stop()
             raise
+
+    def conf(self, executor_cores: int = 1) -> dict[str, str]:
+        """The settings of a driver on this machine: an executor on each host."""
+        return classic_conf(self.url) | {
+            "spark.cores.max": str(executor_cores * len(self.hosts)),
+            "spark.executor.cores": str(executor_cores),
+        }
 
     def restart_worker(self, index: int) -> None:
         """A new worker in place of one that was ended."""

@@ -115,7 +115,7 @@ def stage(request: pytest.FixtureRequest, spark: Any) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A master and two workers of one core each, as processes of their own."""
+    """A master and two workers of two cores each, as processes of their own; a driver in cluster mode takes one."""
     made = Standalone(tmp_path_factory.mktemp("standalone"))
     yield made
     made.stop()

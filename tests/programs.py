@@ -76,7 +76,7 @@ def classic_conf(master: str) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.phalanx.grace": "1s",
-        "spark.jars": phalanx.jar_path(),
+        **phalanx.spark_conf(),
     }
 
 

@@ -1,0 +1,127 @@
+"""Ranks on two hosts, which are network namespaces: where each is, what it is told, and that they reach each other.
+
+Each host has an interface that leads nowhere, though it is up, comes first by name and has the default route.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Standalone
+from hosts import TwoHosts, Unavailable
+from programs import APPS
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[TwoHosts]:
+    try:
+        made = TwoHosts()
+    except Unavailable as problem:
+        pytest.skip(f"network namespaces can't be made here: {problem}")
+    yield made
+    made.remove()
+
+
+@pytest.fixture(scope="module")
+def cluster(hosts: TwoHosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A worker of two cores on each host, the master and the driver on the first."""
+    made = Standalone(tmp_path_factory.mktemp("cluster"), [hosts.host(0), hosts.host(1)])
+    yield made
+    made.stop()
+
+
+def smoke(hosts: TwoHosts, cluster: Standalone, hub: str, out: Path) -> dict[str, Any]:
+    driver = hosts.addresses[0]
+    conf = cluster.conf(executor_cores=2) | {
+        "spark.driver.host": driver,
+        "spark.driver.bindAddress": driver,
+        "spark.executor.memory": "600m",
+    }
+    env = {"DRIVER_CONF": json.dumps(conf), "SMOKE_HUB": hub}
+    command = [sys.executable, APPS / "smoke.py", "4", "python", "jvm"]
+    with hosts.host(0).start(command, out, env=env) as program:
+        assert program.ends(240) == 0, program.text
+        [line] = [line for line in program.text.splitlines() if line.startswith("SMOKE ")]
+    return json.loads(line.removeprefix("SMOKE ")) | {"output": program.text}
+
+
+@pytest.fixture(scope="module")
+def seen(hosts: TwoHosts, cluster: Standalone, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return smoke(hosts, cluster, hosts.addresses[0], tmp_path_factory.mktemp("reached") / "out")
+
+
+@pytest.fixture(scope="module")
+def seen_without_hub(
+    hosts: TwoHosts, cluster: Standalone, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """The hub listens where the second host can't reach it."""
+    return smoke(hosts, cluster, hosts.hidden, tmp_path_factory.mktemp("hidden") / "out")
+
+
+def ranks_are_right(seen: dict[str, Any], hosts: TwoHosts) -> None:
+    results = seen["results"]
+    assert [rank["sum"] for rank in results] == [5.0] * 4
+    networks = [rank["network"] for rank in results]
+    assert networks[0] == networks[1] != networks[2] == networks[3], "two ranks on each host, in order"
+    # Which host has partition 0, and with it the store, is Spark's choice.
+    master = results[0]["env"]["MASTER_ADDR"]
+    assert master in hosts.addresses
+    first = hosts.addresses.index(master)
+    for rank, result in enumerate(results):
+        interface = hosts.interfaces[first if rank < 2 else 1 - first]
+        assert result["env"] == {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank % 2),
+            "WORLD_SIZE": "4",
+            "LOCAL_WORLD_SIZE": "2",
+            "GROUP_RANK": str(rank // 2),
+            "GROUP_WORLD_SIZE": "2",
+            "MASTER_ADDR": master,
+            "GLOO_SOCKET_IFNAME": interface,
+            "NCCL_SOCKET_IFNAME": interface,
+        }
+
+
+@pytest.fixture(params=["python", "jvm"])
+def mine(request: pytest.FixtureRequest, seen: dict[str, Any]) -> dict[str, Any]:
+    """What one stage did."""
+    assert "error" not in seen[request.param], seen[request.param]["error"] + seen["output"]
+    return dict(seen[request.param])
+
+
+@pytest.fixture(params=["python", "jvm"])
+def mine_without_hub(request: pytest.FixtureRequest, seen_without_hub: dict[str, Any]) -> dict[str, Any]:
+    """What one stage did when the second host could not reach the hub."""
+    found = seen_without_hub[request.param]
+    assert "error" not in found, found["error"] + seen_without_hub["output"]
+    return dict(found)
+
+
+def test_ranks_of_two_hosts_know_their_places_and_reach_each_other_by_the_right_interface(
+    mine: dict[str, Any], hosts: TwoHosts
+) -> None:
+    ranks_are_right(mine, hosts)
+
+
+def test_the_output_of_both_hosts_is_shown(seen: dict[str, Any]) -> None:
+    for rank in range(4):
+        assert seen["output"].count(f"[rank {rank}] the sum is 5.0\n") == 2, "once for each stage"
+
+
+def test_a_rank_that_fails_ends_those_of_the_other_host_and_is_named(mine: dict[str, Any]) -> None:
+    assert mine["failure"] == ["exception", 1, "KeyError('no such column')", True]
+
+
+def test_when_one_host_cant_reach_the_hub_all_meet_through_spark_and_find_each_other(
+    mine_without_hub: dict[str, Any], hosts: TwoHosts
+) -> None:
+    ranks_are_right(mine_without_hub, hosts)
+    assert mine_without_hub["file"] == ["--lr", "0.1"]
+    assert mine_without_hub["failure"] == ["exception", 1, "KeyError('no such column')", True]
