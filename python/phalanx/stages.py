@@ -7,6 +7,7 @@ hold for the stage, and nothing that the stage sets is left behind in the caller
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from . import _native
 
 logger = logging.getLogger("phalanx")
+
+# How long Spark may take to hear of a cancel.
+_CANCEL_S = 3.0
 
 # Runs phalanx.rank with this package at the end of the path: the rank finds it wherever the supervisor did
 # (--py-files, --archives, an editable install), and no module of the user's is shadowed.
@@ -160,6 +164,7 @@ class SparkStage(Stage):
         super().__init__()
         self._description = f"Phalanx: {name}, {num_ranks} ranks"
         self._tag = f"phalanx-{os.urandom(8).hex()}"
+        self._deaf = False
 
     def _make_thread(self, target: Callable[[], None]) -> threading.Thread:
         # Carries the caller's local properties (job group, pool) to the thread, and none back.
@@ -168,15 +173,27 @@ class SparkStage(Stage):
         return super()._make_thread(inheritable_thread_target(self._spark)(target))
 
     def cancel(self) -> None:
-        """Cancels the stage's Spark job; safe when it is over."""
+        """Cancels the stage's Spark job; safe when it is over. Blocks for `_CANCEL_S` at most."""
         super().cancel()
+        if not connect.is_remote(self._spark):
+            self._cancel_by(lambda: self._spark.sparkContext.cancelJobsWithTag(self._tag))
+        elif not self._deaf:
+            # A client tries for ten minutes to reach a server that has gone.
+            interrupt = functools.partial(self._cancel_by, lambda: self._spark.interruptTag(self._tag))
+            telling = threading.Thread(target=interrupt, name="phalanx-cancel", daemon=True)
+            telling.start()
+            telling.join(_CANCEL_S)
+            self._deaf = telling.is_alive()
+
+    def _cancel_by(self, call: Callable[[], object]) -> None:
         try:
-            if connect.is_remote(self._spark):
-                self._spark.interruptTag(self._tag)
-            else:
-                self._spark.sparkContext.cancelJobsWithTag(self._tag)
+            call()
         except Exception as error:  # the session may be gone, and with it the job
             logger.debug("The Spark job can't be cancelled: %s", error)
+
+    def join(self, timeout: float) -> bool:
+        """As `Stage.join`; doesn't wait for a Spark that could not be told to cancel."""
+        return super().join(0 if self._deaf else timeout)
 
 
 class PythonStage(SparkStage):

@@ -8,14 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from phalanx import connect
+from phalanx import connect, stages
 from phalanx.connect import endpoint, is_own, own_address_towards
+from phalanx.stages import PythonStage
 from support import in_session
 
 pytestmark = pytest.mark.timeout(200)
@@ -88,6 +90,29 @@ def test_a_clients_folder_goes_with_it_and_a_killed_clients_with_the_next(tmp_pa
         assert len(list(tmp_path.iterdir())) == 1, "that of the client that lives"
         living.communicate("\n", timeout=30)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_has_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    forever = threading.Event()
+    monkeypatch.setattr(stages, "_CANCEL_S", 0.2)
+    monkeypatch.setattr(
+        PythonStage, "_make_thread", lambda self, target: threading.Thread(target=forever.wait)
+    )
+    session: Any = SimpleNamespace(interruptTag=lambda tag: forever.wait())
+    stage = PythonStage(
+        spark=session, job=b"", payload=b"", name="train", num_tasks=1, num_ranks=1, use_gpu=False,
+        local_gpus=[], dataframe=None,
+    )  # fmt: skip
+    hub: Any = SimpleNamespace()
+    stage.start(hub)
+    began = time.monotonic()
+    try:
+        stage.cancel()
+        stage.cancel()
+        assert not stage.join(30)
+        assert time.monotonic() - began < 10
+    finally:
+        forever.set()
 
 
 def test_runs_over_a_connect_server(tmp_path: Path) -> None:
