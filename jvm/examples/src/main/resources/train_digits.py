@@ -6,7 +6,6 @@ Under Phalanx rank 0 leaves its accuracy on images that the training has not see
 """
 
 import argparse
-import os
 
 import torch
 import torch.distributed as dist
@@ -53,7 +52,7 @@ def main() -> None:
     with torch.no_grad():
         accuracy = (network(images[unseen]).argmax(dim=1) == digits[unseen]).float().mean().item()
     dist.destroy_process_group()
-    leave({"accuracy": round(accuracy, 4), "ranks": ranks, "pid": os.getpid()})
+    leave({"accuracy": round(accuracy, 4), "ranks": ranks})
 
 
 def leave(result: dict[str, float]) -> None:

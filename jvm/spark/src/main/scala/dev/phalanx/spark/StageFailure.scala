@@ -22,8 +22,9 @@ private[spark] object StageFailure {
       case Thrown("TrainingException", what) => what
       case Thrown(name, what)                => s"$name: $what"
     }
-    val said = lines.headOption.getOrElse(problem.getClass.getSimpleName)
-    val sentence = thrown.getOrElse(said.drop(said.indexOf(Reason).max(0)).stripPrefix(Reason).trim)
+    // Spark's first line says that a barrier task failed, the next one why.
+    val why = lines.headOption.filter(_.contains(Reason)).flatMap(_ => lines.lift(1))
+    val sentence = thrown.orElse(why).orElse(lines.headOption).getOrElse(problem.getClass.getSimpleName)
     if (sentence.length > MaxChars) s"${sentence.take(MaxChars)}..." else sentence
   }
 

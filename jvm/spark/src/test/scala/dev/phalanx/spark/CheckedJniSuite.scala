@@ -117,8 +117,6 @@ object CheckedJniMain {
 }
 
 class CheckedJniSuite extends PhalanxSuite {
-  override protected def deadlineSeconds: Int = 100
-
   test("10,000 calls under -Xcheck:jni give no warning and leave nothing behind") {
     withFolder { folder =>
       val guard = NodeHome.get().guard
@@ -126,7 +124,7 @@ class CheckedJniSuite extends PhalanxSuite {
         classOf[CheckedJniMain].getName,
         Seq(folder.toString, guard),
         Seq("-Xcheck:jni", "-Xmx64m", "-XX:+UseSerialGC"),
-        seconds = 90
+        seconds = 100
       )
       assert(ended.code == 0, ended.output)
       val warnings = ended.output.linesIterator.filter(_.matches(".*(WARNING|FATAL ERROR).*")).toSeq

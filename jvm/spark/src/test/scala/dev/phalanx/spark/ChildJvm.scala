@@ -17,7 +17,7 @@ object ChildJvm {
       options: Seq[String] = Nil,
       classPath: String = sys.props("java.class.path"),
       terminateAt: String = null,
-      seconds: Long = 60
+      seconds: Long = 100
   ): Ended = {
     val output = Files.createTempFile("phalanx-test-", ".out")
     val jvmOptions = PhalanxSuite.root.resolve("jvm/spark/src/test/spark.jvm.options")

@@ -214,6 +214,16 @@ class DistributorSuite extends PhalanxSuite {
     assert(failed.getCause.isInstanceOf[org.apache.spark.SparkException])
   }
 
+  test("tasks that can't reach the hub meet through Spark, and their reports come back as the stage's result") {
+    val settings = Array("spark.phalanx.connectTimeout", "200ms", "spark.phalanx.grace", "1s")
+    val job = Core(_.newJob("unreachable", 2, 2, false, settings))
+    val program = RankProgram.Native(Seq("/bin/true"))
+    val task = new NodeTask(job, Payload.none, "127.0.0.1:1", new Array[Byte](32), Nil, program, Map.empty, Nil)
+    Cluster.spark
+    val reports = BarrierRunner.run(sc, 2, "unreachable", task)
+    assert(reports.length == 2 && reports.forall(_.nonEmpty))
+  }
+
   private def stageDescriptions: Seq[String] = {
     val store = Cluster.spark.sparkContext.statusTracker
     val ui = SparkUi.get("/api/v1/applications/" + sc.applicationId + "/jobs?status=running")

@@ -16,7 +16,7 @@ abstract class PhalanxSuite extends AnyFunSuite with TimeLimits with Eventually 
   implicit override val patienceConfig: PatienceConfig =
     PatienceConfig(timeout = Span(20, Seconds), interval = Span(20, Millis))
 
-  protected def deadlineSeconds: Int = 60
+  protected def deadlineSeconds: Int = 120
 
   override def withFixture(test: NoArgTest): Outcome = {
     val outcome = failAfter(Span(deadlineSeconds.toLong, Seconds))(super.withFixture(test))

@@ -47,9 +47,9 @@ class TextsSuite extends PhalanxSuite {
       explained(aborted + "dev.phalanx.spark.TrainingException: no library\n\tat a.b(C.scala:1)") == "no library"
     )
     assert(explained(aborted + "java.lang.OutOfMemoryError: heap") == "OutOfMemoryError: heap")
-    assert(
-      explained(aborted + "ExecutorLostFailure (executor 1 exited)").startsWith("Stage failed because barrier task")
-    )
+    val lost = "ExecutorLostFailure (executor 1 exited) Reason: Command exited with code 137"
+    assert(explained(aborted + lost) == lost)
+    assert(explained("Job 3 cancelled part of cancelled job group mine").startsWith("Job 3 cancelled"))
     assert(explained("x" * 900).length == 503)
     assert(StageFailure.explain(new RuntimeException) == "java.lang.RuntimeException")
   }
