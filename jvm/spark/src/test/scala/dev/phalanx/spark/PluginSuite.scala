@@ -43,19 +43,13 @@ class PluginSuite extends PhalanxSuite {
     assert(ended.output.contains("ENDED spark.phalanx.grace is"), s"PLUGIN-1: ${ended.output}")
   }
 
-  test("when an executor shuts down, its ranks are gone before it is") {
-    val ended =
-      ChildJvm.run(classOf[BareMain].getName, Seq("stop", "/bin/sleep", "300"), Seq("-Dspark.phalanx.grace=1s"))
-    assert(ended.code == 0, ended.output)
-    assert(ended.output.contains("0 guards are left"), s"PLUGIN-2: ${ended.output}")
-    assert(ended.output.contains("ENDED ") && ended.output.contains("0 nodes are left"), ended.output)
-  }
-
-  test("the plugin says in one line what is on, and warns about an unknown key") {
+  test("the plugin says in one line what is on, and when an executor shuts down its ranks are gone first") {
     val options = Seq("-Dspark.phalanx.grace=1s", "-Dspark.phalanx.graze=1s")
-    val ended = ChildJvm.run(classOf[BareMain].getName, Seq("plugin", "/bin/true"), options)
+    val ended = ChildJvm.run(classOf[BareMain].getName, Seq("stop", "/bin/sleep", "300"), options)
     assert(ended.code == 0, ended.output)
     assert(ended.output.contains("Phalanx 0.1.0 is on: "), ended.output)
     assert(ended.output.contains("spark.phalanx.graze is no setting of Phalanx"), s"PLUGIN-1: ${ended.output}")
+    assert(ended.output.contains("0 guards are left"), s"PLUGIN-2: ${ended.output}")
+    assert(ended.output.contains("ENDED ") && ended.output.contains("0 nodes are left"), ended.output)
   }
 }
