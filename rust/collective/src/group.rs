@@ -5,28 +5,36 @@
 //! - GRO-3: an argument that can't work is an error before anything is sent; the group stays usable.
 //! - GRO-4: ranks that call different things all get an error that names both calls.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 use crate::activity::{ActivityLog, ActivityReader};
+use crate::between::transfer::Wires;
 use crate::call::Call;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::host::{self, Host};
 use crate::join::{Request, SENTINEL_STREAM, join};
+use crate::mail::{Mail, Pipe};
 use crate::peers::{LocalPeer, Peers, RemotePeer};
-use crate::shm::Steps;
+use crate::shm::{Seat, Segment, Steps};
 use crate::topology::Topology;
 use crate::wait::{Patience, Watch};
 
+/// The connection for messages; those after it are for data.
+const MAIL_STREAM: u32 = SENTINEL_STREAM + 1;
 /// More sockets than this to one peer only cost.
 const MOST_STREAMS: u32 = 16;
 
-/// How to join a group. Equal on all ranks, but for `rank`, `address` and `activity`.
+/// How long a rank that leaves stays for those who haven't taken its messages yet.
+const DELIVERY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How to join a group. Equal on all ranks, but for `rank`, `address`, `pretended_host` and `activity`.
 #[derive(Debug, Clone)]
 pub struct GroupOptions {
     /// The number of this rank.
@@ -41,8 +49,8 @@ pub struct GroupOptions {
     pub timeout: Duration,
     /// Connections to each rank of another host over which data goes in parallel.
     pub streams: u32,
-    /// Whether ranks that can share memory do.
-    pub shares_memory: bool,
+    /// Ranks with different numbers share no memory even where they could: to rehearse several hosts on one.
+    pub pretended_host: Option<u32>,
     /// Whether sums and averages of float32 cross between hosts as bfloat16: half the bytes, 8 bits of precision.
     pub wire_bfloat16: bool,
     /// A file to make, from which other processes can read what this rank is doing: see [`crate::read_activity`].
@@ -59,7 +67,7 @@ impl GroupOptions {
             address: Ipv4Addr::LOCALHOST.into(),
             timeout: Duration::from_secs(30 * 60),
             streams: 2,
-            shares_memory: true,
+            pretended_host: None,
             wire_bfloat16: false,
             activity: None,
         }
@@ -86,6 +94,13 @@ pub struct Group {
     pub(crate) topology: Topology,
     /// None where this rank is alone on its host.
     pub(crate) host: Option<Host>,
+    /// To the ranks of other hosts.
+    pub(crate) wires: Wires,
+    pub(crate) wire_bfloat16: bool,
+    /// Shared with the operation that runs: whoever waits also moves messages.
+    pub(crate) mail: Arc<Mutex<Mail>>,
+    segment: Option<Arc<Segment>>,
+    my_seat: usize,
     peers: Arc<Peers>,
     patience: Patience,
     timeout: Duration,
@@ -121,16 +136,14 @@ impl Group {
             rank,
             world_size,
             address: options.address,
-            streams: options.streams,
-            may_share: options.shares_memory,
+            // One for messages, the others for data.
+            streams: 1 + options.streams,
+            pretended_host: options.pretended_host,
             layout: host::layout,
             deadline: Deadline::after(timeout),
         };
         let mut joined =
             join(&request, exchange).map_err(|error| error.context(format_args!("rank {rank}")))?;
-        if joined.topology.hosts.len() > 1 {
-            return Err(Error::new(ErrorKind::Invalid, "ranks on several hosts are not supported yet"));
-        }
         let ranks = joined.topology.host_of(rank).to_vec();
         let seat = joined.topology.place(rank).1;
         let segment = joined.segment.map(Arc::new);
@@ -142,6 +155,20 @@ impl Group {
         let remote = (0..world_size)
             .filter_map(|rank| Some(RemotePeer::new(rank, joined.remote.remove(&(rank, SENTINEL_STREAM))?)));
         let remote: Vec<RemotePeer> = remote.collect();
+        let pipes = (0..world_size).map(|peer| match (&segment, ranks.binary_search(&peer)) {
+            (Some(segment), Ok(place)) if peer != rank => Some(Pipe::memory(segment, seat, place)),
+            _ => joined.remote.remove(&(peer, MAIL_STREAM)).map(Pipe::Socket),
+        });
+        let mail = Mail::new(pipes.collect());
+        let mut links: HashMap<usize, Vec<(u32, TcpStream)>> = HashMap::new();
+        for ((peer, stream), socket) in joined.remote {
+            links.entry(peer).or_default().push((stream, socket));
+        }
+        let in_order = |mut link: Vec<(u32, TcpStream)>| {
+            link.sort_by_key(|(stream, _)| *stream);
+            link.into_iter().map(|(_, socket)| socket).collect()
+        };
+        let wires = Wires::new(links.into_iter().map(|(peer, link)| (peer, in_order(link))).collect());
         let patience = Patience::of(ranks.len());
         let host = segment.clone().map(|segment| Host::new(Steps::new(segment, seat), ranks));
         Ok(Group {
@@ -149,6 +176,11 @@ impl Group {
             world_size,
             topology: joined.topology,
             host,
+            wires,
+            wire_bfloat16: options.wire_bfloat16,
+            mail: Arc::new(Mutex::new(mail)),
+            segment: segment.clone(),
+            my_seat: seat,
             peers: Arc::new(Peers::new(rank, seat, segment, local, remote)),
             patience,
             timeout,
@@ -204,22 +236,75 @@ impl Group {
         call: Call,
         operation: impl FnOnce(&mut Group, &Watch<'_>) -> Result<T>,
     ) -> Result<T> {
-        if let Some(error) = &self.broken {
-            return Err(error.clone().context("the group is broken"));
-        }
+        self.is_whole()?;
         self.sequence += 1;
         self.activity.begin(self.sequence, call);
-        let peers = Arc::clone(&self.peers);
-        let watch = Watch {
-            peers: &peers,
-            patience: self.patience,
-            timeout: self.timeout,
-            start: Instant::now(),
-            idle: &|| Ok(()),
+        let mail = Arc::clone(&self.mail);
+        let idle = || {
+            let mut mail = mail.lock().unwrap_or_else(PoisonError::into_inner);
+            mail.pump()?;
+            Ok(mail.is_busy())
         };
-        let result = peers.check().and_then(|()| operation(self, &watch));
+        let result = self.with_watch(&idle, |group, watch| {
+            watch.peers.check()?;
+            operation(group, watch)
+        });
         self.activity.end();
         result.map_err(|error| self.break_with(call, &error))
+    }
+
+    /// Runs something that is over at once, and no operation for those who look on.
+    pub(crate) fn attempt<T>(
+        &mut self,
+        call: Call,
+        attempt: impl FnOnce(&mut Group) -> Result<T>,
+    ) -> Result<T> {
+        self.is_whole()?;
+        let result = self.peers.check().and_then(|()| attempt(self));
+        result.map_err(|error| self.break_with(call, &error))
+    }
+
+    pub(crate) fn with_watch<T>(
+        &mut self,
+        idle: &dyn Fn() -> Result<bool>,
+        run: impl FnOnce(&mut Group, &Watch<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let peers = Arc::clone(&self.peers);
+        let Group { patience, timeout, .. } = *self;
+        run(self, &Watch { peers: &peers, patience, timeout, start: Instant::now(), idle })
+    }
+
+    /// GRO-2
+    fn is_whole(&self) -> Result<()> {
+        match &self.broken {
+            Some(error) => Err(error.clone().context("the group is broken")),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the others of this host leave word for this rank.
+    pub(crate) fn seat(&self) -> Option<&Seat> {
+        self.segment.as_ref().map(|segment| segment.seat(self.my_seat))
+    }
+
+    /// The host, if it has all ranks.
+    pub(crate) fn only_host(&mut self) -> Option<&mut Host> {
+        self.host.as_mut().filter(|_| self.topology.hosts.len() == 1)
+    }
+
+    /// Hands over what was sent, as long as someone takes it.
+    fn deliver(&mut self) {
+        let mut moved = Instant::now();
+        while self.broken.is_none()
+            && self.has_unsent()
+            && moved.elapsed() < self.timeout.min(DELIVERY_PATIENCE)
+        {
+            match self.progress(Duration::from_millis(1)) {
+                Ok(true) if !self.has_unsent() => moved = Instant::now(),
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
     }
 
     #[cold]
@@ -240,6 +325,7 @@ impl Drop for Group {
             let text = format!("rank {} panicked", self.rank);
             self.peers.fail(Failure::new(ErrorKind::Closed, text));
         }
+        self.deliver();
         self.peers.leave();
     }
 }

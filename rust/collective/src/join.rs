@@ -48,6 +48,7 @@ struct Card {
     pid: u32,
     /// Process numbers mean the same only within one of these.
     pid_namespace: String,
+    pretended_host: Option<u32>,
 }
 
 const VERSION: u32 = 1;
@@ -59,8 +60,7 @@ pub(crate) struct Request<'a> {
     pub(crate) address: IpAddr,
     /// Connections to each rank of another host, besides the first.
     pub(crate) streams: u32,
-    /// Whether ranks may share memory at all.
-    pub(crate) may_share: bool,
+    pub(crate) pretended_host: Option<u32>,
     pub(crate) layout: fn(ranks: usize) -> Layout,
     pub(crate) deadline: Deadline,
 }
@@ -102,8 +102,14 @@ pub(crate) fn join(request: &Request<'_>, exchange: &mut dyn Exchange) -> Result
         .map_err(|error| Error::io("listen at a unix socket", &error))?;
     let listening = tcp.set_nonblocking(true).and_then(|()| unix.set_nonblocking(true));
     let address = listening.and_then(|()| tcp.local_addr()).map_err(|error| Error::io("listen", &error))?;
-    let card =
-        Card { version: VERSION, address, socket, pid: std::process::id(), pid_namespace: pid_namespace() };
+    let card = Card {
+        version: VERSION,
+        address,
+        socket,
+        pid: std::process::id(),
+        pid_namespace: pid_namespace(),
+        pretended_host: request.pretended_host,
+    };
     publish(exchange, request, "card", &card)?;
     let desk = Desk {
         me: request.rank,
@@ -137,11 +143,11 @@ fn connect_all(
         return Err(Error::new(ErrorKind::Protocol, format!("rank {rank} has another version of phalanx")));
     }
     let mut local = HashMap::new();
-    if request.may_share {
-        for (rank, card) in cards.iter().enumerate().take(me) {
-            if let Some(stream) = desk.reach(rank, card, deadline) {
-                local.insert(rank, stream);
-            }
+    for (rank, card) in cards.iter().enumerate().take(me) {
+        if card.pretended_host == mine.pretended_host
+            && let Some(stream) = desk.reach(rank, card, deadline)
+        {
+            local.insert(rank, stream);
         }
     }
     let mut reach: Vec<usize> = local.keys().copied().collect();

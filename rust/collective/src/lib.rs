@@ -1,7 +1,7 @@
 //! Collective operations on slices between the ranks of a group: shared memory inside a host, TCP between hosts.
-#![allow(dead_code, reason = "what the transport between hosts uses is here before it")]
 
 mod activity;
+mod between;
 mod call;
 mod dtype;
 mod exchange;
@@ -9,9 +9,12 @@ mod failure;
 mod flag;
 mod group;
 mod handshake;
+mod hierarchy;
 mod host;
 mod join;
 mod kernels;
+mod mail;
+mod messages;
 mod operations;
 mod peers;
 mod probe;

@@ -23,9 +23,9 @@ impl Group {
         let call = Call::new(Operation::AllReduce).of_type(dtype).reducing(op).of_bytes(buffer.len());
         self.run(call, |group, watch| {
             premultiply(buffer, dtype, op);
-            match &mut group.host {
+            match group.only_host() {
                 Some(host) => host::all_reduce::all_reduce(host, watch, Some(call), buffer, &combine),
-                None => Ok(()),
+                None => group.all_reduce_across(watch, call, buffer, dtype, op),
             }
         })
     }
@@ -52,9 +52,9 @@ impl Group {
                 _ => buffer,
             };
             premultiply(buffer, dtype, op);
-            match &mut group.host {
+            match group.only_host() {
                 Some(host) => host::reduce::reduce(host, watch, Some(call), buffer, &combine, root),
-                None => Ok(()),
+                None => group.reduce_across(watch, call, buffer, (dtype, op), root),
             }
         })
     }
@@ -64,9 +64,9 @@ impl Group {
         whole(buffer.len(), dtype, 1)?;
         self.is_rank(root)?;
         let call = Call::new(Operation::Broadcast).of_type(dtype).of_bytes(buffer.len()).with_root(root);
-        self.run(call, |group, watch| match &mut group.host {
+        self.run(call, |group, watch| match group.only_host() {
             Some(host) => host::broadcast::broadcast(host, watch, Some(call), buffer, root),
-            None => Ok(()),
+            None => group.broadcast_across(watch, call, buffer, root),
         })
     }
 
@@ -109,9 +109,9 @@ impl Group {
         dtype: DType,
     ) -> Result<()> {
         let call = Call::new(Operation::AllGather).of_type(dtype).of_bytes(buffer.len()).of_counts(counts);
-        self.run(call, |group, watch| match &mut group.host {
+        self.run(call, |group, watch| match group.only_host() {
             Some(host) => host::all_gather::all_gather(host, watch, Some(call), buffer, parts),
-            None => Ok(()),
+            None => group.all_gather_across(watch, call, buffer, parts),
         })
     }
 
@@ -154,13 +154,16 @@ impl Group {
                 }
                 _ => input,
             };
-            match &mut group.host {
+            match group.only_host() {
                 Some(host) => {
                     let buffers = Buffers::Apart(input, output);
                     host::reduce_scatter::reduce_scatter(host, watch, Some(call), buffers, &parts, &combine)
                 }
                 None => {
-                    output.copy_from_slice(input);
+                    // Between hosts: the whole reduction, of which each rank keeps its part.
+                    let mut all = input.to_vec();
+                    group.all_reduce_across(watch, call, &mut all, dtype, op)?;
+                    output.copy_from_slice(&all[parts[group.rank].clone()]);
                     Ok(())
                 }
             }
@@ -261,28 +264,31 @@ impl Group {
     /// Returns once all ranks have called it.
     pub fn barrier(&mut self) -> Result<()> {
         let call = Call::new(Operation::Barrier);
-        self.run(call, |group, watch| match &mut group.host {
+        self.run(call, |group, watch| match group.only_host() {
             Some(host) => host.step(watch, Some(call)),
-            None => Ok(()),
+            None => group.barrier_across(watch, call),
         })
     }
 
     fn personal(&mut self, watch: &Watch<'_>, call: Call, messages: Messages<'_>) -> Result<()> {
         let (to, from) = (&messages.received[self.rank], &messages.sent[self.rank]);
         messages.output[to.clone()].copy_from_slice(&messages.input[from.clone()]);
-        match &mut self.host {
+        match self.only_host() {
             Some(host) => host::personal::exchange(host, watch, Some(call), messages),
-            None => Ok(()),
+            None => self.personal_across(watch, call, messages),
         }
     }
 
     fn reduction(&self, dtype: DType, op: ReduceOp) -> Result<Combine> {
         op.check(dtype)?;
-        Combine::new(dtype, op, self.world_size)
-            .ok_or_else(|| Error::new(ErrorKind::Invalid, "there are too many ranks"))
+        Combine::new(dtype, op, self.world_size).ok_or_else(|| self.too_many())
     }
 
-    fn is_rank(&self, rank: usize) -> Result<()> {
+    pub(crate) fn too_many(&self) -> Error {
+        Error::new(ErrorKind::Invalid, format!("{} ranks are too many", self.world_size))
+    }
+
+    pub(crate) fn is_rank(&self, rank: usize) -> Result<()> {
         if rank < self.world_size {
             return Ok(());
         }

@@ -189,9 +189,9 @@ impl Peers {
         self.remote.iter().any(|peer| peer.rank == rank && peer.has_left.load(Ordering::Relaxed))
     }
 
-    /// Looks at every connection, for at most `patience` if nothing is there and none of `also` is ready.
-    /// Two system calls or so: for those who have waited a while.
-    pub(crate) fn look(&self, also: &[PollFd<'_>], patience: &Timespec) -> Result<()> {
+    /// Looks at every connection, for at most `patience` if nothing is there and none of `also` is ready; whether one
+    /// of these is. A system call: for those who have waited a while.
+    pub(crate) fn look(&self, also: &[PollFd<'_>], patience: &Timespec) -> Result<bool> {
         self.check()?;
         let mut fds = Vec::with_capacity(also.len() + 2 * self.local.len() + self.remote.len());
         fds.extend(also.iter().map(PollFd::clone));
@@ -211,7 +211,7 @@ impl Peers {
             looked_at.push(Connection::Remote(peer));
         }
         match poll(&mut fds, Some(patience)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return self.check(),
+            Ok(0) | Err(rustix::io::Errno::INTR) => return self.check().map(|()| false),
             Ok(_) => {}
             Err(errno) => return Err(Error::io("look at the group's connections", &errno.into())),
         }
@@ -223,7 +223,8 @@ impl Peers {
                 }
             }
         }
-        self.check()
+        self.check()?;
+        Ok(fds[..also.len()].iter().any(|fd| !fd.revents().is_empty()))
     }
 
     fn hear_local(&self, peer: &LocalPeer, is_process: bool) -> Result<()> {
@@ -284,11 +285,6 @@ impl Peers {
     /// The number of this rank.
     pub(crate) fn me(&self) -> usize {
         self.me
-    }
-
-    /// Whether there are ranks on other hosts.
-    pub(crate) fn has_remote(&self) -> bool {
-        !self.remote.is_empty()
     }
 }
 

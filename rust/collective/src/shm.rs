@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 use phalanx_types::{Error, ErrorKind, Result};
@@ -278,6 +278,64 @@ impl Steps {
     }
 }
 
+/// A stream of bytes from one rank to another.
+pub(crate) struct Ring {
+    segment: Arc<Segment>,
+    offset: usize,
+}
+
+impl Ring {
+    pub(crate) fn new(segment: Arc<Segment>, from: usize, to: usize) -> Ring {
+        assert!(from < segment.layout.ranks && to < segment.layout.ranks);
+        Ring { offset: segment.layout.ring(from, to), segment }
+    }
+
+    /// Appends as much as there is room for; how much that was. Only the sender may call it.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
+        let ends: &RingEnds = self.segment.at(self.offset);
+        let capacity = self.segment.layout.ring_bytes;
+        let written = ends.written.0.load(Ordering::Relaxed);
+        let used = written.wrapping_sub(ends.read.0.load(Ordering::Acquire)) as usize;
+        let count = bytes.len().min(capacity.saturating_sub(used));
+        let at = (written % capacity as u64) as usize;
+        let first = count.min(capacity - at);
+        let data = self.data();
+        // SAFETY: at + first and count - first are at most the capacity, which the mapping holds. The reader touches
+        // only bytes between `read` and `written`, which these are not.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), data.add(at), first);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr().add(first), data, count - first);
+        }
+        ends.written.0.store(written.wrapping_add(count as u64), Ordering::Release);
+        count
+    }
+
+    /// Takes as much as there is and fits; how much that was. Only the receiver may call it.
+    pub(crate) fn read(&mut self, bytes: &mut [u8]) -> usize {
+        let ends: &RingEnds = self.segment.at(self.offset);
+        let capacity = self.segment.layout.ring_bytes;
+        let read = ends.read.0.load(Ordering::Relaxed);
+        let available = ends.written.0.load(Ordering::Acquire).wrapping_sub(read) as usize;
+        let count = bytes.len().min(available.min(capacity));
+        let at = (read % capacity as u64) as usize;
+        let first = count.min(capacity - at);
+        let data = self.data();
+        // SAFETY: as above; the writer touches only bytes that are not between `read` and `written`, and what is
+        // there was written before `written` was (acquire).
+        unsafe {
+            std::ptr::copy_nonoverlapping(data.add(at), bytes.as_mut_ptr(), first);
+            std::ptr::copy_nonoverlapping(data, bytes.as_mut_ptr().add(first), count - first);
+        }
+        ends.read.0.store(read.wrapping_add(count as u64), Ordering::Release);
+        count
+    }
+
+    fn data(&self) -> *mut u8 {
+        // SAFETY: the ring's ends and data are part of the layout, which the mapping holds.
+        unsafe { self.segment.map.as_mut_ptr().add(self.offset + RING_ENDS_BYTES) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -331,5 +389,29 @@ mod tests {
         let mut steps = Steps::new(one, 0);
         let _ = steps.publish(None);
         steps.mine();
+    }
+
+    #[test]
+    fn a_ring_carries_bytes_in_order_around_its_end() {
+        let (one, two) = pair();
+        let (mut sender, mut receiver) = (Ring::new(one, 1, 2), Ring::new(two, 1, 2));
+        assert_eq!(receiver.read(&mut [0; 4]), 0);
+        let (mut sent, mut received) = (0u8, 0u8);
+        for round in 0..50 {
+            let bytes: Vec<u8> = (0..round % 13).map(|i| sent.wrapping_add(i)).collect();
+            sent = sent.wrapping_add(sender.write(&bytes) as u8);
+            let mut taken = [0; 7];
+            let count = receiver.read(&mut taken);
+            for byte in &taken[..count] {
+                assert_eq!(*byte, received);
+                received = received.wrapping_add(1);
+            }
+        }
+        assert!(received > 100 && sent.wrapping_sub(received) <= 10);
+        assert_eq!(
+            sender.write(&[0; 20]) + usize::from(sent - received),
+            10,
+            "no more than there is room for"
+        );
     }
 }

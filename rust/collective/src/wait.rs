@@ -5,10 +5,11 @@
 //! - WAI-3: every wait ends: with what was waited for, at the deadline, on a failure of the group, or when the rank
 //!   that is waited for has left.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use phalanx_types::{Error, ErrorKind, Result};
-use rustix::event::Timespec;
+use rustix::event::{PollFd, Timespec};
 use rustix::thread::futex;
 
 use crate::call::Call;
@@ -23,6 +24,8 @@ const SPINS: u32 = 3_000;
 const YIELDS: u32 = 60;
 /// The longest sleep: how often the connections are looked at. A dead rank is noticed within one.
 const NAP: Duration = Duration::from_millis(25);
+/// The longest while messages are on their way that nothing wakes us for.
+const SHORT_NAP: Duration = Duration::from_micros(500);
 
 /// How patiently this rank spins; depends on how many share the processors.
 #[derive(Debug, Clone, Copy)]
@@ -45,8 +48,8 @@ pub(crate) struct Watch<'a> {
     pub(crate) patience: Patience,
     pub(crate) start: Instant,
     pub(crate) timeout: Duration,
-    /// What else there is to do while nothing happens.
-    pub(crate) idle: &'a dyn Fn() -> Result<()>,
+    /// What else there is to do while nothing happens; whether more of it may come soon.
+    pub(crate) idle: &'a dyn Fn() -> Result<bool>,
 }
 
 impl Watch<'_> {
@@ -70,10 +73,10 @@ impl Watch<'_> {
             rustix::thread::sched_yield();
         }
         self.peers.check()?;
-        (self.idle)()?;
+        let mut is_busy = (self.idle)()?;
         let mut looked = Instant::now();
         loop {
-            let nap = self.nap();
+            let nap = self.nap(is_busy);
             flag.sleep_unless(&is_so, |word, value| {
                 // Woken, changed already, timed out or interrupted: looked at below.
                 let _ = futex::wait(word, futex::Flags::empty(), value, Some(&nap));
@@ -83,14 +86,17 @@ impl Watch<'_> {
             }
             self.peers.check()?;
             let now = Instant::now();
+            if is_busy {
+                is_busy = (self.idle)()?;
+            }
             if now.duration_since(looked) >= NAP / 2 {
                 looked = now;
                 self.peers.look(&[], &Timespec::default())?;
-                (self.idle)()?;
+                is_busy = (self.idle)()?;
                 let whom = whom();
                 // PEE-3. Whoever left did so after all that it published.
                 if self.peers.has_left(whom.rank) && !is_so(flag.value()) {
-                    return Err(Error::new(ErrorKind::Closed, format!("{} has left the group", whom.name())));
+                    return Err(has_left(whom.rank));
                 }
             }
             if now.duration_since(self.start) >= self.timeout {
@@ -99,16 +105,58 @@ impl Watch<'_> {
         }
     }
 
-    fn nap(&self) -> Timespec {
+    fn nap(&self, is_busy: bool) -> Timespec {
         let left = self.timeout.saturating_sub(self.start.elapsed());
-        let nap = left.clamp(Duration::from_micros(10), NAP);
+        let nap = left.clamp(Duration::from_micros(10), if is_busy { SHORT_NAP } else { NAP });
         Timespec { tv_sec: 0, tv_nsec: i64::from(nap.subsec_nanos()) }
     }
 
+    /// Waits until one of the sockets is ready, or for a nap; whether one is. `whom` it waits for, for the error.
+    pub(crate) fn until_ready(&self, sockets: &[PollFd<'_>], whom: &Waited) -> Result<bool> {
+        let is_busy = (self.idle)()?;
+        let is_ready = self.peers.look(sockets, &self.nap(is_busy))?;
+        if !is_ready && self.start.elapsed() >= self.timeout {
+            return Err(self.timed_out(whom));
+        }
+        Ok(is_ready)
+    }
+
+    /// Fails at the deadline of a wait for one rank, or for any.
+    pub(crate) fn in_time(&self, whom: Option<usize>) -> Result<()> {
+        if self.start.elapsed() < self.timeout {
+            return Ok(());
+        }
+        match whom {
+            Some(rank) => Err(self.timed_out(&Waited { rank, last_call: None })),
+            None => Err(self.late("a message from any rank")),
+        }
+    }
+
+    /// Fails if one of the ranks that are waited for has left.
+    pub(crate) fn still_there(&self, ranks: impl IntoIterator<Item = usize>) -> Result<()> {
+        match ranks.into_iter().find(|rank| self.peers.has_left(*rank)) {
+            Some(rank) => Err(has_left(rank)),
+            None => Ok(()),
+        }
+    }
+
+    /// The error of a connection that carries data and broke: better known from what its sentinel says.
+    pub(crate) fn broken_link(&self, rank: usize, error: &io::Error) -> Error {
+        let grace = Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
+        if let Err(error) = self.peers.look(&[], &grace).and_then(|_| self.still_there([rank])) {
+            return error;
+        }
+        Error::io(format_args!("exchange data with rank {rank}"), error)
+    }
+
     /// The error of a deadline that passed.
-    pub(crate) fn timed_out(&self, whom: &Waited) -> Error {
+    fn timed_out(&self, whom: &Waited) -> Error {
+        self.late(&whom.name())
+    }
+
+    fn late(&self, whom: &str) -> Error {
         let seconds = self.start.elapsed().as_secs_f64();
-        Error::new(ErrorKind::Timeout, format!("after {seconds:.1} s still waiting for {}", whom.name()))
+        Error::new(ErrorKind::Timeout, format!("after {seconds:.1} s still waiting for {whom}"))
     }
 
     /// Publishes this rank's slot and waits until all ranks of the host have published theirs.
@@ -142,6 +190,10 @@ impl Watch<'_> {
 /// The error of ranks that called different things.
 pub(crate) fn mismatch(rank: usize, theirs: Call, me: usize, mine: Call) -> Error {
     Error::new(ErrorKind::Invalid, format!("rank {rank} called {theirs} while rank {me} called {mine}"))
+}
+
+fn has_left(rank: usize) -> Error {
+    Error::new(ErrorKind::Closed, format!("rank {rank} has left the group"))
 }
 
 /// A rank that is waited for.

@@ -3,8 +3,22 @@
 
 mod common;
 
-use common::world;
-use phalanx_collective::{DType, Group, ReduceOp};
+use common::{world, world_with};
+use phalanx_collective::{DType, Group, GroupOptions, ReduceOp};
+
+/// A world on one host; one of hosts with a rank each; and one of two hosts with different numbers of ranks, which
+/// aren't in order.
+fn worlds<T: Send>(ranks: usize, run: impl Fn(&mut Group) -> T + Sync) {
+    world(ranks, &run);
+    let layouts: [fn(usize) -> usize; 2] = [|rank| rank, |rank| rank % 3 / 2];
+    for layout in layouts.into_iter().take(ranks - 1) {
+        let on_hosts = |options: GroupOptions| GroupOptions {
+            pretended_host: Some(layout(options.rank) as u32),
+            ..options
+        };
+        world_with(ranks, on_hosts, &run);
+    }
+}
 
 const OPS: [ReduceOp; 9] = [
     ReduceOp::Sum,
@@ -99,29 +113,41 @@ fn every_reduction(mut check: impl FnMut(DType, ReduceOp)) {
     }
 }
 
-/// Products of nine small numbers stay exact in bfloat16; averages are rounded once.
 fn agree(what: &str, got: &[u8], expected: &[u8]) {
-    assert!(
-        got == expected,
-        "{what}: {:?}... for {:?}...",
-        &got[..got.len().min(32)],
-        &expected[..expected.len().min(32)]
-    );
+    let start = |bytes: &[u8]| bytes[..bytes.len().min(32)].to_vec();
+    assert!(got == expected, "{what}: {:?}... for {:?}...", start(got), start(expected));
+}
+
+/// Equal to the bit; but between hosts, averages of 16-bit numbers are rounded twice (HIE-3).
+fn agree_as(group: &Group, dtype: DType, op: ReduceOp, got: &[u8], expected: &[u8]) {
+    let what = format!("{op:?} of {dtype:?} among {:?}", group.topology().hosts);
+    if op != ReduceOp::Average
+        || group.topology().hosts.len() == 1
+        || ![DType::F16, DType::BF16].contains(&dtype)
+    {
+        return agree(&what, got, expected);
+    }
+    let number = |bytes: [u8; 2]| match dtype {
+        DType::F16 => half::f16::from_ne_bytes(bytes).to_f64(),
+        _ => half::bf16::from_ne_bytes(bytes).to_f64(),
+    };
+    for (got, expected) in got.as_chunks::<2>().0.iter().zip(expected.as_chunks::<2>().0) {
+        let (got, expected) = (number(*got), number(*expected));
+        // Terms are at most 5.
+        assert!((got - expected).abs() <= 5.0 / 128.0, "{what}: {got} for {expected}");
+    }
 }
 
 #[test]
 fn all_reduce_of_every_type_and_operation_in_worlds_of_one_to_nine() {
     for ranks in 1..=9 {
-        world(ranks, |group| {
+        worlds(ranks, |group| {
             every_reduction(|dtype, op| {
-                for elements in [0, 1, 17, 1_037] {
+                for elements in if ranks < 6 { &[0, 1, 37, 517][..] } else { &[67] } {
+                    let elements = *elements;
                     let mut buffer = input(dtype, group.rank(), elements);
                     group.all_reduce(&mut buffer, dtype, op).unwrap();
-                    agree(
-                        &format!("{op:?} {dtype:?} {ranks}"),
-                        &buffer,
-                        &expected(dtype, op, ranks, 0..elements),
-                    );
+                    agree_as(group, dtype, op, &buffer, &expected(dtype, op, ranks, 0..elements));
                 }
             });
         });
@@ -131,18 +157,14 @@ fn all_reduce_of_every_type_and_operation_in_worlds_of_one_to_nine() {
 #[test]
 fn long_buffers_are_reduced_slice_by_slice() {
     for ranks in [2, 3, 7] {
-        world(ranks, |group| {
+        worlds(ranks, |group| {
             for (dtype, elements) in
                 [(DType::F32, 65_537), (DType::BF16, 140_001), (DType::C128, 17_000), (DType::I8, 262_145)]
             {
                 for op in [ReduceOp::Sum, ReduceOp::Average] {
                     let mut buffer = input(dtype, group.rank(), elements);
                     group.all_reduce(&mut buffer, dtype, op).unwrap();
-                    agree(
-                        &format!("{op:?} {dtype:?} {ranks}"),
-                        &buffer,
-                        &expected(dtype, op, ranks, 0..elements),
-                    );
+                    agree_as(group, dtype, op, &buffer, &expected(dtype, op, ranks, 0..elements));
                 }
             }
         });
@@ -152,14 +174,14 @@ fn long_buffers_are_reduced_slice_by_slice() {
 #[test]
 fn reduce_gives_the_root_the_reduction_and_leaves_the_others_alone() {
     for ranks in [1, 2, 5] {
-        world(ranks, |group| {
+        worlds(ranks, |group| {
             every_reduction(|dtype, op| {
                 let before = input(dtype, group.rank(), 333);
                 let mut buffer = before.clone();
                 let root = ranks - 1;
                 group.reduce(&mut buffer, dtype, op, root).unwrap();
                 let after = if group.rank() == root { expected(dtype, op, ranks, 0..333) } else { before };
-                agree(&format!("{op:?} {dtype:?}"), &buffer, &after);
+                agree_as(group, dtype, op, &buffer, &after);
             });
             let mut long = input(DType::F32, group.rank(), 200_003);
             group.reduce(&mut long, DType::F32, ReduceOp::Sum, 0).unwrap();
@@ -173,7 +195,7 @@ fn reduce_gives_the_root_the_reduction_and_leaves_the_others_alone() {
 #[test]
 fn broadcast_gives_everyone_the_roots_buffer() {
     for ranks in [1, 2, 3, 9] {
-        world(ranks, |group| {
+        worlds(ranks, |group| {
             for (root, bytes) in [(0, 0), (ranks / 2, 1), (ranks - 1, 1_000_003)] {
                 let mut buffer = input(DType::U8, group.rank(), bytes);
                 group.broadcast(&mut buffer, DType::U8, root).unwrap();
@@ -189,8 +211,8 @@ fn uneven(ranks: usize, unit: usize) -> Vec<usize> {
 
 #[test]
 fn all_gather_gives_everyone_everything_in_order() {
-    for ranks in [1, 2, 5, 9] {
-        world(ranks, |group| {
+    for ranks in [1, 2, 5] {
+        worlds(ranks, |group| {
             let mine = input(DType::F32, group.rank(), 37);
             let mut all = vec![0; 37 * 4 * ranks];
             group.all_gather(&mine, &mut all, DType::F32).unwrap();
@@ -216,13 +238,13 @@ fn all_gather_gives_everyone_everything_in_order() {
 
 #[test]
 fn reduce_scatter_gives_each_rank_its_part_of_the_reduction() {
-    for ranks in [1, 2, 5, 9] {
-        world(ranks, |group| {
+    for ranks in [1, 2, 5] {
+        worlds(ranks, |group| {
             every_reduction(|dtype, op| {
                 let mut mine = vec![0; 41 * dtype.size()];
                 group.reduce_scatter(&input(dtype, group.rank(), 41 * ranks), &mut mine, dtype, op).unwrap();
                 let part = 41 * group.rank()..41 * (group.rank() + 1);
-                agree(&format!("{op:?} {dtype:?}"), &mine, &expected(dtype, op, ranks, part));
+                agree_as(group, dtype, op, &mine, &expected(dtype, op, ranks, part));
             });
             let counts = uneven(ranks, 100_000 / ranks);
             let start: usize = counts[..group.rank()].iter().sum();
@@ -256,8 +278,8 @@ fn all_to_all(group: &mut Group, unit: usize) {
 
 #[test]
 fn all_to_all_delivers_every_letter() {
-    for ranks in [1, 2, 5, 9] {
-        world(ranks, |group| {
+    for ranks in [1, 2, 5] {
+        worlds(ranks, |group| {
             let me = group.rank();
             let input: Vec<u8> = (0..ranks).flat_map(|to| input(DType::I32, me * 10 + to, 11)).collect();
             let mut output = vec![0; input.len()];
@@ -274,8 +296,8 @@ fn all_to_all_delivers_every_letter() {
 
 #[test]
 fn gather_and_scatter_move_parts_to_and_from_the_root() {
-    for ranks in [1, 2, 5, 9] {
-        world(ranks, |group| {
+    for ranks in [1, 2, 5] {
+        worlds(ranks, |group| {
             let me = group.rank();
             for (root, unit) in [(0, 5), (ranks - 1, 150_000 / ranks)] {
                 let counts = uneven(ranks, unit);

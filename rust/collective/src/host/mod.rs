@@ -52,11 +52,6 @@ impl Host {
         self.steps.me()
     }
 
-    /// Their numbers in the group.
-    pub(crate) fn ranks(&self) -> &[usize] {
-        &self.ranks
-    }
-
     /// Publishes, and waits for all. `begins` is the call, in its first step: all must have made the same.
     pub(crate) fn step(&mut self, watch: &Watch<'_>, begins: Option<Call>) -> Result<()> {
         watch.step(&mut self.steps, &self.ranks, begins)

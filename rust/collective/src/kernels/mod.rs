@@ -233,16 +233,48 @@ pub(crate) fn scale(buffer: &mut [u8], dtype: DType, factor: f64) {
     }
 }
 
-/// Rounds singles to bfloat16. `to` is half as long as `from`.
-pub(crate) fn shorten(from: &[u8], to: &mut [u8]) {
-    let pairs = from.as_chunks::<4>().0.iter().zip(to.as_chunks_mut::<2>().0);
-    pairs.for_each(|(from, to)| *to = f32_to_bf16(f32::from_ne_bytes(*from)).to_ne_bytes());
+/// Divides every element by the number of ranks: the end of an average whose sum was made elsewhere.
+pub(crate) fn divide(buffer: &mut [u8], dtype: DType, ranks: usize) {
+    fn each<L: Lane<N>, const N: usize>(buffer: &mut [u8], ranks: u32)
+    where
+        Average: Op<L::Acc>,
+    {
+        let elements = buffer.as_chunks_mut::<N>().0.iter_mut();
+        elements.for_each(|bytes| *bytes = L::store(Average::finish(L::load(*bytes), ranks)));
+    }
+    let ranks = ranks as u32;
+    match dtype {
+        DType::F64 | DType::C128 => each::<f64, 8>(buffer, ranks),
+        DType::F32 | DType::C64 => each::<f32, 4>(buffer, ranks),
+        DType::F16 => each::<f16, 2>(buffer, ranks),
+        DType::BF16 => each::<bf16, 2>(buffer, ranks),
+        DType::I8 => each::<i8, 1>(buffer, ranks),
+        DType::I16 => each::<i16, 2>(buffer, ranks),
+        DType::I32 => each::<i32, 4>(buffer, ranks),
+        DType::I64 => each::<i64, 8>(buffer, ranks),
+        DType::U8 => each::<u8, 1>(buffer, ranks),
+        DType::Bool => {}
+    }
 }
 
-/// Singles from bfloat16. `to` is twice as long as `from`.
-pub(crate) fn widen(from: &[u8], to: &mut [u8]) {
+/// Rounds singles to a short floating-point type. `to` is half as long as `from`.
+pub(crate) fn shorten(dtype: DType, from: &[u8], to: &mut [u8]) {
+    let pairs = from.as_chunks::<4>().0.iter().zip(to.as_chunks_mut::<2>().0);
+    if dtype == DType::F16 {
+        pairs.for_each(|(from, to)| *to = f32_to_f16(f32::from_ne_bytes(*from)).to_ne_bytes());
+    } else {
+        pairs.for_each(|(from, to)| *to = f32_to_bf16(f32::from_ne_bytes(*from)).to_ne_bytes());
+    }
+}
+
+/// Singles from a short floating-point type. `to` is twice as long as `from`.
+pub(crate) fn widen(dtype: DType, from: &[u8], to: &mut [u8]) {
     let pairs = from.as_chunks::<2>().0.iter().zip(to.as_chunks_mut::<4>().0);
-    pairs.for_each(|(from, to)| *to = bf16_to_f32(u16::from_ne_bytes(*from)).to_ne_bytes());
+    if dtype == DType::F16 {
+        pairs.for_each(|(from, to)| *to = f16_to_f32(u16::from_ne_bytes(*from)).to_ne_bytes());
+    } else {
+        pairs.for_each(|(from, to)| *to = bf16_to_f32(u16::from_ne_bytes(*from)).to_ne_bytes());
+    }
 }
 
 #[cfg(test)]
@@ -332,9 +364,9 @@ mod tests {
         scale(&mut bytes[1..], DType::F32, 2.0);
         assert_eq!(bytes[1..], [3.0f32, -4.0].map(f32::to_ne_bytes).concat());
         let mut short = [0; 4];
-        shorten(&bytes[1..], &mut short);
+        shorten(DType::BF16, &bytes[1..], &mut short);
         let mut back = [0; 8];
-        widen(&short, &mut back);
+        widen(DType::BF16, &short, &mut back);
         assert_eq!(back, bytes[1..]);
     }
 }

@@ -1,0 +1,59 @@
+//! Collective operations between hosts, over TCP: one file an algorithm, its cost in its header.
+//!
+//! They run among ranks of different hosts, one a host: a *lane*. Costs are given for h ranks and b bytes a rank:
+//! *steps*, each at least the time of one message, and the bytes that each rank sends.
+
+pub(crate) mod broadcast;
+pub(crate) mod doubling;
+pub(crate) mod pairwise;
+pub(crate) mod ring;
+pub(crate) mod transfer;
+
+use phalanx_types::Result;
+
+use crate::call::Call;
+use crate::wait::Watch;
+use transfer::{Incoming, Outgoing, Wires};
+
+/// A message is exchanged in pieces, so that one piece is reduced while the kernel moves the next.
+pub(crate) const PIECE_BYTES: usize = 512 << 10;
+
+/// This rank among those it exchanges messages with, in one operation.
+pub(crate) struct Lane<'a> {
+    pub(crate) wires: &'a Wires,
+    pub(crate) watch: &'a Watch<'a>,
+    pub(crate) call: Call,
+    /// One rank a host.
+    pub(crate) ranks: &'a [usize],
+    /// This rank's place among them.
+    pub(crate) me: usize,
+}
+
+impl Lane<'_> {
+    /// Sends to one place of the lane and receives from another, at the same time.
+    pub(crate) fn shift(&self, to: usize, sent: &[u8], from: usize, received: &mut [u8]) -> Result<()> {
+        let outgoing = [Outgoing { to: self.ranks[to], bytes: sent }];
+        let mut incoming = [Incoming { from: self.ranks[from], bytes: received }];
+        self.wires.transfer(self.watch, self.call, &outgoing, &mut incoming)
+    }
+
+    pub(crate) fn send(&self, to: usize, bytes: &[u8]) -> Result<()> {
+        self.wires.transfer(self.watch, self.call, &[Outgoing { to: self.ranks[to], bytes }], &mut [])
+    }
+
+    pub(crate) fn receive(&self, from: usize, bytes: &mut [u8]) -> Result<()> {
+        self.wires.transfer(self.watch, self.call, &[], &mut [Incoming { from: self.ranks[from], bytes }])
+    }
+
+    /// Nobody goes on until all are there: a dissemination barrier, log2 h steps without data.
+    pub(crate) fn barrier(&self) -> Result<()> {
+        let hosts = self.ranks.len();
+        let mut distance = 1;
+        while distance < hosts {
+            let (to, from) = ((self.me + distance) % hosts, (self.me + hosts - distance) % hosts);
+            self.shift(to, &[], from, &mut [])?;
+            distance *= 2;
+        }
+        Ok(())
+    }
+}

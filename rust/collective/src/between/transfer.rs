@@ -1,0 +1,240 @@
+//! Messages between hosts: any number to and from any ranks at once, over several sockets to each.
+//!
+//! Owns the sockets that carry the data of collective operations. All of them are written and read as they are ready,
+//! so two ranks that send to each other can't block each other.
+//!
+//! - TRA-1: a message says what call it belongs to and how long it is; a receiver that expects something else fails
+//!   with both calls in the error.
+//! - TRA-2: a transfer ends with what [`Watch`] ends with: the deadline, a failure, or the leaving of a rank.
+
+use std::collections::HashMap;
+use std::io::{ErrorKind as IoKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+
+use phalanx_types::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags};
+
+use crate::call::{CALL_WORDS, Call};
+use crate::host::part;
+use crate::wait::{Waited, Watch, mismatch};
+
+const HEADER_BYTES: usize = (CALL_WORDS + 1) * 8;
+/// Shorter messages go over one socket: another system call costs more than it brings.
+const SHORTEST_STRIPE: usize = 256 << 10;
+/// Tries before the kernel is asked to say when there is something: an answer on a fast network takes about as long.
+const TRIES: u32 = 30;
+
+/// The sockets to every rank of other hosts.
+pub(crate) struct Wires {
+    links: HashMap<usize, Vec<TcpStream>>,
+}
+
+/// A message to a rank.
+pub(crate) struct Outgoing<'a> {
+    pub(crate) to: usize,
+    pub(crate) bytes: &'a [u8],
+}
+
+/// A message from a rank.
+pub(crate) struct Incoming<'a> {
+    pub(crate) from: usize,
+    pub(crate) bytes: &'a mut [u8],
+}
+
+/// The part of a message that one socket sends: the header, on the first, then bytes.
+struct Sending<'a> {
+    to: usize,
+    socket: &'a TcpStream,
+    header: &'a [u8],
+    bytes: &'a [u8],
+}
+
+/// The part of a message that one socket receives.
+struct Receiving<'a> {
+    from: usize,
+    socket: &'a TcpStream,
+    header: [u8; HEADER_BYTES],
+    /// Bytes of the header that are still to come.
+    header_left: usize,
+    bytes: &'a mut [u8],
+    filled: usize,
+    /// Of the whole message.
+    length: usize,
+}
+
+impl Wires {
+    pub(crate) fn new(links: HashMap<usize, Vec<TcpStream>>) -> Wires {
+        Wires { links }
+    }
+
+    fn link(&self, rank: usize) -> Result<&[TcpStream]> {
+        let link = self.links.get(&rank);
+        link.map(Vec::as_slice)
+            .ok_or_else(|| Error::new(ErrorKind::Invalid, format!("no connection to rank {rank}")))
+    }
+
+    /// Sends and receives all of it. At most one message to, and one from, each rank.
+    pub(crate) fn transfer(
+        &self,
+        watch: &Watch<'_>,
+        call: Call,
+        outgoing: &[Outgoing<'_>],
+        incoming: &mut [Incoming<'_>],
+    ) -> Result<()> {
+        let headers: Vec<[u8; HEADER_BYTES]> =
+            outgoing.iter().map(|one| header(call, one.bytes.len())).collect();
+        let mut sending = Vec::new();
+        for (message, header) in outgoing.iter().zip(&headers) {
+            let link = self.link(message.to)?;
+            let count = stripes(message.bytes.len(), link.len());
+            for (number, socket) in link.iter().enumerate().take(count) {
+                let header = if number == 0 { &header[..] } else { &[] };
+                let bytes = &message.bytes[part(message.bytes.len(), number, count)];
+                sending.push(Sending { to: message.to, socket, header, bytes });
+            }
+        }
+        let mut receiving = Vec::new();
+        for message in incoming {
+            let link = self.link(message.from)?;
+            let (length, count) = (message.bytes.len(), stripes(message.bytes.len(), link.len()));
+            let mut rest = &mut *message.bytes;
+            for (number, socket) in link.iter().enumerate().take(count) {
+                let (bytes, others) = rest.split_at_mut(part(length, number, count).len());
+                rest = others;
+                let header_left = if number == 0 { HEADER_BYTES } else { 0 };
+                receiving.push(Receiving {
+                    from: message.from,
+                    socket,
+                    header: [0; HEADER_BYTES],
+                    header_left,
+                    bytes,
+                    filled: 0,
+                    length,
+                });
+            }
+        }
+        run(watch, call, sending, receiving)
+    }
+}
+
+fn stripes(bytes: usize, sockets: usize) -> usize {
+    (bytes / SHORTEST_STRIPE).clamp(1, sockets)
+}
+
+fn header(call: Call, length: usize) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    let words = call.words().into_iter().chain([length as u64]);
+    bytes.as_chunks_mut::<8>().0.iter_mut().zip(words).for_each(|(place, word)| *place = word.to_le_bytes());
+    bytes
+}
+
+fn run(
+    watch: &Watch<'_>,
+    call: Call,
+    mut sending: Vec<Sending<'_>>,
+    mut receiving: Vec<Receiving<'_>>,
+) -> Result<()> {
+    let mut idle = 0;
+    loop {
+        let mut has_moved = false;
+        for one in &mut sending {
+            has_moved |= one.advance(watch)?;
+        }
+        for one in &mut receiving {
+            has_moved |= one.advance(watch, call)?;
+        }
+        sending.retain(|one| !one.header.is_empty() || !one.bytes.is_empty());
+        receiving.retain(|one| one.header_left > 0 || one.filled < one.bytes.len());
+        if sending.is_empty() && receiving.is_empty() {
+            return Ok(());
+        }
+        if has_moved {
+            idle = 0;
+        } else if idle < TRIES {
+            idle += 1;
+            rustix::thread::sched_yield();
+        } else {
+            let writable =
+                sending.iter().map(|one| PollFd::from_borrowed_fd(one.socket.as_fd(), PollFlags::OUT));
+            let readable =
+                receiving.iter().map(|one| PollFd::from_borrowed_fd(one.socket.as_fd(), PollFlags::IN));
+            let fds: Vec<PollFd<'_>> = writable.chain(readable).collect();
+            let whom = receiving.first().map(|one| one.from).or(sending.first().map(|one| one.to));
+            let whom = Waited { rank: whom.unwrap_or_default(), last_call: None };
+            if !watch.until_ready(&fds, &whom)? {
+                let late = receiving.iter().map(|one| one.from).chain(sending.iter().map(|one| one.to));
+                watch.still_there(late)?;
+            }
+        }
+    }
+}
+
+impl Sending<'_> {
+    fn advance(&mut self, watch: &Watch<'_>) -> Result<bool> {
+        let mut has_moved = false;
+        while !self.header.is_empty() || !self.bytes.is_empty() {
+            let next = if self.header.is_empty() { &mut self.bytes } else { &mut self.header };
+            match (&mut &*self.socket).write(next) {
+                Ok(count) => {
+                    *next = &next[count..];
+                    has_moved = true;
+                }
+                Err(error) if error.kind() == IoKind::WouldBlock => break,
+                Err(error) if error.kind() == IoKind::Interrupted => {}
+                Err(error) => return Err(watch.broken_link(self.to, &error)),
+            }
+        }
+        Ok(has_moved)
+    }
+}
+
+impl Receiving<'_> {
+    fn advance(&mut self, watch: &Watch<'_>, call: Call) -> Result<bool> {
+        let mut has_moved = false;
+        while self.header_left > 0 || self.filled < self.bytes.len() {
+            let (mut theirs, at) = ([0; HEADER_BYTES], HEADER_BYTES - self.header_left);
+            let into = if self.header_left > 0 { &mut theirs[at..] } else { &mut self.bytes[self.filled..] };
+            match (&mut &*self.socket).read(into) {
+                Ok(0) => return Err(watch.broken_link(self.from, &IoKind::UnexpectedEof.into())),
+                Ok(count) if self.header_left > 0 => {
+                    self.header[at..at + count].copy_from_slice(&theirs[at..at + count]);
+                    self.header_left -= count;
+                    has_moved = true;
+                    if self.header_left == 0 {
+                        self.check(watch, call)?;
+                    }
+                }
+                Ok(count) => {
+                    self.filled += count;
+                    has_moved = true;
+                }
+                Err(error) if error.kind() == IoKind::WouldBlock => break,
+                Err(error) if error.kind() == IoKind::Interrupted => {}
+                Err(error) => return Err(watch.broken_link(self.from, &error)),
+            }
+        }
+        Ok(has_moved)
+    }
+
+    /// TRA-1
+    fn check(&self, watch: &Watch<'_>, call: Call) -> Result<()> {
+        let (words, _) = self.header.as_chunks::<8>();
+        let theirs = Call::from_words(std::array::from_fn(|place| u64::from_le_bytes(words[place])));
+        let length = u64::from_le_bytes(words[CALL_WORDS]);
+        if theirs != call {
+            return Err(mismatch(self.from, theirs, watch.peers.me(), call));
+        }
+        expect_length(self.from, length, watch.peers.me(), self.length)
+    }
+}
+
+fn expect_length(from: usize, sent: u64, me: usize, expected: usize) -> Result<()> {
+    if sent == expected as u64 {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Invalid,
+        format!("rank {from} sends {sent} bytes to rank {me}, which expects {expected}"),
+    ))
+}
