@@ -1,49 +1,33 @@
-"""What is left, and what is said, when an end of a job goes away: the driver, a worker, the caller's patience."""
+"""What is left, and what is said, when an end of a job goes away: the driver, a worker, the caller's patience.
+
+Each test breaks a driver program with two endless ranks. ENDS-1: the driver has a true message within 5 s and the
+grace. ENDS-2: no rank and no child of one is alive within the grace and a little, and no temporary file.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
-import subprocess
 import sys
 import tempfile
-import textwrap
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
 import pytest
-from programs import eventually, gone
+from cluster import Standalone
+from programs import APPS, Program, below, classic_conf, eventually, gone, spark_submit
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(180)
 
-DRIVER = """
-import logging, os, sys, time
-folder, mode = sys.argv[1:]
-from pyspark.sql import SparkSession
-spark = (SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.phalanx.grace", "1s").getOrCreate())
-spark.sparkContext.setLogLevel("OFF")
-from phalanx import TorchDistributor, TrainingError
-
-def train(folder):
-    import os, signal, subprocess, time
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    child = subprocess.Popen(["setsid", "sh", "-c", "trap '' TERM; while :; do sleep 1; done"])
-    with open(os.path.join(folder, os.environ["RANK"]), "w") as file:
-        file.write(f"{os.getpid()} {child.pid}")
-    time.sleep(600)
-
-try:
-    TorchDistributor(num_processes=2, local_mode=mode == "local", use_gpu=False).run(train, folder)
-except TrainingError as error:
-    print("FAILED", error.kind, error.message, flush=True)
-    spark.stop()
-except KeyboardInterrupt:
-    print("INTERRUPTED", flush=True)
-    spark.stop()
-"""
+GRACE_S = 1.0  # of `classic_conf`
+TOLD_WITHIN_S = 5 + GRACE_S
+APP = APPS / "endless.py"
+FACES = ["local", "python", "jvm"]
+STAGES = ["python", "jvm"]
 
 
 def ours() -> set[Path]:
@@ -51,97 +35,155 @@ def ours() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("phalanx-*"))
 
 
-class Driver:
-    """A driver program of its own, with two ranks that won't end by themselves, and a child of each."""
+class Endless(Program):
+    """A driver of `endless.py` whose ranks run."""
 
-    def __init__(self, folder: Path, mode: str) -> None:
+    def __init__(
+        self, folder: Path, face: str, conf: Mapping[str, str] | None = None, submit: bool = False
+    ) -> None:
         self.files_before = ours()
-        program = folder / "driver.py"
-        program.write_text(textwrap.dedent(DRIVER))
         self.pids_folder = folder / "pids"
         self.pids_folder.mkdir()
-        self.out = folder / "out"
-        with self.out.open("w") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, str(program), str(self.pids_folder), mode],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self.tree: list[int] = eventually("two ranks with a child each", 90, self._pids)
-        self.rest = [process.pid for process in psutil.Process(self.process.pid).children(recursive=True)]
+        conf = conf or classic_conf("local-cluster[2,1,1024]")
+        words = [str(APP), str(self.pids_folder), face]
+        command = spark_submit(*words, conf=conf) if submit else [sys.executable, *words]
+        super().__init__(command, folder / "out", env={} if submit else {"DRIVER_CONF": json.dumps(conf)})
+        try:
+            self.ranks: list[int] = []
+            self.waits_for("two ranks with a child each", 120, self._all_run)
+        except BaseException:
+            self.end()
+            raise
 
-    def _pids(self) -> list[int]:
-        assert self.process.poll() is None, self.out.read_text()
-        found = [int(pid) for path in self.pids_folder.iterdir() for pid in path.read_text().split()]
-        return found if len(found) == 4 else []
+    def _all_run(self) -> bool:
+        found = [path.read_text().split() for path in sorted(self.pids_folder.glob("[01]"))]
+        self.ranks = [int(pid) for pids in found for pid in pids]
+        return len(self.ranks) == 4
 
     def end(self) -> None:
-        """Whatever the test came to, nothing stays."""
-        self.process.kill()
-        self.process.wait()
-        eventually("everything of the driver is gone", 30, lambda: gone(self.tree + self.rest))
+        super().end()
+        eventually("nothing of the ranks is left", 30, lambda: gone(self.ranks))
+
+    def ranks_end(self) -> None:
+        # ENDS-2: the guard gives the grace, then needs 2 s at most.
+        eventually("no rank and no child of one is alive", GRACE_S + 5, lambda: gone(self.ranks))
+
+    def fails(self, kind: str, since: float) -> str:
+        """Waits for the end of the training; the message."""
+
+        def line() -> str | None:
+            lines = [line for line in self.text.splitlines() if line.startswith("FAILED ")]
+            return lines[0] if lines else None
+
+        _, told, found, message = self.waits_for("the driver fails", 60, line).split(" ", 3)
+        assert found == kind, message
+        assert float(told) - since <= TOLD_WITHIN_S, "ENDS-1"
+        return str(message)
 
 
-@pytest.fixture(params=["local", "stage"])
-def driver(request: pytest.FixtureRequest, tmp_path: Path) -> object:
-    made = Driver(tmp_path, request.param)
-    yield made
-    made.end()
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[Callable[..., Endless]]:
+    made: list[Endless] = []
+
+    def make(face: str, **how: object) -> Endless:
+        made.append(Endless(tmp_path, face, **how))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.end()
 
 
-def ended_within_grace(driver: Driver) -> None:
-    # The grace is 1 s, the guarantee 2 s more; the rest is for a busy machine.
-    eventually("no rank and no child of one is alive", 10, lambda: gone(driver.tree))
-
-
-def test_after_sigkill_of_the_driver_no_rank_and_no_file_is_left(driver: Driver) -> None:
+@pytest.mark.parametrize("face", FACES)
+def test_after_sigkill_of_the_driver_no_rank_and_no_file_is_left(
+    face: str, endless: Callable[..., Endless]
+) -> None:
+    driver = endless(face)
     driver.process.kill()
     driver.process.wait()
-    ended_within_grace(driver)
+    driver.ranks_end()
+    eventually("no temporary file is left", 30, lambda: ours() <= driver.files_before)
+    eventually("no process is left", 30, lambda: gone([process.pid for process in driver.tree()]))
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_ctrl_c_ends_the_ranks_and_then_the_driver_sees_it(
+    face: str, endless: Callable[..., Endless]
+) -> None:
+    driver = endless(face)
+    os.kill(driver.pid, signal.SIGINT)
+    driver.ranks_end()
+    driver.ends(40)
+    assert "INTERRUPTED" in driver.text
+
+
+@pytest.mark.parametrize("face", STAGES)
+def test_ctrl_c_in_a_spark_submit_driver_ends_all_of_it(face: str, endless: Callable[..., Endless]) -> None:
+    driver = endless(face, submit=True)
+    tree = [process.pid for process in driver.tree()]
+    # A terminal sends it to spark-submit's JVM, too, which ends at once and takes the Spark application with it.
+    driver.interrupt()
+    driver.ranks_end()
+    driver.ends(40)
+    eventually("no process is left", 30, lambda: gone(tree))
     eventually("no temporary file is left", 30, lambda: ours() <= driver.files_before)
 
 
-def test_ctrl_c_ends_the_ranks_and_then_the_driver_sees_it(driver: Driver) -> None:
-    os.kill(driver.process.pid, signal.SIGINT)
-    eventually("the driver has ended", 40, lambda: driver.process.poll() is not None)
-    ended_within_grace(driver)
-    assert "INTERRUPTED" in driver.out.read_text()
-
-
-def workers(driver: Driver, wanted: Callable[[list[str]], bool]) -> list[psutil.Process]:
-    return [p for p in psutil.Process(driver.process.pid).children(recursive=True) if wanted(p.cmdline())]
-
-
-@pytest.mark.parametrize("driver", ["stage"], indirect=True)
-def test_sigkill_of_a_python_worker_is_a_lost_node_and_leaves_nothing(driver: Driver) -> None:
-    rank = psutil.Process(driver.tree[0])
-    guard = rank.parent()
+def test_sigkill_of_a_python_worker_is_a_lost_node_and_leaves_nothing(
+    endless: Callable[..., Endless],
+) -> None:
+    driver = endless("python")
+    guard = psutil.Process(driver.ranks[0]).parent()
     assert guard is not None
     assert guard.name() == "phalanx-guard"
     worker = guard.parent()
     assert worker is not None
+    began = time.time()
     worker.kill()
-    eventually("the driver has ended", 60, lambda: driver.process.poll() is not None)
-    ended_within_grace(driver)
-    assert "FAILED lost_node" in driver.out.read_text()
+    # Who notices first says it: the hub, whose connection broke, or Spark.
+    assert re.search("is lost|Python worker exited unexpectedly", driver.fails("lost_node", began))
+    driver.ranks_end()
 
 
-@pytest.mark.parametrize("driver", ["stage"], indirect=True)
-def test_sigkill_of_an_executor_is_a_lost_node_and_leaves_nothing(driver: Driver) -> None:
-    def executor(command: list[str]) -> bool:
-        return any("CoarseGrainedExecutorBackend" in word for word in command)
+@pytest.mark.parametrize("face", STAGES)
+def test_sigkill_of_an_executor_is_a_lost_node_and_leaves_nothing(
+    face: str, endless: Callable[..., Endless]
+) -> None:
+    driver = endless(face)
+    [executor, _] = [
+        process
+        for process in below(driver.pid)
+        if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+    ]
+    began = time.time()
+    executor.kill()
+    # Who notices first says it: the hub, whose connection broke, or Spark.
+    assert re.search(r"is lost|ExecutorLostFailure \(executor \d", driver.fails("lost_node", began))
+    driver.ranks_end()
 
-    workers(driver, executor)[0].kill()
-    eventually("the driver has ended", 60, lambda: driver.process.poll() is not None)
-    ended_within_grace(driver)
-    assert "FAILED lost_node" in driver.out.read_text()
+
+@pytest.mark.parametrize("face", STAGES)
+def test_sigkill_of_a_spark_worker_is_a_lost_node_and_leaves_nothing(
+    face: str, endless: Callable[..., Endless], standalone: Standalone
+) -> None:
+    driver = endless(face, conf=standalone.conf())
+    daemon = standalone.workers[0]
+    executors = [process.pid for process in below(daemon.pid)]
+    began = time.time()
+    daemon.process.kill()
+    try:
+        # The executor sees its worker's end and leaves.
+        assert re.search(r"is lost|ExecutorLostFailure \(executor \d", driver.fails("lost_node", began))
+        driver.ranks_end()
+        eventually("its executor is gone", 30, lambda: gone(executors))
+    finally:
+        standalone.restart_worker(0)
 
 
-def test_sigkill_of_a_rank_says_so(driver: Driver) -> None:
-    os.kill(driver.tree[0], signal.SIGKILL)
-    eventually("the driver has ended", 60, lambda: driver.process.poll() is not None)
-    ended_within_grace(driver)
-    text = driver.out.read_text()
-    assert "FAILED signal" in text
-    assert "was ended by SIGKILL" in text
+@pytest.mark.parametrize("face", FACES)
+def test_sigkill_of_a_rank_says_so(face: str, endless: Callable[..., Endless]) -> None:
+    driver = endless(face)
+    began = time.time()
+    os.kill(driver.ranks[0], signal.SIGKILL)
+    assert "was ended by SIGKILL" in driver.fails("signal", began)
+    driver.ranks_end()
