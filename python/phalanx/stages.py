@@ -390,6 +390,9 @@ def explain(error: BaseException) -> str:
         details = re.search(r'details = "(.+)"', text)
         return f"the Spark Connect server did not answer: {details[1] if details else lines[-1]}"
     said = _WRAPPING.sub("", lines[0])
+    # Of a barrier stage Spark's first line only says that a task failed; the next one says why.
+    if len(lines) > 1 and said.endswith("finished unsuccessfully."):
+        said = lines[1]
     return said if len(said) < 500 else f"{said[:500]}..."
 
 

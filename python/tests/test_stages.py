@@ -38,6 +38,16 @@ def test_what_wraps_an_error_on_its_way_is_left_out() -> None:
     assert explain(RuntimeError("java.lang.OutOfMemoryError: heap")) == "java.lang.OutOfMemoryError: heap"
 
 
+def test_a_lost_executor_is_told_and_not_only_that_a_barrier_task_failed() -> None:
+    text = (
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed barrier "
+        "ResultStage. Most recent failure reason: Stage failed because barrier task ResultTask(0, 1) finished "
+        "unsuccessfully.\nExecutorLostFailure (executor 1 exited) Reason: Command exited with code 137"
+    )
+    lost = "ExecutorLostFailure (executor 1 exited) Reason: Command exited with code 137"
+    assert explain(RuntimeError(text)) == lost
+
+
 def test_a_driver_or_server_that_has_gone_is_said_in_words() -> None:
     from py4j.protocol import Py4JError, Py4JNetworkError
 
