@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .registration import install as _tell_torch
+
 TYPE_CHECKING = False  # as typing's, without the milliseconds that importing typing costs every rank
 if TYPE_CHECKING:
     from .distributor import TorchDistributor as TorchDistributor
@@ -51,3 +53,6 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
+
+
+_tell_torch()

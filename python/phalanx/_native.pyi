@@ -5,10 +5,14 @@ from typing import Any, final
 
 __all__ = [
     "VERSION",
+    "Call",
+    "Collective",
     "Hub",
     "NativeError",
     "StoreServer",
+    "Ticket",
     "new_job",
+    "read_activity",
     "read_settings",
     "render_failure",
     "run_node",
@@ -109,3 +113,105 @@ class StoreServer:
     @property
     def port(self) -> int: ...
     def close(self) -> None: ...
+
+@final
+class Call:
+    """One collective on memory. A memory is (address, bytes); it must exist, unused by others, until the call is done.
+
+    Counts are numbers of elements, one for each rank. Types and reductions are named as torch names them; `factor`
+    is premul_sum's. A type or reduction that doesn't exist is an error here, the rest when the call is run.
+    """
+
+    @staticmethod
+    def all_reduce(memory: tuple[int, int], dtype: str, op: str, factor: float) -> Call: ...
+    @staticmethod
+    def reduce(memory: tuple[int, int], dtype: str, op: str, factor: float, root: int) -> Call: ...
+    @staticmethod
+    def broadcast(memory: tuple[int, int], dtype: str, root: int) -> Call: ...
+    @staticmethod
+    def all_gather(
+        source: tuple[int, int], target: tuple[int, int], counts: Sequence[int], dtype: str
+    ) -> Call: ...
+    @staticmethod
+    def reduce_scatter(
+        source: tuple[int, int],
+        target: tuple[int, int],
+        counts: Sequence[int],
+        dtype: str,
+        op: str,
+        factor: float,
+    ) -> Call: ...
+    @staticmethod
+    def all_to_all(
+        source: tuple[int, int],
+        sent: Sequence[int],
+        target: tuple[int, int],
+        received: Sequence[int],
+        dtype: str,
+    ) -> Call: ...
+    @staticmethod
+    def gather(
+        source: tuple[int, int], target: tuple[int, int], counts: Sequence[int], dtype: str, root: int
+    ) -> Call: ...
+    @staticmethod
+    def scatter(
+        source: tuple[int, int], target: tuple[int, int], counts: Sequence[int], dtype: str, root: int
+    ) -> Call: ...
+    @staticmethod
+    def barrier() -> Call: ...
+
+@final
+class Collective:
+    """One rank's end of a process group. Calls run in the order in which they were given, whichever way; after a
+    failure the group is broken and every later call raises. Time-outs are seconds, None for the group's."""
+
+    def __new__(
+        cls,
+        *,
+        rank: int,
+        world_size: int,
+        name: str,
+        get: Callable[[str, float], bytes],
+        set: Callable[[str, bytes], Any],
+        timeout: float,
+        interface: str | None,
+        towards: str | None,
+        activity: str | None,
+    ) -> Collective:
+        """Joins; returns when all ranks have. `get` waits for a key of a store that all ranks share, some seconds, and
+        `set` writes one. Other hosts reach this rank at the address of `interface`, else at the one that leads to the
+        host `towards`. `activity` is a file to make: see read_activity."""
+    def set_timeout(self, seconds: float) -> None: ...
+    def run(self, calls: Sequence[Call], timeout: float | None) -> None:
+        """Runs them on this thread, after all that were given before."""
+    def submit(self, calls: Sequence[Call], timeout: float | None, kept: object) -> Ticket:
+        """Leaves them to the group's thread, and keeps `kept` alive until they are done."""
+    def send(self, memory: tuple[int, int], to: int, tag: int, kept: object) -> Ticket | None:
+        """Sends a message, without waiting for its receiver; None if that is done already."""
+    def receive(
+        self, memory: tuple[int, int], source: int | None, tag: int, timeout: float | None, kept: object
+    ) -> Ticket:
+        """Receives the oldest message with this tag from one rank, or any, beside the other calls."""
+    def abort(self, why: str) -> None:
+        """Breaks the group on all ranks, now."""
+    def leave(self) -> None:
+        """Leaves the group in good order unless something is running. Never blocks."""
+    def close(self) -> None:
+        """Leaves the group in good order when all calls are done. Later calls raise."""
+
+@final
+class Ticket:
+    """A call that was left to the group's thread."""
+
+    def wait(self, timeout: float | None) -> None:
+        """Waits for it, raising what it failed with; after `timeout` seconds a NativeError of kind timeout."""
+    def is_done(self) -> bool: ...
+    def failed(self) -> bool: ...
+    def source(self) -> int | None:
+        """Who sent what was received."""
+    def on_done(self, callback: Callable[[], object]) -> None:
+        """Calls back once it is done, on a thread for callbacks; at once if it is done already."""
+
+def read_activity(path: str) -> tuple[int, int, int, str, int, bool, float]:
+    """What a group is doing, from the file that it was given: rank, ranks, number of the operation, the operation in
+    words, its bytes, whether it still runs, and since when it does or doesn't (seconds since 1970)."""

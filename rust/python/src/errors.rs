@@ -36,6 +36,11 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     format!("Phalanx itself failed: {}", text.unwrap_or("a panic without a message"))
 }
 
+/// The error of a call that took no time, and so kept the interpreter lock, as `NativeError`.
+pub(crate) fn checked<T>(py: Python<'_>, result: Result<T, Error>) -> PyResult<T> {
+    result.map_err(|error| raise(py, kind_name(error.kind()), error.to_string()))
+}
+
 /// Runs `call` without the interpreter lock; its errors and panics become `NativeError`.
 pub(crate) fn detached<T: Send>(
     py: Python<'_>,

@@ -4,6 +4,7 @@
 // What Python sees is documented in the stub; PyO3's macros make items without docs.
 #![allow(missing_docs)]
 
+mod collective;
 mod errors;
 mod hub;
 mod job;
@@ -19,6 +20,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NativeError", module.py().get_type::<errors::NativeError>())?;
     module.add_class::<hub::Hub>()?;
     module.add_class::<store::StoreServer>()?;
+    module.add_class::<collective::Collective>()?;
+    module.add_class::<collective::Call>()?;
+    module.add_class::<collective::Ticket>()?;
+    module.add_function(wrap_pyfunction!(collective::read_activity, module)?)?;
     module.add_function(wrap_pyfunction!(job::new_job, module)?)?;
     module.add_function(wrap_pyfunction!(job::setting_keys, module)?)?;
     module.add_function(wrap_pyfunction!(job::read_settings, module)?)?;

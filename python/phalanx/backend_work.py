@@ -1,0 +1,147 @@
+"""What a collective call returns: torch's `Work`, over a ticket of the native collective.
+
+WRK-1: a failure reaches the caller of `wait`, and everybody who waits for the future, DDP among them, with the
+collective's own message. WRK-2: `wait` with a timeout raises at its end, and the work goes on. WRK-3: results are in
+their tensors before `wait` returns and before the future completes, even if nobody kept the work.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch._C import _distributed_c10d
+from torch._C._distributed_c10d import Work
+from torch.futures import Future
+
+from ._native import Ticket
+
+# Before torch 2.6 C++ keeps a Work of Python's alive without its Python half, and loses what that half overrides.
+_PYTHON_WORK_IS_KEPT = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
+
+
+class CollectiveWork(Work):
+    """A collective under way."""
+
+    def __init__(self, ticket: Ticket, result: Sequence[Any], finish: Callable[[], None] | None) -> None:
+        super().__init__()
+        self._ticket = ticket
+        self._result = result
+        self._finish = finish
+        self._lock = threading.Lock()
+        self._future: Future[Any] | None = None
+        if finish is not None:
+            ticket.on_done(self._settle)  # WRK-3
+
+    def _settle(self) -> None:
+        """Brings results to where the caller wants them, once, if there are any."""
+        with self._lock:
+            finish, self._finish = self._finish, None
+            if finish is not None and not self._ticket.failed():
+                finish()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        seconds = None if timeout is None else timeout.total_seconds()
+        self._ticket.wait(None if seconds is None or seconds <= 0 else seconds)
+        if self._finish is not None:
+            self._settle()
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._ticket.is_done()
+
+    def is_success(self) -> bool:
+        return self._ticket.is_done() and not self._ticket.failed()
+
+    def exception(self) -> Exception | None:
+        if self._ticket.is_done():
+            try:
+                self._ticket.wait(None)
+            except RuntimeError as problem:
+                return problem
+        return None
+
+    def result(self) -> list[Any]:
+        return list(self._result)
+
+    def source_rank(self) -> int:
+        source = self._ticket.source()
+        if source is None:
+            raise RuntimeError("this is no message that has been received")
+        return source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Future[Any]:
+        with self._lock:
+            if self._future is None:
+                # An exception set on a future, or raised by wait alone, is lost by torch's C++ or crashes it. One that
+                # is raised in a callback becomes an error of C++.
+                ended: Future[Any] = Future(devices=_devices(self._result))
+                self._future = ended.then(self._outcome)
+            else:
+                return self._future
+        self._ticket.on_done(lambda: ended.set_result(list(self._result)))
+        return self._future
+
+    def _outcome(self, _: Future[Any]) -> list[Any]:
+        self.wait()
+        return list(self._result)
+
+
+class DoneWork(Work):
+    """A collective that has been done, well, before it was returned."""
+
+    def __init__(self, result: Sequence[Any] = ()) -> None:
+        super().__init__()
+        self._result = result
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> list[Any]:
+        return list(self._result)
+
+    def get_future(self) -> Future[Any]:
+        future: Future[Any] = Future(devices=_devices(self._result))
+        future.set_result(list(self._result))
+        return future
+
+
+DONE = DoneWork()
+
+
+def as_torch_keeps_it(work: CollectiveWork) -> Work:
+    """The work, in a form that C++ may keep."""
+    if _PYTHON_WORK_IS_KEPT:
+        return work
+    wrapped: Work = getattr(_distributed_c10d, "_create_work_from_future")(work.get_future())  # noqa: B009
+    return wrapped
+
+
+def _devices(tensors: Sequence[Any]) -> list[int | str | torch.device]:
+    """A future carries tensors of other devices than the CPU only if it knows of them."""
+    found: list[int | str | torch.device] = []
+    for one in tensors:
+        for tensor in one if isinstance(one, list | tuple) else (one,):
+            if not tensor.is_cpu and tensor.device not in found:
+                found.append(tensor.device)
+    return found
