@@ -1,0 +1,113 @@
+//! The job: hub, store, guard and ranks on this machine, as `local_mode=True` does it from Python.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use phalanx_job::{DriverJob, DriverOptions, Event, NodeHost, NodeOptions, run_node};
+use phalanx_rendezvous::HubAddress;
+use phalanx_types::{Deadline, Error, ErrorKind, Failure, Job, RankReport, Result};
+use tch::Tensor;
+
+use crate::{RANK, Task};
+
+/// This process as the host of the node.
+struct Here;
+
+impl NodeHost for Here {
+    fn interrupted(&mut self) -> Option<String> {
+        // Ctrl-C ends this process, and the guard then the ranks.
+        None
+    }
+
+    fn all_gather(&mut self, _text: &str) -> Result<Vec<String>> {
+        Err(Error::new(ErrorKind::Unreachable, "the hub can't be reached on this machine"))
+    }
+}
+
+/// A line for the user.
+pub(crate) fn say(line: &str) {
+    // There is nobody to tell that nobody reads.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Runs the job to its end; writes each rank's losses beside the data.
+///
+/// # Errors
+/// If the job failed, with its cause.
+pub(crate) fn run(task: &Task) -> Result<()> {
+    let began = Instant::now();
+    let order = Tensor::read_npy(task.folder.join("order.npy"))
+        .map_err(phalanx_torch::torch_error("read order.npy, which prepare.py makes"))?;
+    let ranks = order.size().get(1).and_then(|ranks| u32::try_from(*ranks).ok()).unwrap_or(0);
+    let work = tempfile::tempdir().map_err(|error| Error::io("make a folder for the job", &error))?;
+    let job = Job::new(format!("digits-{}", std::process::id()), "digits", ranks, 1)?;
+    let local = "127.0.0.1".to_string();
+    let options =
+        DriverOptions { bind: local.clone(), advertise: local, work_dir: work.path().to_path_buf() };
+    let mut driver = DriverJob::open(job.clone(), &options)?;
+    let node = node_options(task, job, &driver, work.path())?;
+    let outcome = std::thread::scope(|scope| {
+        let node = scope.spawn(|| {
+            let outcome = run_node(&node, &mut Here);
+            driver.stage_ended(outcome.as_ref().err().map(ToString::to_string));
+        });
+        let outcome = listen(&driver);
+        if node.join().is_err() {
+            return Err(Error::new(ErrorKind::Closed, "the node panicked"));
+        }
+        outcome
+    })?;
+    match outcome {
+        Ok(reports) => {
+            for report in &reports {
+                keep_losses(&driver, report.rank, &task.folder)?;
+            }
+            driver.close();
+            say(&format!("{} ranks finished after {:.1} s", reports.len(), began.elapsed().as_secs_f64()));
+            Ok(())
+        }
+        Err(failure) => {
+            driver.close();
+            Err(Error::new(ErrorKind::Closed, failure.message))
+        }
+    }
+}
+
+fn node_options(task: &Task, job: Job, driver: &DriverJob, work: &Path) -> Result<NodeOptions> {
+    let program = std::env::current_exe().map_err(|error| Error::io("find this program", &error))?;
+    Ok(NodeOptions {
+        payload: serde_json::to_vec(task).unwrap_or_default(),
+        hub: HubAddress { address: driver.address().into(), job: job.id.clone(), token: *driver.token() },
+        job,
+        partition: 0,
+        host: "localhost".into(),
+        gpus: Vec::new(),
+        program: vec![program.to_string_lossy().into_owned(), RANK.into()],
+        env: BTreeMap::new(),
+        work_dir: work.to_path_buf(),
+        guard: phalanx_testkit::guard_binary(),
+    })
+}
+
+/// Shows the ranks' output until the job is over.
+fn listen(driver: &DriverJob) -> Result<std::result::Result<Vec<RankReport>, Box<Failure>>> {
+    loop {
+        match driver.next(Deadline::after(Duration::from_secs(600)))? {
+            Some(Event::Output(text)) => say(text.trim_end()),
+            Some(Event::Phase(_)) => {}
+            Some(Event::Finished(reports)) => return Ok(Ok(reports)),
+            Some(Event::Failed(failure)) => return Ok(Err(failure)),
+            None => driver.stop("ten minutes without a word are too long for this example"),
+        }
+    }
+}
+
+fn keep_losses(driver: &DriverJob, rank: u32, folder: &Path) -> Result<()> {
+    let path = driver
+        .result_path(rank)
+        .ok_or_else(|| Error::new(ErrorKind::Closed, format!("rank {rank} left no result")))?;
+    let copied = std::fs::copy(path, folder.join(format!("losses-{rank}.json")));
+    copied.map(drop).map_err(|error| Error::io(format!("keep the losses of rank {rank}"), &error))
+}

@@ -1,0 +1,67 @@
+//! Which libtorch this crate is made for, and what is wrong with the one that is there.
+//!
+//! The build script includes this file, so that both use the same words. It needs nothing but `std`.
+
+use std::path::{Path, PathBuf};
+
+/// The version that `tch` 0.26 is made for: its C++ part calls functions whose signatures change with each version.
+pub(crate) const REQUIRED: &str = "2.13.0";
+/// As for `tch`: set, any version will do.
+pub(crate) const BYPASS: &str = "LIBTORCH_BYPASS_VERSION_CHECK";
+
+const REMEDY: &str = "install torch 2.13.0, put its environment's bin folder first on PATH and set LIBTORCH_USE_PYTORCH=1, or set \
+     LIBTORCH to an unpacked libtorch 2.13.0";
+
+/// What is wrong, in one sentence, and what to do.
+pub(crate) fn misfit(what: &str) -> String {
+    format!("phalanx-torch needs libtorch {REQUIRED}, but {what}: {REMEDY}")
+}
+
+/// The version of the libtorch in the folder `root`, without the part after `+`; `None` if nothing there tells.
+///
+/// `root` is what holds `lib` and `include`: an unpacked libtorch, or the package `torch` of a Python environment.
+pub(crate) fn version_of(root: &Path) -> Option<String> {
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).ok();
+    let quoted = |text: String| {
+        let line = text.lines().find_map(|line| line.strip_prefix("__version__ = "))?.to_owned();
+        Some(line.trim().trim_matches(['\'', '"']).to_owned())
+    };
+    let version = read("build-version")
+        .or_else(|| read("version.py").and_then(quoted))
+        .or_else(|| read("include/torch/headeronly/version.h").and_then(|text| defined(&text)))
+        .or_else(|| read("include/torch/csrc/api/include/torch/version.h").and_then(|text| defined(&text)))?;
+    Some(version.trim().split('+').next().unwrap_or_default().to_owned())
+}
+
+/// The version that a header defines in three macros.
+fn defined(header: &str) -> Option<String> {
+    let number = |name: &str| {
+        let value =
+            header.lines().find_map(|line| line.trim().strip_prefix("#define ")?.strip_prefix(name))?;
+        value.trim().parse::<u32>().ok()
+    };
+    let (major, minor) = (number("TORCH_VERSION_MAJOR ")?, number("TORCH_VERSION_MINOR ")?);
+    Some(format!("{major}.{minor}.{}", number("TORCH_VERSION_PATCH ")?))
+}
+
+/// Whether the libtorch in `root` is the one that is needed; the sentence that says why not.
+pub(crate) fn check(root: &Path) -> Result<(), String> {
+    if std::env::var_os(BYPASS).is_some() {
+        return Ok(());
+    }
+    match version_of(root) {
+        Some(version) if version == REQUIRED => Ok(()),
+        Some(version) => Err(misfit(&format!("{} is version {version}", root.display()))),
+        None => Err(misfit(&format!("nothing in {} tells its version", root.display()))),
+    }
+}
+
+/// The folder whose `lib` holds the library that a process has mapped, as `/proc/self/maps` lists it.
+#[allow(dead_code, reason = "the build script has nothing loaded")]
+pub(crate) fn loaded_root(maps: &str) -> Option<PathBuf> {
+    let path = maps.lines().find_map(|line| {
+        let path = &line[line.find('/')?..];
+        Path::new(path).file_name()?.to_str()?.starts_with("libtorch_cpu.so").then_some(path)
+    })?;
+    Path::new(path).parent()?.parent().map(Path::to_path_buf)
+}
