@@ -26,10 +26,20 @@ def script(tmp_path: Path, text: str) -> str:
 
 def test_d01_failed_file_run_raises(distributor: Any, tmp_path: Path) -> None:
     path = script(
-        tmp_path, "import os, time\nif os.environ['RANK'] == '1': raise SystemExit(3)\ntime.sleep(600)\n"
+        tmp_path,
+        """
+        import os, sys, time
+        if os.environ["RANK"] == "1":
+            with open(sys.argv[1], "w") as file:
+                file.write(str(time.time()))
+            raise SystemExit(3)
+        time.sleep(600)
+        """,
     )
     with pytest.raises(TrainingError) as caught:
-        distributor.run(path)
+        distributor.run(path, str(tmp_path / "at"))
+    told = time.time() - float((tmp_path / "at").read_text())
+    assert told < 5 + 1, "5 s and the grace"
     assert (caught.value.kind, caught.value.rank, caught.value.exit_code) == ("exit_code", 1, 3)
 
 
