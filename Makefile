@@ -79,6 +79,7 @@ jvm-test: setup
 python-test: setup
 	$(PYTHON) -m pytest -q python/tests
 	$(PYTHON) -m pytest -q tests
+	$(PYTHON) -m pytest -q tests --connect
 
 # Side by side with the peers; needs a quiet machine. `make bench QUICK=--quick` ends within minutes.
 bench: setup

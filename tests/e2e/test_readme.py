@@ -1,4 +1,4 @@
-"""README's Python code runs as it is written there, from the first block to the last."""
+"""README as a stranger follows it: every block runs as it is written there, in order, in one folder."""
 
 from __future__ import annotations
 
@@ -11,29 +11,66 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "README.md").read_text()
+
+pytestmark = pytest.mark.timeout(400)
 
 
-def python_blocks() -> list[str]:
-    text = (ROOT / "README.md").read_text()
-    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+def blocks(info: str) -> list[str]:
+    return re.findall(rf"^```{re.escape(info)}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.timeout(600)
-def test_the_readmes_python_blocks_run_one_after_the_other(tmp_path: Path) -> None:
-    blocks = python_blocks()
-    assert blocks, "README.md has no python block"
-    script = tmp_path / "readme.py"
-    script.write_text("\n".join(blocks))
+def ran(command: list[str], folder: Path) -> str:
+    """What the command printed; it ended well."""
     done = subprocess.run(
-        [sys.executable, str(script)],
-        # A script's environment, with the package under test; PYSPARK_PYTHON as README's requirements ask.
-        env={**os.environ, "PYTHONPATH": str(ROOT / "python"), "PYSPARK_PYTHON": sys.executable},
-        cwd=tmp_path,
+        command,
+        # A user's environment, with the package under test; PYSPARK_PYTHON as README's requirements ask.
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT / "python"),
+            "PYSPARK_PYTHON": sys.executable,
+        },
+        cwd=folder,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=300,
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder that README's examples are in, in a clone where `make` has run."""
+    (tmp_path / "example.py").write_text("\n".join(blocks("python")))
+    (train,) = blocks("python train.py")
+    (tmp_path / "train.py").write_text(train)
+    (tmp_path / "jvm").symlink_to(ROOT / "jvm")
+    return tmp_path
+
+
+def test_the_python_example_runs(folder: Path) -> None:
+    output = ran([sys.executable, "example.py"], folder)
     for rank in (0, 1):
-        assert f"[rank {rank}] " in done.stdout, done.stdout
+        assert f"[rank {rank}] loss " in output
+
+
+def test_the_spark_submit_examples_run(folder: Path) -> None:
+    commands = [block for block in blocks("sh") if "spark-submit" in block or "JAR=" in block]
+    assert len(commands) == 2, "one application in Python and one in Scala"
+    output = ran(["bash", "-euc", "\n".join(commands)], folder)
+    assert "[rank 1] loss " in output, "the application in Python"
+    assert '"accuracy"' in output, "the application in Scala"
+
+
+def test_the_scala_example_runs(folder: Path) -> None:
+    (scala,) = blocks("scala")
+    (folder / "example.scala").write_text(f"{scala}\nsys.exit(0)\n")
+    (first, *_) = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("JAR=")]
+    shell = "spark-shell --master 'local[2]' --jars \"$JAR\" -i example.scala"
+    output = ran(["bash", "-euc", f"{first}\n{shell}"], folder)
+    found = re.search(r'\{"weight": ?([-.\d]+)\}', output)
+    assert found, output
+    assert float(found[1]) == pytest.approx(3, abs=0.2)
