@@ -2,19 +2,20 @@
 
 BAC-1: in a map like "cpu:phalanx,cuda:nccl" each device's tensors go to its own backend.
 
-From torch 2.15 on a Python class can be a c10d `Backend`; before that only a whole `ProcessGroup`, in whose place
-torch then uses nothing else of a map, so that here the group itself holds the other devices' backends.
+The group is a Python `ProcessGroup`, which torch has taken in place of its own since 2.0; a c10d `Backend` can be
+Python's only from torch 2.15 on, where its works lose what they know on the way through C++ (whether they are done,
+who sent a message), and each call costs a passage through the dispatcher more. In the group's place torch uses nothing
+else of a map, so that the group itself holds the other devices' backends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import Backend, ProcessGroup
+from torch._C._distributed_c10d import ProcessGroup
 
 from .backend_operations import Operations
 from .companions import Companions
@@ -23,49 +24,22 @@ from .registration import NAME
 
 def create(options: Any, backend_options: Any = None) -> Any:
     """Joins the process group of torch's `_DistributedBackendOptions`; what `register_backend` is given."""
-    kind = PhalanxBackend if _BACKEND_CAN_BE_PYTHON else PhalanxGroup
-    return kind(options)
+    return PhalanxGroup(options)
 
 
 # What takes tensors, in every spelling.
-_ON_TENSORS = [
-    *(
-        "allreduce",
-        "allreduce_coalesced",
-        "allreduce_sparse",
-        "reduce",
-        "reduce_scatter",
-        "reduce_scatter_single",
-    ),
-    *(
-        "reduce_scatter_single_coalesced",
-        "_reduce_scatter_base",
-        "reduce_scatter_tensor_coalesced",
-        "broadcast",
-    ),
-    *(
-        "allgather",
-        "allgather_coalesced",
-        "all_gather_single",
-        "all_gather_single_coalesced",
-        "_allgather_base",
-    ),
-    *(
-        "allgather_into_tensor_coalesced",
-        "alltoall",
-        "alltoall_base",
-        "all_to_all_single",
-        "gather",
-        "scatter",
-    ),
-    *("send", "recv", "recv_anysource"),
-]
+_ON_TENSORS = """
+allreduce allreduce_coalesced allreduce_sparse reduce broadcast send recv recv_anysource gather scatter
+reduce_scatter reduce_scatter_single _reduce_scatter_base
+reduce_scatter_single_coalesced reduce_scatter_tensor_coalesced
+allgather allgather_coalesced all_gather_single _allgather_base
+all_gather_single_coalesced allgather_into_tensor_coalesced
+alltoall all_to_all_single alltoall_base
+""".split()
 
 
 class PhalanxGroup(Operations, ProcessGroup):  # type: ignore[misc]
-    """A whole process group, for torch before 2.15."""
-
-    supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = False
+    """The process group; its tensors of other devices go to their backends, if it was asked for with such."""
 
     def __init__(self, options: Any) -> None:
         super(Operations, self).__init__(options.group_rank, options.group_size)  # type: ignore[call-arg]
@@ -159,30 +133,3 @@ def _device_of(values: Any) -> str:
 
 for _name in _ON_TENSORS:
     setattr(PhalanxGroup, _name, _routed(_name))
-
-
-class PhalanxBackend(Operations, Backend):
-    """A backend of one device among others, for torch that can have one in Python."""
-
-    def __init__(self, options: Any) -> None:
-        Backend.__init__(self, options.group_rank, options.group_size)
-        self._open(options)
-
-
-def _backend_can_be_python() -> bool:
-    try:
-        Backend(0, 1)
-    except TypeError:
-        return False
-    return True
-
-
-_BACKEND_CAN_BE_PYTHON = _backend_can_be_python()
-
-
-def monitored_barrier(group: Any, timeout: Any, wait_all_ranks: bool) -> None:
-    """`torch.distributed.monitored_barrier` of a group of this backend."""
-    if isinstance(timeout, float | int):
-        timeout = timedelta(seconds=timeout)
-    backend = group._get_backend(torch.device("cpu"))
-    backend.monitored_barrier(timeout, wait_all_ranks)

@@ -1,4 +1,4 @@
-"""The operations of a process group, for both kinds of classes that torch accepts as one.
+"""The operations of a process group.
 
 OPE-1: every rank's operations run in the order of their calls, synchronous and asynchronous ones alike. OPE-2: a
 synchronous operation runs on the caller's thread, without the interpreter lock; an asynchronous one on the group's.
@@ -36,7 +36,10 @@ from .registration import NAME
 
 
 class Operations:
-    """The operations, for both kinds of classes that torch accepts."""
+    """The operations, and what torch asks a process group or a backend about."""
+
+    supports_splitting = supports_coalescing = supports_shrinking = False
+    supports_time_estimate = _supports_time_estimate = False
 
     def _open(self, options: Any) -> None:
         store: Any = options.store
@@ -278,8 +281,12 @@ class Operations:
         plan.calls.append(Call.barrier())
         return self._start(plan, [], opts, timeout)
 
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(
+        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+    ) -> None:
         """A barrier through the store: rank 0 says which ranks didn't come, and the group stays usable."""
+        if isinstance(timeout, float | int):
+            timeout = timedelta(seconds=timeout)
         seconds = (timeout or self._timeout).total_seconds()
         deadline = time.monotonic() + seconds
         self._barriers += 1

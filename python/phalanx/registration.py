@@ -50,18 +50,27 @@ def _open_monitored_barrier(module: Any) -> None:
     torchs = module.monitored_barrier
 
     def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        if not module._rank_not_in_group(group) and module.get_backend(group) == NAME:
-            from .backend import monitored_barrier
-
-            monitored_barrier(group or module._get_default_group(), timeout, wait_all_ranks)
-        else:
+        backend = None if module._rank_not_in_group(group) else _backend_of(module, group)
+        if backend is None:
             torchs(group, timeout, wait_all_ranks)
+        else:
+            backend.monitored_barrier(timeout, wait_all_ranks)
 
     monitored_barrier.__doc__ = torchs.__doc__
     module.monitored_barrier = monitored_barrier
     package = sys.modules.get("torch.distributed")
     if getattr(package, "monitored_barrier", None) is torchs:
         package.monitored_barrier = monitored_barrier  # type: ignore[union-attr]
+
+
+def _backend_of(module: Any, group: Any) -> Any:
+    """Our backend of a group's CPU tensors, if it has one."""
+    try:
+        backend = (group or module._get_default_group())._get_backend(module.torch.device("cpu"))
+    except RuntimeError:
+        return None
+    name = getattr(backend, "getBackendName", None)
+    return backend if name is not None and name() == NAME else None
 
 
 class _Finder:

@@ -6,7 +6,9 @@ a store of our own server, as ranks of a job do.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import multiprocessing
 import os
 import sys
@@ -112,6 +114,14 @@ class Ranks:
         self._pool.clear()
 
 
+@functools.cache
+def shared() -> Ranks:
+    """The one pool of all test modules: to import torch takes a rank seconds."""
+    pool = Ranks()
+    atexit.register(pool.close)
+    return pool
+
+
 def _serve(connection: Connection) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -144,6 +154,7 @@ def _environment(rank: Rank, env: dict[str, str]) -> Iterator[None]:
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(rank.port),
         TORCHELASTIC_USE_AGENT_STORE="True",
+        TORCHELASTIC_RESTART_COUNT="0",
         **env,
     )
     try:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from backend_ranks import Rank, Ranks
+from backend_ranks import Rank, Ranks, shared
 
 pytestmark = pytest.mark.timeout(120)
 BACKENDS = ["gloo", "phalanx"]
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    pool = Ranks()
-    yield pool
-    pool.close()
+def ranks() -> Ranks:
+    return shared()
 
 
 def values(rank: int, count: int, dtype: Any) -> Any:

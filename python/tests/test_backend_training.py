@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from backend_ranks import Rank, Ranks
+from backend_ranks import Rank, Ranks, shared
 
 pytestmark = pytest.mark.timeout(180)
 STEPS = 8
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    pool = Ranks()
-    yield pool
-    pool.close()
+def ranks() -> Ranks:
+    return shared()
 
 
 def model(seed: int = 0) -> Any:

@@ -1,0 +1,269 @@
+"""What ranks are told when one dies, calls something else, is late or gives up; and what can be seen from outside."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from backend_ranks import Rank, Ranks, shared
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Ranks:
+    return shared()
+
+
+def failure(call: Any) -> tuple[str, float]:
+    began = time.monotonic()
+    with pytest.raises(RuntimeError) as raised:
+        call()
+    return str(raised.value), time.monotonic() - began
+
+
+def last_rank_dies(rank: Rank, how: str) -> Any:
+    import torch
+    import torch.distributed as dist
+    import torch.distributed._functional_collectives as functions
+
+    tensor = torch.ones(1_000_000)
+    dist.all_reduce(tensor)
+    if rank.rank == rank.size - 1:
+        os._exit(7)
+    if how == "sync":
+        return failure(lambda: dist.all_reduce(tensor))
+    if how == "async":
+        return failure(lambda: dist.all_reduce(tensor, async_op=True).wait())
+    if how == "future":
+        return failure(lambda: dist.all_reduce(tensor, async_op=True).get_future().wait())
+    if how == "receive":
+        return failure(lambda: dist.recv(tensor, rank.size - 1))
+    if how == "functional":
+        return failure(lambda: functions.all_reduce(tensor, "sum", dist.group.WORLD) + 1)
+    network = torch.nn.Linear(100, 100)
+    # Building DDP and using it are both collectives with the dead.
+    return failure(lambda: torch.nn.parallel.DistributedDataParallel(network))
+
+
+@pytest.mark.parametrize("how", ["sync", "async", "future", "receive", "functional", "ddp"])
+def test_a_rank_that_died_is_named_to_all_others(ranks: Ranks, how: str) -> None:
+    answers = ranks.run(last_rank_dies, how, size=3, may_die=True)
+    assert answers[2] is None
+    for text, seconds in answers[:2]:
+        assert "rank 2" in text
+        assert seconds < 10
+
+
+def dies_in_training(rank: Rank) -> Any:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    wrapped = DistributedDataParallel(
+        torch.nn.Sequential(*(torch.nn.Linear(50, 50) for _ in range(5))), bucket_cap_mb=0.01
+    )
+    for _ in range(2):  # after the first, buckets are built anew
+        wrapped(torch.ones(2, 50)).sum().backward()
+    if rank.rank == 1:
+        os._exit(7)
+
+    def steps() -> None:
+        for _ in range(3):
+            wrapped(torch.ones(2, 50)).sum().backward()
+
+    return failure(steps)
+
+
+def test_ddp_raises_what_the_collective_failed_with(ranks: Ranks) -> None:
+    # WRK-1
+    (text, seconds), _ = ranks.run(dies_in_training, may_die=True)
+    assert "rank 1" in text
+    assert "all_reduce" in text
+    assert seconds < 10
+
+
+def mismatched(rank: Rank, how: str) -> str:
+    import torch
+    import torch.distributed as dist
+
+    if how == "size":
+        return failure(lambda: dist.all_reduce(torch.ones(10 + rank.rank)))[0]
+    if how == "type":
+        dtype = torch.float32 if rank.rank else torch.int32
+        return failure(lambda: dist.all_reduce(torch.ones(10, dtype=dtype)))[0]
+    if how == "operation":
+        tensor = torch.ones(10)
+        return failure(lambda: dist.all_reduce(tensor) if rank.rank else dist.broadcast(tensor, 0))[0]
+    op = dist.ReduceOp.MAX if rank.rank else dist.ReduceOp.SUM
+    return failure(lambda: dist.all_reduce(torch.ones(10), op=op, async_op=True).wait())[0]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("size", ["40 bytes", "44 bytes"]),
+        ("type", ["float32", "int32"]),
+        ("operation", ["all_reduce", "broadcast"]),
+        ("reduction", ["max", "sum"]),
+    ],
+)
+def test_calls_that_differ_are_an_error_that_names_both(ranks: Ranks, how: str, words: list[str]) -> None:
+    for text in ranks.run(mismatched, how):
+        assert all(word in text for word in words), text
+
+
+def late(rank: Rank) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    if rank.rank == 1:
+        store: Any = dist.distributed_c10d._get_default_store()
+        store.wait(["seen"], timedelta(seconds=30))
+        return failure(lambda: dist.all_reduce(torch.ones(1)))
+    answer = failure(lambda: dist.all_reduce(torch.ones(1)))
+    dist.distributed_c10d._get_default_store().set("seen", "1")
+    return answer
+
+
+def test_a_rank_that_is_late_is_a_timeout_that_names_it(ranks: Ranks) -> None:
+    (text, seconds), (others, _) = ranks.run(late, timeout=1.0)
+    assert "rank 1" in text
+    assert 0.9 < seconds < 10
+    assert "rank 0" in others, "the late one hears of it"
+
+
+def impatient(rank: Rank) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    store: Any = dist.distributed_c10d._get_default_store()
+    tensor = torch.ones(5)
+    if rank.rank == 1:
+        store.wait(["tired"], timedelta(seconds=30))
+    work = dist.all_reduce(tensor, async_op=True)
+    if rank.rank == 0:
+        text, seconds = failure(lambda: work.wait(timedelta(milliseconds=200)))
+        assert not work.is_completed()
+        assert "wait timed out" in text
+        assert 0.15 < seconds < 10
+        store.set("tired", "1")
+    assert work.wait(timedelta(seconds=20))
+    assert tensor.tolist() == [2.0] * 5
+    got = torch.zeros(1)
+    text, _ = failure(lambda: dist.irecv(got, 1 - rank.rank, tag=3).wait(timedelta(milliseconds=100)))  # type: ignore[union-attr]
+    assert "timed out" in text
+    dist.all_reduce(tensor)
+    return tensor.tolist()
+
+
+def test_a_wait_may_end_before_its_work(ranks: Ranks) -> None:
+    # WRK-2
+    assert ranks.run(impatient) == [[4.0] * 5] * 2
+
+
+def monitored(rank: Rank) -> Any:
+    import torch.distributed as dist
+
+    dist.monitored_barrier(timeout=timedelta(seconds=20))
+    if rank.rank == 2:
+        return None
+    return failure(lambda: dist.monitored_barrier(timeout=timedelta(seconds=0.5), wait_all_ranks=True))
+
+
+def test_a_monitored_barrier_names_who_is_missing(ranks: Ranks) -> None:
+    (first, seconds), (second, _), _ = ranks.run(monitored, size=3)
+    assert "2" in first
+    assert seconds < 10
+    assert second
+
+
+def aborted(rank: Rank) -> Any:
+    import threading
+
+    import torch
+    import torch.distributed as dist
+
+    if rank.rank == 1:
+        return failure(lambda: dist.all_reduce(torch.ones(1)))
+    group: Any = dist.group.WORLD
+    threading.Timer(0.3, group.abort).start()
+    got = failure(lambda: dist.recv(torch.ones(1), 1))
+    return got
+
+
+def test_an_abort_ends_what_runs_on_every_rank(ranks: Ranks) -> None:
+    for text, seconds in ranks.run(aborted):
+        assert "rank 0 aborted" in text
+        assert seconds < 10
+
+
+def destroyed(rank: Rank) -> str:
+    import torch
+    import torch.distributed as dist
+
+    part = dist.new_group([0, 1])
+    group: Any = part
+    tensor = torch.ones(3)
+    work = dist.all_reduce(tensor, group=part, async_op=True)
+    dist.destroy_process_group(part)
+    work.wait()  # what was under way is done
+    assert tensor.tolist() == [2.0] * 3
+    dist.barrier()
+    return failure(lambda: group.allreduce([tensor]).wait())[0]
+
+
+def test_a_destroyed_group_finishes_and_then_refuses(ranks: Ranks) -> None:
+    for text in ranks.run(destroyed):
+        assert "closed" in text
+
+
+def seen_from_outside(rank: Rank) -> Any:
+    import torch
+    import torch.distributed as dist
+    from phalanx._native import read_activity
+
+    store: Any = dist.distributed_c10d._get_default_store()
+    dist.barrier()
+    if rank.rank == 0:
+        # of the other rank, which waits for this one
+        directory = rank.directory / "1"
+        (path,) = directory.iterdir()
+        end = time.monotonic() + 20
+        while not (seen := read_activity(str(path)))[5] or not seen[3].startswith("all_reduce"):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        dist.all_reduce(torch.ones(250))
+        store.set("read", "1")
+        return seen
+    assert rank.rank == 1
+    dist.all_reduce(torch.ones(250))
+    return None
+
+
+def by_rank(rank: Rank) -> Any:
+    """Each with a directory of its own, as the supervisor gives it."""
+    import torch.distributed as dist
+
+    directory = rank.directory / str(rank.rank)
+    directory.mkdir(exist_ok=True)
+    os.environ["PHALANX_RANK_DIR"] = str(directory)
+    dist.init_process_group("phalanx", timeout=timedelta(seconds=20))
+    try:
+        return seen_from_outside(rank)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_what_a_rank_is_doing_can_be_read_by_others(ranks: Ranks, tmp_path: Path) -> None:
+    before = time.time()
+    (me, size, sequence, call, count, is_running, since), _ = ranks.run(
+        by_rank, backend="none", directory=tmp_path
+    )
+    assert (me, size, count, is_running) == (1, 2, 1000, True)
+    assert call == "all_reduce(sum, float32, 1000 bytes)"
+    assert sequence >= 2
+    assert before <= since <= time.time()
