@@ -65,3 +65,52 @@ pub(crate) fn loaded_root(maps: &str) -> Option<PathBuf> {
     })?;
     Path::new(path).parent()?.parent().map(Path::to_path_buf)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(file: &str, contents: &str) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, contents).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_libtorch_tells_its_version_in_a_file_a_module_or_a_header() {
+        let header =
+            "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 13\n#define TORCH_VERSION_PATCH 0\n";
+        for (file, contents) in [
+            ("build-version", "2.13.0+cpu\n"),
+            ("version.py", "from typing import Optional\n__version__ = '2.13.0+cu130'\ndebug = False\n"),
+            ("include/torch/headeronly/version.h", header),
+            ("include/torch/csrc/api/include/torch/version.h", header),
+        ] {
+            let folder = folder(file, contents);
+            assert_eq!(version_of(folder.path()).as_deref(), Some("2.13.0"), "{file}");
+            assert_eq!(check(folder.path()), Ok(()), "{file}");
+        }
+    }
+
+    #[test]
+    fn another_version_or_none_is_one_sentence_with_a_remedy() {
+        if std::env::var_os(BYPASS).is_some() {
+            return;
+        }
+        let old = check(folder("build-version", "2.4.1").path()).unwrap_err();
+        assert!(old.starts_with("phalanx-torch needs libtorch 2.13.0, but "), "{old}");
+        assert!(old.contains(" is version 2.4.1: install torch 2.13.0"), "{old}");
+        let empty = check(folder("other", "").path()).unwrap_err();
+        assert!(empty.contains("tells its version") && !empty.contains('\n'), "{empty}");
+    }
+
+    #[test]
+    fn the_libtorch_that_is_loaded_is_found_among_what_is_mapped() {
+        let maps = "00400000-00452000 r-xp 00000000 08:02 1 /usr/bin/digits\n\
+                    7f0000000000-7f0000001000 r--p 00000000 08:02 2 /opt/my torch/lib/libtorch_cpu.so\n";
+        assert_eq!(loaded_root(maps), Some("/opt/my torch".into()));
+        assert_eq!(loaded_root("7f00-7f01 rw-p 00000000 00:00 0 [heap]\n"), None);
+    }
+}

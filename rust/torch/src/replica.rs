@@ -37,8 +37,11 @@ impl Replica {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a trainable parameter of another type, and where ranks' parameters differ in name,
-    /// type or shape; what the group fails with.
+    /// type, shape or whether they are trained; what the group fails with.
     pub fn new(group: Group, parameters: Vec<(String, Tensor)>, bucket_bytes: usize) -> Result<Replica> {
+        if let Some((name, _)) = parameters.iter().find(|(_, tensor)| !tensor.defined()) {
+            return Err(Error::new(ErrorKind::Invalid, format!("{name} is no tensor: it is undefined")));
+        }
         let (mut parameters, others): (Vec<_>, Vec<_>) =
             parameters.into_iter().partition(|(_, tensor)| tensor.requires_grad());
         let trained = parameters.len();

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use phalanx_testkit::{alive, descendants, eventually, eventually_some, temp_dir};
@@ -13,12 +14,25 @@ use phalanx_testkit::{alive, descendants, eventually, eventually_some, temp_dir}
 /// Python imports torch, on a machine that builds at the same time.
 const LONG: Duration = Duration::from_secs(240);
 
-/// The program of the example; `cargo test -p phalanx-torch` makes it before this.
+/// The program of the example. `cargo test --test digits` alone would leave an old one there.
 fn example() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let path = test.parent().unwrap().parent().unwrap().join("examples/digits");
-    assert!(path.exists(), "{path:?} is not there: cargo build -p phalanx-torch --example digits");
-    path
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        // target/debug/deps/digits-123
+        let test = std::env::current_exe().unwrap();
+        let profile = test.parent().and_then(Path::parent).unwrap();
+        let name = profile.file_name().and_then(|name| name.to_str()).unwrap();
+        let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .args(["build", "--quiet", "--example", "digits", "--profile"])
+            .arg(if name == "debug" { "dev" } else { name })
+            .arg("--target-dir")
+            .arg(profile.parent().unwrap())
+            .status();
+        assert!(status.unwrap().success(), "cargo could not make the example");
+        profile.join("examples/digits")
+    };
+    BUILT.get_or_init(build).clone()
 }
 
 fn script(name: &str) -> PathBuf {

@@ -176,13 +176,16 @@ fn ranks_with_other_parameters_are_told_which() {
 }
 
 #[test]
-fn types_that_have_no_average_are_refused_before_anything_is_sent() {
-    let errors = ranks(1, |group| {
-        let half = vec![parameter("half", &[2], Kind::Half, 1.0)];
-        Replica::new(group, half, BUCKET_BYTES).err().unwrap()
-    });
-    assert_eq!(errors[0].kind(), ErrorKind::Invalid);
-    assert!(errors[0].to_string().starts_with("half is of type Half"), "{}", errors[0]);
+fn what_has_no_average_is_refused_before_anything_is_sent() {
+    let refused = |make: fn() -> (String, Tensor)| {
+        let errors = ranks(1, |group| Replica::new(group, vec![make()], BUCKET_BYTES).err().unwrap());
+        assert_eq!(errors[0].kind(), ErrorKind::Invalid);
+        errors[0].to_string()
+    };
+    let text = refused(|| parameter("half", &[2], Kind::Half, 1.0));
+    assert!(text.starts_with("half is of type Half"), "{text}");
+    let text = refused(|| ("nothing".into(), Tensor::new()));
+    assert!(text.starts_with("nothing is no tensor"), "{text}");
 }
 
 #[test]
