@@ -54,6 +54,16 @@ def below(pid: int) -> list[psutil.Process]:
         return []
 
 
+def executors(pid: int) -> list[psutil.Process]:
+    """The executors' JVMs below this process."""
+    found = []
+    for process in below(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):  # nor is a zombie's command line to be had
+            if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
+                found.append(process)
+    return found
+
+
 def spark_home() -> Path:
     """The Spark that is installed with pyspark."""
     import pyspark

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 from cluster import Standalone
-from programs import APPS, Program, below, classic_conf, eventually, gone, spark_submit
+from programs import APPS, Program, classic_conf, eventually, executors, gone, spark_submit
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -150,11 +150,7 @@ def test_sigkill_of_an_executor_is_a_lost_node_and_leaves_nothing(
     face: str, endless: Callable[..., Endless]
 ) -> None:
     driver = endless(face)
-    [executor, _] = [
-        process
-        for process in below(driver.pid)
-        if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
-    ]
+    executor, _ = executors(driver.pid)
     began = time.time()
     executor.kill()
     # Who notices first says it: the hub, whose connection broke, or Spark.
@@ -168,14 +164,14 @@ def test_sigkill_of_a_spark_worker_is_a_lost_node_and_leaves_nothing(
 ) -> None:
     driver = endless(face, conf=standalone.conf())
     daemon = standalone.workers[0]
-    executors = [process.pid for process in below(daemon.pid)]
+    [executor] = executors(daemon.pid)
     began = time.time()
     daemon.process.kill()
     try:
         # The executor sees its worker's end and leaves.
         assert re.search(r"is lost|ExecutorLostFailure \(executor \d", driver.fails("lost_node", began))
         driver.ranks_end()
-        eventually("its executor is gone", 30, lambda: gone(executors))
+        eventually("its executor is gone", 30, lambda: gone([executor.pid]))
     finally:
         standalone.restart_worker(0)
 
