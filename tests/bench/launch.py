@@ -1,10 +1,13 @@
-"""How long a run takes to get anywhere: ours beside pyspark's TorchDistributor, same function, same session.
+"""How long a run takes to get anywhere: ours over each stage beside pyspark's TorchDistributor, in one session.
 
     python tests/bench/launch.py [--quick] [--reps N]
 
 Two ranks, cold (every rank is a new process that imports torch). Seconds from the call of `.run()` to the first line of
-user code, to the process group, to the first all-reduce, each of the slower rank, and to the return. Spark is warmed:
-session, executors, Python workers with pandas and pyarrow. The two take turns.
+user code, to the process group, to the first all-reduce, each of the slower rank, and to the return. An empty job is
+one whose ranks do nothing: `/bin/true` through the Scala API, an empty function elsewhere. Spark is warmed: session,
+executors, Python workers with pandas and pyarrow. All take turns.
+
+`phalanx` is the jvm stage, or local mode; `python stage` is the same class over that stage.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Report, note
 
+EMPTY_JOB_BAR_S, SOONER_BAR_S = 0.20, 0.1
 METRICS = {"first": "first line", "group": "process group", "reduced": "first all-reduce"}
 
 
@@ -45,6 +50,7 @@ def probe(folder: str) -> None:
 
 
 def session() -> Any:
+    import phalanx
     from pyspark.sql import SparkSession
 
     spark = (
@@ -54,12 +60,25 @@ def session() -> Any:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.executorEnv.GLOO_SOCKET_IFNAME", "lo")
+        .config(map=phalanx.spark_conf())
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
     for _ in range(4):
         spark.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long", barrier=True).collect()
     return spark
+
+
+class Over:
+    """A distributor that takes the stage that it is told."""
+
+    def __init__(self, stage: str, distributor: Any) -> None:
+        self.distributor = distributor
+        self._stage = stage
+
+    def run(self, *what: Any) -> Any:
+        self.distributor.spark.conf.set("spark.phalanx.stage", self._stage)
+        return self.distributor.run(*what)
 
 
 def measure(distributor: Any) -> dict[str, float]:
@@ -73,6 +92,12 @@ def measure(distributor: Any) -> dict[str, float]:
     return {metric: max(rank[metric] for rank in ranks) - began for metric in METRICS} | {
         "returned": returned
     }
+
+
+def empty(run: Callable[[], object]) -> dict[str, float]:
+    began = time.monotonic()
+    run()
+    return {"returned": time.monotonic() - began}
 
 
 class Quiet:
@@ -107,42 +132,100 @@ def main() -> None:
 
     report = Report("launch")
     spark = session()
-    modes = (
-        {"2 ranks, local-cluster": False}
-        if options.quick
-        else {
-            "2 ranks, local-cluster": False,
-            "2 ranks, local mode": True,
-        }
+    new = {"num_processes": 2, "local_mode": False, "use_gpu": False}
+    over = {stage: Over(stage, TorchDistributor(**new)) for stage in ("jvm", "python")}
+    incumbent = Incumbent(**new)
+    scala = spark.sparkContext._jvm.dev.phalanx.spark.TorchDistributor(2, False, False)
+
+    take_turns(
+        report,
+        "2 empty ranks, local-cluster",
+        {
+            "phalanx": lambda: empty(lambda: scala.runProgram(["/bin/true"])),
+            "python stage": lambda: empty(lambda: over["python"].run(nothing)),
+            "pyspark": lambda: empty(lambda: incumbent.run(nothing)),
+        },
+        repetitions,
+        quick=options.quick,
     )
-    stdout = sys.stdout
-    for case, local_mode in modes.items():
-        runs = {
-            impl: cls(num_processes=2, local_mode=local_mode, use_gpu=False)
-            for impl, cls in (("phalanx", TorchDistributor), ("pyspark", Incumbent))
-        }
-        taken: dict[str, list[dict[str, float]]] = {impl: [] for impl in runs}
-        for repetition in range(repetitions + 1):
-            for impl, distributor in runs.items():
-                sys.stdout = Quiet()  # type: ignore[assignment]
-                try:
-                    figures = measure(distributor)
-                finally:
-                    sys.stdout = stdout
-                if repetition > 0 or options.quick:
-                    taken[impl].append(figures)
-            if options.quick:
-                break
-        for metric, name in [*METRICS.items(), ("returned", "return")]:
-            for impl, rows in taken.items():
-                report.add(impl, case, name, "s", [row[metric] for row in rows])
-        last = runs["phalanx"].last_run
-        note(f"{case}, the last run of phalanx by phase:")
-        for phase in last.phases:
-            rank = "" if phase.rank is None else f" (rank {phase.rank})"
-            note(f"  {phase.seconds:8.3f} s  {phase.name}{rank}")
+    take_turns(
+        report,
+        "2 ranks, local-cluster",
+        {
+            "phalanx": lambda: measure(over["jvm"]),
+            "python stage": lambda: measure(over["python"]),
+            "pyspark": lambda: measure(incumbent),
+        },
+        repetitions,
+        quick=options.quick,
+    )
+    phases("2 ranks, local-cluster, jvm stage", over["jvm"].distributor)
+    phases("2 ranks, local-cluster, python stage", over["python"].distributor)
+    if not options.quick:
+        local = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
+        local_incumbent = Incumbent(num_processes=2, local_mode=True, use_gpu=False)
+        take_turns(
+            report,
+            "2 ranks, local mode",
+            {"phalanx": lambda: measure(local), "pyspark": lambda: measure(local_incumbent)},
+            repetitions,
+        )
+        phases("2 ranks, local mode", local)
     report.table()
+    bars(report)
     spark.stop()
+
+
+def nothing() -> None:
+    pass
+
+
+def take_turns(
+    report: Report,
+    case: str,
+    runs: dict[str, Callable[[], dict[str, float]]],
+    repetitions: int,
+    *,
+    quick: bool = False,
+) -> None:
+    """Measures each in turn, the first time for nothing unless it is to be quick, and reports every metric."""
+    taken: dict[str, list[dict[str, float]]] = {impl: [] for impl in runs}
+    stdout = sys.stdout
+    for repetition in range(1 if quick else repetitions + 1):
+        for impl, run in runs.items():
+            sys.stdout = Quiet()  # type: ignore[assignment]
+            try:
+                figures = run()
+            finally:
+                sys.stdout = stdout
+            if repetition > 0 or quick:
+                taken[impl].append(figures)
+    for metric, name in [*METRICS.items(), ("returned", "return")]:
+        for impl, rows in taken.items():
+            if metric in rows[0]:
+                report.add(impl, case, name, "s", [row[metric] for row in rows])
+
+
+def phases(case: str, distributor: Any) -> None:
+    note(f"{case}, the last run of phalanx by phase:")
+    for phase in distributor.last_run.phases:
+        rank = "" if phase.rank is None else f" (rank {phase.rank})"
+        note(f"  {phase.seconds:8.3f} s  {phase.name}{rank}")
+
+
+def bars(report: Report) -> None:
+    """What the jvm stage was built to reach, beside what it did."""
+
+    def median(impl: str, case: str, metric: str) -> float:
+        [row] = [r for r in report.rows if (r["impl"], r["case"], r["metric"]) == (impl, case, metric)]
+        return float(row["median"])  # type: ignore[arg-type]
+
+    empty_job = median("phalanx", "2 empty ranks, local-cluster", "return")
+    sooner = median("python stage", "2 ranks, local-cluster", "first line") - median(
+        "phalanx", "2 ranks, local-cluster", "first line"
+    )
+    note(f"an empty job over the jvm stage: {empty_job:.3f} s; the bar is at most {EMPTY_JOB_BAR_S} s")
+    note(f"first line sooner than over the python stage: {sooner:.3f} s; the bar is {SOONER_BAR_S} s")
 
 
 if __name__ == "__main__":
