@@ -28,14 +28,17 @@ def create(options: Any, backend_options: Any = None) -> Any:
 
 
 # What takes tensors, in every spelling.
-_ON_TENSORS = """
-allreduce allreduce_coalesced allreduce_sparse reduce broadcast send recv recv_anysource gather scatter
-reduce_scatter reduce_scatter_single _reduce_scatter_base
-reduce_scatter_single_coalesced reduce_scatter_tensor_coalesced
-allgather allgather_coalesced all_gather_single _allgather_base
-all_gather_single_coalesced allgather_into_tensor_coalesced
-alltoall all_to_all_single alltoall_base
-""".split()
+# fmt: off
+_ON_TENSORS = [
+    "allreduce", "allreduce_coalesced", "allreduce_sparse", "reduce", "broadcast", "gather", "scatter",
+    "send", "recv", "recv_anysource",
+    "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced",
+    "allgather", "allgather_coalesced", "all_gather_single", "_allgather_base",
+    "all_gather_single_coalesced", "allgather_into_tensor_coalesced",
+    "alltoall", "all_to_all_single", "alltoall_base",
+]
+# fmt: on
 
 
 class PhalanxGroup(Operations, ProcessGroup):  # type: ignore[misc]
