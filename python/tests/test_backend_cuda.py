@@ -1,4 +1,4 @@
-"""CUDA tensors: staged through pinned memory, or NCCL's where a map of backends says so. Needs one GPU, skips without."""
+"""CUDA tensors: staged through pinned memory, or NCCL's where a map of backends says so. Without a GPU it skips."""
 
 from __future__ import annotations
 
