@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -30,24 +31,22 @@ FACES = ["local", "python", "jvm"]
 STAGES = ["python", "jvm"]
 
 
-def ours() -> set[Path]:
-    """What Phalanx has in the system's folder for temporary files."""
-    return set(Path(tempfile.gettempdir()).glob("phalanx-*"))
-
-
 class Endless(Program):
     """A driver of `endless.py` whose ranks run."""
 
     def __init__(
         self, folder: Path, face: str, conf: Mapping[str, str] | None = None, submit: bool = False
     ) -> None:
-        self.files_before = ours()
+        self.temporary = Path(tempfile.mkdtemp(prefix="endless-"))
         self.pids_folder = folder / "pids"
         self.pids_folder.mkdir()
         conf = conf or classic_conf("local-cluster[2,1,1024]")
         words = [str(APP), str(self.pids_folder), face]
         command = spark_submit(*words, conf=conf) if submit else [sys.executable, *words]
-        super().__init__(command, folder / "out", env={} if submit else {"DRIVER_CONF": json.dumps(conf)})
+        env = {"TMPDIR": str(self.temporary), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={self.temporary}"}
+        if not submit:
+            env["DRIVER_CONF"] = json.dumps(conf)
+        super().__init__(command, folder / "out", env=env)
         try:
             self.ranks: list[int] = []
             self.waits_for("two ranks with a child each", 120, self._all_run)
@@ -63,6 +62,10 @@ class Endless(Program):
     def end(self) -> None:
         super().end()
         eventually("nothing of the ranks is left", 30, lambda: gone(self.ranks))
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+    def files_go(self) -> None:
+        eventually("no temporary file is left", 30, lambda: not list(self.temporary.glob("phalanx-*")))
 
     def ranks_end(self) -> None:
         # ENDS-2: the guard gives the grace, then needs 2 s at most.
@@ -102,7 +105,7 @@ def test_after_sigkill_of_the_driver_no_rank_and_no_file_is_left(
     driver.process.kill()
     driver.process.wait()
     driver.ranks_end()
-    eventually("no temporary file is left", 30, lambda: ours() <= driver.files_before)
+    driver.files_go()
     eventually("no process is left", 30, lambda: gone([process.pid for process in driver.tree()]))
 
 
@@ -126,7 +129,7 @@ def test_ctrl_c_in_a_spark_submit_driver_ends_all_of_it(face: str, endless: Call
     driver.ranks_end()
     driver.ends(40)
     eventually("no process is left", 30, lambda: gone(tree))
-    eventually("no temporary file is left", 30, lambda: ours() <= driver.files_before)
+    driver.files_go()
 
 
 def test_sigkill_of_a_python_worker_is_a_lost_node_and_leaves_nothing(
