@@ -2,7 +2,7 @@
 //! [`run_rank`] makes a program a rank of a Phalanx job.
 //!
 //! Needs libtorch 2.13.0, at build and at run time; no other crate of the workspace does. The only unsafe code is the
-//! slice over a bucket's memory, in `bucket.rs`.
+//! slice over a tensor's memory, in `bucket.rs`.
 //!
 //! `tch` has no hook in the backward pass, so nothing is sent until it is over: communication is not hidden behind it.
 //!

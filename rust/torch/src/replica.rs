@@ -16,10 +16,11 @@ use tch::{Kind, Tensor};
 use crate::agreement::{fingerprint, same_contents, same_parameters};
 use crate::bucket::Bucket;
 use crate::error::torch_error;
-use crate::plan::plan;
+use crate::plan::{Plan, plan};
 
-/// As DistributedDataParallel's default.
-pub const BUCKET_BYTES: usize = 25 << 20;
+/// Enough to make up for what a call costs. DistributedDataParallel's 25 MiB would only cost copies here: a larger
+/// gradient is averaged where it is.
+pub const BUCKET_BYTES: usize = 1 << 20;
 
 /// One rank's copy of a model and its place in the group. Gradients may be float32, float64 or bfloat16, on any device;
 /// they are averaged in memory of the host.
@@ -59,10 +60,9 @@ impl Replica {
             lines.push(format!("{name:?} ({kind:?} {:?}{trains})", tensor.size()));
         }
         let shapes: Vec<Vec<i64>> = parameters[..trained].iter().map(|(_, tensor)| tensor.size()).collect();
-        let buckets = plan(&sizes, bucket_bytes)
-            .iter()
-            .map(|plan| Bucket::new(plan, kinds[plan.parts[0].0], &shapes))
-            .collect::<Result<_>>()?;
+        let plans = plan(&sizes, bucket_bytes);
+        let kind = |plan: &Plan| kinds[plan.parts[0].0];
+        let buckets = plans.into_iter().map(|plan| Bucket::new(plan.clone(), kind(&plan), &shapes)).collect();
         let mut replica = Replica { group, parameters, trained, buckets };
         same_parameters(&mut replica.group, &lines)?;
         replica.broadcast_parameters()?;
@@ -85,8 +85,8 @@ impl Replica {
         let mut used: Vec<u8> = gradients.iter().map(|gradient| u8::from(gradient.is_some())).collect();
         self.group.all_reduce(&mut used, DType::U8, ReduceOp::Max)?;
         for bucket in &mut self.buckets {
-            bucket.average(&mut self.group, &gradients)?;
-            for (index, average) in bucket.averages() {
+            for (index, average) in bucket.average(&mut self.group, &mut gradients)? {
+                let index = *index;
                 if used[index] == 0 {
                     continue;
                 }

@@ -101,24 +101,27 @@ fn gradients_become_their_average_in_every_type_and_whatever_the_buckets() {
 
 #[test]
 fn a_parameter_that_only_one_rank_used_has_a_gradient_on_all_and_one_that_none_used_on_none() {
-    let grads = ranks(2, |group| {
-        let rank = group.rank();
-        let parameters = vec![
-            parameter("shared", &[2], Kind::Float, 1.0),
-            parameter("sometimes", &[2, 2], Kind::Float, f64::INFINITY),
-            parameter("never", &[2], Kind::Float, 1.0),
-        ];
-        let tensors: Vec<Tensor> = parameters.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
-        let mut replica = Replica::new(group, parameters, BUCKET_BYTES).unwrap();
-        weigh(&tensors[0], 4.0);
-        if rank == 1 {
-            weigh(&tensors[1], 6.0);
-        }
-        replica.average_gradients().unwrap();
-        assert!(!tensors[2].grad().defined(), "REP-2");
-        (numbers(&tensors[0].grad()), numbers(&tensors[1].grad()))
-    });
-    assert_eq!(grads, vec![(vec![4.0; 2], vec![3.0; 4]); 2], "REP-2");
+    // Each alone in its bucket: rank 1 averages in place, rank 0 has nothing that it could.
+    for bucket_bytes in [0, BUCKET_BYTES] {
+        let grads = ranks(2, |group| {
+            let rank = group.rank();
+            let parameters = vec![
+                parameter("shared", &[2], Kind::Float, 1.0),
+                parameter("sometimes", &[2, 2], Kind::Float, f64::INFINITY),
+                parameter("never", &[2], Kind::Float, 1.0),
+            ];
+            let tensors: Vec<Tensor> = parameters.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
+            let mut replica = Replica::new(group, parameters, bucket_bytes).unwrap();
+            weigh(&tensors[0], 4.0);
+            if rank == 1 {
+                weigh(&tensors[1], 6.0);
+            }
+            replica.average_gradients().unwrap();
+            assert!(!tensors[2].grad().defined(), "REP-2");
+            (numbers(&tensors[0].grad()), numbers(&tensors[1].grad()))
+        });
+        assert_eq!(grads, vec![(vec![4.0; 2], vec![3.0; 4]); 2], "REP-2, BUC-2");
+    }
 }
 
 #[test]
