@@ -22,8 +22,7 @@ use crate::plan::{Plan, plan};
 /// gradient is averaged where it is.
 pub const BUCKET_BYTES: usize = 1 << 20;
 
-/// One rank's copy of a model and its place in the group. Gradients may be float32, float64 or bfloat16, on any device;
-/// they are averaged in memory of the host.
+/// One rank's copy of a model and its place in the group. Gradients may be float32, float64 or bfloat16.
 pub struct Replica {
     group: Group,
     /// Those with a gradient first, in the order in which they were registered.

@@ -103,13 +103,18 @@ fn a_native_rank_that_is_killed_is_the_cause_and_nothing_stays() {
     let Some(folder) = prepared() else { return };
     let child = start(Command::new(example()).arg(folder.path()).args(["--die", "1"]));
     let pid = child.id();
-    // The guard is below the example, and two ranks below the guard.
-    let family =
-        eventually_some("the ranks run", LONG, || Some(descendants(pid)).filter(|family| family.len() >= 3));
+    let maps = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let family = eventually_some("both ranks have libtorch", LONG, || {
+        let family = descendants(pid);
+        let ranks = family.iter().filter(|process| maps(process.pid).contains("libtorch_cpu.so")).count();
+        (ranks == 2).then_some(family)
+    });
+    assert!(family.iter().all(|process| !maps(process.pid).contains("libpython")), "no rank has Python");
     let ended = output(child);
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
     assert!(!ended.status.success(), "{text}");
-    assert!(text.contains("rank 1") && text.contains("SIGKILL"), "{text}");
+    let cause = text.lines().find(|line| line.starts_with("digits: ")).unwrap_or_default();
+    assert!(cause.contains("rank 1") && cause.contains("SIGKILL"), "{text}");
     assert!(!folder.path().join("losses-0.json").exists(), "FAIL-1");
     for process in family {
         eventually("nothing of the job runs", LONG, || !alive(process.pid));
@@ -123,5 +128,6 @@ fn what_a_rank_fails_with_is_the_jobs_failure() {
     let ended = output(start(Command::new(example()).arg(folder.path())));
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
     assert!(!ended.status.success(), "{text}");
-    assert!(text.contains("can't load model.pt, a TorchScript module"), "{text}");
+    let cause = text.lines().find(|line| line.starts_with("digits: ")).unwrap_or_default();
+    assert!(cause.contains("raised phalanx Invalid: can't load model.pt, a TorchScript module"), "{text}");
 }
