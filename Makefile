@@ -8,7 +8,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test setup build check cargo-test jvm-test python-test bench clean
+.PHONY: demo test setup build check cargo-test torch-test jvm-test python-test bench clean
 
 ROOT := $(CURDIR)
 VENV := $(ROOT)/.venv
@@ -25,13 +25,15 @@ JNI := $(ROOT)/target/release/libphalanx_jni.so
 JAR := $(ROOT)/python/phalanx/jars/phalanx-spark_2.13-0.1.0.jar
 JVM_SOURCES := $(shell find jvm -name target -prune -o -type f -print)
 PYTHON_SOURCES := $(wildcard python/phalanx/*.py python/phalanx/*.pyi)
+# rust/torch builds against the libtorch of .venv's torch.
+WITH_LIBTORCH := PATH=$(VENV)/bin:$$PATH LIBTORCH_USE_PYTORCH=1
 MVN := mvn --quiet --batch-mode --file jvm/pom.xml
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml | grep -v /fuzz/) Cargo.toml Cargo.lock
 
 demo: setup
 	@$(PYTHON) python/examples/demo.py
 
-test: setup check cargo-test jvm-test python-test
+test: setup check cargo-test torch-test jvm-test python-test
 
 setup: $(VENV)/.ready build
 
@@ -65,6 +67,7 @@ $(JAR): $(NATIVE) $(GUARD) $(JNI) $(JVM_SOURCES) $(PYTHON_SOURCES)
 check: setup
 	cargo fmt --all --check
 	cargo clippy --quiet --all-targets -- -D warnings
+	$(WITH_LIBTORCH) cargo clippy --quiet -p phalanx-torch --all-targets -- -D warnings
 	$(VENV)/bin/ruff check --config python/pyproject.toml python tests
 	$(VENV)/bin/ruff format --check --config python/pyproject.toml python tests
 	$(MVN) spotless:check
@@ -72,6 +75,9 @@ check: setup
 
 cargo-test: setup
 	cargo test --quiet
+
+torch-test: setup
+	$(WITH_LIBTORCH) cargo test --quiet -p phalanx-torch
 
 jvm-test: setup
 	$(MVN) test

@@ -54,10 +54,12 @@ fn the_rank_that_failed_is_named_and_the_others_are_stopped() {
 
 #[test]
 fn a_rank_that_a_signal_ends_is_the_cause_and_not_its_victims() {
-    // The victim notices 50 ms before it dies of it, and says so; the cause has no words.
+    // The victim's record says 50 ms before the cause's end was seen; the cause has no words.
     let script = r#"
-        if [ "$RANK" = 1 ]; then sleep 0.2; kill -KILL $$; fi
-        sleep 0.2
+        cause="$PHALANX_RANK_DIR/../rank-1/pid"
+        if [ "$RANK" = 1 ]; then echo $$ > "$cause.part"; mv "$cause.part" "$cause"; sleep 0.1; kill -KILL $$; fi
+        until [ -s "$cause" ]; do sleep 0.01; done
+        while [ -e "/proc/$(cat "$cause")" ]; do sleep 0.01; done
         now=$(awk '{printf "%d", $1 * 1000000}' /proc/uptime)
         echo "{\"type_name\": \"RuntimeError\", \"message\": \"peer\", \"peer_lost\": true, \"at_us\": $((now - 50000))}" > "$PHALANX_RANK_DIR/error.json"
         exit 1"#;
