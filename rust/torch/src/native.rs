@@ -119,23 +119,13 @@ impl Exchange for StoreExchange {
 /// Runs `train` as this process's part in a job; for `main`. What it returns is the rank's result; an error or a panic
 /// is recorded where the job's failure takes it from, and written to standard error.
 pub fn run_rank(train: impl FnOnce(&NativeRank) -> Result<Vec<u8>>) -> ExitCode {
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        check_libtorch()?;
-        train(&NativeRank::from_environment()?)
-    }));
     let directory = std::env::var_os("PHALANX_RANK_DIR").map(PathBuf::from);
-    let error = match outcome {
-        Ok(Ok(result)) => match directory.as_deref().map_or(Ok(()), |path| leave(path, "result", &result)) {
-            Ok(()) => return ExitCode::SUCCESS,
-            Err(error) => record(&error),
-        },
-        Ok(Err(error)) => record(&error),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            record_of("panic", text.unwrap_or_else(|| "the rank panicked".into()))
-        }
-    };
+    let outcome = caught(|| {
+        check_libtorch()?;
+        let result = train(&NativeRank::from_environment()?)?;
+        directory.as_deref().map_or(Ok(()), |path| leave(path, "result", &result))
+    });
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
     #[allow(clippy::print_stderr, reason = "the last words of a program, for its log")]
     {
         eprintln!("{}: {}", error.type_name, error.message);
@@ -143,6 +133,18 @@ pub fn run_rank(train: impl FnOnce(&NativeRank) -> Result<Vec<u8>>) -> ExitCode 
     // Without the record the exit code still tells of the failure.
     let _ = directory.map(|path| leave(&path, "error.json", &serde_json::to_vec(&error).unwrap_or_default()));
     ExitCode::FAILURE
+}
+
+/// Runs `work`; an error or a panic as the record of it.
+fn caught(work: impl FnOnce() -> Result<()>) -> std::result::Result<(), RankError> {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+        Ok(outcome) => outcome.map_err(|error| record(&error)),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            Err(record_of("panic", text.unwrap_or_else(|| "the rank panicked".into())))
+        }
+    }
 }
 
 /// Whether the libtorch that this process has loaded is the one that it was made for.
@@ -213,6 +215,26 @@ mod tests {
         let own = record(&Error::new(ErrorKind::Invalid, "no such file"));
         assert_eq!((own.peer_lost, own.type_name.as_str()), (false, "phalanx Invalid"));
         assert!(own.at_us > 0);
+    }
+
+    #[test]
+    fn a_panic_is_recorded_with_its_words() {
+        // As tch's own calls panic that are not fallible.
+        let record = caught(|| panic!("shape {}", 3)).unwrap_err();
+        assert_eq!((record.type_name.as_str(), record.message.as_str()), ("panic", "shape 3"));
+        assert_eq!(caught(|| Err(Error::new(ErrorKind::Io, "disk"))).unwrap_err().message, "disk");
+        assert_eq!(caught(|| Ok(())), Ok(()));
+    }
+
+    #[test]
+    fn what_a_rank_leaves_is_whole_or_absent() {
+        // NAT-1
+        let folder = tempfile::tempdir().unwrap();
+        leave(folder.path(), "result", b"result").unwrap();
+        let names: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|one| one.unwrap().file_name()).collect();
+        assert_eq!(names, ["result"]);
+        assert_eq!(leave(&folder.path().join("none"), "result", b"").unwrap_err().kind(), ErrorKind::Io);
     }
 
     #[test]
