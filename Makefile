@@ -25,8 +25,8 @@ JNI := $(ROOT)/target/release/libphalanx_jni.so
 JAR := $(ROOT)/python/phalanx/jars/phalanx-spark_2.13-0.1.0.jar
 JVM_SOURCES := $(shell find jvm -name target -prune -o -type f -print)
 PYTHON_SOURCES := $(wildcard python/phalanx/*.py python/phalanx/*.pyi)
-# rust/torch builds against the libtorch of .venv's torch.
-WITH_LIBTORCH := PATH=$(VENV)/bin:$$PATH LIBTORCH_USE_PYTORCH=1
+# rust/torch builds against the user's LIBTORCH, else against the libtorch of .venv's torch.
+WITH_LIBTORCH := env PATH="$(VENV)/bin:$$PATH" $(if $(LIBTORCH),,LIBTORCH_USE_PYTORCH=1)
 MVN := mvn --quiet --batch-mode --file jvm/pom.xml
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml | grep -v /fuzz/) Cargo.toml Cargo.lock
 
@@ -67,9 +67,8 @@ $(JAR): $(NATIVE) $(GUARD) $(JNI) $(JVM_SOURCES) $(PYTHON_SOURCES)
 check: setup
 	cargo fmt --all --check
 	cargo clippy --quiet --all-targets -- -D warnings
-	$(WITH_LIBTORCH) cargo clippy --quiet -p phalanx-torch --all-targets -- -D warnings
-	$(VENV)/bin/ruff check --config python/pyproject.toml python tests
-	$(VENV)/bin/ruff format --check --config python/pyproject.toml python tests
+	$(VENV)/bin/ruff check --config python/pyproject.toml python tests rust/torch
+	$(VENV)/bin/ruff format --check --config python/pyproject.toml python tests rust/torch
 	$(MVN) spotless:check
 	cd python && $(VENV)/bin/mypy phalanx && MYPYPATH=. $(VENV)/bin/stubtest phalanx._native
 
@@ -77,6 +76,11 @@ cargo-test: setup
 	cargo test --quiet
 
 torch-test: setup
+	@mkdir -p target
+	@rustc --edition 2024 -o target/libtorch-check rust/torch/build.rs
+# Says in a sentence that libtorch doesn't fit, before the build script of torch-sys does in its own words.
+	@$(WITH_LIBTORCH) target/libtorch-check > /dev/null
+	$(WITH_LIBTORCH) cargo clippy --quiet -p phalanx-torch --all-targets -- -D warnings
 	$(WITH_LIBTORCH) cargo test --quiet -p phalanx-torch
 
 jvm-test: setup
