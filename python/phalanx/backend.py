@@ -81,7 +81,8 @@ class PhalanxGroup(Operations, ProcessGroup):  # type: ignore[misc]
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device(device) for device in self._companions.names()]
+        # None while torch makes the group: from 2.15 on it would hang a recorder on the C++ backends that aren't there.
+        return [torch.device(device) for device in self._companions.names() if self._companions.are_known()]
 
     def _get_backend(self, device: torch.device) -> Any:
         if device.type not in self._companions.names():

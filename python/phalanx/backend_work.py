@@ -8,19 +8,21 @@ their tensors before `wait` returns and before the future completes, even if nob
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C import _distributed_c10d
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
 from ._native import Ticket
 
-# Before torch 2.6 C++ keeps a Work of Python's alive without its Python half, and loses what that half overrides.
+# Before torch 2.6 C++ keeps a Work of Python's without its Python half, and loses what that half overrides. So the last
+# ones are kept here: C++ asks for the future at once, or waits soon.
 _PYTHON_WORK_IS_KEPT = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
+_LAST: deque[Work] = deque(maxlen=256)
 
 
 class CollectiveWork(Work):
@@ -130,11 +132,10 @@ DONE = DoneWork()
 
 
 def as_torch_keeps_it(work: CollectiveWork) -> Work:
-    """The work, in a form that C++ may keep."""
-    if _PYTHON_WORK_IS_KEPT:
-        return work
-    wrapped: Work = getattr(_distributed_c10d, "_create_work_from_future")(work.get_future())  # noqa: B009
-    return wrapped
+    """The work, in a way that C++ may keep."""
+    if not _PYTHON_WORK_IS_KEPT:
+        _LAST.append(work)
+    return work
 
 
 def _devices(tensors: Sequence[Any]) -> list[int | str | torch.device]:

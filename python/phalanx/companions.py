@@ -24,6 +24,10 @@ class Companions:
         self._group = group
         self._made: dict[str, Any] = {}
 
+    def are_known(self) -> bool:
+        """Whether torch has finished making the group."""
+        return self._group in c10d._world.pg_backend_config
+
     def names(self) -> dict[str, str]:
         """Device types and the names of their backends, as the group was asked for."""
         config = c10d._world.pg_backend_config.get(self._group)
