@@ -33,22 +33,25 @@ class CollectiveWork(Work):
         self._ticket = ticket
         self._result = result
         self._finish = finish
+        self._is_settled = finish is None
         self._lock = threading.Lock()
         self._future: Future[Any] | None = None
         if finish is not None:
             ticket.on_done(self._settle)  # WRK-3
 
     def _settle(self) -> None:
-        """Brings results to where the caller wants them, once, if there are any."""
+        """Brings results to where the caller wants them, once; whoever comes second waits for that."""
         with self._lock:
-            finish, self._finish = self._finish, None
-            if finish is not None and not self._ticket.failed():
-                finish()
+            if not self._is_settled and self._finish is not None:
+                if not self._ticket.failed():
+                    self._finish()
+                self._finish = None
+                self._is_settled = True
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         seconds = None if timeout is None else timeout.total_seconds()
         self._ticket.wait(None if seconds is None or seconds <= 0 else seconds)
-        if self._finish is not None:
+        if not self._is_settled:
             self._settle()
         return True
 
@@ -56,10 +59,10 @@ class CollectiveWork(Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        return self._ticket.is_done()
+        return self._ticket.is_done() and (self._is_settled or self._ticket.failed())
 
     def is_success(self) -> bool:
-        return self._ticket.is_done() and not self._ticket.failed()
+        return self.is_completed() and not self._ticket.failed()
 
     def exception(self) -> Exception | None:
         if self._ticket.is_done():

@@ -404,7 +404,11 @@ def functional(rank: Rank) -> None:
     swapped = functions.all_to_all_single(torch.full((n,), float(me)), None, None, world) + 0
     assert swapped.tolist() == [float(r) for r in range(n)]
     mesh = init_device_mesh("cpu", (n,))
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    try:
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    except ImportError:  # torch 2.4
+        from torch.distributed._tensor import Replicate, Shard, distribute_tensor
 
     sharded = distribute_tensor(torch.arange(8.0).reshape(4, 2), mesh, [Shard(0)])
     assert torch.equal(sharded.redistribute(mesh, [Replicate()]).to_local(), torch.arange(8.0).reshape(4, 2))
