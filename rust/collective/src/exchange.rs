@@ -70,7 +70,8 @@ impl DirectoryExchange {
 impl Exchange for DirectoryExchange {
     fn set(&mut self, key: &str, value: &[u8], _deadline: Deadline) -> Result<()> {
         let path = self.path(key);
-        let unfinished = path.with_extension("new");
+        // A name that no other key's file has.
+        let unfinished = self.path(&format!("{key}.new"));
         let written = fs::write(&unfinished, value).and_then(|()| fs::rename(&unfinished, &path));
         written.map_err(|error| Error::io(format_args!("write {}", path.display()), &error))
     }
@@ -118,6 +119,24 @@ mod tests {
     #[test]
     fn a_value_reaches_those_who_wait_for_it() {
         waits_for_values(MemoryExchange::default());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "uses files")]
+    fn ranks_that_set_similar_keys_at_once_do_not_disturb_one_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let long = Deadline::after(Duration::from_secs(30));
+        std::thread::scope(|scope| {
+            for rank in 0..8 {
+                let mut exchange = DirectoryExchange::new(directory.path());
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        exchange.set(&format!("g/card{round}/{rank}"), &[rank], long).unwrap();
+                        exchange.get(&format!("g/card{round}/{}", 7 - rank), long).unwrap();
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! - FLA-1: what was written before a step was published is seen by whoever saw the step.
 //! - FLA-2: no wake-up is lost: whoever falls asleep for a step that is being published is woken, or doesn't sleep.
-//! - FLA-3: of two slots used in turn, none is written while another rank may still read it.
+//! - FLA-3: of two or more slots used in turn, none is written while another rank may still read it.
 //!
 //! `tests/flag_model.rs` runs this file under loom, over all interleavings of two ranks.
 

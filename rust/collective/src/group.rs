@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
+use rustix::event::Timespec;
 
 use crate::activity::{ActivityLog, ActivityReader};
 use crate::between::transfer::Wires;
@@ -225,9 +226,10 @@ impl Group {
         self.activity.reader()
     }
 
-    /// Why the group is broken, if it is.
+    /// Why the group is broken, if it is. Looks at the connections to the others, so that a rank that is busy with
+    /// something else can find out; doesn't wait.
     pub fn failure(&self) -> Option<Error> {
-        self.broken.clone().or_else(|| self.peers.check().err())
+        self.broken.clone().or_else(|| self.peers.look(&[], &Timespec::default()).err())
     }
 
     /// Runs an operation: the one place where calls are counted, watched, and where they fail.

@@ -107,6 +107,8 @@ const RING_ENDS_BYTES: usize = size_of::<RingEnds>();
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) ranks: usize,
+    /// Slots a rank, used in turn: a power of two, so that counting on beyond the largest step goes on in turn.
+    pub(crate) slots: usize,
     pub(crate) slot_bytes: usize,
     pub(crate) ring_bytes: usize,
 }
@@ -116,12 +118,9 @@ impl Layout {
         HEADER_BYTES + rank * CONTROL_BYTES
     }
 
-    fn slots(&self) -> usize {
-        (HEADER_BYTES + self.ranks * CONTROL_BYTES).next_multiple_of(PAGE)
-    }
-
-    fn slot(&self, rank: usize, parity: usize) -> usize {
-        self.slots() + (rank * 2 + parity) * self.slot_bytes
+    fn slot(&self, rank: usize, number: usize) -> usize {
+        let first = (HEADER_BYTES + self.ranks * CONTROL_BYTES).next_multiple_of(PAGE);
+        first + (rank * self.slots + number) * self.slot_bytes
     }
 
     fn ring(&self, from: usize, to: usize) -> usize {
@@ -143,6 +142,7 @@ pub(crate) struct Segment {
 impl Segment {
     /// New memory, all zeros, and the descriptor by which others can map it.
     pub(crate) fn create(layout: Layout) -> Result<(Segment, OwnedFd)> {
+        assert!(layout.slots >= 2 && layout.slots.is_power_of_two(), "FLA-3 needs two");
         let failed = |error: io::Error| Error::io("make shared memory", &error);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = memfd_create("phalanx-collective", flags).map_err(|errno| failed(errno.into()))?;
@@ -195,7 +195,7 @@ impl Segment {
     fn slot(&self, rank: usize, step: u32) -> *mut u8 {
         assert!(rank < self.layout.ranks);
         // SAFETY: `Segment::open` checked that the memory has all of the layout's bytes.
-        unsafe { self.map.as_mut_ptr().add(self.layout.slot(rank, (step & 1) as usize)) }
+        unsafe { self.map.as_mut_ptr().add(self.layout.slot(rank, step as usize % self.layout.slots)) }
     }
 }
 
@@ -340,7 +340,7 @@ impl Ring {
 mod tests {
     use super::*;
 
-    const LAYOUT: Layout = Layout { ranks: 3, slot_bytes: PAGE, ring_bytes: 10 };
+    const LAYOUT: Layout = Layout { ranks: 3, slots: 4, slot_bytes: PAGE, ring_bytes: 10 };
 
     fn pair() -> (Arc<Segment>, Arc<Segment>) {
         let (one, fd) = Segment::create(LAYOUT).unwrap();
@@ -353,7 +353,7 @@ mod tests {
             LAYOUT.control(0),
             LAYOUT.control(2) + CONTROL_BYTES,
             LAYOUT.slot(0, 0),
-            LAYOUT.slot(2, 1) + LAYOUT.slot_bytes,
+            LAYOUT.slot(2, 3) + LAYOUT.slot_bytes,
             LAYOUT.ring(0, 0),
             LAYOUT.ring(2, 2) + RING_ENDS_BYTES + LAYOUT.ring_bytes,
             LAYOUT.bytes() + 1,

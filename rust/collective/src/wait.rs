@@ -17,11 +17,13 @@ use crate::flag::Flag;
 use crate::peers::{Peers, wake};
 use crate::shm::Steps;
 
-/// Spins before the processor is first offered to others: a few microseconds, the time that a peer that is
-/// running needs to arrive.
-const SPINS: u32 = 3_000;
-/// Offers before sleep. One costs less than a microsecond if nobody else wants the processor.
-const YIELDS: u32 = 60;
+/// Spins before the processor is first offered to others: about 5 us (a pause takes 20 to 50 ns), in which a peer that
+/// is running arrives. Longer spins hurt whenever two ranks share a processor, which a scheduler may do to them even
+/// where others are free.
+const SPINS: u32 = 60;
+/// Offers before sleep. One costs a fraction of a microsecond if nobody else wants the processor; together they bridge
+/// what two ranks differ by within an operation.
+const YIELDS: u32 = 300;
 /// The longest sleep: how often the connections are looked at. A dead rank is noticed within one.
 const NAP: Duration = Duration::from_millis(25);
 /// The longest while messages are on their way that nothing wakes us for.

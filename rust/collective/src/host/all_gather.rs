@@ -1,6 +1,6 @@
 //! All-gather inside a host: in each step every rank publishes a piece of its part, and takes all others'.
 //!
-//! Steps: the longest part / 512 KiB, at least one. Moved, for parts of b: 2 b n.
+//! Steps: the longest part / 384 KiB, at least one. Moved, for parts of b: 2 b n.
 
 use std::ops::Range;
 

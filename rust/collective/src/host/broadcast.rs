@@ -1,6 +1,6 @@
 //! Broadcast inside a host: the root publishes a piece a step, the others take it.
 //!
-//! Steps: b / 512 KiB, at least one. Moved: 2 b on every rank. The root writes the next piece while the others read.
+//! Steps: b / 384 KiB, at least one. Moved: 2 b on every rank. The root writes the next piece while the others read.
 
 use phalanx_types::Result;
 

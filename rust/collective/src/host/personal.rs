@@ -5,7 +5,7 @@
 //! receivers take what is theirs. The first bytes of a slot say how long the messages are, so that receivers can find
 //! theirs, check the length, and know the number of steps.
 //!
-//! Steps: the longest stream / 512 KiB, at least one. Moved: 2 (sent + received).
+//! Steps: the longest stream / 384 KiB, at least one. Moved: 2 (sent + received).
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Reduce-scatter inside a host: in each step every rank publishes a piece of each part, and reduces the pieces of
 //! its own.
 //!
-//! Steps: the longest part * n / 512 KiB, at least one. Moved, for parts of b / n: 3 b.
+//! Steps: the longest part * n / 384 KiB, at least one. Moved, for parts of b / n: 3 b.
 
 use std::ops::Range;
 

@@ -1,6 +1,9 @@
 //! Worlds of ranks for the tests: as threads of this process, each with a group of its own.
 #![allow(dead_code, reason = "each test program needs some of it")]
 
+pub mod program;
+pub mod reference;
+
 use std::time::Duration;
 
 use phalanx_collective::{Exchange, Group, GroupOptions, MemoryExchange};

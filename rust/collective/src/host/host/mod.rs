@@ -1,0 +1,91 @@
+//! Collective operations inside a host, through shared memory: one file an algorithm, its cost in its header.
+//!
+//! All of them are sequences of steps. In a step every rank writes to its own slot, publishes it, waits until all have
+//! published theirs, and reads what it needs from the others'. The next step uses the other one of two slots, so a
+//! step costs one synchronisation, and data moves through memory that stays in the cache.
+//!
+//! Costs are given for n ranks and b bytes a rank: *steps*, and *moved*, the bytes that each rank reads and writes.
+//! All ranks of a host must compute the same number of steps from the same call.
+
+pub(crate) mod all_gather;
+pub(crate) mod all_reduce;
+pub(crate) mod broadcast;
+pub(crate) mod personal;
+pub(crate) mod reduce;
+pub(crate) mod reduce_scatter;
+
+use std::ops::Range;
+
+use phalanx_types::Result;
+
+use crate::call::Call;
+use crate::shm::{Layout, Steps};
+use crate::wait::Watch;
+
+/// What one step moves for each rank: two slots of it, and as much of the buffer, fit a second-level cache.
+pub(crate) const PIECE_BYTES: usize = 256 << 10;
+/// A line of the cache. Parts of a buffer begin at multiples of it, so that no two ranks write to one line.
+pub(crate) const LINE: usize = 64;
+/// A piece, and the results of the one before it.
+const SLOT_BYTES: usize = 2 * PIECE_BYTES;
+const RING_BYTES: usize = 128 << 10;
+
+/// How the memory of a host with so many ranks is laid out.
+pub(crate) fn layout(ranks: usize) -> Layout {
+    Layout { ranks, slot_bytes: SLOT_BYTES, ring_bytes: RING_BYTES }
+}
+
+/// This rank among those of its host.
+pub(crate) struct Host {
+    steps: Steps,
+    ranks: Vec<usize>,
+    scratch: Vec<u8>,
+}
+
+impl Host {
+    pub(crate) fn new(steps: Steps, ranks: Vec<usize>) -> Host {
+        Host { steps, ranks, scratch: Vec::new() }
+    }
+
+    /// Its place among them.
+    pub(crate) fn seat(&self) -> usize {
+        self.steps.me()
+    }
+
+    /// Publishes, and waits for all. `begins` is the call, in its first step: all must have made the same.
+    pub(crate) fn step(&mut self, watch: &Watch<'_>, begins: Option<Call>) -> Result<()> {
+        watch.step(&mut self.steps, &self.ranks, begins)
+    }
+}
+
+/// Part `part` of `parts` of so many bytes, at whole lines; the parts together are everything.
+pub(crate) fn part(bytes: usize, part: usize, parts: usize) -> Range<usize> {
+    let lines = bytes.div_ceil(LINE);
+    let at = |part: usize| (lines * part / parts * LINE).min(bytes);
+    at(part)..at(part + 1)
+}
+
+/// Pieces of so many bytes, none longer than `longest`.
+fn pieces(bytes: usize, longest: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
+    let count = bytes.div_ceil(longest);
+    (0..count).map(move |piece| piece * longest..((piece + 1) * longest).min(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_pieces_are_everything_once() {
+        for bytes in [0, 1, 63, 64, 65, 1000, 4096, 1_000_003] {
+            for parts in 1..10 {
+                let ranges: Vec<_> = (0..parts).map(|one| part(bytes, one, parts)).collect();
+                assert_eq!((ranges[0].start, ranges[parts - 1].end), (0, bytes));
+                assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+                assert!(ranges.iter().all(|range| range.is_empty() || range.start % LINE == 0));
+            }
+            let all: Vec<_> = pieces(bytes, 640).flatten().collect();
+            assert!(all.into_iter().eq(0..bytes));
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Ranks as processes: the same programs as among threads, and what happens when one is killed (PEE-1, SHM-1).
+#![allow(clippy::unwrap_used, reason = "for tests")]
+
+mod common;
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{LONG, options, program};
+use phalanx_collective::{DType, DirectoryExchange, Group, GroupOptions, ReduceOp, read_activity};
+use phalanx_testkit::{eventually, eventually_some, temp_dir};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
+
+/// The variable that makes [`acts_as_rank`] one: what to do, its number, how many there are, hosts or none, directory.
+const RANK: &str = "PHALANX_TEST_RANK";
+/// A dead rank is noticed within a second; the rest is for a machine that is busy with other tests.
+const NOTICE: Duration = Duration::from_secs(4);
+
+/// Not a test of its own: the tests below run this test program again.
+#[test]
+fn acts_as_rank() {
+    let Ok(role) = std::env::var(RANK) else { return };
+    let mut words = role.split(' ');
+    let mut word = || words.next().unwrap().to_owned();
+    let (what, rank, ranks, hosts, directory) = (word(), word(), word(), word(), word());
+    let (rank, ranks, directory) = (rank.parse().unwrap(), ranks.parse().unwrap(), Path::new(&directory));
+    let options = GroupOptions {
+        pretended_host: hosts.parse::<u32>().ok().map(|hosts| rank as u32 % hosts),
+        activity: Some(directory.join(format!("activity.{rank}"))),
+        ..options(rank, ranks)
+    };
+    let mut group = Group::join(options, &mut DirectoryExchange::new(directory)).unwrap();
+    let outcome = if what == "program" {
+        program::run(&mut group, 7, 40);
+        "done".to_owned()
+    } else {
+        until_failure(&mut group, &what, directory)
+    };
+    fs::write(directory.join(format!("unfinished.{rank}")), outcome).unwrap();
+    fs::rename(directory.join(format!("unfinished.{rank}")), directory.join(format!("outcome.{rank}")))
+        .unwrap();
+}
+
+/// The phases in which a rank is killed: it is rank 1, and the others are in the middle of the same, or wait for it.
+fn until_failure(group: &mut Group, what: &str, directory: &Path) -> String {
+    let is_victim = group.rank() == 1;
+    group.barrier().unwrap();
+    fs::write(directory.join(format!("ready.{}", group.rank())), "").unwrap();
+    let (mut short, mut long) = (vec![0.0f32; 16], vec![0.0f32; 1 << 20]);
+    let error = loop {
+        let result = match what {
+            "short" => group.all_reduce_of(&mut short, ReduceOp::Sum),
+            "long" => group.all_reduce_of(&mut long, ReduceOp::Sum),
+            "broadcast" => group.broadcast_of(&mut long, 1),
+            "absent" | "receive" if is_victim => {
+                std::thread::sleep(LONG);
+                Ok(())
+            }
+            "absent" => group.barrier(),
+            "receive" => group.recv(&mut [0; 8], Some(1), 0).map(drop),
+            "gather" => {
+                let all = if group.rank() == 0 { long.len() * 4 * group.world_size() } else { 0 };
+                group.gather(bytemuck::cast_slice(&long), &mut vec![0; all], DType::F32, 0)
+            }
+            _ => panic!("what is {what}?"),
+        };
+        if let Err(error) = result {
+            break error;
+        }
+    };
+    // GRO-2
+    assert!(group.barrier().unwrap_err().to_string().contains("broken"));
+    error.to_string()
+}
+
+struct World {
+    ranks: Vec<Child>,
+    directory: tempfile::TempDir,
+}
+
+impl World {
+    fn start(what: &str, ranks: usize, hosts: Option<usize>) -> World {
+        let directory = temp_dir("collective");
+        let hosts = hosts.map_or("none".into(), |hosts| hosts.to_string());
+        let start = |rank| {
+            let role = format!("{what} {rank} {ranks} {hosts} {}", directory.path().display());
+            Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "acts_as_rank", "--nocapture"])
+                .env(RANK, role)
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap()
+        };
+        World { ranks: (0..ranks).map(start).collect(), directory }
+    }
+
+    fn outcome(&self, rank: usize, within: Duration) -> String {
+        let path = self.directory.path().join(format!("outcome.{rank}"));
+        eventually_some(&format!("rank {rank} ends"), within, || fs::read_to_string(&path).ok())
+    }
+
+    fn wait_until_ready(&self) {
+        for rank in 0..self.ranks.len() {
+            let path = self.directory.path().join(format!("ready.{rank}"));
+            eventually("all ranks have joined", LONG, || path.exists());
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for rank in &mut self.ranks {
+            let _ = rank.kill();
+            let _ = rank.wait();
+        }
+    }
+}
+
+#[test]
+fn programs_give_the_same_among_processes() {
+    for (ranks, hosts) in [(2, None), (5, None), (4, Some(2)), (3, Some(3))] {
+        let world = World::start("program", ranks, hosts);
+        for rank in 0..ranks {
+            assert_eq!(world.outcome(rank, LONG), "done");
+        }
+    }
+}
+
+#[track_caller]
+fn survivors_name_the_dead(what: &str, hosts: Option<usize>) {
+    let mut world = World::start(what, 3, hosts);
+    world.wait_until_ready();
+    // In the middle of it: their activity says so.
+    let path = world.directory.path().join("activity.0");
+    eventually("rank 0 is at it", LONG, || read_activity(&path).unwrap().sequence >= 2);
+    let killed = Instant::now();
+    world.ranks[1].kill().unwrap();
+    world.ranks[1].wait().unwrap();
+    for rank in [0, 2] {
+        let outcome = world.outcome(rank, LONG);
+        assert!(
+            outcome.contains("rank 1 died") || outcome.contains("rank 1 has"),
+            "{what} {hosts:?}: {outcome}"
+        );
+    }
+    let took = killed.elapsed();
+    assert!(took < NOTICE, "{what} {hosts:?}: took {took:?}");
+    // SHM-1
+    let left = fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let left: Vec<_> = left.filter(|name| name.to_string_lossy().contains("phalanx-collective")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn survivors_on_the_same_host_name_a_killed_rank_within_a_second() {
+    for what in ["short", "long", "broadcast", "gather", "absent", "receive"] {
+        survivors_name_the_dead(what, None);
+    }
+}
+
+#[test]
+fn survivors_on_other_hosts_name_a_killed_rank_within_a_second() {
+    for what in ["short", "long", "broadcast", "gather", "absent", "receive"] {
+        survivors_name_the_dead(what, Some(3));
+    }
+    survivors_name_the_dead("long", Some(2));
+    survivors_name_the_dead("absent", Some(2));
+}
+
+#[test]
+fn a_rank_whose_socket_outlives_it_in_another_process_is_noticed_all_the_same() {
+    // As a forked child of the rank would do it.
+    let mut world = World::start("absent", 2, None);
+    world.wait_until_ready();
+    let victim = Pid::from_child(&world.ranks[1]);
+    let pidfd = pidfd_open(victim, PidfdFlags::empty()).unwrap();
+    let held: Vec<OwnedFd> = fs::read_dir(format!("/proc/{}/fd", world.ranks[1].id()))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|fd| fs::read_link(fd).is_ok_and(|to| to.to_string_lossy().starts_with("socket:")))
+        .filter_map(|fd| {
+            let fd = fd.file_name()?.to_str()?.parse().ok()?;
+            // Not permitted in some sandboxes: then the plain case is tested all the same.
+            pidfd_getfd(&pidfd, fd, PidfdGetfdFlags::empty()).ok()
+        })
+        .collect();
+    let killed = Instant::now();
+    world.ranks[1].kill().unwrap();
+    world.ranks[1].wait().unwrap();
+    assert!(world.outcome(0, LONG).contains("rank 1 died"));
+    assert!(killed.elapsed() < NOTICE);
+    drop(held);
+}
+
+#[test]
+fn a_rank_that_is_stopped_for_a_while_does_not_fail_the_group() {
+    let world = World::start("short", 2, None);
+    world.wait_until_ready();
+    kill_process(Pid::from_child(&world.ranks[1]), Signal::STOP).unwrap();
+    let activity = world.directory.path().join("activity.0");
+    let stuck = eventually_some("rank 0 waits", LONG, || {
+        let seen = read_activity(&activity).unwrap();
+        (seen.is_running && seen.since.elapsed().unwrap() > Duration::from_millis(100)).then_some(seen)
+    });
+    assert_eq!(stuck.call, "all_reduce(sum, float32, 64 bytes)");
+    kill_process(Pid::from_child(&world.ranks[1]), Signal::CONT).unwrap();
+    eventually("rank 0 goes on", LONG, || read_activity(&activity).unwrap().sequence > stuck.sequence);
+}
