@@ -2,7 +2,8 @@
 //!
 //! `cargo bench -p phalanx-collective --bench all_reduce -- [--ranks 2,4] [--bytes 4096,1048576] [--dtype float32]
 //! [--seconds 1] [--hosts]` starts the ranks itself. Each prints nothing but rank 0, which prints one JSON object a
-//! line: `bench impl case metric unit median min max n`. `--hosts` keeps ranks from sharing memory: all goes over TCP.
+//! line: `bench impl case metric unit median min max n`. `--hosts` keeps ranks from sharing memory: all goes over TCP,
+//! by `--streams N` sockets, and with `--bfloat16-wire` as half the bytes.
 //!
 //! Other programs start the ranks themselves, in namespaces of their own for example: with `--rank R --world N
 //! --directory D` (a directory that all see) `--address A` besides the above.
@@ -35,6 +36,7 @@ struct Arguments {
     directory: String,
     address: Option<IpAddr>,
     bfloat16_wire: bool,
+    streams: u32,
 }
 
 fn main() {
@@ -60,6 +62,7 @@ fn parse() -> Arguments {
         directory: String::new(),
         address: None,
         bfloat16_wire: false,
+        streams: GroupOptions::new(0, 1, "").streams,
     };
     let list = |text: String| text.split(',').map(|one| one.parse().unwrap()).collect();
     let mut words = std::env::args().skip(1);
@@ -75,6 +78,7 @@ fn parse() -> Arguments {
             "--world" => arguments.world = value().parse().unwrap(),
             "--directory" => arguments.directory = value(),
             "--address" => arguments.address = Some(value().parse().unwrap()),
+            "--streams" => arguments.streams = value().parse().unwrap(),
             "--bfloat16-wire" => arguments.bfloat16_wire = true,
             // Cargo's own.
             "--bench" => {}
@@ -105,6 +109,7 @@ fn run_rank(arguments: &Arguments) {
         timeout: Duration::from_secs(120),
         pretended_host: arguments.hosts.then_some(rank as u32),
         wire_bfloat16: arguments.bfloat16_wire,
+        streams: arguments.streams,
         ..GroupOptions::new(rank, world, "bench")
     };
     let options = GroupOptions { address: arguments.address.unwrap_or(options.address), ..options };

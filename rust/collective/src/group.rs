@@ -98,6 +98,8 @@ pub struct Group {
     /// To the ranks of other hosts.
     pub(crate) wires: Wires,
     pub(crate) wire_bfloat16: bool,
+    /// Kept, as new memory costs more than what is done with it.
+    pub(crate) scratch: Vec<u8>,
     /// Shared with the operation that runs: whoever waits also moves messages.
     pub(crate) mail: Arc<Mutex<Mail>>,
     segment: Option<Arc<Segment>>,
@@ -179,6 +181,7 @@ impl Group {
             host,
             wires,
             wire_bfloat16: options.wire_bfloat16,
+            scratch: Vec::new(),
             mail: Arc::new(Mutex::new(mail)),
             segment: segment.clone(),
             my_seat: seat,

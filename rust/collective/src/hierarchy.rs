@@ -90,7 +90,8 @@ impl Group {
             let ranks: Vec<usize> = self.topology.hosts.iter().map(|ranks| ranks[seat]).collect();
             let lane = Lane { wires: &self.wires, watch, call, ranks: &ranks, me: place };
             let slice = &mut buffer[slices[seat].clone()];
-            reduce_lane(&lane, slice, dtype, &stages.between, self.wire_bfloat16 && adds(op))?;
+            let as_bfloat16 = self.wire_bfloat16 && adds(op);
+            reduce_lane(&lane, slice, dtype, &stages.between, as_bfloat16, &mut self.scratch)?;
             if stages.divides_last {
                 kernels::divide(slice, dtype, self.world_size);
             }
@@ -181,7 +182,7 @@ impl Group {
                     let outgoing = sent
                         .get(number)
                         .map(|rank| Outgoing { to: hosts[next][0], bytes: &buffer[parts[*rank].clone()] });
-                    let incoming = arrived.as_mut().map(|bytes| Incoming { from: hosts[previous][0], bytes });
+                    let incoming = arrived.as_mut().map(|bytes| Incoming::new(hosts[previous][0], bytes));
                     wires.transfer(
                         watch,
                         call,
@@ -248,7 +249,7 @@ impl Group {
             rest = after;
             start += skipped + range.len();
             if remote(&from) {
-                incoming.push(Incoming { from, bytes });
+                incoming.push(Incoming::new(from, bytes));
             }
         }
         self.wires.transfer(watch, call, &outgoing, &mut incoming)
@@ -266,22 +267,27 @@ fn reduce_lane(
     dtype: DType,
     combine: &Combine,
     as_bfloat16: bool,
+    scratch: &mut Vec<u8>,
 ) -> Result<()> {
-    let is_short = matches!(dtype, DType::F16 | DType::BF16);
+    let hosts = lane.ranks.len();
     let is_long = buffer.len() > LONGEST_DOUBLING;
-    let single = |dtype| Combine::new(dtype, ReduceOp::Sum, 1);
+    if hosts == 1 {
+        return Ok(());
+    }
+    if dtype == DType::F32 && is_long && as_bfloat16 {
+        let Some(combine) = Combine::new(DType::BF16, ReduceOp::Sum, hosts) else { return Ok(()) };
+        let mut short = std::mem::take(scratch);
+        short.resize(buffer.len() / 2, 0);
+        kernels::shorten(DType::BF16, buffer, &mut short);
+        let result = reduce_lane(lane, &mut short, DType::BF16, &combine, false, scratch);
+        kernels::widen(DType::BF16, &short, buffer);
+        *scratch = short;
+        return result;
+    }
     match dtype {
-        _ if lane.ranks.len() == 1 => Ok(()),
-        DType::F32 if is_long && as_bfloat16 => {
-            let Some(combine) = single(DType::BF16) else { return Ok(()) };
-            let mut short = vec![0; buffer.len() / 2];
-            kernels::shorten(DType::BF16, buffer, &mut short);
-            pairwise::all_reduce(lane, &mut short, &combine)?;
-            kernels::widen(DType::BF16, &short, buffer);
-            Ok(())
-        }
-        _ if is_short && is_long => pairwise::all_reduce(lane, buffer, combine),
-        _ if is_long => ring::all_reduce(lane, buffer, combine),
-        _ => doubling::all_reduce(lane, buffer, combine),
+        _ if !is_long => doubling::all_reduce(lane, buffer, combine),
+        // Around a ring of two, a part is reduced once, too.
+        DType::F16 | DType::BF16 if hosts > 2 => pairwise::all_reduce(lane, buffer, combine),
+        _ => ring::all_reduce(lane, buffer, combine),
     }
 }

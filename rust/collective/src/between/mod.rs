@@ -12,10 +12,11 @@ pub(crate) mod transfer;
 use phalanx_types::Result;
 
 use crate::call::Call;
+use crate::kernels::Combine;
 use crate::wait::Watch;
 use transfer::{Incoming, Outgoing, Wires};
 
-/// A message is exchanged in pieces, so that one piece is reduced while the kernel moves the next.
+/// A long message goes through a tree in pieces, which follow one another.
 pub(crate) const PIECE_BYTES: usize = 512 << 10;
 
 /// This rank among those it exchanges messages with, in one operation.
@@ -33,7 +34,21 @@ impl Lane<'_> {
     /// Sends to one place of the lane and receives from another, at the same time.
     pub(crate) fn shift(&self, to: usize, sent: &[u8], from: usize, received: &mut [u8]) -> Result<()> {
         let outgoing = [Outgoing { to: self.ranks[to], bytes: sent }];
-        let mut incoming = [Incoming { from: self.ranks[from], bytes: received }];
+        let mut incoming = [Incoming::new(self.ranks[from], received)];
+        self.wires.transfer(self.watch, self.call, &outgoing, &mut incoming)
+    }
+
+    /// The same where what is received is combined, as the first source, with what is there.
+    pub(crate) fn shift_combining(
+        &self,
+        to: usize,
+        sent: &[u8],
+        from: usize,
+        received: &mut [u8],
+        combine: &Combine,
+    ) -> Result<()> {
+        let outgoing = [Outgoing { to: self.ranks[to], bytes: sent }];
+        let mut incoming = [Incoming { from: self.ranks[from], bytes: received, combine: Some(combine) }];
         self.wires.transfer(self.watch, self.call, &outgoing, &mut incoming)
     }
 
@@ -42,7 +57,7 @@ impl Lane<'_> {
     }
 
     pub(crate) fn receive(&self, from: usize, bytes: &mut [u8]) -> Result<()> {
-        self.wires.transfer(self.watch, self.call, &[], &mut [Incoming { from: self.ranks[from], bytes }])
+        self.wires.transfer(self.watch, self.call, &[], &mut [Incoming::new(self.ranks[from], bytes)])
     }
 
     /// Nobody goes on until all are there: a dissemination barrier, log2 h steps without data.

@@ -29,7 +29,7 @@ fn all_reduce_piece(lane: &Lane<'_>, buffer: &mut [u8], combine: &Combine) -> Re
         .map(|place| Outgoing { to: lane.ranks[place], bytes: &buffer[part(bytes, place, hosts)] })
         .collect();
     let mut incoming: Vec<Incoming<'_>> =
-        others().zip(&mut theirs).map(|(place, bytes)| Incoming { from: lane.ranks[place], bytes }).collect();
+        others().zip(&mut theirs).map(|(place, bytes)| Incoming::new(lane.ranks[place], bytes)).collect();
     lane.wires.transfer(lane.watch, lane.call, &outgoing, &mut incoming)?;
     let theirs: Vec<&[u8]> = theirs.iter().map(Vec::as_slice).collect();
     combine.apply(&mut buffer[mine.clone()], me, &theirs);
@@ -45,7 +45,7 @@ fn all_reduce_piece(lane: &Lane<'_>, buffer: &mut [u8], combine: &Combine) -> Re
         let side = if place < me { &mut before } else { &mut after };
         let (bytes, rest) = std::mem::take(side).split_at_mut(length);
         *side = rest;
-        incoming.push(Incoming { from: lane.ranks[place], bytes });
+        incoming.push(Incoming::new(lane.ranks[place], bytes));
     }
     lane.wires.transfer(lane.watch, lane.call, &outgoing, &mut incoming)
 }

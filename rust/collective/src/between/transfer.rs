@@ -17,13 +17,17 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::call::{CALL_WORDS, Call};
 use crate::host::part;
+use crate::kernels::Combine;
 use crate::wait::{Waited, Watch, mismatch};
 
 const HEADER_BYTES: usize = (CALL_WORDS + 1) * 8;
 /// Shorter messages go over one socket: another system call costs more than it brings.
 const SHORTEST_STRIPE: usize = 256 << 10;
-/// Tries before the kernel is asked to say when there is something: an answer on a fast network takes about as long.
-const TRIES: u32 = 30;
+/// How much of a message is combined at a time: a whole number of elements.
+const CHUNK_BYTES: usize = 128 << 10;
+/// Tries before the kernel is asked to say when there is something: some tens of microseconds, as long as an answer
+/// takes on a fast network, or a processor to wake up.
+const TRIES: u32 = 100;
 
 /// The sockets to every rank of other hosts.
 pub(crate) struct Wires {
@@ -40,6 +44,14 @@ pub(crate) struct Outgoing<'a> {
 pub(crate) struct Incoming<'a> {
     pub(crate) from: usize,
     pub(crate) bytes: &'a mut [u8],
+    /// Where given, what arrives is combined, as the first source, with the bytes that are there; else it replaces them.
+    pub(crate) combine: Option<&'a Combine>,
+}
+
+impl<'a> Incoming<'a> {
+    pub(crate) fn new(from: usize, bytes: &'a mut [u8]) -> Incoming<'a> {
+        Incoming { from, bytes, combine: None }
+    }
 }
 
 /// The part of a message that one socket sends: the header, on the first, then bytes.
@@ -61,6 +73,10 @@ struct Receiving<'a> {
     filled: usize,
     /// Of the whole message.
     length: usize,
+    combine: Option<&'a Combine>,
+    /// What is to be combined next, as far as it has arrived.
+    chunk: Vec<u8>,
+    arrived: usize,
 }
 
 impl Wires {
@@ -111,6 +127,9 @@ impl Wires {
                     bytes,
                     filled: 0,
                     length,
+                    combine: message.combine,
+                    chunk: Vec::new(),
+                    arrived: 0,
                 });
             }
         }
@@ -193,28 +212,51 @@ impl Receiving<'_> {
     fn advance(&mut self, watch: &Watch<'_>, call: Call) -> Result<bool> {
         let mut has_moved = false;
         while self.header_left > 0 || self.filled < self.bytes.len() {
-            let (mut theirs, at) = ([0; HEADER_BYTES], HEADER_BYTES - self.header_left);
-            let into = if self.header_left > 0 { &mut theirs[at..] } else { &mut self.bytes[self.filled..] };
-            match (&mut &*self.socket).read(into) {
+            match (&mut &*self.socket).read(self.place()) {
                 Ok(0) => return Err(watch.broken_link(self.from, &IoKind::UnexpectedEof.into())),
                 Ok(count) if self.header_left > 0 => {
-                    self.header[at..at + count].copy_from_slice(&theirs[at..at + count]);
                     self.header_left -= count;
-                    has_moved = true;
                     if self.header_left == 0 {
                         self.check(watch, call)?;
                     }
                 }
-                Ok(count) => {
-                    self.filled += count;
-                    has_moved = true;
-                }
+                Ok(count) => self.take(count),
                 Err(error) if error.kind() == IoKind::WouldBlock => break,
-                Err(error) if error.kind() == IoKind::Interrupted => {}
+                Err(error) if error.kind() == IoKind::Interrupted => continue,
                 Err(error) => return Err(watch.broken_link(self.from, &error)),
             }
+            has_moved = true;
         }
         Ok(has_moved)
+    }
+
+    /// Where the next bytes go.
+    fn place(&mut self) -> &mut [u8] {
+        if self.header_left > 0 {
+            return &mut self.header[HEADER_BYTES - self.header_left..];
+        }
+        let rest = &mut self.bytes[self.filled..];
+        if self.combine.is_none() {
+            return rest;
+        }
+        let size = rest.len().min(CHUNK_BYTES);
+        self.chunk.resize(size, 0);
+        &mut self.chunk[self.arrived..]
+    }
+
+    /// Takes bytes that have arrived where [`Receiving::place`] said. A chunk is combined while the kernel receives
+    /// the next, and while it is in the cache.
+    fn take(&mut self, count: usize) {
+        let Some(combine) = self.combine else {
+            self.filled += count;
+            return;
+        };
+        self.arrived += count;
+        if self.arrived == self.chunk.len() {
+            combine.apply(&mut self.bytes[self.filled..][..self.arrived], 1, &[&self.chunk]);
+            self.filled += self.arrived;
+            self.arrived = 0;
+        }
     }
 
     /// TRA-1
