@@ -1,4 +1,4 @@
-//! The memory that the ranks of a host share, and the crate's only unsafe code.
+//! The memory that the ranks of a host share, and the crate's unsafe code but for a call in `kernels/processor.rs`.
 //!
 //! Owns the mapping and the rules by which it is read and written.
 //!

@@ -1,6 +1,6 @@
 //! All-reduce inside a host.
 //!
-//! *Direct*, for short buffers and for two ranks: everyone publishes its buffer and everyone reduces all of them.
+//! *Direct*, for short buffers, and for two ranks where the type is cheap to compute with: everyone publishes its buffer and everyone reduces all of them.
 //! Steps: b / 256 KiB. Moved: (n + 3) b, of which (n - 1) b from other processors' caches.
 //!
 //! *Sliced*, for long ones among more: of each piece, rank r reduces the r-th slice of all buffers, and takes the other
@@ -18,8 +18,9 @@ use crate::kernels::Combine;
 use crate::wait::Watch;
 
 /// Up to here one synchronisation less is worth more than n times less to reduce.
-fn longest_direct(ranks: usize) -> usize {
+fn longest_direct(ranks: usize, combine: &Combine) -> usize {
     match ranks {
+        2 if combine.is_costly() => 64 << 10,
         2 => usize::MAX,
         3..=4 => 16 << 10,
         _ => 4 << 10,
@@ -34,7 +35,7 @@ pub(crate) fn all_reduce(
     buffer: &mut [u8],
     combine: &Combine,
 ) -> Result<()> {
-    if buffer.len() <= longest_direct(host.ranks.len()) {
+    if buffer.len() <= longest_direct(host.ranks.len(), combine) {
         direct(host, watch, begins, buffer, combine)
     } else {
         sliced(host, watch, begins, buffer, combine)

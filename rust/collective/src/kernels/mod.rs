@@ -7,17 +7,20 @@
 //!   bits everywhere.
 //! - KER-2: float16 and bfloat16 are accumulated in float32 and rounded once.
 
-pub(crate) mod float16;
+mod combine;
+mod convert;
+mod float16;
+mod lanes;
 mod ops;
+mod processor;
 
-use half::{bf16, f16};
+use half::f16;
 
 use crate::dtype::{DType, ReduceOp};
-use float16::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use combine::{combine, combine_bfloat16};
+pub(crate) use convert::{divide, scale, shorten, widen};
+use lanes::Lane;
 use ops::{And, Average, Complex, Max, Min, Op, Or, Product, Sum, Xor};
-
-/// Elements that are combined before the next block: their accumulators stay in the first-level cache.
-const BLOCK: usize = 512;
 
 /// `fn(destination, its place among the sources, the other sources, ranks to average over)`
 type Kernel = fn(&mut [u8], usize, &[&[u8]], u32);
@@ -27,6 +30,7 @@ type Kernel = fn(&mut [u8], usize, &[&[u8]], u32);
 pub(crate) struct Combine {
     kernel: Kernel,
     ranks: u32,
+    is_costly: bool,
 }
 
 impl Combine {
@@ -34,7 +38,13 @@ impl Combine {
     /// `None` if the type has no such reduction.
     pub(crate) fn new(dtype: DType, op: ReduceOp, ranks: usize) -> Option<Combine> {
         let kernel = op.supports(dtype).then(|| kernel(dtype, op))?;
-        Some(Combine { kernel, ranks: u32::try_from(ranks).ok()? })
+        let is_costly = matches!(dtype, DType::F16 | DType::BF16);
+        Some(Combine { kernel, ranks: u32::try_from(ranks).ok()?, is_costly })
+    }
+
+    /// Whether computing takes longer than moving the bytes through the cache.
+    pub(crate) fn is_costly(&self) -> bool {
+        self.is_costly
     }
 
     /// Combines `destination`, as source number `own`, with the `others` around it, into `destination`.
@@ -48,78 +58,18 @@ impl Combine {
     }
 }
 
-/// How bytes become what is computed with.
-trait Lane<const N: usize> {
-    type Acc: Copy;
-    fn load(bytes: [u8; N]) -> Self::Acc;
-    fn store(value: Self::Acc) -> [u8; N];
-}
-
-macro_rules! plain_lanes {
-    ($($rust:ty, $bytes:literal);*) => {$(
-        impl Lane<$bytes> for $rust {
-            type Acc = $rust;
-            #[inline(always)]
-            fn load(bytes: [u8; $bytes]) -> $rust { <$rust>::from_ne_bytes(bytes) }
-            #[inline(always)]
-            fn store(value: $rust) -> [u8; $bytes] { value.to_ne_bytes() }
-        }
-    )*};
-}
-plain_lanes!(f64, 8; f32, 4; i8, 1; i16, 2; i32, 4; i64, 8; u8, 1);
-
-macro_rules! short_lanes {
-    ($($rust:ty, $widen:ident, $round:ident);*) => {$(
-        impl Lane<2> for $rust {
-            type Acc = f32;
-            #[inline(always)]
-            fn load(bytes: [u8; 2]) -> f32 { $widen(u16::from_ne_bytes(bytes)) }
-            #[inline(always)]
-            fn store(value: f32) -> [u8; 2] { $round(value).to_ne_bytes() }
-        }
-    )*};
-}
-short_lanes!(f16, f16_to_f32, f32_to_f16; bf16, bf16_to_f32, f32_to_bf16);
-
-impl Lane<1> for bool {
-    type Acc = u8;
-    #[inline(always)]
-    fn load([byte]: [u8; 1]) -> u8 {
-        u8::from(byte != 0)
-    }
-    #[inline(always)]
-    fn store(value: u8) -> [u8; 1] {
-        [value]
-    }
-}
-
-macro_rules! complex_lanes {
-    ($($part:ty, $half:literal, $bytes:literal);*) => {$(
-        impl Lane<$bytes> for Complex<$part> {
-            type Acc = Self;
-            #[inline(always)]
-            fn load(bytes: [u8; $bytes]) -> Self {
-                let (parts, _) = bytes.as_chunks::<$half>();
-                Complex(<$part>::from_ne_bytes(parts[0]), <$part>::from_ne_bytes(parts[1]))
-            }
-            #[inline(always)]
-            fn store(value: Self) -> [u8; $bytes] {
-                let mut bytes = [0; $bytes];
-                bytes[..$half].copy_from_slice(&value.0.to_ne_bytes());
-                bytes[$half..].copy_from_slice(&value.1.to_ne_bytes());
-                bytes
-            }
-        }
-    )*};
-}
-complex_lanes!(f32, 4, 8; f64, 8, 16);
-
 fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
     match dtype {
         DType::F64 => arithmetic::<f64, 8>(op),
         DType::F32 => arithmetic::<f32, 4>(op),
         DType::F16 => arithmetic::<f16, 2>(op),
-        DType::BF16 => arithmetic::<bf16, 2>(op),
+        DType::BF16 => match op {
+            ReduceOp::Product => combine_bfloat16::<Product>,
+            ReduceOp::Min => combine_bfloat16::<Min>,
+            ReduceOp::Max => combine_bfloat16::<Max>,
+            ReduceOp::Average => combine_bfloat16::<Average>,
+            _ => combine_bfloat16::<Sum>,
+        },
         DType::I8 => bits::<i8, 1>(op).unwrap_or_else(|| arithmetic::<i8, 1>(op)),
         DType::I16 => bits::<i16, 2>(op).unwrap_or_else(|| arithmetic::<i16, 2>(op)),
         DType::I32 => bits::<i32, 4>(op).unwrap_or_else(|| arithmetic::<i32, 4>(op)),
@@ -130,8 +80,11 @@ fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
             ReduceOp::BitXor => combine::<bool, Xor, 1>,
             _ => combine::<bool, Or, 1>,
         },
-        DType::C64 => complex::<Complex<f32>, 8>(op),
-        DType::C128 => complex::<Complex<f64>, 16>(op),
+        // But for products, a complex number is two real ones.
+        DType::C64 if op == ReduceOp::Product => combine::<Complex<f32>, Product, 8>,
+        DType::C128 if op == ReduceOp::Product => combine::<Complex<f64>, Product, 16>,
+        DType::C64 => arithmetic::<f32, 4>(op),
+        DType::C128 => arithmetic::<f64, 8>(op),
     }
 }
 
@@ -166,119 +119,10 @@ where
     }
 }
 
-fn complex<L: Lane<N>, const N: usize>(op: ReduceOp) -> Kernel
-where
-    Sum: Op<L::Acc>,
-    Product: Op<L::Acc>,
-    Average: Op<L::Acc>,
-{
-    match op {
-        ReduceOp::Product => combine::<L, Product, N>,
-        ReduceOp::Average => combine::<L, Average, N>,
-        _ => combine::<L, Sum, N>,
-    }
-}
-
-fn combine<L: Lane<N>, O: Op<L::Acc>, const N: usize>(
-    destination: &mut [u8],
-    own: usize,
-    others: &[&[u8]],
-    ranks: u32,
-) {
-    let (destination, rest) = destination.as_chunks_mut::<N>();
-    debug_assert!(rest.is_empty(), "a whole number of elements");
-    if let [other] = others {
-        let pairs = destination.iter_mut().zip(other.as_chunks::<N>().0);
-        if own == 0 {
-            pairs.for_each(|(a, b)| *a = L::store(O::finish(O::apply(L::load(*a), L::load(*b)), ranks)));
-        } else {
-            pairs.for_each(|(b, a)| *b = L::store(O::finish(O::apply(L::load(*a), L::load(*b)), ranks)));
-        }
-        return;
-    }
-    let zero = L::load([0; N]);
-    let mut accumulators = [zero; BLOCK];
-    for (number, block) in destination.chunks_mut(BLOCK).enumerate() {
-        let accumulators = &mut accumulators[..block.len()];
-        let at = number * BLOCK;
-        for place in 0..=others.len() {
-            let source = match place.cmp(&own) {
-                std::cmp::Ordering::Less => &others[place].as_chunks::<N>().0[at..][..block.len()],
-                std::cmp::Ordering::Equal => &*block,
-                std::cmp::Ordering::Greater => &others[place - 1].as_chunks::<N>().0[at..][..block.len()],
-            };
-            let pairs = accumulators.iter_mut().zip(source);
-            if place == 0 {
-                pairs.for_each(|(sum, bytes)| *sum = L::load(*bytes));
-            } else {
-                pairs.for_each(|(sum, bytes)| *sum = O::apply(*sum, L::load(*bytes)));
-            }
-        }
-        block.iter_mut().zip(accumulators).for_each(|(to, sum)| *to = L::store(O::finish(*sum, ranks)));
-    }
-}
-
-/// Multiplies every element by `factor`: floating point and complex; other types stay as they are.
-pub(crate) fn scale(buffer: &mut [u8], dtype: DType, factor: f64) {
-    fn each<L: Lane<N>, const N: usize>(buffer: &mut [u8], by: impl Fn(L::Acc) -> L::Acc) {
-        buffer.as_chunks_mut::<N>().0.iter_mut().for_each(|bytes| *bytes = L::store(by(L::load(*bytes))));
-    }
-    let single = factor as f32;
-    match dtype {
-        DType::F64 | DType::C128 => each::<f64, 8>(buffer, |value| value * factor),
-        DType::F32 | DType::C64 => each::<f32, 4>(buffer, |value| value * single),
-        DType::F16 => each::<f16, 2>(buffer, |value| value * single),
-        DType::BF16 => each::<bf16, 2>(buffer, |value| value * single),
-        _ => {}
-    }
-}
-
-/// Divides every element by the number of ranks: the end of an average whose sum was made elsewhere.
-pub(crate) fn divide(buffer: &mut [u8], dtype: DType, ranks: usize) {
-    fn each<L: Lane<N>, const N: usize>(buffer: &mut [u8], ranks: u32)
-    where
-        Average: Op<L::Acc>,
-    {
-        let elements = buffer.as_chunks_mut::<N>().0.iter_mut();
-        elements.for_each(|bytes| *bytes = L::store(Average::finish(L::load(*bytes), ranks)));
-    }
-    let ranks = ranks as u32;
-    match dtype {
-        DType::F64 | DType::C128 => each::<f64, 8>(buffer, ranks),
-        DType::F32 | DType::C64 => each::<f32, 4>(buffer, ranks),
-        DType::F16 => each::<f16, 2>(buffer, ranks),
-        DType::BF16 => each::<bf16, 2>(buffer, ranks),
-        DType::I8 => each::<i8, 1>(buffer, ranks),
-        DType::I16 => each::<i16, 2>(buffer, ranks),
-        DType::I32 => each::<i32, 4>(buffer, ranks),
-        DType::I64 => each::<i64, 8>(buffer, ranks),
-        DType::U8 => each::<u8, 1>(buffer, ranks),
-        DType::Bool => {}
-    }
-}
-
-/// Rounds singles to a short floating-point type. `to` is half as long as `from`.
-pub(crate) fn shorten(dtype: DType, from: &[u8], to: &mut [u8]) {
-    let pairs = from.as_chunks::<4>().0.iter().zip(to.as_chunks_mut::<2>().0);
-    if dtype == DType::F16 {
-        pairs.for_each(|(from, to)| *to = f32_to_f16(f32::from_ne_bytes(*from)).to_ne_bytes());
-    } else {
-        pairs.for_each(|(from, to)| *to = f32_to_bf16(f32::from_ne_bytes(*from)).to_ne_bytes());
-    }
-}
-
-/// Singles from a short floating-point type. `to` is twice as long as `from`.
-pub(crate) fn widen(dtype: DType, from: &[u8], to: &mut [u8]) {
-    let pairs = from.as_chunks::<2>().0.iter().zip(to.as_chunks_mut::<4>().0);
-    if dtype == DType::F16 {
-        pairs.for_each(|(from, to)| *to = f16_to_f32(u16::from_ne_bytes(*from)).to_ne_bytes());
-    } else {
-        pairs.for_each(|(from, to)| *to = bf16_to_f32(u16::from_ne_bytes(*from)).to_ne_bytes());
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
 
     fn reduced<T: crate::Element>(op: ReduceOp, sources: &[&[T]], own: usize) -> Vec<T> {
@@ -355,6 +199,15 @@ mod tests {
         let huge = [f16::from_f32(60_000.0)];
         assert_eq!(reduced(ReduceOp::Average, &[&huge, &huge], 1), huge);
         assert_eq!(reduced(ReduceOp::Average, &[&huge, &huge, &huge], 1), huge);
+    }
+
+    #[test]
+    fn an_odd_number_of_bfloat16_is_combined_to_the_last() {
+        for count in [1, 2, 7] {
+            let numbers: Vec<bf16> = (0..count).map(|at| bf16::from_f32(at as f32 + 0.5)).collect();
+            let twice: Vec<bf16> = (0..count).map(|at| bf16::from_f32(at as f32 * 2.0 + 1.0)).collect();
+            assert_eq!(reduced(ReduceOp::Sum, &[&numbers, &numbers], 1), twice);
+        }
     }
 
     #[test]

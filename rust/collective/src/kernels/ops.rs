@@ -23,6 +23,21 @@ pub(super) struct Xor;
 #[derive(Clone, Copy)]
 pub(super) struct Complex<T>(pub(super) T, pub(super) T);
 
+/// Two singles that have nothing to do with each other.
+#[derive(Clone, Copy)]
+pub(super) struct Two(pub(super) f32, pub(super) f32);
+
+impl<O: Op<f32>> Op<Two> for O {
+    #[inline(always)]
+    fn apply(a: Two, b: Two) -> Two {
+        Two(O::apply(a.0, b.0), O::apply(a.1, b.1))
+    }
+    #[inline(always)]
+    fn finish(value: Two, ranks: u32) -> Two {
+        Two(O::finish(value.0, ranks), O::finish(value.1, ranks))
+    }
+}
+
 macro_rules! apply {
     ($($op:ident, $type:ty, $a:ident, $b:ident => $result:expr);* $(;)?) => {$(
         impl Op<$type> for $op {
@@ -51,12 +66,10 @@ macro_rules! floats {
             // The comparison with itself lets a NaN through from either side; f32::min would drop it.
             Min, $type, a, b => if a < b || a.is_nan() { a } else { b };
             Max, $type, a, b => if a > b || a.is_nan() { a } else { b };
-            Sum, Complex<$type>, a, b => Complex(a.0 + b.0, a.1 + b.1);
             Product, Complex<$type>, a, b => Complex(a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0);
         }
         average! {
             $type, sum, ranks => sum / ranks as $type;
-            Complex<$type>, sum, ranks => Complex(sum.0 / ranks as $type, sum.1 / ranks as $type);
         }
     )*};
 }
