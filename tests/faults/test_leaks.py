@@ -39,7 +39,13 @@ class Usage:
 
     def __init__(self, spark: Any) -> None:
         me = psutil.Process()
-        jvms = [p for p in below(me.pid) if p.name() == "java"]
+        # Not the daemons of the standalone cluster that other tests have.
+        daemons = "org.apache.spark.deploy.master", "org.apache.spark.deploy.worker"
+        jvms = [
+            p
+            for p in below(me.pid)
+            if p.name() == "java" and not any(word.startswith(daemons) for word in p.cmdline())
+        ]
         assert len(jvms) == 3, jvms
         self.descriptors = {p.pid: p.num_fds() for p in [me, *jvms]}
         self.threads = {p.pid: thread_names(p.pid) for p in [me, *jvms]}

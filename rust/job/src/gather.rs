@@ -77,6 +77,8 @@ pub(crate) struct Gathered {
     pub(crate) store: TcpListener,
     /// `None` if the hub can't be reached from here.
     pub(crate) control: Option<Control>,
+    /// Whether the tasks met through Spark: some may be without the hub.
+    pub(crate) through_spark: bool,
 }
 
 /// Joins and waits for the place. `Ok(None)`: the job was over before this node had one.
@@ -98,13 +100,13 @@ pub(crate) fn gather(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<O
     let Some(mut control) = control else {
         let (join, store) = join_at(options, address_without_hub(options, None))?;
         let placement = fallback(options, host, &join)?;
-        return Ok(Some(Gathered { placement, store, control: None }));
+        return Ok(Some(Gathered { placement, store, control: None, through_spark: true }));
     };
     let (join, store) = join_at(options, towards_hub.unwrap_or(LOOPBACK))?;
     control.send(&NodeMessage::Join(join.clone()))?;
     match wait_for_place(options, host, &mut control)? {
         HubMessage::Place(placement) => {
-            Ok(Some(Gathered { placement: *placement, store, control: Some(control) }))
+            Ok(Some(Gathered { placement: *placement, store, control: Some(control), through_spark: false }))
         }
         HubMessage::UseFallback => {
             // Who can't reach the hub may not reach the address of this host that leads there, either.
@@ -114,7 +116,7 @@ pub(crate) fn gather(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<O
             };
             let placement = fallback(options, host, &join)?;
             control.send(&NodeMessage::Placed(join))?;
-            Ok(Some(Gathered { placement, store, control: Some(control) }))
+            Ok(Some(Gathered { placement, store, control: Some(control), through_spark: true }))
         }
         _ => {
             control.send(&NodeMessage::Done { problem: None, output: Vec::new() })?;

@@ -19,6 +19,7 @@ use phalanx_types::failure::LAST_LINES;
 use phalanx_types::message::{HubMessage, NodeMessage, NodeReport, OutputEnd};
 use phalanx_types::{Deadline, Error, ErrorKind, Job, NodePlacement, RankEnd, RankState, Result};
 
+use crate::board::Board;
 use crate::environment::rank_environment;
 use crate::facts::signed_us;
 use crate::folder::{Folder, private_dir, private_file};
@@ -101,7 +102,10 @@ pub enum Observation {
 /// If the node could not do its part; its ranks, if any ran, are ended.
 pub fn run_node(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<Vec<u8>> {
     let began = Instant::now();
-    let Some(Gathered { placement, store, control }) = gather(options, host)? else { return Ok(Vec::new()) };
+    let Some(Gathered { placement, store, control, through_spark }) = gather(options, host)? else {
+        return Ok(Vec::new());
+    };
+    let board = through_spark.then(|| Board::at(placement.store));
     let meter = Meter::of_placed(began);
     // Outlives the node: the ranks' files are removed when nothing uses them any more, however this ends.
     let folder = Folder::make(&options.work_dir, &options.job.id, options.partition)?;
@@ -112,7 +116,7 @@ pub fn run_node(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<Vec<u8
         drop(store);
         None
     };
-    let mut node = Node::start(options, &folder, placement, control, meter)?;
+    let mut node = Node::start(options, &folder, placement, control, meter)?.with(board);
     node.watch(host);
     node.finish()
 }
@@ -134,6 +138,8 @@ struct Node<'a> {
     options: &'a NodeOptions,
     guard: Guard,
     link: Link<'a>,
+    /// Where tasks that met through Spark tell one another of failures.
+    board: Option<Board>,
     ranks: Vec<Rank>,
     relay: Option<Relay>,
     notes: Receiver<Note>,
@@ -179,6 +185,7 @@ impl<'a> Node<'a> {
             options,
             guard,
             link: Link::new(options, control),
+            board: None,
             ranks: Vec::new(),
             relay,
             notes,
@@ -207,6 +214,10 @@ impl<'a> Node<'a> {
             node.launch(rank, dir, log, env)?;
         }
         Ok(node)
+    }
+
+    fn with(self, board: Option<Board>) -> Node<'a> {
+        Node { board, ..self }
     }
 
     fn launch(
@@ -275,6 +286,7 @@ impl<'a> Node<'a> {
                 default(INTERRUPT_EVERY) => {}
             }
             self.report_ended(Instant::now());
+            self.look_at_board();
             self.meter.tell(host, || written(&self.ranks));
             if let Some(reason) = host.interrupted() {
                 self.problem.get_or_insert(reason.clone());
@@ -365,8 +377,26 @@ impl<'a> Node<'a> {
             if end.state == RankState::Finished {
                 self.upload(i);
             }
+            if let Some(board) =
+                self.board.as_mut().filter(|_| !self.link.reached() && end.failure().is_some())
+            {
+                board.post(&end, ended_at);
+            }
             self.link.tell(ended_at, NodeMessage::RankEnded { end: Box::new(end) });
         }
+    }
+
+    /// Heeds a failure that a node without the hub has posted: tells the hub, if it is there, and ends the ranks.
+    fn look_at_board(&mut self) {
+        let Some((end, at)) = self.board.as_mut().and_then(|board| board.look(Instant::now())) else {
+            return;
+        };
+        self.board = None;
+        let why = format!("rank {} {}", end.rank, end.state.describe());
+        if !self.ranks.iter().any(|rank| rank.rank == end.rank) {
+            self.link.tell(at, NodeMessage::RankEnded { end: Box::new(end) });
+        }
+        self.stop(&why);
     }
 
     fn end_of(&self, i: usize) -> (RankEnd, Instant) {

@@ -167,6 +167,44 @@ fn a_failure_on_a_node_without_the_hub_reaches_the_caller() {
 }
 
 #[test]
+fn a_failure_on_a_node_without_the_hub_ends_the_ranks_of_those_that_have_it_and_is_the_cause() {
+    let job = job(4, 2);
+    let dir = phalanx_testkit::temp_dir("job");
+    for without_hub in [0, 1] {
+        let (driver, gather) = (open(&job), Gather::of(2));
+        // Rank 0 is partition 0's, rank 2 is partition 1's.
+        let failing = without_hub * 2;
+        let script = format!("[ $RANK = {failing} ] || exec sleep 600; echo oh; exit 7");
+        let nodes: Vec<_> = (0..2)
+            .map(|partition| {
+                let mut options = node_options(&driver, &job, partition, &script, dir.path());
+                if partition == without_hub {
+                    options.hub.address = "127.0.0.1:1".into();
+                }
+                let host = TestHost { gather: Some(Arc::clone(&gather)), partition, ..TestHost::default() };
+                spawn_node(options, host)
+            })
+            .collect();
+        let began = Instant::now();
+        for node in nodes {
+            let report = node.join().unwrap().unwrap();
+            if !report.is_empty() {
+                driver.node_report(&report).unwrap();
+            }
+        }
+        assert!(began.elapsed() < LONG, "BOARD-1");
+        driver.stage_ended(None);
+        let failure = listen(&driver).failure.unwrap();
+        assert_eq!((failure.rank, failure.exit_code), (Some(failing), Some(7)), "BOARD-1");
+        assert_eq!(failure.last_lines, ["oh"]);
+        let states: Vec<&str> = failure.ranks.iter().map(|r| r.state.as_str()).collect();
+        // The outcome doesn't wait for what Spark brings at the end.
+        let other = ["stopped", "not known: its node can't reach the driver"];
+        assert_eq!(states.iter().filter(|state| other.contains(state)).count(), 3, "{states:?}");
+    }
+}
+
+#[test]
 fn a_wrong_token_is_refused_and_disturbs_nobody() {
     let job = job(2, 2);
     let dir = phalanx_testkit::temp_dir("job");

@@ -5,7 +5,7 @@ use std::time::Instant;
 use phalanx_types::failure::{first_cause, report};
 use phalanx_types::{Failure, FailureKind, RankEnd, RankReport, RankState};
 
-use super::Course;
+use super::{Course, Gathering};
 
 impl Course {
     /// The stage is over and ranks are missing, but nobody said why.
@@ -49,14 +49,19 @@ impl Course {
             .map(|rank| match self.ends.get(&rank) {
                 Some(end) => report(end, at_us),
                 None => {
-                    let state =
-                        if self.running.contains(&rank) { RankState::Running } else { RankState::Waiting };
+                    let state = if self.running.contains(&rank) {
+                        RankState::Running.describe()
+                    } else if self.gathering == Gathering::ThroughSpark {
+                        "not known: its node can't reach the driver".into()
+                    } else {
+                        RankState::Waiting.describe()
+                    };
                     let partition =
                         self.ranks_of.iter().find(|(_, ranks)| ranks.contains(&rank)).map(|(p, _)| *p);
                     RankReport {
                         rank,
                         host: partition.map(|p| self.host(p)).unwrap_or_default(),
-                        state: state.describe(),
+                        state,
                         idle_seconds: None,
                     }
                 }
