@@ -23,6 +23,8 @@ use crate::wait::{Waited, Watch, mismatch};
 const HEADER_BYTES: usize = (CALL_WORDS + 1) * 8;
 /// Shorter messages go over one socket: another system call costs more than it brings.
 const SHORTEST_STRIPE: usize = 256 << 10;
+/// How much is sent before it is looked whether something has arrived: what is on its way stays in the caches.
+const BURST_BYTES: usize = 64 << 10;
 /// How much of a message is combined at a time: a whole number of elements.
 const CHUNK_BYTES: usize = 128 << 10;
 /// Tries before the kernel is asked to say when there is something: some tens of microseconds, as long as an answer
@@ -191,13 +193,17 @@ fn run(
 
 impl Sending<'_> {
     fn advance(&mut self, watch: &Watch<'_>) -> Result<bool> {
-        let mut has_moved = false;
+        let (mut has_moved, mut burst) = (false, 0);
         while !self.header.is_empty() || !self.bytes.is_empty() {
             let next = if self.header.is_empty() { &mut self.bytes } else { &mut self.header };
-            match (&mut &*self.socket).write(next) {
+            match (&mut &*self.socket).write(&next[..next.len().min(BURST_BYTES)]) {
                 Ok(count) => {
                     *next = &next[count..];
                     has_moved = true;
+                    burst += count;
+                    if burst >= BURST_BYTES {
+                        break;
+                    }
                 }
                 Err(error) if error.kind() == IoKind::WouldBlock => break,
                 Err(error) if error.kind() == IoKind::Interrupted => {}
