@@ -334,3 +334,17 @@ impl Drop for Group {
         self.peers.leave();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_can_change_threads_and_be_aborted_and_looked_at_from_others() {
+        fn moves<T: Send>() {}
+        fn is_shared<T: Send + Sync + Clone>() {}
+        moves::<Group>();
+        is_shared::<Aborter>();
+        is_shared::<ActivityReader>();
+    }
+}
