@@ -1,5 +1,8 @@
 package dev.phalanx.spark
 
+import java.io.File
+import java.lang.reflect.InvocationTargetException
+import java.net.{URL, URLClassLoader}
 import java.nio.file.{Files, Paths}
 
 import scala.jdk.CollectionConverters._
@@ -33,11 +36,20 @@ class NativeLibrarySuite extends PhalanxSuite {
   }
 
   test("a library of another version is refused") {
-    val thrown = intercept[TrainingException](NativeLibrary.load(resource, "9.9.9"))
-    assert(
-      thrown.message.endsWith(s"$resource is of version ${Version.phalanx} and the jar of version 9.9.9"),
-      "LIB-2"
-    )
+    // In classes of its own: a second library among this suite's would take some of its native methods.
+    val entries = sys.props("java.class.path").split(File.pathSeparator).map(Paths.get(_).toUri.toURL)
+    Using.resource(new URLClassLoader(entries, ClassLoader.getPlatformClassLoader)) { others =>
+      val other = others.loadClass(NativeLibrary.getClass.getName)
+      val load = other.getMethod("load", classOf[URL], classOf[String])
+      val thrown =
+        intercept[InvocationTargetException](load.invoke(other.getField("MODULE$").get(null), resource, "9.9.9"))
+      val refusal = thrown.getCause
+      assert(refusal.getClass.getName == classOf[TrainingException].getName)
+      assert(
+        refusal.getMessage.endsWith(s"$resource is of version ${Version.phalanx} and the jar of version 9.9.9"),
+        "LIB-2"
+      )
+    }
   }
 
   test("the library is loaded once, from a file that is gone") {
