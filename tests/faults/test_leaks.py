@@ -18,7 +18,7 @@ from programs import below, eventually
 pytestmark = pytest.mark.timeout(300)
 
 JOBS, SETTLED = 100, 10
-# Pools of Spark's own that fill up to their bound as blocks and connections come and go.
+# Pools of Spark's and the JDK's own that fill up to their bound as blocks and connections come and go.
 SPARKS_POOLS = (
     "process reaper",
     "block-manager-",
@@ -42,16 +42,21 @@ def thread_names(pid: int) -> Counter[str]:
     return names
 
 
-def descriptors(pid: int) -> int:
-    """How many descriptors a process has open, but for the two of each event loop: Spark's pools fill over time.
+def descriptors(process: psutil.Process, executors: list[psutil.Process]) -> int:
+    """How many descriptors a process has open, but for what Spark opens once, at a moment of its own choice.
 
-    An event loop of ours that leaked would leave its socket, too.
+    That is the two of each event loop (one of ours that leaked would leave its socket, too), and between two
+    executors one connection in each direction, over which they give each other blocks of broadcasts.
     """
     count = 0
-    for name in os.listdir(f"/proc/{pid}/fd"):
+    for name in os.listdir(f"/proc/{process.pid}/fd"):
         with contextlib.suppress(OSError):
-            kind = os.readlink(f"/proc/{pid}/fd/{name}")
+            kind = os.readlink(f"/proc/{process.pid}/fd/{name}")
             count += not kind.startswith(("anon_inode:[eventpoll]", "anon_inode:[eventfd]"))
+    if process in executors:
+        others = {c.laddr for other in executors if other != process for c in other.net_connections("tcp")}
+        to_others = [c for c in process.net_connections("tcp") if c.raddr and c.raddr in others]
+        count -= min(len(to_others), 2 * (len(executors) - 1))
     return count
 
 
@@ -68,7 +73,9 @@ class Usage:
             if p.name() == "java" and not any(word.startswith(daemons) for word in p.cmdline())
         ]
         assert len(jvms) == 3, jvms
-        self.descriptors = {p.pid: descriptors(p.pid) for p in [me, *jvms]}
+        executors = [p for p in jvms if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in p.cmdline()]
+        assert len(executors) == 2, executors
+        self.descriptors = {p.pid: descriptors(p, executors) for p in [me, *jvms]}
         self.threads = {p.pid: thread_names(p.pid) for p in [me, *jvms]}
         self.processes = sorted(p.pid for p in below(me.pid) if p.status() != psutil.STATUS_ZOMBIE)
         self.files = len(files_of(spark))
@@ -77,8 +84,7 @@ class Usage:
         """What there is more of than before, in words; nothing if all is well."""
         found = []
         for pid, count in self.descriptors.items():
-            # Spark's executors open a connection now and then; a leak would be one for each of 90 jobs.
-            if count > before.descriptors[pid] + 4:
+            if count > before.descriptors[pid]:
                 found.append(f"{count} descriptors of {pid}, were {before.descriptors[pid]}")
         for pid, names in self.threads.items():
             if names.total() > before.threads[pid].total():
