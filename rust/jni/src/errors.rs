@@ -6,7 +6,7 @@ use jni::errors::ErrorPolicy;
 use jni::objects::{JThrowable, JValue};
 use jni::refs::Global;
 use jni::{Env, jni_sig, jni_str};
-use phalanx_types::{Error, ErrorKind};
+use phalanx_types::{Error, panic_text};
 
 /// What a call of the core can end in, besides a value.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ impl<T: Default> ErrorPolicy<T, CallError> for ThrowTrainingException {
         }
         let (kind, message) = match error {
             CallError::Thrown(throwable) => return thrown(env.throw(&throwable)),
-            CallError::Core(error) => (kind_name(error.kind()), error.to_string()),
+            CallError::Core(error) => (error.kind().name(), error.to_string()),
             CallError::Jni(error) => ("invalid", error.to_string()),
         };
         throw(env, kind, &message)
@@ -52,13 +52,10 @@ impl<T: Default> ErrorPolicy<T, CallError> for ThrowTrainingException {
         _captures: &mut Self::Captures<'local, 'call>,
         panic: Box<dyn Any + Send + 'static>,
     ) -> jni::errors::Result<T> {
-        let text = panic.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        let message = format!("Phalanx itself failed: {}", text.unwrap_or("a panic without a message"));
         if env.exception_check() {
             env.exception_clear();
         }
-        throw(env, "panic", &message)
+        throw(env, "panic", &panic_text(panic.as_ref()))
     }
 }
 
@@ -76,18 +73,5 @@ fn thrown<T: Default>(outcome: jni::errors::Result<()>) -> jni::errors::Result<T
     match outcome {
         Ok(()) | Err(jni::errors::Error::JavaException) => Ok(T::default()),
         Err(e) => Err(e),
-    }
-}
-
-fn kind_name(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::Invalid => "invalid",
-        ErrorKind::Timeout => "timeout",
-        ErrorKind::Unreachable => "unreachable",
-        ErrorKind::Refused => "refused",
-        ErrorKind::Protocol => "protocol",
-        ErrorKind::Io => "io",
-        ErrorKind::Cancelled => "cancelled",
-        ErrorKind::Closed => "closed",
     }
 }

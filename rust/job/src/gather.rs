@@ -12,7 +12,8 @@ use phalanx_rendezvous::{HubAddress, HubConnection, Sender, interfaces};
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
 use phalanx_types::{Deadline, Error, ErrorKind, Join, NodePlacement, Policy, Result, place};
 
-use crate::node::{NodeHost, NodeOptions};
+use crate::host::NodeHost;
+use crate::node::NodeOptions;
 
 /// How long one message to the hub may take.
 pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -119,7 +120,7 @@ pub(crate) fn gather(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<O
             Ok(Some(Gathered { placement, store, control: Some(control), through_spark: true }))
         }
         _ => {
-            control.send(&NodeMessage::Done { problem: None, output: Vec::new() })?;
+            control.send(&NodeMessage::Done { problem: None, interrupted: None, output: Vec::new() })?;
             Ok(None)
         }
     }

@@ -10,6 +10,7 @@ pub mod environment;
 mod facts;
 mod folder;
 mod gather;
+mod host;
 mod link;
 pub mod live;
 mod log_queue;
@@ -21,6 +22,7 @@ mod results;
 pub mod settings;
 
 pub use driver::{DriverJob, DriverOptions, Event};
+pub use host::{NodeHost, Observation};
 pub use log_queue::{collect_logs, take_logs};
-pub use node::{NodeHost, NodeOptions, Observation, run_node};
+pub use node::{NodeOptions, run_node};
 pub use settings::Settings;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::gather::INTERRUPT_EVERY;
-use crate::node::{NodeHost, Observation};
+use crate::host::{NodeHost, Observation};
 
 /// Observations of one node on their way to its host.
 pub(crate) struct Meter {

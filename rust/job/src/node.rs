@@ -12,21 +12,18 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, select};
 use phalanx_rendezvous::HubAddress;
 use phalanx_rendezvous::store::StoreServer;
-use phalanx_supervisor::{
-    ExitHow, Guard, GuardEvent, GuardOptions, Launch, OomWatch, PipeReader, RankLog, notes, pump,
-};
-use phalanx_types::failure::LAST_LINES;
+use phalanx_supervisor::{ExitHow, Guard, GuardEvent, GuardOptions, Launch, OomWatch, RankLog, notes, pump};
 use phalanx_types::message::{HubMessage, NodeMessage, NodeReport, OutputEnd};
 use phalanx_types::{Deadline, Error, ErrorKind, Job, NodePlacement, RankEnd, RankState, Result};
 
 use crate::board::Board;
 use crate::environment::rank_environment;
-use crate::facts::signed_us;
 use crate::folder::{Folder, private_dir, private_file};
 use crate::gather::{Control, Gathered, INTERRUPT_EVERY, gather, ping_every};
+use crate::host::NodeHost;
 use crate::link::Link;
 use crate::meter::Meter;
-use crate::ranks::{Exit, monotonic_us, read_error, state_of};
+use crate::ranks::{Rank, Stopped};
 use crate::relay::Relay;
 use crate::results::{self, Uploads};
 
@@ -59,40 +56,6 @@ pub struct NodeOptions {
     pub guard: PathBuf,
 }
 
-/// What the node asks of the process that it runs in.
-pub trait NodeHost {
-    /// Why the caller wants the node to end; asked every 50 ms.
-    fn interrupted(&mut self) -> Option<String>;
-    /// Exchanges a text with all tasks of the stage, in partition order (Spark's `allGather`).
-    ///
-    /// # Errors
-    /// If there is no such exchange here, or it failed.
-    fn all_gather(&mut self, text: &str) -> Result<Vec<String>>;
-    /// Something that may be counted happened; for metrics. Called from the thread of [`run_node`].
-    fn observe(&mut self, _what: Observation) {}
-}
-
-/// What can be counted of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Observation {
-    /// The node knows its place, so long after it began.
-    Joined(Duration),
-    /// A rank's process runs, so long after the node began.
-    RankStarted(Duration),
-    /// A rank that had started is over.
-    RankEnded {
-        /// Whether it failed; being told to end is no failure.
-        failed: bool,
-    },
-    /// Ranks wrote this much since the last such observation.
-    Output {
-        /// Ends of lines.
-        lines: u64,
-        /// Bytes.
-        bytes: u64,
-    },
-}
-
 /// Runs the node of one partition until its ranks have ended.
 ///
 /// Returns nothing when the hub has everything, else a report for [`crate::DriverJob::node_report`]. That a rank failed
@@ -121,16 +84,6 @@ pub fn run_node(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<Vec<u8
     node.finish()
 }
 
-struct Rank {
-    rank: u32,
-    dir: PathBuf,
-    log: Arc<RankLog>,
-    readers: Vec<PipeReader>,
-    exit: Option<(ExitHow, Instant)>,
-    not_started: Option<(String, Instant)>,
-    reported: bool,
-}
-
 /// A line of JSON from a rank.
 type Note = (u32, serde_json::Map<String, serde_json::Value>);
 
@@ -150,8 +103,10 @@ struct Node<'a> {
     woken: Receiver<()>,
     meter: Meter,
     oom: OomWatch,
-    stopped: Option<(Instant, u64)>,
+    stopped: Option<Stopped>,
     problem: Option<String>,
+    /// Why the host wanted the end.
+    interrupted: Option<String>,
     empty: bool,
 }
 
@@ -197,6 +152,7 @@ impl<'a> Node<'a> {
             oom: OomWatch::new(),
             stopped: None,
             problem: None,
+            interrupted: None,
             empty: false,
         };
         for (place, (rank, log)) in placement.ranks.iter().zip(logs) {
@@ -289,8 +245,8 @@ impl<'a> Node<'a> {
             self.look_at_board();
             self.meter.tell(host, || written(&self.ranks));
             if let Some(reason) = host.interrupted() {
-                self.problem.get_or_insert(reason.clone());
                 self.stop(&reason);
+                self.interrupted.get_or_insert(reason);
             }
             self.mend_link();
             self.link.ping_if_due();
@@ -320,7 +276,7 @@ impl<'a> Node<'a> {
             GuardEvent::Empty => self.empty = true,
             GuardEvent::Gone { reason } => self.guard_gone(&reason),
         }
-        let over = self.ranks.iter().all(|r| r.exit.is_some() || r.not_started.is_some());
+        let over = self.ranks.iter().all(|rank| rank.over_at().is_some());
         if over && !self.empty {
             // Ends what the ranks left behind; answers with Empty.
             self.guard.stop();
@@ -330,7 +286,7 @@ impl<'a> Node<'a> {
     fn guard_gone(&mut self, reason: &str) {
         self.empty = true;
         let why = format!("the guard of the ranks is gone ({reason}), and its ranks with it");
-        for rank in self.ranks.iter_mut().filter(|r| r.exit.is_none() && r.not_started.is_none()) {
+        for rank in self.ranks.iter_mut().filter(|rank| rank.over_at().is_none()) {
             rank.exit = Some((ExitHow::Signal(9), Instant::now()));
         }
         self.problem.get_or_insert(why);
@@ -343,7 +299,7 @@ impl<'a> Node<'a> {
                 self.options.job.id,
                 self.options.partition
             );
-            self.stopped = Some((Instant::now(), monotonic_us()));
+            self.stopped = Some(Stopped::now());
             self.guard.stop();
         }
     }
@@ -359,10 +315,7 @@ impl<'a> Node<'a> {
     fn report_ended(&mut self, now: Instant) {
         for i in 0..self.ranks.len() {
             let rank = &self.ranks[i];
-            let Some(at) = rank.exit.map(|(_, at)| at).or(rank.not_started.as_ref().map(|(_, at)| *at))
-            else {
-                continue;
-            };
+            let Some(at) = rank.over_at() else { continue };
             if rank.reported || !(rank.log.finished() || now >= at + OUTPUT_GRACE) {
                 continue;
             }
@@ -370,7 +323,7 @@ impl<'a> Node<'a> {
             while let Ok(note) = self.notes.try_recv() {
                 self.note(&note);
             }
-            let (end, ended_at) = self.end_of(i);
+            let (end, ended_at) = self.ranks[i].end(&self.options.host, self.stopped, &self.oom);
             if self.ranks[i].exit.is_some() {
                 self.meter.rank_ended(end.failure().is_some());
             }
@@ -397,43 +350,6 @@ impl<'a> Node<'a> {
             self.link.tell(at, NodeMessage::RankEnded { end: Box::new(end) });
         }
         self.stop(&why);
-    }
-
-    fn end_of(&self, i: usize) -> (RankEnd, Instant) {
-        let rank = &self.ranks[i];
-        let error = read_error(&rank.dir.join("error.json"), &rank.dir.join("torch-error.json"));
-        let (state, message, mut at) = match (&rank.exit, &rank.not_started) {
-            (Some((how, at)), _) => {
-                let state = state_of(&Exit {
-                    how: *how,
-                    at: *at,
-                    stopped: self.stopped,
-                    error: error.as_ref(),
-                    left_result: rank.dir.join("result").exists(),
-                    out_of_memory: self.oom.killed_since(),
-                });
-                (state, String::new(), *at)
-            }
-            (None, Some((reason, at))) => (RankState::NotStarted, reason.clone(), *at),
-            (None, None) => (RankState::Lost, String::new(), Instant::now()),
-        };
-        if let (RankState::Raised, Some(error)) = (&state, &error) {
-            // The moment of the raise, on the clock that Instant reads.
-            let age = Duration::from_micros(monotonic_us().saturating_sub(error.at_us));
-            at = Instant::now().checked_sub(age).unwrap_or(at).min(at);
-        }
-        let end = RankEnd {
-            rank: rank.rank,
-            host: self.options.host.clone(),
-            error: error.filter(|_| state == RankState::Raised),
-            state,
-            message,
-            last_lines: rank.log.last_lines(LAST_LINES),
-            log_path: rank.log.path().to_string_lossy().into_owned(),
-            at_us: 0,
-            last_output_us: rank.log.last_output().map(|last| signed_us(last, at)),
-        };
-        (end, at)
     }
 
     fn upload(&mut self, i: usize) {
@@ -480,7 +396,8 @@ impl<'a> Node<'a> {
                 log_path: rank.log.path().to_string_lossy().into_owned(),
             })
             .collect();
-        self.link.tell(Instant::now(), NodeMessage::Done { problem: self.problem.clone(), output });
+        let (problem, interrupted) = (self.problem.clone(), self.interrupted.clone());
+        self.link.tell(Instant::now(), NodeMessage::Done { problem, interrupted, output });
         let deadline = Deadline::after(RELEASE_TIMEOUT);
         while !deadline.passed() && !self.link.given_up() {
             self.mend_link();
@@ -490,8 +407,8 @@ impl<'a> Node<'a> {
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
             }
         }
-        let problem =
-            self.problem.take().unwrap_or_else(|| "the driver did not take this node's last report".into());
+        let why = self.problem.take().or(self.interrupted.take());
+        let problem = why.unwrap_or_else(|| "the driver did not take this node's last report".into());
         Err(Error::new(ErrorKind::Unreachable, problem))
     }
 
@@ -510,7 +427,12 @@ impl<'a> Node<'a> {
             .map(|rank| (rank.rank, rank.dir.join("result")))
             .filter(|(_, path)| path.exists())
             .collect();
-        let report = NodeReport { partition: self.options.partition, ends, problem: self.problem.take() };
+        let report = NodeReport {
+            partition: self.options.partition,
+            ends,
+            problem: self.problem.take(),
+            interrupted: self.interrupted.take(),
+        };
         results::pack_report(&report, &results)
     }
 }

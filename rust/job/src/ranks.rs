@@ -1,11 +1,40 @@
 //! What became of a rank: the exit that the guard saw, what the rank wrote down, and whether it was told to end.
 
-use std::path::Path;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use phalanx_supervisor::ExitHow;
-use phalanx_types::{RankError, RankState};
+use phalanx_supervisor::{ExitHow, OomWatch, PipeReader, RankLog};
+use phalanx_types::failure::LAST_LINES;
+use phalanx_types::{RankEnd, RankError, RankState};
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::facts::signed_us;
+
+/// One rank of a node, from its start to its report.
+pub(crate) struct Rank {
+    pub(crate) rank: u32,
+    pub(crate) dir: PathBuf,
+    pub(crate) log: Arc<RankLog>,
+    pub(crate) readers: Vec<PipeReader>,
+    pub(crate) exit: Option<(ExitHow, Instant)>,
+    pub(crate) not_started: Option<(String, Instant)>,
+    pub(crate) reported: bool,
+}
+
+/// When a node began to stop its ranks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stopped {
+    at: Instant,
+    /// The same moment as Python's clock tells it.
+    at_us: u64,
+}
+
+impl Stopped {
+    pub(crate) fn now() -> Stopped {
+        Stopped { at: Instant::now(), at_us: monotonic_us() }
+    }
+}
 
 /// `CLOCK_MONOTONIC` in microseconds: the clock of [`Instant`] and of Python's `time.monotonic`.
 pub(crate) fn monotonic_us() -> u64 {
@@ -13,12 +42,55 @@ pub(crate) fn monotonic_us() -> u64 {
     u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1000
 }
 
+impl Rank {
+    /// When its process ended, or could not be started; `None` while it runs.
+    pub(crate) fn over_at(&self) -> Option<Instant> {
+        self.exit.map(|(_, at)| at).or(self.not_started.as_ref().map(|(_, at)| *at))
+    }
+
+    /// How it ended, and when: what its process did, what it wrote down, and whether it was told to.
+    pub(crate) fn end(&self, host: &str, stopped: Option<Stopped>, oom: &OomWatch) -> (RankEnd, Instant) {
+        let error = read_error(&self.dir.join("error.json"), &self.dir.join("torch-error.json"));
+        let (state, message, mut at) = match (&self.exit, &self.not_started) {
+            (Some((how, at)), _) => {
+                let state = state_of(&Exit {
+                    how: *how,
+                    at: *at,
+                    stopped,
+                    error: error.as_ref(),
+                    left_result: self.dir.join("result").exists(),
+                    out_of_memory: oom.killed_since(),
+                });
+                (state, String::new(), *at)
+            }
+            (None, Some((reason, at))) => (RankState::NotStarted, reason.clone(), *at),
+            (None, None) => (RankState::Lost, String::new(), Instant::now()),
+        };
+        if let (RankState::Raised, Some(error)) = (&state, &error) {
+            // The moment of the raise, on the clock that Instant reads.
+            let age = Duration::from_micros(monotonic_us().saturating_sub(error.at_us));
+            at = Instant::now().checked_sub(age).unwrap_or(at).min(at);
+        }
+        let end = RankEnd {
+            rank: self.rank,
+            host: host.to_string(),
+            error: error.filter(|_| state == RankState::Raised),
+            state,
+            message,
+            last_lines: self.log.last_lines(LAST_LINES),
+            log_path: self.log.path().to_string_lossy().into_owned(),
+            at_us: 0,
+            last_output_us: self.log.last_output().map(|last| signed_us(last, at)),
+        };
+        (end, at)
+    }
+}
+
 /// How a rank's process ended, and what is known beside it.
 pub(crate) struct Exit<'a> {
     pub(crate) how: ExitHow,
     pub(crate) at: Instant,
-    /// When the node began to stop its ranks, by both clocks.
-    pub(crate) stopped: Option<(Instant, u64)>,
+    pub(crate) stopped: Option<Stopped>,
     pub(crate) error: Option<&'a RankError>,
     pub(crate) left_result: bool,
     pub(crate) out_of_memory: bool,
@@ -29,7 +101,7 @@ pub(crate) struct Exit<'a> {
 /// A rank that ended after it was told to end is `Stopped`, whatever its exit says, unless it had failed (its own
 /// record is older than the stop) or finished (its result is there) before.
 pub(crate) fn state_of(exit: &Exit<'_>) -> RankState {
-    let stopped_first = exit.stopped.is_some_and(|(at, at_us)| match exit.error {
+    let stopped_first = exit.stopped.is_some_and(|Stopped { at, at_us }| match exit.error {
         Some(error) => error.at_us > at_us,
         None => exit.at > at,
     });
@@ -67,11 +139,9 @@ pub(crate) fn read_error(own: &Path, torch: &Path) -> Option<RankError> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
-    fn exit(how: ExitHow, error: Option<&RankError>, stopped: Option<(Instant, u64)>) -> RankState {
+    fn exit(how: ExitHow, error: Option<&RankError>, stopped: Option<Stopped>) -> RankState {
         let at = Instant::now();
         state_of(&Exit { how, at, stopped, error, left_result: false, out_of_memory: false })
     }
@@ -87,7 +157,7 @@ mod tests {
 
     #[test]
     fn what_happens_after_the_stop_is_the_stops_doing() {
-        let before = Some((Instant::now() - Duration::from_secs(1), 100));
+        let before = Some(Stopped { at: Instant::now() - Duration::from_secs(1), at_us: 100 });
         assert_eq!(exit(ExitHow::Signal(15), None, before), RankState::Stopped);
         assert_eq!(exit(ExitHow::Code(0), None, before), RankState::Stopped);
         let echo = RankError { at_us: 101, ..RankError::default() };
@@ -96,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_raised_before_the_stop_failed_although_the_stop_ended_it() {
-        let before = Some((Instant::now() - Duration::from_secs(1), 100));
+        let before = Some(Stopped { at: Instant::now() - Duration::from_secs(1), at_us: 100 });
         let cause = RankError { at_us: 99, ..RankError::default() };
         assert_eq!(exit(ExitHow::Signal(15), Some(&cause), before), RankState::Raised, "FAIL-1");
     }

@@ -175,7 +175,7 @@ mod tests {
                 (rank, path)
             })
             .collect();
-        let report = NodeReport { partition: 2, ends: vec![], problem: Some("p".into()) };
+        let report = NodeReport { partition: 2, ends: vec![], problem: Some("p".into()), interrupted: None };
         let packed = pack_report(&report, &results).unwrap();
         let (back, files) = unpack_report(&packed).unwrap();
         assert_eq!(back, report);

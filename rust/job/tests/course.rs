@@ -49,7 +49,7 @@ impl Play {
     }
 
     fn done(&mut self, seconds: u64, partition: u32) {
-        self.tell(seconds, partition, NodeMessage::Done { problem: None, output: vec![] });
+        self.tell(seconds, partition, NodeMessage::Done { problem: None, interrupted: None, output: vec![] });
     }
 
     fn failure(&self) -> &Failure {
@@ -152,4 +152,34 @@ fn a_rank_that_exits_well_while_another_is_missing_is_no_success() {
     play.done(5, 0);
     play.done(6, 1);
     assert_eq!(play.failure().kind, FailureKind::LostNode, "FAIL-1");
+}
+
+#[test]
+fn a_task_that_spark_ended_is_explained_by_the_stage_where_it_speaks_in_time() {
+    let interrupted = |play: &mut Play| {
+        for partition in 0..2 {
+            play.tell(5, partition, ended(partition, RankState::Stopped, 0));
+            let why = Some("its Spark task was killed".into());
+            play.tell(5, partition, NodeMessage::Done { problem: None, interrupted: why, output: vec![] });
+        }
+        assert_eq!(play.course.outcome(), None, "COURSE-2: the stage's word is waited for");
+    };
+
+    let mut cancelled = Play::placed();
+    interrupted(&mut cancelled);
+    let now = cancelled.at(6);
+    cancelled.course.cancel(now, "its job group was cancelled", &mut cancelled.out);
+    assert_eq!(cancelled.failure().kind, FailureKind::Cancelled);
+
+    let mut failed = Play::placed();
+    interrupted(&mut failed);
+    let now = failed.at(6);
+    failed.course.stage_ended(now, Some("the executor ran out of disk".into()), &mut failed.out);
+    assert_eq!(failed.failure().message, "the executor ran out of disk");
+
+    let mut silent = Play::placed();
+    interrupted(&mut silent);
+    silent.tick(8);
+    assert_eq!(silent.failure().kind, FailureKind::LostNode, "COURSE-3");
+    assert_eq!(silent.failure().message, "its Spark task was killed");
 }

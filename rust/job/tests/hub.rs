@@ -127,7 +127,7 @@ fn a_node_that_vanishes_is_lost_and_its_ranks_with_it() {
         HubMessage::Stop { .. } => {}
         other => panic!("COURSE-2: a stop was expected, not {other:?}"),
     }
-    stays.send(&NodeMessage::Done { problem: None, output: vec![] }, soon()).unwrap();
+    stays.send(&NodeMessage::Done { problem: None, interrupted: None, output: vec![] }, soon()).unwrap();
     let failure = listen(&driver).failure.unwrap();
     assert_eq!((failure.kind, failure.rank), (FailureKind::LostNode, Some(rank)));
     assert!(failure.message.contains("by-hand"), "{}", failure.message);
@@ -146,7 +146,7 @@ fn a_node_that_comes_back_in_time_goes_on_and_repeats_itself_without_harm() {
     for message in [NodeMessage::RankStarted { rank: 0, pid: 1, age_us: 9 }, finished(0), finished(0)] {
         back.send(&message, soon()).unwrap();
     }
-    back.send(&NodeMessage::Done { problem: None, output: vec![] }, soon()).unwrap();
+    back.send(&NodeMessage::Done { problem: None, interrupted: None, output: vec![] }, soon()).unwrap();
     assert_eq!(listen(&driver).failure, None, "MSG-1");
     while back.receive::<HubMessage>(soon()).unwrap() != HubMessage::Released {}
 }

@@ -2,6 +2,7 @@
 //!
 //! Callers match on [`ErrorKind`]; nobody branches on the text. Bindings map kinds to exception classes.
 
+use std::any::Any;
 use std::fmt::Display;
 use std::io;
 
@@ -24,6 +25,29 @@ pub enum ErrorKind {
     Cancelled,
     /// The other side ended, or the thing asked for no longer exists.
     Closed,
+}
+
+impl ErrorKind {
+    /// Its name in every language's exceptions.
+    pub fn name(self) -> &'static str {
+        match self {
+            ErrorKind::Invalid => "invalid",
+            ErrorKind::Timeout => "timeout",
+            ErrorKind::Unreachable => "unreachable",
+            ErrorKind::Refused => "refused",
+            ErrorKind::Protocol => "protocol",
+            ErrorKind::Io => "io",
+            ErrorKind::Cancelled => "cancelled",
+            ErrorKind::Closed => "closed",
+        }
+    }
+}
+
+/// What is said of a panic that a language binding caught; its kind in exceptions is `panic`.
+pub fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text =
+        panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("Phalanx itself failed: {}", text.unwrap_or("a panic without a message"))
 }
 
 /// An error with a kind for programs and a sentence for people.

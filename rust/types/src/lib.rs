@@ -13,7 +13,7 @@ pub mod message;
 pub mod placement;
 
 pub use deadline::Deadline;
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Result, panic_text};
 pub use failure::{Failure, FailureKind, RankEnd, RankError, RankReport, RankState};
 pub use job::{Job, LogPolicy, Policy};
 pub use placement::{Join, NodePlacement, Placement, RankPlace, place};

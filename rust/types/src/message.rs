@@ -102,6 +102,8 @@ pub enum NodeMessage {
     Done {
         /// Why the node could not do its part; `None` if it could.
         problem: Option<String>,
+        /// Why the process that it runs in told it to end; `None` if it didn't.
+        interrupted: Option<String>,
         /// How much each of its ranks wrote, so that the hub can tell what the live view missed.
         output: Vec<OutputEnd>,
     },
@@ -131,6 +133,8 @@ pub struct NodeReport {
     pub ends: Vec<RankEnd>,
     /// Why the node could not do its part; `None` if it could.
     pub problem: Option<String>,
+    /// Why the process that it runs in told it to end; `None` if it didn't.
+    pub interrupted: Option<String>,
 }
 
 /// An order from the hub.

@@ -27,7 +27,8 @@ impl Course {
     pub(super) fn cause(&self, now: Instant) -> Failure {
         let ends: Vec<RankEnd> = self.ends.values().cloned().collect();
         let cancelled = self.problem.as_ref().filter(|p| p.kind == FailureKind::Cancelled);
-        let mut failure = match (cancelled, first_cause(&ends), &self.problem) {
+        let problem = self.problem.as_ref().or(self.interrupted.as_ref().map(|(_, failure)| failure));
+        let mut failure = match (cancelled, first_cause(&ends), problem) {
             (Some(cancelled), _, _) => cancelled.clone(),
             (None, Some((end, why)), _) => {
                 log::debug!("job {}: rank {} is the cause, since {why}", self.job.id, end.rank);
