@@ -73,7 +73,9 @@ class Usage:
             if p.name() == "java" and not any(word.startswith(daemons) for word in p.cmdline())
         ]
         assert len(jvms) == 3, jvms
-        executors = [p for p in jvms if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in p.cmdline()]
+        executors = [
+            p for p in jvms if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in p.cmdline()
+        ]
         assert len(executors) == 2, executors
         self.descriptors = {p.pid: descriptors(p, executors) for p in [me, *jvms]}
         self.threads = {p.pid: thread_names(p.pid) for p in [me, *jvms]}
