@@ -7,7 +7,7 @@ import java.util.concurrent.TimeUnit
 
 import scala.jdk.CollectionConverters._
 
-/** A program of the tests in a JVM of its own; it gets SIGTERM when it has written `terminateAt`. */
+/** A program of the tests in a JVM of its own; it gets `signal` when it has written `signalAt`. */
 object ChildJvm {
   final case class Ended(code: Int, output: String)
 
@@ -16,12 +16,20 @@ object ChildJvm {
       args: Seq[String] = Nil,
       options: Seq[String] = Nil,
       classPath: String = sys.props("java.class.path"),
-      terminateAt: String = null,
+      signalAt: String = null,
+      signal: String = "TERM",
       seconds: Long = 100
   ): Ended = {
     val output = Files.createTempFile("phalanx-test-", ".out")
     val jvmOptions = PhalanxSuite.root.resolve("jvm/spark/src/test/spark.jvm.options")
-    val command = Seq(s"${sys.props("java.home")}/bin/java", "-Xmx512m", s"@$jvmOptions") ++ options ++
+    // A shell may have started these tests with SIGINT ignored.
+    val command = Seq(
+      "env",
+      "--default-signal=INT",
+      s"${sys.props("java.home")}/bin/java",
+      "-Xmx512m",
+      s"@$jvmOptions"
+    ) ++ options ++
       Seq(s"-Dphalanx.root=${PhalanxSuite.root}", "-cp", classPath, main) ++ args
     val process = new ProcessBuilder(command.asJava)
       .redirectErrorStream(true)
@@ -29,9 +37,9 @@ object ChildJvm {
       .redirectInput(new File("/dev/null"))
       .start()
     try {
-      if (terminateAt != null) {
-        while (process.isAlive && !Files.readString(output, UTF_8).contains(terminateAt)) Thread.sleep(20)
-        process.destroy()
+      if (signalAt != null) {
+        while (process.isAlive && !Files.readString(output, UTF_8).contains(signalAt)) Thread.sleep(20)
+        new ProcessBuilder("kill", s"-$signal", process.pid.toString).inheritIO().start().waitFor()
       }
       if (!process.waitFor(seconds, TimeUnit.SECONDS))
         throw new AssertionError(s"$main has not ended after $seconds s:\n${Files.readString(output, UTF_8)}")
