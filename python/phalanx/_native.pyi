@@ -11,11 +11,14 @@ __all__ = [
     "NativeError",
     "StoreServer",
     "Ticket",
+    "end_pools",
     "new_job",
+    "pool_usage",
     "read_activity",
     "read_settings",
     "render_failure",
     "run_node",
+    "serve_guard",
     "setting_keys",
     "unknown_settings",
 ]
@@ -92,6 +95,7 @@ def run_node(
     host: str,
     gpus: Sequence[str],
     program: Sequence[str],
+    pool: Sequence[str],
     env: dict[str, str],
     work_dir: str,
     guard: str,
@@ -100,8 +104,25 @@ def run_node(
     """The node's end of a job: joins the hub, starts this partition's ranks, watches them, ends them.
 
     Returns b"" when the hub has everything, else a report for Hub.node_report. A failure of a rank is reported to
-    the hub and does not raise here; NativeError means that the node could not do its part.
+    the hub and does not raise here; NativeError means that the node could not do its part. `pool` is the program of a
+    warm pool for ranks that run `program`; empty: they start cold.
     """
+
+def serve_guard(
+    grace_ms: int, fork: Callable[[], int]
+) -> tuple[str, list[str], list[tuple[str, str]]] | None:
+    """Makes this process, a fork of a warm pool, the guard of one job's ranks, which it makes by `fork` (os.fork).
+
+    It has the control socket as descriptor 0, /dev/null as 1 to 3, a pidfd of the host as 4. Returns None when the
+    guard is over; in a rank, with descriptors and session of one and signals blocked, what that is to be: program,
+    arguments, environment.
+    """
+
+def pool_usage() -> tuple[int, int, int]:
+    """The warm pools of this process: how many, their resident bytes, how many guards came from pools so far."""
+
+def end_pools() -> None:
+    """Ends all warm pools of this process, and the ranks that came from them."""
 
 @final
 class StoreServer:

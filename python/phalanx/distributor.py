@@ -41,6 +41,8 @@ class TorchDistributor:
     num_processes   how many ranks (`num_workers` is a deprecated alias)
     local_mode      whether they run on the driver; else they run in tasks of the cluster
     use_gpu         whether each has a GPU of its own
+    warm            whether ranks are forked from a process that has torch imported already; by default what
+                    `spark.phalanx.warm.enabled` says
 
     `last_run` is the `Run` that was started last: its phases, every rank's result.
 
@@ -59,6 +61,7 @@ class TorchDistributor:
         _ssl_conf: str = checks.SSL_OVERRIDE,
         *,
         num_workers: int | None = None,
+        warm: bool | None = None,
     ) -> None:
         if num_workers is not None:
             if num_processes is not _ONE:
@@ -69,6 +72,7 @@ class TorchDistributor:
         self.local_mode = local_mode
         self.use_gpu = use_gpu
         self.ssl_conf = _ssl_conf
+        self.warm = warm
         self.logger = _logger()
         self.spark = _active_session()
         self.last_run: Run | None = None
@@ -144,6 +148,8 @@ class TorchDistributor:
 
         checks.check_train_object(train_object, kwargs)
         settings = Settings.read(self._conf, keys=_conf_keys(self.spark))
+        if self.warm is not None:
+            settings.values["spark.phalanx.warm.enabled"] = str(bool(self.warm)).lower()
         name = name_of(train_object)
         if callable(train_object):
             payload = function_payload(train_object, args, kwargs, sys_path=sys.path)

@@ -13,7 +13,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableMapping, Sequence
+    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
@@ -46,14 +46,22 @@ def enter(variables: MutableMapping[str, str] | None = None) -> None:
     root = variables.get(ROOT)
     if not root:
         return
-    for entry in (root, *(os.path.join(root, n) for n in variables.get(PY_FILES, "").split(os.pathsep) if n)):
-        if entry not in sys.path:
-            # A rank's path has no entry of a script yet, which is what pyspark leaves in front.
-            sys.path.insert(0, entry)
+    # A rank's path has no entry of a script yet, which is what pyspark leaves in front.
+    sys.path[:0] = entries(variables)
     sys.meta_path.insert(0, _Finder(root))
     for name in _MODULES:
         if name in sys.modules:
             _say(sys.modules[name], root)
+
+
+def entries(variables: Mapping[str, str]) -> list[str]:
+    """What `enter` puts first on `sys.path`: of Spark's files what is not there yet, the last added in front."""
+    root = variables.get(ROOT)
+    if not root:
+        return []
+    names = [name for name in variables.get(PY_FILES, "").split(os.pathsep) if name]
+    found = dict.fromkeys([root, *(os.path.join(root, name) for name in names)])
+    return [entry for entry in found if entry not in sys.path][::-1]
 
 
 def _say(module: ModuleType, root: str) -> None:

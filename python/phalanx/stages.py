@@ -31,9 +31,9 @@ logger = logging.getLogger("phalanx")
 # How long Spark may take to hear of a cancel.
 _CANCEL_S = 3.0
 
-# Runs phalanx.rank with this package at the end of the path: the rank finds it wherever the supervisor did
+# Runs an entry of ours with this package at the end of the path: the rank finds it wherever the supervisor did
 # (--py-files, --archives, an editable install), and no module of the user's is shadowed.
-_RANK = "import sys; sys.path[:] = [p for p in sys.path if p] + [{parent!r}]; from phalanx.rank import main; main()"
+_ENTRY = "import sys; sys.path[:] = [p for p in sys.path if p] + [{parent!r}]; from phalanx.{name} import main; main()"
 
 
 # Classes of Spark's and ours around what they say, from the JVM and from Spark Connect.
@@ -44,8 +44,17 @@ _WRAPPING = re.compile(
 
 def rank_program() -> list[str]:
     """The command line of a rank."""
+    return _entry("rank")
+
+
+def pool_program() -> list[str]:
+    """The command line of a warm pool for such ranks."""
+    return _entry("pool")
+
+
+def _entry(module: str) -> list[str]:
     parent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return [sys.executable, "-c", _RANK.format(parent=parent)]
+    return [sys.executable, "-c", _ENTRY.format(parent=parent, name=module)]
 
 
 def guard_path() -> str:
@@ -149,6 +158,7 @@ class LocalStage(Stage):
             host=socket.gethostname(),
             gpus=self._gpus,
             program=rank_program(),
+            pool=pool_program(),
             env=self._env,
             work_dir=self._work_dir,
             guard=guard_path(),
@@ -325,6 +335,7 @@ def run_task(
             host=host_of(addresses[partition]),
             gpus=gpus,
             program=rank_program(),
+            pool=pool_program(),
             env=env,
             work_dir=work_dir,
             guard=guard_path(),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use jni::objects::{JByteArray, JObject, JString};
+use jni::objects::{JByteArray, JLongArray, JObject, JString};
 use jni::sys::{jboolean, jint, jlong};
 use jni::{Env, NativeMethod, native_method};
 use phalanx_job::settings::{self, Settings};
@@ -17,8 +17,8 @@ use crate::errors::{Call, ThrowTrainingException};
 use crate::host::JvmHost;
 use crate::hubs;
 use crate::values::{
-    JStringArray, bytes, java_bytes, java_string, java_strings, number, optional_string, pairs, string,
-    strings, token,
+    JStringArray, bytes, java_bytes, java_longs, java_string, java_strings, number, optional_string, pairs,
+    string, strings, token,
 };
 
 /// Exports each function as a method of `Native`, its types checked, under the one error policy.
@@ -49,8 +49,11 @@ methods! {
     close_hub(hub: jlong) -> void;
     run_node(
         job: [jbyte], payload: [jbyte], hub: JString, token: [jbyte], partition: jint, host: JString, gpus: [JString],
-        program: [JString], env: [JString], work_dir: JString, guard: JString, node: dev.phalanx.spark.NodeHost,
+        program: [JString], pool: [JString], env: [JString], work_dir: JString, guard: JString, node: dev.phalanx.spark.NodeHost,
     ) -> [jbyte];
+    prestart_pool(settings: [JString], guard: JString, program: [JString], env: [JString]) -> void;
+    pool_usage() -> [jlong];
+    end_pools() -> void;
     drain_logs() -> [JString];
     panic_for_test(message: JString) -> void;
 }
@@ -211,6 +214,7 @@ fn run_node<'local>(
     host: JString<'local>,
     gpus: JStringArray<'local>,
     program: JStringArray<'local>,
+    pool: JStringArray<'local>,
     variables: JStringArray<'local>,
     work_dir: JString<'local>,
     guard: JString<'local>,
@@ -226,6 +230,7 @@ fn run_node<'local>(
         host: string(env, &host)?,
         gpus: strings(env, &gpus)?,
         program: strings(env, &program)?,
+        pool: strings(env, &pool)?,
         env: pairs(env, &variables)?,
         work_dir: PathBuf::from(string(env, &work_dir)?),
         guard: PathBuf::from(string(env, &guard)?),
@@ -236,6 +241,31 @@ fn run_node<'local>(
         Some(error) => Err(error),
         None => java_bytes(env, &outcome?),
     }
+}
+
+fn prestart_pool<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    settings: JStringArray<'local>,
+    guard: JString<'local>,
+    program: JStringArray<'local>,
+    variables: JStringArray<'local>,
+) -> Call<()> {
+    collect_logs();
+    let warm = Settings::read(&pairs(env, &settings)?)?.warm;
+    let (guard, program) = (PathBuf::from(string(env, &guard)?), strings(env, &program)?);
+    phalanx_job::prestart_pool(&warm, guard, program, &pairs(env, &variables)?);
+    Ok(())
+}
+
+fn pool_usage<'local>(env: &mut Env<'local>, _this: JObject<'local>) -> Call<JLongArray<'local>> {
+    let usage = phalanx_job::pool_usage();
+    java_longs(env, &[usage.pools, usage.resident_bytes, usage.forks])
+}
+
+fn end_pools<'local>(_env: &mut Env<'local>, _this: JObject<'local>) -> Call<()> {
+    phalanx_job::end_pools();
+    Ok(())
 }
 
 fn drain_logs<'local>(env: &mut Env<'local>, _this: JObject<'local>) -> Call<JStringArray<'local>> {

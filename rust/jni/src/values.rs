@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jni::Env;
-use jni::objects::{JByteArray, JObjectArray, JString};
+use jni::objects::{JByteArray, JLongArray, JObjectArray, JString};
 use phalanx_rendezvous::Token;
 use phalanx_types::{Error, ErrorKind};
 
@@ -75,4 +75,12 @@ pub(crate) fn java_string<'local>(env: &mut Env<'local>, text: &str) -> Call<JSt
 
 pub(crate) fn java_bytes<'local>(env: &mut Env<'local>, bytes: &[u8]) -> Call<JByteArray<'local>> {
     Ok(env.byte_array_from_slice(bytes)?)
+}
+
+/// Numbers beyond what a long holds are its largest.
+pub(crate) fn java_longs<'local>(env: &mut Env<'local>, all: &[u64]) -> Call<JLongArray<'local>> {
+    let longs: Vec<i64> = all.iter().map(|number| i64::try_from(*number).unwrap_or(i64::MAX)).collect();
+    let array = JLongArray::new(env, longs.len())?;
+    array.set_region(env, 0, &longs)?;
+    Ok(array)
 }

@@ -10,6 +10,7 @@ pub mod environment;
 mod facts;
 mod folder;
 mod gather;
+mod guarding;
 mod host;
 mod link;
 pub mod live;
@@ -22,7 +23,10 @@ mod results;
 pub mod settings;
 
 pub use driver::{DriverJob, DriverOptions, Event};
+pub use guarding::prestart_pool;
 pub use host::{NodeHost, Observation};
 pub use log_queue::{collect_logs, take_logs};
 pub use node::{NodeOptions, run_node};
+pub use phalanx_supervisor::pool::{Usage as PoolUsage, end_pools, pool_usage};
+pub use phalanx_supervisor::serve_forked;
 pub use settings::Settings;

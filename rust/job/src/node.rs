@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, select};
 use phalanx_rendezvous::HubAddress;
 use phalanx_rendezvous::store::StoreServer;
-use phalanx_supervisor::{ExitHow, Guard, GuardEvent, GuardOptions, Launch, OomWatch, RankLog, notes, pump};
+use phalanx_supervisor::{ExitHow, Guard, GuardEvent, Launch, OomWatch, RankLog, notes, pump};
 use phalanx_types::message::{HubMessage, NodeMessage, NodeReport, OutputEnd};
 use phalanx_types::{Deadline, Error, ErrorKind, Job, NodePlacement, RankEnd, RankState, Result};
 
@@ -20,6 +20,7 @@ use crate::board::Board;
 use crate::environment::rank_environment;
 use crate::folder::{Folder, private_dir, private_file};
 use crate::gather::{Control, Gathered, INTERRUPT_EVERY, gather, ping_every};
+use crate::guarding::guard_for;
 use crate::host::NodeHost;
 use crate::link::Link;
 use crate::meter::Meter;
@@ -48,6 +49,8 @@ pub struct NodeOptions {
     pub gpus: Vec<String>,
     /// The program that each rank runs, and its arguments.
     pub program: Vec<String>,
+    /// The program of a warm pool for such ranks; empty if there is none, and they start cold.
+    pub pool: Vec<String>,
     /// Variables for the ranks beyond those that this process has and those of the placement.
     pub env: BTreeMap<String, String>,
     /// Where logs and the ranks' private files go: Spark's local directory.
@@ -65,7 +68,7 @@ pub struct NodeOptions {
 /// If the node could not do its part; its ranks, if any ran, are ended.
 pub fn run_node(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<Vec<u8>> {
     let began = Instant::now();
-    let Some(Gathered { placement, store, control, through_spark }) = gather(options, host)? else {
+    let Some(Gathered { placement, store, mut control, through_spark }) = gather(options, host)? else {
         return Ok(Vec::new());
     };
     let board = through_spark.then(|| Board::at(placement.store));
@@ -79,7 +82,8 @@ pub fn run_node(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<Vec<u8
         drop(store);
         None
     };
-    let mut node = Node::start(options, &folder, placement, control, meter)?.with(board);
+    let guard = guard_for(options, &placement, control.as_mut(), host)?;
+    let mut node = Node::start(options, &folder, guard, placement, control, meter)?.with(board);
     node.watch(host);
     node.finish()
 }
@@ -114,6 +118,7 @@ impl<'a> Node<'a> {
     fn start(
         options: &'a NodeOptions,
         folder: &Folder,
+        guard: Guard,
         placement: NodePlacement,
         control: Option<Control>,
         meter: Meter,
@@ -122,8 +127,6 @@ impl<'a> Node<'a> {
         private_file(&payload, &options.payload)?;
         let (notes_sender, notes) = crossbeam_channel::bounded(1024);
         let (wake, woken) = crossbeam_channel::unbounded();
-        let guard =
-            Guard::spawn(&GuardOptions { binary: options.guard.clone(), grace: options.job.policy.grace })?;
         let mut logs = Vec::new();
         for place in &placement.ranks {
             let path = folder.job.join(format!("rank-{}.log", place.rank));
@@ -308,6 +311,9 @@ impl<'a> Node<'a> {
         if let Some(name) = note.get("phase").and_then(|name| name.as_str()) {
             let name = name.chars().take(80).collect();
             self.link.tell(Instant::now(), NodeMessage::Phase { rank: *rank, name, age_us: 0 });
+        }
+        if let Some(why) = note.get("cold").and_then(|why| why.as_str()) {
+            log::info!("job {}: rank {rank} starts anew, cold: {why}", self.options.job.id);
         }
     }
 

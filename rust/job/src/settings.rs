@@ -2,13 +2,13 @@
 //!
 //! SET-1: a value that can't be read is an error that names the key, the value and what is allowed. SET-2:
 //! `docs/configuration.md` has exactly this table; a test compares them. SET-3: the defaults here are those of
-//! [`Policy`] and [`LogPolicy`].
+//! [`Policy`], [`LogPolicy`] and [`WarmPolicy`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use phalanx_rendezvous::wire;
-use phalanx_types::{Error, ErrorKind, Job, LogPolicy, Policy, Result};
+use phalanx_types::{Error, ErrorKind, Job, LogPolicy, Policy, Result, WarmPolicy};
 
 const PREFIX: &str = "spark.phalanx.";
 
@@ -31,6 +31,7 @@ enum Takes {
     Bytes(fn(&mut Settings) -> &mut u64, Zero),
     Flag(fn(&mut Settings) -> &mut bool),
     Choice(fn(&mut Settings) -> &mut String, &'static [&'static str]),
+    Modules(fn(&mut Settings) -> &mut Vec<String>),
 }
 
 /// Whether 0 is a value.
@@ -41,7 +42,7 @@ enum Zero {
 }
 
 /// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 11] = [
+pub const SETTINGS: [Setting; 14] = [
     Setting {
         key: "spark.phalanx.joinTimeout",
         default: "120s",
@@ -108,6 +109,24 @@ pub const SETTINGS: [Setting; 11] = [
         meaning: "What starts the ranks of a Python run: executors' JVMs, Python workers, or the first of the two that is possible.",
         takes: Takes::Choice(|s| &mut s.stage, &["auto", "jvm", "python"]),
     },
+    Setting {
+        key: "spark.phalanx.warm.enabled",
+        default: "true",
+        meaning: "Whether ranks in Python are forked from a process that has imported torch already, which stays for the next run.",
+        takes: Takes::Flag(|s| &mut s.warm.enabled),
+    },
+    Setting {
+        key: "spark.phalanx.warm.imports",
+        default: "",
+        meaning: "What that process imports besides torch, numpy and cloudpickle; it only imports, and must start no thread.",
+        takes: Takes::Modules(|s| &mut s.warm.imports),
+    },
+    Setting {
+        key: "spark.phalanx.warm.idleTimeout",
+        default: "10min",
+        meaning: "How long that process stays without a run.",
+        takes: Takes::Time(|s| &mut s.warm.idle_timeout, Zero::Refused),
+    },
 ];
 
 impl Setting {
@@ -118,6 +137,7 @@ impl Setting {
             Takes::Bytes(..) => "bytes".into(),
             Takes::Flag(_) => "boolean".into(),
             Takes::Choice(_, choices) => choices.join(", "),
+            Takes::Modules(_) => "modules".into(),
         }
     }
 
@@ -161,6 +181,21 @@ impl Setting {
                 }
                 None => refused(&format!("one of {}", choices.join(", "))),
             },
+            Takes::Modules(field) => {
+                let names: Vec<String> = text
+                    .split(',')
+                    .map(|name| name.trim().to_string())
+                    .filter(|name| !name.is_empty())
+                    .collect();
+                if names
+                    .iter()
+                    .any(|name| name.contains(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')))
+                {
+                    return refused("names of Python modules with commas between them");
+                }
+                *field(into) = names;
+                Ok(())
+            }
         }
     }
 }
@@ -172,6 +207,8 @@ pub struct Settings {
     pub policy: Policy,
     /// What is kept and shown of the ranks' output.
     pub logs: LogPolicy,
+    /// Whether and from what ranks are forked.
+    pub warm: WarmPolicy,
     /// How long to wait for task slots.
     pub slots_timeout: Duration,
     /// `auto`, `jvm` or `python`.
@@ -183,6 +220,7 @@ impl Default for Settings {
         Settings {
             policy: Policy::default(),
             logs: LogPolicy::default(),
+            warm: WarmPolicy::default(),
             slots_timeout: Duration::from_secs(30),
             stage: "auto".into(),
         }
@@ -213,6 +251,7 @@ impl Settings {
         job.use_gpu = use_gpu;
         job.policy = self.policy.clone();
         job.logs = self.logs.clone();
+        job.warm = self.warm.clone();
         Ok(job)
     }
 }
@@ -303,6 +342,7 @@ mod tests {
         assert!(!read("logs.live", "False").unwrap().logs.live);
         assert_eq!(read("grace", "0").unwrap().policy.grace, Duration::ZERO);
         assert_eq!(read("stage", "JVM").unwrap().stage, "jvm");
+        assert_eq!(read("warm.imports", " a.b, c,").unwrap().warm.imports, ["a.b", "c"]);
     }
 
     #[test]
@@ -317,6 +357,7 @@ mod tests {
             ("logs.live", "yes", "true or false"),
             ("grace", "", "a time such as"),
             ("stage", "scala", "one of auto, jvm, python"),
+            ("warm.imports", "torchvision os", "names of Python modules"),
         ] {
             let error = read(key, text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);

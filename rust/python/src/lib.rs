@@ -10,6 +10,7 @@ mod hub;
 mod job;
 mod logs;
 mod node;
+mod pool;
 mod store;
 
 use pyo3::prelude::*;
@@ -30,5 +31,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(job::unknown_settings, module)?)?;
     module.add_function(wrap_pyfunction!(job::render_failure, module)?)?;
     module.add_function(wrap_pyfunction!(node::run_node, module)?)?;
+    module.add_function(wrap_pyfunction!(pool::serve_guard, module)?)?;
+    module.add_function(wrap_pyfunction!(pool::pool_usage, module)?)?;
+    module.add_function(wrap_pyfunction!(pool::end_pools, module)?)?;
     Ok(())
 }

@@ -19,6 +19,7 @@
 
 pub mod guard;
 pub mod oom;
+pub mod pool;
 pub mod rank_log;
 pub mod reader;
 mod segments;
@@ -26,7 +27,7 @@ mod segments;
 mod sys;
 mod tail;
 
-pub use guard::{ExitHow, Guard, GuardEvent, GuardOptions, Launch, RankPipes};
+pub use guard::{ExitHow, Guard, GuardEvent, GuardOptions, Launch, RankPipes, serve_forked};
 pub use oom::OomWatch;
 pub use rank_log::{Loss, RankLog, ReadAt};
 pub use reader::{PipeReader, notes, pump};

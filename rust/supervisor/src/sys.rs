@@ -1,7 +1,7 @@
 //! The crate's only unsafe code: system calls of the guard that no safe crate offers.
 //!
-//! Everything here runs in the guard, which has one thread, or in a rank between fork and exec. The host process
-//! calls none of it.
+//! Everything here runs in the guard, which has one thread, or in a rank between fork and exec, or as the first that a
+//! forked rank does. The host process calls none of it.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -19,10 +19,10 @@ const FAULTS: [i32; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT, libc::SIGTRAP, libc::SIGSYS];
 
 /// Closes every descriptor from `first` on: what the host had open without close-on-exec must reach no rank, nor be
-/// kept open by the guard. To be called before the process opens anything.
+/// kept open by the guard. To be called before the process opens anything, or by one that forgets what it had.
 pub(crate) fn close_from(first: u32) -> io::Result<()> {
-    // SAFETY: the call takes no pointers. Nothing in this process owns a descriptor from `first` on yet: it is the
-    // first thing that the guard's main does.
+    // SAFETY: the call takes no pointers. Nothing in this process uses a descriptor from `first` on: it is the first
+    // thing that a guard does, or that a forked rank does, which forgets what the guard had.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
     if done == 0 {
         return Ok(());
@@ -35,6 +35,39 @@ pub(crate) fn close_from(first: u32) -> io::Result<()> {
     for fd in open {
         // SAFETY: as above; the directory's own descriptor is closed already, and closing it again only fails.
         unsafe { libc::close(fd) };
+    }
+    Ok(())
+}
+
+/// A descriptor that this process was given by number.
+pub(crate) fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: fcntl takes no pointers.
+    if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and nothing else owns it: a pool has put it there for the guard alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes this process, which a guard has just forked, a rank: a session of its own, death with the guard, `/dev/null`
+/// as standard input, `output` and `notes` in their places, and no other descriptor. Signals stay as the guard has
+/// them: default and blocked.
+///
+/// Descriptor 3 must be `/dev/null`. Whatever the caller owns of descriptors is not open any more, and must be
+/// forgotten, not dropped.
+pub(crate) fn enter_rank(output: RawFd, notes: RawFd, guard: Pid) -> io::Result<()> {
+    rustix::process::setsid()?;
+    for (from, to) in [(NOTES_FD, 0), (output, 1), (output, 2), (notes, NOTES_FD)] {
+        // SAFETY: takes no pointers. What is replaced is the guard's, of which this process keeps nothing.
+        if unsafe { libc::dup2(from, to) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    close_from(NOTES_FD.unsigned_abs() + 1)?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The guard may have died before the line above: then no signal comes any more.
+    if rustix::process::getppid() != Some(guard) {
+        return Err(Errno::SRCH.into());
     }
     Ok(())
 }

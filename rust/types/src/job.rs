@@ -34,6 +34,8 @@ pub struct Job {
     pub policy: Policy,
     /// What is kept and shown of the ranks' output.
     pub logs: LogPolicy,
+    /// Whether and from what ranks are forked.
+    pub warm: WarmPolicy,
 }
 
 /// Deadlines and limits of a job. Durations are milliseconds on the wire.
@@ -69,6 +71,25 @@ pub struct LogPolicy {
     pub drain_timeout: Duration,
     /// Whether output is relayed to the driver at all.
     pub live: bool,
+}
+
+/// Whether and from what ranks are forked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WarmPolicy {
+    /// Whether ranks that are Python are forked from a process that has imported torch.
+    pub enabled: bool,
+    /// What that process imports besides torch, numpy and cloudpickle.
+    pub imports: Vec<String>,
+    /// It ends when it has had no job for so long.
+    #[serde(with = "millis")]
+    pub idle_timeout: Duration,
+}
+
+impl Default for WarmPolicy {
+    fn default() -> Self {
+        WarmPolicy { enabled: true, imports: Vec::new(), idle_timeout: Duration::from_secs(600) }
+    }
 }
 
 impl Default for Policy {
@@ -109,6 +130,7 @@ impl Job {
             use_gpu: false,
             policy: Policy::default(),
             logs: LogPolicy::default(),
+            warm: WarmPolicy::default(),
         };
         job.check()?;
         Ok(job)

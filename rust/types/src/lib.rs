@@ -15,5 +15,5 @@ pub mod placement;
 pub use deadline::Deadline;
 pub use error::{Error, ErrorKind, Result, panic_text};
 pub use failure::{Failure, FailureKind, RankEnd, RankError, RankReport, RankState};
-pub use job::{Job, LogPolicy, Policy};
+pub use job::{Job, LogPolicy, Policy, WarmPolicy};
 pub use placement::{Join, NodePlacement, Placement, RankPlace, place};

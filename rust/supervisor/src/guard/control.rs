@@ -20,9 +20,19 @@ const READ_BYTES: usize = 64 << 10;
 /// An order with the descriptors that came with it.
 #[derive(Debug)]
 pub(crate) enum Incoming {
-    Launch { launch: Box<Launch>, output: OwnedFd, notes: OwnedFd },
+    Launch(Box<Start>),
     Stop,
     Kill,
+}
+
+/// A rank to start.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) launch: Launch,
+    /// Whether by a fork of the guard, which then has to be able to.
+    pub(crate) by_fork: bool,
+    pub(crate) output: OwnedFd,
+    pub(crate) notes: OwnedFd,
 }
 
 /// The guard's end.
@@ -81,14 +91,15 @@ impl Control {
     }
 
     fn with_fds(&mut self, order: Order) -> Result<Incoming> {
+        let by_fork = matches!(order, Order::Fork(_));
         Ok(match order {
             Order::Stop => Incoming::Stop,
             Order::Kill => Incoming::Kill,
-            Order::Launch(launch) => {
+            Order::Launch(launch) | Order::Fork(launch) => {
                 let (Some(output), Some(notes)) = (self.fds.pop_front(), self.fds.pop_front()) else {
                     return Err(Error::new(ErrorKind::Protocol, "a launch came without its pipes"));
                 };
-                Incoming::Launch { launch, output, notes }
+                Incoming::Launch(Box::new(Start { launch: *launch, by_fork, output, notes }))
             }
         })
     }

@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,12 @@ use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::listener::{EXIT_WAIT, Listener, retry};
 use super::phase::PATIENCE;
+use super::process::GuardProcess;
 use super::wire::{BUILD, ExitHow, Launch, Order, frame};
+use crate::pool::{self, Pool, Refusal};
 
 /// How long an order may wait for a guard that doesn't read: one that is stopped, or hangs in an exec.
 const ORDER_WAIT: Duration = Duration::from_secs(10);
@@ -96,6 +97,8 @@ pub struct Guard {
     reader: Option<JoinHandle<()>>,
     /// Disconnected when the reader is done.
     done: Receiver<()>,
+    /// The pool that it was forked from, which must not go before it: the pool's own guard would end this one.
+    pool: Option<Arc<Pool>>,
 }
 
 impl Guard {
@@ -104,39 +107,58 @@ impl Guard {
     /// # Errors
     /// [`ErrorKind::Io`] if the program can't be started.
     pub fn spawn(options: &GuardOptions) -> Result<Guard> {
-        let starting = || format!("start the guard {}", options.binary.display());
-        let (ours, theirs) = UnixStream::pair().map_err(|error| Error::io(starting(), &error))?;
-        ours.set_write_timeout(Some(ORDER_WAIT)).map_err(|error| Error::io(starting(), &error))?;
-        let reading = ours.try_clone().map_err(|error| Error::io(starting(), &error))?;
+        let starting = |error| Error::io(format!("start the guard {}", options.binary.display()), &error);
+        let (ours, theirs) = UnixStream::pair().map_err(starting)?;
         let host = std::process::id();
-        let mut child = Command::new(&options.binary)
+        let child = Command::new(&options.binary)
             .args([BUILD.to_string(), host.to_string(), options.grace.as_millis().to_string()])
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|error| Error::io(starting(), &error))?;
-        let (pid, pidfd) = (child.id(), pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok());
+            .map_err(starting)?;
+        Guard::at(ours, child.id(), GuardProcess::child(child), None)
+    }
 
+    /// A guard that is a copy of the pool's process, and whose ranks are, too.
+    ///
+    /// # Errors
+    /// In words, why the pool can't fork one, and whether it is still of use.
+    pub(crate) fn fork(pool: &Arc<Pool>, grace: Duration) -> std::result::Result<Guard, Refusal> {
+        let (ours, theirs) = UnixStream::pair().map_err(|error| Refusal::Other(error.to_string()))?;
+        let forked = pool.fork(&theirs, grace)?;
+        let process = GuardProcess::Forked(forked.pidfd);
+        Guard::at(ours, forked.pid, process, Some(Arc::clone(pool)))
+            .map_err(|error| Refusal::Other(error.to_string()))
+    }
+
+    /// The host's end of a guard that runs already.
+    fn at(stream: UnixStream, pid: u32, process: GuardProcess, pool: Option<Arc<Pool>>) -> Result<Guard> {
         let (events_in, events) = unbounded();
         let (done_in, done) = bounded::<()>(0);
-        // The thread gets the child through a channel, so that it is still ours if there is no thread.
-        let (child_in, child_out) = bounded::<(Child, Option<OwnedFd>)>(1);
+        // The thread gets the process through a channel, so that it is still ours if there is no thread.
+        let (process_in, process_out) = bounded::<(UnixStream, GuardProcess)>(1);
         let reader = std::thread::Builder::new().name("phalanx-guard-reader".into()).spawn(move || {
             let _done = done_in;
-            if let Ok((child, pidfd)) = child_out.recv() {
-                Listener::new(reading, child, pidfd).run(&events_in);
+            if let Ok((stream, process)) = process_out.recv() {
+                Listener::new(stream, process).run(&events_in);
             }
         });
-        match reader {
-            Ok(reader) => {
-                let _ = child_in.send((child, pidfd));
-                Ok(Guard { host, pid, orders: Mutex::new(ours), events, reader: Some(reader), done })
+        let set_up = stream.set_write_timeout(Some(ORDER_WAIT)).and_then(|()| stream.try_clone());
+        match (reader, set_up) {
+            (Ok(reader), Ok(reading)) => {
+                let _ = process_in.send((reading, process));
+                let host = std::process::id();
+                Ok(Guard { host, pid, orders: Mutex::new(stream), events, reader: Some(reader), done, pool })
             }
-            Err(error) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(Error::io("start a thread for the guard", &error))
+            (Err(error), _) | (_, Err(error)) => {
+                let mut process = process;
+                process.kill();
+                // A child is waited for; killed, it is gone in a moment.
+                while process.ended().is_none() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(Error::io("listen to the guard", &error))
             }
         }
     }
@@ -164,9 +186,22 @@ impl Guard {
         };
         let (output, output_in) = pipe()?;
         let (notes, notes_in) = pipe()?;
-        self.order(&Order::Launch(Box::new(launch.clone())), Some([output_in, notes_in]))
-            .map_err(|error| error.context(format!("rank {rank}")))?;
+        self.launch_at(launch, output_in, notes_in).map_err(|error| error.context(format!("rank {rank}")))?;
         Ok(RankPipes { output, notes })
+    }
+
+    /// As [`Guard::launch`], with what the process is to have as descriptors 1 and 2, and 3.
+    pub(crate) fn launch_at(&self, launch: &Launch, output: OwnedFd, notes: OwnedFd) -> Result<()> {
+        let order = match &self.pool {
+            None => Order::Launch(Box::new(launch.clone())),
+            Some(_) => Order::Fork(Box::new(pool::whole(launch)?)),
+        };
+        self.order(&order, Some([output, notes]))
+    }
+
+    /// Whether its ranks are forked from a pool.
+    pub fn is_warm(&self) -> bool {
+        self.pool.is_some()
     }
 
     /// Has every process below the guard asked to end, and killed after the grace. Returns at once; `Empty` follows.

@@ -1,19 +1,17 @@
 //! The host's ear: hears what the guard reports, and notices its end.
 
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::Child;
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use phalanx_types::Deadline;
-use phalanx_types::failure::signal_name;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use super::host::GuardEvent;
-use super::wire::{EXIT_OTHER_BUILD, Frames, Report, instant_of};
+use super::process::GuardProcess;
+use super::wire::{Frames, Report, instant_of};
 
 /// How long a guard that closed its socket may take to exit before it is killed.
 pub(super) const EXIT_WAIT: Duration = Duration::from_secs(2);
@@ -24,15 +22,14 @@ const LOOK_AT_GUARD: Duration = Duration::from_millis(100);
 /// The thread that hears the guard, and the only one to wait for its process.
 pub(super) struct Listener {
     stream: UnixStream,
-    child: Child,
-    pidfd: Option<OwnedFd>,
+    process: GuardProcess,
     frames: Frames,
 }
 
 impl Listener {
     /// To a guard that was just started at the other end of `stream`.
-    pub(super) fn new(stream: UnixStream, child: Child, pidfd: Option<OwnedFd>) -> Listener {
-        Listener { stream, child, pidfd, frames: Frames::default() }
+    pub(super) fn new(stream: UnixStream, process: GuardProcess) -> Listener {
+        Listener { stream, process, frames: Frames::default() }
     }
 
     /// Until the guard has ended.
@@ -68,16 +65,16 @@ impl Listener {
     /// Waits for more bytes; false when there will be none. The end of the stream alone would not do: a fork of the
     /// host, made in the moment of the guard's start, may hold its other end.
     fn receive(&mut self) -> rustix::io::Result<bool> {
-        let timeout = match &self.pidfd {
+        let timeout = match self.process.pidfd() {
             Some(_) => None,
             None => Timespec::try_from(LOOK_AT_GUARD).ok(),
         };
         let mut fds = vec![PollFd::new(&self.stream, PollFlags::IN)];
-        fds.extend(self.pidfd.as_ref().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
+        fds.extend(self.process.pidfd().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
         retry(|| poll(&mut fds, timeout.as_ref()))?;
-        let ended = match &self.pidfd {
-            Some(_) => !fds[1].revents().is_empty(),
-            None => !matches!(self.child.try_wait(), Ok(None)),
+        let ended = match fds.get(1) {
+            Some(pidfd) => !pidfd.revents().is_empty(),
+            None => self.process.ended().is_some(),
         };
         let mut bytes = vec![0; 16 << 10];
         match retry(|| recv(&self.stream, &mut bytes, RecvFlags::DONTWAIT)) {
@@ -96,17 +93,17 @@ impl Listener {
     fn reap(&mut self) -> String {
         for kill in [false, true] {
             if kill {
-                let _ = self.child.kill();
+                self.process.kill();
             }
             let deadline = Deadline::after(EXIT_WAIT);
             loop {
-                match self.child.try_wait() {
-                    Ok(Some(status)) => return describe(status),
-                    Ok(None) if deadline.passed() => break,
-                    Ok(None) => self.wait_for_exit(deadline),
-                    // Somebody else in this process waits for every child.
-                    Err(_) => return "ended".to_string(),
+                if let Some(how) = self.process.ended() {
+                    return how;
                 }
+                if deadline.passed() {
+                    break;
+                }
+                self.wait_for_exit(deadline);
             }
         }
         "does not end, not even by SIGKILL".to_string()
@@ -114,7 +111,7 @@ impl Listener {
 
     fn wait_for_exit(&self, deadline: Deadline) {
         let left = deadline.left().unwrap_or(EXIT_WAIT);
-        match &self.pidfd {
+        match self.process.pidfd() {
             Some(pidfd) => {
                 let timeout = Timespec::try_from(left).ok();
                 let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], timeout.as_ref());
@@ -135,18 +132,6 @@ fn send_event(events: &Sender<GuardEvent>, report: Report) {
     };
     // Nobody listens any more: fine.
     let _ = events.send(event);
-}
-
-fn describe(status: std::process::ExitStatus) -> String {
-    use std::os::unix::process::ExitStatusExt as _;
-    match (status.code(), status.signal()) {
-        (Some(code), _) if code == i32::from(EXIT_OTHER_BUILD) => {
-            "is of another build than this library".to_string()
-        }
-        (Some(code), _) => format!("exited with code {code}"),
-        (None, Some(signal)) => format!("was ended by {}", signal_name(signal)),
-        (None, None) => format!("ended: {status}"),
-    }
 }
 
 /// Until it was not interrupted.

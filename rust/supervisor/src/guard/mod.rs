@@ -15,13 +15,16 @@
 //! it exits.
 
 mod control;
+mod forked;
 mod host;
 mod listener;
 mod phase;
+mod process;
 mod server;
 mod tree;
 mod wire;
 
+pub use forked::serve_forked;
 pub use host::{Guard, GuardEvent, GuardOptions, RankPipes};
 pub use server::main;
 pub use wire::{ExitHow, Launch};

@@ -12,7 +12,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, wait};
 
-use super::control::{Control, Incoming};
+use super::control::{Control, Incoming, Start};
+use super::forked::Side;
 use super::phase::{Phase, Step};
 use super::tree::{Tree, describe, has_ended, signal_child};
 use super::wire::{BUILD, EXIT_OTHER_BUILD, ExitHow, Launch, Report, now_ns};
@@ -42,37 +43,59 @@ pub fn main() -> ExitCode {
         let _ = writeln!(io::stderr(), "phalanx-guard is started by Phalanx, as the guard of a job's ranks");
         return ExitCode::from(2);
     };
+    let grace = Duration::from_millis(grace_ms);
+    let set_up = sys::close_from(3)
+        .and_then(|()| {
+            rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(Into::into)
+        })
+        .and_then(|placeholder| Server::set_up(HostWatch::on_parent(host), placeholder, grace, None));
+    serve(set_up);
+    ExitCode::SUCCESS
+}
+
+/// Serves the host at the other end of standard input; what it returns is in a forked rank.
+pub(super) fn serve(set_up: io::Result<Server<'_>>) -> Option<io::Result<Launch>> {
     let mut control = Control::on_stdin();
-    match Server::set_up(&mut control, host, Duration::from_millis(grace_ms)) {
+    match set_up {
         Ok(server) => server.run(control),
         Err(error) => {
             let problem = Some(format!("the guard could not be set up: {error}"));
             control.report(&Report::Over { problem });
+            None
         }
     }
-    ExitCode::SUCCESS
 }
 
 /// How the guard hears of its host's end, besides the control socket, which a fork of the host may keep open.
 #[derive(Debug)]
-struct HostWatch {
-    pid: Pid,
+pub(super) struct HostWatch {
+    /// The host, where it is the guard's parent.
+    parent: Option<Pid>,
     pidfd: Option<OwnedFd>,
 }
 
 impl HostWatch {
-    fn on(pid: Pid) -> HostWatch {
-        HostWatch { pid, pidfd: pidfd_open(pid, PidfdFlags::empty()).ok() }
+    fn on_parent(pid: Pid) -> HostWatch {
+        HostWatch { parent: Some(pid), pidfd: pidfd_open(pid, PidfdFlags::empty()).ok() }
+    }
+
+    /// By a pidfd that came from the host itself.
+    pub(super) fn by_pidfd(pidfd: OwnedFd) -> HostWatch {
+        HostWatch { parent: None, pidfd: Some(pidfd) }
     }
 
     /// Whether the host is gone. As long as it is this process's parent, its id, and so the pidfd, is the host's.
     fn is_gone(&self) -> bool {
-        getppid() != Some(self.pid) || self.pidfd.as_ref().is_some_and(has_ended)
+        self.parent.is_some_and(|pid| getppid() != Some(pid)) || self.pidfd.as_ref().is_some_and(has_ended)
     }
 }
 
-#[derive(Debug)]
-struct Server {
+/// Makes a copy of this process: the child's id, or `None` in the child.
+pub(super) type Fork<'f> = &'f mut dyn FnMut() -> io::Result<Option<Pid>>;
+
+pub(super) struct Server<'f> {
+    /// How ranks are forked, in a guard that can.
+    fork: Option<Fork<'f>>,
     host: HostWatch,
     grace: Duration,
     child_ended: OwnedFd,
@@ -85,15 +108,19 @@ struct Server {
     /// Children that had a SIGKILL.
     killed: HashSet<Pid>,
     next_scan: Instant,
-    /// Keeps descriptor 3 from being anything else, see [`sys::make_rank`].
+    /// `/dev/null`. Keeps descriptor 3 from being anything else, see [`sys::make_rank`].
     _placeholder: OwnedFd,
 }
 
-impl Server {
-    fn set_up(control: &mut Control, host: Pid, grace: Duration) -> io::Result<Server> {
-        sys::close_from(3)?;
-        let placeholder = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        if placeholder.as_raw_fd() != sys::NOTES_FD || control.fd().is_none() {
+impl<'f> Server<'f> {
+    /// A guard in this process, which has the control socket as descriptor 0, `placeholder` as 3, and no threads.
+    pub(super) fn set_up(
+        host: HostWatch,
+        placeholder: OwnedFd,
+        grace: Duration,
+        fork: Option<Fork<'f>>,
+    ) -> io::Result<Server<'f>> {
+        if placeholder.as_raw_fd() != sys::NOTES_FD {
             return Err(io::Error::other("standard input, output and error must be open"));
         }
         let child_ended = sys::block_signals()?;
@@ -103,7 +130,8 @@ impl Server {
         rustix::process::set_child_subreaper(Some(getpid()))?;
         rustix::thread::set_name(c"phalanx-guard")?;
         Ok(Server {
-            host: HostWatch::on(host),
+            fork,
+            host,
             grace,
             child_ended,
             tree: Tree::of_this_process(),
@@ -116,12 +144,17 @@ impl Server {
         })
     }
 
-    fn run(mut self, mut control: Control) {
+    /// Until everything is over: `None`. In a rank that was forked, the launch that it is.
+    fn run(mut self, mut control: Control) -> Option<io::Result<Launch>> {
         let problem = loop {
             if self.host.is_gone() {
                 self.phase.stop(Instant::now(), self.grace);
             }
-            self.take_orders(&mut control);
+            if let Some(rank) = self.take_orders(&mut control) {
+                // What the guard has open and waits for is closed already, and none of this process's.
+                std::mem::forget((self, control));
+                return Some(rank);
+            }
             let any_left = self.reap(&mut control);
             match self.phase.step(Instant::now(), any_left) {
                 Step::Serve => {}
@@ -141,39 +174,52 @@ impl Server {
             self.wait(&control, end.left());
             control.flush();
         }
+        None
     }
 
-    fn take_orders(&mut self, control: &mut Control) {
+    /// Does what there is to do; in a rank that was forked, the launch that it is.
+    fn take_orders(&mut self, control: &mut Control) -> Option<io::Result<Launch>> {
         control.flush();
         while control.fd().is_some() {
             match control.next_order() {
-                Ok(None) => return,
-                Ok(Some(Incoming::Launch { launch, output, notes })) => {
-                    let report = self.launch(&launch, output, &notes);
-                    control.report(&report);
-                }
+                Ok(None) => return None,
+                Ok(Some(Incoming::Launch(start))) => match self.launch(*start) {
+                    Started::Told(report) => control.report(&report),
+                    Started::InRank(launch) => return Some(launch),
+                },
                 Ok(Some(Incoming::Stop)) => self.phase.stop(Instant::now(), self.grace),
                 Ok(Some(Incoming::Kill)) => self.phase.kill(Instant::now()),
                 // The host has let go of its guard, or isn't our host: both times nobody wants the ranks.
                 Err(_) => self.phase.stop(Instant::now(), self.grace),
             }
         }
+        None
     }
 
-    fn launch(&mut self, launch: &Launch, output: OwnedFd, notes: &OwnedFd) -> Report {
+    fn launch(&mut self, start: Start) -> Started {
+        let Start { launch, by_fork, output, notes } = start;
         let rank = launch.rank;
-        let started = if self.phase == Phase::Serving {
-            start(launch, output, notes)
-        } else {
-            Err("the ranks are being ended".to_string())
+        let started = match &mut self.fork {
+            _ if self.phase != Phase::Serving => Err("the ranks are being ended".to_string()),
+            Some(fork) if by_fork => match super::forked::start(*fork, launch, &output, &notes) {
+                Ok(Side::Guard(pid)) => Ok(pid),
+                Ok(Side::Rank(launch)) => {
+                    std::mem::forget((output, notes));
+                    return Started::InRank(launch);
+                }
+                Err(reason) => Err(reason),
+            },
+            None if by_fork => Err("its guard can't fork ranks".to_string()),
+            _ => start_program(&launch, output, &notes),
         };
-        match started {
+        let report = match started {
             Ok(pid) => {
                 self.ranks.insert(pid, rank);
                 Report::Started { rank, pid: pid.as_raw_nonzero().get().unsigned_abs(), at_ns: now_ns() }
             }
             Err(reason) => Report::NotStarted { rank, reason, at_ns: now_ns() },
-        }
+        };
+        Started::Told(report)
     }
 
     /// Takes in what has ended, and says whether any child is left.
@@ -249,8 +295,14 @@ impl Server {
     }
 }
 
-/// Starts a rank; in words, why it can't be.
-fn start(launch: &Launch, output: OwnedFd, notes: &OwnedFd) -> Result<Pid, String> {
+/// A launch that was tried, on either side of a fork.
+enum Started {
+    Told(Report),
+    InRank(io::Result<Launch>),
+}
+
+/// Starts a rank as a program; in words, why it can't be.
+fn start_program(launch: &Launch, output: OwnedFd, notes: &OwnedFd) -> Result<Pid, String> {
     let cannot = |why: &str| format!("can't start {:?}: {why}", launch.program);
     if let Some(cwd) = launch.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
         return Err(cannot(&format!("its working directory {} is not there", cwd.display())));

@@ -53,6 +53,9 @@ pub enum ExitHow {
 pub(crate) enum Order {
     /// Start this; the write ends of its pipes, output then notes, come with the frame's first byte.
     Launch(Box<Launch>),
+    /// The same for a guard that was forked from a pool: it forks the rank instead of running a program. `env` is all
+    /// that the rank has, and `cwd` is given.
+    Fork(Box<Launch>),
     /// End everything, with the grace.
     Stop,
     /// End everything now.

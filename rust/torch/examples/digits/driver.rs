@@ -85,6 +85,7 @@ fn node_options(task: &Task, job: Job, driver: &DriverJob, work: &Path) -> Resul
         host: "localhost".into(),
         gpus: Vec::new(),
         program: vec![program.to_string_lossy().into_owned(), RANK.into()],
+        pool: Vec::new(),
         env: BTreeMap::new(),
         work_dir: work.to_path_buf(),
         guard: phalanx_testkit::guard_binary(),

@@ -48,7 +48,9 @@ final private[spark] class Native {
 
   @native def closeHub(hub: Long): Unit
 
-  /** Runs one node of a job to its end; the bytes are a report for `nodeReport` if the hub could not be told. */
+  /** Runs one node of a job to its end; the bytes are a report for `nodeReport` if the hub could not be told. `pool` is
+    * the program of a warm pool for ranks that run `program`; empty if there is none.
+    */
   @native def runNode(
       job: Array[Byte],
       payload: Array[Byte],
@@ -58,11 +60,26 @@ final private[spark] class Native {
       host: String,
       gpus: Array[String],
       program: Array[String],
+      pool: Array[String],
       env: Array[String],
       workDir: String,
       guard: String,
       node: NodeHost
   ): Array[Byte]
+
+  /** Starts, in the background, the warm pool that a run with these settings would have, unless they turn it off. */
+  @native def prestartPool(
+      settings: Array[String],
+      guard: String,
+      program: Array[String],
+      env: Array[String]
+  ): Unit
+
+  /** The warm pools of this JVM: how many, their resident bytes, how many guards came from pools so far. */
+  @native def poolUsage(): Array[Long]
+
+  /** Ends the warm pools of this JVM, and the ranks that came from them. */
+  @native def endPools(): Unit
 
   /** Level and text, in turn, of the log records that have come up since the last call. */
   @native def drainLogs(): Array[String]

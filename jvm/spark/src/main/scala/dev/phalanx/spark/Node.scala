@@ -34,6 +34,7 @@ final private[spark] case class Node(
           host,
           gpus.toArray,
           program.command(home),
+          program.pool(home),
           RankEnvironment.variables(env, pyFiles),
           SparkInternals.localDir.getAbsolutePath,
           home.guard,

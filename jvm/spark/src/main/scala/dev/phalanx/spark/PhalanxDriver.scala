@@ -27,7 +27,8 @@ final private[spark] class PhalanxDriver extends DriverPlugin {
     log.info(s"Phalanx ${Version.phalanx} is on: executors start ranks themselves, metrics, $library$set")
     metrics = new ClusterMetrics(context.metricRegistry)
     sc.addSparkListener(metrics)
-    Collections.emptyMap()
+    // Executors have the driver's settings, but not its environment.
+    Collections.singletonMap(PhalanxDriver.PythonKey, RankProgram.pythonOf(sc.getConf.getOption))
   }
 
   override def receive(message: Object): Object = {
@@ -37,4 +38,10 @@ final private[spark] class PhalanxDriver extends DriverPlugin {
     }
     null
   }
+}
+
+private[spark] object PhalanxDriver {
+
+  /** Under which the driver tells executors which Python runs ranks. */
+  val PythonKey = "python"
 }

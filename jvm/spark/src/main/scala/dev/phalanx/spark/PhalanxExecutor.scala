@@ -20,19 +20,38 @@ final private[spark] class PhalanxExecutor extends ExecutorPlugin {
     counter = new ExecutorMetrics(id, own, change => context.send(change))
     NodeMetrics.countedBy(counter)
     try {
-      graceMillis = Settings.graceMillis(Settings.of(context.conf.getAll))
-      NodeHome.get()
+      val settings = Settings.of(context.conf.getAll)
+      graceMillis = Settings.graceMillis(settings)
+      val home = NodeHome.get()
       log.info(s"Phalanx ${Version.phalanx} is ready on executor $id")
+      if (own.nonEmpty) {
+        PoolMetrics.register(context.metricRegistry)
+        warmUp(settings, home, context, extraConf)
+      }
     } catch {
       // The executor is of use for other work; a training that comes here says the same, and fails.
       case problem: TrainingException => log.error(problem.message)
     }
   }
 
+  /** Starts the pool that the first run would start, in the background. */
+  private def warmUp(
+      settings: Array[String],
+      home: NodeHome,
+      context: PluginContext,
+      extraConf: java.util.Map[String, String]
+  ): Unit = {
+    val program = RankProgram.Python(extraConf.getOrDefault(PhalanxDriver.PythonKey, "python3"))
+    val env = RankEnvironment.variables(context.conf.getExecutorEnv.toMap, Nil)
+    Core(_.prestartPool(settings, home.guard, program.pool(home), env))
+  }
+
   override def shutdown(): Unit = {
     if (!LiveNodes.endAll("its executor is shutting down", graceMillis + EndMillis))
       log.warn(s"${LiveNodes.count} nodes have not ended in time; their guards end them with this process")
     NodeMetrics.notCounted()
+    try Core(_.endPools())
+    catch { case problem: TrainingException => log.debug(problem.message) } // there is no core, and no pool
     NodeHome.remove()
   }
 }

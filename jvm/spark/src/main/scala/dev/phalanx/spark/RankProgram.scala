@@ -5,6 +5,9 @@ sealed private[spark] trait RankProgram extends Serializable {
 
   /** The command line, in the JVM that starts it. */
   def command(home: NodeHome): Array[String]
+
+  /** That of a warm pool for such ranks; empty if there can't be one. */
+  def pool(home: NodeHome): Array[String]
 }
 
 private[spark] object RankProgram {
@@ -15,21 +18,23 @@ private[spark] object RankProgram {
     * then goes to the end of the path: it shadows no module of the user's.
     */
   final case class Python(exec: String) extends RankProgram {
-    override def command(home: NodeHome): Array[String] = Array(exec, "-c", Boot, home.python)
+    override def command(home: NodeHome): Array[String] = Array(exec, "-c", boot("rank"), home.python)
+    override def pool(home: NodeHome): Array[String] = Array(exec, "-c", boot("pool"), home.python)
   }
 
   /** A program as it is; its exit code says how it ended. */
   final case class Native(line: Seq[String]) extends RankProgram {
     override def command(home: NodeHome): Array[String] = line.toArray
+    override def pool(home: NodeHome): Array[String] = Array.empty
   }
 
-  private val Boot = Seq(
+  private def boot(module: String) = Seq(
     "import sys",
     "home = sys.argv.pop()",
     "sys.path[:] = [home] + [p for p in sys.path if p]",
-    "import phalanx.rank",
+    s"import phalanx.$module",
     "sys.path.append(sys.path.pop(0))",
-    "phalanx.rank.main()"
+    s"phalanx.$module.main()"
   ).mkString("; ")
 
   /** The Python of the executors, by PySpark's rules. */

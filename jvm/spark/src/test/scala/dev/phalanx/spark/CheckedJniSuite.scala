@@ -91,6 +91,7 @@ object CheckedJniMain {
           "here",
           Array.empty,
           Array(program),
+          Array.empty,
           Array("A", "ü"),
           folder.toString,
           guard,

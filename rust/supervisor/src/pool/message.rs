@@ -1,0 +1,41 @@
+//! What a host and its pool say to each other: one JSON text in each packet of a seqpacket socket.
+
+use serde::{Deserialize, Serialize};
+
+/// What a pool finds in `PHALANX_POOL` when it starts.
+#[derive(Debug, Serialize)]
+pub(super) struct Beginning<'a> {
+    /// What it is to import.
+    pub(super) imports: &'a [String],
+    /// It ends when it has had no job for so long.
+    pub(super) idle_ms: u64,
+}
+
+/// To the pool, with the control socket of a new guard and a pidfd of the host.
+#[derive(Debug, Serialize)]
+pub(super) struct Request {
+    /// The guard's grace.
+    pub(super) grace_ms: u64,
+    /// As in [`Beginning`], from now on.
+    pub(super) idle_ms: u64,
+}
+
+/// From the pool.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Answer {
+    /// It has imported what there is.
+    Ready {
+        /// Its process id; only for looking.
+        pid: u32,
+        /// What could not be imported, each in a sentence.
+        missing: Vec<String>,
+    },
+    /// A guard runs; its pidfd comes along.
+    Forked {
+        /// Its process id; only for looking.
+        pid: u32,
+    },
+    /// It can't be forked from, and ends: why.
+    Unfit(String),
+}
