@@ -71,15 +71,17 @@ class Hub:
         """The next event, or None after `timeout` seconds:
         ("output", text)            whole, prefixed lines to show
         ("phase", (name, rank, s))  rank got to a phase s seconds after the hub opened; rank is -1 for the job's own
+        ("resubmit", attempt)       a task was lost: end the stage, submit another whose nodes begin with this attempt
         ("finished", json)          every rank ended well and every result is here; a line for each, as in a Failure
         ("failed", json)            the Failure; nothing of the job is left on the nodes that can be reached
-        The last two come once, after all output."""
+        Of the last two one comes, once, after all output."""
     def result_path(self, rank: int) -> str | None:
         """The file that holds what a rank left as its result, until close()."""
     def node_report(self, report: bytes) -> None:
         """Takes what run_node returned on a node that couldn't reach the hub."""
-    def stage_ended(self, problem: str | None) -> None:
-        """The Spark stage is over: well (None), or with this message."""
+    def stage_ended(self, attempt: int, problem: str | None) -> None:
+        """The Spark stage that was submitted for `attempt` (0, or what "resubmit" said) is over: well (None), or with
+        this message."""
     def stop(self, reason: str) -> None:
         """Cancels the job; next() tells when it is over."""
     def close(self) -> None:
@@ -92,6 +94,7 @@ def run_node(
     hub: str,
     token: bytes,
     partition: int,
+    attempt: int,
     host: str,
     gpus: Sequence[str],
     program: Sequence[str],

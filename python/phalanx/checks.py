@@ -119,6 +119,18 @@ def check_slots(spark: Any, num_tasks: int, timeout: float, logger: logging.Logg
         time.sleep(0.1)
 
 
+def wait_for_slots(spark: Any, num_tasks: int, timeout: float, given_up: Callable[[], bool]) -> None:
+    """Waits until there are `num_tasks` task slots again, `timeout` seconds at most or until it is given up; what then
+    is missing is for Spark to say. Spark Connect tells nobody its slots, so there nothing is waited for."""
+    try:
+        context = spark.sparkContext
+    except Exception:
+        return
+    deadline = time.monotonic() + timeout
+    while _slots(context) < num_tasks and time.monotonic() < deadline and not given_up():
+        time.sleep(0.1)
+
+
 def _check_limit(num_tasks: int, master: str, conf_get: ConfGet) -> None:
     threads = re.fullmatch(r"local\[(\d+)(?:,.*)?\]", master)  # local[*]: as many as the server has cores
     per_task = int(conf_get("spark.task.cpus") or 1)

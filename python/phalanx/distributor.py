@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import checks, gpus
@@ -44,6 +44,11 @@ class TorchDistributor:
     warm            whether ranks are forked from a process that has torch imported already; by default what
                     `spark.phalanx.warm.enabled` says
 
+    max_restarts    how often the ranks start again after a failure, all failures together; else
+                    `spark.phalanx.maxRestarts`, by default never
+    restart_on      the kinds of failure (`TrainingError.kind`) after which they do; else `spark.phalanx.restartOn`, by
+                    default lost_node, signal and hang
+
     `last_run` is the `Run` that was started last: its phases, every rank's result.
 
     >>> distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
@@ -62,6 +67,8 @@ class TorchDistributor:
         *,
         num_workers: int | None = None,
         warm: bool | None = None,
+        max_restarts: int | None = None,
+        restart_on: Iterable[str] | None = None,
     ) -> None:
         if num_workers is not None:
             if num_processes is not _ONE:
@@ -72,7 +79,14 @@ class TorchDistributor:
         self.local_mode = local_mode
         self.use_gpu = use_gpu
         self.ssl_conf = _ssl_conf
-        self.warm = warm
+        self._given: dict[str, str] = {}
+        if warm is not None:
+            self._given["spark.phalanx.warm.enabled"] = str(bool(warm)).lower()
+        if max_restarts is not None:
+            self._given["spark.phalanx.maxRestarts"] = str(max_restarts)
+        if restart_on is not None:
+            kinds = [restart_on] if isinstance(restart_on, str) else restart_on
+            self._given["spark.phalanx.restartOn"] = ",".join(kinds)
         self.logger = _logger()
         self.spark = _active_session()
         self.last_run: Run | None = None
@@ -147,9 +161,7 @@ class TorchDistributor:
         from . import _native
 
         checks.check_train_object(train_object, kwargs)
-        settings = Settings.read(self._conf, keys=_conf_keys(self.spark))
-        if self.warm is not None:
-            settings.values["spark.phalanx.warm.enabled"] = str(bool(self.warm)).lower()
+        settings = Settings.read(self._conf, keys=_conf_keys(self.spark), given=self._given)
         name = name_of(train_object)
         if callable(train_object):
             payload = function_payload(train_object, args, kwargs, sys_path=sys.path)

@@ -36,6 +36,7 @@ class TrainingError(RuntimeError):
     exception_type, traceback   what the training code raised; "" where it didn't
     last_lines      its last lines of output, oldest first
     log_path        the file on `host` that has its whole output; "" if there is none
+    restarts        how often the ranks had been started again before
     ranks           a `RankReport` for every rank
     """
 
@@ -53,6 +54,7 @@ class TrainingError(RuntimeError):
         self.traceback: str = fields.get("traceback", "")
         self.last_lines: list[str] = list(fields.get("last_lines", ()))
         self.log_path: str = fields.get("log_path", "")
+        self.restarts: int = fields.get("restarts", 0)
         self.ranks = [RankReport(**report) for report in fields.get("ranks", ())]
         cause = _unpickled(fields.get("pickle", ""))
         if cause is not None:

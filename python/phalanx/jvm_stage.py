@@ -41,16 +41,20 @@ class JvmStage(SparkStage):
         job: bytes,
         payload: bytes,
         name: str,
+        num_tasks: int,
         num_ranks: int,
+        slots_timeout: float,
         local_gpus: list[str],
     ) -> None:
-        super().__init__(spark=spark, name=name, num_ranks=num_ranks)
+        super().__init__(
+            spark=spark, name=name, num_tasks=num_tasks, num_ranks=num_ranks, slots_timeout=slots_timeout
+        )
         self._context = spark.sparkContext
         self._job = job
         self._payload = payload
         self._local_gpus = local_gpus
 
-    def _run(self, hub: _native.Hub) -> None:
+    def _run(self, hub: _native.Hub, attempt: int) -> None:
         context = self._context
         context.addJobTag(self._tag)
         with _for_jvm(context, self._payload) as payload:
@@ -60,6 +64,7 @@ class JvmStage(SparkStage):
                 payload,
                 hub.address,
                 hub.token,
+                attempt,
                 self._description,
                 self._local_gpus,
                 context.pythonExec,

@@ -101,7 +101,9 @@ class Run:
                 job=job,
                 payload=payload,
                 name=name,
+                num_tasks=num_tasks,
                 num_ranks=self._num_ranks,
+                slots_timeout=settings.slots_timeout,
                 local_gpus=list(gpus),
             )
         else:
@@ -112,6 +114,7 @@ class Run:
                 name=name,
                 num_tasks=num_tasks,
                 num_ranks=self._num_ranks,
+                slots_timeout=settings.slots_timeout,
                 use_gpu=use_gpu,
                 local_gpus=list(gpus),
                 dataframe=dataframe,
@@ -184,6 +187,8 @@ class Run:
                 elif kind == "phase":
                     name, rank, seconds = value
                     self._phase(name, None if rank < 0 else rank, opened + seconds)
+                elif kind == "resubmit":
+                    self._stage.start(hub, value)
                 else:
                     told = json.loads(value)
                     self.ranks = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from . import _native
 
@@ -26,15 +26,21 @@ class Settings:
             raise ValueError(str(error)) from None
 
     @classmethod
-    def read(cls, conf_get: Callable[[str], str | None], *, keys: Iterable[str] = ()) -> Settings:
-        """Reads every setting by `conf_get`.
+    def read(
+        cls,
+        conf_get: Callable[[str], str | None],
+        *,
+        keys: Iterable[str] = (),
+        given: Mapping[str, str] | None = None,
+    ) -> Settings:
+        """Reads every setting by `conf_get`, but for those that are `given`.
 
         `keys` are the keys that the configuration has at all: a `spark.phalanx.*` key among them that is no
         setting is warned about, with the nearest one that is.
 
         Raises `ValueError` for a bad value: the key, the value and what is allowed.
         """
-        found = {key: conf_get(key) for key in _native.setting_keys()}
+        found = {key: conf_get(key) for key in _native.setting_keys()} | dict(given or {})
         settings = cls({key: str(value) for key, value in found.items() if value is not None})
         for sentence in _native.unknown_settings(sorted(keys)):
             _log.warning(sentence)

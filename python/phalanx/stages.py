@@ -1,7 +1,8 @@
 """Where a run's nodes live: a thread of the driver (local mode), or the tasks of a Spark barrier stage.
 
-STAGE-1: a stage tells the hub when it is over, once. STAGE-2: the caller's Spark properties (job group, scheduler pool)
-hold for the stage, and nothing that the stage sets is left behind in the caller's.
+STAGE-1: a stage tells the hub when it is over, once for each time that it was started. STAGE-2: the caller's Spark
+properties (job group, scheduler pool) hold for the stage, and nothing that the stage sets is left behind in the
+caller's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from . import connect, spark_files
+from . import checks, connect, spark_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("phalanx")
 
-# How long Spark may take to hear of a cancel.
+# How long Spark may take to hear of a cancel, and a stage to end then.
 _CANCEL_S = 3.0
+_STAGE_END_S = 30.0
 
 # Runs an entry of ours with this package at the end of the path: the rank finds it wherever the supervisor did
 # (--py-files, --archives, an editable install), and no module of the user's is shadowed.
@@ -88,29 +90,37 @@ class Stage:
         self.error: BaseException | None = None
         """What ended the stage, where it did not end well."""
         self._cancelled = False
-        self._hub: _native.Hub | None = None
+        self._attempt = 0
+        self._thread: threading.Thread | None = None
         # Made in the caller's thread, whose Spark properties it is to have; the run may be driven by another.
-        self._thread = self._make_thread(self._main)
-        self._thread.daemon = True
+        self._target = self._inheriting(self._main)
 
-    def start(self, hub: _native.Hub) -> None:
-        """Begins; returns at once."""
-        self._hub = hub
+    def start(self, hub: _native.Hub, attempt: int = 0) -> None:
+        """Begins; returns at once. A later attempt first ends what is left of the one before."""
+        before, self._attempt = self._thread, attempt
+        self._thread = threading.Thread(
+            target=self._target, args=(hub, attempt, before), name="phalanx-stage", daemon=True
+        )
         self._thread.start()
 
-    def _make_thread(self, target: Callable[[], None]) -> threading.Thread:
-        return threading.Thread(target=target, name="phalanx-stage")
+    def _inheriting(self, target: Callable[..., None]) -> Callable[..., None]:
+        """`target`, with what a thread of the stage has from the caller's."""
+        return target
 
-    def _main(self) -> None:
+    def _main(self, hub: _native.Hub, attempt: int, before: threading.Thread | None) -> None:
         problem: str | None = None
         cancelled = False
-        hub = self._hub
-        assert hub is not None
         try:
-            self._run(hub)
+            if before is not None:
+                self._make_room()
+                before.join(_STAGE_END_S)
+                if before.is_alive():
+                    raise RuntimeError("the stage of the attempt before has not ended")
+            if not self._cancelled:
+                self._run(hub, attempt)
         except BaseException as error:
             cancelled = is_cancellation(error)
-            if not self._cancelled:
+            if not self._cancelled and attempt == self._attempt:
                 self.error = error
                 said = explain(error)
                 problem = said if cancelled else f"{self.what} failed: {said}"
@@ -118,12 +128,16 @@ class Stage:
             if problem is not None and cancelled:
                 hub.stop(problem)
                 problem = None
-            hub.stage_ended(problem)
+            hub.stage_ended(attempt, problem)
         except RuntimeError as error:  # the run is over and the hub closed
             logger.debug("%s", error)
 
-    def _run(self, hub: _native.Hub) -> None:
+    def _run(self, hub: _native.Hub, attempt: int) -> None:
+        """Runs all nodes to their end; they begin with `attempt`."""
         raise NotImplementedError
+
+    def _make_room(self) -> None:
+        """Before a later attempt: ends what is left of the one before, and waits until another can run."""
 
     def cancel(self) -> None:
         """Ends the stage from outside, where that is possible; how it ends is then no news."""
@@ -131,6 +145,7 @@ class Stage:
 
     def join(self, timeout: float) -> bool:
         """Waits for the end; False if it has not come."""
+        assert self._thread is not None
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -147,7 +162,7 @@ class LocalStage(Stage):
         self._work_dir = driver_dir(spark)
         self._env = _drivers_files(spark)
 
-    def _run(self, hub: _native.Hub) -> None:
+    def _run(self, hub: _native.Hub, attempt: int) -> None:
         from . import _native
 
         _native.run_node(
@@ -155,6 +170,7 @@ class LocalStage(Stage):
             hub=hub.address,
             token=hub.token,
             partition=0,
+            attempt=attempt,
             host=socket.gethostname(),
             gpus=self._gpus,
             program=rank_program(),
@@ -169,27 +185,43 @@ class LocalStage(Stage):
 class SparkStage(Stage):
     """A stage that is a Spark job, with the caller's Spark properties and a tag of its own to cancel it by."""
 
-    def __init__(self, *, spark: SparkSession, name: str, num_ranks: int) -> None:
+    def __init__(
+        self, *, spark: SparkSession, name: str, num_tasks: int, num_ranks: int, slots_timeout: float
+    ) -> None:
         self._spark = spark
         super().__init__()
+        self._num_tasks = num_tasks
+        self._slots_timeout = slots_timeout
         self._description = f"Phalanx: {name}, {num_ranks} ranks"
-        self._tag = f"phalanx-{os.urandom(8).hex()}"
+        self._tag = _new_tag()
         self._deaf = False
 
-    def _make_thread(self, target: Callable[[], None]) -> threading.Thread:
-        # Carries the caller's local properties (job group, pool) to the thread, and none back.
+    def _inheriting(self, target: Callable[..., None]) -> Callable[..., None]:
+        # Carries the caller's local properties (job group, pool) to a thread, and none back.
         from pyspark import inheritable_thread_target
 
-        return super()._make_thread(inheritable_thread_target(self._spark)(target))
+        inheriting: Callable[..., None] = inheritable_thread_target(self._spark)(target)
+        return inheriting
+
+    def _make_room(self) -> None:
+        self._cancel_jobs()
+        self._tag = _new_tag()
+        # Spark itself would look only every 15 s whether the lost executor has been replaced.
+        checks.wait_for_slots(self._spark, self._num_tasks, self._slots_timeout, lambda: self._cancelled)
 
     def cancel(self) -> None:
         """Cancels the stage's Spark job; safe when it is over. Blocks for `_CANCEL_S` at most."""
         super().cancel()
+        self._cancel_jobs()
+
+    def _cancel_jobs(self) -> None:
         if not connect.is_remote(self._spark):
-            self._cancel_by(lambda: self._spark.sparkContext.cancelJobsWithTag(self._tag))
+            self._cancel_by(lambda tag=self._tag: self._spark.sparkContext.cancelJobsWithTag(tag))
         elif not self._deaf:
             # A client tries for ten minutes to reach a server that has gone.
-            interrupt = functools.partial(self._cancel_by, lambda: self._spark.interruptTag(self._tag))
+            interrupt = functools.partial(
+                self._cancel_by, lambda tag=self._tag: self._spark.interruptTag(tag)
+            )
             telling = threading.Thread(target=interrupt, name="phalanx-cancel", daemon=True)
             telling.start()
             telling.join(_CANCEL_S)
@@ -206,6 +238,10 @@ class SparkStage(Stage):
         return super().join(0 if self._deaf else timeout)
 
 
+def _new_tag() -> str:
+    return f"phalanx-{os.urandom(8).hex()}"
+
+
 class PythonStage(SparkStage):
     """A barrier stage of Python workers (`mapInArrow`): needs no jar, and runs on Spark Connect."""
 
@@ -218,19 +254,21 @@ class PythonStage(SparkStage):
         name: str,
         num_tasks: int,
         num_ranks: int,
+        slots_timeout: float,
         use_gpu: bool,
         local_gpus: list[str],
         dataframe: DataFrame | None,
     ) -> None:
-        super().__init__(spark=spark, name=name, num_ranks=num_ranks)
+        super().__init__(
+            spark=spark, name=name, num_tasks=num_tasks, num_ranks=num_ranks, slots_timeout=slots_timeout
+        )
         self._job = job
         self._payload = payload
-        self._num_tasks = num_tasks
         self._use_gpu = use_gpu
         self._local_gpus = local_gpus
         self._dataframe = dataframe
 
-    def _run(self, hub: _native.Hub) -> None:
+    def _run(self, hub: _native.Hub, attempt: int) -> None:
         remote = connect.is_remote(self._spark)
         if remote:
             self._spark.addTag(self._tag)
@@ -250,6 +288,7 @@ class PythonStage(SparkStage):
             payload=connect.shipped(self._spark, self._payload) if remote else self._payload,
             hub=hub.address,
             token=hub.token,
+            attempt=attempt,
             use_gpu=self._use_gpu,
             local_gpus=self._local_gpus,
             schema=schema,
@@ -283,6 +322,7 @@ def run_task(
     payload: bytes | str,
     hub: str,
     token: bytes,
+    attempt: int,
     use_gpu: bool,
     local_gpus: list[str],
     schema: str | None,
@@ -332,6 +372,7 @@ def run_task(
             hub=hub,
             token=token,
             partition=partition,
+            attempt=attempt,
             host=host_of(addresses[partition]),
             gpus=gpus,
             program=rank_program(),

@@ -44,12 +44,13 @@ methods! {
     next_event(hub: jlong, timeout_millis: jlong) -> [JString];
     result_path(hub: jlong, rank: jint) -> JString;
     node_report(hub: jlong, report: [jbyte]) -> void;
-    stage_ended(hub: jlong, problem: JString) -> void;
+    stage_ended(hub: jlong, attempt: jint, problem: JString) -> void;
     stop(hub: jlong, reason: JString) -> void;
     close_hub(hub: jlong) -> void;
     run_node(
-        job: [jbyte], payload: [jbyte], hub: JString, token: [jbyte], partition: jint, host: JString, gpus: [JString],
-        program: [JString], pool: [JString], env: [JString], work_dir: JString, guard: JString, node: dev.phalanx.spark.NodeHost,
+        job: [jbyte], payload: [jbyte], hub: JString, token: [jbyte], partition: jint, attempt: jint, host: JString,
+        gpus: [JString], program: [JString], pool: [JString], env: [JString], work_dir: JString, guard: JString,
+        node: dev.phalanx.spark.NodeHost,
     ) -> [jbyte];
     prestart_pool(settings: [JString], guard: JString, program: [JString], env: [JString]) -> void;
     pool_usage() -> [jlong];
@@ -146,6 +147,7 @@ fn next_event<'local>(
             let rank = phase.rank.map_or(-1, i64::from);
             vec!["phase".into(), phase.name, rank.to_string(), phase.at.as_secs_f64().to_string()]
         }
+        Some(Event::Resubmit { attempt }) => vec!["resubmit".into(), attempt.to_string()],
         Some(Event::Finished(ranks)) => vec!["finished".into(), json(&ranks)],
         Some(Event::Failed(failure)) => vec!["failed".into(), json(&failure), failure.render()],
     };
@@ -181,9 +183,10 @@ fn stage_ended<'local>(
     env: &mut Env<'local>,
     _this: JObject<'local>,
     hub: jlong,
+    attempt: jint,
     problem: JString<'local>,
 ) -> Call<()> {
-    hubs::get(hub)?.stage_ended(optional_string(env, &problem)?);
+    hubs::get(hub)?.stage_ended(number("an attempt", attempt)?, optional_string(env, &problem)?);
     Ok(())
 }
 
@@ -211,6 +214,7 @@ fn run_node<'local>(
     hub: JString<'local>,
     secret: JByteArray<'local>,
     partition: jint,
+    attempt: jint,
     host: JString<'local>,
     gpus: JStringArray<'local>,
     program: JStringArray<'local>,
@@ -227,6 +231,7 @@ fn run_node<'local>(
         hub: HubAddress { address: string(env, &hub)?, job: job.id.clone(), token: token(env, &secret)? },
         job,
         partition: number("a partition", partition)?,
+        attempt: number("an attempt", attempt)?,
         host: string(env, &host)?,
         gpus: strings(env, &gpus)?,
         program: strings(env, &program)?,

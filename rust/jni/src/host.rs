@@ -123,6 +123,9 @@ impl NodeHost for JvmHost<'_, '_> {
                 let after = [JValue::Long(micros(after))];
                 self.call(jni_str!("rankStarted"), &number, None, &after, no_value);
             }
+            Observation::RankRestarted => {
+                self.call(jni_str!("rankRestarted"), &jni_sig!(() -> void), None, &[], no_value);
+            }
             Observation::RankEnded { failed } => {
                 let failed = [JValue::Bool(failed)];
                 let flag = jni_sig!((failed: jboolean) -> void);

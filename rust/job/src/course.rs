@@ -3,9 +3,10 @@
 //! No I/O and no clock: every method takes the time. COURSE-1: the job ends exactly once, and only well if every rank
 //! ended well. COURSE-2: the first failure stops all nodes, and the cause is chosen when all of them have reported
 //! (or are lost), not by who reported first. COURSE-3: every wait has an end: joining, stopping, a silent node, a
-//! stage that ended without a word.
+//! stage that ended without a word. What a failed attempt is followed by is in `restart`.
 
 mod deadlines;
+mod restart;
 mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage, NodeReport};
 use phalanx_types::{Failure, FailureKind, Job, Join, RankEnd, RankReport, RankState, place};
+
+pub use restart::Restart;
 
 /// How long nodes may take beyond the grace period to report the end of their ranks.
 const STOP_MARGIN: Duration = Duration::from_secs(15);
@@ -57,6 +60,8 @@ struct Node {
     heard: Option<Instant>,
     placed: bool,
     done: bool,
+    /// Done, and waits for what comes next.
+    held: bool,
     lost: bool,
 }
 
@@ -70,7 +75,16 @@ struct Stopping {
 pub struct Course {
     job: Job,
     opened: Instant,
+    /// The present attempt, and the one with which the present stage began.
+    attempt: u32,
+    stage_attempt: u32,
+    restarts: Vec<Restart>,
+    /// Why the present attempt had to be.
+    last_cause: String,
     gathering: Gathering,
+    gathering_since: Instant,
+    /// Whether nodes met through Spark, so that some may be without the hub.
+    through_spark: bool,
     first_join: Option<Instant>,
     nodes: BTreeMap<u32, Node>,
     ranks_of: BTreeMap<u32, Vec<u32>>,
@@ -93,7 +107,13 @@ impl Course {
         Course {
             job,
             opened,
+            attempt: 0,
+            stage_attempt: 0,
+            restarts: Vec::new(),
+            last_cause: String::new(),
             gathering: Gathering::AtHub,
+            gathering_since: opened,
+            through_spark: false,
             first_join: None,
             nodes,
             ranks_of: BTreeMap::new(),
@@ -118,6 +138,11 @@ impl Course {
         std::mem::take(&mut self.phases)
     }
 
+    /// The job's ranks.
+    pub fn ranks(&self) -> std::ops::Range<u32> {
+        0..self.job.ranks
+    }
+
     /// Whether `rank` is one whose result is wanted.
     pub fn knows_rank(&self, rank: u32) -> bool {
         rank < self.job.ranks
@@ -136,13 +161,23 @@ impl Course {
         self.phases.push(Phase { name: name.to_string(), rank, at });
     }
 
-    /// Takes a fact from the node of `partition`.
-    pub fn message(&mut self, now: Instant, partition: u32, message: NodeMessage, out: &mut Outbox) {
+    /// Takes a fact from the node of `partition`, told over its connection for `attempt`.
+    pub fn message(
+        &mut self,
+        now: Instant,
+        partition: u32,
+        attempt: u32,
+        message: NodeMessage,
+        out: &mut Outbox,
+    ) {
         let Some(node) = self.nodes.get_mut(&partition) else {
             log::warn!("job {}: a node of partition {partition}, which the job doesn't have", self.job.id);
             return;
         };
         node.heard = Some(now);
+        if attempt < self.attempt {
+            return self.message_of_the_past(partition, &message, out);
+        }
         node.gone_since = None;
         match message {
             NodeMessage::Ping => out.send(partition, HubMessage::Pong),
@@ -150,6 +185,7 @@ impl Course {
             NodeMessage::Placed(join) => {
                 node.join = Some(join);
                 node.placed = true;
+                self.through_spark = true;
                 self.all_placed(now);
             }
             NodeMessage::RankStarted { rank, pid, age_us } => {
@@ -165,10 +201,19 @@ impl Course {
             NodeMessage::RankEnded { end } => self.rank_ended(now, *end, out),
             NodeMessage::Done { problem, interrupted, .. } => {
                 self.node_done(now, partition, problem, interrupted, out);
-                out.send(partition, HubMessage::Released);
+                self.hold(partition, out);
             }
         }
-        self.conclude(now);
+        self.conclude(now, out);
+    }
+
+    /// Keeps a node that is done while its ranks may have to start again; else lets it go.
+    fn hold(&mut self, partition: u32, out: &mut Outbox) {
+        let holds = self.budget_left();
+        match self.nodes.get_mut(&partition) {
+            Some(node) if holds => node.held = true,
+            _ => out.send(partition, HubMessage::Released),
+        }
     }
 
     fn node_done(
@@ -210,8 +255,12 @@ impl Course {
             self.first_join = Some(now);
             self.phase(now, 0, None, "first join");
         }
-        if let Some(node) = self.nodes.get_mut(&partition) {
-            node.join = Some(join);
+        let node = self.nodes.get_mut(&partition);
+        if let Some(before) = node.and_then(|node| node.join.replace(join.clone()).filter(|_| node.placed))
+            && (before.address, before.store_port) != (join.address, join.store_port)
+        {
+            // Spark has started the task again: the node that was there, and its ranks, are gone.
+            self.node_lost(now, partition, now, out);
         }
         if self.stopping.is_some() {
             return out.send(partition, HubMessage::Stop { reason: "the job is over".into() });
@@ -281,6 +330,10 @@ impl Course {
 
     /// A node that couldn't reach the hub reports through Spark.
     pub fn node_report(&mut self, now: Instant, report: NodeReport, out: &mut Outbox) {
+        if report.attempt != self.attempt {
+            return;
+        }
+        self.through_spark = true;
         for end in report.ends {
             self.rank_ended(now, end, out);
         }
@@ -288,24 +341,30 @@ impl Course {
             node.placed = true;
         }
         self.node_done(now, report.partition, report.problem, report.interrupted, out);
-        self.conclude(now);
+        self.conclude(now, out);
     }
 
-    /// The Spark stage is over: well, or with this message.
-    pub fn stage_ended(&mut self, now: Instant, problem: Option<String>, out: &mut Outbox) {
+    /// The Spark stage that was submitted for `attempt` is over: well, or with this message.
+    pub fn stage_ended(&mut self, now: Instant, attempt: u32, problem: Option<String>, out: &mut Outbox) {
+        if attempt < self.stage_attempt {
+            return;
+        }
         self.stage_ended = Some(now);
         if let Some(problem) = problem {
-            let kind = if self.running.is_empty() { FailureKind::Start } else { FailureKind::LostNode };
+            let kind = if self.ranks_of.is_empty() { FailureKind::Start } else { FailureKind::LostNode };
             self.fail(now, Failure::without_rank(kind, problem), out);
         }
-        self.conclude(now);
+        self.conclude(now, out);
     }
 
     /// The caller asks for the end.
     pub fn cancel(&mut self, now: Instant, reason: &str, out: &mut Outbox) {
         let message = format!("the job was cancelled: {reason}");
+        self.problem.take_if(|problem| {
+            problem.kind != FailureKind::Cancelled && self.attempt < self.job.policy.max_restarts
+        });
         self.fail(now, Failure::without_rank(FailureKind::Cancelled, message), out);
-        self.conclude(now);
+        self.conclude(now, out);
     }
 
     fn fail(&mut self, now: Instant, failure: Failure, out: &mut Outbox) {
@@ -334,8 +393,8 @@ impl Course {
         self.ends.values().any(|end| end.failure().is_some())
     }
 
-    /// Decides the outcome when everything is known, or never will be.
-    fn conclude(&mut self, now: Instant) {
+    /// Decides the outcome, or another attempt, when everything is known, or never will be.
+    fn conclude(&mut self, now: Instant, out: &mut Outbox) {
         if self.outcome.is_some() {
             return;
         }
@@ -344,10 +403,11 @@ impl Course {
             && self.ends.values().all(|end| end.state == RankState::Finished);
         if self.stopping.is_none() {
             if all_over && finished && self.problem.is_none() {
+                self.release_all(out);
                 self.outcome = Some(Outcome::Finished(self.reports_at(self.since_open_us(now))));
                 self.phase(now, 0, None, "all ranks ended");
             } else if self.stage_ended.is_some_and(|at| now >= at + STAGE_GRACE) || all_over {
-                self.outcome = Some(Outcome::Failed(Box::new(self.unexplained(now))));
+                self.failed(now, self.unexplained(now), out);
             }
             return;
         }
@@ -359,9 +419,18 @@ impl Course {
             return;
         }
         if all_over || nobody_left || stage_over || too_late {
-            self.outcome = Some(Outcome::Failed(Box::new(self.cause(now))));
-            self.phase(now, 0, None, "all ranks ended");
+            self.failed(now, self.cause(now), out);
         }
+    }
+
+    /// The attempt is over, and failed.
+    fn failed(&mut self, now: Instant, failure: Failure, out: &mut Outbox) {
+        if self.is_retryable(&failure) {
+            return self.restart(now, &failure, out);
+        }
+        self.release_all(out);
+        self.outcome = Some(Outcome::Failed(Box::new(Failure { restarts: self.attempt, ..failure })));
+        self.phase(now, 0, None, "all ranks ended");
     }
 }
 

@@ -17,7 +17,7 @@ use phalanx_rendezvous::{Handler, Hub, HubOptions, Outbox, Token, wire};
 use phalanx_types::message::{NodeMessage, NodeReport, OutputEnd};
 use phalanx_types::{Deadline, Error, ErrorKind, Failure, Job, RankReport, Result};
 
-use crate::course::{Course, Outcome, Phase};
+use crate::course::{Course, Outcome, Phase, Restart};
 use crate::live::LiveView;
 
 /// How much output may wait for the reader.
@@ -30,6 +30,12 @@ pub enum Event {
     Output(String),
     /// The job or a rank got somewhere.
     Phase(Phase),
+    /// A task was lost, and the ranks are to start again: end the present Spark stage, and submit another whose nodes
+    /// begin with this attempt, for the same hub. Where the tasks are alive the ranks start again without this.
+    Resubmit {
+        /// [`crate::NodeOptions::attempt`] of the new stage's nodes.
+        attempt: u32,
+    },
     /// Every rank ended well, and every result is here: a line for each rank. The last event.
     Finished(Vec<RankReport>),
     /// The job failed. The last event.
@@ -58,7 +64,7 @@ pub struct DriverJob {
 
 enum Command {
     NodeReport(Box<NodeReport>),
-    StageEnded(Option<String>),
+    StageEnded(u32, Option<String>),
     Stop(String),
 }
 
@@ -150,9 +156,10 @@ impl DriverJob {
         Ok(())
     }
 
-    /// The Spark stage is over: well, or with this message.
-    pub fn stage_ended(&self, problem: Option<String>) {
-        self.hub.command(Command::StageEnded(problem));
+    /// The Spark stage that was submitted for `attempt` (0, or what [`Event::Resubmit`] said) is over: well, or with
+    /// this message.
+    pub fn stage_ended(&self, attempt: u32, problem: Option<String>) {
+        self.hub.command(Command::StageEnded(attempt, problem));
     }
 
     /// Cancels the job. The outcome tells when it is over.
@@ -205,8 +212,33 @@ impl JobHandler {
         self.results.join(format!("rank-{rank}.part"))
     }
 
+    /// Forgets what the attempt before left: only the last one's results count.
+    fn restarted(&mut self, restart: &Restart) {
+        self.output_ends.clear();
+        let mut text = String::new();
+        for rank in self.received.keys() {
+            self.view.finish(*rank, &mut text);
+        }
+        for rank in self.course.ranks() {
+            for path in [self.partial(rank), self.results.join(format!("rank-{rank}"))] {
+                // Most ranks left none.
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        self.view.announce(&restart.line, &mut text);
+        self.tell(Event::Output(text));
+        if !restart.in_place {
+            // The logs of the new nodes begin anew.
+            self.received.clear();
+            self.tell(Event::Resubmit { attempt: restart.attempt });
+        }
+    }
+
     /// Tells what is new, and the outcome once the output is in.
     fn advance(&mut self, now: Instant) {
+        for restart in self.course.take_restarts() {
+            self.restarted(&restart);
+        }
         for phase in self.course.take_phases() {
             self.tell(Event::Phase(phase));
         }
@@ -241,11 +273,24 @@ impl JobHandler {
 impl Handler for JobHandler {
     type Command = Command;
 
-    fn message(&mut self, now: Instant, partition: u32, message: NodeMessage, out: &mut Outbox) {
-        if let NodeMessage::Done { output, .. } = &message {
+    fn admits(&self, attempt: u32) -> bool {
+        self.course.admits(attempt)
+    }
+
+    fn message(
+        &mut self,
+        now: Instant,
+        partition: u32,
+        attempt: u32,
+        message: NodeMessage,
+        out: &mut Outbox,
+    ) {
+        if let NodeMessage::Done { output, .. } = &message
+            && attempt == self.course.attempt()
+        {
             self.output_ends.extend(output.iter().cloned());
         }
-        self.course.message(now, partition, message, out);
+        self.course.message(now, partition, attempt, message, out);
     }
 
     fn disconnected(&mut self, now: Instant, partition: u32, _out: &mut Outbox) {
@@ -263,7 +308,10 @@ impl Handler for JobHandler {
         }
     }
 
-    fn output(&mut self, rank: u32, offset: u64, bytes: &[u8]) {
+    fn output(&mut self, attempt: u32, rank: u32, offset: u64, bytes: &[u8]) {
+        if !self.course.admits(attempt) {
+            return;
+        }
         let received = self.received.entry(rank).or_default();
         // After a reconnect a node may repeat what was on its way when the connection broke.
         let known = usize::try_from(received.saturating_sub(offset)).unwrap_or(usize::MAX).min(bytes.len());
@@ -273,7 +321,10 @@ impl Handler for JobHandler {
         self.tell(Event::Output(text));
     }
 
-    fn skip(&mut self, rank: u32, resume_at: u64, notice: &str) {
+    fn skip(&mut self, attempt: u32, rank: u32, resume_at: u64, notice: &str) {
+        if !self.course.admits(attempt) {
+            return;
+        }
         let received = self.received.entry(rank).or_default();
         *received = (*received).max(resume_at);
         let mut text = String::new();
@@ -310,7 +361,7 @@ impl Handler for JobHandler {
     fn command(&mut self, now: Instant, command: Command, out: &mut Outbox) {
         match command {
             Command::NodeReport(report) => self.course.node_report(now, *report, out),
-            Command::StageEnded(problem) => self.course.stage_ended(now, problem, out),
+            Command::StageEnded(attempt, problem) => self.course.stage_ended(now, attempt, problem, out),
             Command::Stop(reason) => self.course.cancel(now, &reason, out),
         }
     }

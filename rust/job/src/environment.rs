@@ -11,11 +11,12 @@ use phalanx_types::{Job, NodePlacement, RankPlace};
 const KEPT: [&str; 4] =
     ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"];
 
-/// The variables of the rank at `place`, beyond those that it inherits. `is_set` tells what it inherits.
+/// The variables of the rank at `place` in an attempt, beyond those that it inherits. `is_set` tells what it inherits.
 pub fn rank_environment(
     job: &Job,
     node: &NodePlacement,
     place: &RankPlace,
+    attempt: u32,
     error_file: &str,
     is_set: impl Fn(&str) -> bool,
 ) -> BTreeMap<String, String> {
@@ -34,8 +35,8 @@ pub fn rank_environment(
         ("MASTER_ADDR", node.store.ip().to_string()),
         ("MASTER_PORT", node.store.port().to_string()),
         ("TORCHELASTIC_RUN_ID", job.id.clone()),
-        ("TORCHELASTIC_RESTART_COUNT", "0".into()),
-        ("TORCHELASTIC_MAX_RESTARTS", "0".into()),
+        ("TORCHELASTIC_RESTART_COUNT", attempt.to_string()),
+        ("TORCHELASTIC_MAX_RESTARTS", job.policy.max_restarts.to_string()),
         ("TORCHELASTIC_USE_AGENT_STORE", "True".into()),
         ("TORCHELASTIC_ERROR_FILE", error_file.to_string()),
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1".into()),
@@ -80,12 +81,14 @@ mod tests {
     }
 
     fn environment(job: &Job, node: &NodePlacement, set: &[&str]) -> BTreeMap<String, String> {
-        rank_environment(job, node, &node.ranks[0], "/e", |name| set.contains(&name))
+        rank_environment(job, node, &node.ranks[0], 1, "/e", |name| set.contains(&name))
     }
 
     #[test]
     fn a_rank_has_torchruns_environment() {
-        let env = environment(&Job::new("j1", "t", 4, 2).unwrap(), &node(2), &[]);
+        let mut job = Job::new("j1", "t", 4, 2).unwrap();
+        job.policy.max_restarts = 3;
+        let env = environment(&job, &node(2), &[]);
         for (name, value) in [
             ("RANK", "3"),
             ("LOCAL_RANK", "1"),
@@ -95,6 +98,8 @@ mod tests {
             ("MASTER_ADDR", "fd00::1"),
             ("MASTER_PORT", "4711"),
             ("TORCHELASTIC_RUN_ID", "j1"),
+            ("TORCHELASTIC_RESTART_COUNT", "1"),
+            ("TORCHELASTIC_MAX_RESTARTS", "3"),
             ("OMP_NUM_THREADS", "1"),
             ("GLOO_SOCKET_IFNAME", "eth1"),
             ("CUDA_VISIBLE_DEVICES", ""),

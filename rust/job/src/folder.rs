@@ -18,14 +18,38 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    pub(crate) fn make(work: &Path, job_id: &str, partition: u32) -> Result<Folder> {
+    /// For the node of `partition` that begins with `attempt`: one of an earlier stage may still be tidying up.
+    pub(crate) fn make(work: &Path, job_id: &str, partition: u32, attempt: u32) -> Result<Folder> {
         let job = work.join(format!("phalanx-{job_id}"));
-        let private = job.join(format!("task-{partition}"));
+        let private = job.join(format!("task-{partition}{}", suffix(attempt)));
         let folder = Folder { work: work.to_path_buf(), job, private };
         private_dir(&folder.job)?;
         private_dir(&folder.private)?;
         Ok(folder)
     }
+}
+
+impl Folder {
+    /// The log of a rank whose node began with `attempt`.
+    pub(crate) fn log(&self, rank: u32, attempt: u32) -> PathBuf {
+        self.job.join(format!("rank-{rank}{}.log", suffix(attempt)))
+    }
+
+    /// A rank's own folder, empty.
+    pub(crate) fn rank(&self, rank: u32) -> Result<PathBuf> {
+        let dir = self.private.join(format!("rank-{rank}"));
+        match std::fs::remove_dir_all(&dir) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::io(format!("empty the folder {}", dir.display()), &e));
+            }
+            _ => private_dir(&dir)?,
+        }
+        Ok(dir)
+    }
+}
+
+fn suffix(attempt: u32) -> String {
+    if attempt == 0 { String::new() } else { format!("-attempt-{attempt}") }
 }
 
 impl Drop for Folder {

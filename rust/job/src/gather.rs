@@ -39,8 +39,13 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    pub(crate) fn open(hub: &HubAddress, partition: u32, deadline: Deadline) -> Result<Control> {
-        let mut connection = HubConnection::open(hub, Role::Control { partition }, deadline)?;
+    pub(crate) fn open(
+        hub: &HubAddress,
+        partition: u32,
+        attempt: u32,
+        deadline: Deadline,
+    ) -> Result<Control> {
+        let mut connection = HubConnection::open(hub, Role::Control { partition, attempt }, deadline)?;
         let sender = connection.sender()?;
         let local_address = connection.local_address();
         let (tx, inbox) = crossbeam_channel::unbounded();
@@ -82,10 +87,22 @@ pub(crate) struct Gathered {
     pub(crate) through_spark: bool,
 }
 
-/// Joins and waits for the place. `Ok(None)`: the job was over before this node had one.
-pub(crate) fn gather(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<Option<Gathered>> {
+/// What came of joining.
+pub(crate) enum Gathering {
+    /// The node has its place.
+    Placed(Box<Gathered>),
+    /// The job was over before it had one.
+    Over,
+    /// This attempt is over; the next one has this number.
+    Again(u32),
+}
+
+/// Joins for `attempt` and waits for the place.
+pub(crate) fn gather(options: &NodeOptions, attempt: u32, host: &mut dyn NodeHost) -> Result<Gathering> {
+    let placed = |gathered| Ok(Gathering::Placed(Box::new(gathered)));
     let policy = &options.job.policy;
-    let connected = Control::open(&options.hub, options.partition, Deadline::after(policy.connect_timeout));
+    let deadline = Deadline::after(policy.connect_timeout);
+    let connected = Control::open(&options.hub, options.partition, attempt, deadline);
     let control = match connected {
         Ok(control) => Some(control),
         // These don't get better by going round the hub.
@@ -101,13 +118,13 @@ pub(crate) fn gather(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<O
     let Some(mut control) = control else {
         let (join, store) = join_at(options, address_without_hub(options, None))?;
         let placement = fallback(options, host, &join)?;
-        return Ok(Some(Gathered { placement, store, control: None, through_spark: true }));
+        return placed(Gathered { placement, store, control: None, through_spark: true });
     };
     let (join, store) = join_at(options, towards_hub.unwrap_or(LOOPBACK))?;
     control.send(&NodeMessage::Join(join.clone()))?;
     match wait_for_place(options, host, &mut control)? {
         HubMessage::Place(placement) => {
-            Ok(Some(Gathered { placement: *placement, store, control: Some(control), through_spark: false }))
+            placed(Gathered { placement: *placement, store, control: Some(control), through_spark: false })
         }
         HubMessage::UseFallback => {
             // Who can't reach the hub may not reach the address of this host that leads there, either.
@@ -117,11 +134,12 @@ pub(crate) fn gather(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<O
             };
             let placement = fallback(options, host, &join)?;
             control.send(&NodeMessage::Placed(join))?;
-            Ok(Some(Gathered { placement, store, control: Some(control), through_spark: true }))
+            placed(Gathered { placement, store, control: Some(control), through_spark: true })
         }
+        HubMessage::Again { attempt, .. } => Ok(Gathering::Again(attempt)),
         _ => {
             control.send(&NodeMessage::Done { problem: None, interrupted: None, output: Vec::new() })?;
-            Ok(None)
+            Ok(Gathering::Over)
         }
     }
 }

@@ -81,7 +81,7 @@ fn what_pool(warm: &WarmPolicy) -> PoolOptions {
 fn in_common(job: &Job, placement: &NodePlacement, env: &BTreeMap<String, String>) -> Vec<(String, String)> {
     let is_set = |name: &str| env.contains_key(name) || std::env::var_os(name).is_some();
     let place = placement.ranks.first().cloned().unwrap_or(RankPlace { rank: 0, local_rank: 0 });
-    let mut all = rank_environment(job, placement, &place, "", is_set);
+    let mut all = rank_environment(job, placement, &place, 0, "", is_set);
     all.extend(env.clone());
     all.into_iter().filter(|(name, _)| shapes(name)).collect()
 }

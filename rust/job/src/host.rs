@@ -24,6 +24,8 @@ pub enum Observation {
     Joined(Duration),
     /// A rank's process runs, so long after the node began.
     RankStarted(Duration),
+    /// The rank that starts now is one that an attempt before had, too.
+    RankRestarted,
     /// A rank that had started is over.
     RankEnded {
         /// Whether it failed; being told to end is no failure.

@@ -17,6 +17,7 @@ pub mod live;
 mod log_queue;
 mod meter;
 pub mod node;
+mod parting;
 mod ranks;
 mod relay;
 mod results;

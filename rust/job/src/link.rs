@@ -19,6 +19,7 @@ const HUB_GRACE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Link<'a> {
     options: &'a NodeOptions,
+    attempt: u32,
     /// Whether the hub was reached at the start; else everything goes through Spark.
     reached: bool,
     control: Option<Control>,
@@ -29,9 +30,10 @@ pub(crate) struct Link<'a> {
 }
 
 impl<'a> Link<'a> {
-    pub(crate) fn new(options: &'a NodeOptions, control: Option<Control>) -> Link<'a> {
+    pub(crate) fn new(options: &'a NodeOptions, attempt: u32, control: Option<Control>) -> Link<'a> {
         Link {
             options,
+            attempt,
             reached: control.is_some(),
             control,
             facts: Vec::new(),
@@ -98,7 +100,7 @@ impl<'a> Link<'a> {
         let since = self.lost.filter(|_| !self.given_up)?;
         self.control = None;
         let deadline = Deadline::after(HUB_GRACE.saturating_sub(since.elapsed()).max(INTERRUPT_EVERY));
-        match Control::open(&self.options.hub, self.options.partition, deadline) {
+        match Control::open(&self.options.hub, self.options.partition, self.attempt, deadline) {
             Ok(control) => {
                 self.control = Some(control);
                 self.lost = None;

@@ -58,6 +58,16 @@ impl LiveView {
         self.show_line(rank, text, out);
     }
 
+    /// Shows a line about the job.
+    pub fn announce(&mut self, text: &str, out: &mut String) {
+        let bar_width = std::mem::take(&mut self.bar_width);
+        if bar_width > 0 {
+            out.push('\n');
+        }
+        out.push_str(text);
+        out.push('\n');
+    }
+
     fn extend(&mut self, rank: u32, mut bytes: &[u8], out: &mut String) {
         while !bytes.is_empty() {
             let partial = self.ranks.entry(rank).or_default();

@@ -15,13 +15,21 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// For a node that began at `began` and knows its place by now.
-    pub(crate) fn of_placed(began: Instant) -> Meter {
-        let waiting = vec![Observation::Joined(began.elapsed())];
-        Meter { began, waiting, told: (0, 0), tell_output_at: Instant::now() }
+    pub(crate) fn new() -> Meter {
+        let now = Instant::now();
+        Meter { began: now, waiting: Vec::new(), told: (0, 0), tell_output_at: now }
     }
 
-    pub(crate) fn rank_started(&mut self, at: Instant) {
+    /// The node, which began an attempt at `began`, knows its place.
+    pub(crate) fn placed(&mut self, began: Instant) {
+        self.began = began;
+        self.waiting.push(Observation::Joined(began.elapsed()));
+    }
+
+    pub(crate) fn rank_started(&mut self, at: Instant, attempt: u32) {
+        if attempt > 0 {
+            self.waiting.push(Observation::RankRestarted);
+        }
         self.waiting.push(Observation::RankStarted(at.saturating_duration_since(self.began)));
     }
 

@@ -2,36 +2,36 @@
 //!
 //! NODE-1: when [`run_node`] returns, however it does, no process of its ranks is left (as far as the guard can end
 //! them), no thread, no socket, and only the log files on disk. NODE-2: a failure of a rank is reported to the hub
-//! before anything is waited for. NODE-3: a node that loses its driver ends its ranks.
+//! before anything is waited for. NODE-3: a node that loses its driver ends its ranks. NODE-5: attempts share nothing but
+//! the logs: each has a guard, a store and folders of its own.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, select};
+use crossbeam_channel::{Receiver, Sender, select};
 use phalanx_rendezvous::HubAddress;
 use phalanx_rendezvous::store::StoreServer;
 use phalanx_supervisor::{ExitHow, Guard, GuardEvent, Launch, OomWatch, RankLog, notes, pump};
-use phalanx_types::message::{HubMessage, NodeMessage, NodeReport, OutputEnd};
-use phalanx_types::{Deadline, Error, ErrorKind, Job, NodePlacement, RankEnd, RankState, Result};
+use phalanx_types::message::{HubMessage, NodeMessage};
+use phalanx_types::{Error, ErrorKind, Job, NodePlacement, RankState, Result};
 
 use crate::board::Board;
 use crate::environment::rank_environment;
-use crate::folder::{Folder, private_dir, private_file};
-use crate::gather::{Control, Gathered, INTERRUPT_EVERY, gather, ping_every};
+use crate::folder::{Folder, private_file};
+use crate::gather::{Control, Gathered, Gathering, INTERRUPT_EVERY, gather};
 use crate::guarding::guard_for;
 use crate::host::NodeHost;
 use crate::link::Link;
 use crate::meter::Meter;
+use crate::parting::Ended;
 use crate::ranks::{Rank, Stopped};
 use crate::relay::Relay;
-use crate::results::{self, Uploads};
+use crate::results::Uploads;
 
 /// How long a rank's output may still come after its exit: a process that it left behind may hold the pipe.
 const OUTPUT_GRACE: Duration = Duration::from_millis(300);
-/// How long the hub may take to say that it has everything.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What one node of a job needs to know.
 pub struct NodeOptions {
@@ -43,6 +43,8 @@ pub struct NodeOptions {
     pub hub: HubAddress,
     /// The task's partition.
     pub partition: u32,
+    /// The attempt that the task begins with: 0, or what [`crate::Event::Resubmit`] said.
+    pub attempt: u32,
     /// The host's name: equal for tasks on the same host.
     pub host: String,
     /// The GPUs that the task was given.
@@ -67,14 +69,53 @@ pub struct NodeOptions {
 /// # Errors
 /// If the node could not do its part; its ranks, if any ran, are ended.
 pub fn run_node(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<Vec<u8>> {
+    let mut kept = Kept { folder: None, logs: BTreeMap::new(), meter: Meter::new() };
+    let mut attempt = options.attempt;
+    loop {
+        match run_attempt(options, attempt, &mut kept, host)? {
+            Ended::Over(report) => return Ok(report),
+            Ended::Again { attempt: next, reason } => {
+                log::info!(
+                    "job {}: partition {} starts its ranks again: {reason}",
+                    options.job.id,
+                    options.partition
+                );
+                for log in kept.logs.values() {
+                    log.resume(&format!("restart {next}: {reason}"));
+                }
+                attempt = next;
+            }
+        }
+    }
+}
+
+/// What a node keeps from one attempt to the next.
+struct Kept {
+    /// Outlives the attempts: the ranks' files are removed when nothing uses them any more, however this ends.
+    folder: Option<Folder>,
+    logs: BTreeMap<u32, Arc<RankLog>>,
+    meter: Meter,
+}
+
+/// From joining to the hub's word on what follows.
+fn run_attempt(
+    options: &NodeOptions,
+    attempt: u32,
+    kept: &mut Kept,
+    host: &mut dyn NodeHost,
+) -> Result<Ended> {
     let began = Instant::now();
-    let Some(Gathered { placement, store, mut control, through_spark }) = gather(options, host)? else {
-        return Ok(Vec::new());
+    let Gathered { placement, store, mut control, through_spark } = match gather(options, attempt, host)? {
+        Gathering::Placed(gathered) => *gathered,
+        Gathering::Over => return Ok(Ended::Over(Vec::new())),
+        Gathering::Again(attempt) => return Ok(Ended::Again { attempt, reason: String::new() }),
     };
     let board = through_spark.then(|| Board::at(placement.store));
-    let meter = Meter::of_placed(began);
-    // Outlives the node: the ranks' files are removed when nothing uses them any more, however this ends.
-    let folder = Folder::make(&options.work_dir, &options.job.id, options.partition)?;
+    kept.meter.placed(began);
+    if kept.folder.is_none() {
+        let made = Folder::make(&options.work_dir, &options.job.id, options.partition, options.attempt)?;
+        kept.folder = Some(made);
+    }
     // The store listens before any rank starts, else the first connects in vain and backs off.
     let _store = if placement.serves_store {
         Some(StoreServer::start(store, Some(placement.peers.clone()))?)
@@ -83,72 +124,85 @@ pub fn run_node(options: &NodeOptions, host: &mut dyn NodeHost) -> Result<Vec<u8
         None
     };
     let guard = guard_for(options, &placement, control.as_mut(), host)?;
-    let mut node = Node::start(options, &folder, guard, placement, control, meter)?.with(board);
+    let mut node = Node::start(options, attempt, kept, guard, placement, control)?.with(board);
     node.watch(host);
-    node.finish()
+    node.finish(host)
 }
 
 /// A line of JSON from a rank.
 type Note = (u32, serde_json::Map<String, serde_json::Value>);
 
-struct Node<'a> {
-    options: &'a NodeOptions,
+/// One attempt of a node.
+pub(crate) struct Node<'a> {
+    pub(crate) options: &'a NodeOptions,
+    pub(crate) attempt: u32,
     guard: Guard,
-    link: Link<'a>,
+    pub(crate) link: Link<'a>,
     /// Where tasks that met through Spark tell one another of failures.
     board: Option<Board>,
-    ranks: Vec<Rank>,
-    relay: Option<Relay>,
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) relay: Option<Relay>,
     notes: Receiver<Note>,
     notes_sender: Sender<Note>,
     uploads: Uploads,
     /// Threads say here that there is something to look at: a log or an upload has ended.
     wake: Sender<()>,
     woken: Receiver<()>,
-    meter: Meter,
+    meter: &'a mut Meter,
     oom: OomWatch,
     stopped: Option<Stopped>,
-    problem: Option<String>,
+    pub(crate) problem: Option<String>,
     /// Why the host wanted the end.
-    interrupted: Option<String>,
+    pub(crate) interrupted: Option<String>,
     empty: bool,
 }
 
 impl<'a> Node<'a> {
     fn start(
         options: &'a NodeOptions,
-        folder: &Folder,
+        attempt: u32,
+        kept: &'a mut Kept,
         guard: Guard,
         placement: NodePlacement,
         control: Option<Control>,
-        meter: Meter,
     ) -> Result<Node<'a>> {
+        let Kept { folder: Some(folder), logs: kept_logs, meter } = kept else {
+            return Err(Error::new(ErrorKind::Invalid, "a node needs a folder"));
+        };
         let payload = folder.private.join("payload");
         private_file(&payload, &options.payload)?;
         let (notes_sender, notes) = crossbeam_channel::bounded(1024);
         let (wake, woken) = crossbeam_channel::unbounded();
         let mut logs = Vec::new();
         for place in &placement.ranks {
-            let path = folder.job.join(format!("rank-{}.log", place.rank));
-            logs.push((place.rank, RankLog::create(&path, options.job.logs.max_file_bytes)?));
+            let log = match kept_logs.get(&place.rank) {
+                Some(log) => Arc::clone(log),
+                None => {
+                    let path = folder.log(place.rank, options.attempt);
+                    RankLog::create(&path, options.job.logs.max_file_bytes)?
+                }
+            };
+            kept_logs.insert(place.rank, Arc::clone(&log));
+            logs.push((place.rank, log));
         }
         let live = control.is_some() && options.job.logs.live;
         let relay = if live {
             let lag = options.job.logs.max_live_lag_bytes;
-            Some(Relay::start(options.hub.clone(), options.partition, logs.clone(), lag)?)
+            Some(Relay::start(options.hub.clone(), options.partition, attempt, logs.clone(), lag)?)
         } else {
             None
         };
         let mut node = Node {
             options,
+            attempt,
             guard,
-            link: Link::new(options, control),
+            link: Link::new(options, attempt, control),
             board: None,
             ranks: Vec::new(),
             relay,
             notes,
             notes_sender,
-            uploads: Uploads::to(options.hub.clone(), wake.clone()),
+            uploads: Uploads::to(options.hub.clone(), attempt, wake.clone()),
             wake,
             woken,
             meter,
@@ -159,12 +213,17 @@ impl<'a> Node<'a> {
             empty: false,
         };
         for (place, (rank, log)) in placement.ranks.iter().zip(logs) {
-            let dir = folder.private.join(format!("rank-{rank}"));
-            private_dir(&dir)?;
+            let dir = folder.rank(rank)?;
             let torch_error = dir.join("torch-error.json");
             let is_set = |name: &str| options.env.contains_key(name) || std::env::var_os(name).is_some();
-            let mut env =
-                rank_environment(&options.job, &placement, place, &torch_error.to_string_lossy(), is_set);
+            let mut env = rank_environment(
+                &options.job,
+                &placement,
+                place,
+                attempt,
+                &torch_error.to_string_lossy(),
+                is_set,
+            );
             env.extend(options.env.clone());
             env.insert("PHALANX_PAYLOAD".into(), payload.to_string_lossy().into_owned());
             env.insert("PHALANX_RANK_DIR".into(), dir.to_string_lossy().into_owned());
@@ -263,7 +322,7 @@ impl<'a> Node<'a> {
     fn guard_event(&mut self, event: GuardEvent) {
         match event {
             GuardEvent::Started { rank, pid, at } => {
-                self.meter.rank_started(at);
+                self.meter.rank_started(at, self.attempt);
                 self.link.tell(at, NodeMessage::RankStarted { rank, pid, age_us: 0 });
             }
             GuardEvent::NotStarted { rank, reason, at } => {
@@ -369,77 +428,11 @@ impl<'a> Node<'a> {
     }
 
     /// Mends the line to the hub if it broke; ends the ranks if that is past mending.
-    fn mend_link(&mut self) {
+    pub(crate) fn mend_link(&mut self) {
         if let Some(why) = self.link.mend() {
             self.problem.get_or_insert(why.clone());
             self.stop(&why);
         }
-    }
-
-    /// Hands over what is left and cleans up.
-    fn finish(mut self) -> Result<Vec<u8>> {
-        let logs = &self.options.job.logs;
-        for reader in self.ranks.iter_mut().flat_map(|rank| rank.readers.drain(..)) {
-            reader.finish();
-        }
-        if let Some(relay) = self.relay.take() {
-            // Nobody listens at a driver that is gone.
-            let patience = if self.link.given_up() { Duration::ZERO } else { logs.drain_timeout };
-            let every = ping_every(&self.options.job.policy);
-            relay.finish(Deadline::after(patience), every, || self.link.ping_if_due());
-        }
-        if self.link.reached() { self.finish_at_hub() } else { self.finish_through_spark() }
-    }
-
-    fn finish_at_hub(&mut self) -> Result<Vec<u8>> {
-        let output = self
-            .ranks
-            .iter()
-            .filter(|_| self.options.job.logs.live)
-            .map(|rank| OutputEnd {
-                rank: rank.rank,
-                bytes: rank.log.end(),
-                log_path: rank.log.path().to_string_lossy().into_owned(),
-            })
-            .collect();
-        let (problem, interrupted) = (self.problem.clone(), self.interrupted.clone());
-        self.link.tell(Instant::now(), NodeMessage::Done { problem, interrupted, output });
-        let deadline = Deadline::after(RELEASE_TIMEOUT);
-        while !deadline.passed() && !self.link.given_up() {
-            self.mend_link();
-            match self.link.orders().recv_timeout(INTERRUPT_EVERY) {
-                Ok(HubMessage::Released) => return Ok(Vec::new()),
-                Err(RecvTimeoutError::Disconnected) => self.link.broke(),
-                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
-            }
-        }
-        let why = self.problem.take().or(self.interrupted.take());
-        let problem = why.unwrap_or_else(|| "the driver did not take this node's last report".into());
-        Err(Error::new(ErrorKind::Unreachable, problem))
-    }
-
-    fn finish_through_spark(&mut self) -> Result<Vec<u8>> {
-        let ends: Vec<RankEnd> = self
-            .link
-            .facts()
-            .filter_map(|fact| match fact {
-                NodeMessage::RankEnded { end } => Some(*end),
-                _ => None,
-            })
-            .collect();
-        let results: Vec<(u32, PathBuf)> = self
-            .ranks
-            .iter()
-            .map(|rank| (rank.rank, rank.dir.join("result")))
-            .filter(|(_, path)| path.exists())
-            .collect();
-        let report = NodeReport {
-            partition: self.options.partition,
-            ends,
-            problem: self.problem.take(),
-            interrupted: self.interrupted.take(),
-        };
-        results::pack_report(&report, &results)
     }
 }
 

@@ -62,16 +62,18 @@ impl Shared {
 }
 
 impl Relay {
-    /// Relays `logs` (rank and log) of `partition` to the hub.
+    /// Relays `logs` (rank and log) of `partition` to the hub, for an attempt.
     pub(crate) fn start(
         hub: HubAddress,
         partition: u32,
+        attempt: u32,
         logs: Vec<(u32, Arc<RankLog>)>,
         max_lag_bytes: u64,
     ) -> Result<Relay> {
         let shared = Arc::new(Shared::default());
         let position = vec![0; logs.len()];
-        let worker = Worker { hub, partition, logs, position, max_lag_bytes, shared: Arc::clone(&shared) };
+        let worker =
+            Worker { hub, partition, attempt, logs, position, max_lag_bytes, shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new()
             .name("phalanx-relay".into())
             .spawn(move || worker.run())
@@ -121,6 +123,7 @@ impl Drop for Relay {
 struct Worker {
     hub: HubAddress,
     partition: u32,
+    attempt: u32,
     logs: Vec<(u32, Arc<RankLog>)>,
     position: Vec<u64>,
     max_lag_bytes: u64,
@@ -147,7 +150,7 @@ impl Worker {
 
     /// Connects and relays until everything is sent.
     fn relay(&mut self) -> Result<()> {
-        let role = Role::Logs { partition: self.partition };
+        let role = Role::Logs { partition: self.partition, attempt: self.attempt };
         let mut connection = HubConnection::open(&self.hub, role, Deadline::after(CONNECT_TIMEOUT))?;
         // What was on its way when an earlier connection broke is sent again; the hub knows what it has.
         let received = &connection.welcome().received;

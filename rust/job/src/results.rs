@@ -17,6 +17,7 @@ use phalanx_types::{Deadline, Error, ErrorKind, Result};
 /// The results on their way from one node, a thread each.
 pub(crate) struct Uploads {
     hub: HubAddress,
+    attempt: u32,
     threads: Vec<(u32, JoinHandle<Result<()>>)>,
     ended: Arc<AtomicUsize>,
     wake: Sender<()>,
@@ -37,9 +38,9 @@ impl Drop for End {
 }
 
 impl Uploads {
-    /// To `hub`; `wake` gets a message each time one ends.
-    pub(crate) fn to(hub: HubAddress, wake: Sender<()>) -> Uploads {
-        Uploads { hub, threads: Vec::new(), ended: Arc::default(), wake }
+    /// To `hub`, of an attempt; `wake` gets a message each time one ends.
+    pub(crate) fn to(hub: HubAddress, attempt: u32, wake: Sender<()>) -> Uploads {
+        Uploads { hub, attempt, threads: Vec::new(), ended: Arc::default(), wake }
     }
 
     /// Begins to send the file at `path` as the result of `rank`.
@@ -47,13 +48,13 @@ impl Uploads {
     /// # Errors
     /// [`ErrorKind::Io`] if the system gives no thread.
     pub(crate) fn start(&mut self, rank: u32, path: PathBuf) -> Result<()> {
-        let hub = self.hub.clone();
+        let (hub, attempt) = (self.hub.clone(), self.attempt);
         let end = End { ended: Arc::clone(&self.ended), wake: self.wake.clone() };
         let thread = std::thread::Builder::new()
             .name(format!("phalanx-result-{rank}"))
             .spawn(move || {
                 let _end = end;
-                upload(&hub, rank, &path)
+                upload(&hub, attempt, rank, &path)
             })
             .map_err(|e| Error::io(format!("send the result of rank {rank}"), &e))?;
         self.threads.push((rank, thread));
@@ -90,12 +91,12 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// If the hub can't be reached, or takes nothing for a minute.
-fn upload(hub: &HubAddress, rank: u32, path: &Path) -> Result<()> {
+fn upload(hub: &HubAddress, attempt: u32, rank: u32, path: &Path) -> Result<()> {
     let about = |e: Error| e.context(format!("the result of rank {rank} did not reach the driver"));
     let reading = |e: &std::io::Error| Error::io(format!("read {}", path.display()), e);
     let mut file = File::open(path).map_err(|e| about(reading(&e)))?;
     let mut left = file.metadata().map_err(|e| about(reading(&e)))?.len();
-    let role = Role::Result { rank, bytes: left };
+    let role = Role::Result { rank, attempt, bytes: left };
     let mut connection = HubConnection::open(hub, role, Deadline::after(STALL_TIMEOUT)).map_err(about)?;
     let mut sender = connection.sender().map_err(about)?;
     let mut chunk = vec![0; MAX_DATA_BYTES];
@@ -175,7 +176,13 @@ mod tests {
                 (rank, path)
             })
             .collect();
-        let report = NodeReport { partition: 2, ends: vec![], problem: Some("p".into()), interrupted: None };
+        let report = NodeReport {
+            partition: 2,
+            attempt: 0,
+            ends: vec![],
+            problem: Some("p".into()),
+            interrupted: None,
+        };
         let packed = pack_report(&report, &results).unwrap();
         let (back, files) = unpack_report(&packed).unwrap();
         assert_eq!(back, report);

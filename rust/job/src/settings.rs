@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use phalanx_rendezvous::wire;
-use phalanx_types::{Error, ErrorKind, Job, LogPolicy, Policy, Result, WarmPolicy};
+use phalanx_types::{Error, ErrorKind, FailureKind, Job, LogPolicy, Policy, Result, WarmPolicy};
 
 const PREFIX: &str = "spark.phalanx.";
 
@@ -30,6 +30,8 @@ enum Takes {
     Time(fn(&mut Settings) -> &mut Duration, Zero),
     Bytes(fn(&mut Settings) -> &mut u64, Zero),
     Flag(fn(&mut Settings) -> &mut bool),
+    Count(fn(&mut Settings) -> &mut u32),
+    Kinds(fn(&mut Settings) -> &mut Vec<FailureKind>),
     Choice(fn(&mut Settings) -> &mut String, &'static [&'static str]),
     Modules(fn(&mut Settings) -> &mut Vec<String>),
 }
@@ -42,7 +44,7 @@ enum Zero {
 }
 
 /// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 14] = [
+pub const SETTINGS: [Setting; 16] = [
     Setting {
         key: "spark.phalanx.joinTimeout",
         default: "120s",
@@ -66,6 +68,18 @@ pub const SETTINGS: [Setting; 14] = [
         default: "30s",
         meaning: "A node that the driver has not heard of for this long is lost.",
         takes: Takes::Time(|s| &mut s.policy.node_timeout, Zero::Refused),
+    },
+    Setting {
+        key: "spark.phalanx.maxRestarts",
+        default: "0",
+        meaning: "How often the ranks of a run start again after a failure, all failures together.",
+        takes: Takes::Count(|s| &mut s.policy.max_restarts),
+    },
+    Setting {
+        key: "spark.phalanx.restartOn",
+        default: "lost_node,signal,hang",
+        meaning: "The kinds of failure after which they do.",
+        takes: Takes::Kinds(|s| &mut s.policy.restart_on),
     },
     Setting {
         key: "spark.phalanx.results.maxBytes",
@@ -136,6 +150,8 @@ impl Setting {
             Takes::Time(..) => "time".into(),
             Takes::Bytes(..) => "bytes".into(),
             Takes::Flag(_) => "boolean".into(),
+            Takes::Count(_) => "number".into(),
+            Takes::Kinds(_) => "kinds of failure".into(),
             Takes::Choice(_, choices) => choices.join(", "),
             Takes::Modules(_) => "modules".into(),
         }
@@ -173,6 +189,23 @@ impl Setting {
                     Ok(())
                 }
                 Err(_) => refused("true or false"),
+            },
+            Takes::Count(field) => match lower.parse() {
+                Ok(count) => {
+                    *field(into) = count;
+                    Ok(())
+                }
+                Err(_) => refused("a whole number, 0 or more"),
+            },
+            Takes::Kinds(field) => match kinds(&lower) {
+                Some(kinds) => {
+                    *field(into) = kinds;
+                    Ok(())
+                }
+                None => {
+                    let all: Vec<&str> = retryable().map(FailureKind::name).collect();
+                    refused(&format!("some of {}, with commas between them", all.join(", ")))
+                }
             },
             Takes::Choice(field, choices) => match choices.iter().find(|choice| **choice == lower) {
                 Some(choice) => {
@@ -285,6 +318,20 @@ fn with_unit(text: &str, scale: fn(&str) -> Option<f64>, without_unit: &str) -> 
     Some(number.parse::<f64>().ok()? * scale(if unit.is_empty() { without_unit } else { unit })?)
 }
 
+/// The kinds that a run can be restarted after: all but the caller's own wish.
+fn retryable() -> impl Iterator<Item = FailureKind> {
+    FailureKind::ALL.into_iter().filter(|kind| *kind != FailureKind::Cancelled)
+}
+
+/// Names with commas between them; none at all is a list, too.
+fn kinds(text: &str) -> Option<Vec<FailureKind>> {
+    text.split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .map(|name| retryable().find(|kind| kind.name() == name))
+        .collect()
+}
+
 fn millis_of(unit: &str) -> Option<f64> {
     Some(match unit {
         "us" => 0.001,
@@ -341,6 +388,10 @@ mod tests {
         }
         assert!(!read("logs.live", "False").unwrap().logs.live);
         assert_eq!(read("grace", "0").unwrap().policy.grace, Duration::ZERO);
+        assert_eq!(read("maxRestarts", "3").unwrap().policy.max_restarts, 3);
+        let kinds = read("restartOn", "Exception, signal").unwrap().policy.restart_on;
+        assert_eq!(kinds, [FailureKind::Exception, FailureKind::Signal]);
+        assert_eq!(read("restartOn", "").unwrap().policy.restart_on, []);
         assert_eq!(read("stage", "JVM").unwrap().stage, "jvm");
         assert_eq!(read("warm.imports", " a.b, c,").unwrap().warm.imports, ["a.b", "c"]);
     }
@@ -358,6 +409,9 @@ mod tests {
             ("grace", "", "a time such as"),
             ("stage", "scala", "one of auto, jvm, python"),
             ("warm.imports", "torchvision os", "names of Python modules"),
+            ("maxRestarts", "-1", "a whole number, 0 or more"),
+            ("restartOn", "signal,bad luck", "some of exception, signal, exit_code"),
+            ("restartOn", "cancelled", "some of exception"),
         ] {
             let error = read(key, text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -12,22 +12,54 @@ struct Play {
     course: Course,
     out: Outbox,
     began: Instant,
+    /// The attempt whose nodes speak.
+    attempt: u32,
 }
 
 impl Play {
     /// Two tasks of a rank each, placed.
     fn placed() -> Play {
+        Play::with_restarts(0)
+    }
+
+    fn with_restarts(max_restarts: u32) -> Play {
         let began = Instant::now();
-        let job = Job::new("course", "t", 2, 2).unwrap();
-        let mut play = Play { course: Course::new(job, began), out: Outbox::default(), began };
-        for partition in 0..2 {
-            play.tell(0, partition, NodeMessage::Join(join(partition)));
-        }
-        assert!(matches!(play.orders()[..], [(0, HubMessage::Place(_)), (1, HubMessage::Place(_))]));
-        for rank in 0..2 {
-            play.tell(1, rank, NodeMessage::RankStarted { rank, pid: 1, age_us: 0 });
-        }
+        let mut job = Job::new("course", "t", 2, 2).unwrap();
+        job.policy.max_restarts = max_restarts;
+        let mut play = Play { course: Course::new(job, began), out: Outbox::default(), began, attempt: 0 };
+        play.starts(0);
         play
+    }
+
+    /// Both nodes join the present attempt and start their ranks.
+    fn starts(&mut self, seconds: u64) {
+        for partition in 0..2 {
+            self.tell(seconds, partition, NodeMessage::Join(join(partition)));
+        }
+        assert!(matches!(self.orders()[..], [(0, HubMessage::Place(_)), (1, HubMessage::Place(_))]));
+        for rank in 0..2 {
+            self.tell(seconds + 1, rank, NodeMessage::RankStarted { rank, pid: 1, age_us: 0 });
+        }
+    }
+
+    /// Rank 1 ends like this, rank 0 is stopped, and both nodes are done.
+    fn fails(&mut self, seconds: u64, state: RankState) {
+        self.tell(seconds, 1, ended(1, state, 0));
+        self.done(seconds, 1);
+        self.tell(seconds, 0, ended(0, RankState::Stopped, 0));
+        self.orders();
+        self.done(seconds, 0);
+    }
+
+    fn finishes(&mut self, seconds: u64) {
+        for rank in 0..2 {
+            self.tell(seconds, rank, ended(rank, RankState::Finished, 0));
+            self.done(seconds, rank);
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        matches!(self.course.outcome(), Some(Outcome::Finished(_)))
     }
 
     fn at(&self, seconds: u64) -> Instant {
@@ -36,7 +68,7 @@ impl Play {
 
     fn tell(&mut self, seconds: u64, partition: u32, message: NodeMessage) {
         let now = self.at(seconds);
-        self.course.message(now, partition, message, &mut self.out);
+        self.course.message(now, partition, self.attempt, message, &mut self.out);
     }
 
     fn tick(&mut self, seconds: u64) {
@@ -174,7 +206,7 @@ fn a_task_that_spark_ended_is_explained_by_the_stage_where_it_speaks_in_time() {
     let mut failed = Play::placed();
     interrupted(&mut failed);
     let now = failed.at(6);
-    failed.course.stage_ended(now, Some("the executor ran out of disk".into()), &mut failed.out);
+    failed.course.stage_ended(now, 0, Some("the executor ran out of disk".into()), &mut failed.out);
     assert_eq!(failed.failure().message, "the executor ran out of disk");
 
     let mut silent = Play::placed();
@@ -182,4 +214,121 @@ fn a_task_that_spark_ended_is_explained_by_the_stage_where_it_speaks_in_time() {
     silent.tick(8);
     assert_eq!(silent.failure().kind, FailureKind::LostNode, "COURSE-3");
     assert_eq!(silent.failure().message, "its Spark task was killed");
+}
+
+#[test]
+fn a_killed_rank_restarts_all_in_place_and_the_run_can_still_end_well() {
+    let mut play = Play::with_restarts(2);
+    play.fails(5, RankState::Signaled(9));
+    let again = |order: &(u32, HubMessage)| matches!(order.1, HubMessage::Again { attempt: 1, .. });
+    let orders = play.orders();
+    assert_eq!(orders.iter().filter(|order| again(order)).count(), 2, "RESTART-2: {orders:?}");
+    assert_eq!(play.course.outcome(), None);
+    let [restart] = &play.course.take_restarts()[..] else { panic!() };
+    assert!(restart.in_place);
+    assert_eq!(restart.line, "[phalanx] restart 1 of 2: rank 1 (host-1) was ended by SIGKILL");
+    play.attempt = 1;
+    play.starts(6);
+    play.finishes(9);
+    assert!(play.is_finished(), "COURSE-1");
+    let released = play.orders().iter().filter(|(_, order)| *order == HubMessage::Released).count();
+    assert_eq!(released, 2, "who waited for the decision is let go");
+}
+
+#[test]
+fn the_budget_is_the_jobs_and_the_failure_says_how_much_was_used() {
+    let mut play = Play::with_restarts(2);
+    for attempt in 0..3 {
+        play.attempt = attempt;
+        if attempt > 0 {
+            play.orders();
+            play.starts(10 * u64::from(attempt));
+        }
+        assert_eq!(play.course.outcome(), None);
+        play.fails(10 * u64::from(attempt) + 5, RankState::Signaled(11));
+    }
+    assert_eq!((play.failure().kind, play.failure().restarts), (FailureKind::Signal, 2), "RESTART-1");
+    assert!(play.failure().render().contains("restarted 2 times"));
+}
+
+#[test]
+fn what_the_training_code_does_itself_is_not_tried_again() {
+    let mut play = Play::with_restarts(3);
+    play.fails(5, RankState::Exited(3));
+    assert_eq!((play.failure().kind, play.failure().restarts), (FailureKind::ExitCode, 0));
+    let released = play.orders().iter().filter(|(_, order)| *order == HubMessage::Released).count();
+    assert_eq!(released, 2);
+}
+
+#[test]
+fn a_cancel_is_never_followed_by_a_restart() {
+    for lost_first in [false, true] {
+        let mut play = Play::with_restarts(3);
+        if lost_first {
+            let now = play.at(4);
+            play.course.disconnected(now, 1);
+            play.tick(7);
+        }
+        let now = play.at(8);
+        play.course.cancel(now, "enough", &mut play.out);
+        play.tell(8, 0, ended(0, RankState::Stopped, 0));
+        play.done(8, 0);
+        play.done(8, 1);
+        assert_eq!(play.failure().kind, FailureKind::Cancelled);
+    }
+}
+
+#[test]
+fn a_lost_task_has_the_stage_submitted_again_and_its_old_nodes_are_not_heard() {
+    let mut play = Play::with_restarts(1);
+    let now = play.at(5);
+    play.course.disconnected(now, 1);
+    play.tick(8);
+    play.tell(8, 0, ended(0, RankState::Stopped, 0));
+    play.orders();
+    play.done(8, 0);
+    assert_eq!(play.orders(), [(0, HubMessage::Released)], "the task that is left ends");
+    let [restart] = &play.course.take_restarts()[..] else { panic!() };
+    assert!(!restart.in_place, "RESTART-2");
+    assert!(restart.line.contains("restart 1 of 1: rank 1 (host-1) is lost"), "{}", restart.line);
+    assert!(!play.course.admits(0) && play.course.admits(1), "RESTART-3");
+    // The old stage's end is no news.
+    let now = play.at(9);
+    play.course.stage_ended(now, 0, Some("ExecutorLostFailure".into()), &mut play.out);
+    assert_eq!(play.course.outcome(), None, "RESTART-3");
+    play.attempt = 1;
+    play.starts(12);
+    play.finishes(15);
+    assert!(play.is_finished());
+}
+
+#[test]
+fn a_node_that_missed_the_order_is_told_again() {
+    let mut play = Play::with_restarts(1);
+    play.fails(5, RankState::Signaled(9));
+    play.orders();
+    // It came back over a new connection for the old attempt, and repeats its facts.
+    play.tell(6, 1, ended(1, RankState::Signaled(9), 1000));
+    play.done(6, 1);
+    assert!(matches!(play.orders()[..], [(1, HubMessage::Again { attempt: 1, .. })]));
+    play.attempt = 1;
+    play.starts(7);
+    play.finishes(8);
+    assert!(play.is_finished(), "RESTART-3");
+}
+
+#[test]
+fn a_task_that_spark_started_again_by_itself_is_a_lost_node_first() {
+    let mut play = Play::with_restarts(1);
+    let other = Join { store_port: 2, ..join(1) };
+    play.tell(5, 1, NodeMessage::Join(other));
+    let orders = play.orders();
+    assert!(
+        orders.iter().any(|(p, order)| *p == 0 && matches!(order, HubMessage::Stop { .. })),
+        "{orders:?}"
+    );
+    play.tell(6, 0, ended(0, RankState::Stopped, 0));
+    play.done(6, 0);
+    let [restart] = &play.course.take_restarts()[..] else { panic!() };
+    assert!(!restart.in_place);
 }

@@ -24,7 +24,8 @@ fn hub_of(driver: &DriverJob, job: &Job) -> HubAddress {
 
 /// A node that speaks by hand.
 fn join_by_hand(driver: &DriverJob, job: &Job, partition: u32) -> HubConnection {
-    let mut node = HubConnection::open(&hub_of(driver, job), Role::Control { partition }, soon()).unwrap();
+    let mut node =
+        HubConnection::open(&hub_of(driver, job), Role::Control { partition, attempt: 0 }, soon()).unwrap();
     let join = Join {
         partition,
         host: "by-hand".into(),
@@ -104,11 +105,13 @@ fn a_token_of_another_job_and_a_job_of_another_id_are_refused() {
     let driver = open(&job);
     let mut other = hub_of(&driver, &job);
     other.job = "else".into();
-    let refused = HubConnection::open(&other, Role::Control { partition: 0 }, soon()).unwrap_err();
+    let refused =
+        HubConnection::open(&other, Role::Control { partition: 0, attempt: 0 }, soon()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused);
     let mut wrong = hub_of(&driver, &job);
     wrong.token[31] ^= 1;
-    let refused = HubConnection::open(&wrong, Role::Result { rank: 0, bytes: 4 }, soon()).unwrap_err();
+    let refused =
+        HubConnection::open(&wrong, Role::Result { rank: 0, attempt: 0, bytes: 4 }, soon()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused);
     assert!(driver.result_path(0).is_none());
 }
@@ -142,7 +145,8 @@ fn a_node_that_comes_back_in_time_goes_on_and_repeats_itself_without_harm() {
     node.send(&NodeMessage::RankStarted { rank: 0, pid: 1, age_us: 0 }, soon()).unwrap();
     drop(node);
     let mut back =
-        HubConnection::open(&hub_of(&driver, &job), Role::Control { partition: 0 }, soon()).unwrap();
+        HubConnection::open(&hub_of(&driver, &job), Role::Control { partition: 0, attempt: 0 }, soon())
+            .unwrap();
     for message in [NodeMessage::RankStarted { rank: 0, pid: 1, age_us: 9 }, finished(0), finished(0)] {
         back.send(&message, soon()).unwrap();
     }
@@ -155,7 +159,7 @@ fn a_node_that_comes_back_in_time_goes_on_and_repeats_itself_without_harm() {
 fn a_stage_that_ends_without_a_word_is_a_failure() {
     let job = Job::new("hub", "t", 2, 2).unwrap();
     let driver = open(&job);
-    driver.stage_ended(None);
+    driver.stage_ended(0, None);
     let failure = listen(&driver).failure.expect("FAIL-1");
     assert!(failure.message.contains("rank(s) 0, 1"), "{}", failure.message);
 }
@@ -164,7 +168,7 @@ fn a_stage_that_ends_without_a_word_is_a_failure() {
 fn a_stage_that_failed_before_any_task_joined_is_a_start_failure_with_its_words() {
     let job = Job::new("hub", "t", 2, 2).unwrap();
     let driver = open(&job);
-    driver.stage_ended(Some("no module named phalanx on host-7".into()));
+    driver.stage_ended(0, Some("no module named phalanx on host-7".into()));
     let failure = listen(&driver).failure.unwrap();
     assert_eq!(failure.kind, FailureKind::Start);
     assert!(failure.message.contains("host-7"));
@@ -206,7 +210,7 @@ fn a_driver_whose_advertised_address_is_not_its_own_is_reached_through_the_other
     assert_eq!(host, "198.51.100.7");
     let mut hub = hub_of(&driver, &job);
     hub.address = format!("127.0.0.1:{port}");
-    HubConnection::open(&hub, Role::Control { partition: 0 }, soon()).unwrap();
+    HubConnection::open(&hub, Role::Control { partition: 0, attempt: 0 }, soon()).unwrap();
     let bound = DriverOptions { bind: "198.51.100.7".into(), ..options };
     assert!(DriverJob::open(job, &bound).is_err(), "a bind address that was asked for is no wish");
 }

@@ -96,7 +96,7 @@ fn a_node_without_its_guard_fails_in_words_and_leaves_no_file() {
     let error = spawn_node(options, TestHost::default()).join().unwrap().unwrap_err();
     assert!(error.to_string().contains("/nowhere/phalanx-guard"), "{error}");
     assert!(!dir.path().join("phalanx-test/task-0").exists(), "NODE-1");
-    driver.stage_ended(Some(error.to_string()));
+    driver.stage_ended(0, Some(error.to_string()));
     assert_eq!(listen(&driver).failure.unwrap().kind, FailureKind::Start);
 }
 
@@ -143,7 +143,7 @@ fn when_one_task_can_not_reach_the_hub_all_meet_through_spark_and_its_report_cou
     }
     assert!(!reports[0].is_empty() && reports[1].is_empty() && reports[2].is_empty(), "GATHER-1");
     driver.node_report(&reports[0]).unwrap();
-    driver.stage_ended(None);
+    driver.stage_ended(0, None);
     let told = listen(&driver);
     assert_eq!(told.failure, None);
     for rank in 0..3 {
@@ -193,7 +193,7 @@ fn a_failure_on_a_node_without_the_hub_ends_the_ranks_of_those_that_have_it_and_
             }
         }
         assert!(began.elapsed() < LONG, "BOARD-1");
-        driver.stage_ended(None);
+        driver.stage_ended(0, None);
         let failure = listen(&driver).failure.unwrap();
         assert_eq!((failure.rank, failure.exit_code), (Some(failing), Some(7)), "BOARD-1");
         assert_eq!(failure.last_lines, ["oh"]);
@@ -315,6 +315,7 @@ fn a_nodes_host_hears_what_it_may_count() {
         match *what {
             Observation::Joined(after) => assert!(started == 0 && after < LONG),
             Observation::RankStarted(after) => started += u32::from(after < LONG),
+            Observation::RankRestarted => panic!("nothing was restarted"),
             Observation::RankEnded { failed } => ended.push(failed),
             Observation::Output { lines, bytes } => written = (written.0 + lines, written.1 + bytes),
         }

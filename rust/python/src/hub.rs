@@ -89,9 +89,9 @@ impl Hub {
         detached(py, || self.job()?.node_report(report))
     }
 
-    fn stage_ended(&self, py: Python<'_>, problem: Option<String>) -> PyResult<()> {
+    fn stage_ended(&self, py: Python<'_>, attempt: u32, problem: Option<String>) -> PyResult<()> {
         detached(py, || {
-            self.job()?.stage_ended(problem);
+            self.job()?.stage_ended(attempt, problem);
             Ok(())
         })
     }
@@ -121,6 +121,7 @@ fn pack(py: Python<'_>, event: Event) -> PyResult<(&'static str, Bound<'_, PyAny
             let rank = phase.rank.map_or(-1, i64::from);
             ("phase", (phase.name, rank, phase.at.as_secs_f64()).into_pyobject(py)?.into_any())
         }
+        Event::Resubmit { attempt } => ("resubmit", attempt.into_pyobject(py)?.into_any()),
         Event::Finished(ranks) => {
             let json = serde_json::to_string(&ranks).unwrap_or_default();
             ("finished", json.into_pyobject(py)?.into_any())

@@ -48,7 +48,7 @@ impl NodeHost for PythonHost {
 }
 
 #[pyfunction]
-#[pyo3(signature = (job, payload, *, hub, token, partition, host, gpus, program, pool, env, work_dir, guard, all_gather))]
+#[pyo3(signature = (job, payload, *, hub, token, partition, attempt, host, gpus, program, pool, env, work_dir, guard, all_gather))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
 pub(crate) fn run_node<'py>(
     py: Python<'py>,
@@ -57,6 +57,7 @@ pub(crate) fn run_node<'py>(
     hub: String,
     token: Token,
     partition: u32,
+    attempt: u32,
     host: String,
     gpus: Vec<String>,
     program: Vec<String>,
@@ -71,8 +72,20 @@ pub(crate) fn run_node<'py>(
     let outcome = detached(py, || {
         let job = Job::from_json(job)?;
         let hub = HubAddress { address: hub, job: job.id.clone(), token };
-        let options =
-            NodeOptions { job, payload, hub, partition, host, gpus, program, pool, env, work_dir, guard };
+        let options = NodeOptions {
+            job,
+            payload,
+            hub,
+            partition,
+            attempt,
+            host,
+            gpus,
+            program,
+            pool,
+            env,
+            work_dir,
+            guard,
+        };
         phalanx_job::run_node(&options, &mut python)
     });
     logs::hand_over(py)?;

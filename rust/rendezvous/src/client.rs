@@ -80,7 +80,10 @@ impl HubConnection {
         let hello = wire::answer(&hub.token, &challenge, &hub.job, role, &wire::random_token()?);
         self.send(&hello, deadline)?;
         let welcome: Welcome = self.receive(deadline).map_err(|e| match e.kind() {
-            ErrorKind::Closed => Error::new(ErrorKind::Refused, "it refused this job's token"),
+            ErrorKind::Closed => Error::new(
+                ErrorKind::Refused,
+                "it refused this job's token, or has gone on without this node",
+            ),
             _ => e,
         })?;
         if !wire::hub_is_proved(&hub.token, &challenge, &hello, &welcome) {

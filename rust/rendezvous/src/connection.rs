@@ -23,9 +23,9 @@ pub(crate) enum Stage {
     /// Has been asked to prove itself.
     Challenged { challenge: Challenge },
     /// Joins, facts and orders of this partition.
-    Control { partition: u32 },
+    Control { partition: u32, attempt: u32 },
     /// Live output of this partition.
-    Logs { partition: u32 },
+    Logs { partition: u32, attempt: u32 },
     /// A result on its way into a file.
     Result { rank: u32, file: File, left: u64 },
 }

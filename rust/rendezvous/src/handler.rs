@@ -29,18 +29,20 @@ pub trait Handler: Send + 'static {
     /// What the owner of the hub may tell the handler.
     type Command: Send + 'static;
 
-    /// A node told a fact.
-    fn message(&mut self, now: Instant, partition: u32, message: NodeMessage, out: &mut Outbox);
+    /// Whether a connection for this attempt may be opened; else it is refused, as one without the token.
+    fn admits(&self, attempt: u32) -> bool;
+    /// A node told a fact, over its connection for an attempt.
+    fn message(&mut self, now: Instant, partition: u32, attempt: u32, message: NodeMessage, out: &mut Outbox);
     /// The control connection of a node is gone.
     fn disconnected(&mut self, now: Instant, partition: u32, out: &mut Outbox);
     /// A node's connection for output opened; how many bytes of each of its ranks have arrived before?
     fn logs_opened(&mut self, partition: u32) -> Vec<(u32, u64)>;
     /// A node's connection for output is closed and everything on it was delivered.
     fn logs_closed(&mut self, partition: u32);
-    /// Output of a rank.
-    fn output(&mut self, rank: u32, offset: u64, bytes: &[u8]);
+    /// Output of a rank, over a connection of this attempt.
+    fn output(&mut self, attempt: u32, rank: u32, offset: u64, bytes: &[u8]);
     /// A rank's live view skips to an offset; `notice` says so.
-    fn skip(&mut self, rank: u32, resume_at: u64, notice: &str);
+    fn skip(&mut self, attempt: u32, rank: u32, resume_at: u64, notice: &str);
     /// Whether output can be taken at the moment.
     fn takes_output(&self) -> bool;
     /// Where a rank's result goes.

@@ -323,15 +323,15 @@ impl<H: Handler> Server<H> {
                     let (challenge, hello) = (challenge.clone(), wire::message(json)?);
                     self.admit(now, token, &challenge, &hello)?;
                 }
-                (Stage::Control { partition }, Frame::Json(json)) => {
-                    let (partition, message) = (*partition, wire::message(json)?);
-                    self.handler.message(now, partition, message, &mut self.out);
+                (Stage::Control { partition, attempt }, Frame::Json(json)) => {
+                    let (partition, attempt, message) = (*partition, *attempt, wire::message(json)?);
+                    self.handler.message(now, partition, attempt, message, &mut self.out);
                 }
-                (Stage::Logs { .. }, Frame::Output { rank, offset, bytes }) => {
-                    self.handler.output(rank, offset, bytes);
+                (Stage::Logs { attempt, .. }, Frame::Output { rank, offset, bytes }) => {
+                    self.handler.output(*attempt, rank, offset, bytes);
                 }
-                (Stage::Logs { .. }, Frame::Skip { rank, resume_at, notice }) => {
-                    self.handler.skip(rank, resume_at, notice);
+                (Stage::Logs { attempt, .. }, Frame::Skip { rank, resume_at, notice }) => {
+                    self.handler.skip(*attempt, rank, resume_at, notice);
                 }
                 (Stage::Logs { .. }, Frame::Json(json)) => {
                     // Asks whether all before it has arrived: it has.
@@ -375,20 +375,25 @@ impl<H: Handler> Server<H> {
         if !ours || !wire::client_is_proved(&self.options.token, challenge, hello) {
             return Err(Error::new(ErrorKind::Refused, "a connection without this job's token"));
         }
+        let (Role::Control { attempt, .. } | Role::Logs { attempt, .. } | Role::Result { attempt, .. }) =
+            hello.role;
+        if !self.handler.admits(attempt) {
+            return Err(Error::new(ErrorKind::Closed, format!("it is of attempt {attempt}, which is over")));
+        }
         let mut received = Vec::new();
         let stage = match hello.role {
-            Role::Control { partition } => {
+            Role::Control { partition, attempt } => {
                 // A node that comes back replaces its old connection, which may be half open for a long time yet.
                 if let Some(old) = self.control.insert(partition, token) {
                     self.drop_connection(old);
                 }
-                Stage::Control { partition }
+                Stage::Control { partition, attempt }
             }
-            Role::Logs { partition } => {
+            Role::Logs { partition, attempt } => {
                 received = self.handler.logs_opened(partition);
-                Stage::Logs { partition }
+                Stage::Logs { partition, attempt }
             }
-            Role::Result { rank, bytes } => {
+            Role::Result { rank, bytes, .. } => {
                 let file = self.handler.result_file(rank)?;
                 Stage::Result { rank, file, left: bytes }
             }
@@ -428,11 +433,11 @@ impl<H: Handler> Server<H> {
             log::log!(level, "the hub closes its connection to {peer}: {why}");
         }
         match connection.stage {
-            Stage::Control { partition } if self.control.get(&partition) == Some(&token) => {
+            Stage::Control { partition, .. } if self.control.get(&partition) == Some(&token) => {
                 self.control.remove(&partition);
                 self.handler.disconnected(now, partition, &mut self.out);
             }
-            Stage::Logs { partition } => self.handler.logs_closed(partition),
+            Stage::Logs { partition, .. } => self.handler.logs_closed(partition),
             _ => {}
         }
     }

@@ -235,13 +235,13 @@ mod tests {
     #[test]
     fn only_the_right_token_nonce_and_role_prove_a_client() {
         let (token, other) = ([1; 32], [2; 32]);
-        let role = Role::Control { partition: 3 };
+        let role = Role::Control { partition: 3, attempt: 0 };
         let hello = answer(&token, &challenge(), "job", role, &[9; 32]);
         assert!(client_is_proved(&token, &challenge(), &hello));
         assert!(!client_is_proved(&other, &challenge(), &hello), "another token");
         let replayed = Challenge { nonce: hex(&[8; 32]), ..challenge() };
         assert!(!client_is_proved(&token, &replayed, &hello), "another nonce");
-        let promoted = Hello { role: Role::Control { partition: 0 }, ..hello.clone() };
+        let promoted = Hello { role: Role::Control { partition: 0, attempt: 0 }, ..hello.clone() };
         assert!(!client_is_proved(&token, &challenge(), &promoted), "another role");
         for mac in ["", "zz", "abc", &"0".repeat(64)] {
             assert!(!client_is_proved(&token, &challenge(), &Hello { mac: mac.into(), ..hello.clone() }));
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_clients_proof_can_not_be_sent_back_as_the_hubs() {
         let token = [1; 32];
-        let hello = answer(&token, &challenge(), "job", Role::Logs { partition: 0 }, &[9; 32]);
+        let hello = answer(&token, &challenge(), "job", Role::Logs { partition: 0, attempt: 0 }, &[9; 32]);
         assert!(hub_is_proved(&token, &challenge(), &hello, &welcome(&token, &challenge(), &hello, vec![])));
         let echoed = Welcome { mac: hello.mac.clone(), received: vec![] };
         assert!(!hub_is_proved(&token, &challenge(), &hello, &echoed));

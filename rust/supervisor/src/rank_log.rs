@@ -198,6 +198,16 @@ impl RankLog {
         self.index().finished = true;
     }
 
+    /// Goes on after an end, with a notice in the file: the rank starts again. Its last lines begin anew.
+    pub fn resume(&self, text: &str) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without it the file is harder to read, and nothing else.
+        let _ = writer.write_notice(&format!("{}\n", notice(text)));
+        let mut index = self.index();
+        index.tail = Tail::default();
+        index.finished = false;
+    }
+
     fn write_some(&self, writer: &mut Writer, bytes: &[u8]) -> io::Result<usize> {
         self.write_gap_notice(writer)?;
         if writer.file_bytes >= self.segment_bytes || self.index().segments.is_crowded() {

@@ -211,6 +211,8 @@ pub struct Failure {
     pub log_path: String,
     /// The pickled exception, base64; empty where there is none.
     pub pickle: String,
+    /// How often the ranks had been started again before this.
+    pub restarts: u32,
     /// What every rank was doing, by rank.
     pub ranks: Vec<RankReport>,
 }
@@ -230,6 +232,7 @@ impl Failure {
             last_lines: Vec::new(),
             log_path: String::new(),
             pickle: String::new(),
+            restarts: 0,
             ranks: Vec::new(),
         }
     }
@@ -258,6 +261,7 @@ impl Failure {
             last_lines: end.last_lines.clone(),
             log_path: end.log_path.clone(),
             pickle: error.pickle,
+            restarts: 0,
             ranks: Vec::new(),
         }
     }
@@ -288,6 +292,10 @@ impl Failure {
                 let _ =
                     writeln!(text, "  rank {:<4} {:<20} {} ({idle})", report.rank, report.host, report.state);
             }
+        }
+        if self.restarts > 0 {
+            let times = if self.restarts == 1 { "once".into() } else { format!("{} times", self.restarts) };
+            let _ = write!(text, "\nThe ranks had been restarted {times} before.\n");
         }
         text.truncate(text.trim_end().len());
         text

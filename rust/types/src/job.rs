@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::failure::FailureKind;
 
 /// The version of [`Job`] and of the messages between hub and nodes.
 pub const VERSION: u32 = 1;
@@ -56,6 +57,10 @@ pub struct Policy {
     pub node_timeout: Duration,
     /// A result of a rank other than 0 that is larger than this many bytes stays behind.
     pub max_other_result_bytes: u64,
+    /// How often the ranks may be started again after a failure; the budget of the whole job, as torchrun's.
+    pub max_restarts: u32,
+    /// The kinds of failure after which they are.
+    pub restart_on: Vec<FailureKind>,
 }
 
 /// What is kept and shown of the ranks' output.
@@ -100,6 +105,8 @@ impl Default for Policy {
             grace: Duration::from_secs(5),
             node_timeout: Duration::from_secs(30),
             max_other_result_bytes: 64 << 20,
+            max_restarts: 0,
+            restart_on: vec![FailureKind::LostNode, FailureKind::Signal, FailureKind::Hang],
         }
     }
 }

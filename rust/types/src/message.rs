@@ -1,7 +1,8 @@
 //! What the hub and its clients say to each other. JSON in length-prefixed frames; `rendezvous` carries them.
 //!
 //! MSG-1: everything a node tells is a fact that may be told again: after a reconnect the node repeats itself, and
-//! the hub takes the first copy.
+//! the hub takes the first copy. MSG-2: what belongs to an attempt says which, so that nothing of an attempt that is
+//! over is taken for the present one's: connections do, and the reports that go through Spark.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,20 +13,26 @@ use crate::placement::{Join, NodePlacement};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Role {
-    /// Joins, facts and orders of the task of this partition.
+    /// Joins, facts and orders of the task of this partition, for one attempt.
     Control {
         /// The task's partition.
         partition: u32,
+        /// Which start of the ranks this is, from 0.
+        attempt: u32,
     },
     /// The live output of the ranks of this partition.
     Logs {
         /// The task's partition.
         partition: u32,
+        /// The attempt that writes it.
+        attempt: u32,
     },
     /// The result of one rank: `bytes` bytes follow the handshake, in data frames.
     Result {
         /// The rank.
         rank: u32,
+        /// The attempt that left it.
+        attempt: u32,
         /// How many bytes follow.
         bytes: u64,
     },
@@ -129,6 +136,8 @@ pub struct OutputEnd {
 pub struct NodeReport {
     /// The task's partition.
     pub partition: u32,
+    /// The attempt that it reports on.
+    pub attempt: u32,
     /// How its ranks ended; times are microseconds before `sent`, negated.
     pub ends: Vec<RankEnd>,
     /// Why the node could not do its part; `None` if it could.
@@ -152,6 +161,13 @@ pub enum HubMessage {
     },
     /// The hub has everything of this node; it may go.
     Released,
+    /// The hub has everything of this attempt: join again, over a new connection, for this one.
+    Again {
+        /// The attempt to join.
+        attempt: u32,
+        /// Why, for the log.
+        reason: String,
+    },
     /// Answer to a ping.
     Pong,
 }

@@ -25,7 +25,7 @@ impl Course {
         next.extend(self.stopping.as_ref().map(|s| s.until));
         next.extend(self.stage_ended.map(|at| at + STAGE_GRACE));
         next.extend(self.interrupted.as_ref().map(|(at, _)| *at + STAGE_GRACE));
-        self.conclude(now);
+        self.conclude(now, out);
         next.into_iter().filter(|at| *at > now).min()
     }
 
@@ -44,12 +44,13 @@ impl Course {
                     now - first
                 );
                 self.gathering = Gathering::ThroughSpark;
+                self.through_spark = true;
                 for (partition, _) in self.nodes.iter().filter(|(_, node)| node.join.is_some()) {
                     out.send(*partition, HubMessage::UseFallback);
                 }
             }
         }
-        let deadline = self.opened + self.job.policy.join_timeout;
+        let deadline = self.gathering_since + self.job.policy.join_timeout;
         next.push(deadline);
         if deadline <= now {
             // Through Spark, those that can't reach the hub are rightly unknown to it; the others must have met.
@@ -98,7 +99,7 @@ impl Course {
         }
     }
 
-    fn node_lost(&mut self, now: Instant, partition: u32, since: Instant, out: &mut Outbox) {
+    pub(super) fn node_lost(&mut self, now: Instant, partition: u32, since: Instant, out: &mut Outbox) {
         let host = self.host(partition);
         if let Some(node) = self.nodes.get_mut(&partition) {
             node.lost = true;

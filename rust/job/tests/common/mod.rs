@@ -78,6 +78,8 @@ impl NodeHost for TestHost {
 pub struct Told {
     pub output: String,
     pub phases: Vec<String>,
+    /// The attempts for which the stage was to be submitted again.
+    pub resubmits: Vec<u32>,
     pub failure: Option<Failure>,
 }
 
@@ -100,6 +102,7 @@ pub fn node_options(driver: &DriverJob, job: &Job, partition: u32, script: &str,
         payload: b"payload".to_vec(),
         hub: HubAddress { address: driver.address().into(), job: job.id.clone(), token: *driver.token() },
         partition,
+        attempt: 0,
         host: format!("host-{partition}"),
         gpus: Vec::new(),
         program: vec!["/bin/sh".into(), "-c".into(), script.into()],
@@ -120,13 +123,14 @@ pub fn spawn_node(options: NodeOptions, mut host: TestHost) -> JoinHandle<Result
 
 /// Takes events to the last one.
 pub fn listen(driver: &DriverJob) -> Told {
-    let mut told = Told { output: String::new(), phases: Vec::new(), failure: None };
+    let mut told = Told { output: String::new(), phases: Vec::new(), resubmits: Vec::new(), failure: None };
     let deadline = Deadline::after(LONG);
     loop {
         match driver.next(deadline).unwrap() {
             None => panic!("the job did not end in time: {told:?}"),
             Some(Event::Output(text)) => told.output.push_str(&text),
             Some(Event::Phase(phase)) => told.phases.push(phase.name),
+            Some(Event::Resubmit { attempt }) => told.resubmits.push(attempt),
             Some(Event::Finished(_)) => return told,
             Some(Event::Failed(failure)) => {
                 told.failure = Some(*failure);

@@ -51,7 +51,7 @@ pub(crate) fn run(task: &Task) -> Result<()> {
     let outcome = std::thread::scope(|scope| {
         let node = scope.spawn(|| {
             let outcome = run_node(&node, &mut Here);
-            driver.stage_ended(outcome.as_ref().err().map(ToString::to_string));
+            driver.stage_ended(0, outcome.as_ref().err().map(ToString::to_string));
         });
         let outcome = listen(&driver);
         if node.join().is_err() {
@@ -82,6 +82,7 @@ fn node_options(task: &Task, job: Job, driver: &DriverJob, work: &Path) -> Resul
         hub: HubAddress { address: driver.address().into(), job: job.id.clone(), token: *driver.token() },
         job,
         partition: 0,
+        attempt: 0,
         host: "localhost".into(),
         gpus: Vec::new(),
         program: vec![program.to_string_lossy().into_owned(), RANK.into()],
@@ -97,7 +98,7 @@ fn listen(driver: &DriverJob) -> Result<std::result::Result<Vec<RankReport>, Box
     loop {
         match driver.next(Deadline::after(Duration::from_secs(600)))? {
             Some(Event::Output(text)) => say(text.trim_end()),
-            Some(Event::Phase(_)) => {}
+            Some(Event::Phase(_) | Event::Resubmit { .. }) => {}
             Some(Event::Finished(reports)) => return Ok(Ok(reports)),
             Some(Event::Failed(failure)) => return Ok(Err(failure)),
             None => driver.stop("ten minutes without a word are too long for this example"),

@@ -28,10 +28,11 @@ object BarrierRunner {
     * failed, and Spark's own exception where its job was cancelled.
     *
     * {{{
-    * jvm.dev.phalanx.spark.BarrierRunner.runPython(jsc.sc(), job, payload, hub.address, hub.token,
+    * jvm.dev.phalanx.spark.BarrierRunner.runPython(jsc.sc(), job, payload, hub.address, hub.token, 0,
     *                                               "Phalanx: train, 8 ranks", [], sc.pythonExec, sc.environment, [])
     * }}}
     *
+    * @param attempt the attempt that the nodes begin with: 0, or what the hub wanted the stage submitted again for
     * @param description what the Spark UI shows, if the caller has set nothing
     * @param localGpus the driver's GPUs, for the tasks of a local master
     * @param pythonExec the Python of the ranks
@@ -45,6 +46,7 @@ object BarrierRunner {
       payload: Array[Byte],
       hubAddress: String,
       token: Array[Byte],
+      attempt: Int,
       description: String,
       localGpus: java.util.List[String],
       pythonExec: String,
@@ -55,7 +57,7 @@ object BarrierRunner {
       sc,
       tasksOf(job),
       description,
-      pythonTask(job, payload, hubAddress, token, localGpus, pythonExec, env, pyFiles)
+      pythonTask(job, payload, hubAddress, token, attempt, localGpus, pythonExec, env, pyFiles)
     ).asJava
 
   /** As the other, for a large payload: py4j sends bytes as one line of text, and a closure is one array.
@@ -68,6 +70,7 @@ object BarrierRunner {
       payloadFile: String,
       hubAddress: String,
       token: Array[Byte],
+      attempt: Int,
       description: String,
       localGpus: java.util.List[String],
       pythonExec: String,
@@ -76,7 +79,7 @@ object BarrierRunner {
   ): java.util.List[Array[Byte]] = {
     val payload = sc.broadcast(new PayloadFile(payloadFile))
     val task =
-      pythonTask(job, Array.empty, hubAddress, token, localGpus, pythonExec, env, pyFiles, Some(payload))
+      pythonTask(job, Array.empty, hubAddress, token, attempt, localGpus, pythonExec, env, pyFiles, Some(payload))
     try run(sc, tasksOf(job), description, task).asJava
     finally payload.destroy()
   }
@@ -86,6 +89,7 @@ object BarrierRunner {
       payload: Array[Byte],
       hubAddress: String,
       token: Array[Byte],
+      attempt: Int,
       localGpus: java.util.List[String],
       pythonExec: String,
       env: java.util.Map[String, String],
@@ -96,6 +100,7 @@ object BarrierRunner {
     payload,
     hubAddress,
     token,
+    attempt,
     localGpus.asScala.toVector,
     RankProgram.Python(pythonExec),
     env.asScala.toMap,

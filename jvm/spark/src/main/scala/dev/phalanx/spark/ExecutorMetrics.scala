@@ -23,6 +23,7 @@ final private[spark] class ExecutorMetrics(executor: String, own: Option[MetricS
   override def joined(micros: Long): Unit = count(none.copy(joins = Vector(micros)), now = true)
   override def rankStarted(micros: Long): Unit =
     count(none.copy(started = 1, starts = Vector(micros)), now = true)
+  override def rankRestarted(): Unit = count(none.copy(restarted = 1), now = true)
   override def rankEnded(failed: Boolean): Unit =
     count(none.copy(ended = 1, failed = if (failed) 1 else 0), now = true)
   override def output(lines: Long, bytes: Long): Unit =
@@ -35,6 +36,7 @@ final private[spark] class ExecutorMetrics(executor: String, own: Option[MetricS
     unsent = MetricChange(
       executor,
       unsent.started + change.started,
+      unsent.restarted + change.restarted,
       unsent.ended + change.ended,
       unsent.failed + change.failed,
       unsent.lines + change.lines,

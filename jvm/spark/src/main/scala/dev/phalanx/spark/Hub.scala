@@ -12,6 +12,7 @@ final private[spark] class Hub private (handle: Long) extends AutoCloseable {
     Option(Core(_.nextEvent(handle, timeoutMillis))).map {
       case Array("output", text)               => Hub.Output(text)
       case Array("phase", name, rank, seconds) => Hub.Reached(name, rank.toInt, seconds.toDouble)
+      case Array("resubmit", attempt)          => Hub.Resubmit(attempt.toInt)
       case Array("finished", ranks)            => Hub.Finished(Json.ranks(Json.read(ranks)))
       case Array("failed", failure, text)      => Hub.Failed(failure, text)
       case other => throw new IllegalStateException(s"an unknown event: ${other.headOption}")
@@ -22,7 +23,8 @@ final private[spark] class Hub private (handle: Long) extends AutoCloseable {
 
   def nodeReport(report: Array[Byte]): Unit = Core(_.nodeReport(handle, report))
 
-  def stageEnded(problem: Option[String]): Unit = Core(_.stageEnded(handle, problem.orNull))
+  def stageEnded(attempt: Int, problem: Option[String]): Unit =
+    Core(_.stageEnded(handle, attempt, problem.orNull))
 
   def stop(reason: String): Unit = Core(_.stop(handle, reason))
 
@@ -35,6 +37,9 @@ private[spark] object Hub {
 
   /** `rank` is -1 for the job's own phases. */
   final case class Reached(name: String, rank: Int, seconds: Double) extends Event
+
+  /** A task was lost: the stage has to be submitted again, with nodes that begin with this attempt. */
+  final case class Resubmit(attempt: Int) extends Event
   final case class Finished(ranks: Seq[RankReport]) extends Event
 
   /** `failure` is JSON, `text` the same for people. */

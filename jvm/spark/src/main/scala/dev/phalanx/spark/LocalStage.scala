@@ -13,9 +13,9 @@ final private[spark] class LocalStage(
     pyFiles: Seq[String]
 ) extends Stage("the driver's own node") {
 
-  override protected def run(hub: Hub): Unit = {
+  override protected def run(hub: Hub, attempt: Int): Unit = {
     val host = Try(InetAddress.getLocalHost.getHostName).getOrElse("localhost")
-    val node = Node(job, payload, hub.address, hub.token, 0, host, gpus, program, Map.empty, pyFiles)
+    val node = Node(job, payload, hub.address, hub.token, 0, attempt, host, gpus, program, Map.empty, pyFiles)
     val report = node.run(() => cancellation, _ => throw new IllegalStateException("a local node is alone"))
     if (report.nonEmpty) hub.nodeReport(report)
   }

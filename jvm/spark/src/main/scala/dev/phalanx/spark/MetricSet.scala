@@ -6,6 +6,7 @@ import com.codahale.metrics.{Gauge, MetricRegistry}
 final private[spark] case class MetricChange(
     executor: String,
     started: Long = 0,
+    restarted: Long = 0,
     ended: Long = 0,
     failed: Long = 0,
     lines: Long = 0,
@@ -23,7 +24,7 @@ final private[spark] case class MetricChange(
 final private[spark] class MetricSet(registry: MetricRegistry, running: () => Long) {
   private val started = registry.counter("ranks.started")
   private val failed = registry.counter("ranks.failed")
-  registry.counter("ranks.restarted") // nothing restarts ranks yet
+  private val restarted = registry.counter("ranks.restarted")
   private val lines = registry.counter("logs.lines")
   private val bytes = registry.counter("logs.bytes")
   private val joins = registry.histogram("join.latency")
@@ -35,6 +36,7 @@ final private[spark] class MetricSet(registry: MetricRegistry, running: () => Lo
 
   def add(change: MetricChange): Unit = {
     started.inc(change.started)
+    restarted.inc(change.restarted)
     failed.inc(change.failed)
     lines.inc(change.lines)
     bytes.inc(change.bytes)

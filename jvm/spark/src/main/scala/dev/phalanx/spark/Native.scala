@@ -32,7 +32,7 @@ final private[spark] class Native {
   @native def hubToken(hub: Long): Array[Byte]
 
   /** The next event, or null at the time-out: `output, text`; `phase, name, rank or -1, seconds`; `finished, ranks`;
-    * `failed, failure, text`.
+    * `resubmit, attempt`; `failed, failure, text`.
     */
   @native def nextEvent(hub: Long, timeoutMillis: Long): Array[String]
 
@@ -41,8 +41,8 @@ final private[spark] class Native {
 
   @native def nodeReport(hub: Long, report: Array[Byte]): Unit
 
-  /** Tells the hub that the stage is over; `problem` is null if it ended well. */
-  @native def stageEnded(hub: Long, problem: String): Unit
+  /** Tells the hub that the stage that was submitted for `attempt` is over; `problem` is null if it ended well. */
+  @native def stageEnded(hub: Long, attempt: Int, problem: String): Unit
 
   @native def stop(hub: Long, reason: String): Unit
 
@@ -57,6 +57,7 @@ final private[spark] class Native {
       hub: String,
       token: Array[Byte],
       partition: Int,
+      attempt: Int,
       host: String,
       gpus: Array[String],
       program: Array[String],

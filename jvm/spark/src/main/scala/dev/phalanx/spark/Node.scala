@@ -7,6 +7,7 @@ final private[spark] case class Node(
     hub: String,
     token: Array[Byte],
     partition: Int,
+    attempt: Int,
     host: String,
     gpus: Seq[String],
     program: RankProgram,
@@ -31,6 +32,7 @@ final private[spark] case class Node(
           hub,
           token,
           partition,
+          attempt,
           host,
           gpus.toArray,
           program.command(home),
@@ -63,6 +65,7 @@ private[spark] object Node {
     override def allGather(text: String): Array[String] = gather(text)
     override def joined(micros: Long): Unit = metrics.joined(micros)
     override def rankStarted(micros: Long): Unit = metrics.rankStarted(micros)
+    override def rankRestarted(): Unit = metrics.rankRestarted()
     override def rankEnded(failed: Boolean): Unit = metrics.rankEnded(failed)
     override def output(lines: Long, bytes: Long): Unit = metrics.output(lines, bytes)
   }

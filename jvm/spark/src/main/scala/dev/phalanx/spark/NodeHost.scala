@@ -15,6 +15,9 @@ private[spark] trait NodeHost {
   /** A rank's process is there, so many microseconds after the node began. */
   def rankStarted(micros: Long): Unit
 
+  /** The rank that starts next is one that was started before. */
+  def rankRestarted(): Unit
+
   def rankEnded(failed: Boolean): Unit
 
   /** The ranks' output since the last call. */

@@ -7,6 +7,7 @@ package dev.phalanx.spark
 private[spark] trait NodeMetrics {
   def joined(micros: Long): Unit
   def rankStarted(micros: Long): Unit
+  def rankRestarted(): Unit
   def rankEnded(failed: Boolean): Unit
   def output(lines: Long, bytes: Long): Unit
 
@@ -19,6 +20,7 @@ private[spark] object NodeMetrics {
   private object Nobody extends NodeMetrics {
     override def joined(micros: Long): Unit = ()
     override def rankStarted(micros: Long): Unit = ()
+    override def rankRestarted(): Unit = ()
     override def rankEnded(failed: Boolean): Unit = ()
     override def output(lines: Long, bytes: Long): Unit = ()
     override def nodeEnded(): Unit = ()

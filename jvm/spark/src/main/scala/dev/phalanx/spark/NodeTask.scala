@@ -7,6 +7,7 @@ import org.apache.spark.broadcast.Broadcast
   *
   * TASK-1: a task that Spark kills ends its ranks, and then as Spark expects, by `TaskKilledException`.
   *
+  * @param attempt the attempt that the nodes of this stage begin with
   * @param payloadFile the payload, where it is too large to travel in here
   */
 final private[spark] class NodeTask(
@@ -14,6 +15,7 @@ final private[spark] class NodeTask(
     payload: Array[Byte],
     hub: String,
     token: Array[Byte],
+    attempt: Int,
     localGpus: Seq[String],
     program: RankProgram,
     env: Map[String, String],
@@ -27,7 +29,7 @@ final private[spark] class NodeTask(
     val number = context.partitionId()
     val host = NodeTask.hostOf(context.getTaskInfos()(number).address)
     val what = payloadFile.fold(payload)(_.value.bytes)
-    val node = Node(job, what, hub, token, number, host, gpus(context), program, env, pyFiles)
+    val node = Node(job, what, hub, token, number, attempt, host, gpus(context), program, env, pyFiles)
     val report =
       try node.run(() => interruption(context), context.allGather)
       catch {

@@ -6,27 +6,32 @@ import org.slf4j.LoggerFactory
 
 /** A thread that hosts or submits the nodes of a run.
   *
-  * STAGE-1: a stage tells the hub when it is over, once. STAGE-2: the caller's Spark properties hold for the stage,
-  * and nothing that the stage sets is left behind in the caller's: the thread is made in the caller's, and has a
-  * copy.
+  * STAGE-1: a stage tells the hub when it is over, once for each time that it was started. STAGE-2: the caller's
+  * Spark properties hold for the stage, and nothing that the stage sets is left behind in the caller's: the threads
+  * are made in the caller's, and have copies.
   */
 abstract private[spark] class Stage(what: String) {
   private val log = LoggerFactory.getLogger("dev.phalanx")
   @volatile private var cancelled = false
   @volatile private var failure: Throwable = _
-  private var hub: Hub = _
-  private val thread = new Thread(() => main(), "phalanx-stage")
-  thread.setDaemon(true)
+  @volatile private var attempt = 0
+  @volatile private var thread: Thread = _
 
-  /** Runs all nodes to their end. */
-  protected def run(hub: Hub): Unit
+  /** Runs all nodes to their end; they begin with `attempt`. */
+  protected def run(hub: Hub, attempt: Int): Unit
+
+  /** Before a later attempt: ends what is left of the one before, and waits until another can run. */
+  protected def makeRoom(): Unit = ()
 
   /** Why the stage was to end; null while it may go on. */
   protected def cancellation: String = if (cancelled) "the run is over" else null
 
-  /** Begins; returns at once. */
-  def start(hub: Hub): Unit = {
-    this.hub = hub
+  /** Begins; returns at once. A later attempt first ends what is left of the one before. */
+  def start(hub: Hub, attempt: Int = 0): Unit = {
+    val before = thread
+    this.attempt = attempt
+    thread = new Thread(() => main(hub, attempt, before), "phalanx-stage")
+    thread.setDaemon(true)
     thread.start()
   }
 
@@ -42,14 +47,23 @@ abstract private[spark] class Stage(what: String) {
   /** What ended the stage, where it did not end well; null else. */
   def error: Throwable = failure
 
-  private def main(): Unit =
+  private def runAfter(hub: Hub, attempt: Int, before: Thread): Unit = {
+    if (before != null) {
+      makeRoom()
+      before.join(Stage.EndMillis)
+      if (before.isAlive) throw new IllegalStateException("the stage of the attempt before has not ended")
+    }
+    if (!cancelled) run(hub, attempt)
+  }
+
+  private def main(hub: Hub, attempt: Int, before: Thread): Unit =
     try {
       val problem =
         try {
-          run(hub)
+          runAfter(hub, attempt, before)
           None
         } catch {
-          case thrown: Throwable if cancelled =>
+          case thrown: Throwable if cancelled || attempt != this.attempt =>
             log.debug("The stage ended", thrown)
             None
           case thrown: Throwable =>
@@ -59,9 +73,15 @@ abstract private[spark] class Stage(what: String) {
       val told = problem.map(thrown => s"$what failed: ${StageFailure.explain(thrown)}")
       if (problem.exists(StageFailure.isCancellation)) {
         told.foreach(hub.stop)
-        hub.stageEnded(None)
-      } else hub.stageEnded(told)
+        hub.stageEnded(attempt, None)
+      } else hub.stageEnded(attempt, told)
     } catch {
       case NonFatal(thrown) => log.debug("The run is over, and the hub closed", thrown)
     }
+}
+
+private[spark] object Stage {
+
+  /** How long a stage may take to end once it was told to. */
+  val EndMillis = 30000L
 }

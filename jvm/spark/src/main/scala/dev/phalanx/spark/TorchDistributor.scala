@@ -98,6 +98,7 @@ class TorchDistributor(numProcesses: Int = 1, localMode: Boolean = true, useGpu:
     val settings = Settings.of(spark.conf.getAll)
     Core(_.settingWarnings(settings)).foreach(log.warn)
     val job = Core(_.newJob(name, numRanks, numTasks, useGpu, settings))
+    val slotsTimeout = Core(_.slotsTimeoutMillis(settings))
     if (!localMode) {
       Checks.encryption(conf, log)
       Checks.dynamicAllocation(conf)
@@ -105,7 +106,7 @@ class TorchDistributor(numProcesses: Int = 1, localMode: Boolean = true, useGpu:
         sc.master,
         conf,
         numTasks,
-        Core(_.slotsTimeoutMillis(settings)),
+        slotsTimeout,
         log,
         () => SparkInternals.taskSlots(sc)
       )
@@ -113,7 +114,7 @@ class TorchDistributor(numProcesses: Int = 1, localMode: Boolean = true, useGpu:
     val lease = leased()
     try {
       log.info(s"Started $where")
-      val result = newRun(job, name, stage(job, payload, name, lease.gpus, program)).drive()
+      val result = newRun(job, name, stage(job, payload, name, lease.gpus, program, slotsTimeout)).drive()
       log.info(s"Finished $where")
       result
     } finally lease.close()
@@ -136,11 +137,15 @@ class TorchDistributor(numProcesses: Int = 1, localMode: Boolean = true, useGpu:
       payload: Array[Byte],
       name: String,
       gpus: Seq[String],
-      program: RankProgram
+      program: RankProgram,
+      slotsTimeout: Long
   ): Stage = {
     val pyFiles = PyFiles.shipped(sc)
     if (localMode) new LocalStage(job, payload, gpus, program, pyFiles)
-    else new SparkStage(sc, job, payload, numTasks, s"Phalanx: $name, $numRanks ranks", gpus, program, pyFiles)
+    else {
+      val description = s"Phalanx: $name, $numRanks ranks"
+      new SparkStage(sc, job, payload, numTasks, description, gpus, program, pyFiles, slotsTimeout)
+    }
   }
 
   /** The driver's GPUs for a run: in local mode, and on a local master, whose tasks get none. */

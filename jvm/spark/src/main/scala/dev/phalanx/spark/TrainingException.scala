@@ -57,6 +57,9 @@ final class TrainingException private (text: String, failure: TrainingException.
   /** The file on `host` that has the rank's whole output; empty if there is none. */
   def logPath: String = failure.logPath
 
+  /** How often the ranks had been started again before this. */
+  def restarts: Int = failure.restarts
+
   /** What every rank was doing. */
   def ranks: Seq[RankReport] = failure.ranks
 
@@ -65,6 +68,7 @@ final class TrainingException private (text: String, failure: TrainingException.
   def getExceptionType: String = exceptionType
   def getTraceback: String = traceback
   def getLogPath: String = logPath
+  def getRestarts: Int = restarts
   def getLastLines: java.util.List[String] = lastLines.asJava
   def getRanks: java.util.List[RankReport] = ranks.asJava
 
@@ -91,6 +95,7 @@ private[spark] object TrainingException {
       traceback: String = "",
       lastLines: Seq[String] = Vector.empty,
       logPath: String = "",
+      restarts: Int = 0,
       ranks: Seq[RankReport] = Vector.empty
   )
 
@@ -113,6 +118,7 @@ private[spark] object TrainingException {
         traceback = words("traceback"),
         lastLines = Json.texts(lines),
         logPath = words("log_path"),
+        restarts = number("restarts").getOrElse(0),
         ranks = Json.ranks(node.get("ranks"))
       ),
       cause

@@ -56,7 +56,7 @@ object CheckedJniMain {
         assert(call(native.resultPath(hub, 0)) == null)
         throws("protocol")(native.nodeReport(hub, Array[Byte](1, 2)))
         call(native.stop(hub, "enough"))
-        call(native.stageEnded(hub, null))
+        call(native.stageEnded(hub, 0, null))
         call(native.closeHub(hub))
         call(native.closeHub(hub))
         throws("closed")(native.hubToken(hub))
@@ -88,6 +88,7 @@ object CheckedJniMain {
           native.hubAddress(hub),
           native.hubToken(hub),
           0,
+          0,
           "here",
           Array.empty,
           Array(program),
@@ -97,7 +98,7 @@ object CheckedJniMain {
           guard,
           Host
         )
-        native.stageEnded(hub, null)
+        native.stageEnded(hub, 0, null)
       })
       node.start()
       var end: Array[String] = null

@@ -208,7 +208,7 @@ class DistributorSuite extends PhalanxSuite {
   }
 
   test("a stage that fails on its own is explained in a sentence") {
-    val task = new NodeTask(Array(), Array(), "127.0.0.1:1", Array(), Nil, RankProgram.Native(Nil), Map.empty, Nil)
+    val task = new NodeTask(Array(), Array(), "127.0.0.1:1", Array(), 0, Nil, RankProgram.Native(Nil), Map.empty, Nil)
     val failed = intercept[TrainingException](BarrierRunner.run(sc, 1, "broken", task))
     assert(failed.message.linesIterator.length == 1 && !failed.message.contains("Exception"), failed.message)
     assert(failed.getCause.isInstanceOf[org.apache.spark.SparkException])
@@ -218,10 +218,67 @@ class DistributorSuite extends PhalanxSuite {
     val settings = Array("spark.phalanx.connectTimeout", "200ms", "spark.phalanx.grace", "1s")
     val job = Core(_.newJob("unreachable", 2, 2, false, settings))
     val program = RankProgram.Native(Seq("/bin/true"))
-    val task = new NodeTask(job, Payload.none, "127.0.0.1:1", new Array[Byte](32), Nil, program, Map.empty, Nil)
+    val token = new Array[Byte](32)
+    val task = new NodeTask(job, Payload.none, "127.0.0.1:1", token, 0, Nil, program, Map.empty, Nil)
     Cluster.spark
     val reports = BarrierRunner.run(sc, 2, "unreachable", task)
     assert(reports.length == 2 && reports.forall(_.nonEmpty))
+  }
+
+  test("a killed rank starts again in place, and is counted") {
+    withFolder { folder =>
+      val file = python(
+        folder,
+        "killed.py",
+        """import os, signal
+          |import phalanx
+          |if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
+          |    os.kill(os.getpid(), signal.SIGKILL)
+          |phalanx.set_result(int(os.environ["TORCHELASTIC_RESTART_COUNT"]))"""
+      )
+      Cluster.spark.conf.set("spark.phalanx.maxRestarts", "1")
+      var result: TrainingResult = null
+      val output =
+        try printed { result = distributor().run(file) }
+        finally Cluster.spark.conf.unset("spark.phalanx.maxRestarts")
+      assert(result.resultJson.contains("1"))
+      val line = "[phalanx] restart 1 of 1: rank 1 "
+      assert(output.linesIterator.count(_.startsWith(line)) == 1, output)
+    }
+  }
+
+  test("a lost executor has the stage submitted again") {
+    withFolder { folder =>
+      val file = python(
+        folder,
+        "lost.py",
+        s"""import os, pathlib, time
+           |import phalanx
+           |first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+           |name = "$folder/" + os.environ["RANK"] + ("" if first else "-again")
+           |parent = pathlib.Path("/proc/%d/stat" % os.getppid()).read_text().split()[3]
+           |pathlib.Path(name + ".new").write_text(parent)
+           |os.rename(name + ".new", name)
+           |if first:
+           |    time.sleep(60)
+           |phalanx.set_result("again")"""
+      )
+      Cluster.spark.conf.set("spark.phalanx.maxRestarts", "1")
+      var result: TrainingResult = null
+      val output =
+        try
+          printed {
+            val run = new Going(distributor().run(file))
+            bothRun(folder)
+            // The parent of the rank's guard is its executor.
+            val executor = Files.readString(folder.resolve("1")).trim.toLong
+            ProcessHandle.of(executor).get.destroyForcibly()
+            result = run.end().get
+          }
+        finally Cluster.spark.conf.unset("spark.phalanx.maxRestarts")
+      assert(result.resultJson.contains("\"again\""))
+      assert(output.contains("; the Spark stage is submitted again"), output)
+    }
   }
 
   private def stageDescriptions: Seq[String] = {
