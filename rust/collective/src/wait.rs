@@ -26,6 +26,8 @@ const SPINS: u32 = 60;
 const YIELDS: u32 = 300;
 /// The longest sleep: how often the connections are looked at. A dead rank is noticed within one.
 const NAP: Duration = Duration::from_millis(25);
+/// How long after a connection for data its sentinel may be closed.
+const SENTINEL_GRACE: Duration = Duration::from_millis(50);
 /// The longest while messages are on their way that nothing wakes us for.
 const SHORT_NAP: Duration = Duration::from_micros(500);
 
@@ -142,13 +144,18 @@ impl Watch<'_> {
         }
     }
 
-    /// The error of a connection that carries data and broke: better known from what its sentinel says.
+    /// The error of a connection that carries data and broke: better known from what its sentinel says, which a dying
+    /// process's kernel closes a moment earlier or later.
     pub(crate) fn broken_link(&self, rank: usize, error: &io::Error) -> Error {
-        let grace = Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
-        if let Err(error) = self.peers.look(&[], &grace).and_then(|_| self.still_there([rank])) {
-            return error;
+        let found = Instant::now();
+        while found.elapsed() < SENTINEL_GRACE {
+            let nap = Timespec { tv_sec: 0, tv_nsec: SENTINEL_GRACE.subsec_nanos().into() };
+            if let Err(error) = self.peers.look(&[], &nap).and_then(|_| self.still_there([rank])) {
+                return error;
+            }
         }
-        Error::io(format_args!("exchange data with rank {rank}"), error)
+        let text = format!("rank {rank} died or can't be reached: the connection for data broke: {error}");
+        Error::new(ErrorKind::Closed, text)
     }
 
     /// The error of a deadline that passed.
