@@ -19,7 +19,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use phalanx_types::{Error, ErrorKind, Result};
@@ -40,6 +40,8 @@ const FAILURE: u8 = 2;
 const BEAT: u8 = 3;
 /// How often.
 const BEAT_EVERY: Duration = Duration::from_millis(100);
+/// How long what a rank sent before it left may be on its way.
+const DELIVERY: Duration = Duration::from_secs(5);
 /// How often a rank looks that never waits.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Beats that a rank may leave unread, half an hour's: they are to fit its buffer, or they would seem to be lost. After
@@ -78,6 +80,7 @@ pub(crate) struct RemotePeer {
     /// What a beat found to be wrong with the connection: the kernel says it once.
     broke: AtomicI32,
     has_left: AtomicBool,
+    left: OnceLock<Instant>,
 }
 
 impl RemotePeer {
@@ -89,11 +92,10 @@ impl RemotePeer {
             unread: AtomicU32::new(0),
             broke: AtomicI32::new(0),
             has_left: AtomicBool::new(false),
+            left: OnceLock::new(),
         }
     }
-}
 
-impl RemotePeer {
     fn say(&self, message: &[u8]) {
         if !self.has_left.load(Ordering::Relaxed) {
             // At most a few hundred bytes on a socket that carries nothing else: they fit its buffer. A peer that is
@@ -261,6 +263,15 @@ impl Peers {
         self.remote.iter().any(|peer| peer.rank == rank && peer.has_left.load(Ordering::Relaxed))
     }
 
+    /// Whether nothing more will come from a rank. What one of another host sent before it left may be overtaken by
+    /// its goodbye: its other connections end when all has arrived, and this is for those that don't.
+    pub(crate) fn is_gone(&self, rank: usize) -> bool {
+        match self.remote.iter().find(|peer| peer.rank == rank) {
+            Some(peer) => peer.left.get().is_some_and(|left| left.elapsed() > DELIVERY),
+            None => self.has_left(rank),
+        }
+    }
+
     /// Looks at every connection, for at most `patience` if nothing is there and none of `also` is ready; whether one
     /// of these is. A system call: for those who have waited a while.
     pub(crate) fn look(&self, also: &[PollFd<'_>], patience: &Timespec) -> Result<bool> {
@@ -341,6 +352,7 @@ impl Peers {
         };
         match heard.first() {
             Some(&GOODBYE) => {
+                peer.left.get_or_init(Instant::now);
                 peer.has_left.store(true, Ordering::Relaxed);
                 return Ok(());
             }
