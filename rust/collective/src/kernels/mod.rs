@@ -39,7 +39,12 @@ impl Combine {
     /// `None` if the type has no such reduction.
     pub(crate) fn new(dtype: DType, op: ReduceOp, ranks: usize) -> Option<Combine> {
         let kernel = op.supports(dtype).then(|| kernel(dtype, op))?;
-        let is_costly = matches!(dtype, DType::F16 | DType::BF16);
+        let is_costly = match dtype {
+            // The ranks of a host have the same processors, so they all choose alike.
+            DType::BF16 => !short_sums::has_bfloat16(),
+            DType::F16 => !short_sums::has_float16(),
+            _ => false,
+        };
         Some(Combine { kernel, ranks: u32::try_from(ranks).ok()?, is_costly })
     }
 

@@ -7,6 +7,24 @@
 
 use std::cmp::Ordering;
 
+/// Whether there are such instructions for bfloat16.
+pub(super) fn has_bfloat16() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return is_x86_feature_detected!("avx512bf16")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq");
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    false
+}
+
+/// Whether there are for float16.
+pub(super) fn has_float16() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    false
+}
+
 /// `divisor` is 1 or, for an average, the number of ranks.
 #[cfg_attr(
     not(all(target_arch = "x86_64", not(miri))),
@@ -14,10 +32,7 @@ use std::cmp::Ordering;
 )]
 pub(super) fn sum_bfloat16(destination: &mut [u8], own: usize, others: &[&[u8]], divisor: f32) -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if is_x86_feature_detected!("avx512bf16")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512dq")
-    {
+    if has_bfloat16() {
         // SAFETY: the processor has these features, and avx512f, which is part of them.
         return unsafe { x86::sum_bfloat16(destination, own, others, divisor) };
     }
@@ -31,7 +46,7 @@ pub(super) fn sum_bfloat16(destination: &mut [u8], own: usize, others: &[&[u8]],
 )]
 pub(super) fn sum_float16(destination: &mut [u8], own: usize, others: &[&[u8]], divisor: f32) -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+    if has_float16() {
         // SAFETY: the processor has these features.
         return unsafe { x86::sum_float16(destination, own, others, divisor) };
     }
@@ -104,15 +119,18 @@ mod x86 {
         let widen = |bytes: [u8; 64]| {
             // SAFETY: any bits are a vector.
             let vectors = unsafe { transmute::<[u8; 64], [__m128i; 4]>(bytes) };
-            [0, 1, 2, 3].map(|at| _mm256_cvtph_ps(vectors[at]))
+            let [a, b, c, d] = vectors;
+            [_mm256_cvtph_ps(a), _mm256_cvtph_ps(b), _mm256_cvtph_ps(c), _mm256_cvtph_ps(d)]
         };
-        let add =
-            |sum: [__m256; 4], more: [__m256; 4]| [0, 1, 2, 3].map(|at| _mm256_add_ps(sum[at], more[at]));
-        let finish = |sum: [__m256; 4], to: &mut [u8; 64]| {
-            let rounded = sum.map(|sum| {
-                let sum = if divisor == 1.0 { sum } else { _mm256_div_ps(sum, ranks) };
-                _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(sum)
-            });
+        let add = |[a, b, c, d]: [__m256; 4], [e, f, g, h]: [__m256; 4]| {
+            [_mm256_add_ps(a, e), _mm256_add_ps(b, f), _mm256_add_ps(c, g), _mm256_add_ps(d, h)]
+        };
+        let round = |sum: __m256| {
+            let sum = if divisor == 1.0 { sum } else { _mm256_div_ps(sum, ranks) };
+            _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(sum)
+        };
+        let finish = |[a, b, c, d]: [__m256; 4], to: &mut [u8; 64]| {
+            let rounded = [round(a), round(b), round(c), round(d)];
             // SAFETY: bits are bits.
             *to = unsafe { transmute::<[__m128i; 4], [u8; 64]>(rounded) };
         };
@@ -130,7 +148,7 @@ mod x86 {
         finish: impl Fn(S, &mut [u8; N]),
     ) -> usize {
         let vectors = destination.as_chunks_mut::<N>().0;
-        // Loops, not iterators' methods: those would be compiled without the vectors.
+        // Loops, not iterators' or arrays' methods: those would be compiled without the vectors.
         if let [other] = others {
             for (to, other) in vectors.iter_mut().zip(other.as_chunks::<N>().0) {
                 let (first, second) = if own == 0 { (&*to, other) } else { (other, &*to) };
