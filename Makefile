@@ -93,7 +93,7 @@ python-test: setup
 
 # Side by side with the peers; needs a quiet machine. `make bench QUICK=--quick` ends within minutes.
 bench: setup
-	@for b in store logs launch allreduce ddp; do $(PYTHON) tests/bench/$$b.py $(QUICK); done
+	@for b in store logs launch collective allreduce ddp; do $(PYTHON) tests/bench/$$b.py $(QUICK); done
 
 clean:
 	rm -rf target jvm/target jvm/*/target $(NATIVE) python/phalanx/bin python/phalanx/jars

@@ -64,7 +64,9 @@ fn parse() -> Arguments {
         bfloat16_wire: false,
         streams: GroupOptions::new(0, 1, "").streams,
     };
-    let list = |text: String| text.split(',').map(|one| one.parse().unwrap()).collect();
+    let list = |text: String| {
+        text.split(',').filter(|one| !one.is_empty()).map(|one| one.parse().unwrap()).collect()
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().unwrap_or_else(|| panic!("{word} needs a value"));

@@ -252,6 +252,7 @@ impl Group {
         };
         let result = self.with_watch(&idle, |group, watch| {
             watch.peers.check()?;
+            watch.peers.look_sometimes(watch.start)?;
             operation(group, watch)
         });
         self.activity.end();

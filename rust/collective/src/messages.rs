@@ -148,7 +148,9 @@ impl Group {
         if is_ready || has_rung() || patience != Duration::MAX {
             return Ok(());
         }
-        if mail.ended(whom) || !mail.is_busy() {
+        if mail.ended(whom) {
+            watch.not_left(whom)?;
+        } else if !mail.is_busy() {
             watch.still_there(whom)?;
         }
         watch.in_time(whom)

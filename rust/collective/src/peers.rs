@@ -4,19 +4,27 @@
 //! data, only ends: a goodbye, a failure, or the silence of a process that the kernel has cleaned up after.
 //! There is no thread: whoever waits for something looks here now and then.
 //!
+//! A host that is cut off closes nothing. Whoever waits therefore also sends a byte, a beat, to each rank of another
+//! host now and then: its kernel acknowledges it, however long the rank itself computes. If none does, ours closes the
+//! connection ([`crate::tcp`]). Beats stay in the buffer of a rank that computes until it looks, which [`crate::group`]
+//! has it do once a second even if it never waits; to one that doesn't for very long, no more are sent.
+//!
 //! - PEE-1: a rank that ends without a goodbye fails the group on every other rank, with its number in the error.
 //! - PEE-2: a failure on one rank is told to all others; each reports the first that it hears of.
 //! - PEE-3: a rank that left in good order fails only those that still wait for it.
+//! - PEE-4: a rank of a host that is cut off fails those that wait, within a second; one that is late, nobody.
 
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use phalanx_types::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::futex;
@@ -28,6 +36,17 @@ use crate::shm::Segment;
 /// First byte of what is said over a connection.
 const GOODBYE: u8 = 1;
 const FAILURE: u8 = 2;
+/// Means nothing but that it has to be acknowledged.
+const BEAT: u8 = 3;
+/// How often.
+const BEAT_EVERY: Duration = Duration::from_millis(100);
+/// How long what a rank sent before it left may be on its way.
+const DELIVERY: Duration = Duration::from_secs(5);
+/// How often a rank looks that never waits.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Beats that a rank may leave unread, half an hour's: they are to fit its buffer, or they would seem to be lost. After
+/// that a cut is noticed by the kernel's probes, in two seconds.
+const MOST_UNREAD: u32 = 18_000;
 
 /// A rank of the same host.
 pub(crate) struct LocalPeer {
@@ -56,12 +75,38 @@ pub(crate) struct RemotePeer {
     socket: TcpStream,
     /// What has come of a message that is not yet complete.
     heard: Mutex<Vec<u8>>,
+    /// Beats since something came from there.
+    unread: AtomicU32,
+    /// What a beat found to be wrong with the connection: the kernel says it once.
+    broke: AtomicI32,
     has_left: AtomicBool,
+    left: OnceLock<Instant>,
 }
 
 impl RemotePeer {
     pub(crate) fn new(rank: usize, socket: TcpStream) -> RemotePeer {
-        RemotePeer { rank, socket, heard: Mutex::new(Vec::new()), has_left: AtomicBool::new(false) }
+        RemotePeer {
+            rank,
+            socket,
+            heard: Mutex::new(Vec::new()),
+            unread: AtomicU32::new(0),
+            broke: AtomicI32::new(0),
+            has_left: AtomicBool::new(false),
+            left: OnceLock::new(),
+        }
+    }
+
+    fn say(&self, message: &[u8]) {
+        if !self.has_left.load(Ordering::Relaxed) {
+            // At most a few hundred bytes on a socket that carries nothing else: they fit its buffer. A peer that is
+            // gone needs no message.
+            let sent = send(&self.socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            if let Err(errno) = sent
+                && ![Errno::AGAIN, Errno::INTR, Errno::PIPE].contains(&errno)
+            {
+                self.broke.store(errno.raw_os_error(), Ordering::Relaxed);
+            }
+        }
     }
 }
 
@@ -72,6 +117,7 @@ pub(crate) struct Peers {
     segment: Option<Arc<Segment>>,
     local: Vec<LocalPeer>,
     remote: Vec<RemotePeer>,
+    last_beat: Mutex<Option<Instant>>,
     has_failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
 }
@@ -90,6 +136,7 @@ impl Peers {
             segment,
             local,
             remote,
+            last_beat: Mutex::new(None),
             has_failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         }
@@ -156,10 +203,37 @@ impl Peers {
 
     /// To the ranks of other hosts. Those of this one have the shared memory.
     fn say(&self, message: &[u8]) {
+        self.remote.iter().for_each(|peer| peer.say(message));
+    }
+
+    /// PEE-4: a beat to every rank of another host, if it is time.
+    fn beat(&self) {
+        if self.remote.is_empty() {
+            return;
+        }
+        let mut last = self.last_beat.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_some_and(|last| last.elapsed() < BEAT_EVERY) {
+            return;
+        }
+        *last = Some(Instant::now());
+        drop(last);
         for peer in &self.remote {
-            // At most a few hundred bytes on a socket that carries nothing else: they fit its buffer. A peer that is
-            // gone needs no message.
-            let _ = send(&peer.socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            if peer.unread.fetch_add(1, Ordering::Relaxed) < MOST_UNREAD {
+                peer.say(&[BEAT]);
+            }
+        }
+    }
+
+    /// For a rank that isn't waiting: looks at what the others of other hosts said, if it hasn't for a second.
+    #[inline]
+    pub(crate) fn look_sometimes(&self, now: Instant) -> Result<()> {
+        if self.remote.is_empty() {
+            return Ok(());
+        }
+        let last = *self.last_beat.lock().unwrap_or_else(PoisonError::into_inner);
+        match last {
+            Some(last) if now.duration_since(last) < LOOK_EVERY => Ok(()),
+            _ => self.look(&[], &Timespec::default()).map(drop),
         }
     }
 
@@ -189,10 +263,20 @@ impl Peers {
         self.remote.iter().any(|peer| peer.rank == rank && peer.has_left.load(Ordering::Relaxed))
     }
 
+    /// Whether nothing more will come from a rank. What one of another host sent before it left may be overtaken by
+    /// its goodbye: its other connections end when all has arrived, and this is for those that don't.
+    pub(crate) fn is_gone(&self, rank: usize) -> bool {
+        match self.remote.iter().find(|peer| peer.rank == rank) {
+            Some(peer) => peer.left.get().is_some_and(|left| left.elapsed() > DELIVERY),
+            None => self.has_left(rank),
+        }
+    }
+
     /// Looks at every connection, for at most `patience` if nothing is there and none of `also` is ready; whether one
     /// of these is. A system call: for those who have waited a while.
     pub(crate) fn look(&self, also: &[PollFd<'_>], patience: &Timespec) -> Result<bool> {
         self.check()?;
+        self.beat();
         let mut fds = Vec::with_capacity(also.len() + 2 * self.local.len() + self.remote.len());
         fds.extend(also.iter().map(PollFd::clone));
         let local = self.local.iter().filter(|peer| !peer.has_left.load(Ordering::Relaxed));
@@ -211,7 +295,7 @@ impl Peers {
             looked_at.push(Connection::Remote(peer));
         }
         match poll(&mut fds, Some(patience)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return self.check().map(|()| false),
+            Ok(0) | Err(Errno::INTR) => return self.check().map(|()| false),
             Ok(_) => {}
             Err(errno) => return Err(Error::io("look at the group's connections", &errno.into())),
         }
@@ -248,16 +332,27 @@ impl Peers {
         let mut heard = peer.heard.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = [0; 2048];
         let end = match recv(&peer.socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Some("it has closed its connection".to_owned()),
+            Ok((0, _)) => Some(match peer.broke.load(Ordering::Relaxed) {
+                0 => "it has closed its connection".to_owned(),
+                errno => format!("its connection broke: {}", io::Error::from_raw_os_error(errno)),
+            }),
             Ok((count, _)) => {
-                heard.extend_from_slice(&bytes[..count]);
+                peer.unread.store(0, Ordering::Relaxed);
+                // Nothing comes before the end but beats.
+                let beats = if heard.is_empty() {
+                    bytes[..count].iter().take_while(|byte| **byte == BEAT).count()
+                } else {
+                    0
+                };
+                heard.extend_from_slice(&bytes[beats..count]);
                 None
             }
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,
+            Err(Errno::AGAIN | Errno::INTR) => None,
             Err(errno) => Some(format!("its connection broke: {}", io::Error::from(errno))),
         };
         match heard.first() {
             Some(&GOODBYE) => {
+                peer.left.get_or_init(Instant::now);
                 peer.has_left.store(true, Ordering::Relaxed);
                 return Ok(());
             }

@@ -26,6 +26,8 @@ const SPINS: u32 = 60;
 const YIELDS: u32 = 300;
 /// The longest sleep: how often the connections are looked at. A dead rank is noticed within one.
 const NAP: Duration = Duration::from_millis(25);
+/// How long after a connection for data its sentinel may be closed.
+const SENTINEL_GRACE: Duration = Duration::from_millis(250);
 /// The longest while messages are on their way that nothing wakes us for.
 const SHORT_NAP: Duration = Duration::from_micros(500);
 
@@ -134,21 +136,34 @@ impl Watch<'_> {
         }
     }
 
-    /// Fails if one of the ranks that are waited for has left.
+    /// Fails if one of the ranks that are waited for is gone, and all that it sent.
     pub(crate) fn still_there(&self, ranks: impl IntoIterator<Item = usize>) -> Result<()> {
-        match ranks.into_iter().find(|rank| self.peers.has_left(*rank)) {
+        match ranks.into_iter().find(|rank| self.peers.is_gone(*rank)) {
             Some(rank) => Err(has_left(rank)),
             None => Ok(()),
         }
     }
 
-    /// The error of a connection that carries data and broke: better known from what its sentinel says.
-    pub(crate) fn broken_link(&self, rank: usize, error: &io::Error) -> Error {
-        let grace = Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
-        if let Err(error) = self.peers.look(&[], &grace).and_then(|_| self.still_there([rank])) {
-            return error;
+    /// Fails if a rank, of whose connection this is the end, has left.
+    pub(crate) fn not_left(&self, rank: Option<usize>) -> Result<()> {
+        match rank.filter(|rank| self.peers.has_left(*rank)) {
+            Some(rank) => Err(has_left(rank)),
+            None => Ok(()),
         }
-        Error::io(format_args!("exchange data with rank {rank}"), error)
+    }
+
+    /// The error of a connection that carries data and broke: better known from what its sentinel says, which a dying
+    /// process's kernel closes a moment earlier or later.
+    pub(crate) fn broken_link(&self, rank: usize, error: &io::Error) -> Error {
+        let found = Instant::now();
+        while found.elapsed() < SENTINEL_GRACE {
+            let nap = Timespec { tv_sec: 0, tv_nsec: SENTINEL_GRACE.subsec_nanos().into() };
+            if let Err(error) = self.peers.look(&[], &nap).and_then(|_| self.not_left(Some(rank))) {
+                return error;
+            }
+        }
+        let text = format!("rank {rank} died or can't be reached: the connection for data broke: {error}");
+        Error::new(ErrorKind::Closed, text)
     }
 
     /// The error of a deadline that passed.

@@ -181,17 +181,39 @@ fn a_rank_that_left_fails_only_those_that_wait_for_it() {
                 let mut buffer = [0; 2];
                 group.recv(&mut buffer, Some(1), 0).unwrap();
                 group.send(&buffer, 1, 0).unwrap();
+                // What fails here is told to rank 1: only after it has its message.
+                group.recv(&mut buffer, Some(1), 0).unwrap();
                 let error = group.recv(&mut buffer, Some(2), 0).unwrap_err();
                 says(&error, ErrorKind::Closed, &["rank 2 has left the group"]);
             }
             1 => {
                 group.send(&[1; 2], 0, 0).unwrap();
                 group.recv(&mut [0; 2], Some(0), 0).unwrap();
+                group.send(&[1; 2], 0, 0).unwrap();
                 let error = group.barrier().unwrap_err();
                 says(&error, ErrorKind::Closed, &["rank 2 has left the group"]);
             }
             _ => {}
         }
+    });
+}
+
+#[test]
+fn a_rank_that_left_may_be_sent_beats_and_is_no_failure() {
+    // PEE-3, PEE-4: what is sent to a closed socket resets the connection; that is no news.
+    worlds(3, LONG, |group| {
+        group.barrier().unwrap();
+        let (mut one, pause) = ([0; 1], Duration::from_millis(450));
+        match group.rank() {
+            0 => assert_eq!(group.recv(&mut one, Some(1), 0).unwrap(), 1),
+            1 => {
+                std::thread::sleep(pause);
+                group.send(&one, 0, 0).unwrap();
+            }
+            // Leaves with beats unread, and while some are on their way.
+            _ => std::thread::sleep(pause / 2),
+        }
+        assert!(group.failure().is_none(), "{:?}", group.failure());
     });
 }
 

@@ -234,3 +234,52 @@ fn results_are_equal_to_the_bit_on_all_ranks_and_in_every_run() {
     assert!(first.iter().all(|rank| *rank == first[0]));
     assert_eq!(run(), first);
 }
+
+#[test]
+fn sums_that_cross_as_bfloat16_are_equal_on_all_ranks_and_as_close_as_eight_bits_are() {
+    const ELEMENTS: usize = 50_000;
+    /// Half a unit in the last place of a bfloat16, of its value.
+    const ROUNDING: f64 = 1.0 / 256.0;
+    // Both signs and five orders of magnitude, so that some sums cancel.
+    let number = |rank: usize, at: usize| {
+        let angle = (at * 37 + rank * 101) as f32;
+        angle.sin() * 10f32.powi((at % 6) as i32 - 3)
+    };
+    for (ranks, hosts) in [(2, 2), (3, 3), (4, 2), (7, 3)] {
+        for op in [ReduceOp::Sum, ReduceOp::Average] {
+            let change = |options: GroupOptions| GroupOptions {
+                pretended_host: Some((options.rank % hosts) as u32),
+                wire_bfloat16: true,
+                ..options
+            };
+            let sums = world_with(ranks, change, |group| {
+                let mut numbers: Vec<f32> = (0..ELEMENTS).map(|at| number(group.rank(), at)).collect();
+                group.all_reduce_of(&mut numbers, op).unwrap();
+                numbers
+            });
+            let bits = |sum: &[f32]| sum.iter().map(|sum| sum.to_bits()).collect::<Vec<u32>>();
+            assert!(
+                sums.iter().all(|sum| bits(sum) == bits(&sums[0])),
+                "{ranks} ranks, {hosts} hosts, {op:?}"
+            );
+            let scale = if op == ReduceOp::Average { ranks as f64 } else { 1.0 };
+            for (at, sum) in sums[0].iter().enumerate() {
+                let of_host = |host: usize| -> f64 {
+                    (0..ranks)
+                        .filter(|rank| rank % hosts == host)
+                        .map(|rank| f64::from(number(rank, at)))
+                        .sum()
+                };
+                let exact: f64 = (0..hosts).map(of_host).sum();
+                // What each host sends is rounded, and their sum once more.
+                let sizes = (0..hosts).map(|host| of_host(host).abs()).sum::<f64>();
+                let bound = ROUNDING * (sizes + exact.abs()) * 1.01;
+                let error = (f64::from(*sum) * scale - exact).abs();
+                assert!(error <= bound, "{ranks} ranks, {hosts} hosts, {op:?}: {sum} for {exact}, at {at}");
+            }
+            // It did cross as such: that nothing was lost would be a coincidence.
+            let is_short = |sum: &f32| sum.to_bits().trailing_zeros() >= 16;
+            assert!(op != ReduceOp::Sum || sums[0].iter().all(is_short));
+        }
+    }
+}

@@ -6,18 +6,18 @@ mod common;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
 
+use common::processes::{NOTICE, Processes, is_ready, leave_outcome};
 use common::{LONG, options, program};
 use phalanx_collective::{DType, DirectoryExchange, Group, GroupOptions, ReduceOp, read_activity};
-use phalanx_testkit::{eventually, eventually_some, temp_dir};
+use phalanx_testkit::{eventually, eventually_some};
+use phalanx_types::Error;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 
 /// The variable that makes [`acts_as_rank`] one: what to do, its number, how many there are, hosts or none, directory.
 const RANK: &str = "PHALANX_TEST_RANK";
-/// A dead rank is noticed within a second; the rest is for a machine that is busy with other tests.
-const NOTICE: Duration = Duration::from_secs(4);
 
 /// Not a test of its own: the tests below run this test program again.
 #[test]
@@ -33,24 +33,24 @@ fn acts_as_rank() {
         ..options(rank, ranks)
     };
     let mut group = Group::join(options, &mut DirectoryExchange::new(directory)).unwrap();
-    let outcome = if what == "program" {
+    if what == "program" {
         program::run(&mut group, 7, 40);
-        "done".to_owned()
-    } else {
-        until_failure(&mut group, &what, directory)
-    };
-    fs::write(directory.join(format!("unfinished.{rank}")), outcome).unwrap();
-    fs::rename(directory.join(format!("unfinished.{rank}")), directory.join(format!("outcome.{rank}")))
-        .unwrap();
+        return leave_outcome(directory, rank, SystemTime::now(), "done");
+    }
+    let error = until_failure(&mut group, &what, directory);
+    let at = SystemTime::now();
+    // GRO-2
+    assert!(group.barrier().unwrap_err().to_string().contains("broken"));
+    leave_outcome(directory, rank, at, &error.to_string());
 }
 
 /// The phases in which a rank is killed: it is rank 1, and the others are in the middle of the same, or wait for it.
-fn until_failure(group: &mut Group, what: &str, directory: &Path) -> String {
+fn until_failure(group: &mut Group, what: &str, directory: &Path) -> Error {
     let is_victim = group.rank() == 1;
     group.barrier().unwrap();
-    fs::write(directory.join(format!("ready.{}", group.rank())), "").unwrap();
+    is_ready(directory, group.rank());
     let (mut short, mut long) = (vec![0.0f32; 16], vec![0.0f32; 1 << 20]);
-    let error = loop {
+    loop {
         let result = match what {
             "short" => group.all_reduce_of(&mut short, ReduceOp::Sum),
             "long" => group.all_reduce_of(&mut long, ReduceOp::Sum),
@@ -70,84 +70,48 @@ fn until_failure(group: &mut Group, what: &str, directory: &Path) -> String {
         if let Err(error) = result {
             break error;
         }
-    };
-    // GRO-2
-    assert!(group.barrier().unwrap_err().to_string().contains("broken"));
-    error.to_string()
-}
-
-struct World {
-    ranks: Vec<Child>,
-    directory: tempfile::TempDir,
-}
-
-impl World {
-    fn start(what: &str, ranks: usize, hosts: Option<usize>) -> World {
-        let directory = temp_dir("collective");
-        let hosts = hosts.map_or("none".into(), |hosts| hosts.to_string());
-        let start = |rank| {
-            let role = format!("{what} {rank} {ranks} {hosts} {}", directory.path().display());
-            Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "acts_as_rank", "--nocapture"])
-                .env(RANK, role)
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap()
-        };
-        World { ranks: (0..ranks).map(start).collect(), directory }
-    }
-
-    fn outcome(&self, rank: usize, within: Duration) -> String {
-        let path = self.directory.path().join(format!("outcome.{rank}"));
-        eventually_some(&format!("rank {rank} ends"), within, || fs::read_to_string(&path).ok())
-    }
-
-    fn wait_until_ready(&self) {
-        for rank in 0..self.ranks.len() {
-            let path = self.directory.path().join(format!("ready.{rank}"));
-            eventually("all ranks have joined", LONG, || path.exists());
-        }
     }
 }
 
-impl Drop for World {
-    fn drop(&mut self) {
-        for rank in &mut self.ranks {
-            let _ = rank.kill();
-            let _ = rank.wait();
-        }
-    }
+fn start(what: &str, ranks: usize, hosts: Option<usize>) -> Processes {
+    let hosts = hosts.map_or("none".into(), |hosts| hosts.to_string());
+    Processes::start(ranks, |rank, directory| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "acts_as_rank", "--nocapture"]);
+        command.env(RANK, format!("{what} {rank} {ranks} {hosts} {}", directory.display()));
+        command
+    })
 }
 
 #[test]
 fn programs_give_the_same_among_processes() {
     for (ranks, hosts) in [(2, None), (5, None), (4, Some(2)), (3, Some(3))] {
-        let world = World::start("program", ranks, hosts);
+        let world = start("program", ranks, hosts);
         for rank in 0..ranks {
-            assert_eq!(world.outcome(rank, LONG), "done");
+            assert_eq!(world.outcome(rank, LONG).text, "done");
         }
     }
 }
 
 #[track_caller]
 fn survivors_name_the_dead(what: &str, hosts: Option<usize>) {
-    let mut world = World::start(what, 3, hosts);
+    let mut world = start(what, 3, hosts);
     world.wait_until_ready();
     // In the middle of it: their activity says so.
     let path = world.directory.path().join("activity.0");
     eventually("rank 0 is at it", LONG, || read_activity(&path).unwrap().sequence >= 2);
-    let killed = Instant::now();
+    let killed = SystemTime::now();
     world.ranks[1].kill().unwrap();
     world.ranks[1].wait().unwrap();
     for rank in [0, 2] {
         let outcome = world.outcome(rank, LONG);
         assert!(
-            outcome.contains("rank 1 died") || outcome.contains("rank 1 has"),
-            "{what} {hosts:?}: {outcome}"
+            outcome.text.contains("rank 1 died") || outcome.text.contains("rank 1 has"),
+            "{what} {hosts:?}: {outcome:?}"
         );
+        let took = outcome.after(killed);
+        assert!(took < NOTICE, "{what} {hosts:?}: took {took:?}");
     }
-    let took = killed.elapsed();
-    assert!(took < NOTICE, "{what} {hosts:?}: took {took:?}");
     // SHM-1
     let left = fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|entry| entry.file_name());
     let left: Vec<_> = left.filter(|name| name.to_string_lossy().contains("phalanx-collective")).collect();
@@ -173,7 +137,7 @@ fn survivors_on_other_hosts_name_a_killed_rank_within_a_second() {
 #[test]
 fn a_rank_whose_socket_outlives_it_in_another_process_is_noticed_all_the_same() {
     // As a forked child of the rank would do it.
-    let mut world = World::start("absent", 2, None);
+    let mut world = start("absent", 2, None);
     world.wait_until_ready();
     let victim = Pid::from_child(&world.ranks[1]);
     let pidfd = pidfd_open(victim, PidfdFlags::empty()).unwrap();
@@ -187,17 +151,17 @@ fn a_rank_whose_socket_outlives_it_in_another_process_is_noticed_all_the_same() 
             pidfd_getfd(&pidfd, fd, PidfdGetfdFlags::empty()).ok()
         })
         .collect();
-    let killed = Instant::now();
+    let killed = SystemTime::now();
     world.ranks[1].kill().unwrap();
     world.ranks[1].wait().unwrap();
-    assert!(world.outcome(0, LONG).contains("rank 1 died"));
-    assert!(killed.elapsed() < NOTICE);
+    let outcome = world.outcome(0, LONG);
+    assert!(outcome.text.contains("rank 1 died") && outcome.after(killed) < NOTICE, "{outcome:?}");
     drop(held);
 }
 
 #[test]
 fn a_rank_that_is_stopped_for_a_while_does_not_fail_the_group() {
-    let world = World::start("short", 2, None);
+    let world = start("short", 2, None);
     world.wait_until_ready();
     kill_process(Pid::from_child(&world.ranks[1]), Signal::STOP).unwrap();
     let activity = world.directory.path().join("activity.0");

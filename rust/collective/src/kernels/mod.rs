@@ -13,6 +13,7 @@ mod float16;
 mod lanes;
 mod ops;
 mod processor;
+mod short_sums;
 
 use half::f16;
 
@@ -38,7 +39,12 @@ impl Combine {
     /// `None` if the type has no such reduction.
     pub(crate) fn new(dtype: DType, op: ReduceOp, ranks: usize) -> Option<Combine> {
         let kernel = op.supports(dtype).then(|| kernel(dtype, op))?;
-        let is_costly = matches!(dtype, DType::F16 | DType::BF16);
+        let is_costly = match dtype {
+            // The ranks of a host have the same processors, so they all choose alike.
+            DType::BF16 => !short_sums::has_bfloat16(),
+            DType::F16 => !short_sums::has_float16(),
+            _ => false,
+        };
         Some(Combine { kernel, ranks: u32::try_from(ranks).ok()?, is_costly })
     }
 
@@ -62,13 +68,17 @@ fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
     match dtype {
         DType::F64 => arithmetic::<f64, 8>(op),
         DType::F32 => arithmetic::<f32, 4>(op),
-        DType::F16 => arithmetic::<f16, 2>(op),
+        DType::F16 => match op {
+            ReduceOp::Sum | ReduceOp::PremulSum(_) => sum_float16,
+            ReduceOp::Average => average_float16,
+            op => arithmetic::<f16, 2>(op),
+        },
         DType::BF16 => match op {
             ReduceOp::Product => combine_bfloat16::<Product>,
             ReduceOp::Min => combine_bfloat16::<Min>,
             ReduceOp::Max => combine_bfloat16::<Max>,
-            ReduceOp::Average => combine_bfloat16::<Average>,
-            _ => combine_bfloat16::<Sum>,
+            ReduceOp::Average => average_bfloat16,
+            _ => sum_bfloat16,
         },
         DType::I8 => bits::<i8, 1>(op).unwrap_or_else(|| arithmetic::<i8, 1>(op)),
         DType::I16 => bits::<i16, 2>(op).unwrap_or_else(|| arithmetic::<i16, 2>(op)),
@@ -86,6 +96,26 @@ fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
         DType::C64 => arithmetic::<f32, 4>(op),
         DType::C128 => arithmetic::<f64, 8>(op),
     }
+}
+
+macro_rules! short_sums {
+    ($($name:ident, $divisor:expr, $fast:path, $portable:expr);*) => {$(
+        /// By the processor's own instructions as far as they go.
+        fn $name(destination: &mut [u8], own: usize, others: &[&[u8]], ranks: u32) {
+            let divisor: fn(u32) -> f32 = $divisor;
+            let done = $fast(destination, own, others, divisor(ranks));
+            if done < destination.len() {
+                let others: Vec<&[u8]> = others.iter().map(|other| &other[done..]).collect();
+                $portable(&mut destination[done..], own, &others, ranks);
+            }
+        }
+    )*};
+}
+short_sums! {
+    sum_bfloat16, |_| 1.0, short_sums::sum_bfloat16, combine_bfloat16::<Sum>;
+    average_bfloat16, |ranks| ranks as f32, short_sums::sum_bfloat16, combine_bfloat16::<Average>;
+    sum_float16, |_| 1.0, short_sums::sum_float16, combine::<f16, Sum, 2>;
+    average_float16, |ranks| ranks as f32, short_sums::sum_float16, combine::<f16, Average, 2>
 }
 
 fn arithmetic<L: Lane<N>, const N: usize>(op: ReduceOp) -> Kernel
@@ -199,6 +229,52 @@ mod tests {
         let huge = [f16::from_f32(60_000.0)];
         assert_eq!(reduced(ReduceOp::Average, &[&huge, &huge], 1), huge);
         assert_eq!(reduced(ReduceOp::Average, &[&huge, &huge, &huge], 1), huge);
+    }
+
+    #[test]
+    fn sums_are_the_same_to_the_bit_whatever_the_processor_can() {
+        // SHO-1. All exponents and both signs; the second source cancels some of the first, to subnormal numbers.
+        fn check(
+            dtype: DType,
+            op: ReduceOp,
+            ranks: usize,
+            own: usize,
+            portable: Kernel,
+            is_nan: fn(u16) -> bool,
+        ) {
+            let step = if cfg!(miri) { 1001 } else { 1 };
+            let source = |rank: u16| -> Vec<u8> {
+                let bits = (0..=u16::MAX).step_by(step).map(|bits| match rank % 3 {
+                    0 => bits,
+                    1 => bits.wrapping_mul(0x9e37).wrapping_add(rank),
+                    _ => (bits ^ 0x8000).wrapping_add(rank / 3),
+                });
+                bits.flat_map(u16::to_ne_bytes).collect()
+            };
+            let sources: Vec<Vec<u8>> = (0..ranks as u16).map(|rank| source(2 * rank)).collect();
+            let others: Vec<&[u8]> =
+                (0..ranks).filter(|rank| *rank != own).map(|rank| &sources[rank][..]).collect();
+            let (mut fast, mut slow) = (sources[own].clone(), sources[own].clone());
+            Combine::new(dtype, op, ranks).unwrap().apply(&mut fast, own, &others);
+            portable(&mut slow, own, &others, ranks as u32);
+            for (at, (fast, slow)) in fast.as_chunks::<2>().0.iter().zip(slow.as_chunks::<2>().0).enumerate()
+            {
+                let (fast, slow) = (u16::from_ne_bytes(*fast), u16::from_ne_bytes(*slow));
+                let both_nan = is_nan(fast) && is_nan(slow);
+                assert!(
+                    fast == slow || both_nan,
+                    "{dtype:?} {op:?} of {ranks}, {at:#x}: {fast:#x} for {slow:#x}"
+                );
+            }
+        }
+        for (ranks, own) in [(2, 0), (2, 1), (4, 2)] {
+            let is_nan: fn(u16) -> bool = |bits| bf16::from_bits(bits).is_nan();
+            check(DType::BF16, ReduceOp::Sum, ranks, own, combine_bfloat16::<Sum>, is_nan);
+            check(DType::BF16, ReduceOp::Average, ranks, own, combine_bfloat16::<Average>, is_nan);
+            let is_nan: fn(u16) -> bool = |bits| f16::from_bits(bits).is_nan();
+            check(DType::F16, ReduceOp::Sum, ranks, own, combine::<f16, Sum, 2>, is_nan);
+            check(DType::F16, ReduceOp::Average, ranks, own, combine::<f16, Average, 2>, is_nan);
+        }
     }
 
     #[test]

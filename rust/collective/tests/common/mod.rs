@@ -1,6 +1,8 @@
 //! Worlds of ranks for the tests: as threads of this process, each with a group of its own.
 #![allow(dead_code, reason = "each test program needs some of it")]
 
+pub mod links;
+pub mod processes;
 pub mod program;
 pub mod reference;
 

@@ -1,0 +1,221 @@
+//! Links between ranks that can be slowed down, stalled and cut: proxies of this process through which the ranks'
+//! connections go. No kernel has to be asked for anything.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use phalanx_collective::{Exchange, MemoryExchange};
+use phalanx_types::{Deadline, Result};
+
+/// How often what stands still looks whether it may go on.
+const PAUSE: Duration = Duration::from_millis(2);
+/// How much is passed on at a time, and how many of these are on their way.
+const CHUNK_BYTES: usize = 16 << 10;
+const CHUNKS: usize = 64;
+
+const FLOWS: u8 = 0;
+const STALLED: u8 = 1;
+const CUT: u8 = 2;
+
+/// How all links behave, but for those that are stalled or cut.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Speed {
+    /// Each way.
+    pub delay: Duration,
+    /// Of each connection; no limit where zero.
+    pub bytes_per_second: usize,
+}
+
+/// The links between all ranks of a world.
+#[derive(Clone)]
+pub struct Links(Arc<Inner>);
+
+struct Inner {
+    speed: Speed,
+    board: MemoryExchange,
+    links: Mutex<HashMap<(usize, usize), Link>>,
+    is_over: AtomicBool,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Between two ranks.
+#[derive(Clone)]
+struct Link {
+    address: SocketAddr,
+    state: Arc<AtomicU8>,
+}
+
+/// What a rank joins with: the addresses of the others lead through the links.
+pub struct Through {
+    rank: usize,
+    links: Links,
+}
+
+impl Links {
+    pub fn new(speed: Speed) -> Links {
+        Links(Arc::new(Inner {
+            speed,
+            board: MemoryExchange::default(),
+            links: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            threads: Mutex::default(),
+        }))
+    }
+
+    pub fn through(&self, rank: usize) -> Through {
+        Through { rank, links: self.clone() }
+    }
+
+    /// Nothing gets through any more, and no connection ends.
+    pub fn stall(&self) {
+        self.set(|_| true, STALLED);
+    }
+
+    pub fn resume(&self) {
+        self.set(|_| true, FLOWS);
+    }
+
+    /// Ends all connections of a rank.
+    pub fn cut(&self, rank: usize) {
+        self.set(|(one, other)| one == rank || other == rank, CUT);
+    }
+
+    /// Ends the threads, once the ranks have ended.
+    pub fn end(self) {
+        self.0.is_over.store(true, Ordering::Relaxed);
+        loop {
+            let thread = self.0.threads.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let Some(thread) = thread else { break };
+            thread.join().unwrap();
+        }
+    }
+
+    fn set(&self, of: impl Fn((usize, usize)) -> bool, state: u8) {
+        let links = self.0.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links
+            .iter()
+            .filter(|(pair, _)| of(**pair))
+            .for_each(|(_, link)| link.state.store(state, Ordering::Relaxed));
+    }
+
+    /// Where `from` reaches `to`, which is at `target`.
+    fn address(&self, from: usize, to: usize, target: SocketAddr) -> SocketAddr {
+        let mut links = self.0.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = links.entry((from, to)).or_insert_with(|| {
+            let listener = TcpListener::bind((target.ip(), 0)).unwrap();
+            let link = Link { address: listener.local_addr().unwrap(), state: Arc::default() };
+            let (links, state) = (self.clone(), Arc::clone(&link.state));
+            self.run(move || links.serve(&listener, target, &state));
+            link
+        });
+        link.address
+    }
+
+    fn run(&self, thread: impl FnOnce() + Send + 'static) {
+        self.0.threads.lock().unwrap_or_else(PoisonError::into_inner).push(std::thread::spawn(thread));
+    }
+
+    fn serve(&self, listener: &TcpListener, target: SocketAddr, state: &Arc<AtomicU8>) {
+        listener.set_nonblocking(true).unwrap();
+        while !self.0.is_over.load(Ordering::Relaxed) {
+            let Ok((near, _)) = listener.accept() else {
+                std::thread::sleep(PAUSE);
+                continue;
+            };
+            let Ok(far) = TcpStream::connect(target) else { continue };
+            for (from, to) in [(&near, &far), (&far, &near)] {
+                from.set_nonblocking(false).unwrap();
+                to.set_nodelay(true).unwrap();
+                let (sender, receiver) = sync_channel(CHUNKS);
+                let source = from.try_clone().unwrap();
+                self.run(move || read(source, &sender));
+                let (ends, speed, state) =
+                    ([to.try_clone().unwrap(), from.try_clone().unwrap()], self.0.speed, Arc::clone(state));
+                self.run(move || pass_on(&ends, &receiver, speed, &state));
+            }
+        }
+    }
+}
+
+/// What one side says, and when. Ends with it, or when nobody passes it on.
+fn read(mut from: TcpStream, to: &SyncSender<(Instant, Vec<u8>)>) {
+    let mut bytes = vec![0; CHUNK_BYTES];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if to.send((Instant::now(), bytes[..count].to_vec())).is_err() {
+            return;
+        }
+    }
+}
+
+/// Passes it on when it is time, and the end too.
+fn pass_on(
+    [to, from]: &[TcpStream; 2],
+    chunks: &Receiver<(Instant, Vec<u8>)>,
+    speed: Speed,
+    state: &AtomicU8,
+) {
+    let mut late = VecDeque::new();
+    let mut is_over = false;
+    loop {
+        match state.load(Ordering::Relaxed) {
+            CUT => {
+                let _ = (to.shutdown(Shutdown::Both), from.shutdown(Shutdown::Both));
+                return;
+            }
+            STALLED => {
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+            _ => {}
+        }
+        if late.is_empty() {
+            match chunks.recv_timeout(PAUSE) {
+                Ok(chunk) => late.push_back(chunk),
+                Err(error) => is_over = error == std::sync::mpsc::RecvTimeoutError::Disconnected,
+            }
+        }
+        let Some((since, bytes)) = late.pop_front() else {
+            if is_over {
+                let _ = to.shutdown(Shutdown::Write);
+                return;
+            }
+            continue;
+        };
+        std::thread::sleep((since + speed.delay).saturating_duration_since(Instant::now()));
+        if speed.bytes_per_second > 0 {
+            std::thread::sleep(Duration::from_secs_f64(bytes.len() as f64 / speed.bytes_per_second as f64));
+        }
+        if state.load(Ordering::Relaxed) != FLOWS {
+            late.push_front((since, bytes));
+        } else if (&mut &*to).write_all(&bytes).is_err() {
+            let _ = from.shutdown(Shutdown::Both);
+            return;
+        }
+    }
+}
+
+impl Exchange for Through {
+    fn set(&mut self, key: &str, value: &[u8], deadline: Deadline) -> Result<()> {
+        self.links.0.board.clone().set(key, value, deadline)
+    }
+
+    fn get(&mut self, key: &str, deadline: Deadline) -> Result<Vec<u8>> {
+        let value = self.links.0.board.clone().get(key, deadline)?;
+        let Some(to) = key.split_once("/card/").and_then(|(_, rank)| rank.parse().ok()) else {
+            return Ok(value);
+        };
+        if to == self.rank {
+            return Ok(value);
+        }
+        let mut card: serde_json::Value = serde_json::from_slice(&value).unwrap();
+        let target = card["address"].as_str().unwrap().parse().unwrap();
+        card["address"] = self.links.address(self.rank, to, target).to_string().into();
+        Ok(serde_json::to_vec(&card).unwrap())
+    }
+}
