@@ -142,8 +142,9 @@ class StoreServer:
 class Call:
     """One collective on memory. A memory is (address, bytes); it must exist, unused by others, until the call is done.
 
-    Counts are numbers of elements, one for each rank. Types and reductions are named as torch names them; `factor`
-    is premul_sum's. A type or reduction that doesn't exist is an error here, the rest when the call is run.
+    Counts are numbers of elements, one for each rank; parts are counts with their type. Types and reductions are named
+    as torch names them; `factor` is premul_sum's. A type or reduction that doesn't exist is an error here, the rest
+    when the call is run.
     """
 
     @staticmethod
@@ -154,7 +155,7 @@ class Call:
     def broadcast(memory: tuple[int, int], dtype: str, root: int) -> Call: ...
     @staticmethod
     def all_gather(
-        source: tuple[int, int], target: tuple[int, int], counts: Sequence[int], dtype: str
+        source: tuple[int, int], target: tuple[int, int], parts: tuple[Sequence[int], str]
     ) -> Call: ...
     @staticmethod
     def reduce_scatter(
@@ -175,11 +176,11 @@ class Call:
     ) -> Call: ...
     @staticmethod
     def gather(
-        source: tuple[int, int], target: tuple[int, int], counts: Sequence[int], dtype: str, root: int
+        source: tuple[int, int], target: tuple[int, int], parts: tuple[Sequence[int], str], root: int
     ) -> Call: ...
     @staticmethod
     def scatter(
-        source: tuple[int, int], target: tuple[int, int], counts: Sequence[int], dtype: str, root: int
+        source: tuple[int, int], target: tuple[int, int], parts: tuple[Sequence[int], str], root: int
     ) -> Call: ...
     @staticmethod
     def barrier() -> Call: ...
@@ -193,7 +194,7 @@ class Collective:
         cls,
         *,
         rank: int,
-        world_size: int,
+        ranks: Sequence[int],
         name: str,
         get: Callable[[str, float], bytes],
         set: Callable[[str, bytes], Any],
@@ -202,12 +203,13 @@ class Collective:
         towards: str | None,
         activity: str | None,
     ) -> Collective:
-        """Joins; returns when all ranks have. `get` waits for a key of a store that all ranks share, some seconds, and
+        """Joins; returns when all ranks have. `rank` is this rank's place in `ranks`, the numbers by which errors name
+        the group's ranks. `get` waits for a key of a store that all ranks share, some seconds, and
         `set` writes one. Other hosts reach this rank at the address of `interface`, else at the one that leads to the
         host `towards`. `activity` is a file to make: see read_activity."""
     def set_timeout(self, seconds: float) -> None: ...
-    def run(self, calls: Sequence[Call], timeout: float | None) -> None:
-        """Runs them on this thread, after all that were given before."""
+    def run(self, calls: Sequence[Call], timeout: float | None, kept: object) -> None:
+        """Runs them after all that were given before: on this thread if it is their turn, else on the group's."""
     def submit(self, calls: Sequence[Call], timeout: float | None, kept: object) -> Ticket:
         """Leaves them to the group's thread, and keeps `kept` alive until they are done."""
     def send(self, memory: tuple[int, int], to: int, tag: int, kept: object) -> Ticket | None:
@@ -228,7 +230,8 @@ class Ticket:
     """A call that was left to the group's thread."""
 
     def wait(self, timeout: float | None) -> None:
-        """Waits for it, raising what it failed with; after `timeout` seconds a NativeError of kind timeout."""
+        """Waits for it, raising what it failed with; after `timeout` seconds a NativeError of kind timeout. A signal
+        whose handler raises, as that of Ctrl-C, ends the wait and not the call."""
     def is_done(self) -> bool: ...
     def failed(self) -> bool: ...
     def source(self) -> int | None:

@@ -52,6 +52,12 @@ def listed(tensors: Tensors | Tensor) -> Tensors:
     return [tensors] if isinstance(tensors, Tensor) else tensors
 
 
+def pairs(outputs: Any, inputs: Any) -> list[tuple[Any, Any]]:
+    """Each output with its input, where torch gives lists of them or one of each; either may be a list itself."""
+    is_one = isinstance(outputs, Tensor) or isinstance(inputs, Tensor)
+    return [(outputs, inputs)] if is_one else list(zip(outputs, inputs, strict=True))
+
+
 def root_of(opts: Any) -> int:
     root = getattr(opts, "rootRank", opts)
     return int(root) if root is not None else 0

@@ -33,6 +33,8 @@ def last_rank_dies(rank: Rank, how: str) -> Any:
 
     tensor = torch.ones(1_000_000)
     dist.all_reduce(tensor)
+    if how == "functional":
+        functions.all_reduce(tensor, "sum", dist.group.WORLD) + 1  # the first imports much
     if rank.rank == rank.size - 1:
         os._exit(7)
     if how == "sync":
@@ -57,6 +59,29 @@ def test_a_rank_that_died_is_named_to_all_others(ranks: Ranks, how: str) -> None
     for text, seconds in answers[:2]:
         assert "rank 2" in text
         assert seconds < 10
+
+
+def member_of_a_subgroup_dies(rank: Rank) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    group = dist.new_group([1, 2])
+    if rank.rank == 0:
+        return None
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor, group=group)
+    missing = failure(lambda: dist.irecv(tensor, 3 - rank.rank, group, 5).wait(timedelta(milliseconds=50)))[0]  # type: ignore[union-attr]
+    if rank.rank == 2:
+        os._exit(7)
+    return missing, failure(lambda: dist.all_reduce(tensor, group=group))[0]
+
+
+def test_a_subgroup_names_its_ranks_as_the_job_does(ranks: Ranks) -> None:
+    _, (missing, text), dead = ranks.run(member_of_a_subgroup_dies, size=3, may_die=True)
+    assert dead is None
+    assert text.startswith("rank 1, in all_reduce(")
+    assert "rank 2 died" in text
+    assert "rank 0" not in text + missing
 
 
 def dies_in_training(rank: Rank) -> Any:
@@ -163,6 +188,52 @@ def impatient(rank: Rank) -> Any:
 def test_a_wait_may_end_before_its_work(ranks: Ranks) -> None:
     # WRK-2
     assert ranks.run(impatient) == [[4.0] * 5] * 2
+
+
+def interrupted(rank: Rank, how: str) -> Any:
+    import signal
+    import threading
+
+    import torch
+    import torch.distributed as dist
+
+    store: Any = dist.distributed_c10d._get_default_store()
+    first, second = torch.ones(5), torch.ones(5)
+    if rank.rank == 1:
+        store.wait(["interrupted"], timedelta(seconds=30))
+        dist.all_reduce(first)
+        dist.all_reduce(second)
+        dist.barrier()
+        return first.tolist() + second.tolist()
+    work = dist.all_reduce(first, async_op=True)
+    sent = []
+
+    def send() -> None:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def wait() -> None:
+        threading.Timer(0.3, send).start()
+        if how == "wait":
+            work.wait()
+        dist.all_reduce(second)  # after the first, which waits
+
+    with pytest.raises(KeyboardInterrupt):
+        wait()
+    seconds = time.monotonic() - sent[0]
+    store.set("interrupted", "1")
+    if how == "wait":
+        dist.all_reduce(second)
+    dist.barrier()  # after all of them
+    return first.tolist() + second.tolist(), seconds
+
+
+@pytest.mark.parametrize("how", ["wait", "after another"])
+def test_who_waits_can_be_interrupted_and_the_work_goes_on(ranks: Ranks, how: str) -> None:
+    # TIC-3
+    (mine, seconds), theirs = ranks.run(interrupted, how)
+    assert mine == theirs == [2.0] * 10
+    assert seconds < 10  # a tenth of one, and what a busy machine adds
 
 
 def monitored(rank: Rank) -> Any:

@@ -58,6 +58,20 @@ def trained(rank: Rank, network: Any, steps: int = STEPS, **options: Any) -> lis
     return losses
 
 
+def losses_of(network: Any, optimizer: Any, data: Any) -> list[float]:
+    """Takes a step a batch."""
+    import torch
+
+    losses = []
+    for inputs, targets in data:
+        loss = torch.nn.functional.cross_entropy(network(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
 def check_replicas(rank: Rank, network: Any) -> None:
     import torch
     import torch.distributed as dist
@@ -111,17 +125,13 @@ def accumulated(rank: Rank) -> list[float]:
     network = model()
     wrapped = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
-    losses = []
-    for number, (inputs, targets) in enumerate(batches(rank)):
+    losses: list[float] = []
+    for number, batch in enumerate(batches(rank)):
         if number % 2 == 0:
             with wrapped.no_sync():
-                torch.nn.functional.cross_entropy(wrapped(inputs), targets).backward()
-            continue
-        loss = torch.nn.functional.cross_entropy(wrapped(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+                torch.nn.functional.cross_entropy(wrapped(batch[0]), batch[1]).backward()
+        else:
+            losses += losses_of(wrapped, optimizer, [batch])
     check_replicas(rank, network)
     return losses
 
@@ -135,14 +145,8 @@ def uneven(rank: Rank) -> list[float]:
     network[2] = torch.nn.Identity()
     wrapped = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
-    losses = []
     with Join([wrapped]):
-        for inputs, targets in batches(rank, STEPS if rank.rank else STEPS // 2):
-            loss = torch.nn.functional.cross_entropy(wrapped(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
+        losses = losses_of(wrapped, optimizer, batches(rank, STEPS if rank.rank else STEPS // 2))
     check_replicas(rank, network)
     return losses
 
@@ -162,13 +166,7 @@ def compressed(rank: Rank, name: str) -> list[float]:
     else:
         wrapped.register_comm_hook(None, getattr(default_hooks, name))
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
-    losses = []
-    for inputs, targets in batches(rank):
-        loss = torch.nn.functional.cross_entropy(wrapped(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+    losses = losses_of(wrapped, optimizer, batches(rank))
     check_replicas(rank, network)
     return losses
 
@@ -226,13 +224,7 @@ def zero(rank: Rank) -> list[float]:
     network = model()
     wrapped = DistributedDataParallel(network)
     optimizer = ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.Adam, lr=0.01)
-    losses = []
-    for inputs, targets in batches(rank):
-        loss = torch.nn.functional.cross_entropy(wrapped(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+    losses = losses_of(wrapped, optimizer, batches(rank))
     optimizer.consolidate_state_dict(to=0)
     if rank.rank == 0:
         assert len(optimizer.state_dict()["state"]) == len(list(network.parameters()))
@@ -252,15 +244,10 @@ def sampled(rank: Rank) -> list[float]:
     network = model()
     wrapped = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
-    losses = []
+    losses: list[float] = []
     for epoch in range(2):
         sampler.set_epoch(epoch)
-        for inputs, targets in loader:
-            loss = torch.nn.functional.cross_entropy(wrapped(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
+        losses += losses_of(wrapped, optimizer, loader)
     check_replicas(rank, network)
     return losses
 

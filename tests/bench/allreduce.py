@@ -1,6 +1,6 @@
 """All-reduce on CPU tensors: ours beside gloo, both through torch.distributed, in the same processes by turns.
 
-    python tests/bench/allreduce.py [--quick] [--reps N]
+    python tests/bench/allreduce.py [--quick] [--reps N] [--pinned]
 
 Two and four ranks, one thread each, 4 KiB to 64 MiB. A measurement is the time of one call after a barrier, of the
 slowest rank; the two take turns, call by call. `in a row` is many calls without a barrier between them; `cpu` the
@@ -23,6 +23,7 @@ from common import Report, short
 from ranks import run
 
 SIZES = {"4 KiB": 1 << 12, "64 KiB": 1 << 16, "1 MiB": 1 << 20, "16 MiB": 1 << 24, "64 MiB": 1 << 26}
+QUICK = ("4 KiB", "1 MiB", "16 MiB")
 SECONDS = 2.0  # about what one size takes of each
 Rows = list[tuple[str, str, str, list[float]]]
 
@@ -102,16 +103,17 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="fewer calls; ends within a minute or so")
     parser.add_argument("--reps", type=int, default=2, help="passes over everything, each with new processes")
+    parser.add_argument("--pinned", action="store_true", help="each rank bound to a processor")
     options = parser.parse_args()
     report = Report("allreduce")
-    sizes = {name: SIZES[name] for name in ("4 KiB", "1 MiB", "16 MiB")} if options.quick else SIZES
+    sizes = {name: SIZES[name] for name in QUICK} if options.quick else SIZES
     for size in (2, 4):
         for dtype in ("float32", "bfloat16"):
             gathered: dict[tuple[str, str, str], list[float]] = {}
             for _ in range(1 if options.quick else options.reps):
-                for impl, case, metric, values in run(
-                    measure, size, dtype, sizes, 0.2 if options.quick else SECONDS
-                ):
+                seconds = 0.2 if options.quick else SECONDS
+                rows = run(measure, size, dtype, sizes, seconds, pinned=options.pinned)
+                for impl, case, metric, values in rows:
                     gathered.setdefault((impl, case, metric), []).extend(values)
             for (impl, case, metric), values in gathered.items():
                 report.add(impl, case, metric, "us", values)

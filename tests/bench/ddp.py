@@ -4,7 +4,9 @@
 
 The same model, batches and processes for ours and gloo, one thread a rank. Blocks of steps with gradients averaged and
 of steps without (`no_sync`) take turns, of both backends; `exposed` is the difference of their medians. Buckets of
-25 MiB, as by default, with gradients copied into them and as views of them.
+25 MiB, as by default, with gradients copied into them and as views of them. `alone` is DDP in a group of one rank,
+which exchanges nothing: its exposed part is DDP's own work on the buckets, whatever the backend. `cpu` is the processor
+time of a step, of all threads, on the rank where it is more.
 """
 
 from __future__ import annotations
@@ -44,12 +46,13 @@ def network(name: str) -> tuple[Any, tuple[int, ...]]:
 def measure(
     rank: int, size: int, name: str, views: bool, blocks: int, steps: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Milliseconds of every step, by backend; of the slower rank."""
+    """Milliseconds of every step, and of its processor time, by backend; the greater of the ranks'."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    groups = {"phalanx": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    alone = [dist.new_group([one]) for one in range(size)][rank]
+    groups = {"phalanx": dist.group.WORLD, "gloo": dist.new_group(backend="gloo"), "alone": alone}
     models, optimizers = {}, {}
     for impl, group in groups.items():
         torch.manual_seed(0)
@@ -59,8 +62,8 @@ def measure(
     torch.manual_seed(rank)
     inputs, targets = torch.randn(BATCH, *shape), torch.randint(0, 10, (BATCH,))
 
-    def step(impl: str, synced: bool) -> float:
-        began = time.perf_counter()
+    def step(impl: str, synced: bool) -> tuple[float, float]:
+        spent, began = time.process_time(), time.perf_counter()
         if synced:
             torch.nn.functional.cross_entropy(models[impl](inputs), targets).backward()
         else:
@@ -68,9 +71,11 @@ def measure(
                 torch.nn.functional.cross_entropy(models[impl](inputs), targets).backward()
         optimizers[impl].step()
         optimizers[impl].zero_grad(set_to_none=False)
-        return (time.perf_counter() - began) * 1e3
+        return (time.perf_counter() - began) * 1e3, (time.process_time() - spent) * 1e3
 
-    taken: dict[str, dict[str, list[float]]] = {impl: {"step": [], "no_sync": []} for impl in groups}
+    taken: dict[str, dict[str, list[float]]] = {
+        impl: {kind: [] for kind in ("step", "no_sync", "step, cpu", "no_sync, cpu")} for impl in groups
+    }
     for block in range(-1, blocks):
         for impl in groups:
             for kind in ("step", "no_sync"):
@@ -79,7 +84,9 @@ def measure(
                 slower = torch.tensor(times, dtype=torch.float64)
                 dist.all_reduce(slower, op=dist.ReduceOp.MAX, group=groups["gloo"])
                 if block >= 0:
-                    taken[impl][kind].extend(slower.tolist())
+                    for wall, cpu in slower.tolist():
+                        taken[impl][kind].append(wall)
+                        taken[impl][f"{kind}, cpu"].append(cpu)
     return taken
 
 
@@ -95,18 +102,21 @@ def main() -> None:
     for name in MODELS:
         for views in (False, True):
             case = f"2 ranks, {name}{', bucket views' if views else ''}"
-            exposed: dict[str, list[float]] = {}
+            exposed: dict[str, dict[str, list[float]]] = {"": {}, ", cpu": {}}
             every: dict[tuple[str, str], list[float]] = {}
             for _ in range(1 if options.quick else options.reps):
                 for impl, kinds in run(measure, 2, name, views, blocks, steps).items():
                     medians = {kind: statistics.median(values) for kind, values in kinds.items()}
-                    exposed.setdefault(impl, []).append(max(medians["step"] - medians["no_sync"], LEAST_MS))
+                    for metric in exposed:
+                        more = medians[f"step{metric}"] - medians[f"no_sync{metric}"]
+                        exposed[metric].setdefault(impl, []).append(max(more, LEAST_MS))
                     for kind, values in kinds.items():
                         every.setdefault((impl, kind), []).extend(values)
             for (impl, kind), values in every.items():
                 report.add(impl, case, kind, "ms", values)
-            for impl, values in exposed.items():
-                report.add(impl, case, "exposed", "ms", values)
+            for metric, impls in exposed.items():
+                for impl, values in impls.items():
+                    report.add(impl, case, f"exposed{metric}", "ms", values)
     report.table()
 
 

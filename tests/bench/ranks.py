@@ -11,8 +11,11 @@ from typing import Any
 from common import ROOT
 
 
-def run(function: Callable[..., Any], size: int, *args: Any) -> Any:
-    """Runs `function(rank, size, port, *args)` on `size` new processes; what rank 0 returned."""
+def run(function: Callable[..., Any], size: int, *args: Any, pinned: bool = False) -> Any:
+    """Runs `function(rank, size, *args)` on `size` new processes; what rank 0 returned.
+
+    `pinned` binds each, with all its threads, to a processor, as MPI binds its ranks.
+    """
     sys.path.insert(0, str(ROOT / "python"))
     from phalanx._native import StoreServer
 
@@ -20,7 +23,7 @@ def run(function: Callable[..., Any], size: int, *args: Any) -> Any:
     mine, theirs = context.Pipe()
     store = StoreServer()
     processes = [
-        context.Process(target=_rank, args=(theirs, function, rank, size, store.port, *args))
+        context.Process(target=_rank, args=(theirs, function, rank, size, store.port, pinned, *args))
         for rank in range(size)
     ]
     try:
@@ -39,7 +42,12 @@ def run(function: Callable[..., Any], size: int, *args: Any) -> Any:
     return answer
 
 
-def _rank(answers: Any, function: Callable[..., Any], rank: int, size: int, port: int, *args: Any) -> None:
+def _rank(
+    answers: Any, function: Callable[..., Any], rank: int, size: int, port: int, pinned: bool, *args: Any
+) -> None:
+    if pinned:  # before any other thread exists
+        processors = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {processors[rank % len(processors)]})
     sys.path.insert(0, str(ROOT / "python"))
     os.environ.update(
         MASTER_ADDR="127.0.0.1",

@@ -4,6 +4,7 @@
 //! without the interpreter lock.
 
 mod call;
+mod job_ranks;
 mod lane;
 mod member;
 mod ticket;
@@ -22,6 +23,7 @@ use pyo3::types::PyBytes;
 
 pub(crate) use call::Call;
 use call::{Memory, Place};
+use job_ranks::JobRanks;
 use lane::Lane;
 use member::{Member, Receive};
 pub(crate) use ticket::Ticket;
@@ -73,12 +75,12 @@ impl Collective {
 #[pymethods]
 impl Collective {
     #[new]
-    #[pyo3(signature = (*, rank, world_size, name, get, set, timeout, interface, towards, activity))]
+    #[pyo3(signature = (*, rank, ranks, name, get, set, timeout, interface, towards, activity))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
     fn new(
         py: Python<'_>,
         rank: usize,
-        world_size: usize,
+        ranks: Vec<usize>,
         name: &str,
         get: Py<PyAny>,
         set: Py<PyAny>,
@@ -90,14 +92,15 @@ impl Collective {
         let mut store = Store { get, set };
         let timeout = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
         detached(py, || {
-            let mut options = GroupOptions::new(rank, world_size, name);
+            let names = JobRanks::new(&ranks);
+            let mut options = GroupOptions::new(rank, ranks.len(), name);
             options.timeout = timeout;
             options.address = own_address(interface, towards);
             options.activity = activity;
-            let group = Group::join(options, &mut store)?;
+            let group = Group::join(options, &mut store).map_err(|error| names.in_words_of_the_job(error))?;
             let aborter = group.aborter();
             let (callbacks, timeout) = (Arc::default(), Mutex::new(timeout));
-            Ok(Collective { lane: Lane::new(Member::new(group)), aborter, callbacks, timeout })
+            Ok(Collective { lane: Lane::new(Member::new(group, names)), aborter, callbacks, timeout })
         })
     }
 
@@ -106,10 +109,15 @@ impl Collective {
             Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     }
 
-    fn run(&self, py: Python<'_>, calls: Vec<Call>, timeout: Option<f64>) -> PyResult<()> {
+    fn run(&self, py: Python<'_>, calls: Vec<Call>, timeout: Option<f64>, kept: Py<PyAny>) -> PyResult<()> {
         let deadline = self.deadline(timeout);
         // SAFETY: the caller holds the tensors and waits here.
-        detached(py, || self.lane.run(|member| unsafe { member.perform(&calls, deadline) }))
+        let now = || self.lane.run_if_idle(|member| unsafe { member.perform(&calls, deadline) });
+        match detached(py, || Ok(now()))? {
+            Some(result) => checked(py, result),
+            // Others are at it: this can be interrupted meanwhile.
+            None => self.submit(py, calls, timeout, kept)?.wait(py, None),
+        }
     }
 
     fn submit(
@@ -142,7 +150,7 @@ impl Collective {
     ) -> PyResult<Option<Ticket>> {
         let memory = Memory::from(memory);
         // SAFETY: the caller holds the tensor and waits here.
-        let now = || self.lane.run_if_idle(|member| member.group()?.send(unsafe { memory.read() }, to, tag));
+        let now = || self.lane.run_if_idle(|member| unsafe { member.send(memory, to, tag) });
         if let Some(sent) = py.detach(now) {
             return checked(py, sent).map(|()| None);
         }
@@ -150,8 +158,7 @@ impl Collective {
         detached(py, || {
             self.lane.leave(move |member| {
                 // SAFETY: `kept` holds the tensor until the end; torch forbids to touch it before.
-                let send = |group: &mut Group| group.send(unsafe { memory.read() }, to, tag);
-                let result = member.group().and_then(send);
+                let result = unsafe { member.send(memory, to, tag) };
                 progress.end(result.map(|()| None), &callbacks);
             })
         })?;

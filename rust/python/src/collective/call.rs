@@ -55,16 +55,29 @@ impl From<Place> for Memory {
     }
 }
 
+/// How many elements of which type each rank has.
+type Counted = (Vec<usize>, DType);
+
+/// The same as Python says it.
+#[derive(FromPyObject)]
+struct Parts(Vec<usize>, String);
+
+impl Parts {
+    fn checked(self) -> Result<Counted> {
+        Ok((self.0, dtype_named(&self.1)?))
+    }
+}
+
 #[derive(Clone)]
 enum Operation {
     AllReduce(Memory, DType, ReduceOp),
     Reduce(Memory, DType, ReduceOp, usize),
     Broadcast(Memory, DType, usize),
-    AllGather(Memory, Memory, Vec<usize>, DType),
+    AllGather(Memory, Memory, Counted),
     ReduceScatter(Memory, Memory, Vec<usize>, DType, ReduceOp),
     AllToAll(Memory, Vec<usize>, Memory, Vec<usize>, DType),
-    Gather(Memory, Memory, Vec<usize>, DType, usize),
-    Scatter(Memory, Memory, Vec<usize>, DType, usize),
+    Gather(Memory, Memory, Counted, usize),
+    Scatter(Memory, Memory, Counted, usize),
     Barrier,
 }
 
@@ -86,7 +99,7 @@ impl Call {
                     group.reduce(memory.write(), *dtype, *op, *root)
                 }
                 Operation::Broadcast(memory, dtype, root) => group.broadcast(memory.write(), *dtype, *root),
-                Operation::AllGather(source, target, counts, dtype) => {
+                Operation::AllGather(source, target, (counts, dtype)) => {
                     let before: usize = counts.iter().take(group.rank()).sum();
                     if source.address == target.address + before * dtype.size() {
                         return group.all_gather_in_place(target.write(), counts, *dtype);
@@ -103,12 +116,12 @@ impl Call {
                         group.all_to_all_v(input, sent, output, received, *dtype)
                     })
                 }
-                Operation::Gather(source, target, counts, dtype, root) => {
+                Operation::Gather(source, target, (counts, dtype), root) => {
                     apart(*source, *target, |input, output| {
                         group.gather_v(input, output, counts, *dtype, *root)
                     })
                 }
-                Operation::Scatter(source, target, counts, dtype, root) => {
+                Operation::Scatter(source, target, (counts, dtype), root) => {
                     apart(*source, *target, |input, output| {
                         group.scatter_v(input, output, counts, *dtype, *root)
                     })
@@ -185,14 +198,8 @@ impl Call {
     }
 
     #[staticmethod]
-    fn all_gather(
-        py: Python<'_>,
-        source: Place,
-        target: Place,
-        counts: Vec<usize>,
-        dtype: &str,
-    ) -> PyResult<Call> {
-        made(py, || Ok(Operation::AllGather(source.into(), target.into(), counts, dtype_named(dtype)?)))
+    fn all_gather(py: Python<'_>, source: Place, target: Place, parts: Parts) -> PyResult<Call> {
+        made(py, || Ok(Operation::AllGather(source.into(), target.into(), parts.checked()?)))
     }
 
     #[staticmethod]
@@ -226,27 +233,13 @@ impl Call {
     }
 
     #[staticmethod]
-    fn gather(
-        py: Python<'_>,
-        source: Place,
-        target: Place,
-        counts: Vec<usize>,
-        dtype: &str,
-        root: usize,
-    ) -> PyResult<Call> {
-        made(py, || Ok(Operation::Gather(source.into(), target.into(), counts, dtype_named(dtype)?, root)))
+    fn gather(py: Python<'_>, source: Place, target: Place, parts: Parts, root: usize) -> PyResult<Call> {
+        made(py, || Ok(Operation::Gather(source.into(), target.into(), parts.checked()?, root)))
     }
 
     #[staticmethod]
-    fn scatter(
-        py: Python<'_>,
-        source: Place,
-        target: Place,
-        counts: Vec<usize>,
-        dtype: &str,
-        root: usize,
-    ) -> PyResult<Call> {
-        made(py, || Ok(Operation::Scatter(source.into(), target.into(), counts, dtype_named(dtype)?, root)))
+    fn scatter(py: Python<'_>, source: Place, target: Place, parts: Parts, root: usize) -> PyResult<Call> {
+        made(py, || Ok(Operation::Scatter(source.into(), target.into(), parts.checked()?, root)))
     }
 
     #[staticmethod]

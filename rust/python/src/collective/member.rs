@@ -7,6 +7,7 @@ use phalanx_collective::Group;
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 use super::call::{Call, Memory};
+use super::job_ranks::JobRanks;
 use super::lane::Subject;
 use super::ticket::{Callbacks, Progress};
 
@@ -26,7 +27,7 @@ pub(crate) struct Receive {
 
 impl Receive {
     /// Takes the message if it is there; whether that is the end of it, well or not.
-    fn attempt(&self, group: &mut Group) -> bool {
+    fn attempt(&self, group: &mut Group, names: &JobRanks) -> bool {
         // SAFETY: the ticket's progress keeps the tensor until its end, which is below; torch forbids to touch it.
         let buffer = unsafe { self.memory.write() };
         let result = match group.try_recv(buffer, self.from, self.tag) {
@@ -34,7 +35,7 @@ impl Receive {
             Ok(None) => return false,
             other => other,
         };
-        self.progress.end(result, &self.callbacks);
+        self.progress.end(result.map_err(|error| names.in_words_of_the_job(error)), &self.callbacks);
         true
     }
 
@@ -54,15 +55,18 @@ impl Receive {
 pub(crate) struct Member {
     group: Option<Group>,
     receives: Vec<Receive>,
+    names: JobRanks,
 }
 
 impl Member {
-    pub(crate) fn new(group: Group) -> Member {
-        Member { group: Some(group), receives: Vec::new() }
+    pub(crate) fn new(group: Group, names: JobRanks) -> Member {
+        Member { group: Some(group), receives: Vec::new(), names }
     }
 
-    pub(crate) fn group(&mut self) -> Result<&mut Group> {
-        self.group.as_mut().ok_or_else(closed)
+    /// Does something with the group; its errors name ranks as the job does.
+    fn with_group<T>(&mut self, work: impl FnOnce(&mut Group) -> Result<T>) -> Result<T> {
+        let group = self.group.as_mut().ok_or_else(closed)?;
+        work(group).map_err(|error| self.names.in_words_of_the_job(error))
     }
 
     /// Runs calls one after the other.
@@ -70,14 +74,24 @@ impl Member {
     /// # Safety
     /// As [`Call::perform`].
     pub(crate) unsafe fn perform(&mut self, calls: &[Call], deadline: Deadline) -> Result<()> {
-        let group = self.group()?;
-        for call in calls {
-            let left = deadline.left().unwrap_or(Duration::MAX);
-            group.set_timeout(left.max(Duration::from_millis(1)));
-            // SAFETY: passed on to the caller.
-            unsafe { call.perform(group)? };
-        }
-        Ok(())
+        self.with_group(|group| {
+            for call in calls {
+                let left = deadline.left().unwrap_or(Duration::MAX);
+                group.set_timeout(left.max(Duration::from_millis(1)));
+                // SAFETY: passed on to the caller.
+                unsafe { call.perform(group)? };
+            }
+            Ok(())
+        })
+    }
+
+    /// Sends a message.
+    ///
+    /// # Safety
+    /// Until it returns, the memory exists and is written by nobody.
+    pub(crate) unsafe fn send(&mut self, memory: Memory, to: usize, tag: u64) -> Result<()> {
+        // SAFETY: passed on to the caller.
+        self.with_group(|group| group.send(unsafe { memory.read() }, to, tag))
     }
 
     /// Takes a message when it comes; at once if it is there.
@@ -87,7 +101,7 @@ impl Member {
         };
         // The oldest goes first.
         let is_first = self.receives.iter().all(|other| other.tag != receive.tag);
-        if !is_first || !receive.attempt(group) {
+        if !is_first || !receive.attempt(group, &self.names) {
             self.receives.push(receive);
         }
     }
@@ -115,7 +129,7 @@ impl Subject for Member {
         // What is wrong with the group is said to whoever waits for something.
         let _ = group.progress(LOOK);
         let before = self.receives.len();
-        self.receives.retain(|receive| !receive.attempt(group));
+        self.receives.retain(|receive| !receive.attempt(group, &self.names));
         self.receives.len() < before
     }
 }

@@ -3,6 +3,7 @@
 //! - TIC-1: what the call needs is kept until it is done, even if nobody keeps the ticket.
 //! - TIC-2: each callback runs once, with the interpreter lock, never on the thread that runs collectives: it may
 //!   start others and wait for them.
+//! - TIC-3: who waits on the main thread can be interrupted by a signal, such as that of Ctrl-C; the call goes on.
 
 use std::cell::Cell;
 use std::sync::mpsc::{Sender, channel};
@@ -12,7 +13,10 @@ use std::time::Duration;
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 use pyo3::prelude::*;
 
-use crate::errors::detached;
+use crate::errors::{checked, detached};
+
+/// How often a thread that waits looks whether Python has a signal to handle.
+const BETWEEN_SIGNALS: Duration = Duration::from_millis(100);
 
 thread_local! {
     /// Whether this is a thread that runs callbacks.
@@ -54,18 +58,17 @@ impl Progress {
         callbacks.run(left, kept);
     }
 
-    fn wait(&self, deadline: Deadline) -> Result<Option<usize>> {
+    /// The result, if it is there by then.
+    fn by(&self, deadline: Deadline) -> Option<Result<Option<usize>>> {
         let mut state = self.state();
-        loop {
-            if let Some(result) = &state.result {
-                return result.clone();
-            }
+        while state.result.is_none() {
             let left = deadline.left().unwrap_or(Duration::from_secs(3600));
             if left.is_zero() {
-                return Err(Error::new(ErrorKind::Timeout, "the collective isn't done yet: wait timed out"));
+                return None;
             }
             state = self.done.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+        state.result.clone()
     }
 }
 
@@ -77,11 +80,21 @@ pub(crate) struct Ticket {
 
 #[pymethods]
 impl Ticket {
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let deadline = timeout.map_or(Deadline::never(), |seconds| {
             Deadline::after(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
         });
-        detached(py, || self.progress.wait(deadline).map(drop))
+        loop {
+            let left = deadline.left().unwrap_or(BETWEEN_SIGNALS).min(BETWEEN_SIGNALS);
+            match detached(py, || Ok(self.progress.by(Deadline::after(left))))? {
+                Some(result) => return checked(py, result.map(drop)),
+                None if deadline.passed() => {
+                    let text = "the collective isn't done yet: wait timed out";
+                    return checked(py, Err(Error::new(ErrorKind::Timeout, text)));
+                }
+                None => py.check_signals()?, // TIC-3
+            }
+        }
     }
 
     fn is_done(&self) -> bool {
@@ -99,7 +112,7 @@ impl Ticket {
     fn on_done(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
         if RUNS_CALLBACKS.get() {
             // The thread that would run it is this one, and may be about to wait for it (TIC-2).
-            py.detach(|| self.progress.wait(Deadline::never())).ok();
+            py.detach(|| self.progress.by(Deadline::never()));
         } else {
             let mut state = self.progress.state();
             if state.result.is_none() {
