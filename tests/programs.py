@@ -91,11 +91,14 @@ def classic_conf(master: str) -> dict[str, str]:
 
 
 def guards() -> list[psutil.Process]:
-    """The guards of ranks that belong to this process or to the executors it started."""
+    """The guards of ranks that belong to this process or to the executors it started; not those of warm pools."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if process.name() == "phalanx-guard" and process.status() != psutil.STATUS_ZOMBIE:
+            is_guard = process.name() == "phalanx-guard" and process.status() != psutil.STATUS_ZOMBIE
+            if is_guard and not any("phalanx.pool" in " ".join(c.cmdline()) for c in process.children()):
+                found.append(process)
+            elif is_guard and process.parent().name() == "phalanx-pool":
                 found.append(process)
         except psutil.NoSuchProcess:
             continue
