@@ -95,10 +95,12 @@ def guards() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            is_guard = process.name() == "phalanx-guard" and process.status() != psutil.STATUS_ZOMBIE
-            if is_guard and not any("phalanx.pool" in " ".join(c.cmdline()) for c in process.children()):
-                found.append(process)
-            elif is_guard and process.parent().name() == "phalanx-pool":
+            if process.name() != "phalanx-guard" or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            # Warm ranks have the pool's command line, too; their guard is the pool's child.
+            has_pool = any("phalanx.pool" in " ".join(child.cmdline()) for child in process.children())
+            parent = process.parent()
+            if not has_pool or (parent is not None and parent.name() == "phalanx-pool"):
                 found.append(process)
         except psutil.NoSuchProcess:
             continue
