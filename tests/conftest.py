@@ -1,8 +1,8 @@
 """What the tests across languages share: the sessions, the stages that a behaviour is tested over, leftovers.
 
 A *behaviour* is a test with that marker that takes `distributor` or `stage`. It runs in local mode, over the python
-stage and over the jvm stage; and, in a process of its own since a classic session and one of Spark Connect don't share
-one, over Spark Connect:
+stage and over the jvm stage, with warm ranks, and in local mode with cold ones; and, in a process of its own since a
+classic session and one of Spark Connect don't share one, over Spark Connect:
 
     python -m pytest tests                 # everything else
     python -m pytest tests --connect       # the behaviours, over Spark Connect
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     stages = ["connect"] if metafunc.config.getoption("connect") else ["python", "jvm"]
-    for fixture, faces in (("distributor", ["local", *stages]), ("stage", stages)):
+    for fixture, faces in (("distributor", ["local", "local-cold", *stages]), ("stage", stages)):
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, faces, indirect=True)
 
@@ -91,12 +91,13 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def two_ranks(face: str, spark: Any) -> Any:
-    """A distributor of two ranks: `local`, or over the stage that is named."""
+    """A distributor of two ranks: `local`, with `-cold` ones, or over the stage that is named."""
     from phalanx import TorchDistributor
 
     if face in ("python", "jvm"):
         spark.conf.set("spark.phalanx.stage", face)
-    return TorchDistributor(num_processes=2, local_mode=face == "local", use_gpu=False)
+    warm = False if face.endswith("-cold") else None
+    return TorchDistributor(num_processes=2, local_mode=face.startswith("local"), use_gpu=False, warm=warm)
 
 
 @pytest.fixture

@@ -91,11 +91,16 @@ def classic_conf(master: str) -> dict[str, str]:
 
 
 def guards() -> list[psutil.Process]:
-    """The guards of ranks that belong to this process or to the executors it started."""
+    """The guards of ranks that belong to this process or to the executors it started; not those of warm pools."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if process.name() == "phalanx-guard" and process.status() != psutil.STATUS_ZOMBIE:
+            if process.name() != "phalanx-guard" or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            # Warm ranks have the pool's command line, too; their guard is the pool's child.
+            has_pool = any("phalanx.pool" in " ".join(child.cmdline()) for child in process.children())
+            parent = process.parent()
+            if not has_pool or (parent is not None and parent.name() == "phalanx-pool"):
                 found.append(process)
         except psutil.NoSuchProcess:
             continue

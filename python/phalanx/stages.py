@@ -366,6 +366,10 @@ def run_task(
             from .dataframe import partition_files
 
             env |= stack.enter_context(partition_files(batches, schema, work_dir))
+        # Spark takes a worker whose input was left unread for broken, and the next task waits for another: seconds, and
+        # the worker's warm pool goes with it.
+        for _ in batches:
+            pass
         report = _native.run_node(
             job,
             payload,

@@ -2,12 +2,13 @@
 
     python tests/bench/launch.py [--quick] [--reps N]
 
-Two ranks, cold (every rank is a new process that imports torch). Seconds from the call of `.run()` to the first line of
+Two ranks, warm (forked from a process that has imported torch), and `cold` (every rank is a new process that imports
+torch, as pyspark's are). Seconds from the call of `.run()` to the first line of
 user code, to the process group, to the first all-reduce, each of the slower rank, and to the return. An empty job is
 one whose ranks do nothing: `/bin/true` through the Scala API, an empty function elsewhere. Spark is warmed: session,
 executors, Python workers with pandas and pyarrow. All take turns.
 
-`phalanx` is the jvm stage, or local mode; `python stage` is the same class over that stage.
+`phalanx` is the jvm stage, or local mode; `python stage` is the same class over that stage; both have had a run before.
 """
 
 from __future__ import annotations
@@ -134,6 +135,9 @@ def main() -> None:
     spark = session()
     new = {"num_processes": 2, "local_mode": False, "use_gpu": False}
     over = {stage: Over(stage, TorchDistributor(**new)) for stage in ("jvm", "python")}
+    cold = Over("jvm", TorchDistributor(**new, warm=False))
+    for distributor in over.values():
+        measure(distributor)  # starts the pools
     incumbent = Incumbent(**new)
     scala = spark.sparkContext._jvm.dev.phalanx.spark.TorchDistributor(2, False, False)
 
@@ -154,6 +158,7 @@ def main() -> None:
         {
             "phalanx": lambda: measure(over["jvm"]),
             "python stage": lambda: measure(over["python"]),
+            "cold": lambda: measure(cold),
             "pyspark": lambda: measure(incumbent),
         },
         repetitions,
@@ -161,16 +166,25 @@ def main() -> None:
     )
     phases("2 ranks, local-cluster, jvm stage", over["jvm"].distributor)
     phases("2 ranks, local-cluster, python stage", over["python"].distributor)
-    if not options.quick:
-        local = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
-        local_incumbent = Incumbent(num_processes=2, local_mode=True, use_gpu=False)
-        take_turns(
-            report,
-            "2 ranks, local mode",
-            {"phalanx": lambda: measure(local), "pyspark": lambda: measure(local_incumbent)},
-            repetitions,
-        )
-        phases("2 ranks, local mode", local)
+    new["local_mode"] = True
+    local, local_cold, local_incumbent = (
+        TorchDistributor(**new),
+        TorchDistributor(**new, warm=False),
+        Incumbent(**new),
+    )
+    measure(local)
+    take_turns(
+        report,
+        "2 ranks, local mode",
+        {
+            "phalanx": lambda: measure(local),
+            "cold": lambda: measure(local_cold),
+            "pyspark": lambda: measure(local_incumbent),
+        },
+        repetitions,
+        quick=options.quick,
+    )
+    phases("2 ranks, local mode", local)
     report.table()
     bars(report)
     spark.stop()
@@ -213,8 +227,16 @@ def phases(case: str, distributor: Any) -> None:
         note(f"  {phase.seconds:8.3f} s  {phase.name}{rank}")
 
 
+# Seconds of a warm run until it returns, and how many times sooner than pyspark's.
+WARM_BARS = [
+    ("phalanx", "2 ranks, local mode", 0.15, 30),
+    ("phalanx", "2 ranks, local-cluster", 0.25, 40),
+    ("python stage", "2 ranks, local-cluster", 0.40, 1),
+]
+
+
 def bars(report: Report) -> None:
-    """What the jvm stage was built to reach, beside what it did."""
+    """What the jvm stage and warm ranks were built to reach, beside what they did."""
 
     def median(impl: str, case: str, metric: str) -> float:
         [row] = [r for r in report.rows if (r["impl"], r["case"], r["metric"]) == (impl, case, metric)]
@@ -225,6 +247,10 @@ def bars(report: Report) -> None:
         "phalanx", "2 ranks, local-cluster", "first line"
     )
     note(f"an empty job over the jvm stage: {empty_job:.3f} s; the bar is at most {EMPTY_JOB_BAR_S} s")
+    for impl, case, most_s, times in WARM_BARS:
+        ours, peers = median(impl, case, "return"), median("pyspark", case, "return")
+        note(f"{case}, {impl}, warm: {ours:.3f} s and {peers / ours:.0f} times as fast as pyspark")
+        note(f"  the bars are {most_s} s and {times} times")
     note(f"first line sooner than over the python stage: {sooner:.3f} s; the bar is {SOONER_BAR_S} s")
 
 

@@ -50,7 +50,8 @@ impl Listener {
                 Err(error) => break Some(error.to_string()),
             }
         };
-        let exit = self.reap();
+        // A forked guard that has said that it is over is its pool's to wait for: it takes a while to go.
+        let exit = if over.is_some() && self.process.is_forked() { String::new() } else { self.reap() };
         let last = match (over, problem) {
             (Some(None), _) => GuardEvent::Empty,
             (Some(Some(problem)), _) => GuardEvent::Gone { reason: problem },

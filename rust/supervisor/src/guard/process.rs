@@ -24,6 +24,11 @@ impl GuardProcess {
         GuardProcess::Child(child, pidfd)
     }
 
+    /// Whether a pool waits for it.
+    pub(super) fn is_forked(&self) -> bool {
+        matches!(self, GuardProcess::Forked(_))
+    }
+
     /// Readable once the process has ended.
     pub(super) fn pidfd(&self) -> Option<&OwnedFd> {
         match self {

@@ -48,8 +48,8 @@ final private[spark] class Native {
 
   @native def closeHub(hub: Long): Unit
 
-  /** Runs one node of a job to its end; the bytes are a report for `nodeReport` if the hub could not be told. `pool` is
-    * the program of a warm pool for ranks that run `program`; empty if there is none.
+  /** Runs one node of a job to its end; the bytes are a report for `nodeReport` if the hub could not be told. `pool`
+    * is the program of a warm pool for ranks that run `program`; empty if there is none.
     */
   @native def runNode(
       job: Array[Byte],

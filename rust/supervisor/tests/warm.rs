@@ -1,0 +1,204 @@
+//! A guard that was forked from a pool keeps the rules of any other: SUP-1 to SUP-5, and POOL-1, POOL-2.
+//!
+//! The pool is the project's own, in Python, and imports nothing here; its ranks become shells. Without the Python of
+//! `make setup` these tests do nothing.
+#![allow(clippy::unwrap_used, reason = "for tests")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{LONG, empty, ended, last_events, next_event, number_in, started};
+use phalanx_supervisor::pool::{PoolOptions, end_pools, pool_usage, warm_guard};
+use phalanx_supervisor::{ExitHow, Guard, GuardEvent, Launch};
+use phalanx_testkit::{Leaks, alive, children, descendants, eventually, guard_binary, leaks, temp_dir};
+use phalanx_types::Deadline;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+const GRACE: Duration = Duration::from_millis(300);
+const HOST: &str = "PHALANX_TEST_WARM_HOST";
+
+/// A place for payloads, and the proof that a test leaves nothing, its pools included.
+struct Stage {
+    folder: TempDir,
+    python: PathBuf,
+    package: PathBuf,
+    _leaks: Leaks,
+}
+
+impl Stage {
+    fn set() -> Option<Stage> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+        let (python, package) = (root.join(".venv/bin/python"), root.join("python"));
+        let there = python.exists() && package.join("phalanx/_native.abi3.so").exists();
+        there.then(|| Stage { folder: temp_dir("warm"), python, package, _leaks: leaks() })
+    }
+
+    fn guard(&self) -> Guard {
+        let boot =
+            format!("import sys; sys.path.append({:?}); from phalanx.pool import main; main()", self.package);
+        let options = PoolOptions {
+            guard: guard_binary(),
+            program: vec![self.python.to_string_lossy().into_owned(), "-c".into(), boot],
+            idle_timeout: LONG,
+            ..PoolOptions::default()
+        };
+        warm_guard(&options, GRACE, Deadline::after(LONG), &mut || true).unwrap()
+    }
+
+    /// A warm rank that becomes a shell.
+    fn sh(&self, rank: u32, script: &str) -> Launch {
+        let payload = self.folder.path().join(format!("payload-{rank}"));
+        let header = serde_json::json!({"kind": "file", "name": "rank.py", "path": "/nowhere/rank.py"});
+        let source = format!(
+            "import os\nos.execv('/bin/sh', ['sh', '-c', {}])\n",
+            serde_json::to_string(script).unwrap()
+        );
+        std::fs::write(&payload, format!("phalanx payload 1\n{header}\n{source}")).unwrap();
+        let env = [
+            ("PHALANX_PAYLOAD", payload.to_string_lossy().into_owned()),
+            ("PHALANX_RANK_DIR", self.folder.path().to_string_lossy().into_owned()),
+        ];
+        let env = env.map(|(name, value)| (name.to_string(), value)).to_vec();
+        Launch { rank, program: "python".into(), env, ..Launch::default() }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        end_pools();
+    }
+}
+
+fn pools() -> Vec<u32> {
+    let here = std::process::id();
+    descendants(here).into_iter().filter(|p| p.name == "phalanx-pool" && p.runs()).map(|p| p.pid).collect()
+}
+
+#[test]
+fn every_end_of_a_warm_rank_is_told_exactly_once() {
+    let Some(stage) = Stage::set() else { return };
+    let guard = stage.guard();
+    assert!(guard.is_warm());
+    for (rank, script, how) in [
+        (0, "exit 0", ExitHow::Code(0)),
+        (1, "exit 7", ExitHow::Code(7)),
+        (2, "kill -SEGV $$", ExitHow::Signal(11)),
+    ] {
+        let _output = started(&guard, &stage.sh(rank, script));
+        assert_eq!(ended(&guard), (rank, how), "SUP-1");
+    }
+    let nowhere = Launch { cwd: Some("/no/such/place".into()), ..stage.sh(3, "") };
+    let _pipes = guard.launch(&nowhere).unwrap();
+    match next_event(&guard) {
+        GuardEvent::NotStarted { rank: 3, reason, .. } => {
+            assert!(reason.contains("/no/such/place"), "{reason}")
+        }
+        other => panic!("{other:?}"),
+    }
+    guard.stop();
+    let (rest, _) = last_events(&guard);
+    assert_eq!(rest, [GuardEvent::Empty], "SUP-1: nothing twice");
+    assert_eq!(pool_usage().pools, 1, "the pool is there for the next");
+}
+
+#[test]
+fn a_stop_leaves_nothing_of_a_warm_rank_and_keeps_the_grace() {
+    let Some(stage) = Stage::set() else { return };
+    let guard = stage.guard();
+    let script = "trap '' TERM; (setsid sh -c 'echo daemon $$; sleep 1000' &) & echo rank $$; while :; do sleep 1; done";
+    let (_, output) = started(&guard, &stage.sh(0, script));
+    let tree = [output.pid("rank"), output.pid("daemon")];
+    let stopped = std::time::Instant::now();
+    guard.stop();
+    empty(&guard);
+    assert!(stopped.elapsed() >= GRACE, "the rank that ignores SIGTERM has its grace");
+    assert!(tree.iter().all(|pid| !alive(*pid)), "SUP-2");
+}
+
+#[test]
+fn warm_ranks_die_with_their_guard_and_the_next_job_has_another() {
+    let Some(stage) = Stage::set() else { return };
+    let guard = stage.guard();
+    let (_, output) = started(&guard, &stage.sh(0, "echo rank $$; sleep 1000"));
+    let rank = output.pid("rank");
+    kill_process(Pid::from_raw(guard.pid().cast_signed()).unwrap(), Signal::KILL).unwrap();
+    let (events, _) = last_events(&guard);
+    assert!(matches!(events.last(), Some(GuardEvent::Gone { .. })), "SUP-5: {events:?}");
+    eventually("the rank is gone", LONG, || !alive(rank));
+    let next = stage.guard();
+    let _output = started(&next, &stage.sh(1, "exit 0"));
+    assert_eq!(ended(&next), (1, ExitHow::Code(0)));
+}
+
+#[test]
+fn a_guard_needs_no_pool_once_it_serves() {
+    let Some(stage) = Stage::set() else { return };
+    let guard = stage.guard();
+    let (_, output) = started(&guard, &stage.sh(0, "echo rank $$; read -r line < /dev/zero; sleep 1000"));
+    let rank = output.pid("rank");
+    let pool = pools()[0];
+    kill_process(Pid::from_raw(pool.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    eventually("the pool is gone", LONG, || !alive(pool) && pool_usage().pools == 0);
+    assert!(alive(rank) && alive(guard.pid()), "POOL-2");
+    let _output = started(&guard, &stage.sh(1, "exit 3"));
+    assert_eq!(ended(&guard), (1, ExitHow::Code(3)), "POOL-2");
+    guard.stop();
+    empty(&guard);
+    assert!(!alive(rank), "SUP-2");
+}
+
+#[test]
+fn two_jobs_at_once_share_a_pool_and_do_not_end_one_another() {
+    let Some(stage) = Stage::set() else { return };
+    let (one, other) = (stage.guard(), stage.guard());
+    assert_eq!(pool_usage().pools, 1);
+    let (_, output) = started(&one, &stage.sh(0, "echo rank $$; sleep 1000"));
+    let (_, gone) = started(&other, &stage.sh(1, "echo rank $$; sleep 1000"));
+    let (lives, ends) = (output.pid("rank"), gone.pid("rank"));
+    drop(other);
+    assert!(alive(lives) && !alive(ends));
+    drop(one);
+    assert!(!alive(lives));
+}
+
+/// Not a test of its own: the one below runs this test program again, as the host that dies.
+#[test]
+fn acts_as_host() {
+    let Some(directory) = std::env::var_os(HOST) else { return };
+    let directory = Path::new(&directory);
+    let stage = Stage::set().unwrap();
+    let guard = stage.guard();
+    let script = format!("cd {}; trap '' TERM; echo $$ >rank; sleep 1000", directory.display());
+    let pipes = guard.launch(&stage.sh(0, &script)).unwrap();
+    eventually("it runs", LONG, || directory.join("rank").exists());
+    for child in children(std::process::id()) {
+        std::fs::write(directory.join("cold"), format!("{}\n", child.pid)).unwrap();
+    }
+    std::fs::write(directory.join("pool"), format!("{}\n", pools()[0])).unwrap();
+    std::fs::write(directory.join("guard"), format!("{}\n", guard.pid())).unwrap();
+    std::thread::sleep(LONG * 2);
+    drop((pipes, guard));
+}
+
+#[test]
+fn ranks_and_pool_end_when_the_host_is_killed() {
+    let Some(stage) = Stage::set() else { return };
+    let directory = temp_dir("warm-host");
+    let mut host = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "acts_as_host", "--nocapture"])
+        .env(HOST, directory.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let tree = ["guard", "rank", "pool", "cold"].map(|name| number_in(&directory.path().join(name)));
+    assert!(tree.iter().all(|pid| alive(*pid)));
+    host.kill().unwrap();
+    host.wait().unwrap();
+    eventually("guards, rank and pool have ended", LONG, || tree.iter().all(|pid| !alive(*pid)));
+    drop(stage);
+}
