@@ -15,6 +15,7 @@ object CheckedJniMain {
     override def allGather(text: String): Array[String] = throw new IllegalStateException("no barrier here")
     override def joined(micros: Long): Unit = ()
     override def rankStarted(micros: Long): Unit = ()
+    override def rankRestarted(): Unit = ()
     override def rankEnded(failed: Boolean): Unit = ()
     override def output(lines: Long, bytes: Long): Unit = ()
   }
