@@ -6,9 +6,12 @@ from .registration import install as _tell_torch
 
 TYPE_CHECKING = False  # as typing's, without the milliseconds that importing typing costs every rank
 if TYPE_CHECKING:
+    from . import checkpoint as checkpoint
+    from .checkpoint import checkpoint_dir as checkpoint_dir
     from .distributor import TorchDistributor as TorchDistributor
     from .errors import TrainingError as TrainingError
     from .inside import phase as phase
+    from .inside import report as report
     from .inside import set_result as set_result
     from .jar import jar_path as jar_path
     from .jar import spark_conf as spark_conf
@@ -23,7 +26,9 @@ _HOMES = {
     "TrainingError": "errors",
     "UnavailableResult": "results",
     "jar_path": "jar",
+    "checkpoint_dir": "checkpoint",
     "phase": "inside",
+    "report": "inside",
     "set_result": "inside",
     "spark_conf": "jar",
 }
@@ -33,8 +38,10 @@ __all__ = [
     "TrainingError",
     "UnavailableResult",
     "__version__",
+    "checkpoint_dir",
     "jar_path",
     "phase",
+    "report",
     "set_result",
     "spark_conf",
 ]
@@ -42,6 +49,10 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
+    if name == "checkpoint":
+        import importlib
+
+        return importlib.import_module(f"{__name__}.checkpoint")
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

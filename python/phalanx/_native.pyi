@@ -71,6 +71,9 @@ class Hub:
         """The next event, or None after `timeout` seconds:
         ("output", text)            whole, prefixed lines to show
         ("phase", (name, rank, s))  rank got to a phase s seconds after the hub opened; rank is -1 for the job's own
+        ("status", text)            where the job is, in words
+        ("report", (rank, step, json))  a rank told by phalanx.report how far it is
+        ("stacks", (by_rank, text)) what the ranks' threads do, equal ones once in the text
         ("resubmit", attempt)       a task was lost: end the stage, submit another whose nodes begin with this attempt
         ("finished", json)          every rank ended well and every result is here; a line for each, as in a Failure
         ("failed", json)            the Failure; nothing of the job is left on the nodes that can be reached
@@ -82,6 +85,8 @@ class Hub:
     def stage_ended(self, attempt: int, problem: str | None) -> None:
         """The Spark stage that was submitted for `attempt` (0, or what "resubmit" said) is over: well (None), or with
         this message."""
+    def ask_for_stacks(self) -> None:
+        """Asks what the ranks' threads are doing; next() tells within 5 s."""
     def stop(self, reason: str) -> None:
         """Cancels the job; next() tells when it is over."""
     def close(self) -> None:

@@ -49,6 +49,9 @@ class TorchDistributor:
     restart_on      the kinds of failure (`TrainingError.kind`) after which they do; else `spark.phalanx.restartOn`, by
                     default lost_node, signal and hang
 
+    hang_timeout    seconds without any rank's progress after which the run fails, with the stacks of all ranks; else
+                    `spark.phalanx.hangTimeout`, by default never
+
     `last_run` is the `Run` that was started last: its phases, every rank's result.
 
     >>> distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
@@ -69,6 +72,7 @@ class TorchDistributor:
         warm: bool | None = None,
         max_restarts: int | None = None,
         restart_on: Iterable[str] | None = None,
+        hang_timeout: float | None = None,
     ) -> None:
         if num_workers is not None:
             if num_processes is not _ONE:
@@ -84,6 +88,8 @@ class TorchDistributor:
             self._given["spark.phalanx.warm.enabled"] = str(bool(warm)).lower()
         if max_restarts is not None:
             self._given["spark.phalanx.maxRestarts"] = str(max_restarts)
+        if hang_timeout is not None:
+            self._given["spark.phalanx.hangTimeout"] = f"{hang_timeout * 1000:.0f}ms"
         if restart_on is not None:
             kinds = [restart_on] if isinstance(restart_on, str) else restart_on
             self._given["spark.phalanx.restartOn"] = ",".join(kinds)
@@ -113,8 +119,9 @@ class TorchDistributor:
         """
         return self._drive(self._job(train_object, args, kwargs))
 
-    def start(self, train_object: TrainObject, *args: Any, **kwargs: Any) -> Run:
-        """As `run`, but returns at once: the `Run` that was started has `result()`, `cancel()` and `done`."""
+    def run_async(self, train_object: TrainObject, *args: Any, **kwargs: Any) -> Run:
+        """As `run`, but returns at once: the `Run` that was started has `result()`, `results()`, `cancel()`, `phase`,
+        `stacks()`, `logs(rank)` and `done`."""
         job = self._job(train_object, args, kwargs)
         lease = self._lease()
         try:
@@ -126,6 +133,10 @@ class TorchDistributor:
             raise
         lease.release_when(lambda: run.done)
         return run
+
+    def start(self, train_object: TrainObject, *args: Any, **kwargs: Any) -> Run:
+        """Another name of `run_async`."""
+        return self.run_async(train_object, *args, **kwargs)
 
     def _train_on_dataframe(
         self, train_function: Callable[..., Any], spark_dataframe: Any, *args: Any, **kwargs: Any

@@ -22,6 +22,8 @@ class RankReport(NamedTuple):
     """In words: `stopped`, `raised RuntimeError: ...`, `exited with code 3`."""
     idle_seconds: float | None
     """How long before the failure it last wrote output; None if it never did."""
+    doing: str = ""
+    """What it was doing before the ranks were ended, as far as is known: a collective operation."""
 
 
 class TrainingError(RuntimeError):
@@ -37,6 +39,8 @@ class TrainingError(RuntimeError):
     last_lines      its last lines of output, oldest first
     log_path        the file on `host` that has its whole output; "" if there is none
     restarts        how often the ranks had been started again before
+    stacks          what the ranks' threads were doing, where they hung; "" else
+    results         what ranks that had ended well returned, by rank; an `UnavailableResult` for each other one
     ranks           a `RankReport` for every rank
     """
 
@@ -55,6 +59,8 @@ class TrainingError(RuntimeError):
         self.last_lines: list[str] = list(fields.get("last_lines", ()))
         self.log_path: str = fields.get("log_path", "")
         self.restarts: int = fields.get("restarts", 0)
+        self.stacks: str = fields.get("stacks", "")
+        self.results: list[Any] = []
         self.ranks = [RankReport(**report) for report in fields.get("ranks", ())]
         cause = _unpickled(fields.get("pickle", ""))
         if cause is not None:

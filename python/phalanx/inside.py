@@ -1,4 +1,4 @@
-"""What training code can tell Phalanx from inside a rank: phases and a file's result.
+"""What training code can tell Phalanx from inside a rank: phases, steps and a file's result.
 
 INSIDE-1: outside a rank, and in the processes that a rank starts, every call does nothing. INSIDE-2: no call
 here raises for, waits for or writes over anything because of the supervisor's end of the notes.
@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # A pipe takes lines up to PIPE_BUF (4096 on Linux, 512 at least) whole or not at all; names stay well below.
 MAX_NAME_CHARS = 60
+
+# Beyond these a report is cut, so that its note stays whole; sooner after another it waits for the watchdog.
+MAX_VALUES = 20
+REPORT_SECONDS = 0.5
 
 _NO_RESULT = object()
 
@@ -33,7 +42,7 @@ class Notes:
         except OSError:
             pass
 
-    def send(self, note: dict[str, str]) -> None:
+    def send(self, note: dict[str, Any]) -> None:
         """Writes one note; drops it where it can't go out now, and all later ones once the line is broken."""
         if self._fd < 0 or os.getpid() != self._pid:
             return
@@ -56,6 +65,8 @@ class _Rank:
         self.notes = notes
         self.pid = os.getpid()
         self.result: object = _NO_RESULT
+        self.report: tuple[int, dict[str, Any]] | None = None
+        self.sent: tuple[int, float] | None = None
 
 
 _rank: _Rank | None = None
@@ -75,6 +86,44 @@ def phase(name: str) -> None:
     """
     if _rank is not None:
         _rank.notes.send({"phase": str(name)[:MAX_NAME_CHARS]})
+
+
+def report(*, step: int, **values: Any) -> None:
+    """Says which step of the training this rank has done, and numbers beside it: `report(step=120, loss=0.3)`.
+
+    The driver shows it in `run.phase` and `run.reports`, names ranks whose steps take much longer than the others', and
+    takes it for a sign that the rank doesn't hang. As often as you like: what comes quicker than twice a second
+    replaces what has not been sent. Never blocks, never raises for want of a listener, and does nothing outside a rank.
+    """
+    if _rank is None:
+        return
+    kept = {str(name)[:MAX_NAME_CHARS]: _number(value) for name, value in list(values.items())[:MAX_VALUES]}
+    _rank.report = int(step), kept
+    if _rank.sent is None or time.monotonic() >= _rank.sent[1] + REPORT_SECONDS:
+        send_late_report()
+
+
+def send_late_report() -> None:
+    """Sends the newest report, if it has not been sent."""
+    rank = _rank
+    if rank is None or rank.report is None:
+        return
+    (step, values), rank.report = rank.report, None
+    now = time.monotonic()
+    note: dict[str, Any] = {"step": max(step, 0), "values": values}
+    if rank.sent is not None and step > rank.sent[0]:
+        note["step_us"] = int((now - rank.sent[1]) / (step - rank.sent[0]) * 1e6)
+    rank.sent = step, now
+    rank.notes.send({"report": note})
+
+
+def _number(value: Any) -> float | str:
+    """A number as JSON has it; a tensor of one element is one."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return str(value)[:MAX_NAME_CHARS]
+    return number if abs(number) < float("inf") else str(number)
 
 
 def set_result(value: object) -> None:

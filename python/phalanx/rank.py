@@ -22,7 +22,7 @@ import os
 import sys
 import time
 
-from . import inside, raised
+from . import inside, raised, watchdog
 from .payload import Payload
 from .program import prepare
 from .results import write_json_result, write_result
@@ -45,6 +45,7 @@ def main() -> NoReturn:
     # popped: a program that the training code starts has another file at that number
     notes = inside.Notes(int(os.environ.pop("PHALANX_NOTES_FD", "-1")))
     inside.enter(notes)
+    watchdog.start(notes, os.environ["PHALANX_RANK_DIR"])
     notes.send({"phase": "rank ready"})
     _leave(_run(os.environ["PHALANX_PAYLOAD"], os.environ["PHALANX_RANK_DIR"]))
 

@@ -23,6 +23,7 @@ from . import _native
 from .errors import RankReport, TrainingError
 from .jvm_stage import JvmStage, uses_jvm
 from .results import UnavailableResult
+from .seen import Logs, Stacks, report
 from .stages import LocalStage, PythonStage, Stage, driver_dir, hub_endpoint
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ logger = logging.getLogger("phalanx")
 
 # How long one wait for the hub is; events and Ctrl-C end it at once.
 _PATIENCE_S = 3600.0
+# How long the ranks' stacks may take: the hub waits 5 s for its nodes.
+_STACKS_S = 10.0
 # How long the Spark stage may take to end once all its ranks have.
 _STAGE_END_S = 30.0
 
@@ -76,6 +79,10 @@ class Run:
         self.phases: list[Phase] = []
         self.ranks: list[RankReport] = []
         """What became of each rank, once the run is over."""
+        self.phase = "preparing"
+        """Where the run is, in words: `waiting for 3 of 8 tasks`, `starting ranks`, `training, step 120`, `over`."""
+        self.reports: dict[int, dict[str, Any]] = {}
+        """The newest `phalanx.report` of each rank: its step, and what else it told."""
         self._job = job
         self._num_ranks: int = json.loads(job)["ranks"]
         self._began = time.monotonic()
@@ -92,6 +99,9 @@ class Run:
         )
         self._endpoint = ("127.0.0.1", "127.0.0.1") if local_mode else hub_endpoint(spark)
         self._show = _Show()
+        self._logs = Logs()
+        self._stacks: Stacks | None = None
+        self._told_stacks = threading.Condition()
         self._stage: Stage
         if local_mode:
             self._stage = LocalStage(spark=spark, job=job, payload=payload, gpus=list(gpus))
@@ -183,7 +193,10 @@ class Run:
                     continue
                 kind, value = event
                 if kind == "output":
+                    self._logs.take(value)
                     self._show(value)
+                elif kind in ("status", "report", "stacks"):
+                    self._learn(kind, value)
                 elif kind == "phase":
                     name, rank, seconds = value
                     self._phase(name, None if rank < 0 else rank, opened + seconds)
@@ -211,7 +224,42 @@ class Run:
             error = TrainingError.from_json(failure, _native.render_failure(failure))
             if error.__cause__ is None:
                 error.__cause__ = self._stage.error
+            error.results = [self._load_if_any(rank) for rank in range(self._num_ranks)]
             raise error
+
+    def _learn(self, kind: str, value: Any) -> None:
+        if kind == "status":
+            self.phase = value
+        elif kind == "report":
+            rank, step, values = value
+            self.reports[rank] = report(step, values)
+        else:
+            with self._told_stacks:
+                self._stacks = Stacks(*value)
+                self._told_stacks.notify_all()
+
+    def logs(self, rank: int) -> str:
+        """What the driver has seen of a rank's output: whole lines, the newest 256 Ki characters of them."""
+        return self._logs.of(rank)
+
+    def stacks(self) -> Stacks:
+        """The Python stacks of all threads of every rank that runs, by rank; print it to see equal ones once. The ranks
+        go on. For a run that another thread drives, as after `start`; takes a second or so.
+
+        Raises:
+            RuntimeError: the run is over, or hasn't begun.
+            TimeoutError: no answer came.
+        """
+        with self._told_stacks:
+            self._stacks = None
+            with self._hub_lock:
+                if self._hub is None:
+                    raise RuntimeError(f"{self.name} does not run")
+                self._hub.ask_for_stacks()
+            if not self._told_stacks.wait_for(lambda: self._stacks is not None, _STACKS_S):
+                raise TimeoutError(f"the stacks of {self.name} did not come within {_STACKS_S:g} s")
+            assert self._stacks is not None
+            return self._stacks
 
     def result(self, timeout: float | None = None) -> Any:
         """Rank 0's value; waits for the end of the run.
@@ -262,6 +310,14 @@ class Run:
             path = hub.result_path(rank)
             if path is not None:
                 shutil.move(path, self._path(rank))
+
+    def _load_if_any(self, rank: int) -> Any:
+        if not os.path.exists(self._path(rank)):
+            return UnavailableResult(f"rank {rank} left no result")
+        try:
+            return self._load(rank)
+        except TrainingError as error:
+            return UnavailableResult(str(error))
 
     def _load(self, rank: int) -> Any:
         try:

@@ -216,11 +216,11 @@ class SparkStage(Stage):
 
     def _cancel_jobs(self) -> None:
         if not connect.is_remote(self._spark):
-            self._cancel_by(lambda tag=self._tag: self._spark.sparkContext.cancelJobsWithTag(tag))
+            self._cancel_by(functools.partial(self._spark.sparkContext.cancelJobsWithTag, self._tag))
         elif not self._deaf:
             # A client tries for ten minutes to reach a server that has gone.
             interrupt = functools.partial(
-                self._cancel_by, lambda tag=self._tag: self._spark.interruptTag(tag)
+                self._cancel_by, functools.partial(self._spark.interruptTag, self._tag)
             )
             telling = threading.Thread(target=interrupt, name="phalanx-cancel", daemon=True)
             telling.start()

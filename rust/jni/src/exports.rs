@@ -147,6 +147,12 @@ fn next_event<'local>(
             let rank = phase.rank.map_or(-1, i64::from);
             vec!["phase".into(), phase.name, rank.to_string(), phase.at.as_secs_f64().to_string()]
         }
+        Some(Event::Status(text)) => vec!["status".into(), text],
+        Some(Event::Report(report)) => {
+            vec!["report".into(), report.rank.to_string(), report.step.to_string(), report.values]
+        }
+        // Nothing in the JVM asks for them yet.
+        Some(Event::Stacks(_)) => return Ok(JStringArray::null()),
         Some(Event::Resubmit { attempt }) => vec!["resubmit".into(), attempt.to_string()],
         Some(Event::Finished(ranks)) => vec!["finished".into(), json(&ranks)],
         Some(Event::Failed(failure)) => vec!["failed".into(), json(&failure), failure.render()],

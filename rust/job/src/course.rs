@@ -6,6 +6,8 @@
 //! stage that ended without a word. What a failed attempt is followed by is in `restart`.
 
 mod deadlines;
+mod hang;
+mod pace;
 mod restart;
 mod verdict;
 
@@ -13,9 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use phalanx_rendezvous::Outbox;
-use phalanx_types::message::{HubMessage, NodeMessage, NodeReport};
+use phalanx_types::message::{HubMessage, NodeMessage, NodeReport, RankActivity};
+use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Failure, FailureKind, Job, Join, RankEnd, RankReport, RankState, place};
 
+pub use pace::Report;
 pub use restart::Restart;
 
 /// How long nodes may take beyond the grace period to report the end of their ranks.
@@ -91,6 +95,12 @@ pub struct Course {
     running: BTreeSet<u32>,
     ends: BTreeMap<u32, RankEnd>,
     phases: Vec<Phase>,
+    /// What running ranks do, as far as was told before they are ended.
+    activity: BTreeMap<u32, RankActivity>,
+    pace: pace::Pace,
+    asking: Option<hang::Asking>,
+    requests: u32,
+    told_stacks: Vec<Vec<RankStacks>>,
     /// A failure that is no rank's: the earliest counts.
     problem: Option<Failure>,
     /// Spark ended a node's task at this time: the stage knows why, and this is said only where it doesn't tell.
@@ -120,6 +130,11 @@ impl Course {
             running: BTreeSet::new(),
             ends: BTreeMap::new(),
             phases: Vec::new(),
+            activity: BTreeMap::new(),
+            pace: pace::Pace::default(),
+            asking: None,
+            requests: 0,
+            told_stacks: Vec::new(),
             problem: None,
             interrupted: None,
             stopping: None,
@@ -198,6 +213,8 @@ impl Course {
                 self.phase(now, age_us, Some(rank), "rank started");
             }
             NodeMessage::Phase { rank, name, age_us } => self.phase(now, age_us, Some(rank), &name),
+            NodeMessage::Activity { ranks } => self.activity(now, ranks, out),
+            NodeMessage::Stacks { request, ranks } => self.stacks(now, partition, request, ranks, out),
             NodeMessage::RankEnded { end } => self.rank_ended(now, *end, out),
             NodeMessage::Done { problem, interrupted, .. } => {
                 self.node_done(now, partition, problem, interrupted, out);

@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use phalanx_rendezvous::{Handler, Hub, HubOptions, Outbox, Token, wire};
 use phalanx_types::message::{NodeMessage, NodeReport, OutputEnd};
+use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Deadline, Error, ErrorKind, Failure, Job, RankReport, Result};
 
-use crate::course::{Course, Outcome, Phase, Restart};
+use crate::course::{Course, Outcome, Phase, Report, Restart};
 use crate::live::LiveView;
 
 /// How much output may wait for the reader.
@@ -30,6 +31,12 @@ pub enum Event {
     Output(String),
     /// The job or a rank got somewhere.
     Phase(Phase),
+    /// Where the job is, in words.
+    Status(String),
+    /// A rank told by `phalanx.report` how far it is.
+    Report(Report),
+    /// What the ranks' threads are doing: the answer to [`DriverJob::ask_for_stacks`].
+    Stacks(Vec<RankStacks>),
     /// A task was lost, and the ranks are to start again: end the present Spark stage, and submit another whose nodes
     /// begin with this attempt, for the same hub. Where the tasks are alive the ranks start again without this.
     Resubmit {
@@ -66,6 +73,7 @@ enum Command {
     NodeReport(Box<NodeReport>),
     StageEnded(u32, Option<String>),
     Stop(String),
+    Stacks,
 }
 
 impl DriverJob {
@@ -98,6 +106,7 @@ impl DriverJob {
             logs: BTreeMap::new(),
             output_ends: Vec::new(),
             results: results.path().to_path_buf(),
+            status: String::new(),
             last: Last::Running,
         };
         let hub = Hub::open(hub_options, handler)?;
@@ -162,6 +171,11 @@ impl DriverJob {
         self.hub.command(Command::StageEnded(attempt, problem));
     }
 
+    /// Asks what the ranks' threads are doing; [`Event::Stacks`] tells, within seconds.
+    pub fn ask_for_stacks(&self) {
+        self.hub.command(Command::Stacks);
+    }
+
     /// Cancels the job. The outcome tells when it is over.
     pub fn stop(&self, reason: &str) {
         self.hub.command(Command::Stop(reason.to_string()));
@@ -193,6 +207,8 @@ struct JobHandler {
     logs: BTreeMap<u32, usize>,
     output_ends: Vec<OutputEnd>,
     results: PathBuf,
+    /// As it was told last.
+    status: String,
     last: Last,
 }
 
@@ -238,6 +254,22 @@ impl JobHandler {
     fn advance(&mut self, now: Instant) {
         for restart in self.course.take_restarts() {
             self.restarted(&restart);
+        }
+        for line in self.course.take_notices() {
+            let mut text = String::new();
+            self.view.announce(&line, &mut text);
+            self.tell(Event::Output(text));
+        }
+        for report in self.course.take_reports() {
+            self.tell(Event::Report(report));
+        }
+        for stacks in self.course.take_stacks() {
+            self.tell(Event::Stacks(stacks));
+        }
+        let status = self.course.status();
+        if matches!(self.last, Last::Running) && status != self.status {
+            self.status.clone_from(&status);
+            self.tell(Event::Status(status));
         }
         for phase in self.course.take_phases() {
             self.tell(Event::Phase(phase));
@@ -362,6 +394,7 @@ impl Handler for JobHandler {
         match command {
             Command::NodeReport(report) => self.course.node_report(now, *report, out),
             Command::StageEnded(attempt, problem) => self.course.stage_ended(now, attempt, problem, out),
+            Command::Stacks => self.course.ask_for_stacks(now, out),
             Command::Stop(reason) => self.course.cancel(now, &reason, out),
         }
     }

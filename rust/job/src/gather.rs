@@ -186,7 +186,7 @@ fn wait_for_place(
     let mut ping_at = Instant::now() + every;
     loop {
         match control.inbox.recv_timeout(INTERRUPT_EVERY) {
-            Ok(HubMessage::Pong) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(HubMessage::Pong | HubMessage::Stacks { .. }) | Err(RecvTimeoutError::Timeout) => {}
             Ok(message) => return Ok(message),
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Error::new(

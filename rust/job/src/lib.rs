@@ -3,6 +3,7 @@
 //! Every language binding calls these two and holds no logic of its own.
 #![forbid(unsafe_code)]
 
+mod activity;
 mod board;
 pub mod course;
 pub mod driver;

@@ -77,7 +77,8 @@ impl<'a> Link<'a> {
         }
     }
 
-    fn send(&mut self, message: &NodeMessage) {
+    /// Tells what is only true now: it isn't repeated.
+    pub(crate) fn send(&mut self, message: &NodeMessage) {
         if let Some(control) = &mut self.control
             && self.lost.is_none()
             && let Err(e) = control.send(message)

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, select};
 use phalanx_rendezvous::HubAddress;
 use phalanx_rendezvous::store::StoreServer;
-use phalanx_supervisor::{ExitHow, Guard, GuardEvent, Launch, OomWatch, RankLog, notes, pump};
+use phalanx_supervisor::{ExitHow, Guard, GuardEvent, Launch, OomWatch, RankLog, notes, pump, stacks_signal};
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Error, ErrorKind, Job, NodePlacement, RankState, Result};
+use phalanx_types::{Error, ErrorKind, Job, NodePlacement, Policy, RankState, Result};
 
+use crate::activity::{Activity, Asked, told};
 use crate::board::Board;
 use crate::environment::rank_environment;
 use crate::folder::{Folder, private_file};
@@ -32,6 +33,20 @@ use crate::results::Uploads;
 
 /// How long a rank's output may still come after its exit: a process that it left behind may hold the pipe.
 const OUTPUT_GRACE: Duration = Duration::from_millis(300);
+
+/// How often news of steps go to the hub, at the most.
+const REPORT_EVERY: Duration = Duration::from_millis(500);
+/// How often a node tells what its ranks do where they have no news.
+const ACTIVITY_EVERY: Duration = Duration::from_secs(5);
+
+/// How often a node tells what its ranks do: several times within a time-out for hangs.
+fn tell_activity_every(policy: &Policy) -> Duration {
+    if policy.hang_timeout.is_zero() {
+        ACTIVITY_EVERY
+    } else {
+        (policy.hang_timeout / 8).clamp(INTERRUPT_EVERY, ACTIVITY_EVERY)
+    }
+}
 
 /// What one node of a job needs to know.
 pub struct NodeOptions {
@@ -155,6 +170,9 @@ pub(crate) struct Node<'a> {
     /// Why the host wanted the end.
     pub(crate) interrupted: Option<String>,
     empty: bool,
+    /// A request of the hub's for the ranks' stacks.
+    asked: Option<Asked>,
+    tell_activity_at: Instant,
 }
 
 impl<'a> Node<'a> {
@@ -211,6 +229,8 @@ impl<'a> Node<'a> {
             problem: None,
             interrupted: None,
             empty: false,
+            asked: None,
+            tell_activity_at: Instant::now(),
         };
         for (place, (rank, log)) in placement.ranks.iter().zip(logs) {
             let dir = folder.rank(rank)?;
@@ -228,6 +248,7 @@ impl<'a> Node<'a> {
             env.insert("PHALANX_PAYLOAD".into(), payload.to_string_lossy().into_owned());
             env.insert("PHALANX_RANK_DIR".into(), dir.to_string_lossy().into_owned());
             let most = options.job.policy.max_other_result_bytes;
+            env.insert("PHALANX_STACKS_SIGNAL".into(), stacks_signal().to_string());
             env.insert("PHALANX_MAX_RESULT_BYTES".into(), most.to_string());
             node.launch(rank, dir, log, env)?;
         }
@@ -279,7 +300,16 @@ impl<'a> Node<'a> {
                 Box::new(move |note| drop(sender.try_send((rank, note)))),
             )?,
         ];
-        self.ranks.push(Rank { rank, dir, log, readers, exit: None, not_started: None, reported: false });
+        self.ranks.push(Rank {
+            rank,
+            dir,
+            log,
+            activity: Activity::new(),
+            readers,
+            exit: None,
+            not_started: None,
+            reported: false,
+        });
         Ok(())
     }
 
@@ -296,6 +326,10 @@ impl<'a> Node<'a> {
                 },
                 recv(orders) -> order => match order {
                     Ok(HubMessage::Stop { reason }) => self.stop(&reason),
+                    Ok(HubMessage::Stacks { request }) => {
+                        let signal = |rank| self.guard.signal(rank, stacks_signal());
+                        self.asked = Some(Asked::of(request, &self.ranks, signal));
+                    }
                     Ok(_) => {}
                     Err(_) => self.link.broke(),
                 },
@@ -312,6 +346,7 @@ impl<'a> Node<'a> {
             }
             self.mend_link();
             self.link.ping_if_due();
+            self.tell_activity(Instant::now());
         }
         self.meter.tell_all(host, written(&self.ranks));
         if let Some(problem) = self.uploads.finish() {
@@ -322,6 +357,9 @@ impl<'a> Node<'a> {
     fn guard_event(&mut self, event: GuardEvent) {
         match event {
             GuardEvent::Started { rank, pid, at } => {
+                if let Some(rank) = self.ranks.iter_mut().find(|r| r.rank == rank) {
+                    rank.activity.started(pid);
+                }
                 self.meter.rank_started(at, self.attempt);
                 self.link.tell(at, NodeMessage::RankStarted { rank, pid, age_us: 0 });
             }
@@ -366,7 +404,27 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// Tells what the ranks do, from time to time, and what they were asked for, when it is there.
+    fn tell_activity(&mut self, now: Instant) {
+        if let Some((request, ranks)) = self.asked.as_mut().and_then(|asked| asked.answer(now)) {
+            self.asked = None;
+            self.link.send(&NodeMessage::Stacks { request, ranks });
+        }
+        if now >= self.tell_activity_at {
+            self.tell_activity_at = now + tell_activity_every(&self.options.job.policy);
+            let ranks: Vec<_> = self.ranks.iter().filter(|rank| rank.over_at().is_none()).map(told).collect();
+            if self.stopped.is_none() && !ranks.is_empty() {
+                self.link.send(&NodeMessage::Activity { ranks });
+            }
+        }
+    }
+
     fn note(&mut self, (rank, note): &Note) {
+        if let Some(rank) = self.ranks.iter_mut().find(|r| r.rank == *rank)
+            && rank.activity.take(note)
+        {
+            self.tell_activity_at = self.tell_activity_at.min(Instant::now() + REPORT_EVERY);
+        }
         if let Some(name) = note.get("phase").and_then(|name| name.as_str()) {
             let name = name.chars().take(80).collect();
             self.link.tell(Instant::now(), NodeMessage::Phase { rank: *rank, name, age_us: 0 });

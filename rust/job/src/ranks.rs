@@ -9,6 +9,7 @@ use phalanx_types::failure::LAST_LINES;
 use phalanx_types::{RankEnd, RankError, RankState};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::activity::Activity;
 use crate::facts::signed_us;
 
 /// One rank of a node, from its start to its report.
@@ -16,6 +17,7 @@ pub(crate) struct Rank {
     pub(crate) rank: u32,
     pub(crate) dir: PathBuf,
     pub(crate) log: Arc<RankLog>,
+    pub(crate) activity: Activity,
     pub(crate) readers: Vec<PipeReader>,
     pub(crate) exit: Option<(ExitHow, Instant)>,
     pub(crate) not_started: Option<(String, Instant)>,

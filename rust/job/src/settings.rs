@@ -44,7 +44,7 @@ enum Zero {
 }
 
 /// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 16] = [
+pub const SETTINGS: [Setting; 17] = [
     Setting {
         key: "spark.phalanx.joinTimeout",
         default: "120s",
@@ -59,7 +59,7 @@ pub const SETTINGS: [Setting; 16] = [
     },
     Setting {
         key: "spark.phalanx.grace",
-        default: "5s",
+        default: "30s",
         meaning: "How long ranks have between SIGTERM and SIGKILL when a run is ended.",
         takes: Takes::Time(|s| &mut s.policy.grace, Zero::Allowed),
     },
@@ -80,6 +80,12 @@ pub const SETTINGS: [Setting; 16] = [
         default: "lost_node,signal,hang",
         meaning: "The kinds of failure after which they do.",
         takes: Takes::Kinds(|s| &mut s.policy.restart_on),
+    },
+    Setting {
+        key: "spark.phalanx.hangTimeout",
+        default: "0s",
+        meaning: "A run whose ranks all make no progress for this long fails, with their stacks; 0 for never.",
+        takes: Takes::Time(|s| &mut s.policy.hang_timeout, Zero::Allowed),
     },
     Setting {
         key: "spark.phalanx.results.maxBytes",

@@ -1,10 +1,12 @@
 //! The driver's end of a job.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use phalanx_job::{DriverJob, DriverOptions, Event, collect_logs};
 use phalanx_rendezvous::Token;
+use phalanx_types::stacks::group;
 use phalanx_types::{Deadline, Error, ErrorKind, Job, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -96,6 +98,13 @@ impl Hub {
         })
     }
 
+    fn ask_for_stacks(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || {
+            self.job()?.ask_for_stacks();
+            Ok(())
+        })
+    }
+
     fn stop(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
         detached(py, || {
             self.job()?.stop(reason);
@@ -120,6 +129,15 @@ fn pack(py: Python<'_>, event: Event) -> PyResult<(&'static str, Bound<'_, PyAny
         Event::Phase(phase) => {
             let rank = phase.rank.map_or(-1, i64::from);
             ("phase", (phase.name, rank, phase.at.as_secs_f64()).into_pyobject(py)?.into_any())
+        }
+        Event::Status(text) => ("status", text.into_pyobject(py)?.into_any()),
+        Event::Report(report) => {
+            ("report", (report.rank, report.step, report.values).into_pyobject(py)?.into_any())
+        }
+        Event::Stacks(stacks) => {
+            let text = group(&stacks);
+            let stacks: BTreeMap<u32, String> = stacks.into_iter().map(|of| (of.rank, of.text)).collect();
+            ("stacks", (stacks, text).into_pyobject(py)?.into_any())
         }
         Event::Resubmit { attempt } => ("resubmit", attempt.into_pyobject(py)?.into_any()),
         Event::Finished(ranks) => {

@@ -18,6 +18,18 @@ pub(crate) const NOTES_FD: RawFd = 3;
 const FAULTS: [i32; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT, libc::SIGTRAP, libc::SIGSYS];
 
+/// The signal on which a rank writes its Python stacks: a real-time one that nobody uses, of this C library's numbers
+/// (with glibc `SIGRTMIN+7`, 41).
+pub fn stacks_signal() -> i32 {
+    libc::SIGRTMIN() + 7
+}
+
+/// Signals a direct child of the guard that nobody waited for yet. A refusal is for the caller of the guard to miss.
+pub(crate) fn signal_child(child: Pid, number: i32) {
+    // SAFETY: takes no pointers; the process id is the child's until the guard's only thread reaps it.
+    let _ = unsafe { libc::kill(child.as_raw_nonzero().get(), number) };
+}
+
 /// Closes every descriptor from `first` on: what the host had open without close-on-exec must reach no rank, nor be
 /// kept open by the guard. To be called before the process opens anything, or by one that forgets what it had.
 pub(crate) fn close_from(first: u32) -> io::Result<()> {

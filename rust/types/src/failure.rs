@@ -183,6 +183,8 @@ pub struct RankReport {
     pub state: String,
     /// Seconds since it last wrote output; `None` if it never did.
     pub idle_seconds: Option<f64>,
+    /// What it was doing before the ranks were ended, as far as is known, e.g. a collective operation; else empty.
+    pub doing: String,
 }
 
 /// Why a job failed, told once for every language.
@@ -211,6 +213,8 @@ pub struct Failure {
     pub log_path: String,
     /// The pickled exception, base64; empty where there is none.
     pub pickle: String,
+    /// What the ranks' threads were doing, where they hung; else empty.
+    pub stacks: String,
     /// How often the ranks had been started again before this.
     pub restarts: u32,
     /// What every rank was doing, by rank.
@@ -232,6 +236,7 @@ impl Failure {
             last_lines: Vec::new(),
             log_path: String::new(),
             pickle: String::new(),
+            stacks: String::new(),
             restarts: 0,
             ranks: Vec::new(),
         }
@@ -261,6 +266,7 @@ impl Failure {
             last_lines: end.last_lines.clone(),
             log_path: end.log_path.clone(),
             pickle: error.pickle,
+            stacks: String::new(),
             restarts: 0,
             ranks: Vec::new(),
         }
@@ -271,6 +277,9 @@ impl Failure {
         let mut text = format!("{}\n", self.message);
         if !self.traceback.is_empty() {
             let _ = write!(text, "\n{}\n", self.traceback.trim_end());
+        }
+        if !self.stacks.is_empty() {
+            let _ = write!(text, "\nWhat the ranks' threads were doing:\n\n{}\n", self.stacks.trim_end());
         }
         let last_lines = self.last_lines_before_traceback();
         if !last_lines.is_empty() {
@@ -289,8 +298,13 @@ impl Failure {
                 let idle = report
                     .idle_seconds
                     .map_or("no output".to_string(), |s| format!("last output {s:.1} s before"));
-                let _ =
-                    writeln!(text, "  rank {:<4} {:<20} {} ({idle})", report.rank, report.host, report.state);
+                let doing =
+                    if report.doing.is_empty() { String::new() } else { format!("; in {}", report.doing) };
+                let _ = writeln!(
+                    text,
+                    "  rank {:<4} {:<20} {} ({idle}{doing})",
+                    report.rank, report.host, report.state
+                );
             }
         }
         if self.restarts > 0 {
@@ -334,7 +348,7 @@ pub fn report(end: &RankEnd, at_us: i64) -> RankReport {
         _ => end.state.describe(),
     };
     let idle_seconds = end.last_output_us.map(|last| (at_us - last).max(0) as f64 / 1e6);
-    RankReport { rank: end.rank, host: end.host.clone(), state, idle_seconds }
+    RankReport { rank: end.rank, host: end.host.clone(), state, idle_seconds, doing: String::new() }
 }
 
 /// Which of these ends is the cause of the job's failure, and why; `None` if no rank failed.

@@ -61,6 +61,9 @@ pub struct Policy {
     pub max_restarts: u32,
     /// The kinds of failure after which they are.
     pub restart_on: Vec<FailureKind>,
+    /// Ranks that make no progress for this long hang; zero for ever.
+    #[serde(with = "millis")]
+    pub hang_timeout: Duration,
 }
 
 /// What is kept and shown of the ranks' output.
@@ -102,11 +105,12 @@ impl Default for Policy {
         Policy {
             join_timeout: Duration::from_secs(120),
             connect_timeout: Duration::from_secs(3),
-            grace: Duration::from_secs(5),
+            grace: Duration::from_secs(30),
             node_timeout: Duration::from_secs(30),
             max_other_result_bytes: 64 << 20,
             max_restarts: 0,
             restart_on: vec![FailureKind::LostNode, FailureKind::Signal, FailureKind::Hang],
+            hang_timeout: Duration::ZERO,
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod failure;
 pub mod job;
 pub mod message;
 pub mod placement;
+pub mod stacks;
 
 pub use deadline::Deadline;
 pub use error::{Error, ErrorKind, Result, panic_text};

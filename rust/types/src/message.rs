@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::RankEnd;
 use crate::placement::{Join, NodePlacement};
+use crate::stacks::RankStacks;
 
 /// What a connection to the hub is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -114,8 +115,40 @@ pub enum NodeMessage {
         /// How much each of its ranks wrote, so that the hub can tell what the live view missed.
         output: Vec<OutputEnd>,
     },
+    /// What the ranks of the node that run are doing now. Not repeated after a reconnect.
+    Activity {
+        /// Each of them.
+        ranks: Vec<RankActivity>,
+    },
+    /// The stacks that were asked for. Not repeated, either.
+    Stacks {
+        /// The number of the request.
+        request: u32,
+        /// Those of the node's ranks that run.
+        ranks: Vec<RankStacks>,
+    },
     /// Still here.
     Ping,
+}
+
+/// What a rank that runs is doing.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RankActivity {
+    /// The rank.
+    pub rank: u32,
+    /// For how long it has made no progress, in milliseconds.
+    pub idle_ms: u64,
+    /// Whether its process is stopped, as by SIGSTOP.
+    pub stopped: bool,
+    /// Its collective operation, in words; empty if there is none, or none that is known.
+    pub doing: String,
+    /// The step that it reported last.
+    pub step: Option<u64>,
+    /// How long its last steps took each, in microseconds.
+    pub step_us: Option<u64>,
+    /// All that it reported last, as a JSON object; empty if nothing.
+    pub values: String,
 }
 
 /// How much a rank wrote in all.
@@ -158,6 +191,11 @@ pub enum HubMessage {
     Stop {
         /// Why, for the log.
         reason: String,
+    },
+    /// Tell what the threads of your ranks are doing.
+    Stacks {
+        /// The number of this request.
+        request: u32,
     },
     /// The hub has everything of this node; it may go.
     Released,

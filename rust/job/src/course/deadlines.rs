@@ -22,6 +22,7 @@ impl Course {
         let mut next = Vec::new();
         self.tick_gathering(now, out, &mut next);
         self.tick_nodes(now, out, &mut next);
+        self.tick_stacks(now, out, &mut next);
         next.extend(self.stopping.as_ref().map(|s| s.until));
         next.extend(self.stage_ended.map(|at| at + STAGE_GRACE));
         next.extend(self.interrupted.as_ref().map(|(at, _)| *at + STAGE_GRACE));

@@ -10,6 +10,7 @@ use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::{Failure, FailureKind};
 
+use super::pace::Pace;
 use super::{Course, Gathering, Node};
 
 /// Another attempt begins.
@@ -89,6 +90,9 @@ impl Course {
         self.problem = None;
         self.interrupted = None;
         self.stopping = None;
+        self.activity.clear();
+        self.asking = None;
+        self.pace = Pace::default();
         self.last_cause = cause.to_string();
         self.restarts.push(Restart { attempt: self.attempt, in_place, line });
         self.phase(now, 0, None, &format!("restart {}", self.attempt));

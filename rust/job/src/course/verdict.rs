@@ -42,13 +42,20 @@ impl Course {
             .and_then(|rank| self.ends.get(&rank))
             .map_or(self.since_open_us(now), |end| end.at_us);
         failure.ranks = self.reports_at(at_us);
+        if let Some(end) = failure.rank.and_then(|rank| self.ends.get(&rank))
+            && failure.log_path.is_empty()
+        {
+            // A hang is known before its rank's end.
+            (failure.log_path, failure.last_lines) = (end.log_path.clone(), end.last_lines.clone());
+        }
         failure
     }
 
     pub(super) fn reports_at(&self, at_us: i64) -> Vec<RankReport> {
+        let doing = |rank: &u32| self.activity.get(rank).map(|told| told.doing.clone()).unwrap_or_default();
         (0..self.job.ranks)
             .map(|rank| match self.ends.get(&rank) {
-                Some(end) => report(end, at_us),
+                Some(end) => RankReport { doing: doing(&rank), ..report(end, at_us) },
                 None => {
                     let state = if self.running.contains(&rank) {
                         RankState::Running.describe()
@@ -57,13 +64,12 @@ impl Course {
                     } else {
                         RankState::Waiting.describe()
                     };
-                    let partition =
-                        self.ranks_of.iter().find(|(_, ranks)| ranks.contains(&rank)).map(|(p, _)| *p);
                     RankReport {
                         rank,
-                        host: partition.map(|p| self.host(p)).unwrap_or_default(),
+                        host: self.host_of(rank),
                         state,
                         idle_seconds: None,
+                        doing: doing(&rank),
                     }
                 }
             })

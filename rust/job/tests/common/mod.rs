@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use phalanx_job::course::Report;
 use phalanx_job::{DriverJob, DriverOptions, Event, NodeHost, NodeOptions, Observation, run_node};
 use phalanx_rendezvous::HubAddress;
+use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Deadline, Failure, Job, Result};
 
 /// No test waits longer for anything.
@@ -74,10 +76,13 @@ impl NodeHost for TestHost {
 }
 
 /// What a job came to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Told {
     pub output: String,
     pub phases: Vec<String>,
+    pub statuses: Vec<String>,
+    pub reports: Vec<Report>,
+    pub stacks: Vec<Vec<RankStacks>>,
     /// The attempts for which the stage was to be submitted again.
     pub resubmits: Vec<u32>,
     pub failure: Option<Failure>,
@@ -123,13 +128,16 @@ pub fn spawn_node(options: NodeOptions, mut host: TestHost) -> JoinHandle<Result
 
 /// Takes events to the last one.
 pub fn listen(driver: &DriverJob) -> Told {
-    let mut told = Told { output: String::new(), phases: Vec::new(), resubmits: Vec::new(), failure: None };
+    let mut told = Told::default();
     let deadline = Deadline::after(LONG);
     loop {
         match driver.next(deadline).unwrap() {
             None => panic!("the job did not end in time: {told:?}"),
             Some(Event::Output(text)) => told.output.push_str(&text),
             Some(Event::Phase(phase)) => told.phases.push(phase.name),
+            Some(Event::Status(status)) => told.statuses.push(status),
+            Some(Event::Report(report)) => told.reports.push(report),
+            Some(Event::Stacks(stacks)) => told.stacks.push(stacks),
             Some(Event::Resubmit { attempt }) => told.resubmits.push(attempt),
             Some(Event::Finished(_)) => return told,
             Some(Event::Failed(failure)) => {

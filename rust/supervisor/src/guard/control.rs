@@ -21,6 +21,7 @@ const READ_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) enum Incoming {
     Launch(Box<Start>),
+    Signal { rank: u32, number: i32 },
     Stop,
     Kill,
 }
@@ -93,6 +94,7 @@ impl Control {
     fn with_fds(&mut self, order: Order) -> Result<Incoming> {
         let by_fork = matches!(order, Order::Fork(_));
         Ok(match order {
+            Order::Signal { rank, number } => Incoming::Signal { rank, number },
             Order::Stop => Incoming::Stop,
             Order::Kill => Incoming::Kill,
             Order::Launch(launch) | Order::Fork(launch) => {

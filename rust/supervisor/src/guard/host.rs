@@ -204,6 +204,12 @@ impl Guard {
         self.pool.is_some()
     }
 
+    /// Sends a rank's process a signal, if it runs; for what the rank has agreed to, such as [`crate::stacks_signal`].
+    pub fn signal(&self, rank: u32, number: i32) {
+        // A guard that can't be told is gone, and its events say so.
+        let _ = self.order(&Order::Signal { rank, number }, None);
+    }
+
     /// Has every process below the guard asked to end, and killed after the grace. Returns at once; `Empty` follows.
     /// Once is enough.
     pub fn stop(&self) {

@@ -187,6 +187,12 @@ impl<'f> Server<'f> {
                     Started::Told(report) => control.report(&report),
                     Started::InRank(launch) => return Some(launch),
                 },
+                Ok(Some(Incoming::Signal { rank, number })) => {
+                    // SUP-3: a child that nobody waited for.
+                    if let Some((pid, _)) = self.ranks.iter().find(|(_, of)| **of == rank) {
+                        sys::signal_child(*pid, number);
+                    }
+                }
                 Ok(Some(Incoming::Stop)) => self.phase.stop(Instant::now(), self.grace),
                 Ok(Some(Incoming::Kill)) => self.phase.kill(Instant::now()),
                 // The host has let go of its guard, or isn't our host: both times nobody wants the ranks.

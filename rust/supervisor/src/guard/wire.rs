@@ -56,6 +56,8 @@ pub(crate) enum Order {
     /// The same for a guard that was forked from a pool: it forks the rank instead of running a program. `env` is all
     /// that the rank has, and `cwd` is given.
     Fork(Box<Launch>),
+    /// Send a rank that runs this signal; nothing to one that has ended.
+    Signal { rank: u32, number: i32 },
     /// End everything, with the grace.
     Stop,
     /// End everything now.

@@ -12,6 +12,8 @@ final private[spark] class Hub private (handle: Long) extends AutoCloseable {
     Option(Core(_.nextEvent(handle, timeoutMillis))).map {
       case Array("output", text)               => Hub.Output(text)
       case Array("phase", name, rank, seconds) => Hub.Reached(name, rank.toInt, seconds.toDouble)
+      case Array("status", text)               => Hub.Status(text)
+      case Array("report", _, _, _)            => Hub.Told
       case Array("resubmit", attempt)          => Hub.Resubmit(attempt.toInt)
       case Array("finished", ranks)            => Hub.Finished(Json.ranks(Json.read(ranks)))
       case Array("failed", failure, text)      => Hub.Failed(failure, text)
@@ -37,6 +39,12 @@ private[spark] object Hub {
 
   /** `rank` is -1 for the job's own phases. */
   final case class Reached(name: String, rank: Int, seconds: Double) extends Event
+
+  /** Where the job is, in words. */
+  final case class Status(text: String) extends Event
+
+  /** A rank reported a step. */
+  case object Told extends Event
 
   /** A task was lost: the stage has to be submitted again, with nodes that begin with this attempt. */
   final case class Resubmit(attempt: Int) extends Event

@@ -32,7 +32,7 @@ final private[spark] class Native {
   @native def hubToken(hub: Long): Array[Byte]
 
   /** The next event, or null at the time-out: `output, text`; `phase, name, rank or -1, seconds`; `finished, ranks`;
-    * `resubmit, attempt`; `failed, failure, text`.
+    * `status, text`; `report, rank, step, values`; `resubmit, attempt`; `failed, failure, text`.
     */
   @native def nextEvent(hub: Long, timeoutMillis: Long): Array[String]
 

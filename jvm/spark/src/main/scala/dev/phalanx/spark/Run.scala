@@ -81,8 +81,9 @@ final private[spark] class Run(
         case Hub.Output(text)                  => show(text)
         case Hub.Reached(point, rank, seconds) =>
           phases += Phase(point, if (rank < 0) None else Some(rank), opened + seconds)
-        case Hub.Resubmit(attempt) => stage.start(hub, attempt)
-        case end                   => outcome = end
+        case Hub.Status(_) | Hub.Told => ()
+        case Hub.Resubmit(attempt)    => stage.start(hub, attempt)
+        case end                      => outcome = end
       }
     }
     outcome

@@ -1,0 +1,61 @@
+"""Checkpoints: whole or absent, the newest first, and where they are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from phalanx import checkpoint
+from support import PACKAGE_ROOT
+
+pytestmark = pytest.mark.timeout(200)
+
+
+def test_the_newest_checkpoint_comes_back_and_older_ones_go(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    assert checkpoint.latest(directory=folder) is None
+    for step in (5, 20, 100):
+        checkpoint.save({"step": step}, step, directory=folder)
+    assert checkpoint.latest(directory=folder) == (100, {"step": 100})
+    assert sorted(os.listdir(folder)) == ["step-0000000020.pt", "step-0000000100.pt"]
+
+
+def test_a_writer_that_is_killed_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    checkpoint.save("whole", 1, directory=folder)
+    # Dies while it writes: the state's own pickling kills the process when part of the file is out.
+    program = f"""
+        import os, signal
+        from phalanx import checkpoint
+        class Deadly:
+            def __reduce__(self):
+                os.kill(os.getpid(), signal.SIGKILL)
+        checkpoint.save([bytes(1 << 20), Deadly()], 2, directory={folder!r})
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
+        timeout=150,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert checkpoint.latest(directory=folder) == (1, "whole"), "CHECK-1"
+
+
+def test_a_state_that_can_not_be_written_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="pickle"):
+        checkpoint.save(lambda: None, 1, directory=str(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_folder_is_the_given_one_else_the_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own = tmp_path / "phalanx-1" / "task-0" / "rank-0"
+    monkeypatch.setenv("PHALANX_RANK_DIR", str(own))
+    assert checkpoint.checkpoint_dir() == str(tmp_path / "phalanx-1" / "checkpoints")
+    monkeypatch.setenv("PHALANX_CHECKPOINT_DIR", str(tmp_path / "shared"))
+    assert checkpoint.checkpoint_dir() == str(tmp_path / "shared")
+    assert (tmp_path / "shared").is_dir()

@@ -1,0 +1,118 @@
+//! What the ranks' threads were doing: Python stacks as faulthandler writes them, equal ones shown once.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+/// How much of a rank's stacks is kept.
+pub const MAX_STACKS_BYTES: usize = 64 << 10;
+/// How many lines of one group a failure shows.
+const SHOWN_LINES: usize = 60;
+
+/// The stacks of one rank.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RankStacks {
+    /// The rank.
+    pub rank: u32,
+    /// All its threads' stacks, or in parentheses why there are none.
+    pub text: String,
+}
+
+/// The stacks with equal ones once, and their ranks above them; the most frequent first, then by rank.
+///
+/// Addresses of threads and the order of threads tell nothing apart.
+pub fn group(stacks: &[RankStacks]) -> String {
+    let mut groups: Vec<(String, Vec<u32>)> = Vec::new();
+    for RankStacks { rank, text } in stacks {
+        let shown = without_addresses(&without_watchdog(text));
+        match groups.iter_mut().find(|(known, _)| *known == shown) {
+            Some((_, ranks)) => ranks.push(*rank),
+            None => groups.push((shown, vec![*rank])),
+        }
+    }
+    groups.iter_mut().for_each(|(_, ranks)| ranks.sort_unstable());
+    groups.sort_by_key(|(_, ranks)| (std::cmp::Reverse(ranks.len()), ranks.first().copied()));
+    let mut text = String::new();
+    for (shown, ranks) in groups {
+        let _ = writeln!(text, "{}:", ranges(&ranks));
+        for line in shown.lines().take(SHOWN_LINES) {
+            let _ = writeln!(text, "  {line}");
+        }
+        if shown.lines().count() > SHOWN_LINES {
+            let _ = writeln!(text, "  ... {} more lines", shown.lines().count() - SHOWN_LINES);
+        }
+    }
+    text
+}
+
+/// `rank 3`, `ranks 0, 2-7`.
+pub fn ranges(ranks: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *rank => *last = *rank,
+            _ => runs.push((*rank, *rank)),
+        }
+    }
+    let runs: Vec<String> = runs
+        .iter()
+        .map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") })
+        .collect();
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, runs.join(", "))
+}
+
+/// The stacks without the thread that Phalanx itself has in a rank.
+fn without_watchdog(text: &str) -> String {
+    let threads = text.split("\n\n");
+    let own = |thread: &&str| thread.lines().nth(1).is_none_or(|top| !top.contains("phalanx/watchdog.py\""));
+    threads.filter(own).collect::<Vec<_>>().join("\n\n")
+}
+
+fn without_addresses(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text.trim_end();
+    while let Some(at) = rest.find("hread 0x") {
+        let (before, after) = rest.split_at(at + "hread".len());
+        shown.push_str(before);
+        rest = after[" 0x".len()..].trim_start_matches(|c: char| c.is_ascii_hexdigit());
+    }
+    shown.push_str(rest);
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(rank: u32, text: &str) -> RankStacks {
+        RankStacks { rank, text: text.into() }
+    }
+
+    #[test]
+    fn equal_stacks_are_shown_once_with_their_ranks() {
+        let waits = "Current thread 0x00007f12 (most recent call first):\n  File \"a.py\", line 3 in wait\n";
+        let also = waits.replace("7f12", "7fab");
+        let stuck = waits.replace("wait", "lock");
+        let shown = group(&[of(0, waits), of(1, &stuck), of(2, &also), of(3, waits)]);
+        let expected = "ranks 0, 2-3:\n  Current thread (most recent call first):\n    File \"a.py\", line 3 in wait\n\
+                        rank 1:\n  Current thread (most recent call first):\n    File \"a.py\", line 3 in lock\n";
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn the_threads_of_phalanx_are_left_out() {
+        let own =
+            "Thread 0x01 (most recent call first):\n  File \"/x/phalanx/watchdog.py\", line 9 in _watch\n";
+        let text =
+            format!("{own}\nCurrent thread 0x02 (most recent call first):\n  File \"a.py\", line 3 in f\n");
+        let shown = group(&[of(0, &text)]);
+        assert!(!shown.contains("watchdog") && shown.contains("line 3 in f"), "{shown}");
+    }
+
+    #[test]
+    fn a_long_stack_is_cut_and_says_so() {
+        let long = "  File \"a.py\", line 1 in f\n".repeat(SHOWN_LINES + 5);
+        assert!(group(&[of(0, &long)]).ends_with("  ... 5 more lines\n"));
+    }
+}

@@ -1,0 +1,26 @@
+"""The example that trains through a SIGKILL ends with the weights of an undisturbed run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "python" / "examples" / "resume.py"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_the_weights_are_those_of_an_undisturbed_run() -> None:
+    env = os.environ | {"PYTHONPATH": str(EXAMPLE.parents[1]), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE)], env=env, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[phalanx] restart 1 of 1: rank 1 (" in done.stdout
+    # Rank 0 may or may not have saved the step in which rank 1 was killed.
+    assert re.search("killed at step 6, went on from step [67]; the weights are the same", done.stdout)

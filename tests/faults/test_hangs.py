@@ -1,0 +1,154 @@
+"""Ranks that make no progress: what is told of them, and the same for ranks that do, on demand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from phalanx import TrainingError, UnavailableResult
+from programs import eventually
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.mark.behaviour
+def test_a_hang_ends_with_the_stacks_of_all_ranks(distributor: Any) -> None:
+    def train() -> None:
+        import os
+        import threading
+
+        def waits_for_a_lock_that_nobody_gives_back() -> None:
+            lock = threading.Lock()
+            lock.acquire()
+            lock.acquire()
+
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        if os.environ["RANK"] == "1":
+            waits_for_a_lock_that_nobody_gives_back()
+        dist.barrier()
+
+    distributor._given["spark.phalanx.hangTimeout"] = "4s"
+    began = time.monotonic()
+    with pytest.raises(TrainingError, match="made progress for 4") as told:
+        distributor.run(train)
+    assert time.monotonic() - began < 120
+    error = told.value
+    assert error.kind == "hang"
+    assert "in waits_for_a_lock_that_nobody_gives_back" in error.stacks
+    assert "in barrier" in error.stacks
+    assert error.stacks in str(error) or "What the ranks' threads were doing" in str(error)
+    assert [report.state for report in error.ranks] == ["stopped", "stopped"]
+
+
+def test_a_stopped_process_is_told_from_a_stuck_one(spark: Any, tmp_path: Path) -> None:
+    from phalanx import TorchDistributor
+
+    def train(folder: str) -> None:
+        import os
+        import time
+
+        with open(f"{folder}/{os.environ['RANK']}.new", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(f"{folder}/{os.environ['RANK']}.new", f"{folder}/{os.environ['RANK']}")
+        time.sleep(600)
+
+    distributor = TorchDistributor(2, use_gpu=False, hang_timeout=4)
+    run = distributor.run_async(train, str(tmp_path))
+    path = tmp_path / "1"
+    eventually("rank 1 runs", 60, path.exists)
+    os.kill(int(path.read_text()), signal.SIGSTOP)
+    with pytest.raises(TrainingError, match=r"rank 1 .* hangs: .*; its process is stopped") as told:
+        run.result(120)
+    assert "(its process is stopped)" in told.value.stacks
+    assert "in train" in told.value.stacks
+
+
+def test_stacks_phase_reports_and_logs_while_it_runs(spark: Any, tmp_path: Path) -> None:
+    from phalanx import TorchDistributor
+
+    def train(folder: str) -> int:
+        import os
+        import time
+
+        import phalanx
+
+        def waits_here() -> None:
+            while not os.path.exists(f"{folder}/go"):
+                time.sleep(0.05)
+
+        print("hello from", os.environ["RANK"])
+        phalanx.report(step=120, loss=0.5)
+        waits_here()
+        return int(os.environ["RANK"])
+
+    run = TorchDistributor(2, use_gpu=False).run_async(train, str(tmp_path))
+    eventually("step 120 is told", 60, lambda: run.phase == "training, step 120" and len(run.reports) == 2)
+    assert run.reports == {0: {"step": 120, "loss": 0.5}, 1: {"step": 120, "loss": 0.5}}
+    eventually("output is seen", 60, lambda: run.logs(1) == "hello from 1\n")
+    stacks = run.stacks()
+    assert set(stacks) == {0, 1}
+    assert "in waits_here" in stacks[0]
+    assert str(stacks).startswith("ranks 0-1:\n"), str(stacks)
+    (tmp_path / "go").touch()
+    assert run.results(60) == [0, 1]
+    assert run.phase == "over"
+    with pytest.raises(RuntimeError, match="does not run"):
+        run.stacks()
+
+
+def test_ranks_that_ended_well_leave_their_results_in_the_error(spark: Any) -> None:
+    from phalanx import TorchDistributor
+
+    def train() -> str:
+        import os
+        import time
+
+        if os.environ["RANK"] == "1":
+            time.sleep(2)
+            raise ValueError("late")
+        return "early"
+
+    with pytest.raises(TrainingError, match="ValueError: late") as told:
+        TorchDistributor(2, use_gpu=False).run(train)
+    assert told.value.results == ["early", UnavailableResult("rank 1 left no result")]
+
+
+@pytest.mark.behaviour
+def test_a_rank_saves_its_work_when_it_is_cancelled(distributor: Any, tmp_path: Path) -> None:
+    def train(folder: str) -> None:
+        import os
+        import signal
+        import sys
+        import time
+
+        from phalanx import checkpoint
+
+        def save(_number: int, _frame: object) -> None:
+            print("saving")
+            if os.environ["RANK"] == "0":
+                checkpoint.save("state", 7, directory=folder)
+            print("saved")
+            sys.exit(0)
+
+        signal.signal(signal.SIGTERM, save)
+        open(f"{folder}/ready-{os.environ['RANK']}", "w").close()
+        time.sleep(600)
+
+    from phalanx import checkpoint
+
+    distributor._given["spark.phalanx.grace"] = "60s"
+    run = distributor.run_async(train, str(tmp_path))
+    eventually("both ranks run", 90, lambda: len(list(tmp_path.glob("ready-*"))) == 2)
+    run.cancel()
+    with pytest.raises(TrainingError) as told:
+        run.result(100)
+    assert told.value.kind == "cancelled"
+    assert checkpoint.latest(directory=str(tmp_path)) == (7, "state")
+    assert "saved\n" in run.logs(0)
+    assert "saved\n" in run.logs(1)
