@@ -155,7 +155,7 @@ def main() -> None:
     options = parser.parse_args()
     report = Report("collective")
     program = bench_program()
-    reps, seconds = (1, 0.05) if options.quick else (options.reps, 0.5)
+    reps, seconds = (1, 0.05) if options.quick else (options.reps, 0.3)
     names = {count: name for name, count in SIZES.items()}
     with tempfile.TemporaryDirectory() as directory:
         runs = {

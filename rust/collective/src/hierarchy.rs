@@ -20,16 +20,16 @@ use crate::kernels::{self, Combine};
 use crate::wait::Watch;
 
 /// Up to here the number of messages between hosts matters more than their length.
-const LONGEST_DOUBLING: usize = 32 << 10;
+pub(crate) const LONGEST_DOUBLING: usize = 32 << 10;
 /// Slices shorter than this aren't worth a lane.
 const SHORTEST_LANE: usize = 64 << 10;
 
 /// How a reduction is divided: sums inside and between, and what is left for the end.
-struct Stages {
-    inside: Combine,
-    between: Combine,
-    divides_first: bool,
-    divides_last: bool,
+pub(crate) struct Stages {
+    pub(crate) inside: Combine,
+    pub(crate) between: Combine,
+    pub(crate) divides_first: bool,
+    pub(crate) divides_last: bool,
 }
 
 impl Stages {
@@ -53,7 +53,7 @@ impl Stages {
 }
 
 impl Group {
-    fn stages(&self, dtype: DType, op: ReduceOp) -> Result<Stages> {
+    pub(crate) fn stages(&self, dtype: DType, op: ReduceOp) -> Result<Stages> {
         op.check(dtype)?;
         Stages::new(dtype, op, self.world_size).ok_or_else(|| self.too_many())
     }
@@ -256,7 +256,7 @@ impl Group {
     }
 }
 
-fn adds(op: ReduceOp) -> bool {
+pub(crate) fn adds(op: ReduceOp) -> bool {
     matches!(op, ReduceOp::Sum | ReduceOp::Average | ReduceOp::PremulSum(_))
 }
 

@@ -44,6 +44,7 @@ mod messages;
 mod operations;
 mod peers;
 mod probe;
+mod reduce_scatter;
 mod shm;
 mod tcp;
 mod topology;

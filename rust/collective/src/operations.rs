@@ -159,13 +159,7 @@ impl Group {
                     let buffers = Buffers::Apart(input, output);
                     host::reduce_scatter::reduce_scatter(host, watch, Some(call), buffers, &parts, &combine)
                 }
-                None => {
-                    // Between hosts: the whole reduction, of which each rank keeps its part.
-                    let mut all = input.to_vec();
-                    group.all_reduce_across(watch, call, &mut all, dtype, op)?;
-                    output.copy_from_slice(&all[parts[group.rank].clone()]);
-                    Ok(())
-                }
+                None => group.reduce_scatter_across(watch, call, (input, output), &parts, (dtype, op)),
             }
         })
     }

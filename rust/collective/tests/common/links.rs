@@ -194,7 +194,7 @@ fn pass_on(
         if state.load(Ordering::Relaxed) != FLOWS {
             late.push_front((since, bytes));
         } else if (&mut &*to).write_all(&bytes).is_err() {
-            let _ = from.shutdown(Shutdown::Both);
+            // That side has ended. What it said before may still be on its way, the other way.
             return;
         }
     }
