@@ -283,3 +283,26 @@ fn sums_that_cross_as_bfloat16_are_equal_on_all_ranks_and_as_close_as_eight_bits
         }
     }
 }
+
+#[test]
+fn parts_of_a_reduction_may_cross_as_bfloat16_too() {
+    let counts = [30_000, 10, 20_000, 5];
+    let number = |rank: usize, at: usize| ((at * 37 + rank * 101) as f32).sin();
+    let change = |options: GroupOptions| GroupOptions {
+        pretended_host: Some((options.rank % 2) as u32),
+        wire_bfloat16: true,
+        ..options
+    };
+    world_with(4, change, |group| {
+        let numbers: Vec<f32> = (0..counts.iter().sum()).map(|at| number(group.rank(), at)).collect();
+        let mut part = vec![0.0f32; counts[group.rank()]];
+        let (input, output) = (bytemuck::cast_slice(&numbers), bytemuck::cast_slice_mut(&mut part));
+        group.reduce_scatter_v(input, output, &counts, DType::F32, ReduceOp::Sum).unwrap();
+        let start: usize = counts[..group.rank()].iter().sum();
+        for (at, sum) in part.iter().enumerate() {
+            let exact: f64 = (0..4).map(|rank| f64::from(number(rank, start + at))).sum();
+            // What the other host sends is at most 2, and rounded.
+            assert!((f64::from(*sum) - exact).abs() <= 2.0 / 256.0 + 1e-5, "{sum} for {exact}");
+        }
+    });
+}
