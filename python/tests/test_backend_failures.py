@@ -236,6 +236,42 @@ def test_who_waits_can_be_interrupted_and_the_work_goes_on(ranks: Ranks, how: st
     assert seconds < 10  # a tenth of one, and what a busy machine adds
 
 
+def interrupted_in_a_call(rank: Rank) -> Any:
+    import signal
+    import threading
+
+    import torch
+    import torch.distributed as dist
+
+    store: Any = dist.distributed_c10d._get_default_store()
+    if rank.rank == 1:
+        store.wait(["interrupted"], timedelta(seconds=30))
+        return failure(lambda: dist.all_reduce(torch.ones(5)))[0]
+    sent = []
+
+    def send() -> None:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def call() -> None:
+        threading.Timer(0.3, send).start()
+        dist.all_reduce(torch.ones(5))
+
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    seconds = time.monotonic() - sent[0]
+    store.set("interrupted", "1")
+    return seconds
+
+
+def test_a_synchronous_call_is_interrupted_and_the_others_are_told(ranks: Ranks) -> None:
+    # SIG-1
+    seconds, text = ranks.run(interrupted_in_a_call)
+    assert seconds < 10  # a tenth of one, and what a busy machine adds
+    assert "rank 0" in text
+    assert "interrupted: KeyboardInterrupt" in text
+
+
 def monitored(rank: Rank) -> Any:
     import torch.distributed as dist
 

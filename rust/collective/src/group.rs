@@ -110,7 +110,11 @@ pub struct Group {
     sequence: u64,
     broken: Option<Error>,
     activity: ActivityLog,
+    question: Option<Arc<Question>>,
 }
+
+/// What is asked while an operation waits; an error ends it.
+type Question = dyn Fn() -> Result<()> + Send + Sync;
 
 /// Ends a group from another thread. Cheap to clone; outlives the group.
 #[derive(Clone)]
@@ -191,6 +195,7 @@ impl Group {
             sequence: 0,
             broken: None,
             activity,
+            question: None,
         })
     }
 
@@ -219,6 +224,12 @@ impl Group {
         self.timeout = timeout;
     }
 
+    /// Asks `question` whenever an operation that waits looks around, many times a second, on the thread that waits.
+    /// Its error ends the operation, and the group: for programs that can be interrupted.
+    pub fn ask_while_waiting(&mut self, question: impl Fn() -> Result<()> + Send + Sync + 'static) {
+        self.question = Some(Arc::new(question));
+    }
+
     /// For ending the group from another thread.
     pub fn aborter(&self) -> Aborter {
         Aborter(Arc::clone(&self.peers))
@@ -244,8 +255,9 @@ impl Group {
         self.is_whole()?;
         self.sequence += 1;
         self.activity.begin(self.sequence, call);
-        let mail = Arc::clone(&self.mail);
+        let (mail, question) = (Arc::clone(&self.mail), self.question.clone());
         let idle = || {
+            question.as_ref().map_or(Ok(()), |question| question())?;
             let mut mail = mail.lock().unwrap_or_else(PoisonError::into_inner);
             mail.pump()?;
             Ok(mail.is_busy())

@@ -7,6 +7,7 @@ mod call;
 mod job_ranks;
 mod lane;
 mod member;
+mod signals;
 mod ticket;
 
 use std::net::IpAddr;
@@ -97,7 +98,9 @@ impl Collective {
             options.timeout = timeout;
             options.address = own_address(interface, towards);
             options.activity = activity;
-            let group = Group::join(options, &mut store).map_err(|error| names.in_words_of_the_job(error))?;
+            let mut group =
+                Group::join(options, &mut store).map_err(|error| names.in_words_of_the_job(error))?;
+            group.ask_while_waiting(signals::look);
             let aborter = group.aborter();
             let (callbacks, timeout) = (Arc::default(), Mutex::new(timeout));
             Ok(Collective { lane: Lane::new(Member::new(group, names)), aborter, callbacks, timeout })
@@ -113,8 +116,9 @@ impl Collective {
         let deadline = self.deadline(timeout);
         // SAFETY: the caller holds the tensors and waits here.
         let now = || self.lane.run_if_idle(|member| unsafe { member.perform(&calls, deadline) });
-        match detached(py, || Ok(now()))? {
-            Some(result) => checked(py, result),
+        match signals::watched(|| detached(py, || Ok(now()))?.map(|result| checked(py, result)).transpose())?
+        {
+            Some(()) => Ok(()),
             // Others are at it: this can be interrupted meanwhile.
             None => self.submit(py, calls, timeout, kept)?.wait(py, None),
         }

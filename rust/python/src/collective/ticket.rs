@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use crate::errors::{checked, detached};
 
 /// How often a thread that waits looks whether Python has a signal to handle.
-const BETWEEN_SIGNALS: Duration = Duration::from_millis(100);
+pub(crate) const BETWEEN_SIGNALS: Duration = Duration::from_millis(100);
 
 thread_local! {
     /// Whether this is a thread that runs callbacks.
