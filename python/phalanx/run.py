@@ -167,6 +167,7 @@ class Run:
             self._error = error
             raise
         finally:
+            self.phase = "over"
             self._over.set()
 
     def _drive(self, hub: _native.Hub) -> None:

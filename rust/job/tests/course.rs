@@ -474,3 +474,35 @@ fn the_status_says_how_far_the_job_is() {
     play.finishes(3);
     assert_eq!(play.course.status(), "over");
 }
+
+#[test]
+fn a_hang_is_tried_again_in_place_and_looked_for_again() {
+    let mut play = Play::under(|policy| {
+        policy.max_restarts = 1;
+        policy.hang_timeout = Duration::from_secs(10);
+    });
+    for attempt in 0..2 {
+        play.attempt = attempt;
+        if attempt == 1 {
+            assert!(matches!(
+                play.orders()[..],
+                [(0, HubMessage::Again { .. }), (1, HubMessage::Again { .. })]
+            ));
+            play.starts(30);
+        }
+        for rank in 0..2 {
+            play.tell(50, rank, doing(rank, 12_000));
+        }
+        for rank in 0..2 {
+            play.tell(50, rank, stacks(rank, attempt + 1, "in train"));
+        }
+        for rank in 0..2 {
+            play.tell(51, rank, ended(rank, RankState::Stopped, 0));
+        }
+        play.orders();
+        for rank in 0..2 {
+            play.done(51, rank);
+        }
+    }
+    assert_eq!((play.failure().kind, play.failure().restarts), (FailureKind::Hang, 1));
+}

@@ -259,3 +259,26 @@ fn what_the_kernel_holds_is_given_up_and_named() {
     }
     eventually("the thawed rank is gone", LONG, || !alive(rank) && std::fs::remove_dir(&freezer).is_ok());
 }
+
+#[test]
+fn a_signal_reaches_the_rank_that_it_is_for_and_none_that_has_ended() {
+    let _leaks = leaks();
+    let guard = guard(Duration::from_secs(1));
+    let script = "trap 'echo signalled' USR1; echo up; while :; do sleep 0.02; done";
+    let (_, one) = started(&guard, &sh(1, script));
+    let (_, two) = started(&guard, &sh(2, script));
+    one.said("up");
+    two.said("up");
+    guard.signal(2, Signal::USR1.as_raw());
+    guard.signal(3, Signal::KILL.as_raw());
+    two.said("signalled");
+    assert!(!one.text().contains("signalled"), "SUP-3");
+    guard.stop();
+    let (events, _) = last_events(&guard);
+    assert_eq!(events.last(), Some(&GuardEvent::Empty));
+}
+
+#[test]
+fn the_signal_for_stacks_is_a_real_time_one_that_nobody_else_has() {
+    assert!((34..=64).contains(&phalanx_supervisor::stacks_signal()));
+}

@@ -13,6 +13,7 @@ class MetricsSuite extends PhalanxSuite {
     var metrics: ExecutorMetrics = null
     metrics = new ExecutorMetrics("1", Some(new MetricSet(registry, () => metrics.running)), told :+= _)
     metrics.joined(5000)
+    metrics.rankRestarted()
     metrics.rankStarted(9000)
     metrics.output(2, 20)
     metrics.output(3, 30)
@@ -21,10 +22,12 @@ class MetricsSuite extends PhalanxSuite {
     metrics.nodeEnded()
     assert(running(registry) == 0)
     assert(registry.getCounters.get("ranks.failed").getCount == 1)
+    assert(registry.getCounters.get("ranks.restarted").getCount == 1)
     assert(registry.getCounters.get("logs.bytes").getCount == 50)
     assert(registry.getHistograms.get("start.latency").getSnapshot.getMax == 9, "METRIC-2")
     assert(told.map(_.started).sum == 1 && told.map(_.ended).sum == 1 && told.map(_.lines).sum == 5)
-    assert(told.length == 3, "output alone is told once a second, and nothing is told twice")
+    assert(told.map(_.restarted).sum == 1)
+    assert(told.length == 4, "output alone is told once a second, and nothing is told twice")
   }
 
   test("a driver that can't be told costs a node nothing") {
