@@ -132,7 +132,8 @@ fn run_attempt(
         kept.folder = Some(made);
     }
     // The store listens before any rank starts, else the first connects in vain and backs off.
-    let _store = if placement.serves_store {
+    let serves_store = placement.serves_store;
+    let _store = if serves_store {
         Some(StoreServer::start(store, Some(placement.peers.clone()))?)
     } else {
         drop(store);
@@ -141,6 +142,10 @@ fn run_attempt(
     let guard = guard_for(options, &placement, control.as_mut(), host)?;
     let mut node = Node::start(options, attempt, kept, guard, placement, control)?.with(board);
     node.watch(host);
+    if serves_store {
+        // BOARD-3
+        std::thread::sleep(node.board.as_ref().map_or(Duration::ZERO, Board::needed_for));
+    }
     node.finish(host)
 }
 

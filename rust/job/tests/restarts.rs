@@ -43,7 +43,8 @@ fn a_killed_rank_starts_again_with_the_others_in_place() {
         [ -e "$PHALANX_RANK_DIR/left" ] && echo "an old folder"
         touch "$PHALANX_RANK_DIR/left"
         [ "$TORCHELASTIC_RESTART_COUNT" = 0 ] || { echo "at $MASTER_PORT"; printf "r$RANK" > "$PHALANX_RANK_DIR/result"; exit 0; }
-        [ "$RANK" = 3 ] && kill -KILL $$
+        job="$PHALANX_RANK_DIR/../.."; touch "$job/up-$RANK"
+        [ "$RANK" = 3 ] && { for r in 0 1 2; do until [ -e "$job/up-$r" ]; do sleep 0.01; done; done; kill -KILL $$; }
         printf old > "$PHALANX_RANK_DIR/result"; [ "$RANK" = 0 ] || sleep 600"#;
     let (told, driver, dir, observed) = run(&job(4, 2, 2), script);
     assert_eq!(told.failure, None);
