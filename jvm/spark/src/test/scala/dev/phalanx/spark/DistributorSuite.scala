@@ -256,8 +256,12 @@ class DistributorSuite extends PhalanxSuite {
            |import phalanx
            |first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
            |name = "$folder/" + os.environ["RANK"] + ("" if first else "-again")
-           |parent = pathlib.Path("/proc/%d/stat" % os.getppid()).read_text().split()[3]
-           |pathlib.Path(name + ".new").write_text(parent)
+           |def proc(pid, file):
+           |    return pathlib.Path("/proc/%d/%s" % (pid, file)).read_text()
+           |above = os.getpid()
+           |while proc(above, "comm").strip() != "java":
+           |    above = int(proc(above, "stat").rpartition(")")[2].split()[1])
+           |pathlib.Path(name + ".new").write_text(str(above))
            |os.rename(name + ".new", name)
            |if first:
            |    time.sleep(60)
@@ -270,7 +274,7 @@ class DistributorSuite extends PhalanxSuite {
           printed {
             val run = new Going(distributor().run(file))
             bothRun(folder)
-            // The parent of the rank's guard is its executor.
+            // The first JVM above a rank is its executor.
             val executor = Files.readString(folder.resolve("1")).trim.toLong
             ProcessHandle.of(executor).get.destroyForcibly()
             result = run.end().get
