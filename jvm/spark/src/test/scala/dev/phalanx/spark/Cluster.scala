@@ -46,7 +46,9 @@ object Cluster {
   def counters(tasks: Int): Seq[String] =
     sc.parallelize(0 until tasks, tasks).map(_ => NodeMetrics.current.getClass.getSimpleName).collect().toSeq
 
-  /** What warm pools take at each executor that ran a task of this: how many, their bytes, how many guards were forked. */
+  /** What warm pools take at each executor that ran a task of this: how many, their bytes, how many guards were
+    * forked.
+    */
   def pools(tasks: Int): Seq[Seq[Long]] =
     sc.parallelize(0 until tasks, tasks).map(_ => Core(_.poolUsage()).toSeq).collect().toSeq
 
