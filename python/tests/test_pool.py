@@ -70,7 +70,7 @@ def facts() -> dict[str, Any]:
     descriptors = {}
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the one that reads the folder
-            descriptors[int(fd)] = os.readlink(f"/proc/self/fd/{fd}").partition(":")[0]
+            descriptors[int(fd)] = os.readlink(f"/proc/self/fd/{fd}").partition(":")[0].rpartition("/")[2]
     status_lines = Path("/proc/self/status").read_text().splitlines()
     status = dict(line.split(":\t", 1) for line in status_lines if ":\t" in line)
     mapped = Path("/proc/self/maps").read_text().splitlines()
@@ -93,7 +93,10 @@ def facts() -> dict[str, Any]:
     return {
         "session": os.getsid(0) == os.getpid() == os.getpgid(0),
         "descriptors": descriptors,
-        "handlers": {int(n): str(signal.getsignal(n)) for n in signal.valid_signals()},
+        "handlers": {
+            int(n): getattr(signal.getsignal(n), "__qualname__", str(signal.getsignal(n)))
+            for n in signal.valid_signals()
+        },
         "signals": [status[name] for name in ("SigBlk", "SigIgn", "SigCgt")],
         "wakeup": signal.set_wakeup_fd(-1),
         "environment": {k: v for k, v in os.environ.items() if not k.startswith(of_a_run)},

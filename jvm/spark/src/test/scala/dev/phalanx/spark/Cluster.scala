@@ -46,6 +46,12 @@ object Cluster {
   def counters(tasks: Int): Seq[String] =
     sc.parallelize(0 until tasks, tasks).map(_ => NodeMetrics.current.getClass.getSimpleName).collect().toSeq
 
+  /** What warm pools take at each executor that ran a task of this: how many, their bytes, how many guards were
+    * forked.
+    */
+  def pools(tasks: Int): Seq[Seq[Long]] =
+    sc.parallelize(0 until tasks, tasks).map(_ => Core(_.poolUsage()).toSeq).collect().toSeq
+
   /** What `body` prints. */
   def printed(body: => Any): String = {
     val bytes = new ByteArrayOutputStream

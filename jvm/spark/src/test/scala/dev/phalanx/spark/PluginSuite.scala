@@ -37,6 +37,13 @@ class PluginSuite extends PhalanxSuite {
     assert(Cluster.counters(tasks = 2).toSet == Set("ExecutorMetrics"))
   }
 
+  test("an executor has a warm pool before the first training, and tells what it takes") {
+    eventually {
+      val pools = Cluster.pools(tasks = 2)
+      assert(pools.forall(pool => pool(0) == 1 && pool(1) > 0), s"METRIC-3: $pools")
+    }
+  }
+
   test("a bad setting ends the application at its start, in a sentence") {
     val ended = ChildJvm.run(classOf[BareMain].getName, Seq("plugin"), Seq("-Dspark.phalanx.grace=soon"))
     assert(ended.code == 1, ended.output)
