@@ -95,13 +95,11 @@ def test_a_clients_folder_goes_with_it_and_a_killed_clients_with_the_next(tmp_pa
 def test_a_server_that_has_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     forever = threading.Event()
     monkeypatch.setattr(stages, "_CANCEL_S", 0.2)
-    monkeypatch.setattr(
-        PythonStage, "_make_thread", lambda self, target: threading.Thread(target=forever.wait)
-    )
+    monkeypatch.setattr(PythonStage, "_inheriting", lambda self, target: lambda *args: forever.wait())
     session: Any = SimpleNamespace(interruptTag=lambda tag: forever.wait())
     stage = PythonStage(
         spark=session, job=b"", payload=b"", name="train", num_tasks=1, num_ranks=1, use_gpu=False,
-        local_gpus=[], dataframe=None,
+        slots_timeout=1.0, local_gpus=[], dataframe=None,
     )  # fmt: skip
     hub: Any = SimpleNamespace()
     stage.start(hub)

@@ -55,7 +55,7 @@ class Runner:
 def runner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runner:
     made = Runner(tmp_path)
     monkeypatch.setattr(jvm_stage, "_runner", lambda context: made)
-    monkeypatch.setattr(JvmStage, "_make_thread", lambda self, target: SimpleNamespace())
+    monkeypatch.setattr(JvmStage, "_inheriting", lambda self, target: target)
     return made
 
 
@@ -65,7 +65,9 @@ def stage_of(runner: Runner, payload: bytes) -> JvmStage:
         job=b"job",
         payload=payload,
         name="train",
+        num_tasks=4,
         num_ranks=8,
+        slots_timeout=1.0,
         local_gpus=["0"],
     )
 
@@ -122,7 +124,7 @@ def test_what_the_jvm_is_handed(runner: Runner) -> None:
     reports: list[bytes] = []
     hub: Any = SimpleNamespace(address="h:1", token=b"secret", node_report=reports.append)
     stage = stage_of(runner, b"payload")
-    stage._run(hub)
+    stage._run(hub, 2)
     description = "Phalanx: train, 8 ranks"
     expected = (
         "the context",
@@ -130,6 +132,7 @@ def test_what_the_jvm_is_handed(runner: Runner) -> None:
         b"payload",
         "h:1",
         b"secret",
+        2,
         description,
         ["0"],
         "python9",
@@ -145,7 +148,7 @@ def test_what_the_jvm_is_handed(runner: Runner) -> None:
 def test_a_large_payload_goes_through_a_file_that_is_gone_afterwards(runner: Runner, tmp_path: Path) -> None:
     hub: Any = SimpleNamespace(address="h:1", token=b"secret", node_report=lambda report: None)
     payload = bytes(range(256)) * (DIRECT_BYTES // 256) + b"+"
-    stage_of(runner, payload)._run(hub)
+    stage_of(runner, payload)._run(hub, 0)
     assert runner.calls[1][0] == payload
     assert Path(runner.calls[1][1]).parent == tmp_path
     assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,7 @@
 package dev.phalanx.spark
 
+import java.io.IOException
+import java.nio.charset.StandardCharsets.ISO_8859_1
 import java.nio.file.{Files, Path, Paths}
 
 import scala.jdk.CollectionConverters._
@@ -49,11 +51,17 @@ object PhalanxSuite {
 
   def conf(node: JsonNode): String => Option[String] = key => text(node, key)
 
-  /** The guards of ranks that this JVM and its executors have started. */
+  /** The guards of ranks that this JVM and its executors have started; not those of warm pools. */
   def guards: Seq[ProcessHandle] =
-    ProcessHandle.current.descendants
-      .filter(process => process.info.command.orElse("").endsWith("phalanx-guard"))
-      .iterator
-      .asScala
-      .toVector
+    ProcessHandle.current.descendants.iterator.asScala.toVector.filter { process =>
+      // Warm ranks have the pool's command line, too; their guard is the pool's child.
+      val hasPool = process.children.iterator.asScala.exists(read(_, "cmdline").contains("phalanx.pool"))
+      val isPools = process.parent.map(parent => read(parent, "comm").trim == "phalanx-pool").orElse(false)
+      read(process, "comm").trim == "phalanx-guard" && (!hasPool || isPools)
+    }
+
+  /** A file of a process in /proc; empty once it has ended. */
+  private def read(process: ProcessHandle, file: String): String =
+    try Files.readString(Path.of(s"/proc/${process.pid}/$file"), ISO_8859_1)
+    catch { case _: IOException => "" }
 }
