@@ -13,6 +13,9 @@ use crate::host::reduce_scatter::Buffers;
 use crate::kernels::{self, Combine};
 use crate::wait::Watch;
 
+/// Of each rank, where its message lies, in bytes.
+type Ranges = Vec<Range<usize>>;
+
 impl Group {
     /// Every rank's `buffer` becomes the reduction of all, equal to the bit on all ranks. Reduces in place.
     ///
@@ -204,18 +207,8 @@ impl Group {
         dtype: DType,
         root: usize,
     ) -> Result<()> {
-        self.is_rank(root)?;
-        whole(input.len(), dtype, 1)?;
-        let mut sent = vec![0..0; self.world_size];
-        sent[root] = 0..input.len();
-        let received = if self.rank == root {
-            let received = self.parts("counts", counts, dtype, output.len())?;
-            same_bytes("input", input.len(), received[root].len())?;
-            received
-        } else {
-            same_bytes("output", output.len(), 0)?;
-            vec![0..0; self.world_size]
-        };
+        let (sent, received) =
+            self.with_root(root, ("input", input.len()), ("output", output.len()), counts, dtype)?;
         let call = Call::new(Operation::Gather).of_type(dtype).with_root(root);
         self.run(call, |group, watch| {
             group.personal(watch, call, Messages { input, sent: &sent, output, received: &received })
@@ -237,22 +230,34 @@ impl Group {
         dtype: DType,
         root: usize,
     ) -> Result<()> {
-        self.is_rank(root)?;
-        whole(output.len(), dtype, 1)?;
-        let mut received = vec![0..0; self.world_size];
-        received[root] = 0..output.len();
-        let sent = if self.rank == root {
-            let sent = self.parts("counts", counts, dtype, input.len())?;
-            same_bytes("output", output.len(), sent[root].len())?;
-            sent
-        } else {
-            same_bytes("input", input.len(), 0)?;
-            vec![0..0; self.world_size]
-        };
+        let (received, sent) =
+            self.with_root(root, ("output", output.len()), ("input", input.len()), counts, dtype)?;
         let call = Call::new(Operation::Scatter).of_type(dtype).with_root(root);
         self.run(call, |group, watch| {
             group.personal(watch, call, Messages { input, sent: &sent, output, received: &received })
         })
+    }
+
+    /// Where this rank's own message with the root lies, and where on the root all ranks' lie, which is nowhere elsewhere.
+    fn with_root(
+        &self,
+        root: usize,
+        (own, own_bytes): (&str, usize),
+        (all, all_bytes): (&str, usize),
+        counts: &[usize],
+        dtype: DType,
+    ) -> Result<(Ranges, Ranges)> {
+        self.is_rank(root)?;
+        whole(own_bytes, dtype, 1)?;
+        let mut with_root = vec![0..0; self.world_size];
+        with_root[root] = 0..own_bytes;
+        if self.rank != root {
+            same_bytes(all, all_bytes, 0)?;
+            return Ok((with_root, vec![0..0; self.world_size]));
+        }
+        let parts = self.parts("counts", counts, dtype, all_bytes)?;
+        same_bytes(own, own_bytes, parts[root].len())?;
+        Ok((with_root, parts))
     }
 
     /// Returns once all ranks have called it.
