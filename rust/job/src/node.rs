@@ -336,7 +336,6 @@ impl<'a> Node<'a> {
         let Some((end, at)) = self.board.as_mut().and_then(|board| board.look(Instant::now())) else {
             return;
         };
-        self.board = None;
         let why = format!("rank {} {}", end.rank, end.state.describe());
         if !self.ranks.iter().any(|rank| rank.rank == end.rank) {
             self.link.tell(at, NodeMessage::RankEnded { end: Box::new(end) });

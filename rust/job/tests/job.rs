@@ -168,17 +168,18 @@ fn a_failure_on_a_node_without_the_hub_reaches_the_caller() {
 
 #[test]
 fn a_failure_on_a_node_without_the_hub_ends_the_ranks_of_those_that_have_it_and_is_the_cause() {
-    let job = job(4, 2);
+    let job = job(6, 3);
     let dir = phalanx_testkit::temp_dir("job");
-    for without_hub in [0, 1] {
-        let (driver, gather) = (open(&job), Gather::of(2));
-        // Rank 0 is partition 0's, rank 2 is partition 1's.
-        let failing = without_hub * 2;
+    // The store is partition 0's, and partition 2 has the hub.
+    for (without_hub, fails) in [(&[0][..], 0), (&[1], 1), (&[0, 1], 1)] {
+        let (driver, gather) = (open(&job), Gather::of(3));
+        // Each partition has two ranks.
+        let failing = fails * 2;
         let script = format!("[ $RANK = {failing} ] || exec sleep 600; echo oh; exit 7");
-        let nodes: Vec<_> = (0..2)
+        let nodes: Vec<_> = (0..3)
             .map(|partition| {
                 let mut options = node_options(&driver, &job, partition, &script, dir.path());
-                if partition == without_hub {
+                if without_hub.contains(&partition) {
                     options.hub.address = "127.0.0.1:1".into();
                 }
                 let host = TestHost { gather: Some(Arc::clone(&gather)), partition, ..TestHost::default() };
@@ -200,7 +201,7 @@ fn a_failure_on_a_node_without_the_hub_ends_the_ranks_of_those_that_have_it_and_
         let states: Vec<&str> = failure.ranks.iter().map(|r| r.state.as_str()).collect();
         // The outcome doesn't wait for what Spark brings at the end.
         let other = ["stopped", "not known: its node can't reach the driver"];
-        assert_eq!(states.iter().filter(|state| other.contains(state)).count(), 3, "{states:?}");
+        assert_eq!(states.iter().filter(|state| other.contains(state)).count(), 5, "{states:?}");
     }
 }
 
