@@ -12,7 +12,7 @@ import types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 # What OpenBLAS calls the function that sets its threads, as built by whom.
 _OPENBLAS_SETTERS = [
@@ -31,7 +31,7 @@ class Restorer:
         with open("/proc/self/comm") as file:
             self._comm = file.read().strip()
 
-    def restore(self, env: Sequence[tuple[str, str]]) -> None:
+    def restore(self, env: Mapping[str, str]) -> None:
         """To be called once, in a rank that a guard has forked, before anything of the user's.
 
         `env` is the environment that it is to have.
@@ -39,7 +39,7 @@ class Restorer:
         _restore_signals()
         with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
             file.write(self._comm)
-        _set_environment(dict(env))
+        _set_environment(env)
         sys.modules["__main__"] = types.ModuleType("__main__")
         importlib.invalidate_caches()
         _seed()

@@ -27,6 +27,7 @@ import time
 
 from . import _native, spark_files
 from .fresh import Restorer
+from .launcher import Launcher
 from .payload import Payload, merged_path
 from .rank import main as run_rank
 from .shadows import Imported
@@ -45,6 +46,7 @@ def main() -> NoReturn:
     """Serves until it is idle for too long or its host has gone; in a rank, runs the rank."""
     before = {name for name in sys.modules if not name.startswith("torch")}
     told = json.loads(os.environ.pop("PHALANX_POOL"))
+    launcher = Launcher(told["env"])
     restorer = Restorer()
     host = socket.socket(fileno=_SOCKET)
     host.set_inheritable(False)
@@ -59,9 +61,12 @@ def main() -> NoReturn:
     gc.collect()
     gc.freeze()
     pool.say({"ready": {"pid": os.getpid(), "missing": missing}})
-    program, args, env = pool.serve()
+    program, args, given = pool.serve()
     # From here on this is a rank.
-    restorer.restore(env)
+    env = launcher.applied(dict(given))
+    restorer.restore(dict(given) if env is None else env)
+    if env is None:
+        _start_anew(program, args, "the script that starts Python sets a variable from others")
     sys.orig_argv[:] = [program, *args]
     why = None
     with contextlib.suppress(Exception):  # a payload that can't be read is the rank's to tell

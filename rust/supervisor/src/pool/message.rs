@@ -1,5 +1,7 @@
 //! What a host and its pool say to each other: one JSON text in each packet of a seqpacket socket.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// What a pool finds in `PHALANX_POOL` when it starts.
@@ -9,6 +11,8 @@ pub(super) struct Beginning<'a> {
     pub(super) imports: &'a [String],
     /// It ends when it has had no job for so long.
     pub(super) idle_ms: u64,
+    /// The variables that it was started with beyond its guard's, to be told from those that a launcher sets.
+    pub(super) env: BTreeMap<&'a str, &'a str>,
 }
 
 /// To the pool, with the control socket of a new guard and a pidfd of the host.

@@ -91,7 +91,11 @@ impl Pool {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(|error| error.to_string())?;
         let (output, output_in) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| error.to_string())?;
-        let beginning = Beginning { imports: &options.imports, idle_ms: millis(options.idle_timeout) };
+        let beginning = Beginning {
+            imports: &options.imports,
+            idle_ms: millis(options.idle_timeout),
+            env: options.env.iter().map(|(name, value)| (&**name, &**value)).collect(),
+        };
         let mut env = options.env.clone();
         env.push(("PHALANX_POOL".into(), serde_json::to_string(&beginning).unwrap_or_default()));
         // Numpy's OpenBLAS would start threads as soon as it is loaded. A rank makes up for it.
