@@ -197,6 +197,7 @@ def interrupted(rank: Rank, how: str) -> Any:
     import torch
     import torch.distributed as dist
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests without
     store: Any = dist.distributed_c10d._get_default_store()
     first, second = torch.ones(5), torch.ones(5)
     if rank.rank == 1:
@@ -243,6 +244,7 @@ def interrupted_in_a_call(rank: Rank) -> Any:
     import torch
     import torch.distributed as dist
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests without
     store: Any = dist.distributed_c10d._get_default_store()
     if rank.rank == 1:
         store.wait(["interrupted"], timedelta(seconds=30))
