@@ -1,0 +1,131 @@
+//! A job's course by itself, played with facts and time.
+#![allow(dead_code, reason = "each test program uses some of it")]
+#![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
+
+use std::time::{Duration, Instant};
+
+use phalanx_job::course::{Course, Outcome};
+use phalanx_rendezvous::Outbox;
+use phalanx_types::message::{HubMessage, NodeMessage};
+use phalanx_types::{Failure, Job, Join, Policy, RankEnd, RankState};
+
+pub(crate) struct Play {
+    pub(crate) course: Course,
+    pub(crate) out: Outbox,
+    pub(crate) began: Instant,
+    /// The attempt whose nodes speak.
+    pub(crate) attempt: u32,
+}
+
+impl Play {
+    /// Two tasks of a rank each, placed.
+    pub(crate) fn placed() -> Play {
+        Play::with_restarts(0)
+    }
+
+    pub(crate) fn with_restarts(max_restarts: u32) -> Play {
+        Play::under(|policy| policy.max_restarts = max_restarts)
+    }
+
+    pub(crate) fn under(change: impl FnOnce(&mut Policy)) -> Play {
+        let began = Instant::now();
+        let mut job = Job::new("course", "t", 2, 2).unwrap();
+        job.policy.grace = Duration::from_secs(5);
+        change(&mut job.policy);
+        let mut play = Play { course: Course::new(job, began), out: Outbox::default(), began, attempt: 0 };
+        play.starts(0);
+        play
+    }
+
+    pub(crate) fn hanging(seconds: u64) -> Play {
+        Play::under(|policy| policy.hang_timeout = Duration::from_secs(seconds))
+    }
+
+    /// Both nodes join the present attempt and start their ranks.
+    pub(crate) fn starts(&mut self, seconds: u64) {
+        for partition in 0..2 {
+            self.tell(seconds, partition, NodeMessage::Join(join(partition)));
+        }
+        assert!(matches!(self.orders()[..], [(0, HubMessage::Place(_)), (1, HubMessage::Place(_))]));
+        for rank in 0..2 {
+            self.tell(seconds + 1, rank, NodeMessage::RankStarted { rank, pid: 1, age_us: 0 });
+        }
+    }
+
+    /// Rank 1 ends like this, rank 0 is stopped, and both nodes are done.
+    pub(crate) fn fails(&mut self, seconds: u64, state: RankState) {
+        self.tell(seconds, 1, ended(1, state, 0));
+        self.done(seconds, 1);
+        self.tell(seconds, 0, ended(0, RankState::Stopped, 0));
+        self.orders();
+        self.done(seconds, 0);
+    }
+
+    pub(crate) fn finishes(&mut self, seconds: u64) {
+        for rank in 0..2 {
+            self.tell(seconds, rank, ended(rank, RankState::Finished, 0));
+            self.done(seconds, rank);
+        }
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        matches!(self.course.outcome(), Some(Outcome::Finished(_)))
+    }
+
+    pub(crate) fn at(&self, seconds: u64) -> Instant {
+        self.began + Duration::from_secs(seconds)
+    }
+
+    pub(crate) fn tell(&mut self, seconds: u64, partition: u32, message: NodeMessage) {
+        let now = self.at(seconds);
+        self.course.message(now, partition, self.attempt, message, &mut self.out);
+    }
+
+    pub(crate) fn tick(&mut self, seconds: u64) {
+        let now = self.at(seconds);
+        self.course.tick(now, &mut self.out);
+    }
+
+    pub(crate) fn orders(&mut self) -> Vec<(u32, HubMessage)> {
+        self.out.take()
+    }
+
+    pub(crate) fn done(&mut self, seconds: u64, partition: u32) {
+        self.tell(seconds, partition, NodeMessage::Done { problem: None, interrupted: None, output: vec![] });
+    }
+
+    pub(crate) fn failure(&self) -> &Failure {
+        match self.course.outcome() {
+            Some(Outcome::Failed(failure)) => failure,
+            other => panic!("a failure was expected, not {other:?}"),
+        }
+    }
+}
+
+pub(crate) fn join(partition: u32) -> Join {
+    Join {
+        partition,
+        host: format!("host-{partition}"),
+        address: [127, 0, 0, 1].into(),
+        interface: String::new(),
+        addresses: vec![],
+        store_port: 1,
+        gpus: vec![],
+    }
+}
+
+/// A rank that ended `ago_ms` before it is told.
+pub(crate) fn ended(rank: u32, state: RankState, ago_ms: i64) -> NodeMessage {
+    let end = RankEnd {
+        rank,
+        host: format!("host-{rank}"),
+        state,
+        message: String::new(),
+        error: None,
+        last_lines: vec![],
+        log_path: String::new(),
+        at_us: -ago_ms * 1000,
+        last_output_us: None,
+    };
+    NodeMessage::RankEnded { end: Box::new(end) }
+}

@@ -1,0 +1,179 @@
+//! What the course of a job makes of its ranks' progress: hangs, stacks, slow ranks, how far it is.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
+
+#[path = "common/play.rs"]
+mod play;
+
+use std::time::{Duration, Instant};
+
+use phalanx_job::course::Course;
+use phalanx_rendezvous::Outbox;
+use phalanx_types::message::{HubMessage, NodeMessage, RankActivity};
+use phalanx_types::stacks::RankStacks;
+use phalanx_types::{FailureKind, Job, RankState};
+
+use play::{Play, ended, join};
+
+/// What node `rank` tells of its rank.
+fn doing(rank: u32, idle_ms: u64) -> NodeMessage {
+    NodeMessage::Activity { ranks: vec![RankActivity { rank, idle_ms, ..RankActivity::default() }] }
+}
+
+fn stacks(rank: u32, request: u32, text: &str) -> NodeMessage {
+    NodeMessage::Stacks { request, ranks: vec![RankStacks { rank, text: text.into() }] }
+}
+
+#[test]
+fn a_job_hangs_when_all_running_ranks_do_and_their_stacks_come_before_their_end() {
+    let mut play = Play::hanging(10);
+    play.tell(10, 0, doing(0, 9_000));
+    play.tell(12, 1, doing(1, 11_000));
+    assert_eq!(play.orders(), [], "HANG-1: rank 0 may go on");
+    play.tell(13, 0, doing(0, 12_000));
+    let orders = play.orders();
+    assert!(orders.iter().all(|(_, order)| matches!(order, HubMessage::Stacks { request: 1 })), "{orders:?}");
+    assert_eq!(orders.len(), 2, "HANG-2");
+    play.tell(13, 0, stacks(0, 1, "in all_reduce"));
+    assert_eq!(play.orders(), []);
+    play.tell(13, 1, stacks(1, 1, "in lock"));
+    assert!(matches!(play.orders()[..], [(0, HubMessage::Stop { .. }), (1, HubMessage::Stop { .. })]));
+    for rank in 0..2 {
+        play.tell(14, rank, ended(rank, RankState::Stopped, 0));
+        play.done(14, rank);
+    }
+    assert_eq!((play.failure().kind, play.failure().rank), (FailureKind::Hang, Some(0)));
+    assert!(play.failure().message.contains("no running rank has made progress for 10.0s"));
+    assert!(play.failure().render().contains("rank 1:\n  in lock"), "{}", play.failure().render());
+}
+
+#[test]
+fn a_node_that_has_no_stacks_to_tell_does_not_hold_up_the_end_of_a_hang() {
+    let mut play = Play::hanging(10);
+    for rank in 0..2 {
+        play.tell(12, rank, doing(rank, 11_000));
+    }
+    play.tell(12, 0, stacks(0, 1, "in all_reduce"));
+    play.orders();
+    play.tick(18);
+    assert!(matches!(play.orders()[..], [(0, HubMessage::Stop { .. }), ..]), "HANG-2");
+    for rank in 0..2 {
+        play.tell(19, rank, ended(rank, RankState::Stopped, 0));
+        play.done(19, rank);
+    }
+    assert!(play.failure().stacks.contains("(its node did not answer in time)"));
+}
+
+#[test]
+fn a_rank_that_ended_is_not_waited_for_and_without_a_time_out_nothing_hangs() {
+    let mut play = Play::hanging(10);
+    play.tell(5, 0, ended(0, RankState::Finished, 0));
+    play.tell(13, 1, doing(1, 12_000));
+    assert!(matches!(play.orders()[..], [(_, HubMessage::Stacks { .. }), ..]), "HANG-1");
+    let mut play = Play::placed();
+    for rank in 0..2 {
+        play.tell(13, rank, doing(rank, 12_000_000));
+    }
+    assert_eq!(play.orders(), []);
+}
+
+#[test]
+fn a_stopped_process_is_the_one_that_hangs() {
+    let mut play = Play::hanging(10);
+    play.tell(12, 0, doing(0, 12_000));
+    let stopped = RankActivity { rank: 1, idle_ms: 10_500, stopped: true, ..RankActivity::default() };
+    play.tell(12, 1, NodeMessage::Activity { ranks: vec![stopped] });
+    play.tick(18);
+    for rank in 0..2 {
+        play.tell(19, rank, ended(rank, RankState::Stopped, 0));
+        play.done(19, rank);
+    }
+    assert_eq!(play.failure().rank, Some(1));
+    assert!(play.failure().message.ends_with("; its process is stopped"), "{}", play.failure().message);
+}
+
+#[test]
+fn the_caller_can_ask_for_stacks_and_the_run_goes_on() {
+    let mut play = Play::placed();
+    let now = play.at(3);
+    play.course.ask_for_stacks(now, &mut play.out);
+    assert_eq!(play.orders().len(), 2);
+    for rank in 0..2 {
+        play.tell(3, rank, stacks(rank, 1, "in train"));
+    }
+    assert_eq!(play.course.take_stacks()[0].len(), 2);
+    assert_eq!(play.orders(), []);
+    assert_eq!(play.course.outcome(), None);
+}
+
+#[test]
+fn a_slow_rank_is_named_once_after_a_while() {
+    let mut play = Play::placed();
+    let step = |rank, step, step_us| {
+        let told = RankActivity { rank, step: Some(step), step_us: Some(step_us), ..RankActivity::default() };
+        NodeMessage::Activity { ranks: vec![told] }
+    };
+    let mut notices = Vec::new();
+    for i in 0..20 {
+        let seconds = 2 + 4 * i;
+        play.tell(seconds, 0, step(0, i, 100_000));
+        // One break of rank 1's slowness, early.
+        play.tell(seconds, 1, step(1, i, if i == 2 { 150_000 } else { 250_000 }));
+        let new = play.course.take_notices();
+        assert!(new.is_empty() || seconds >= 14 + 30, "PACE-1: {new:?} at {seconds}");
+        notices.extend(new);
+    }
+    let expected = "[phalanx] rank 1 (host-1) is slow: 0.25 s a step, the median of the ranks is 0.10 s";
+    assert_eq!(notices, [expected], "PACE-1");
+    assert_eq!(play.course.status(), "training, step 19");
+    assert_eq!(play.course.take_reports().len(), 40);
+}
+
+#[test]
+fn the_status_says_how_far_the_job_is() {
+    let job = Job::new("course", "t", 2, 2).unwrap();
+    let began = Instant::now();
+    let mut play = Play { course: Course::new(job, began), out: Outbox::default(), began, attempt: 0 };
+    assert_eq!(play.course.status(), "waiting for 2 of 2 tasks");
+    play.tell(0, 1, NodeMessage::Join(join(1)));
+    assert_eq!(play.course.status(), "waiting for 1 of 2 tasks");
+    play.tell(0, 0, NodeMessage::Join(join(0)));
+    assert_eq!(play.course.status(), "starting ranks");
+    for rank in 0..2 {
+        play.tell(1, rank, NodeMessage::RankStarted { rank, pid: 1, age_us: 0 });
+    }
+    assert_eq!(play.course.status(), "training");
+    play.finishes(3);
+    assert_eq!(play.course.status(), "over");
+}
+
+#[test]
+fn a_hang_is_tried_again_in_place_and_looked_for_again() {
+    let mut play = Play::under(|policy| {
+        policy.max_restarts = 1;
+        policy.hang_timeout = Duration::from_secs(10);
+    });
+    for attempt in 0..2 {
+        play.attempt = attempt;
+        if attempt == 1 {
+            assert!(matches!(
+                play.orders()[..],
+                [(0, HubMessage::Again { .. }), (1, HubMessage::Again { .. })]
+            ));
+            play.starts(30);
+        }
+        for rank in 0..2 {
+            play.tell(50, rank, doing(rank, 12_000));
+        }
+        for rank in 0..2 {
+            play.tell(50, rank, stacks(rank, attempt + 1, "in train"));
+        }
+        for rank in 0..2 {
+            play.tell(51, rank, ended(rank, RankState::Stopped, 0));
+        }
+        play.orders();
+        for rank in 0..2 {
+            play.done(51, rank);
+        }
+    }
+    assert_eq!((play.failure().kind, play.failure().restarts), (FailureKind::Hang, 1));
+}
