@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from cluster import Standalone
+from hosts import TwoHosts, Unavailable
 from programs import classic_conf, eventually, guards
 
 # Executors are to have the Python of the tests, and everything stays on the loopback.
@@ -63,6 +64,17 @@ def no_guard_is_left() -> Iterator[None]:
     for run in [thing for thing in gc.get_objects() if type(thing).__name__ == "Run" and not thing.done]:
         run.cancel("the test is over")
     eventually("no guard of ranks is left", 10, lambda: not guards())
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[TwoHosts]:
+    """Two hosts that are network namespaces; the test is skipped where there can't be any."""
+    try:
+        made = TwoHosts()
+    except Unavailable as problem:
+        pytest.skip(f"network namespaces can't be made here: {problem}")
+    yield made
+    made.remove()
 
 
 def warm(session: Any) -> None:

@@ -6,11 +6,10 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hosts import TwoHosts, Unavailable
+from hosts import TwoHosts
 from programs import APPS, ROOT
 
 pytestmark = pytest.mark.timeout(240)
@@ -19,16 +18,6 @@ pytestmark = pytest.mark.timeout(240)
 PLACES = [0, 0, 1]
 LAST = len(PLACES) - 1
 NOTICED_SECONDS = 10.0  # a death is noticed within one; the machine may be busy
-
-
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[TwoHosts]:
-    try:
-        made = TwoHosts()
-    except Unavailable as problem:
-        pytest.skip(f"network namespaces can't be made here: {problem}")
-    yield made
-    made.remove()
 
 
 @pytest.fixture(scope="module")

@@ -13,20 +13,10 @@ from typing import Any
 
 import pytest
 from cluster import Standalone
-from hosts import TwoHosts, Unavailable
+from hosts import TwoHosts
 from programs import APPS
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[TwoHosts]:
-    try:
-        made = TwoHosts()
-    except Unavailable as problem:
-        pytest.skip(f"network namespaces can't be made here: {problem}")
-    yield made
-    made.remove()
 
 
 @pytest.fixture(scope="module")
