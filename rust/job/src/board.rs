@@ -1,9 +1,10 @@
-//! Where nodes of a job tell one another of a failure when not all of them reach the hub: a key of the job's store.
+//! Where nodes of a job tell one another of a failure when not all of them reach the hub: keys of the job's store.
 //!
 //! BOARD-1: a failure of a rank whose node has no hub is known to all nodes within [`LOOK_EVERY`] and one answer of the
 //! store; a node that has the hub tells it there. BOARD-2: no node waits for the store longer than [`PATIENCE`] at a
-//! time; one that is late is asked again after [`REST`], one that is gone is not. BOARD-3: after a post the store stays
-//! for [`LINGER`], whichever node posted it, else the others would find it gone.
+//! time; one that is late is asked again after [`REST`], one that is gone is not. BOARD-3: the store stays until every
+//! node has said that it is over, whenever it begins, so that none finds it gone; a node that can't say what it has to
+//! says so to Spark, which then ends the others.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -19,10 +20,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long a store that did not answer in time is left alone.
 const REST: Duration = Duration::from_secs(5);
-/// How long others have to see what was posted: several looks, also on a busy host.
-const LINGER: Duration = Duration::from_secs(2);
+/// How long a node that is over tries to say so.
+const SAY_WITHIN: Duration = Duration::from_secs(10);
 /// The job's own; training code has no reason to use it.
 const KEY: &str = "phalanx/first failure";
+
+/// Set, by a node that is over; idempotent, since an answer that comes late is asked for again.
+fn over_key(partition: u32) -> String {
+    format!("phalanx/node {partition} is over")
+}
 
 /// A rank's end, and how long ago it was when it was posted.
 #[derive(Serialize, Deserialize)]
@@ -39,8 +45,8 @@ pub(crate) struct Board {
     look_at: Instant,
     /// What has yet to be posted.
     to_post: Option<(RankEnd, Instant)>,
-    /// When a failure was posted or found here first.
-    known: Option<Instant>,
+    /// Whether a failure was posted or found here.
+    known: bool,
     found: bool,
 }
 
@@ -53,14 +59,14 @@ impl Board {
             gone: false,
             look_at: Instant::now(),
             to_post: None,
-            known: None,
+            known: false,
             found: false,
         }
     }
 
     /// Tells the other nodes of the failure `end`, which happened at `at`.
     pub(crate) fn post(&mut self, end: &RankEnd, at: Instant) {
-        if self.known.is_none() {
+        if !self.known {
             self.to_post = Some((end.clone(), at));
             self.try_post();
         }
@@ -71,7 +77,7 @@ impl Board {
         let age_us = u64::try_from(at.elapsed().as_micros()).unwrap_or(u64::MAX);
         let text = serde_json::to_vec(&Posted { end: end.clone(), age_us }).unwrap_or_default();
         match self.ask(|client| client.set(KEY, &text, Deadline::after(PATIENCE))) {
-            Some(()) => self.known = Some(Instant::now()),
+            Some(()) => self.known = true,
             None => self.to_post = Some((end, at)),
         }
     }
@@ -87,14 +93,40 @@ impl Board {
             let deadline = Deadline::after(PATIENCE);
             if client.check(&[KEY], deadline)? { client.get(KEY, deadline).map(Some) } else { Ok(None) }
         })??;
-        (self.found, self.known) = (true, self.known.or(Some(now)));
+        (self.found, self.known) = (true, true);
         let Posted { end, age_us } = wire::message(&posted).ok()?;
         Some((end, now.checked_sub(Duration::from_micros(age_us)).unwrap_or(now)))
     }
 
-    /// For how long the store, if it is this node's, has to stay.
-    pub(crate) fn needed_for(&self) -> Duration {
-        self.known.map_or(Duration::ZERO, |at| LINGER.saturating_sub(at.elapsed()))
+    /// Says that this node is over, after what it has yet to post.
+    ///
+    /// # Errors
+    /// In words, what could not be said, to a store that may still be waiting for it.
+    pub(crate) fn say_over(&mut self, partition: u32) -> std::result::Result<(), String> {
+        let deadline = Deadline::after(SAY_WITHIN);
+        let mut said = false;
+        while (!said || self.to_post.is_some()) && !self.gone && !deadline.passed() {
+            self.try_post();
+            said =
+                self.ask(|client| client.set(&over_key(partition), b"", Deadline::after(PATIENCE))).is_some();
+        }
+        match &self.to_post {
+            Some((end, _)) => Err(format!(
+                "rank {} {}, which the other nodes could not be told: the job's store is {}",
+                end.rank,
+                end.state.describe(),
+                if self.gone { "gone" } else { "late" }
+            )),
+            None if said || self.gone => Ok(()),
+            None => Err(format!("the job's store did not answer for {} s", SAY_WITHIN.as_secs())),
+        }
+    }
+
+    /// Whether all nodes of `tasks` have said that they are over; also if nobody can any more.
+    pub(crate) fn all_over(&mut self, tasks: u32) -> bool {
+        let keys: Vec<String> = (0..tasks).map(over_key).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        self.gone || self.ask(|client| client.check(&keys, Deadline::after(PATIENCE))).unwrap_or(false)
     }
 
     fn ask<T>(&mut self, question: impl FnOnce(&mut StoreClient) -> Result<T>) -> Option<T> {

@@ -17,7 +17,7 @@ use phalanx_rendezvous::HubAddress;
 use phalanx_rendezvous::store::StoreServer;
 use phalanx_supervisor::{ExitHow, Guard, GuardEvent, OomWatch, RankLog, stacks_signal};
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Job, Policy, RankState, Result};
+use phalanx_types::{Error, ErrorKind, Job, Policy, RankState, Result};
 
 use crate::activity::{Asked, told};
 use crate::board::Board;
@@ -143,10 +143,7 @@ fn run_attempt(
     let guard = guard_for(options, &placement, control.as_mut(), host)?;
     let mut node = Node::start(options, attempt, kept, guard, placement, control)?.with(board);
     node.watch(host);
-    if serves_store {
-        // BOARD-3
-        std::thread::sleep(node.board.as_ref().map_or(Duration::ZERO, Board::needed_for));
-    }
+    node.leave_board(serves_store, host)?;
     node.finish(host)
 }
 
@@ -209,18 +206,23 @@ impl<'a> Node<'a> {
             self.report_ended(Instant::now());
             self.look_at_board();
             self.meter.tell(host, || written(&self.ranks));
-            if let Some(reason) = host.interrupted() {
-                self.stop(&reason);
-                self.interrupted.get_or_insert(reason);
-            }
-            self.mend_link();
-            self.link.ping_if_due();
+            self.heed(host);
             self.tell_activity(Instant::now());
         }
         self.meter.tell_all(host, written(&self.ranks));
         if let Some(problem) = self.uploads.finish() {
             self.problem.get_or_insert(problem);
         }
+    }
+
+    /// Sees to the line to the hub, and to what the host wants.
+    fn heed(&mut self, host: &mut dyn NodeHost) {
+        if let Some(reason) = host.interrupted() {
+            self.stop(&reason);
+            self.interrupted.get_or_insert(reason);
+        }
+        self.mend_link();
+        self.link.ping_if_due();
     }
 
     fn guard_event(&mut self, event: GuardEvent) {
@@ -326,6 +328,8 @@ impl<'a> Node<'a> {
                 self.board.as_mut().filter(|_| !self.link.reached() && end.failure().is_some())
             {
                 board.post(&end, ended_at);
+                // No hub says so, and the board may not answer in time.
+                self.stop(&format!("rank {} {}", end.rank, end.state.describe()));
             }
             self.link.tell(ended_at, NodeMessage::RankEnded { end: Box::new(end) });
         }
@@ -341,6 +345,24 @@ impl<'a> Node<'a> {
             self.link.tell(at, NodeMessage::RankEnded { end: Box::new(end) });
         }
         self.stop(&why);
+    }
+
+    /// BOARD-3: says that this node is over; the one of the store stays until all others are.
+    fn leave_board(&mut self, serves_store: bool, host: &mut dyn NodeHost) -> Result<()> {
+        let Some(board) = self.board.as_mut() else { return Ok(()) };
+        if let Err(problem) = board.say_over(self.options.partition)
+            && !self.link.reached()
+        {
+            return Err(Error::new(ErrorKind::Unreachable, problem));
+        }
+        while serves_store
+            && self.interrupted.is_none()
+            && !self.board.as_mut().is_some_and(|board| board.all_over(self.options.job.tasks))
+        {
+            self.heed(host);
+            std::thread::sleep(INTERRUPT_EVERY);
+        }
+        Ok(())
     }
 
     fn upload(&mut self, i: usize) {

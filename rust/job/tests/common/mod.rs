@@ -22,6 +22,8 @@ pub const LONG: Duration = Duration::from_secs(40);
 pub struct TestHost {
     pub gather: Option<Arc<Gather>>,
     pub partition: u32,
+    /// For how long it then does nothing, as on a busy machine.
+    pub late: Duration,
     pub interrupt: Arc<Mutex<Option<String>>>,
     pub observed: Arc<Mutex<Vec<Observation>>>,
 }
@@ -67,7 +69,9 @@ impl NodeHost for TestHost {
     }
 
     fn all_gather(&mut self, text: &str) -> Result<Vec<String>> {
-        Ok(self.gather.as_ref().expect("no fallback in this test").exchange(self.partition, text))
+        let all = self.gather.as_ref().expect("no fallback in this test").exchange(self.partition, text);
+        std::thread::sleep(self.late);
+        Ok(all)
     }
 
     fn observe(&mut self, what: Observation) {
