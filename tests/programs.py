@@ -21,6 +21,10 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 APPS = ROOT / "tests" / "apps"
 
+# What every process that comes from these tests has in its environment.
+TESTS = "PHALANX_TESTS"
+os.environ.setdefault(TESTS, str(os.getpid()))
+
 
 def eventually(what: str, within: float, is_so: Callable[[], Any]) -> Any:
     """Waits until `is_so()` is true and returns it; fails with `what` if it isn't `within` so many seconds."""
@@ -91,18 +95,23 @@ def classic_conf(master: str) -> dict[str, str]:
 
 
 def guards() -> list[psutil.Process]:
-    """The guards of ranks that belong to this process or to the executors it started; not those of warm pools."""
+    """The guards of ranks of these tests; not those of warm pools.
+
+    They are not all below this process: those of a Python worker's pool outlive the worker that started it.
+    """
     found = []
-    for process in psutil.Process().children(recursive=True):
+    for process in psutil.process_iter():
         try:
             if process.name() != "phalanx-guard" or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if process.environ().get(TESTS) != os.environ[TESTS]:
                 continue
             # Warm ranks have the pool's command line, too; their guard is the pool's child.
             has_pool = any("phalanx.pool" in " ".join(child.cmdline()) for child in process.children())
             parent = process.parent()
             if not has_pool or (parent is not None and parent.name() == "phalanx-pool"):
                 found.append(process)
-        except psutil.NoSuchProcess:
+        except psutil.Error:
             continue
     return found
 

@@ -104,6 +104,7 @@ def run_node(
     gpus: Sequence[str],
     program: Sequence[str],
     pool: Sequence[str],
+    shares_pool: bool,
     env: dict[str, str],
     work_dir: str,
     guard: str,
@@ -113,7 +114,8 @@ def run_node(
 
     Returns b"" when the hub has everything, else a report for Hub.node_report. A failure of a rank is reported to
     the hub and does not raise here; NativeError means that the node could not do its part. `pool` is the program of a
-    warm pool for ranks that run `program`; empty: they start cold.
+    warm pool for ranks that run `program`; empty: they start cold. Where it is shared, all children of this process's
+    parent have the same, and it ends with that parent.
     """
 
 def serve_guard(

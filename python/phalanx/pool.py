@@ -1,8 +1,8 @@
 """A warm pool: `python -m phalanx.pool`, started by a supervisor below a guard of its own.
 
-It imports what `PHALANX_POOL` lists and then only waits, on the socket that is descriptor 3. For each job it is sent
-the control socket of a new guard and a pidfd of the host, and forks a process that becomes this guard; the guard forks
-the ranks.
+It imports what `PHALANX_POOL` lists and then only waits, on the socket that is descriptor 3, where hosts connect. For
+each job it is sent the control socket of a new guard and a pidfd of the host, and forks a process that becomes this
+guard; the guard forks the ranks.
 
 POOL-6: the pool imports and never computes. At a fork it has one thread, has not touched CUDA, and its modules are as
 they are on disk; else it says so and ends. POOL-7: a rank is to its user a process that was just started: session,
@@ -22,6 +22,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 
@@ -40,6 +41,8 @@ _SOCKET = 3
 _NAME = "phalanx-pool"
 # Where a guard has its control socket and the pidfd of its host; /dev/null is between.
 _CONTROL, _NULL, _HOST = 0, 3, 4
+# A peer's process, user and group.
+_UCRED = "iII"
 
 
 def main() -> NoReturn:
@@ -48,19 +51,17 @@ def main() -> NoReturn:
     told = json.loads(os.environ.pop("PHALANX_POOL"))
     launcher = Launcher(told["env"])
     restorer = Restorer()
-    host = socket.socket(fileno=_SOCKET)
-    host.set_inheritable(False)
+    listener = socket.socket(fileno=_SOCKET)
+    listener.set_inheritable(False)
     _rename(_NAME)
     missing = _import(told["imports"])
-    pool = _Pool(host, Imported(before), told["idle_ms"])
+    pool = _Pool(listener, Imported(before), missing, told["idle_ms"])
     problem = pool.unfit() or _fork_problem()
     if problem is not None:
-        pool.say({"unfit": problem})
-        os._exit(0)
+        pool.refuse(problem)
     _silence()
     gc.collect()
     gc.freeze()
-    pool.say({"ready": {"pid": os.getpid(), "missing": missing}})
     program, args, given = pool.serve()
     # From here on this is a rank.
     env = launcher.applied(dict(given))
@@ -96,63 +97,89 @@ def _import(names: list[str]) -> list[str]:
 
 
 class _Pool:
-    """The pool's end of the socket."""
+    """The pool's ends of the sockets. A host is a connection, until it says that it leaves or is gone."""
 
-    def __init__(self, host: socket.socket, imported: Imported, idle_ms: int) -> None:
+    def __init__(self, listener: socket.socket, imported: Imported, missing: list[str], idle_ms: int) -> None:
         self.imported = imported
-        self._host = host
+        self._missing = missing
+        self._listener = listener
+        self._hosts: dict[int, socket.socket] = {}
         self._idle_ms = idle_ms
         self._guards: dict[int, int] = {}
         """The pidfd of each guard that runs, and its process id."""
 
-    def say(self, message: dict[str, Any], *fds: int) -> None:
-        """Answers the host; one that has gone hears nothing."""
-        data = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        with contextlib.suppress(OSError):
-            self._host.sendmsg([json.dumps(message).encode()], data)
-
     def serve(self) -> tuple[str, list[str], list[tuple[str, str]]]:
         """Forks a guard for each request. Returns in ranks only, with what each is to be."""
         while True:
-            self._wait()
-            try:
-                text, fds, _, _ = socket.recv_fds(self._host, 4096, 2)
-            except OSError:
-                text, fds = b"", []
-            if not text:
-                os._exit(0)  # the host has gone; guards end by themselves
-            request = json.loads(text)
+            host = self._next_host()
+            request, fds = self._request(host)
+            if request is None:
+                continue
             self._idle_ms = request["idle_ms"]
             problem = self.unfit()
-            if problem is None:
-                try:
-                    pid = os.fork()
-                except OSError as error:
-                    problem = f"it can't fork: {error}"
             if problem is not None:
-                self.say({"unfit": problem})
-                os._exit(0)
+                self.refuse(problem)
+            try:
+                pid = os.fork()
+            except OSError as error:
+                self.refuse(f"it can't fork: {error}")
             if pid == 0:
-                self._host.detach()  # the number is another file's from here on
+                for other in (self._listener, *self._hosts.values()):
+                    other.detach()  # the number is another file's from here on
                 launch = _guard(request["grace_ms"], *fds)
                 if launch is None:
                     os._exit(0)
                 return launch
             for fd in fds:
                 os.close(fd)
-            self._answer(pid)
+            pidfd = os.pidfd_open(pid)
+            self._guards[pidfd] = pid
+            _say(host, {"forked": {"pid": pid}}, pidfd)
 
-    def _answer(self, pid: int) -> None:
-        pidfd = os.pidfd_open(pid)
-        self._guards[pidfd] = pid
-        self.say({"forked": {"pid": pid}}, pidfd)
+    def refuse(self, why: str) -> NoReturn:
+        """Ends the process, and tells all hosts why, those that wait for it to be ready, too."""
+        self._listener.setblocking(False)
+        with contextlib.suppress(OSError):
+            while True:
+                self._accept(None)
+        for host in self._hosts.values():
+            _say(host, {"unfit": why})
+        os._exit(0)
 
-    def _wait(self) -> None:
-        """Until there is a request. Ends the process when none comes for too long while no guard runs."""
+    def _accept(self, word: dict[str, Any] | None) -> None:
+        """Takes in the next host, and says `word` to it. A user has pools of their own."""
+        host, _ = self._listener.accept()
+        credentials = host.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_UCRED))
+        _, user, _ = struct.unpack(_UCRED, credentials)
+        if user != os.getuid():
+            host.close()
+            return
+        self._hosts[host.fileno()] = host
+        if word is not None:
+            _say(host, word)
+
+    def _request(self, host: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+        """What a host asks for, with its descriptors; None if it leaves or has gone. Guards end by themselves."""
+        try:
+            text, fds, _, _ = socket.recv_fds(host, 4096, 2)
+        except OSError:
+            text, fds = b"", []
+        request = json.loads(text) if text else None
+        if isinstance(request, dict):
+            asked: dict[str, Any] = request["guard"]
+            return asked, fds
+        del self._hosts[host.fileno()]
+        host.close()
+        if request == "leave" and not self._hosts and not self._guards:
+            os._exit(0)
+        return None, []
+
+    def _next_host(self) -> socket.socket:
+        """Waits for one that has something. Ends the process when none has for too long while no guard runs."""
         idle_until = time.monotonic() + self._idle_ms / 1000
         while True:
             poll = select.poll()
-            for fd in (self._host.fileno(), *self._guards):
+            for fd in (self._listener.fileno(), *self._hosts, *self._guards):
                 poll.register(fd, select.POLLIN)
             left_ms = max(0.0, idle_until - time.monotonic()) * 1000
             ready = [fd for fd, _ in poll.poll(None if self._guards else left_ms)]
@@ -162,8 +189,12 @@ class _Pool:
                     os.close(fd)
                     os.waitpid(pid, 0)
                     idle_until = time.monotonic() + self._idle_ms / 1000
-            if self._host.fileno() in ready:
-                return
+            if self._listener.fileno() in ready:
+                with contextlib.suppress(OSError):  # one that has gone already
+                    self._accept({"ready": {"pid": os.getpid(), "missing": self._missing}})
+            for fd in ready:
+                if fd in self._hosts:
+                    return self._hosts[fd]
             if not self._guards and time.monotonic() >= idle_until:
                 os._exit(0)
 
@@ -182,6 +213,13 @@ class _Pool:
                     return "something that it imported opened a GPU"
         changed = self.imported.changed()
         return None if changed is None else f"{changed} has changed since it was imported"
+
+
+def _say(host: socket.socket, message: dict[str, Any], *fds: int) -> None:
+    """Answers a host; one that has gone hears nothing."""
+    data = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    with contextlib.suppress(OSError):
+        host.sendmsg([json.dumps(message).encode()], data)
 
 
 def _guard(grace_ms: int, control: int, host: int) -> tuple[str, list[str], list[tuple[str, str]]] | None:

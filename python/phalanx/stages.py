@@ -175,6 +175,7 @@ class LocalStage(Stage):
             gpus=self._gpus,
             program=rank_program(),
             pool=pool_program(),
+            shares_pool=False,
             env=self._env,
             work_dir=self._work_dir,
             guard=guard_path(),
@@ -366,8 +367,7 @@ def run_task(
             from .dataframe import partition_files
 
             env |= stack.enter_context(partition_files(batches, schema, work_dir))
-        # Spark takes a worker whose input was left unread for broken, and the next task waits for another: seconds, and
-        # the worker's warm pool goes with it.
+        # Spark takes a worker whose input was left unread for broken, and the next task waits for another: seconds.
         for _ in batches:
             pass
         report = _native.run_node(
@@ -381,6 +381,8 @@ def run_task(
             gpus=gpus,
             program=rank_program(),
             pool=pool_program(),
+            # Spark ends a worker after a minute without a task; what starts the next one stays.
+            shares_pool=True,
             env=env,
             work_dir=work_dir,
             guard=guard_path(),

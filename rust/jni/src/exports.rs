@@ -242,6 +242,7 @@ fn run_node<'local>(
         gpus: strings(env, &gpus)?,
         program: strings(env, &program)?,
         pool: strings(env, &pool)?,
+        shares_pool: false,
         env: pairs(env, &variables)?,
         work_dir: PathBuf::from(string(env, &work_dir)?),
         guard: PathBuf::from(string(env, &guard)?),

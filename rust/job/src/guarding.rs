@@ -34,6 +34,7 @@ pub(crate) fn guard_for(
             guard: options.guard.clone(),
             program: options.pool.clone(),
             env: in_common(job, placement, &options.env),
+            shared: options.shares_pool,
             ..what_pool(&job.warm)
         };
         let every = ping_every(&job.policy);

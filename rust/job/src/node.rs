@@ -69,6 +69,8 @@ pub struct NodeOptions {
     pub program: Vec<String>,
     /// The program of a warm pool for such ranks; empty if there is none, and they start cold.
     pub pool: Vec<String>,
+    /// Whether the pool is that of all children of this process's parent, and ends with that.
+    pub shares_pool: bool,
     /// Variables for the ranks beyond those that this process has and those of the placement.
     pub env: BTreeMap<String, String>,
     /// Where logs and the ranks' private files go: Spark's local directory.

@@ -48,7 +48,7 @@ impl NodeHost for PythonHost {
 }
 
 #[pyfunction]
-#[pyo3(signature = (job, payload, *, hub, token, partition, attempt, host, gpus, program, pool, env, work_dir, guard, all_gather))]
+#[pyo3(signature = (job, payload, *, hub, token, partition, attempt, host, gpus, program, pool, shares_pool, env, work_dir, guard, all_gather))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
 pub(crate) fn run_node<'py>(
     py: Python<'py>,
@@ -62,6 +62,7 @@ pub(crate) fn run_node<'py>(
     gpus: Vec<String>,
     program: Vec<String>,
     pool: Vec<String>,
+    shares_pool: bool,
     env: BTreeMap<String, String>,
     work_dir: PathBuf,
     guard: PathBuf,
@@ -82,6 +83,7 @@ pub(crate) fn run_node<'py>(
             gpus,
             program,
             pool,
+            shares_pool,
             env,
             work_dir,
             guard,

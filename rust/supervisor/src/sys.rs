@@ -1,10 +1,10 @@
-//! The crate's only unsafe code: system calls of the guard that no safe crate offers.
+//! The crate's only unsafe code: system calls that no safe crate offers.
 //!
-//! Everything here runs in the guard, which has one thread, or in a rank between fork and exec, or as the first that a
-//! forked rank does. The host process calls none of it.
+//! All but [`peer_uid`] runs in the guard, which has one thread, or in a rank between fork and exec, or as the first that
+//! a forked rank does.
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -59,6 +59,19 @@ pub(crate) fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     }
     // SAFETY: it is open, and nothing else owns it: a pool has put it there for the guard alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The user of the process that listened where `socket` is connected to.
+pub(crate) fn peer_uid(socket: &OwnedFd) -> io::Result<u32> {
+    // rustix takes the peer's process id for one, which it is not (0) where that lives in another namespace of ids.
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes `size` bytes at most, which `peer` has.
+    let done = unsafe {
+        let to = (&raw mut peer).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut size)
+    };
+    if done == 0 { Ok(peer.uid) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Makes this process, which a guard has just forked, a rank: a session of its own, death with the guard, `/dev/null`

@@ -7,19 +7,23 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{LONG, empty, ended, last_events, next_event, number_in, started};
 use phalanx_supervisor::pool::{PoolOptions, end_pools, pool_usage, warm_guard};
 use phalanx_supervisor::{ExitHow, Guard, GuardEvent, Launch};
-use phalanx_testkit::{Leaks, alive, children, descendants, eventually, guard_binary, leaks, temp_dir};
+use phalanx_testkit::{
+    Leaks, Process, alive, children, descendants, eventually, guard_binary, leaks, temp_dir,
+};
 use phalanx_types::Deadline;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 const GRACE: Duration = Duration::from_millis(300);
 const HOST: &str = "PHALANX_TEST_WARM_HOST";
+const SHARES: &str = "PHALANX_TEST_WARM_SHARING_HOST";
+const OWNER: &str = "PHALANX_TEST_WARM_OWNER";
 
 /// A place for payloads, and the proof that a test leaves nothing, its pools included.
 struct Stage {
@@ -38,15 +42,19 @@ impl Stage {
     }
 
     fn guard(&self) -> Guard {
+        warm_guard(&self.options(false), GRACE, Deadline::after(LONG), &mut || true).unwrap()
+    }
+
+    fn options(&self, shared: bool) -> PoolOptions {
         let boot =
             format!("import sys; sys.path.append({:?}); from phalanx.pool import main; main()", self.package);
-        let options = PoolOptions {
+        PoolOptions {
             guard: guard_binary(),
             program: vec![self.python.to_string_lossy().into_owned(), "-c".into(), boot],
-            idle_timeout: LONG,
+            idle_timeout: LONG * 4,
+            shared,
             ..PoolOptions::default()
-        };
-        warm_guard(&options, GRACE, Deadline::after(LONG), &mut || true).unwrap()
+        }
     }
 
     /// A warm rank that becomes a shell.
@@ -165,6 +173,28 @@ fn two_jobs_at_once_share_a_pool_and_do_not_end_one_another() {
     assert!(!alive(lives));
 }
 
+/// This test program once more, as another process that one test only is for.
+fn again(test: &str, variable: &str, directory: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(variable, directory)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Writes what the guard's rank, the guard and the pool are to files of `directory`, then lives on.
+fn host_of(stage: &Stage, guard: &Guard, pool: u32, directory: &Path) {
+    let script = format!("cd {}; trap '' TERM; echo $$ >rank; sleep 1000", directory.display());
+    let pipes = guard.launch(&stage.sh(0, &script)).unwrap();
+    eventually("it runs", LONG, || directory.join("rank").exists());
+    std::fs::write(directory.join("pool"), format!("{pool}\n")).unwrap();
+    std::fs::write(directory.join("guard"), format!("{}\n", guard.pid())).unwrap();
+    std::thread::sleep(LONG * 2);
+    drop(pipes);
+}
+
 /// Not a test of its own: the one below runs this test program again, as the host that dies.
 #[test]
 fn acts_as_host() {
@@ -172,33 +202,83 @@ fn acts_as_host() {
     let directory = Path::new(&directory);
     let stage = Stage::set().unwrap();
     let guard = stage.guard();
-    let script = format!("cd {}; trap '' TERM; echo $$ >rank; sleep 1000", directory.display());
-    let pipes = guard.launch(&stage.sh(0, &script)).unwrap();
-    eventually("it runs", LONG, || directory.join("rank").exists());
     for child in children(std::process::id()) {
         std::fs::write(directory.join("cold"), format!("{}\n", child.pid)).unwrap();
     }
-    std::fs::write(directory.join("pool"), format!("{}\n", pools()[0])).unwrap();
-    std::fs::write(directory.join("guard"), format!("{}\n", guard.pid())).unwrap();
-    std::thread::sleep(LONG * 2);
-    drop((pipes, guard));
+    host_of(&stage, &guard, pools()[0], directory);
 }
 
 #[test]
 fn ranks_and_pool_end_when_the_host_is_killed() {
     let Some(stage) = Stage::set() else { return };
     let directory = temp_dir("warm-host");
-    let mut host = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "acts_as_host", "--nocapture"])
-        .env(HOST, directory.path())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut host = again("acts_as_host", HOST, directory.path());
     let tree = ["guard", "rank", "pool", "cold"].map(|name| number_in(&directory.path().join(name)));
     assert!(tree.iter().all(|pid| alive(*pid)));
     host.kill().unwrap();
     host.wait().unwrap();
     eventually("guards, rank and pool have ended", LONG, || tree.iter().all(|pid| !alive(*pid)));
+    drop(stage);
+}
+
+/// As `acts_as_host`, with the pool of all children of its parent.
+#[test]
+fn acts_as_host_that_shares() {
+    let Some(directory) = std::env::var_os(SHARES) else { return };
+    let stage = Stage::set().unwrap();
+    let guard = warm_guard(&stage.options(true), GRACE, Deadline::after(LONG), &mut || true).unwrap();
+    let pool = Process::find(guard.pid()).unwrap().parent;
+    host_of(&stage, &guard, pool, Path::new(&directory));
+}
+
+/// As a Spark daemon: has a child for every folder that appears, and reaps them.
+#[test]
+fn acts_as_owner() {
+    let Some(directory) = std::env::var_os(OWNER) else { return };
+    let directory = Path::new(&directory);
+    let mut hosts: Vec<Child> = Vec::new();
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < LONG * 2 {
+        let next = directory.join(format!("host-{}", hosts.len()));
+        if next.exists() {
+            let host = again("acts_as_host_that_shares", SHARES, &next);
+            std::fs::write(next.join("host"), format!("{}\n", host.id())).unwrap();
+            hosts.push(host);
+        }
+        for host in &mut hosts {
+            host.try_wait().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn children_of_one_owner_share_a_pool_that_outlives_them_and_ends_with_the_owner() {
+    let Some(stage) = Stage::set() else { return };
+    let directory = temp_dir("warm-owner");
+    let mut owner = again("acts_as_owner", OWNER, directory.path());
+    let folder = |n: u32| directory.path().join(format!("host-{n}"));
+    let number = |n: u32, name: &str| number_in(&folder(n).join(name));
+    // Two that begin at once start one between them.
+    std::fs::create_dir(folder(0)).unwrap();
+    std::fs::create_dir(folder(1)).unwrap();
+    let pool = number(0, "pool");
+    assert_eq!(number(1, "pool"), pool, "one for all");
+    for n in [0, 1] {
+        let (rank, guard, host) = (number(n, "rank"), number(n, "guard"), number(n, "host"));
+        kill_process(Pid::from_raw(host.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        eventually("the host's guard and rank have ended", LONG, || !alive(rank) && !alive(guard));
+    }
+    assert!(alive(pool), "POOL-1: it is the owner's, whichever host started it");
+    std::fs::create_dir(folder(2)).unwrap();
+    assert_eq!(number(2, "pool"), pool, "it is there for the next");
+    let (rank, guard) = (number(2, "rank"), number(2, "guard"));
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    eventually("the pool has ended with the owner", LONG, || !alive(pool));
+    // The host is alive, and its job with it: what the pool had forked is its own.
+    assert!(alive(rank) && alive(guard), "POOL-2");
+    kill_process(Pid::from_raw(number(2, "host").cast_signed()).unwrap(), Signal::KILL).unwrap();
+    eventually("its guard and rank have ended", LONG, || !alive(rank) && !alive(guard));
     drop(stage);
 }

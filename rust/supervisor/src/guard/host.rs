@@ -16,6 +16,7 @@ use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Pid;
 
 use super::listener::{EXIT_WAIT, Listener, retry};
 use super::phase::PATIENCE;
@@ -107,11 +108,18 @@ impl Guard {
     /// # Errors
     /// [`ErrorKind::Io`] if the program can't be started.
     pub fn spawn(options: &GuardOptions) -> Result<Guard> {
+        Guard::spawn_below(options, None)
+    }
+
+    /// The same, for a guard that ends with `owner`, this process's parent, if it is to outlive this process: see
+    /// [`Guard::leave_to_owner`].
+    pub(crate) fn spawn_below(options: &GuardOptions, owner: Option<Pid>) -> Result<Guard> {
         let starting = |error| Error::io(format!("start the guard {}", options.binary.display()), &error);
         let (ours, theirs) = UnixStream::pair().map_err(starting)?;
         let host = std::process::id();
         let child = Command::new(&options.binary)
             .args([BUILD.to_string(), host.to_string(), options.grace.as_millis().to_string()])
+            .arg(owner.map_or(0, Pid::as_raw_pid).to_string())
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -215,6 +223,12 @@ impl Guard {
     pub fn stop(&self) {
         // A guard that can't be told is gone, and its events say so.
         let _ = self.order(&Order::Stop, None);
+    }
+
+    /// Leaves a guard that has an owner, and what it has started, to that: it ends when it has no child, or with the
+    /// owner. Its thread here still waits for the process, as long as this one runs.
+    pub(crate) fn leave_to_owner(self) {
+        std::mem::forget(self);
     }
 
     /// Has every process below the guard killed. Returns at once; `Empty` follows.

@@ -27,4 +27,5 @@ mod wire;
 pub use forked::serve_forked;
 pub use host::{Guard, GuardEvent, GuardOptions, RankPipes};
 pub use server::main;
+pub(crate) use tree::started_at;
 pub use wire::{ExitHow, Launch};

@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pid
 use super::control::{Control, Incoming, Start};
 use super::forked::Side;
 use super::phase::{Phase, Step};
-use super::tree::{Tree, describe, has_ended, signal_child};
+use super::tree::{Tree, describe, has_ended, parent_of, signal_child};
 use super::wire::{BUILD, EXIT_OTHER_BUILD, ExitHow, Launch, Report, now_ns};
 use crate::sys;
 
@@ -31,15 +31,17 @@ const SCAN_EVERY: Duration = Duration::from_millis(20);
 /// How often in a row the guard kills before it looks at its socket again, if every time shows it new children.
 const KILL_ROUNDS: usize = 200;
 
-/// The guard's `main`: `phalanx-guard BUILD HOST_PID GRACE_MS`, with the control socket as standard input.
+/// The guard's `main`: `phalanx-guard BUILD HOST_PID GRACE_MS OWNER_PID`, with the control socket as standard input.
+/// The owner is the host's parent, if the guard is to outlive its host, else 0.
 pub fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    let pid = |text: &String| text.parse().ok().map(Pid::from_raw);
     let parsed = match &args[..] {
         [build, ..] if build != BUILD => return ExitCode::from(EXIT_OTHER_BUILD),
-        [_, host, grace_ms] => host.parse().ok().and_then(Pid::from_raw).zip(grace_ms.parse().ok()),
+        [_, host, grace_ms, owner] => pid(host).flatten().zip(grace_ms.parse().ok()).zip(pid(owner)),
         _ => None,
     };
-    let Some((host, grace_ms)) = parsed else {
+    let Some(((host, grace_ms), owner)) = parsed else {
         let _ = writeln!(io::stderr(), "phalanx-guard is started by Phalanx, as the guard of a job's ranks");
         return ExitCode::from(2);
     };
@@ -48,7 +50,11 @@ pub fn main() -> ExitCode {
         .and_then(|()| {
             rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(Into::into)
         })
-        .and_then(|placeholder| Server::set_up(HostWatch::on_parent(host), placeholder, grace, None));
+        .and_then(|placeholder| {
+            let watch =
+                owner.map_or_else(|| Ok(HostWatch::on_parent(host)), |o| HostWatch::on_owner(host, o))?;
+            Server::set_up(watch, placeholder, grace, None)
+        });
     serve(set_up);
     ExitCode::SUCCESS
 }
@@ -72,16 +78,28 @@ pub(super) struct HostWatch {
     /// The host, where it is the guard's parent.
     parent: Option<Pid>,
     pidfd: Option<OwnedFd>,
+    /// Whether this is the host's owner: the guard then stays without its host, as long as it has children.
+    is_owner: bool,
 }
 
 impl HostWatch {
     fn on_parent(pid: Pid) -> HostWatch {
-        HostWatch { parent: Some(pid), pidfd: pidfd_open(pid, PidfdFlags::empty()).ok() }
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
+        HostWatch { parent: Some(pid), pidfd, is_owner: false }
     }
 
     /// By a pidfd that came from the host itself.
     pub(super) fn by_pidfd(pidfd: OwnedFd) -> HostWatch {
-        HostWatch { parent: None, pidfd: Some(pidfd) }
+        HostWatch { parent: None, pidfd: Some(pidfd), is_owner: false }
+    }
+
+    /// On `owner`, which has to be the parent of `host`, this process's own parent: so the ids are theirs.
+    fn on_owner(host: Pid, owner: Pid) -> io::Result<HostWatch> {
+        let pidfd = pidfd_open(owner, PidfdFlags::empty())?;
+        if parent_of(host) != Some(owner) || getppid() != Some(host) {
+            return Err(io::Error::other("its host, or the process that started it, has gone"));
+        }
+        Ok(HostWatch { parent: None, pidfd: Some(pidfd), is_owner: true })
     }
 
     /// Whether the host is gone. As long as it is this process's parent, its id, and so the pidfd, is the host's.
@@ -108,6 +126,8 @@ pub(super) struct Server<'f> {
     /// Children that had a SIGKILL.
     killed: HashSet<Pid>,
     next_scan: Instant,
+    /// Whether any rank was started.
+    any_started: bool,
     /// `/dev/null`. Keeps descriptor 3 from being anything else, see [`sys::make_rank`].
     _placeholder: OwnedFd,
 }
@@ -140,6 +160,7 @@ impl<'f> Server<'f> {
             asked: HashSet::new(),
             killed: HashSet::new(),
             next_scan: Instant::now(),
+            any_started: false,
             _placeholder: placeholder,
         })
     }
@@ -156,6 +177,9 @@ impl<'f> Server<'f> {
                 return Some(rank);
             }
             let any_left = self.reap(&mut control);
+            if self.stays_without_host() && !any_left {
+                self.phase.stop(Instant::now(), self.grace);
+            }
             match self.phase.step(Instant::now(), any_left) {
                 Step::Serve => {}
                 Step::Ask => self.ask(),
@@ -195,11 +219,17 @@ impl<'f> Server<'f> {
                 }
                 Ok(Some(Incoming::Stop)) => self.phase.stop(Instant::now(), self.grace),
                 Ok(Some(Incoming::Kill)) => self.phase.kill(Instant::now()),
+                Err(_) if self.stays_without_host() => {}
                 // The host has let go of its guard, or isn't our host: both times nobody wants the ranks.
                 Err(_) => self.phase.stop(Instant::now(), self.grace),
             }
         }
         None
+    }
+
+    /// Whether what was started is its owner's, and the control socket's end not the end of it.
+    fn stays_without_host(&self) -> bool {
+        self.host.is_owner && self.any_started
     }
 
     fn launch(&mut self, start: Start) -> Started {
@@ -221,6 +251,7 @@ impl<'f> Server<'f> {
         let report = match started {
             Ok(pid) => {
                 self.ranks.insert(pid, rank);
+                self.any_started = true;
                 Report::Started { rank, pid: pid.as_raw_nonzero().get().unsigned_abs(), at_ns: now_ns() }
             }
             Err(reason) => Report::NotStarted { rank, reason, at_ns: now_ns() },

@@ -89,7 +89,7 @@ pub(crate) fn signal_child(child: Pid, signal: Signal) {
 pub(crate) fn describe(pids: &[Pid]) -> String {
     let one = |pid: &Pid| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let state = stat_of(*pid).map_or('?', |(state, _)| state);
+        let state = stat_of(*pid).map_or('?', |stat| stat.state);
         format!("{} (pid {pid}, state {state})", name.trim_end())
     };
     pids.iter().map(one).collect::<Vec<_>>().join(", ")
@@ -114,18 +114,32 @@ fn all_parents() -> Vec<(Pid, Pid)> {
         .collect()
 }
 
-fn parent_of(pid: Pid) -> Option<Pid> {
-    stat_of(pid)?.1
+pub(super) fn parent_of(pid: Pid) -> Option<Pid> {
+    stat_of(pid)?.parent
 }
 
-/// State and parent. The name, in parentheses, may hold anything, so what counts comes after the last one.
-fn stat_of(pid: Pid) -> Option<(char, Option<Pid>)> {
+/// When a process began, in ticks of the clock since the machine did: with its id, what no other process has.
+pub(crate) fn started_at(pid: Pid) -> Option<u64> {
+    stat_of(pid).map(|stat| stat.started_at)
+}
+
+/// What the kernel shows of a process.
+struct Stat {
+    state: char,
+    parent: Option<Pid>,
+    started_at: u64,
+}
+
+/// From `/proc/PID/stat`, see proc(5). The name, in parentheses, may hold anything, so what counts comes after the last
+/// one.
+fn stat_of(pid: Pid) -> Option<Stat> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
-    Some((state, parse_pid(fields.next()?)))
+    let parent = parse_pid(fields.next()?);
+    Some(Stat { state, parent, started_at: fields.nth(17)?.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -172,9 +186,10 @@ mod tests {
     #[test]
     fn a_name_with_parentheses_and_spaces_hides_no_parent() {
         let this = getpid();
-        let (state, parent) = stat_of(this).unwrap();
-        assert!(state.is_ascii_alphabetic());
-        assert_eq!(parent, rustix::process::getppid());
+        let stat = stat_of(this).unwrap();
+        assert!(stat.state.is_ascii_alphabetic());
+        assert_eq!(stat.parent, rustix::process::getppid());
+        assert!(stat.started_at > 0 && started_at(this) == Some(stat.started_at));
         assert!(describe(&[this]).contains(&format!("pid {this}")));
     }
 }

@@ -15,13 +15,19 @@ pub(super) struct Beginning<'a> {
     pub(super) env: BTreeMap<&'a str, &'a str>,
 }
 
-/// To the pool, with the control socket of a new guard and a pidfd of the host.
+/// To the pool.
 #[derive(Debug, Serialize)]
-pub(super) struct Request {
-    /// The guard's grace.
-    pub(super) grace_ms: u64,
-    /// As in [`Beginning`], from now on.
-    pub(super) idle_ms: u64,
+#[serde(rename_all = "snake_case")]
+pub(super) enum Request {
+    /// Fork a guard; its control socket and a pidfd of the host come along.
+    Guard {
+        /// The guard's grace.
+        grace_ms: u64,
+        /// As in [`Beginning`], from now on.
+        idle_ms: u64,
+    },
+    /// This host won't ask any more; a pool that nobody else has a use for ends.
+    Leave,
 }
 
 /// From the pool.

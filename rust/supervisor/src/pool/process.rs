@@ -1,6 +1,6 @@
 //! One pool: a Python process below a cold guard of its own, which is asked for guards.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -8,18 +8,19 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
 use phalanx_types::{Deadline, Error};
 use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, Shutdown, SocketAddrUnix, recvmsg, send, sendmsg, shutdown,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
+use super::fingerprint::Fingerprint;
+use super::meeting::{Owner, call, join};
 use super::message::{Answer, Beginning, Request};
 use crate::guard::{Guard, GuardEvent, GuardOptions, Launch};
 
@@ -33,6 +34,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// What is kept of a pool's output until it is ready: its end says why an import broke it.
 const KEPT_OUTPUT: usize = 4 << 10;
 const MAX_ANSWER: usize = 64 << 10;
+/// How often a process that waits for another to start the pool looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Which pool to start.
 #[derive(Debug, Clone, Default)]
@@ -47,6 +50,9 @@ pub struct PoolOptions {
     pub env: Vec<(String, String)>,
     /// It ends when it has had no job for so long.
     pub idle_timeout: Duration,
+    /// Whether all children of this process's parent share it, and it ends with that: a Python worker's is to be there
+    /// for the worker that Spark starts next.
+    pub shared: bool,
 }
 
 /// Why a pool forks no guard.
@@ -67,26 +73,59 @@ pub(crate) struct Forked {
     pub(crate) pidfd: OwnedFd,
 }
 
-/// A pool that can be asked. Ends, with all that is below it, when it is dropped.
+/// A pool that can be asked. Dropped, it ends with all that is below it, or, if it is shared, when nobody uses it.
 #[derive(Debug)]
 pub(crate) struct Pool {
     socket: Mutex<OwnedFd>,
-    guard: Guard,
+    /// Its guard, if it is this process's own: the pool ends when this is dropped.
+    _guard: Option<Guard>,
     host: u32,
     pid: u32,
     idle_timeout: Duration,
 }
 
 impl Pool {
-    /// Starts a pool and waits until it is ready; also what it could not import.
-    pub(super) fn start(options: &PoolOptions) -> Result<(Pool, Vec<String>), String> {
+    /// Starts a pool, or meets the one that there is, and waits until it is ready; also what it could not import.
+    pub(super) fn start(
+        options: &PoolOptions,
+        fingerprint: &Fingerprint,
+    ) -> Result<(Pool, Vec<String>), String> {
+        let owner = Owner::of(options.shared);
+        let meeting = owner.meeting(fingerprint).map_err(|error| error.to_string())?;
+        let deadline = Deadline::after(START_TIMEOUT);
+        let mut why = String::from("nobody starts it");
+        while !deadline.passed() {
+            if let Some(socket) = join(&meeting).map_err(|error| error.to_string())? {
+                match ready(&socket, None, deadline) {
+                    Ok((pid, missing)) => return Ok((Pool::at(socket, None, pid, options), missing)),
+                    Err(NotReady::Said(why)) => return Err(why),
+                    // It was about to end, or whoever started it learns why it can't be.
+                    Err(NotReady::Gone) => why = String::from("those that others start end at once"),
+                }
+            } else if let Some(listener) = call(&meeting).map_err(|error| error.to_string())? {
+                return Pool::started(options, owner, &meeting, listener, deadline);
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Err(format!("it was not there within {} s: {why}", START_TIMEOUT.as_secs()))
+    }
+
+    /// Starts one that is met on `listener`.
+    fn started(
+        options: &PoolOptions,
+        owner: Owner,
+        meeting: &SocketAddrUnix,
+        listener: OwnedFd,
+        deadline: Deadline,
+    ) -> Result<(Pool, Vec<String>), String> {
         let (program, args) = options.program.split_first().ok_or("a pool needs a program")?;
         let say = |error: Error| error.to_string();
-        let guard =
-            Guard::spawn(&GuardOptions { binary: options.guard.clone(), grace: GRACE }).map_err(say)?;
-        let (socket, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .map_err(|error| error.to_string())?;
+        let of_guard = GuardOptions { binary: options.guard.clone(), grace: GRACE };
+        let guard = match owner {
+            Owner::This => Guard::spawn(&of_guard),
+            Owner::Parent(parent) => Guard::spawn_below(&of_guard, Some(parent)),
+        }
+        .map_err(say)?;
         let (output, output_in) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| error.to_string())?;
         let beginning = Beginning {
             imports: &options.imports,
@@ -98,62 +137,29 @@ impl Pool {
         // Numpy's OpenBLAS would start threads as soon as it is loaded. A rank makes up for it.
         env.push(("OPENBLAS_NUM_THREADS".into(), "1".into()));
         let launch = Launch { program: program.clone(), args: args.to_vec(), env, ..Launch::default() };
-        guard.launch_at(&launch, output_in, theirs).map_err(say)?;
-        let mut pool = Pool {
-            socket: Mutex::new(socket),
-            guard,
-            host: std::process::id(),
-            pid: 0,
-            idle_timeout: options.idle_timeout,
-        };
-        let (pid, missing) = pool.ready(&output)?;
-        pool.pid = pid;
-        Ok((pool, missing))
-    }
-
-    /// Waits for its word that it is ready.
-    fn ready(&self, output: &OwnedFd) -> Result<(u32, Vec<String>), String> {
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let deadline = Deadline::after(START_TIMEOUT);
+        let joined = join(meeting);
+        guard.launch_at(&launch, output_in, listener).map_err(say)?;
+        let socket = joined.map_err(|error| error.to_string())?.ok_or("its socket can't be reached")?;
         let mut said = Vec::new();
-        let mut open = true;
-        loop {
-            let mut fds = vec![PollFd::new(&*socket, PollFlags::IN)];
-            if open {
-                fds.push(PollFd::new(output, PollFlags::IN));
-            }
-            wait(&mut fds, deadline);
-            let (answered, wrote) =
-                (!fds[0].revents().is_empty(), fds.get(1).is_some_and(|fd| !fd.revents().is_empty()));
-            if wrote {
-                let mut bytes = [0; 4 << 10];
-                let count = read(output, &mut bytes).unwrap_or(0);
-                open = count > 0;
-                said.extend_from_slice(&bytes[..count]);
-                said.drain(..said.len().saturating_sub(KEPT_OUTPUT));
-            } else if answered {
-                return match receive(&socket) {
-                    Ok((Answer::Ready { pid, missing }, _)) => Ok((pid, missing)),
-                    Ok((Answer::Unfit(why), _)) => Err(why),
-                    Ok((other, _)) => Err(format!("it said {other:?} before it was ready")),
-                    Err(_) => Err(self.why_it_ended(&said)),
+        match ready(&socket, Some((&output, &mut said)), deadline) {
+            Ok((pid, missing)) => {
+                let guard = match owner {
+                    Owner::This => Some(guard),
+                    Owner::Parent(_) => {
+                        guard.leave_to_owner();
+                        None
+                    }
                 };
-            } else if deadline.passed() {
-                return Err(format!("its imports took longer than {} s", START_TIMEOUT.as_secs()));
+                Ok((Pool::at(socket, guard, pid, options), missing))
             }
+            Err(NotReady::Said(why)) => Err(why),
+            Err(NotReady::Gone) => Err(why_it_ended(&guard, &said)),
         }
     }
 
-    fn why_it_ended(&self, said: &[u8]) -> String {
-        let event = std::iter::from_fn(|| self.guard.events().recv_timeout(Duration::from_secs(2)).ok())
-            .find(|event| !matches!(event, GuardEvent::Started { .. }));
-        let said = String::from_utf8_lossy(said);
-        let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
-        match event {
-            Some(GuardEvent::NotStarted { reason, .. }) => reason,
-            Some(GuardEvent::Ended { how, .. }) => format!("it ended while it imported ({how:?}): {last}"),
-            _ => format!("it ended while it imported: {last}"),
-        }
+    fn at(socket: OwnedFd, guard: Option<Guard>, pid: u32, options: &PoolOptions) -> Pool {
+        let (host, idle_timeout) = (std::process::id(), options.idle_timeout);
+        Pool { socket: Mutex::new(socket), _guard: guard, host, pid, idle_timeout }
     }
 
     /// Has a guard forked that serves the host at the other end of `control`.
@@ -165,11 +171,11 @@ impl Pool {
         }
         let host = pidfd_open(getpid(), PidfdFlags::empty())
             .map_err(|error| Refusal::Other(format!("this kernel has no pidfds: {error}")))?;
-        let request = Request { grace_ms: millis(grace), idle_ms: millis(self.idle_timeout) };
+        let request = Request::Guard { grace_ms: millis(grace), idle_ms: millis(self.idle_timeout) };
         let text =
             serde_json::to_vec(&request).map_err(|error| Refusal::Other(format!("no request: {error}")))?;
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        send(&socket, &text, [control.as_fd(), host.as_fd()])
+        send_with(&socket, &text, [control.as_fd(), host.as_fd()])
             .map_err(|error| Refusal::Gone(format!("it takes no request: {error}")))?;
         let deadline = Deadline::after(ANSWER_TIMEOUT);
         loop {
@@ -190,9 +196,9 @@ impl Pool {
         }
     }
 
-    /// What becomes of it: ends with its end.
-    pub(super) fn events(&self) -> Receiver<GuardEvent> {
-        self.guard.events().clone()
+    /// Another end of its connection, to wait for its end; dropping the pool is that, too.
+    pub(super) fn line(&self) -> io::Result<OwnedFd> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner).try_clone()
     }
 
     /// How much memory it has resident, shared with what it forked or not.
@@ -200,6 +206,69 @@ impl Pool {
         let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.pid)).unwrap_or_default();
         let pages: u64 = statm.split_ascii_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
         pages * rustix::param::page_size() as u64
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let socket = self.socket.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if std::process::id() == self.host {
+            // A shared one without other hosts needs not wait until it is idle.
+            let leave = serde_json::to_vec(&Request::Leave).unwrap_or_default();
+            let _ = send(&*socket, &leave, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            let _ = shutdown(&*socket, Shutdown::Both);
+        }
+    }
+}
+
+/// Why a pool can't be asked.
+enum NotReady {
+    Said(String),
+    Gone,
+}
+
+/// Waits for a pool's word that it is ready, and meanwhile keeps the end of what it writes.
+fn ready(
+    socket: &OwnedFd,
+    mut output: Option<(&OwnedFd, &mut Vec<u8>)>,
+    deadline: Deadline,
+) -> Result<(u32, Vec<String>), NotReady> {
+    loop {
+        let mut fds = vec![PollFd::new(socket, PollFlags::IN)];
+        fds.extend(output.as_ref().map(|(pipe, _)| PollFd::new(*pipe, PollFlags::IN)));
+        wait(&mut fds, deadline);
+        let readable: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if let Some((pipe, said)) = output.as_mut().filter(|_| readable[1]) {
+            let mut bytes = [0; 4 << 10];
+            let count = read(pipe, &mut bytes).unwrap_or(0);
+            said.extend_from_slice(&bytes[..count]);
+            said.drain(..said.len().saturating_sub(KEPT_OUTPUT));
+            if count == 0 {
+                output = None;
+            }
+        } else if readable[0] {
+            return match receive(socket) {
+                Ok((Answer::Ready { pid, missing }, _)) => Ok((pid, missing)),
+                Ok((Answer::Unfit(why), _)) => Err(NotReady::Said(why)),
+                Ok((other, _)) => Err(NotReady::Said(format!("it said {other:?} before it was ready"))),
+                Err(_) => Err(NotReady::Gone),
+            };
+        } else if deadline.passed() {
+            let why = format!("its imports took longer than {} s", START_TIMEOUT.as_secs());
+            return Err(NotReady::Said(why));
+        }
+    }
+}
+
+fn why_it_ended(guard: &Guard, said: &[u8]) -> String {
+    let event = std::iter::from_fn(|| guard.events().recv_timeout(Duration::from_secs(2)).ok())
+        .find(|event| !matches!(event, GuardEvent::Started { .. }));
+    let said = String::from_utf8_lossy(said);
+    let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    match event {
+        Some(GuardEvent::NotStarted { reason, .. }) => reason,
+        Some(GuardEvent::Ended { how, .. }) => format!("it ended while it imported ({how:?}): {last}"),
+        _ => format!("it ended while it imported: {last}"),
     }
 }
 
@@ -213,7 +282,11 @@ fn wait(fds: &mut [PollFd<'_>], deadline: Deadline) {
     let _ = poll(fds, timeout.as_ref());
 }
 
-fn send(socket: &OwnedFd, text: &[u8], with: [std::os::fd::BorrowedFd<'_>; 2]) -> rustix::io::Result<usize> {
+fn send_with(
+    socket: &OwnedFd,
+    text: &[u8],
+    with: [std::os::fd::BorrowedFd<'_>; 2],
+) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&with));

@@ -4,11 +4,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use phalanx_types::Deadline;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 
 use super::fingerprint::Fingerprint;
 use super::launch::host_environment;
 use super::process::{Pool, PoolOptions, Refusal};
-use crate::guard::{Guard, GuardEvent};
+use crate::guard::Guard;
 
 /// How many pools a process has at most: each holds torch's memory.
 const MOST: usize = 2;
@@ -173,19 +175,20 @@ impl Slot {
 
     /// Starts the pool and stays until it has ended.
     fn fill(&self, options: &PoolOptions) {
-        let events = match Pool::start(options) {
-            Ok((pool, missing)) => {
+        let started = Pool::start(options, &self.fingerprint)
+            .and_then(|(pool, missing)| Ok((pool.line().map_err(|error| error.to_string())?, pool, missing)));
+        let line = match started {
+            Ok((line, pool, missing)) => {
                 for what in missing {
                     log::warn!("a warm pool goes without {what}");
                 }
-                let events = pool.events();
                 let mut state = self.state();
                 if !matches!(*state, State::Starting) {
                     drop(state);
-                    return; // nobody wants it any more, and it ends
+                    return; // nobody wants it any more
                 }
                 *state = State::Ready { pool: Arc::new(pool), used: Instant::now() };
-                events
+                line
             }
             Err(why) => {
                 self.leave(State::Failed { at: Instant::now(), why });
@@ -193,7 +196,8 @@ impl Slot {
             }
         };
         self.changed.notify_all();
-        while events.iter().next().is_some_and(|event| matches!(event, GuardEvent::Started { .. })) {}
+        // Answers are none of this thread's business, a hang-up is, and the kernel tells that unasked.
+        while poll(&mut [PollFd::new(&line, PollFlags::empty())], None) == Err(Errno::INTR) {}
         self.leave(State::Over);
     }
 
