@@ -62,6 +62,7 @@ def main() -> NoReturn:
     _silence()
     gc.collect()
     gc.freeze()
+    _native.use_huge_pages()
     program, args, given = pool.serve()
     # From here on this is a rank.
     env = launcher.applied(dict(given))

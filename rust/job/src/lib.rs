@@ -30,5 +30,5 @@ pub use host::{NodeHost, Observation};
 pub use log_queue::{collect_logs, take_logs};
 pub use node::{NodeOptions, run_node};
 pub use phalanx_supervisor::pool::{Usage as PoolUsage, end_pools, pool_usage};
-pub use phalanx_supervisor::serve_forked;
+pub use phalanx_supervisor::{serve_forked, use_huge_pages};
 pub use settings::Settings;

@@ -32,6 +32,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(job::render_failure, module)?)?;
     module.add_function(wrap_pyfunction!(node::run_node, module)?)?;
     module.add_function(wrap_pyfunction!(pool::serve_guard, module)?)?;
+    module.add_function(wrap_pyfunction!(pool::use_huge_pages, module)?)?;
     module.add_function(wrap_pyfunction!(pool::pool_usage, module)?)?;
     module.add_function(wrap_pyfunction!(pool::end_pools, module)?)?;
     Ok(())

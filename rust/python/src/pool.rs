@@ -38,6 +38,11 @@ pub(crate) fn serve_guard(
 }
 
 #[pyfunction]
+pub(crate) fn use_huge_pages() {
+    phalanx_job::use_huge_pages();
+}
+
+#[pyfunction]
 pub(crate) fn pool_usage() -> (u64, u64, u64) {
     let usage = phalanx_job::pool_usage();
     (usage.pools, usage.resident_bytes, usage.forks)

@@ -31,4 +31,4 @@ pub use guard::{ExitHow, Guard, GuardEvent, GuardOptions, Launch, RankPipes, ser
 pub use oom::OomWatch;
 pub use rank_log::{Loss, RankLog, ReadAt};
 pub use reader::{PipeReader, notes, pump};
-pub use sys::stacks_signal;
+pub use sys::{stacks_signal, use_huge_pages};
