@@ -41,7 +41,7 @@ def test_the_pool_of_python_workers_is_there_for_the_workers_after_them(spark: A
     spark.conf.set("spark.phalanx.stage", "python")
     try:
         distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
-        before = distributor.start(pool_of_rank).results(90)
+        before = sorted(distributor.start(pool_of_rank).results(90))
         assert {name for _, name in before} == {"phalanx-pool"}
         workers = python_workers()
         assert len(workers) >= 2
@@ -49,6 +49,6 @@ def test_the_pool_of_python_workers_is_there_for_the_workers_after_them(spark: A
         for pid in workers:
             os.kill(pid, 9)
         eventually("the workers are gone", 20, lambda: gone(workers))
-        assert distributor.start(pool_of_rank).results(90) == before
+        assert sorted(distributor.start(pool_of_rank).results(90)) == before
     finally:
         spark.conf.unset("spark.phalanx.stage")
