@@ -73,6 +73,32 @@ def test_an_exception_is_not_tried_again_unless_it_is_named(distributor: Any, re
     assert "had been restarted once before" in str(told.value)
 
 
+@pytest.mark.behaviour
+def test_a_stopped_rank_does_not_hold_up_a_restart(distributor: Any, restarts: None, tmp_path: Path) -> None:
+    def train(folder: str) -> str:
+        import os
+        import signal
+        import time
+        from pathlib import Path
+
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        if attempt == "1":
+            return attempt
+        told = Path(folder) / "pid"
+        if os.environ["RANK"] == "1":
+            told.with_suffix(".new").write_text(str(os.getpid()))
+            told.with_suffix(".new").rename(told)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        while not told.exists() or ") T " not in Path(f"/proc/{told.read_text()}/stat").read_text():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ""
+
+    # Nobody waits for it: a stopped process is continued, so that it can act on SIGTERM.
+    distributor._given["spark.phalanx.grace"] = "1h"
+    assert distributor.run(train, str(tmp_path)) == "1"
+
+
 def test_bad_policies_are_refused_before_anything_starts(spark: Any) -> None:
     from phalanx import TorchDistributor
 

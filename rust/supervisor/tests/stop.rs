@@ -158,6 +158,33 @@ fn a_stopped_rank_and_a_deep_tree_end_as_well() {
 }
 
 #[test]
+fn a_stopped_rank_goes_on_to_save_its_work_and_does_not_hold_up_the_end() {
+    let _leaks = leaks();
+    let guard = guard(LONG * 20);
+    let saves = "trap 'echo saved; exit 5' TERM; echo up; kill -STOP $$; while :; do sleep 0.02; done";
+    let (saving, output) = started(&guard, &sh(0, saves));
+    let (heedless, _other) = started(&guard, &sh(1, "kill -STOP $$"));
+    eventually("the ranks have stopped themselves", LONG, || {
+        [saving, heedless]
+            .iter()
+            .all(|pid| phalanx_testkit::Process::find(*pid).is_some_and(|process| process.state == 'T'))
+    });
+    guard.stop();
+    let (mut events, _) = last_events(&guard);
+    output.said("saved");
+    assert_eq!(events.pop(), Some(GuardEvent::Empty));
+    let mut ends: Vec<_> = events
+        .into_iter()
+        .map(|event| match event {
+            GuardEvent::Ended { rank, how, .. } => (rank, how),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    ends.sort_by_key(|(rank, _)| *rank);
+    assert_eq!(ends, [(0, ExitHow::Code(5)), (1, ExitHow::Signal(15))]);
+}
+
+#[test]
 fn a_tree_that_forks_all_the_time_ends() {
     let _leaks = leaks();
     let grace = Duration::from_millis(300);

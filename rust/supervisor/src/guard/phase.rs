@@ -34,7 +34,7 @@ pub(crate) enum Phase {
 pub(crate) enum Step {
     /// Nothing but to watch.
     Serve,
-    /// SIGTERM to each child that hasn't had one.
+    /// SIGTERM to each child that hasn't had one, and SIGCONT, so that a stopped one can act on it.
     Ask,
     /// SIGKILL to everything.
     Kill,

@@ -286,6 +286,8 @@ impl<'f> Server<'f> {
         for child in self.tree.children(self.ranks.keys().copied()) {
             if self.asked.insert(child) {
                 signal_child(child, Signal::TERM);
+                // A stopped process could not act on it, and would hold up the end for the whole grace.
+                signal_child(child, Signal::CONT);
             }
         }
     }
