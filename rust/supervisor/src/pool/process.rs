@@ -24,8 +24,8 @@ use super::meeting::{Owner, call, join};
 use super::message::{Answer, Beginning, Request};
 use crate::guard::{Guard, GuardEvent, GuardOptions, Launch};
 
-/// How long a pool and what it has forked may take to end after its host has: longer than any job's grace, because
-/// the guards below it keep that themselves.
+/// How long a pool and what it has forked may take to end after its host has. The guards below it keep their jobs'
+/// graces themselves; one that is longer than this is cut, else a pool that hangs in an import could stay for ever.
 const GRACE: Duration = Duration::from_secs(3600);
 /// How long a pool may take for its imports.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
