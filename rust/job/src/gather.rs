@@ -199,7 +199,10 @@ fn wait_for_place(
             return Err(Error::new(ErrorKind::Cancelled, reason));
         }
         if deadline.passed() {
-            return Err(Error::new(ErrorKind::Timeout, "the hub gave no place in time"));
+            return Err(Error::new(
+                ErrorKind::Timeout,
+                "the driver did not say in time which ranks to start",
+            ));
         }
         if Instant::now() >= ping_at {
             ping_at = Instant::now() + every;

@@ -258,7 +258,9 @@ impl<'a> Node<'a> {
 
     fn guard_gone(&mut self, reason: &str) {
         self.empty = true;
-        let why = format!("the guard of the ranks is gone ({reason}), and its ranks with it");
+        let why = format!(
+            "phalanx-guard, the process above the ranks, has ended ({reason}), and the ranks with it"
+        );
         for rank in self.ranks.iter_mut().filter(|rank| rank.over_at().is_none()) {
             rank.exit = Some((ExitHow::Signal(9), Instant::now()));
         }

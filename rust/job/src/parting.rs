@@ -83,7 +83,8 @@ impl Node<'_> {
             }
         }
         let why = self.problem.take().or(self.interrupted.take());
-        let problem = why.unwrap_or_else(|| "the driver did not take this node's last report".into());
+        let problem =
+            why.unwrap_or_else(|| "the driver did not say that it had heard of the ranks' end".into());
         Err(Error::new(ErrorKind::Unreachable, problem))
     }
 

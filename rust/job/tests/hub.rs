@@ -161,7 +161,7 @@ fn a_stage_that_ends_without_a_word_is_a_failure() {
     let driver = open(&job);
     driver.stage_ended(0, None);
     let failure = listen(&driver).failure.expect("FAIL-1");
-    assert!(failure.message.contains("rank(s) 0, 1"), "{}", failure.message);
+    assert!(failure.message.contains("of the end of ranks 0-1"), "{}", failure.message);
 }
 
 #[test]

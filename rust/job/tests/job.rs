@@ -212,7 +212,7 @@ fn without_the_hub(without_hub: &[u32], fails: u32, store_is_late: Duration) {
     assert_eq!(failure.last_lines, ["oh"]);
     let states: Vec<&str> = failure.ranks.iter().map(|r| r.state.as_str()).collect();
     // The outcome doesn't wait for what Spark brings at the end.
-    let other = ["stopped", "not known: its node can't reach the driver"];
+    let other = ["stopped", "nothing was heard of it: its task can't connect to the driver"];
     assert_eq!(states.iter().filter(|state| other.contains(state)).count(), 5, "{states:?}");
 }
 

@@ -297,7 +297,7 @@ impl Failure {
             for report in others {
                 let idle = report
                     .idle_seconds
-                    .map_or("no output".to_string(), |s| format!("last output {s:.1} s before"));
+                    .map_or("no output seen".to_string(), |s| format!("last output {s:.1} s before"));
                 let doing =
                     if report.doing.is_empty() { String::new() } else { format!("; in {}", report.doing) };
                 let _ = writeln!(

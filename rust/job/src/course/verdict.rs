@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use phalanx_types::failure::{first_cause, report};
+use phalanx_types::stacks::ranges;
 use phalanx_types::{Failure, FailureKind, RankEnd, RankReport, RankState};
 
 use super::{Course, Gathering};
@@ -10,12 +11,13 @@ use super::{Course, Gathering};
 impl Course {
     /// The stage is over and ranks are missing, but nobody said why.
     pub(super) fn unexplained(&self, now: Instant) -> Failure {
-        let missing: Vec<String> =
-            (0..self.job.ranks).filter(|r| !self.ends.contains_key(r)).map(|r| r.to_string()).collect();
-        let message = format!(
-            "the Spark stage ended, but nothing was heard of the end of rank(s) {}",
-            if missing.is_empty() { "none".into() } else { missing.join(", ") }
-        );
+        let missing: Vec<u32> = self.ranks().filter(|rank| !self.ends.contains_key(rank)).collect();
+        let message = match missing.is_empty() {
+            true => "the Spark stage ended before every task had said that it was done".into(),
+            false => {
+                format!("the Spark stage ended, but nothing was heard of the end of {}", ranges(&missing))
+            }
+        };
         Failure {
             ranks: self.reports_at(self.since_open_us(now)),
             ..Failure::without_rank(FailureKind::LostNode, message)
@@ -60,7 +62,7 @@ impl Course {
                     let state = if self.running.contains(&rank) {
                         RankState::Running.describe()
                     } else if self.gathering == Gathering::ThroughSpark {
-                        "not known: its node can't reach the driver".into()
+                        "nothing was heard of it: its task can't connect to the driver".into()
                     } else {
                         RankState::Waiting.describe()
                     };
