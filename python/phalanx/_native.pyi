@@ -74,7 +74,6 @@ class Hub:
         ("phase", (name, rank, s))  rank got to a phase s seconds after the hub opened; rank is -1 for the job's own
         ("status", text)            where the job is, in words
         ("report", (rank, step, json))  a rank told by phalanx.report how far it is
-        ("stacks", (by_rank, text)) what the ranks' threads do, equal ones once in the text
         ("resubmit", attempt)       a task was lost: end the stage, submit another whose nodes begin with this attempt
         ("finished", json)          every rank ended well and every result is here; a line for each, as in a Failure
         ("failed", json)            the Failure; nothing of the job is left on the nodes that can be reached
@@ -86,8 +85,11 @@ class Hub:
     def stage_ended(self, attempt: int, problem: str | None) -> None:
         """The Spark stage that was submitted for `attempt` (0, or what "resubmit" said) is over: well (None), or with
         this message."""
-    def ask_for_stacks(self) -> None:
-        """Asks what the ranks' threads are doing; next() tells within 5 s."""
+    def stacks(self, timeout: float) -> tuple[dict[int, str], str] | None:
+        """What the ranks' threads are doing, by rank and as text, equal ones once; None after `timeout` seconds. Nodes
+        are waited for 5 s. For a thread other than the one that waits in next()."""
+    def logs(self, rank: int) -> str:
+        """The newest whole lines of a rank's output that have come here, 256 KiB at most; "" for an unknown rank."""
     def stop(self, reason: str) -> None:
         """Cancels the job; next() tells when it is over."""
     def close(self) -> None:

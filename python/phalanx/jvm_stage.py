@@ -34,28 +34,8 @@ DIRECT_BYTES = 1 << 20
 class JvmStage(SparkStage):
     """A barrier stage of tasks of the JVM (`dev.phalanx.spark.BarrierRunner`), submitted by py4j."""
 
-    def __init__(
-        self,
-        *,
-        spark: SparkSession,
-        job: bytes,
-        payload: bytes,
-        name: str,
-        num_tasks: int,
-        num_ranks: int,
-        slots_timeout: float,
-        local_gpus: list[str],
-    ) -> None:
-        super().__init__(
-            spark=spark, name=name, num_tasks=num_tasks, num_ranks=num_ranks, slots_timeout=slots_timeout
-        )
-        self._context = spark.sparkContext
-        self._job = job
-        self._payload = payload
-        self._local_gpus = local_gpus
-
     def _run(self, hub: _native.Hub, attempt: int) -> None:
-        context = self._context
+        context = self._spark.sparkContext
         context.addJobTag(self._tag)
         with _for_jvm(context, self._payload) as payload:
             reports = _runner(context).runPython(

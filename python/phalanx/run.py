@@ -8,6 +8,7 @@ the hub closed, its thread gone. RUN-3: showing output never fails a run.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -16,14 +17,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
 from .errors import RankReport, TrainingError
 from .jvm_stage import JvmStage, uses_jvm
 from .results import UnavailableResult
-from .seen import Logs, Stacks, report
+from .seen import Stacks, report
 from .stages import LocalStage, PythonStage, Stage, driver_dir, hub_endpoint
 
 if TYPE_CHECKING:
@@ -99,25 +100,14 @@ class Run:
         )
         self._endpoint = ("127.0.0.1", "127.0.0.1") if local_mode else hub_endpoint(spark)
         self._show = _Show()
-        self._logs = Logs()
-        self._stacks: Stacks | None = None
-        self._told_stacks = threading.Condition()
+        self._kept_logs: dict[int, str] = {}
         self._stage: Stage
         if local_mode:
             self._stage = LocalStage(spark=spark, job=job, payload=payload, gpus=list(gpus))
-        elif in_jvm:
-            self._stage = JvmStage(
-                spark=spark,
-                job=job,
-                payload=payload,
-                name=name,
-                num_tasks=num_tasks,
-                num_ranks=self._num_ranks,
-                slots_timeout=settings.slots_timeout,
-                local_gpus=list(gpus),
-            )
         else:
-            self._stage = PythonStage(
+            in_python = functools.partial(PythonStage, use_gpu=use_gpu, dataframe=dataframe)
+            stage: Callable[..., Stage] = JvmStage if in_jvm else in_python
+            self._stage = stage(
                 spark=spark,
                 job=job,
                 payload=payload,
@@ -125,9 +115,7 @@ class Run:
                 num_tasks=num_tasks,
                 num_ranks=self._num_ranks,
                 slots_timeout=settings.slots_timeout,
-                use_gpu=use_gpu,
                 local_gpus=list(gpus),
-                dataframe=dataframe,
             )
 
     @property
@@ -159,6 +147,9 @@ class Run:
                 self._drive(hub)
             finally:
                 with self._hub_lock:
+                    # A hub that broke is told by other means.
+                    with contextlib.suppress(_native.NativeError):
+                        self._kept_logs = {rank: hub.logs(rank) for rank in range(self._num_ranks)}
                     self._hub = None
                 hub.close()
             self._phase("returned", None, self._elapsed())
@@ -194,10 +185,12 @@ class Run:
                     continue
                 kind, value = event
                 if kind == "output":
-                    self._logs.take(value)
                     self._show(value)
-                elif kind in ("status", "report", "stacks"):
-                    self._learn(kind, value)
+                elif kind == "status":
+                    self.phase = value
+                elif kind == "report":
+                    rank, step, values = value
+                    self.reports[rank] = report(step, values)
                 elif kind == "phase":
                     name, rank, seconds = value
                     self._phase(name, None if rank < 0 else rank, opened + seconds)
@@ -228,20 +221,10 @@ class Run:
             error.results = [self._load_if_any(rank) for rank in range(self._num_ranks)]
             raise error
 
-    def _learn(self, kind: str, value: Any) -> None:
-        if kind == "status":
-            self.phase = value
-        elif kind == "report":
-            rank, step, values = value
-            self.reports[rank] = report(step, values)
-        else:
-            with self._told_stacks:
-                self._stacks = Stacks(*value)
-                self._told_stacks.notify_all()
-
     def logs(self, rank: int) -> str:
-        """What the driver has seen of a rank's output: whole lines, the newest 256 Ki characters of them."""
-        return self._logs.of(rank)
+        """What the driver has seen of a rank's output: whole lines, the newest 256 KiB of them."""
+        with self._hub_lock:
+            return self._kept_logs.get(rank, "") if self._hub is None else self._hub.logs(rank)
 
     def stacks(self) -> Stacks:
         """The Python stacks of all threads of every rank that runs, by rank; print it to see equal ones once. The ranks
@@ -251,16 +234,13 @@ class Run:
             RuntimeError: the run is over, or hasn't begun.
             TimeoutError: no answer came.
         """
-        with self._told_stacks:
-            self._stacks = None
-            with self._hub_lock:
-                if self._hub is None:
-                    raise RuntimeError(f"{self.name} does not run")
-                self._hub.ask_for_stacks()
-            if not self._told_stacks.wait_for(lambda: self._stacks is not None, _STACKS_S):
-                raise TimeoutError(f"the stacks of {self.name} did not come within {_STACKS_S:g} s")
-            assert self._stacks is not None
-            return self._stacks
+        hub = self._hub
+        if hub is None:
+            raise RuntimeError(f"{self.name} does not run")
+        told = hub.stacks(_STACKS_S)
+        if told is None:
+            raise TimeoutError(f"the stacks of {self.name} did not come within {_STACKS_S:g} s")
+        return Stacks(*told)
 
     def result(self, timeout: float | None = None) -> Any:
         """Rank 0's value; waits for the end of the run.

@@ -187,12 +187,24 @@ class SparkStage(Stage):
     """A stage that is a Spark job, with the caller's Spark properties and a tag of its own to cancel it by."""
 
     def __init__(
-        self, *, spark: SparkSession, name: str, num_tasks: int, num_ranks: int, slots_timeout: float
+        self,
+        *,
+        spark: SparkSession,
+        job: bytes,
+        payload: bytes,
+        name: str,
+        num_tasks: int,
+        num_ranks: int,
+        slots_timeout: float,
+        local_gpus: list[str],
     ) -> None:
         self._spark = spark
         super().__init__()
+        self._job = job
+        self._payload = payload
         self._num_tasks = num_tasks
         self._slots_timeout = slots_timeout
+        self._local_gpus = local_gpus
         self._description = f"Phalanx: {name}, {num_ranks} ranks"
         self._tag = _new_tag()
         self._deaf = False
@@ -246,27 +258,9 @@ def _new_tag() -> str:
 class PythonStage(SparkStage):
     """A barrier stage of Python workers (`mapInArrow`): needs no jar, and runs on Spark Connect."""
 
-    def __init__(
-        self,
-        *,
-        spark: SparkSession,
-        job: bytes,
-        payload: bytes,
-        name: str,
-        num_tasks: int,
-        num_ranks: int,
-        slots_timeout: float,
-        use_gpu: bool,
-        local_gpus: list[str],
-        dataframe: DataFrame | None,
-    ) -> None:
-        super().__init__(
-            spark=spark, name=name, num_tasks=num_tasks, num_ranks=num_ranks, slots_timeout=slots_timeout
-        )
-        self._job = job
-        self._payload = payload
+    def __init__(self, *, use_gpu: bool, dataframe: DataFrame | None, **common: Any) -> None:
+        super().__init__(**common)
         self._use_gpu = use_gpu
-        self._local_gpus = local_gpus
         self._dataframe = dataframe
 
     def _run(self, hub: _native.Hub, attempt: int) -> None:

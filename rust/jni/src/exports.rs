@@ -11,6 +11,7 @@ use phalanx_job::{
     DriverJob, DriverOptions, Event, NodeOptions, collect_logs, run_node as run_node_of, take_logs,
 };
 use phalanx_rendezvous::HubAddress;
+use phalanx_types::stacks::group;
 use phalanx_types::{Deadline, Job};
 
 use crate::errors::{Call, ThrowTrainingException};
@@ -43,6 +44,8 @@ methods! {
     hub_token(hub: jlong) -> [jbyte];
     next_event(hub: jlong, timeout_millis: jlong) -> [JString];
     result_path(hub: jlong, rank: jint) -> JString;
+    logs(hub: jlong, rank: jint) -> JString;
+    stacks(hub: jlong, timeout_millis: jlong) -> [JString];
     node_report(hub: jlong, report: [jbyte]) -> void;
     stage_ended(hub: jlong, attempt: jint, problem: JString) -> void;
     stop(hub: jlong, reason: JString) -> void;
@@ -138,8 +141,7 @@ fn next_event<'local>(
     hub: jlong,
     timeout_millis: jlong,
 ) -> Call<JStringArray<'local>> {
-    let timeout = Duration::from_millis(u64::try_from(timeout_millis).unwrap_or(0));
-    let event = hubs::get(hub)?.next(Deadline::after(timeout))?;
+    let event = hubs::get(hub)?.next(within(timeout_millis))?;
     let fields = match event {
         None => return Ok(JStringArray::null()),
         Some(Event::Output(text)) => vec!["output".to_string(), text],
@@ -151,13 +153,15 @@ fn next_event<'local>(
         Some(Event::Report(report)) => {
             vec!["report".into(), report.rank.to_string(), report.step.to_string(), report.values]
         }
-        // Nothing in the JVM asks for them yet.
-        Some(Event::Stacks(_)) => return Ok(JStringArray::null()),
         Some(Event::Resubmit { attempt }) => vec!["resubmit".into(), attempt.to_string()],
         Some(Event::Finished(ranks)) => vec!["finished".into(), json(&ranks)],
         Some(Event::Failed(failure)) => vec!["failed".into(), json(&failure), failure.render()],
     };
     java_strings(env, &fields)
+}
+
+fn within(millis: jlong) -> Deadline {
+    Deadline::after(Duration::from_millis(u64::try_from(millis).unwrap_or(0)))
 }
 
 fn json(value: &impl serde::Serialize) -> String {
@@ -174,6 +178,28 @@ fn result_path<'local>(
         Some(path) => java_string(env, &path.to_string_lossy()),
         None => Ok(JString::null()),
     }
+}
+
+fn logs<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    hub: jlong,
+    rank: jint,
+) -> Call<JString<'local>> {
+    java_string(env, &hubs::get(hub)?.logs(number("a rank", rank)?)?)
+}
+
+fn stacks<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    hub: jlong,
+    timeout_millis: jlong,
+) -> Call<JStringArray<'local>> {
+    let answer = hubs::get(hub)?.ask_for_stacks();
+    let Some(stacks) = answer.wait(within(timeout_millis))? else { return Ok(JStringArray::null()) };
+    let grouped = group(&stacks);
+    let by_rank = stacks.into_iter().flat_map(|of| [of.rank.to_string(), of.text]);
+    java_strings(env, &[grouped].into_iter().chain(by_rank).collect::<Vec<_>>())
 }
 
 fn node_report<'local>(

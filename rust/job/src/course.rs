@@ -201,6 +201,7 @@ impl Course {
                 node.join = Some(join);
                 node.placed = true;
                 self.through_spark = true;
+                self.warn_of_unwatched_ranks();
                 self.all_placed(now);
             }
             NodeMessage::RankStarted { rank, pid, age_us } => {

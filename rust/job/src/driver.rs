@@ -35,8 +35,6 @@ pub enum Event {
     Status(String),
     /// A rank told by `phalanx.report` how far it is.
     Report(Report),
-    /// What the ranks' threads are doing: the answer to [`DriverJob::ask_for_stacks`].
-    Stacks(Vec<RankStacks>),
     /// A task was lost, and the ranks are to start again: end the present Spark stage, and submit another whose nodes
     /// begin with this attempt, for the same hub. Where the tasks are alive the ranks start again without this.
     Resubmit {
@@ -73,7 +71,34 @@ enum Command {
     NodeReport(Box<NodeReport>),
     StageEnded(u32, Option<String>),
     Stop(String),
-    Stacks,
+    Stacks(Sender<Vec<RankStacks>>),
+    Logs(u32, Sender<String>),
+}
+
+/// What the ranks' threads are doing, once it is known.
+#[derive(Debug)]
+pub struct StacksAnswer(Receiver<Vec<RankStacks>>);
+
+impl StacksAnswer {
+    /// The stacks of the ranks that run; `None` at the deadline.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`] if the hub was closed before they were there.
+    pub fn wait(&self, deadline: Deadline) -> Result<Option<Vec<RankStacks>>> {
+        next_of(&self.0, deadline)
+    }
+}
+
+/// What comes next; `None` at the deadline.
+fn next_of<T>(channel: &Receiver<T>, deadline: Deadline) -> Result<Option<T>> {
+    let next = match deadline.instant() {
+        Some(at) => match channel.recv_deadline(at) {
+            Err(crossbeam_channel::RecvTimeoutError::Timeout) => return Ok(None),
+            other => other.ok(),
+        },
+        None => channel.recv().ok(),
+    };
+    next.map(Some).ok_or_else(|| Error::new(ErrorKind::Closed, "the job is over"))
 }
 
 impl DriverJob {
@@ -105,6 +130,7 @@ impl DriverJob {
             received: BTreeMap::new(),
             logs: BTreeMap::new(),
             output_ends: Vec::new(),
+            askers: Vec::new(),
             results: results.path().to_path_buf(),
             status: String::new(),
             last: Last::Running,
@@ -128,14 +154,7 @@ impl DriverJob {
     /// # Errors
     /// [`ErrorKind::Closed`] after the last event.
     pub fn next(&self, deadline: Deadline) -> Result<Option<Event>> {
-        let event = match deadline.instant() {
-            Some(at) => match self.events.recv_deadline(at) {
-                Err(crossbeam_channel::RecvTimeoutError::Timeout) => return Ok(None),
-                other => other.ok(),
-            },
-            None => self.events.recv().ok(),
-        };
-        let event = event.ok_or_else(|| Error::new(ErrorKind::Closed, "the job is over"))?;
+        let Some(event) = next_of(&self.events, deadline)? else { return Ok(None) };
         if let Event::Output(text) = &event {
             let before = self.waiting.fetch_sub(text.len(), Ordering::AcqRel);
             if before >= MAX_WAITING_OUTPUT_BYTES && before - text.len() < MAX_WAITING_OUTPUT_BYTES {
@@ -171,9 +190,22 @@ impl DriverJob {
         self.hub.command(Command::StageEnded(attempt, problem));
     }
 
-    /// Asks what the ranks' threads are doing; [`Event::Stacks`] tells, within seconds.
-    pub fn ask_for_stacks(&self) {
-        self.hub.command(Command::Stacks);
+    /// Asks what the ranks' threads are doing. The answer comes within seconds; the ranks go on.
+    pub fn ask_for_stacks(&self) -> StacksAnswer {
+        let (answer, answered) = crossbeam_channel::bounded(1);
+        self.hub.command(Command::Stacks(answer));
+        StacksAnswer(answered)
+    }
+
+    /// The newest whole lines of a rank's output that have come here; of a progress bar its last state. Empty for a rank
+    /// that the job doesn't have.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`] if the hub doesn't serve any more.
+    pub fn logs(&self, rank: u32) -> Result<String> {
+        let (answer, answered) = crossbeam_channel::bounded(1);
+        self.hub.command(Command::Logs(rank, answer));
+        next_of(&answered, Deadline::never()).map(Option::unwrap_or_default)
     }
 
     /// Cancels the job. The outcome tells when it is over.
@@ -206,6 +238,8 @@ struct JobHandler {
     /// How many connections for output each partition has open.
     logs: BTreeMap<u32, usize>,
     output_ends: Vec<OutputEnd>,
+    /// Who waits for stacks.
+    askers: Vec<Sender<Vec<RankStacks>>>,
     results: PathBuf,
     /// As it was told last.
     status: String,
@@ -264,7 +298,10 @@ impl JobHandler {
             self.tell(Event::Report(report));
         }
         for stacks in self.course.take_stacks() {
-            self.tell(Event::Stacks(stacks));
+            for asker in self.askers.drain(..) {
+                // One that has lost its patience hears nothing.
+                let _ = asker.send(stacks.clone());
+            }
         }
         let status = self.course.status();
         if matches!(self.last, Last::Running) && status != self.status {
@@ -394,7 +431,12 @@ impl Handler for JobHandler {
         match command {
             Command::NodeReport(report) => self.course.node_report(now, *report, out),
             Command::StageEnded(attempt, problem) => self.course.stage_ended(now, attempt, problem, out),
-            Command::Stacks => self.course.ask_for_stacks(now, out),
+            Command::Stacks(answer) => {
+                self.askers.push(answer);
+                self.course.ask_for_stacks(now, out);
+            }
+            // Nobody waits for it any more when the driver closes.
+            Command::Logs(rank, answer) => drop(answer.send(self.view.newest(rank))),
             Command::Stop(reason) => self.course.cancel(now, &reason, out),
         }
     }

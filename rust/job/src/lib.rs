@@ -20,11 +20,12 @@ mod meter;
 pub mod node;
 mod parting;
 mod ranks;
+mod recent;
 mod relay;
 mod results;
 pub mod settings;
 
-pub use driver::{DriverJob, DriverOptions, Event};
+pub use driver::{DriverJob, DriverOptions, Event, StacksAnswer};
 pub use guarding::prestart_pool;
 pub use host::{NodeHost, Observation};
 pub use log_queue::{collect_logs, take_logs};

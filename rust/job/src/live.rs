@@ -3,9 +3,12 @@
 //! LIVE-1: a line of one rank is never broken by another's. LIVE-2: bytes are data: what is no UTF-8 is shown with
 //! replacement characters. LIVE-3: rank 0's progress bars (text that ends in a carriage return) are shown as such and
 //! drawn anew below other output; those of other ranks are left out, but for the state in which they end.
-//! LIVE-4: memory is bounded by [`MAX_LINE_BYTES`] a rank; a longer line is shown in pieces, none lost.
+//! LIVE-4: memory is bounded by [`MAX_LINE_BYTES`] and what [`LiveView::newest`] gives a rank; a longer line is shown in
+//! pieces, none lost.
 
 use std::collections::BTreeMap;
+
+use crate::recent::Recent;
 
 /// A line without an end is shown once it is this long.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
@@ -19,6 +22,7 @@ pub struct LiveView {
     ranks: BTreeMap<u32, Partial>,
     /// How many characters wide the bar is that stands on the reader's last line; 0 if none does.
     bar_width: usize,
+    recent: BTreeMap<u32, Recent>,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +60,11 @@ impl LiveView {
     pub fn notice(&mut self, rank: u32, text: &str, out: &mut String) {
         self.finish(rank, out);
         self.show_line(rank, text, out);
+    }
+
+    /// The newest whole lines that were shown of `rank`; of a progress bar its last state.
+    pub fn newest(&self, rank: u32) -> String {
+        self.recent.get(&rank).map(Recent::text).unwrap_or_default()
     }
 
     /// Shows a line about the job.
@@ -127,6 +136,7 @@ impl LiveView {
 
     fn show_line(&mut self, rank: u32, text: &str, out: &mut String) {
         use std::fmt::Write as _;
+        self.recent.entry(rank).or_default().push(text);
         let bar_width = std::mem::take(&mut self.bar_width);
         if bar_width > 0 {
             out.push('\r');
@@ -198,6 +208,17 @@ mod tests {
     #[test]
     fn bars_of_other_ranks_show_only_their_end() {
         assert_eq!(show(&[(3, b"\r10%\r50%\r100%\n")]), "[rank 3] 100%\n", "LIVE-3");
+    }
+
+    #[test]
+    fn the_newest_lines_of_each_rank_are_kept_and_of_a_bar_its_last_state() {
+        let (mut view, mut out) = (LiveView::default(), String::new());
+        view.take(0, b"a\n\r 10%\r100%\nc", &mut out);
+        view.take(1, b"b\n", &mut out);
+        view.announce("[phalanx] restart 1 of 1: x", &mut out);
+        assert_eq!((view.newest(0), view.newest(1)), ("a\n100%\n".into(), "b\n".into()));
+        view.finish(0, &mut out);
+        assert_eq!((view.newest(0), view.newest(2)), ("a\n100%\nc\n".into(), String::new()));
     }
 
     #[test]

@@ -5,8 +5,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::run;
-use phalanx_types::{FailureKind, Job};
+use common::{LONG, TestHost, listen, node_options, open, run, spawn_node};
+use phalanx_testkit::{eventually, temp_dir};
+use phalanx_types::{Deadline, FailureKind, Job};
 
 fn job(hang_timeout: Duration) -> Job {
     let mut job = Job::new("test", "test", 2, 1).unwrap();
@@ -54,4 +55,30 @@ fn steps_reach_the_driver() {
     assert!(told.statuses.contains(&"training, step 120".to_string()), "{:?}", told.statuses);
     assert_eq!(told.statuses.first().map(String::as_str), Some("waiting for 1 of 1 tasks"));
     assert_eq!(told.statuses.last().map(String::as_str), Some("over"));
+}
+
+#[test]
+fn stacks_and_logs_are_there_for_who_asks_while_the_ranks_run() {
+    // Each writes what faulthandler would, when it is asked for.
+    let script = r#"trap 'echo in train >>"$PHALANX_RANK_DIR/stacks"' 41; touch "$PHALANX_RANK_DIR/stacks"
+        echo hello from $RANK; until [ -e "$GO" ]; do sleep 0.05; done"#;
+    let dir = temp_dir("asked");
+    let job = job(Duration::ZERO);
+    let driver = open(&job);
+    let mut options = node_options(&driver, &job, 0, script, dir.path());
+    options.env.insert("GO".into(), dir.path().join("go").to_string_lossy().into_owned());
+    let node = spawn_node(options, TestHost::default());
+    for rank in 0..2 {
+        let hello = format!("hello from {rank}\n");
+        eventually("its output has come", LONG, || driver.logs(rank).unwrap() == hello);
+    }
+    assert_eq!(driver.logs(7).unwrap(), "");
+    let stacks = driver.ask_for_stacks().wait(Deadline::after(LONG)).unwrap().unwrap();
+    let said: Vec<_> = stacks.iter().map(|of| (of.rank, of.text.as_str())).collect();
+    assert_eq!(said, [(0, "in train\n"), (1, "in train\n")]);
+    std::fs::write(dir.path().join("go"), "").unwrap();
+    assert_eq!(listen(&driver).failure, None);
+    node.join().unwrap().unwrap();
+    assert_eq!(driver.ask_for_stacks().wait(Deadline::after(LONG)).unwrap(), Some(Vec::new()));
+    assert_eq!(driver.logs(1).unwrap(), "hello from 1\n");
 }

@@ -106,6 +106,54 @@ fn the_caller_can_ask_for_stacks_and_the_run_goes_on() {
 }
 
 #[test]
+fn a_caller_that_asks_is_told_a_hangs_stacks_and_none_in_a_restart() {
+    let mut play = Play::under(|policy| {
+        policy.max_restarts = 1;
+        policy.hang_timeout = Duration::from_secs(10);
+    });
+    for rank in 0..2 {
+        play.tell(12, rank, doing(rank, 11_000));
+    }
+    let now = play.at(12);
+    play.course.ask_for_stacks(now, &mut play.out);
+    for rank in 0..2 {
+        play.tell(13, rank, stacks(rank, 1, "in train"));
+    }
+    assert_eq!(play.course.take_stacks()[0].len(), 2, "those that were asked for already");
+    for rank in 0..2 {
+        play.tell(14, rank, ended(rank, RankState::Stopped, 0));
+    }
+    play.done(14, 0);
+    let now = play.at(14);
+    play.course.ask_for_stacks(now, &mut play.out);
+    assert_eq!(play.course.take_stacks(), Vec::<Vec<RankStacks>>::new(), "node 1 still has to answer");
+    play.done(14, 1);
+    assert_eq!(play.course.take_stacks(), [Vec::new()], "no rank runs now");
+}
+
+#[test]
+fn a_run_whose_hangs_can_not_be_noticed_says_so_once() {
+    for (seconds, said) in [(10, 1), (0, 0)] {
+        let mut job = Job::new("course", "t", 3, 3).unwrap();
+        job.policy.hang_timeout = Duration::from_secs(seconds);
+        let began = Instant::now();
+        let mut play = Play { course: Course::new(job, began), out: Outbox::default(), began, attempt: 0 };
+        for partition in 0..2 {
+            play.tell(0, partition, NodeMessage::Join(join(partition)));
+        }
+        play.tick(6);
+        assert!(matches!(play.orders()[..], [(0, HubMessage::UseFallback), (1, HubMessage::UseFallback)]));
+        assert_eq!(play.course.status(), "waiting for 1 of 3 tasks");
+        for partition in 0..2 {
+            play.tell(7, partition, NodeMessage::Placed(join(partition)));
+        }
+        let line = "[phalanx] a hang of this run will not be noticed: the task of partition 2 can't connect to the driver";
+        assert_eq!(play.course.take_notices(), vec![line; said], "HANG-3");
+        assert_eq!(play.course.status(), "training");
+    }
+}
+
+#[test]
 fn a_slow_rank_is_named_once_after_a_while() {
     let mut play = Play::placed();
     let step = |rank, step, step_us| {

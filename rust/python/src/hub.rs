@@ -66,20 +66,8 @@ impl Hub {
         py: Python<'py>,
         timeout: f64,
     ) -> PyResult<Option<(&'static str, Bound<'py, PyAny>)>> {
-        let timeout = Duration::try_from_secs_f64(timeout.max(0.0)).unwrap_or(Duration::MAX);
-        let deadline = Deadline::after(timeout);
-        loop {
-            let slice = deadline.min(Deadline::after(SIGNALS_EVERY));
-            let event = detached(py, || self.job()?.next(slice))?;
-            logs::hand_over(py)?;
-            py.check_signals()?;
-            if let Some(event) = event {
-                return pack(py, event).map(Some);
-            }
-            if deadline.passed() {
-                return Ok(None);
-            }
-        }
+        let event = waiting(py, timeout, |slice| self.job()?.next(slice))?;
+        event.map(|event| pack(py, event)).transpose()
     }
 
     fn result_path(&self, py: Python<'_>, rank: u32) -> PyResult<Option<std::path::PathBuf>> {
@@ -98,11 +86,17 @@ impl Hub {
         })
     }
 
-    fn ask_for_stacks(&self, py: Python<'_>) -> PyResult<()> {
-        detached(py, || {
-            self.job()?.ask_for_stacks();
-            Ok(())
-        })
+    fn stacks(&self, py: Python<'_>, timeout: f64) -> PyResult<Option<(BTreeMap<u32, String>, String)>> {
+        let answer = detached(py, || Ok(self.job()?.ask_for_stacks()))?;
+        let stacks = waiting(py, timeout, |slice| answer.wait(slice))?;
+        Ok(stacks.map(|stacks| {
+            let text = group(&stacks);
+            (stacks.into_iter().map(|of| (of.rank, of.text)).collect(), text)
+        }))
+    }
+
+    fn logs(&self, py: Python<'_>, rank: u32) -> PyResult<String> {
+        detached(py, || self.job()?.logs(rank))
     }
 
     fn stop(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
@@ -123,6 +117,25 @@ impl Hub {
     }
 }
 
+/// Waits by `wait`, which is given a little time again and again, so that Ctrl-C is answered; `None` after `timeout`
+/// seconds.
+fn waiting<T: Send>(
+    py: Python<'_>,
+    timeout: f64,
+    wait: impl Fn(Deadline) -> Result<Option<T>> + Sync,
+) -> PyResult<Option<T>> {
+    let deadline = Deadline::after(Duration::try_from_secs_f64(timeout.max(0.0)).unwrap_or(Duration::MAX));
+    loop {
+        let slice = deadline.min(Deadline::after(SIGNALS_EVERY));
+        let come = detached(py, || wait(slice))?;
+        logs::hand_over(py)?;
+        py.check_signals()?;
+        if come.is_some() || deadline.passed() {
+            return Ok(come);
+        }
+    }
+}
+
 fn pack(py: Python<'_>, event: Event) -> PyResult<(&'static str, Bound<'_, PyAny>)> {
     Ok(match event {
         Event::Output(text) => ("output", text.into_pyobject(py)?.into_any()),
@@ -133,11 +146,6 @@ fn pack(py: Python<'_>, event: Event) -> PyResult<(&'static str, Bound<'_, PyAny
         Event::Status(text) => ("status", text.into_pyobject(py)?.into_any()),
         Event::Report(report) => {
             ("report", (report.rank, report.step, report.values).into_pyobject(py)?.into_any())
-        }
-        Event::Stacks(stacks) => {
-            let text = group(&stacks);
-            let stacks: BTreeMap<u32, String> = stacks.into_iter().map(|of| (of.rank, of.text)).collect();
-            ("stacks", (stacks, text).into_pyobject(py)?.into_any())
         }
         Event::Resubmit { attempt } => ("resubmit", attempt.into_pyobject(py)?.into_any()),
         Event::Finished(ranks) => {

@@ -55,9 +55,7 @@ impl Course {
         next.push(deadline);
         if deadline <= now {
             // Through Spark, those that can't reach the hub are rightly unknown to it; the others must have met.
-            let met =
-                self.gathering == Gathering::ThroughSpark && self.nodes.values().any(|node| node.placed);
-            if !met {
+            if !self.met_through_spark() {
                 let message = format!(
                     "{} did not join within {:.0?}; {} of {} tasks are there. Are the executors up, and can they \
                      connect to the driver?",
@@ -71,7 +69,13 @@ impl Course {
         }
     }
 
-    fn missing(&self) -> String {
+    /// Whether the tasks are known to have met without the hub.
+    pub(super) fn met_through_spark(&self) -> bool {
+        self.gathering == Gathering::ThroughSpark && self.nodes.values().any(|node| node.placed)
+    }
+
+    /// The tasks that are not at the hub.
+    pub(super) fn missing(&self) -> String {
         let missing: Vec<String> =
             self.nodes.iter().filter(|(_, n)| n.join.is_none()).map(|(p, _)| p.to_string()).collect();
         match missing.len() {
@@ -135,7 +139,8 @@ impl Course {
         }
         if self.stopping.is_none() {
             let message = format!(
-                "the node of partition {partition} ({host}) is lost: not heard of for {:.1} s",
+                "the node of partition {partition} ({host}) is lost: nothing was heard of its task for {:.1} s; its \
+                 executor or host probably ended",
                 now.saturating_duration_since(since).as_secs_f64()
             );
             if ranks.is_empty() {

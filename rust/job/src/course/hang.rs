@@ -3,7 +3,7 @@
 //! HANG-1: a rank hangs when its node tells that for `hang_timeout` it has written nothing, its main thread has run no
 //! Python, it has reported nothing, and no collective operation of the `phalanx` backend has begun or ended. The job
 //! hangs when all ranks have started and every one that still runs hangs. HANG-2: nothing is ended before the stacks
-//! have been asked for, and answered or waited for [`STACKS_WAIT`].
+//! have been asked for, and answered or waited for [`STACKS_WAIT`]. HANG-3: a job that can't be watched says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -74,6 +74,18 @@ impl Course {
         self.ask(now, Some(Box::new(failure)), out);
     }
 
+    /// The tasks have just met through Spark: of those that didn't come to the hub no progress will be heard.
+    pub(super) fn warn_of_unwatched_ranks(&mut self) {
+        let first = self.nodes.values().filter(|node| node.placed).count() == 1;
+        let all_here = self.nodes.values().all(|node| node.join.is_some());
+        if first && !all_here && !self.job.policy.hang_timeout.is_zero() {
+            let missing = self.missing();
+            self.announce(format!(
+                "[phalanx] a hang of this run will not be noticed: {missing} can't connect to the driver"
+            ));
+        }
+    }
+
     /// The caller wants to know what the ranks do; [`Course::take_stacks`] has it soon.
     pub fn ask_for_stacks(&mut self, now: Instant, out: &mut Outbox) {
         if self.asking.is_none() {
@@ -131,13 +143,13 @@ impl Course {
         {
             stacks.push(RankStacks { rank, text: "(its node did not answer in time)".into() });
         }
-        match asking.hang {
-            Some(failure) => self.fail(now, Failure { stacks: group(&stacks), ..*failure }, out),
-            None => self.told_stacks.push(stacks),
+        if let Some(failure) = asking.hang {
+            self.fail(now, Failure { stacks: group(&stacks), ..*failure }, out);
         }
+        self.told_stacks.push(stacks);
     }
 
-    /// Answers to [`Course::ask_for_stacks`] since the last call.
+    /// Stacks that have come since the last call, whoever asked for them: an answer to [`Course::ask_for_stacks`].
     pub fn take_stacks(&mut self) -> Vec<Vec<RankStacks>> {
         std::mem::take(&mut self.told_stacks)
     }

@@ -58,7 +58,7 @@ impl Course {
             let since = *self.pace.slow_since.entry(rank).or_insert(now);
             if now >= since + SLOW_FOR && self.pace.named.insert(rank) {
                 let seconds = |us: u64| us as f64 / 1e6;
-                self.pace.notices.push(format!(
+                self.announce(format!(
                     "[phalanx] rank {rank} ({}) is slow: {:.2} s a step, the median of the ranks is {:.2} s",
                     self.host_of(rank),
                     seconds(time),
@@ -66,6 +66,11 @@ impl Course {
                 ));
             }
         }
+    }
+
+    /// Has a line shown to the caller.
+    pub(super) fn announce(&mut self, line: String) {
+        self.pace.notices.push(line);
     }
 
     /// Lines for the caller since the last call.
@@ -86,7 +91,7 @@ impl Course {
         if self.stopping.is_some() {
             return "ending the ranks".into();
         }
-        if self.gathering != Gathering::Placed {
+        if self.gathering != Gathering::Placed && !self.met_through_spark() {
             let missing = self.nodes.values().filter(|node| node.join.is_none()).count();
             return format!("waiting for {missing} of {} tasks", self.job.tasks);
         }

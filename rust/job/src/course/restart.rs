@@ -91,7 +91,10 @@ impl Course {
         self.interrupted = None;
         self.stopping = None;
         self.activity.clear();
-        self.asking = None;
+        if self.asking.take().is_some() {
+            // No rank runs at this moment.
+            self.told_stacks.push(Vec::new());
+        }
         self.pace = Pace::default();
         self.last_cause = cause.to_string();
         self.restarts.push(Restart { attempt: self.attempt, in_place, line });

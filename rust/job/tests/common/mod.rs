@@ -11,7 +11,6 @@ use std::time::Duration;
 use phalanx_job::course::Report;
 use phalanx_job::{DriverJob, DriverOptions, Event, NodeHost, NodeOptions, Observation, run_node};
 use phalanx_rendezvous::HubAddress;
-use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Deadline, Failure, Job, Result};
 
 /// No test waits longer for anything.
@@ -86,7 +85,6 @@ pub struct Told {
     pub phases: Vec<String>,
     pub statuses: Vec<String>,
     pub reports: Vec<Report>,
-    pub stacks: Vec<Vec<RankStacks>>,
     /// The attempts for which the stage was to be submitted again.
     pub resubmits: Vec<u32>,
     pub failure: Option<Failure>,
@@ -142,7 +140,6 @@ pub fn listen(driver: &DriverJob) -> Told {
             Some(Event::Phase(phase)) => told.phases.push(phase.name),
             Some(Event::Status(status)) => told.statuses.push(status),
             Some(Event::Report(report)) => told.reports.push(report),
-            Some(Event::Stacks(stacks)) => told.stacks.push(stacks),
             Some(Event::Resubmit { attempt }) => told.resubmits.push(attempt),
             Some(Event::Finished(_)) => return told,
             Some(Event::Failed(failure)) => {

@@ -98,7 +98,7 @@ fn listen(driver: &DriverJob) -> Result<std::result::Result<Vec<RankReport>, Box
     loop {
         match driver.next(Deadline::after(Duration::from_secs(600)))? {
             Some(Event::Output(text)) => say(text.trim_end()),
-            Some(Event::Phase(_) | Event::Status(_) | Event::Report(_) | Event::Stacks(_)) => {}
+            Some(Event::Phase(_) | Event::Status(_) | Event::Report(_)) => {}
             Some(Event::Resubmit { .. }) => {}
             Some(Event::Finished(reports)) => return Ok(Ok(reports)),
             Some(Event::Failed(failure)) => return Ok(Err(failure)),

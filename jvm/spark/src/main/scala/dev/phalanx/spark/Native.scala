@@ -39,6 +39,14 @@ final private[spark] class Native {
   /** The file with a rank's result; null if there is none. */
   @native def resultPath(hub: Long, rank: Int): String
 
+  /** The newest whole lines of a rank's output that have come here; empty for an unknown rank. */
+  @native def logs(hub: Long, rank: Int): String
+
+  /** What the ranks' threads are doing: all as one text, equal ones once, then rank and text in turn; null at the
+    * time-out. Nodes are waited for 5 s. For a thread other than the one that waits in `nextEvent`.
+    */
+  @native def stacks(hub: Long, timeoutMillis: Long): Array[String]
+
   @native def nodeReport(hub: Long, report: Array[Byte]): Unit
 
   /** Tells the hub that the stage that was submitted for `attempt` is over; `problem` is null if it ended well. */

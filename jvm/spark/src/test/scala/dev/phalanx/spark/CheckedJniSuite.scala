@@ -55,12 +55,15 @@ object CheckedJniMain {
         call(native.hubToken(hub))
         assert(Option(call(native.nextEvent(hub, 1))).forall(_.head == "status"))
         assert(call(native.resultPath(hub, 0)) == null)
+        assert(call(native.logs(hub, 0)) == "")
+        assert(call(native.stacks(hub, 10000)).toSeq == Seq(""))
         throws("protocol")(native.nodeReport(hub, Array[Byte](1, 2)))
         call(native.stop(hub, "enough"))
         call(native.stageEnded(hub, 0, null))
         call(native.closeHub(hub))
         call(native.closeHub(hub))
         throws("closed")(native.hubToken(hub))
+        throws("closed")(native.stacks(hub, 10000))
       }
       if (round % 100 == 0) {
         runNode(native, folder, guard, "/bin/true", "finished")
