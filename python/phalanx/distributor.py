@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from . import checks, gpus
 from .dataframe import partition_data_loader as _get_spark_partition_data_loader
 from .payload import file_payload, function_payload, name_of
-from .settings import Settings
+from .settings import Settings, given
 
 if TYPE_CHECKING:
     from .run import Run
@@ -52,6 +52,9 @@ class TorchDistributor:
     hang_timeout    seconds without any rank's progress after which the run fails, with the stacks of all ranks; else
                     `spark.phalanx.hangTimeout`, by default never
 
+    grace           seconds that ranks have between SIGTERM and SIGKILL when a run is ended; else `spark.phalanx.grace`,
+                    by default 30
+
     `last_run` is the `Run` that was started last: its phases, every rank's result.
 
     >>> distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
@@ -73,6 +76,7 @@ class TorchDistributor:
         max_restarts: int | None = None,
         restart_on: Iterable[str] | None = None,
         hang_timeout: float | None = None,
+        grace: float | None = None,
     ) -> None:
         if num_workers is not None:
             if num_processes is not _ONE:
@@ -83,16 +87,13 @@ class TorchDistributor:
         self.local_mode = local_mode
         self.use_gpu = use_gpu
         self.ssl_conf = _ssl_conf
-        self._given: dict[str, str] = {}
-        if warm is not None:
-            self._given["spark.phalanx.warm.enabled"] = str(bool(warm)).lower()
-        if max_restarts is not None:
-            self._given["spark.phalanx.maxRestarts"] = str(max_restarts)
-        if hang_timeout is not None:
-            self._given["spark.phalanx.hangTimeout"] = f"{hang_timeout * 1000:.0f}ms"
-        if restart_on is not None:
-            kinds = [restart_on] if isinstance(restart_on, str) else restart_on
-            self._given["spark.phalanx.restartOn"] = ",".join(kinds)
+        self._given = given(
+            warm=warm,
+            max_restarts=max_restarts,
+            restart_on=restart_on,
+            hang_timeout=hang_timeout,
+            grace=grace,
+        )
         self.logger = _logger()
         self.spark = _active_session()
         self.last_run: Run | None = None

@@ -1,10 +1,10 @@
 """A rank's result: the file it is written to, and what stands in where there is none to give.
 
-Its format is one pickle; for a caller in the JVM a line, `bytes` or `json`, and then the bytes or the JSON text.
+Its format is one pickle; for a caller in the JVM a line, `bytes`, `json` or `unavailable`, and then the bytes, the JSON
+text or the reason.
 
 RES-1: the file `result` is whole or absent. RES-2: rank 0's value arrives or the rank fails with its type's
-name; a value of another rank that can't arrive is replaced by an `UnavailableResult`, for the JVM by nothing,
-and hurts nobody.
+name; a value of another rank that can't arrive is replaced by the reason, an `UnavailableResult`, and hurts nobody.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def write_result(value: object, directory: str, *, rank: int, max_bytes: int, wh
             from .unpicklable import UnpicklableError, a_kind
 
             if isinstance(problem, TooLarge):
-                reason = f"{what} is larger than {max_bytes} bytes (spark.phalanx.results.maxBytes)"
+                reason = _too_large(what, max_bytes)
             else:
                 reason = f"{what} ({a_kind(value)}) doesn't pickle: {problem}"
             if rank == 0:
@@ -95,27 +95,34 @@ def write_json_result(value: object, directory: str, *, rank: int, max_bytes: in
     """
     if value is None:
         return
+    kind, body, reason = b"bytes\n", b"", ""
     if isinstance(value, (bytes, bytearray, memoryview)):
-        kind, body = b"bytes\n", bytes(value)
+        body = bytes(value)
     else:
         import json
 
         try:
             kind, body = b"json\n", json.dumps(value).encode()
         except Exception as problem:
-            if rank != 0:
-                return
             from .unpicklable import a_kind
 
             reason = f"{what} ({a_kind(value)}) is neither bytes nor JSON, which is what a caller in the JVM can take"
-            raise UnwritableResult(f"{reason}: {problem}") from problem
+            reason = f"{reason}: {problem}"
+            if rank == 0:
+                raise UnwritableResult(reason) from problem
     if rank != 0 and len(body) > max_bytes:
-        return
+        reason = _too_large(what, max_bytes)
+    if reason:
+        kind, body = b"unavailable\n", f"rank {rank}: {reason}".encode()
     path = os.path.join(directory, "result")
     with open(path + ".tmp", "wb") as file:
         file.write(kind)
         file.write(body)
     os.replace(path + ".tmp", path)
+
+
+def _too_large(what: str, max_bytes: int) -> str:
+    return f"{what} is larger than {max_bytes} bytes (spark.phalanx.results.maxBytes)"
 
 
 def _dump(value: object, file: BinaryIO | LimitedFile) -> None:

@@ -45,3 +45,28 @@ class Settings:
         for sentence in _native.unknown_settings(sorted(keys)):
             _log.warning(sentence)
         return settings
+
+
+def given(
+    *,
+    warm: bool | None = None,
+    max_restarts: int | None = None,
+    restart_on: Iterable[str] | None = None,
+    hang_timeout: float | None = None,
+    grace: float | None = None,
+) -> dict[str, str]:
+    """What a distributor was given, as settings; times are in seconds."""
+    found: dict[str, str] = {}
+    if warm is not None:
+        found["spark.phalanx.warm.enabled"] = str(bool(warm)).lower()
+    if max_restarts is not None:
+        found["spark.phalanx.maxRestarts"] = str(max_restarts)
+    if restart_on is not None:
+        found["spark.phalanx.restartOn"] = ",".join(
+            [restart_on] if isinstance(restart_on, str) else restart_on
+        )
+    if hang_timeout is not None:
+        found["spark.phalanx.hangTimeout"] = f"{hang_timeout * 1000:.0f}ms"
+    if grace is not None:
+        found["spark.phalanx.grace"] = f"{grace * 1000:.0f}ms"
+    return found

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from phalanx import checks, gpus
+from phalanx.settings import Settings, given
 from support import REPOSITORY, Cluster
 
 pytestmark = pytest.mark.timeout(60)
@@ -17,6 +18,10 @@ TABLE: dict[str, list[dict[str, Any]]] = json.loads(
     (REPOSITORY / "tests" / "contract" / "checks.json").read_text()
 )
 Case = dict[str, Any]
+
+
+def settings_of(case: Case) -> dict[str, str]:
+    return Settings.read(lambda key: None, given=given(**case["given"])).values
 
 
 def leases(case: Case) -> list[str]:
@@ -32,6 +37,7 @@ def leases(case: Case) -> list[str]:
 # What each part of the table calls, and the field that its cases have the value in.
 CALLS: dict[str, tuple[str, Callable[[Case], Any]]] = {
     "num_processes": ("value", lambda case: checks.check_num_processes(case["value"])),
+    "given": ("settings", settings_of),
     "num_tasks": (
         "tasks",
         lambda case: gpus.num_tasks(

@@ -168,6 +168,17 @@ def test_the_table_of_kinds_is_the_cores_and_pythons() -> None:
         assert row["meaning"].endswith(".")
 
 
+def test_the_tables_fields_are_the_cores_and_pythons() -> None:
+    table = json.loads((REPOSITORY / "tests/contract/errors.json").read_text())
+    source = (REPOSITORY / "rust/types/src/failure.rs").read_text()
+    for name, fields, only_here in (("Failure", "fields", {"pickle"}), ("RankReport", "rank_fields", set())):
+        body = source[source.index(f"pub struct {name} {{") :]
+        of_core = re.findall(r"^    pub (\w+): ", body[: body.index("\n}\n")], re.MULTILINE)
+        assert [field for field in of_core if field not in only_here] == table[fields]
+    assert list(RankReport._fields) == table["rank_fields"]
+    assert set(table["fields"]) <= set(vars(TrainingError.from_failure(failure(), "text")))
+
+
 def test_the_package_offers_its_names_lazily() -> None:
     assert set(phalanx.__all__) <= set(dir(phalanx))
     assert phalanx.TrainingError is TrainingError

@@ -39,7 +39,8 @@ private[spark] object Json {
       node.path("rank").asInt(),
       node.path("host").asText(""),
       node.path("state").asText(""),
-      if (idle.isNumber) Some(idle.asDouble()) else None
+      if (idle.isNumber) Some(idle.asDouble()) else None,
+      node.path("doing").asText("")
     )
   }
 }

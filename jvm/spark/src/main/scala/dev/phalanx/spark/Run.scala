@@ -1,92 +1,220 @@
 package dev.phalanx.spark
 
-import java.nio.file.{Files, Paths}
-import java.util.concurrent.{CountDownLatch, TimeUnit}
+import java.time.Duration
+import java.util.concurrent.{CountDownLatch, TimeUnit, TimeoutException}
 
-import scala.collection.mutable.ArrayBuffer
+import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
+import scala.util.{Failure, Success, Try}
 
 import org.slf4j.LoggerFactory
 
-/** One run, from the caller's thread to its result.
+/** One training run, with what Python's `phalanx.run.Run` has; made by `TorchDistributor.start`, not by hand.
   *
-  * RUN-1: output, phases and the outcome are handled in the caller's thread. RUN-2: when `drive` returns or throws,
-  * the Spark job is over and the hub closed. RUN-3: showing output never fails a run. RUN-4: an interrupt of the
-  * caller's thread, and the JVM's end (Ctrl-C), end every rank first.
+  * {{{
+  * val run = new TorchDistributor(4, localMode = false, useGpu = false).start("train.py")
+  * println(run.phase)               // waiting for 3 of 4 tasks, starting ranks, training, step 120, ..., over
+  * println(run.stacks())            // what every thread of every rank is doing; the ranks go on
+  * run.result().resultJson          // waits for the end; TrainingException where it failed
+  * }}}
+  *
+  * Calls from any thread. RUN-1: output, phases and the outcome are handled in one thread: the caller's for
+  * `TorchDistributor.run`. RUN-2: when the run is over, so is its Spark job, and the hub is closed. RUN-3: showing
+  * output never fails a run. RUN-4: an interrupt of the driving thread, and the JVM's end (Ctrl-C), end every rank
+  * first.
   */
-final private[spark] class Run(
+final class Run private[spark] (
+    val name: String,
     job: Array[Byte],
-    name: String,
     bind: String,
     advertise: String,
-    graceMillis: Long,
-    stage: Stage
+    stage: Stage,
+    lease: AutoCloseable
 ) {
   private val EventMillis = 50L // how soon an interrupt is noticed
   private val StageEndMillis = 30000L // how long the stage may take to end once all its ranks have
   private val ShutdownMillis = 3000L // how long the JVM's end waits beyond the grace
+  private val StacksMillis = 10000L // how long the ranks' stacks may take: the hub waits 5 s for its nodes
 
   private val log = LoggerFactory.getLogger("dev.phalanx")
   private val began = System.nanoTime
-  private val phases = ArrayBuffer.empty[Phase]
+  private val show = new Show(log)
+  private val numRanks = Json.read(job).path("ranks").asInt()
+  private val graceMillis = Json.read(job).path("policy").path("grace").asLong()
   private val over = new CountDownLatch(1)
   private var interrupted = false
-  private var shows = true
+
+  // Written by the driving thread only.
+  @volatile private var status = "preparing"
+  @volatile private var points = Vector.empty[Phase]
+  @volatile private var newest = Map.empty[Int, Report]
+  @volatile private var ended = Seq.empty[RankReport]
+  @volatile private var outcome: Try[TrainingResult] = _
+
+  // Under this object's lock.
+  private var openHub: Option[Hub] = None
+  private var cancelled: Option[String] = None
+  private var keptLogs = Vector.empty[String]
+
+  /** Where the run is, in words: `waiting for 3 of 8 tasks`, `starting ranks`, `training, step 120`, `over`. */
+  def phase: String = status
+
+  /** When the run got where, in order of arrival, so far. */
+  def phases: Seq[Phase] = points
+
+  /** The newest `phalanx.report` of each rank that made one. */
+  def reports: Map[Int, Report] = newest
+
+  /** What became of each rank, once the run is over. */
+  def ranks: Seq[RankReport] = ended
+
+  /** Whether the run is over, well or not. */
+  def done: Boolean = over.getCount == 0
+
+  /** Waits for the end, and returns what the training left.
+    *
+    * Throws [[TrainingException]] where the run failed, `InterruptedException` where the waiting is interrupted; the
+    * run then goes on.
+    */
+  def result(): TrainingResult = {
+    over.await()
+    outcome.get
+  }
+
+  /** As the other; throws `java.util.concurrent.TimeoutException` where the run is not over in time. It goes on. */
+  def result(timeout: Duration): TrainingResult =
+    if (over.await(timeout.toMillis, TimeUnit.MILLISECONDS)) outcome.get
+    else throw new TimeoutException(s"$name is not over after ${timeout.toMillis / 1e3} s; it goes on")
+
+  /** What every rank left, by rank; waits and throws as `result`. Of a failed run, `TrainingException` has them. */
+  def results(): Seq[RankResult] = result().results
+
+  /** As the other, with a time-out. */
+  def results(timeout: Duration): Seq[RankResult] = result(timeout).results
+
+  /** Ends every rank; `result` then throws [[TrainingException]] of kind `cancelled`. Returns at once; a run that is
+    * over stays as it is.
+    */
+  def cancel(): Unit = cancel("cancelled by the caller")
+
+  /** As the other, and says why. */
+  def cancel(reason: String): Unit = synchronized {
+    cancelled = Some(reason)
+    openHub.foreach(_.stop(reason))
+  }
+
+  /** The Python stacks of all threads of every rank that runs; the ranks go on. Takes a second or so.
+    *
+    * Throws `IllegalStateException` where the run is over or hasn't begun, `java.util.concurrent.TimeoutException`
+    * where no answer came.
+    */
+  def stacks(): Stacks = {
+    val hub = synchronized(openHub).getOrElse(throw new IllegalStateException(s"$name does not run"))
+    hub
+      .stacks(StacksMillis)
+      .getOrElse(
+        throw new TimeoutException(s"the stacks of $name did not come within ${StacksMillis / 1000} s")
+      )
+  }
+
+  /** What the driver has seen of a rank's output: whole lines, the newest 256 KiB of them. */
+  def logs(rank: Int): String = synchronized {
+    openHub match {
+      case Some(hub) if rank >= 0 => hub.logs(rank)
+      case _                      => keptLogs.lift(rank).getOrElse("")
+    }
+  }
+
+  def getName: String = name
+  def getPhase: String = phase
+  def getPhases: java.util.List[Phase] = phases.asJava
+  def getReports: java.util.Map[Integer, Report] = reports.map { case (rank, told) => Int.box(rank) -> told }.asJava
+  def getRanks: java.util.List[RankReport] = ranks.asJava
+  def getResults(): java.util.List[RankResult] = results().asJava
+  def isDone: Boolean = done
+
+  /** Drives the run in a thread of its own; returns at once. */
+  private[spark] def start(): Run = {
+    val thread = new Thread(() => { Try(drive()); () }, "phalanx-run") // the outcome is kept for `result`
+    thread.setDaemon(true)
+    thread.start()
+    this
+  }
 
   /** Runs the job to its end in this thread; throws [[TrainingException]] where it fails or is interrupted. */
-  def drive(): TrainingResult = {
+  private[spark] def drive(): TrainingResult =
+    try {
+      val result = withHub()
+      outcome = Success(result)
+      result
+    } catch {
+      case problem: Throwable =>
+        outcome = Failure(problem)
+        throw problem
+    } finally {
+      status = "over"
+      lease.close()
+      over.countDown()
+      if (interrupted) Thread.currentThread.interrupt()
+    }
+
+  private def withHub(): TrainingResult = {
     val hub = Hub.open(job, bind, advertise, SparkInternals.localDir.getAbsolutePath)
     val hook = SparkInternals.beforeShutdown(() => endWithJvm(hub))
-    try drive(hub)
-    finally {
+    try {
+      synchronized {
+        openHub = Some(hub)
+        cancelled.foreach(hub.stop)
+      }
+      drive(hub)
+    } finally {
+      synchronized {
+        // A hub that broke is told by other means.
+        keptLogs = Try((0 until numRanks).map(hub.logs).toVector).getOrElse(Vector.empty)
+        openHub = None
+      }
       hub.close()
-      over.countDown()
       SparkInternals.notBeforeShutdown(hook)
-      if (interrupted) Thread.currentThread.interrupt()
     }
   }
 
   private def drive(hub: Hub): TrainingResult = {
     val opened = elapsed
-    phases += Phase("hub open", None, opened)
+    reached("hub open", None, opened)
     stage.start(hub)
-    val outcome =
-      try outcomeOf(hub, opened)
+    val end =
+      try endOf(hub, opened)
       catch {
         case problem: Throwable =>
           stage.cancel()
           throw problem
       }
-    val contents = outcome match {
-      case _: Hub.Finished => hub.resultPath(0).map(path => Files.readAllBytes(Paths.get(path)))
-      case _               =>
-        stage.cancel()
-        None
-    }
+    ended = end.ranks
+    val results = RankResult.keep(ended, hub.resultPath)
+    if (!end.isInstanceOf[Hub.Finished]) stage.cancel()
     waitForStage()
-    outcome match {
-      case Hub.Finished(ranks) =>
-        phases += Phase("returned", None, elapsed)
-        TrainingResult.of(ranks, contents, phases.toVector)
-      case Hub.Failed(failure, text) => throw TrainingException.ofFailure(failure, text, stage.error)
-      case other                     => throw new IllegalStateException(s"$other is no outcome")
+    end match {
+      case Hub.Finished(_) =>
+        reached("returned", None, elapsed)
+        new TrainingResult(ended, results, points)
+      case Hub.Failed(failure, text) => throw TrainingException.ofFailure(failure, text, stage.error, results)
     }
   }
 
-  private def outcomeOf(hub: Hub, opened: Double): Hub.Event = {
-    var outcome: Hub.Event = null
-    while (outcome == null) {
+  private def endOf(hub: Hub, opened: Double): Hub.End = {
+    var end: Hub.End = null
+    while (end == null) {
       heedInterrupt(hub)
       hub.next(EventMillis).foreach {
         case Hub.Output(text)                  => show(text)
-        case Hub.Reached(point, rank, seconds) =>
-          phases += Phase(point, if (rank < 0) None else Some(rank), opened + seconds)
-        case Hub.Status(_) | Hub.Told => ()
-        case Hub.Resubmit(attempt)    => stage.start(hub, attempt)
-        case end                      => outcome = end
+        case Hub.Reached(point, rank, seconds) => reached(point, rank, opened + seconds)
+        case Hub.Status(text)                  => status = text
+        case Hub.Told(rank, report)            => newest += rank -> report
+        case Hub.Resubmit(attempt)             => stage.start(hub, attempt)
+        case last: Hub.End                     => end = last
       }
     }
-    outcome
+    end
   }
 
   private def heedInterrupt(hub: Hub): Unit =
@@ -109,17 +237,6 @@ final private[spark] class Run(
         stage.cancel()
     }
 
-  private def show(text: String): Unit =
-    if (shows)
-      try {
-        Console.out.print(text)
-        Console.out.flush()
-      } catch {
-        case NonFatal(problem) =>
-          shows = false
-          log.warn(s"The ranks' output can't be shown any more ($problem); the run goes on.")
-      }
-
   private def asked = "the driver was asked to end (Ctrl-C, or a signal)"
 
   private def endWithJvm(hub: Hub): Unit =
@@ -131,6 +248,9 @@ final private[spark] class Run(
         s"$name was cancelled: $asked; ${if (ended) "its ranks are gone" else "it has not ended yet"}"
       )
     } catch { case NonFatal(_) => () } // the run was over
+
+  private def reached(point: String, rank: Option[Int], seconds: Double): Unit =
+    points :+= Phase(point, rank, seconds)
 
   private def elapsed: Double = (System.nanoTime - began) / 1e9
 }

@@ -57,11 +57,17 @@ final class TrainingException private (text: String, failure: TrainingException.
   /** The file on `host` that has the rank's whole output; empty if there is none. */
   def logPath: String = failure.logPath
 
+  /** What the ranks' threads were doing, where they hung; empty else. */
+  def stacks: String = failure.stacks
+
   /** How often the ranks had been started again before this. */
   def restarts: Int = failure.restarts
 
   /** What every rank was doing. */
   def ranks: Seq[RankReport] = failure.ranks
+
+  /** What every rank left, by rank: those that had ended well before have their result. */
+  def results: Seq[RankResult] = failure.results
 
   def getKind: String = kind
   def getHost: String = host
@@ -69,8 +75,10 @@ final class TrainingException private (text: String, failure: TrainingException.
   def getTraceback: String = traceback
   def getLogPath: String = logPath
   def getRestarts: Int = restarts
+  def getStacks: String = stacks
   def getLastLines: java.util.List[String] = lastLines.asJava
   def getRanks: java.util.List[RankReport] = ranks.asJava
+  def getResults: java.util.List[RankResult] = results.asJava
 
   /** As `rank`; null for `None`. */
   def getRank: Integer = rank.map(Int.box).orNull
@@ -95,12 +103,19 @@ private[spark] object TrainingException {
       traceback: String = "",
       lastLines: Seq[String] = Vector.empty,
       logPath: String = "",
+      stacks: String = "",
       restarts: Int = 0,
-      ranks: Seq[RankReport] = Vector.empty
+      ranks: Seq[RankReport] = Vector.empty,
+      results: Seq[RankResult] = Vector.empty
   )
 
   /** The exception for a failure of the core; `text` is the failure as rendered there. */
-  def ofFailure(json: String, text: String, cause: Throwable): TrainingException = {
+  def ofFailure(
+      json: String,
+      text: String,
+      cause: Throwable,
+      results: Seq[RankResult] = Vector.empty
+  ): TrainingException = {
     val node = Json.read(json)
     def number(name: String) = Option(node.get(name)).filter(_.isNumber).map(_.asInt())
     def words(name: String, default: String = "") = node.path(name).asText(default)
@@ -118,8 +133,10 @@ private[spark] object TrainingException {
         traceback = words("traceback"),
         lastLines = Json.texts(lines),
         logPath = words("log_path"),
+        stacks = words("stacks"),
         restarts = number("restarts").getOrElse(0),
-        ranks = Json.ranks(node.get("ranks"))
+        ranks = Json.ranks(node.get("ranks")),
+        results = results
       ),
       cause
     )

@@ -1,5 +1,6 @@
 package dev.phalanx.spark;
 
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -40,7 +41,27 @@ public final class JavaCaller {
   }
 
   /** The other forms; compiled only. */
-  static void others(TorchDistributor distributor) {
+  static void others(TorchDistributor distributor) throws Exception {
+    Run run =
+        distributor
+            .withMaxRestarts(3)
+            .withRestartOn("signal", "hang")
+            .withHangTimeout(Duration.ofMinutes(10))
+            .withGrace(Duration.ofSeconds(5))
+            .withWarm(false)
+            .start("train.py", "--epochs=3");
+    distributor.startModule("pkg.train");
+    distributor.startProgram(List.of("/bin/true"));
+    Report report = run.getReports().get(0);
+    Double loss = report.getNumber("loss");
+    System.out.println(run.getPhase() + report.getStep() + loss + run.logs(0) + run.isDone());
+    System.out.println(run.stacks().getByRank().get(0) + run.getPhases() + run.getRanks());
+    RankResult result = run.results(Duration.ofMinutes(1)).apply(0);
+    byte[] bytes = result.getBytes();
+    System.out.println(result.getJson() + result.getUnavailable() + result.getState() + bytes.length);
+    System.out.println(run.result(Duration.ofMinutes(1)).getResults().get(0).getRank());
+    run.cancel();
+    run.cancel("enough");
     distributor.runModule("pkg.train");
     distributor.runModule("pkg.train", "--epochs=3");
     new TorchDistributor(4);

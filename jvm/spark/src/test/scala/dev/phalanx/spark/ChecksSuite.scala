@@ -1,5 +1,8 @@
 package dev.phalanx.spark
 
+import java.time.Duration
+
+import scala.jdk.CollectionConverters._
 import scala.util.Try
 
 import com.fasterxml.jackson.databind.JsonNode
@@ -31,15 +34,32 @@ class ChecksSuite extends PhalanxSuite {
     }
 
   private def shown(value: Any): String = value match {
-    case node: JsonNode if node.isArray => Json.texts(node).mkString(" ")
-    case node: JsonNode                 => node.asText()
-    case many: Seq[_]                   => many.mkString(" ")
-    case Some(one)                      => one.toString
-    case None                           => "null"
-    case other                          => other.toString
+    case node: JsonNode if node.isArray  => Json.texts(node).mkString(" ")
+    case node: JsonNode if node.isObject =>
+      node.fieldNames.asScala.map(name => s"$name=${node.path(name).asText()}").toSeq.sorted.mkString(" ")
+    case map: Map[_, _] => map.map { case (name, value) => s"$name=$value" }.toSeq.sorted.mkString(" ")
+    case node: JsonNode => node.asText()
+    case many: Seq[_]   => many.mkString(" ")
+    case Some(one)      => one.toString
+    case None           => "null"
+    case other          => other.toString
   }
 
   private def number(row: JsonNode, name: String): Int = row.path(name).asInt()
+
+  cases("given", "settings") { row =>
+    def value[A](name: String)(setting: JsonNode => A) = Option(row.path("given").get(name)).map(setting)
+    def time(seconds: JsonNode) = Duration.ofMillis((seconds.asDouble() * 1000).toLong)
+    val settings = Seq(
+      value("warm")(set => Settings.warm(set.asBoolean())),
+      value("max_restarts")(set => Settings.maxRestarts(set.asInt())),
+      value("restart_on")(set => Settings.restartOn(Json.texts(set))),
+      value("hang_timeout")(set => Settings.hangTimeout(time(set))),
+      value("grace")(set => Settings.grace(time(set)))
+    ).flatten.toMap
+    Core(_.newJob("given", 1, 1, false, Settings.of(settings)))
+    settings
+  }
 
   cases("num_processes", "value")(row => Checks.numProcesses(number(row, "value")))
 

@@ -225,66 +225,6 @@ class DistributorSuite extends PhalanxSuite {
     assert(reports.length == 2 && reports.forall(_.nonEmpty))
   }
 
-  test("a killed rank starts again in place, and is counted") {
-    withFolder { folder =>
-      val file = python(
-        folder,
-        "killed.py",
-        """import os, signal
-          |import phalanx
-          |if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
-          |    os.kill(os.getpid(), signal.SIGKILL)
-          |phalanx.set_result(int(os.environ["TORCHELASTIC_RESTART_COUNT"]))"""
-      )
-      Cluster.spark.conf.set("spark.phalanx.maxRestarts", "1")
-      var result: TrainingResult = null
-      val output =
-        try printed { result = distributor().run(file) }
-        finally Cluster.spark.conf.unset("spark.phalanx.maxRestarts")
-      assert(result.resultJson.contains("1"))
-      val line = "[phalanx] restart 1 of 1: rank 1 "
-      assert(output.linesIterator.count(_.startsWith(line)) == 1, output)
-    }
-  }
-
-  test("a lost executor has the stage submitted again") {
-    withFolder { folder =>
-      val file = python(
-        folder,
-        "lost.py",
-        s"""import os, pathlib, time
-           |import phalanx
-           |first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-           |name = "$folder/" + os.environ["RANK"] + ("" if first else "-again")
-           |def proc(pid, file):
-           |    return pathlib.Path("/proc/%d/%s" % (pid, file)).read_text()
-           |above = os.getpid()
-           |while proc(above, "comm").strip() != "java":
-           |    above = int(proc(above, "stat").rpartition(")")[2].split()[1])
-           |pathlib.Path(name + ".new").write_text(str(above))
-           |os.rename(name + ".new", name)
-           |if first:
-           |    time.sleep(60)
-           |phalanx.set_result("again")"""
-      )
-      Cluster.spark.conf.set("spark.phalanx.maxRestarts", "1")
-      var result: TrainingResult = null
-      val output =
-        try
-          printed {
-            val run = new Going(distributor().run(file))
-            bothRun(folder)
-            // The first JVM above a rank is its executor.
-            val executor = Files.readString(folder.resolve("1")).trim.toLong
-            ProcessHandle.of(executor).get.destroyForcibly()
-            result = run.end().get
-          }
-        finally Cluster.spark.conf.unset("spark.phalanx.maxRestarts")
-      assert(result.resultJson.contains("\"again\""))
-      assert(output.contains("; the Spark stage is submitted again"), output)
-    }
-  }
-
   private def stageDescriptions: Seq[String] = {
     val store = Cluster.spark.sparkContext.statusTracker
     val ui = SparkUi.get("/api/v1/applications/" + sc.applicationId + "/jobs?status=running")

@@ -1,6 +1,6 @@
 package dev.phalanx.spark
 
-import java.io.IOException
+import java.io.{ByteArrayInputStream, ByteArrayOutputStream, IOException, ObjectInputStream, ObjectOutputStream}
 import java.nio.charset.StandardCharsets.ISO_8859_1
 import java.nio.file.{Files, Path, Paths}
 
@@ -50,6 +50,13 @@ object PhalanxSuite {
     Option(node.get(name)).filterNot(_.isNull).map(_.asText())
 
   def conf(node: JsonNode): String => Option[String] = key => text(node, key)
+
+  /** `value` as it is after a way from one JVM to another. */
+  def travelled[A <: Serializable](value: A): A = {
+    val bytes = new ByteArrayOutputStream
+    new ObjectOutputStream(bytes).writeObject(value)
+    new ObjectInputStream(new ByteArrayInputStream(bytes.toByteArray)).readObject().asInstanceOf[A]
+  }
 
   /** The guards of ranks that this JVM and its executors have started; not those of warm pools. */
   def guards: Seq[ProcessHandle] =

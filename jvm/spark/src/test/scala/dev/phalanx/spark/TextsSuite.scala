@@ -66,12 +66,13 @@ class TextsSuite extends PhalanxSuite {
     assert(Settings.of(pairs).toSeq == Seq("spark.phalanx.a", "b", "spark.phalanx.grace", "1s"))
   }
 
-  test("rank 0's result is bytes or JSON, by its first line") {
-    def result(contents: String) = TrainingResult.of(Nil, Some(contents.getBytes("UTF-8")), Nil)
-    assert(result("json\n{\"a\": 1}").resultJson.contains("{\"a\": 1}"))
-    assert(result("json\n{}").resultBytes.isEmpty)
-    assert(result("bytes\njson\n").resultBytes.map(new String(_)).contains("json\n"))
-    assert(result("anything").resultBytes.map(new String(_)).contains("anything"))
-    assert(TrainingResult.of(Nil, None, Nil).getResultJson == null)
+  test("a rank's result is bytes or JSON, by its first line") {
+    def result(contents: String) = RankResult.of(contents.getBytes("UTF-8"))
+    assert(result("json\n{\"a\": 1}").json.contains("{\"a\": 1}"))
+    assert(result("json\n{}").bytes.isEmpty)
+    assert(result("bytes\njson\n").bytes.map(new String(_)).contains("json\n"))
+    assert(result("anything").bytes.map(new String(_)).contains("anything"))
+    assert(result("unavailable\nwhy") == RankResult.Left(unavailable = Some("why")))
+    assert(new TrainingResult(Nil, Nil, Nil).getResultJson == null)
   }
 }

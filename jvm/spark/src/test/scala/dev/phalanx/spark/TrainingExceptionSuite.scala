@@ -1,14 +1,12 @@
 package dev.phalanx.spark
 
-import java.io.{ByteArrayInputStream, ByteArrayOutputStream, ObjectInputStream, ObjectOutputStream}
-
 import dev.phalanx.spark.PhalanxSuite.{contract, rows, text}
 
 class TrainingExceptionSuite extends PhalanxSuite {
   private val failure = """{"kind": "exit_code", "rank": 1, "host": "h", "message": "rank 1 (h) exited with code 3",
     "exit_code": 3, "signal": null, "exception_type": "", "traceback": "", "last_lines": ["a", "b"],
-    "log_path": "/x/r1.log", "pickle": "", "ranks": [
-      {"rank": 0, "host": "h", "state": "stopped", "idle_seconds": 0.5},
+    "log_path": "/x/r1.log", "pickle": "", "stacks": "ranks 0-1:", "ranks": [
+      {"rank": 0, "host": "h", "state": "stopped", "idle_seconds": 0.5, "doing": "all_reduce"},
       {"rank": 1, "host": "h", "state": "exited with code 3", "idle_seconds": null}]}"""
 
   test("every kind of failure becomes the exception that the table names") {
@@ -24,6 +22,17 @@ class TrainingExceptionSuite extends PhalanxSuite {
     }
   }
 
+  test("the exception and the ranks' reports have all fields of the table, also for Java") {
+    val camel = (name: String) => "_([a-z])".r.replaceAllIn(name, _.group(1).toUpperCase)
+    Seq("fields" -> classOf[TrainingException], "rank_fields" -> classOf[RankReport]).foreach {
+      case (part, of) =>
+        val methods = of.getMethods.map(_.getName).toSet
+        Json.texts(contract("errors.json").path(part)).map(camel).foreach { name =>
+          assert(methods(name) && methods(s"get${name.capitalize}"), s"${of.getSimpleName}.$name")
+        }
+    }
+  }
+
   test("the fields are those of the core's failure") {
     val exception = TrainingException.ofFailure(failure, "text", null)
     assert(exception.rank.contains(1) && exception.host == "h")
@@ -32,6 +41,7 @@ class TrainingExceptionSuite extends PhalanxSuite {
     assert(exception.lastLines == Seq("a", "b") && exception.logPath == "/x/r1.log")
     assert(exception.ranks.map(_.state) == Seq("stopped", "exited with code 3"))
     assert(exception.ranks.map(_.idleSeconds) == Seq(Some(0.5), None))
+    assert(exception.ranks.map(_.doing) == Seq("all_reduce", "") && exception.stacks == "ranks 0-1:")
     assert(exception.getSignal == null && exception.getExitCode == 3)
   }
 
@@ -41,10 +51,7 @@ class TrainingExceptionSuite extends PhalanxSuite {
   }
 
   test("an exception travels from executor to driver whole") {
-    val bytes = new ByteArrayOutputStream
-    new ObjectOutputStream(bytes).writeObject(TrainingException.ofFailure(failure, "text", null))
-    val back = new ObjectInputStream(new ByteArrayInputStream(bytes.toByteArray)).readObject()
-    val exception = back.asInstanceOf[TrainingException]
+    val exception = PhalanxSuite.travelled(TrainingException.ofFailure(failure, "text", null))
     assert(exception.getMessage == "text" && exception.rank.contains(1) && exception.ranks.length == 2)
   }
 }
