@@ -21,20 +21,22 @@ pub struct RankStacks {
 
 /// The stacks with equal ones once, and their ranks above them; the most frequent first, then by rank.
 ///
-/// Addresses of threads and the order of threads tell nothing apart.
+/// Addresses of threads, and the folders of files, tell nothing apart: executors have shipped files in folders of their
+/// own. The folders that are shown are those of the first rank.
 pub fn group(stacks: &[RankStacks]) -> String {
-    let mut groups: Vec<(String, Vec<u32>)> = Vec::new();
+    let mut groups: Vec<Group> = Vec::new();
     for RankStacks { rank, text } in stacks {
         let shown = without_addresses(&without_watchdog(text));
-        match groups.iter_mut().find(|(known, _)| *known == shown) {
-            Some((_, ranks)) => ranks.push(*rank),
-            None => groups.push((shown, vec![*rank])),
+        let key = without_folders(&shown);
+        match groups.iter_mut().find(|group| group.key == key) {
+            Some(group) => group.ranks.push(*rank),
+            None => groups.push(Group { key, shown, ranks: vec![*rank] }),
         }
     }
-    groups.iter_mut().for_each(|(_, ranks)| ranks.sort_unstable());
-    groups.sort_by_key(|(_, ranks)| (std::cmp::Reverse(ranks.len()), ranks.first().copied()));
+    groups.iter_mut().for_each(|group| group.ranks.sort_unstable());
+    groups.sort_by_key(|group| (std::cmp::Reverse(group.ranks.len()), group.ranks.first().copied()));
     let mut text = String::new();
-    for (shown, ranks) in groups {
+    for Group { shown, ranks, .. } in groups {
         let _ = writeln!(text, "{}:", ranges(&ranks));
         for line in shown.lines().take(SHOWN_LINES) {
             let _ = writeln!(text, "  {line}");
@@ -44,6 +46,14 @@ pub fn group(stacks: &[RankStacks]) -> String {
         }
     }
     text
+}
+
+/// Ranks with equal stacks.
+struct Group {
+    /// What is equal.
+    key: String,
+    shown: String,
+    ranks: Vec<u32>,
 }
 
 /// `rank 3`, `ranks 0, 2-7`.
@@ -81,6 +91,15 @@ fn without_addresses(text: &str) -> String {
     shown
 }
 
+/// The stacks with the files' names only.
+fn without_folders(text: &str) -> String {
+    let name_of = |line: &str| match line.split_once("File \"").zip(line.rfind('/')) {
+        Some(((before, _), slash)) => format!("{before}{}\n", &line[slash + 1..]),
+        None => format!("{line}\n"),
+    };
+    text.lines().map(name_of).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +117,16 @@ mod tests {
         let expected = "ranks 0, 2-3:\n  Current thread (most recent call first):\n    File \"a.py\", line 3 in wait\n\
                         rank 1:\n  Current thread (most recent call first):\n    File \"a.py\", line 3 in lock\n";
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn the_same_file_in_folders_of_two_executors_is_the_same() {
+        let stack =
+            |folder: &str| format!("  File \"{folder}/a.py\", line 3 in f\n  File \"<string>\", line 1\n");
+        let shown =
+            group(&[of(0, &stack("/x/1")), of(1, &stack("/x/2")), of(2, &stack("/x/1").replace("3", "4"))]);
+        assert!(shown.starts_with("ranks 0-1:\n    File \"/x/1/a.py\", line 3 in f\n"), "{shown}");
+        assert!(shown.contains("rank 2:\n"), "{shown}");
     }
 
     #[test]
