@@ -132,7 +132,8 @@ def serve_guard(
     """
 
 def use_huge_pages() -> None:
-    """Moves this process's own memory to huge pages, as far as the kernel will: a fork then takes a tenth of the time."""
+    """Moves this process's own memory to huge pages, as far as the kernel will: a fork then takes a tenth of the
+    time."""
 
 def pool_usage() -> tuple[int, int, int]:
     """The warm pools of this process: how many, their resident bytes, how many guards came from pools so far."""
