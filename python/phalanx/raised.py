@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
+# Address space that nobody touches, given back when the rank fails: what failed may have left none to tell of it.
+RESERVE_BYTES = 16 << 20
+_reserve = bytearray(RESERVE_BYTES)
+
 # The exception travels inside the failure's JSON; one that drags a model along isn't worth that.
 MAX_PICKLE_BYTES = 1 << 20
 
@@ -38,6 +42,7 @@ def now_us() -> int:
 
 def write_error(exc: BaseException, directory: str, *, at_us: int, before_start: bool) -> None:
     """Writes `exc` to `directory`/error.json: the type RankError of the Rust core."""
+    _reserve.clear()
     record = {
         "type_name": type(exc).__name__,
         "message": _text(exc),

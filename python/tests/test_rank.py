@@ -99,6 +99,24 @@ def test_sys_exit_ends_the_rank_as_it_ends_python(
         assert end.result == 7
 
 
+def test_a_rank_that_has_used_up_its_memory_can_say_so(run_rank: RunRank) -> None:
+    def train() -> None:
+        import builtins
+        import resource
+
+        with open("/proc/self/statm") as file:
+            limit = int(file.read().split()[0]) * resource.getpagesize() + (32 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        hoard = builtins.hoard = []  # type: ignore[attr-defined]
+        while True:
+            hoard.append(str(len(hoard)))
+
+    end = run_rank(sent(train))
+    assert (end.code, end.error["type_name"]) == (1, "MemoryError"), end.err
+    assert "in train" in end.error["traceback"], "ERR-1"
+    assert end.err.count("Error") == 1, end.err
+
+
 def test_an_interrupt_ends_with_130_and_no_record(run_rank: RunRank) -> None:
     def train() -> None:
         raise KeyboardInterrupt
