@@ -30,9 +30,17 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 # gloo has no exception class of its own: what its pairs find out arrives as a bare RuntimeError whose text
 # begins with the place in gloo's source, "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read
-# error [...]: ...".
+# error [...]: ...". Of an error of the `phalanx` backend, too, only the text comes through torch's futures.
 _GLOO_PLACE = "gloo/transport/"
-_PEER_LOSS_TEXTS = ("Connection closed by peer", "Connection reset by peer", "ncclRemoteError")
+_PEER_LOSS_TEXTS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "ncclRemoteError",
+    " died: ",
+    " died or can't be reached: ",
+    " has left the group",
+    "a rank of this host died",
+)
 
 
 def now_us() -> int:
@@ -96,9 +104,9 @@ def is_peer_loss(exc: BaseException) -> bool:
     """Whether the exception, or one that led to it, says that a peer went away.
 
     So say torch.distributed's DistNetworkError and DistBackendError (NCCL), ConnectionError and its
-    subclasses, and gloo's RuntimeError, which only its text tells. Such an exception is most probably the
-    echo of another rank's failure; taking a rank's own failure for one costs only the first place among
-    several failures.
+    subclasses, and the RuntimeError of gloo and of the `phalanx` backend, which only its text tells. Such an
+    exception is most probably the echo of another rank's failure; taking a rank's own failure for one costs only
+    the first place among several failures.
     """
     return any(_says_peer_loss(link) for link in _chain(exc))
 

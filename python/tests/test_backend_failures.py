@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from backend_ranks import Rank, Ranks, shared
+from phalanx.raised import is_peer_loss
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -58,6 +59,7 @@ def test_a_rank_that_died_is_named_to_all_others(ranks: Ranks, how: str) -> None
     assert answers[2] is None
     for text, seconds in answers[:2]:
         assert "rank 2" in text
+        assert is_peer_loss(RuntimeError(text)), "who misses a peer is a victim"
         assert seconds < 10
 
 
