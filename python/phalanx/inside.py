@@ -6,6 +6,7 @@ here raises for, waits for or writes over anything because of the supervisor's e
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -61,8 +62,9 @@ class Notes:
 class _Rank:
     """This process as a rank."""
 
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: Notes, directory: str) -> None:
         self.notes = notes
+        self.owed = os.path.join(directory, "owed")
         self.pid = os.getpid()
         self.result: object = _NO_RESULT
         self.report: tuple[int, dict[str, Any]] | None = None
@@ -72,10 +74,24 @@ class _Rank:
 _rank: _Rank | None = None
 
 
-def enter(notes: Notes) -> None:
-    """Makes this process a rank; called by the entry point only."""
+def enter(notes: Notes, directory: str) -> None:
+    """Makes this process a rank, whose private folder is `directory`; called by the entry point only."""
     global _rank
-    _rank = _Rank(notes)
+    _rank = _Rank(notes, directory)
+
+
+def owe_result() -> None:
+    """Says in a file that the rank is to leave a result: an exit before it has is a failure, also with code 0."""
+    if _rank is not None:
+        with contextlib.suppress(OSError), open(_rank.owed, "wb"):
+            pass
+
+
+def owe_nothing() -> None:
+    """Takes `owe_result` back: the training code is over, and its result is where it belongs."""
+    if _rank is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(_rank.owed)
 
 
 def phase(name: str) -> None:
@@ -135,6 +151,7 @@ def set_result(value: object) -> None:
     a rank this does nothing, so that the file also runs alone.
     """
     if _rank is not None and os.getpid() == _rank.pid:
+        owe_result()
         _rank.result = value
 
 

@@ -5,7 +5,8 @@ From the environment: torchrun's variables; `PHALANX_PAYLOAD`, the file that say
 `PHALANX_MAX_RESULT_BYTES`, the limit for results of ranks other than 0.
 
 RANK-1: exit code 0 means that `result` is in the rank's directory, whole, or that there is nothing to bring
-back to a caller that takes bytes and JSON. RANK-2: an exception that leaves
+back: the training code is at its end, or what runs is a file that gave no result and left by `os._exit`. As long as
+`owed` is in the directory, exit code 0 means neither. RANK-2: an exception that leaves
 the training code is in `error.json` before the process ends, with exit code 1; `sys.exit(n)` ends it with n
 and no such file. RANK-3: a rank that failed is gone `FAILED_EXIT_SECONDS` later, whatever its threads and
 exit handlers do. RANK-4: nothing is imported here that the training code may not want; torch least of all.
@@ -44,10 +45,13 @@ def main() -> NoReturn:
     _open_output()
     # popped: a program that the training code starts has another file at that number
     notes = inside.Notes(int(os.environ.pop("PHALANX_NOTES_FD", "-1")))
-    inside.enter(notes)
-    watchdog.start(notes, os.environ["PHALANX_RANK_DIR"])
+    directory = os.environ["PHALANX_RANK_DIR"]
+    inside.enter(notes, directory)
+    watchdog.start(notes, directory)
     notes.send({"phase": "rank ready"})
-    _leave(_run(os.environ["PHALANX_PAYLOAD"], os.environ["PHALANX_RANK_DIR"]))
+    code = _run(os.environ["PHALANX_PAYLOAD"], directory)
+    inside.owe_nothing()
+    _leave(code)
 
 
 def _run(payload_path: str, directory: str) -> int:
@@ -55,6 +59,8 @@ def _run(payload_path: str, directory: str) -> int:
     started = False
     try:
         payload = Payload(payload_path)
+        if payload.kind == "function":
+            inside.owe_result()
         call = prepare(payload, directory)
         inside.phase("user code")
         started = True

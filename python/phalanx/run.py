@@ -308,12 +308,10 @@ class Run:
             if not os.path.isdir(self._files.name):
                 problem = "the results went with the Spark application; ask for them before it stops"
                 raise TrainingError(problem) from None
-            if rank == 0:
-                raise TrainingError("rank 0 ended well, but its result did not reach the driver") from None
-            return UnavailableResult(f"rank {rank} left no result")
+            return None  # a file that left by os._exit and had given none
         except Exception as error:
             problem = f"the result of rank {rank} can't be read back here: {type(error).__name__}: {error}"
-            raise TrainingError(problem) from error
+            raise TrainingError(problem, {"message": problem, "rank": rank}) from error
 
 
 class _Show:

@@ -99,6 +99,26 @@ def test_sys_exit_ends_the_rank_as_it_ends_python(
         assert end.result == 7
 
 
+def test_an_end_behind_pythons_back_leaves_a_debt_where_a_result_was_promised(
+    run_rank: RunRank, tmp_path: Path
+) -> None:
+    def train() -> None:
+        import os
+
+        os._exit(0)
+
+    leave = "import os, phalanx\n{}\nos._exit(0)"
+    ends = [
+        run_rank(payload)
+        for payload in (
+            sent(train),
+            script(tmp_path, leave.format("phalanx.set_result(7)"), name="gives.py"),
+            script(tmp_path, leave.format(""), name="gives_none.py"),
+        )
+    ]
+    assert [(end.code, end.left) for end in ends] == [(0, {"owed"}), (0, {"owed"}), (0, set())], "RANK-1"
+
+
 def test_a_rank_that_has_used_up_its_memory_can_say_so(run_rank: RunRank) -> None:
     def train() -> None:
         import builtins

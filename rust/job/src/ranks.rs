@@ -12,6 +12,10 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::activity::Activity;
 use crate::facts::signed_us;
 
+/// What is said of a rank that exits with code 0 and owes a result.
+const NOT_AT_ITS_END: &str =
+    "its training code had not returned, so something in it called os._exit, or exit in C";
+
 /// One rank of a node, from its start to its report.
 pub(crate) struct Rank {
     pub(crate) rank: u32,
@@ -61,9 +65,11 @@ impl Rank {
                     stopped,
                     error: error.as_ref(),
                     left_result: self.dir.join("result").exists(),
+                    owes_result: self.dir.join("owed").exists(),
                     out_of_memory: oom.killed_since(),
                 });
-                (state, String::new(), *at)
+                let message = if state == RankState::Exited(0) { NOT_AT_ITS_END } else { "" };
+                (state, message.to_string(), *at)
             }
             (None, Some((reason, at))) => (RankState::NotStarted, reason.clone(), *at),
             (None, None) => (RankState::Lost, String::new(), Instant::now()),
@@ -95,6 +101,8 @@ pub(crate) struct Exit<'a> {
     pub(crate) stopped: Option<Stopped>,
     pub(crate) error: Option<&'a RankError>,
     pub(crate) left_result: bool,
+    /// The rank had promised a result, see RANK-1.
+    pub(crate) owes_result: bool,
     pub(crate) out_of_memory: bool,
 }
 
@@ -108,7 +116,9 @@ pub(crate) fn state_of(exit: &Exit<'_>) -> RankState {
         None => exit.at > at,
     });
     match (exit.how, exit.error) {
-        (ExitHow::Code(0), _) if !stopped_first || exit.left_result => RankState::Finished,
+        (ExitHow::Code(0), _) if exit.left_result || !(stopped_first || exit.owes_result) => {
+            RankState::Finished
+        }
         _ if stopped_first => RankState::Stopped,
         (ExitHow::Signal(9), _) if exit.out_of_memory => RankState::OutOfMemory,
         (_, Some(_)) => RankState::Raised,
@@ -145,7 +155,25 @@ mod tests {
 
     fn exit(how: ExitHow, error: Option<&RankError>, stopped: Option<Stopped>) -> RankState {
         let at = Instant::now();
-        state_of(&Exit { how, at, stopped, error, left_result: false, out_of_memory: false })
+        let exit =
+            Exit { how, at, stopped, error, left_result: false, owes_result: false, out_of_memory: false };
+        state_of(&exit)
+    }
+
+    #[test]
+    fn an_exit_with_code_0_is_no_good_end_while_a_result_is_owed() {
+        let mut exit = Exit {
+            how: ExitHow::Code(0),
+            at: Instant::now(),
+            stopped: None,
+            error: None,
+            left_result: false,
+            owes_result: true,
+            out_of_memory: false,
+        };
+        assert_eq!(state_of(&exit), RankState::Exited(0), "FAIL-1");
+        exit.left_result = true;
+        assert_eq!(state_of(&exit), RankState::Finished);
     }
 
     #[test]
