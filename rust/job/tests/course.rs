@@ -6,7 +6,7 @@ mod play;
 
 use phalanx_job::course::Outcome;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{FailureKind, Join, RankState};
+use phalanx_types::{FailureKind, Join, RankError, RankState};
 
 use play::{Play, ended, join};
 
@@ -34,6 +34,20 @@ fn a_cause_that_is_reported_later_than_its_victim_is_still_the_cause() {
     play.done(6, 0);
     play.done(6, 1);
     assert_eq!((play.failure().rank, play.failure().signal), (Some(1), Some(9)));
+}
+
+#[test]
+fn a_rank_that_missed_a_peer_which_ended_well_is_told_so() {
+    let mut play = Play::placed();
+    play.tell(5, 1, ended(1, RankState::Finished, 0));
+    play.done(5, 1);
+    let NodeMessage::RankEnded { mut end } = ended(0, RankState::Raised, 0) else { panic!() };
+    end.error = Some(RankError { type_name: "RuntimeError".into(), peer_lost: true, ..RankError::default() });
+    play.tell(6, 0, NodeMessage::RankEnded { end });
+    play.done(6, 0);
+    let text = "rank 0 (host-0) raised RuntimeError; rank 1 ended well before, so perhaps not all ranks make the same \
+                collective calls";
+    assert_eq!((play.failure().rank, play.failure().message.as_str()), (Some(0), text), "FAIL-1");
 }
 
 #[test]

@@ -169,6 +169,11 @@ impl RankEnd {
             (kind, _) => kind,
         }
     }
+
+    /// Whether the rank says of itself that a peer went away: most probably the echo of another rank's end.
+    pub fn is_echo(&self) -> bool {
+        self.error.as_ref().is_some_and(|error| error.peer_lost)
+    }
 }
 
 /// One rank's line in a failure's table.
@@ -357,10 +362,9 @@ pub fn report(end: &RankEnd, at_us: i64) -> RankReport {
 /// Among the rest the earliest wins; ties go to the lower rank.
 pub fn first_cause(ends: &[RankEnd]) -> Option<(&RankEnd, &'static str)> {
     let failed = || ends.iter().filter(|end| end.failure().is_some());
-    let echo = |end: &&RankEnd| end.error.as_ref().is_some_and(|error| error.peer_lost);
     let earliest = |a: &&RankEnd, b: &&RankEnd| (a.at_us, a.rank).cmp(&(b.at_us, b.rank));
     failed()
-        .filter(|end| !echo(end))
+        .filter(|end| !end.is_echo())
         .min_by(earliest)
         .map(|end| (end, "it failed first"))
         .or_else(|| failed().min_by(earliest).map(|end| (end, "it was the first to miss its peer")))

@@ -62,8 +62,8 @@ impl Course {
         let host = self.host_of(first.rank);
         let doing = match (first.stopped, first.doing.as_str()) {
             (true, _) => "; its process is stopped".to_string(),
-            (false, "") => String::new(),
-            (false, doing) => format!("; it was in {doing}"),
+            (false, "") => self.left_alone_by(),
+            (false, doing) => format!("; it was in {doing}{}", self.left_alone_by()),
         };
         let message = format!(
             "rank {} ({host}) hangs: no running rank has made progress for {:.1?}{doing}",

@@ -34,7 +34,11 @@ impl Course {
             (Some(cancelled), _, _) => cancelled.clone(),
             (None, Some((end, why)), _) => {
                 log::debug!("job {}: rank {} is the cause, since {why}", self.job.id, end.rank);
-                Failure::of_rank(end)
+                let mut failure = Failure::of_rank(end);
+                if end.is_echo() {
+                    failure.message += &self.left_alone_by();
+                }
+                failure
             }
             (None, None, Some(problem)) => problem.clone(),
             (None, None, None) => self.unexplained(now),
@@ -51,6 +55,19 @@ impl Course {
             (failure.log_path, failure.last_lines) = (end.log_path.clone(), end.last_lines.clone());
         }
         failure
+    }
+
+    /// Why a rank may miss its peers although none of them failed.
+    pub(super) fn left_alone_by(&self) -> String {
+        let well = self.ends.values().filter(|end| end.state == RankState::Finished);
+        let well: Vec<String> = well.map(|end| end.rank.to_string()).collect();
+        let who = match well.len() {
+            0 => return String::new(),
+            1 => format!("rank {}", well[0]),
+            2..=20 => format!("ranks {}", well.join(", ")),
+            n => format!("ranks {} and {} more", well[..20].join(", "), n - 20),
+        };
+        format!("; {who} ended well before, so perhaps not all ranks make the same collective calls")
     }
 
     pub(super) fn reports_at(&self, at_us: i64) -> Vec<RankReport> {
