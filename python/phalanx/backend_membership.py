@@ -21,6 +21,7 @@ from .backend_arguments import seconds_of
 from .backend_meeting import Meetings
 from .backend_plan import Plan
 from .backend_work import DONE, CollectiveWork, as_torch_keeps_it
+from .inside import has_failed
 from .registration import NAME
 
 
@@ -144,12 +145,15 @@ def activity_path(group: str) -> str | None:
 
 
 def _close_at_exit(native: Collective) -> None:
-    """A rank that ends without destroying its groups has left them all the same, and hasn't died."""
+    """A rank that ends without destroying its groups has left them all the same, and hasn't died.
+
+    One that failed has: were it to take its leave, those that miss it could fail, and end it, before its end is known.
+    """
     reference = weakref.ref(native)
 
     def close() -> None:
         collective = reference()
-        if collective is not None:
+        if collective is not None and not has_failed():
             collective.leave()
 
     atexit.register(close)

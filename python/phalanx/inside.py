@@ -65,6 +65,7 @@ class _Rank:
     def __init__(self, notes: Notes, directory: str) -> None:
         self.notes = notes
         self.owed = os.path.join(directory, "owed")
+        self.failed = False
         self.pid = os.getpid()
         self.result: object = _NO_RESULT
         self.report: tuple[int, dict[str, Any]] | None = None
@@ -85,6 +86,17 @@ def owe_result() -> None:
     if _rank is not None:
         with contextlib.suppress(OSError), open(_rank.owed, "wb"):
             pass
+
+
+def fail() -> None:
+    """This rank ends, and not well; called by the entry point only."""
+    if _rank is not None:
+        _rank.failed = True
+
+
+def has_failed() -> bool:
+    """Whether this is a rank that is ending after a failure."""
+    return _rank is not None and _rank.failed
 
 
 def owe_nothing() -> None:
