@@ -23,6 +23,7 @@ from .backend_plan import Plan
 from .backend_work import DONE, CollectiveWork, as_torch_keeps_it
 from .inside import has_failed
 from .registration import NAME
+from .watchdog import waits_natively
 
 
 class Membership:
@@ -60,6 +61,7 @@ class Membership:
         )
         _close_at_exit(self._native)
 
+    @waits_natively
     def _start(self, plan: Plan, result: Sequence[Any], opts: Any, timeout: timedelta | None = None) -> Work:
         seconds = seconds_of(opts, timeout)
         self._sequence += 1

@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
 from ._native import Ticket
+from .watchdog import waits_natively
 
 # Before torch 2.6 C++ keeps a Work of Python's without its Python half, and loses what that half overrides. So the last
 # ones are kept here: C++ asks for the future at once, or waits soon.
@@ -48,6 +49,7 @@ class CollectiveWork(Work):
                 self._finish = None
                 self._is_settled = True
 
+    @waits_natively
     def wait(self, timeout: timedelta | None = None) -> bool:
         seconds = None if timeout is None else timeout.total_seconds()
         self._ticket.wait(None if seconds is None or seconds <= 0 else seconds)

@@ -1,10 +1,11 @@
 """A rank's watchdog: it tells the supervisor what the rank is doing, and writes down all stacks when asked.
 
 WATCH-1: a beat says whether the main thread has run Python since the beat before, without stopping it and without a
-signal of the system's: a blocked system call stays blocked. WATCH-2: stacks are written by faulthandler, in C,
-whatever the threads do, to a file of the rank's folder, on the real-time signal that `PHALANX_STACKS_SIGNAL` numbers.
-The file is there only once the signal is taken: before, the signal would end the process. WATCH-3: nothing here raises,
-and a rank without Phalanx's extension imports none.
+signal of the system's: a blocked system call stays blocked. A collective operation that waits looks for signals, and so
+has our handler run; that is no progress, and `waits_natively` tells such functions. WATCH-2: stacks are written by
+faulthandler, in C, whatever the threads do, to a file of the rank's folder, on the real-time signal that
+`PHALANX_STACKS_SIGNAL` numbers. The file is there only once the signal is taken: before, the signal would end the
+process. WATCH-3: nothing here raises, and a rank without Phalanx's extension imports none.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ from . import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Any
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+    from typing import Any, ParamSpec, TypeVar
+
+    _P = ParamSpec("_P")
+    _R = TypeVar("_R")
 
 BEAT_SECONDS = 1.0
 
@@ -30,6 +35,7 @@ BEAT_SECONDS = 1.0
 _RAN: Any = signal.SIGRTMIN + 8
 
 _ran = 0
+_waits: set[CodeType] = set()
 # Kept open for faulthandler.
 _stacks: object = None
 
@@ -43,9 +49,16 @@ def start(notes: inside.Notes, directory: str) -> None:
         _thread.start_new_thread(_watch, (notes, directory))
 
 
-def _has_run(_number: int, _frame: FrameType | None) -> None:
+def waits_natively(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Marks a function that calls what waits, and handles signals meanwhile."""
+    _waits.add(function.__code__)
+    return function
+
+
+def _has_run(_number: int, frame: FrameType | None) -> None:
     global _ran
-    _ran += 1
+    if frame is None or frame.f_code not in _waits:
+        _ran += 1
 
 
 def _write_stacks_when_asked(directory: str) -> None:
