@@ -14,7 +14,7 @@ import gc
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -102,28 +102,33 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
     session.stop()
 
 
-def two_ranks(face: str, spark: Any) -> Any:
+@pytest.fixture
+def two_ranks(spark: Any) -> Iterator[Callable[[str], Any]]:
     """A distributor of two ranks: `local`, with `-cold` ones, or over the stage that is named."""
     from phalanx import TorchDistributor
 
-    if face in ("python", "jvm"):
-        spark.conf.set("spark.phalanx.stage", face)
-    warm = False if face.endswith("-cold") else None
-    return TorchDistributor(num_processes=2, local_mode=face.startswith("local"), use_gpu=False, warm=warm)
+    def make(face: str) -> Any:
+        if face in ("python", "jvm"):
+            spark.conf.set("spark.phalanx.stage", face)
+        warm = False if face.endswith("-cold") else None
+        return TorchDistributor(
+            num_processes=2, local_mode=face.startswith("local"), use_gpu=False, warm=warm
+        )
+
+    yield make
+    spark.conf.unset("spark.phalanx.stage")
 
 
 @pytest.fixture
-def distributor(request: pytest.FixtureRequest, spark: Any) -> Iterator[Any]:
+def distributor(request: pytest.FixtureRequest, two_ranks: Callable[[str], Any]) -> Any:
     """A distributor of two ranks, on the driver and on executors over each stage."""
-    yield two_ranks(request.param, spark)
-    spark.conf.unset("spark.phalanx.stage")
+    return two_ranks(request.param)
 
 
 @pytest.fixture
-def stage(request: pytest.FixtureRequest, spark: Any) -> Iterator[Any]:
+def stage(request: pytest.FixtureRequest, two_ranks: Callable[[str], Any]) -> Any:
     """A distributor of two ranks on executors, over each stage."""
-    yield two_ranks(request.param, spark)
-    spark.conf.unset("spark.phalanx.stage")
+    return two_ranks(request.param)
 
 
 @pytest.fixture(scope="session")

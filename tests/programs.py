@@ -68,6 +68,14 @@ def executors(pid: int) -> list[psutil.Process]:
     return found
 
 
+def private_folders(spark: Any) -> list[Path]:
+    """What nodes of this session, in the driver and in executors, keep while their ranks run: payloads, results."""
+    places = [str(spark.sparkContext._temp_dir)]
+    places += [process.environ().get("SPARK_LOCAL_DIRS", "") for process in executors(os.getpid())]
+    roots = {Path(place) for several in places for place in several.split(",") if place}
+    return [path for root in roots for path in root.glob("**/phalanx-*/task-*")]
+
+
 def spark_home() -> Path:
     """The Spark that is installed with pyspark."""
     import pyspark
