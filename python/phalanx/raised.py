@@ -93,7 +93,8 @@ def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
 
 def formatted(exc: BaseException) -> str:
     """The traceback with causes and contexts, as text."""
-    exc.__traceback__ = without_own_frames(exc.__traceback__)
+    for link in _chain(exc):
+        link.__traceback__ = without_own_frames(link.__traceback__)
     try:
         return "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
     except Exception as problem:  # an exception whose __str__ raises in a way that traceback doesn't expect

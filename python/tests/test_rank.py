@@ -288,6 +288,7 @@ def test_rank_0s_result_that_does_not_pickle_is_an_error_that_names_its_type(run
         "RES-2"
     )
     assert "result" not in end.left
+    assert "results.py" not in end.error["traceback"], "ERR-2"
     assert not end.error["before_start"]
 
 
