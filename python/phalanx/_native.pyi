@@ -255,4 +255,4 @@ class Ticket:
 
 def read_activity(path: str) -> tuple[int, int, int, str, int, bool, float]:
     """What a group is doing, from the file that it was given: rank, ranks, number of the operation, the operation in
-    words, its bytes, whether it still runs, and since when it does or doesn't (seconds since 1970)."""
+    words, its bytes, whether it still runs, and for how many seconds it does or doesn't."""

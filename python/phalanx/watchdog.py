@@ -96,9 +96,8 @@ def _collectives(directory: str) -> tuple[int, str]:
         if not entry.name.startswith("collective-"):
             continue
         with contextlib.suppress(Exception):  # being made
-            _, _, sequence, call, _, running, since = native.read_activity(entry.path)
+            _, _, sequence, call, _, running, seconds = native.read_activity(entry.path)
             count += 2 * sequence - running
-            seconds = time.time() - since
             if running and seconds >= longest:
                 longest, doing = seconds, f"{call}, operation {sequence}, for {seconds:.0f} s"
     return count, doing

@@ -8,9 +8,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use phalanx_types::{Error, ErrorKind, Result};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::call::{CALL_WORDS, Call, Operation};
 use crate::dtype::DType;
@@ -33,6 +34,7 @@ const PLACE_VERSION: usize = 1;
 const PLACE_RANK: usize = 2;
 const PLACE_WORLD: usize = 3;
 const PLACE_SEQUENCE: usize = 4;
+/// On the monotonic clock, which all processes of a host share and nobody sets.
 const PLACE_SINCE: usize = 5;
 const PLACE_RUNNING: usize = 6;
 const PLACE_CALL: usize = 8;
@@ -54,8 +56,8 @@ pub struct Activity {
     pub bytes: u64,
     /// Whether it is still running.
     pub is_running: bool,
-    /// When it began, or ended if it isn't running any more.
-    pub since: SystemTime,
+    /// For how long it has been running, or not any more.
+    pub age: Duration,
     /// All of it in words: `all_reduce(sum, float32, 4096 bytes)`.
     pub call: String,
 }
@@ -121,7 +123,7 @@ fn interpret(words: &[u64; WORDS]) -> Activity {
         dtype: call.dtype(),
         bytes: call.bytes(),
         is_running: words[PLACE_RUNNING] == 1,
-        since: UNIX_EPOCH + Duration::from_nanos(words[PLACE_SINCE]),
+        age: Duration::from_nanos(now().saturating_sub(words[PLACE_SINCE])),
         call: call.to_string(),
     }
 }
@@ -170,7 +172,8 @@ impl ActivityLog {
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 #[cfg(test)]
@@ -189,9 +192,9 @@ mod tests {
         let call = Call::new(Operation::AllReduce).of_type(DType::F32).reducing(ReduceOp::Sum).of_bytes(64);
         log.begin(7, call);
         let busy = read_activity(&path).unwrap();
-        assert_eq!(busy, log.reader().read());
+        assert_eq!(Activity { age: busy.age, ..log.reader().read() }, busy);
         assert_eq!((busy.sequence, busy.operation, busy.bytes), (7, Some(Operation::AllReduce), 64));
-        assert!(busy.is_running && busy.since.elapsed().unwrap() < Duration::from_secs(60));
+        assert!(busy.is_running && busy.age < Duration::from_secs(60));
         log.end();
         assert!(!read_activity(&path).unwrap().is_running);
         // Nobody else's business.

@@ -167,7 +167,7 @@ fn a_rank_that_is_stopped_for_a_while_does_not_fail_the_group() {
     let activity = world.directory.path().join("activity.0");
     let stuck = eventually_some("rank 0 waits", LONG, || {
         let seen = read_activity(&activity).unwrap();
-        (seen.is_running && seen.since.elapsed().unwrap() > Duration::from_millis(100)).then_some(seen)
+        (seen.is_running && seen.age > Duration::from_millis(100)).then_some(seen)
     });
     assert_eq!(stuck.call, "all_reduce(sum, float32, 64 bytes)");
     kill_process(Pid::from_child(&world.ranks[1]), Signal::CONT).unwrap();

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use phalanx_collective::{Aborter, Exchange, Group, GroupOptions};
 use phalanx_rendezvous::interfaces;
@@ -240,7 +240,7 @@ pub(crate) fn read_activity(
 ) -> PyResult<(usize, usize, u64, String, u64, bool, f64)> {
     detached(py, || {
         let seen = phalanx_collective::read_activity(&path)?;
-        let since = seen.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        Ok((seen.rank, seen.world_size, seen.sequence, seen.call, seen.bytes, seen.is_running, since))
+        let age = seen.age.as_secs_f64();
+        Ok((seen.rank, seen.world_size, seen.sequence, seen.call, seen.bytes, seen.is_running, age))
     })
 }
