@@ -7,6 +7,8 @@ use phalanx_types::{Error, Result};
 
 /// How many jobs' logs stay in a work directory.
 const KEEP_JOBS: usize = 8;
+/// The file that says that a job has ended, and as the how manieth.
+const ENDED: &str = ".ended";
 
 /// Where a node's files are: the logs of its ranks, which stay, and what is theirs alone, which goes with this value.
 pub(crate) struct Folder {
@@ -57,10 +59,12 @@ impl Drop for Folder {
         if let Err(e) = std::fs::remove_dir_all(&self.private) {
             log::warn!("{} can't be removed: {e}", self.private.display());
         }
-        if let Err(e) = private_file(&self.job.join(".ended"), b"") {
+        let ended = ended_jobs(&self.work);
+        let number = ended.last().map_or(1, |(last, _)| last + 1);
+        if let Err(e) = private_file(&self.job.join(ENDED), number.to_string().as_bytes()) {
             log::warn!("{e}");
         }
-        forget_old_jobs(&self.work);
+        forget(ended, &self.job);
     }
 }
 
@@ -82,20 +86,51 @@ pub(crate) fn private_file(path: &Path, bytes: &[u8]) -> Result<()> {
         .map_err(|e| Error::io(format!("write {}", path.display()), &e))
 }
 
-/// Removes the logs of jobs that ended, but for the newest few.
-fn forget_old_jobs(work_dir: &Path) {
-    let Ok(entries) = std::fs::read_dir(work_dir) else { return };
+/// The jobs that have ended in a work directory, oldest first, by the numbers that they left: the system's clock may
+/// have been set back between two of them. One that could not leave its number counts as the oldest.
+fn ended_jobs(work_dir: &Path) -> Vec<(u64, PathBuf)> {
+    let Ok(entries) = std::fs::read_dir(work_dir) else { return Vec::new() };
     let mut ended: Vec<_> = entries
         .flatten()
         .filter(|entry| entry.file_name().to_string_lossy().starts_with("phalanx-"))
         .filter_map(|entry| {
-            let ended_at = entry.path().join(".ended").metadata().ok()?.modified().ok()?;
-            Some((ended_at, entry.path()))
+            let number = std::fs::read_to_string(entry.path().join(ENDED)).ok()?;
+            Some((number.parse().unwrap_or(0), entry.path()))
         })
         .collect();
     ended.sort_unstable();
-    for (_, path) in ended.iter().rev().skip(KEEP_JOBS) {
+    ended
+}
+
+/// Removes the logs of jobs that had ended before the one at `newest`, but for the newest few.
+fn forget(ended: Vec<(u64, PathBuf)>, newest: &Path) {
+    for (_, path) in ended.iter().rev().filter(|(_, path)| path != newest).skip(KEEP_JOBS - 1) {
         // Another node of this host may be removing it, too.
         let _ = std::fs::remove_dir_all(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_jobs_logs_stay_whatever_the_clock_says() {
+        let work = tempfile::tempdir().unwrap();
+        let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+        for i in 0..KEEP_JOBS + 5 {
+            let folder = Folder::make(work.path(), &format!("job-{i}"), 0, 0).unwrap();
+            let log = folder.log(0, 0);
+            drop(folder);
+            assert!(log.parent().unwrap().exists(), "the logs of the job that has just ended");
+            // As if the clock were set back more with every job.
+            let mark = std::fs::File::open(log.with_file_name(ENDED)).unwrap();
+            let times =
+                std::fs::FileTimes::new().set_modified(long_ago - std::time::Duration::from_secs(i as u64));
+            mark.set_times(times).unwrap();
+        }
+        let mut left: Vec<_> = ended_jobs(work.path()).into_iter().map(|(number, _)| number).collect();
+        left.sort_unstable();
+        assert_eq!(left, (6..=13).collect::<Vec<u64>>());
     }
 }
