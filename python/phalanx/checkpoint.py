@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Any
+from typing import Any, BinaryIO
 
 _NAME = re.compile(r"step-(\d{10})\.pt")
 
@@ -53,7 +53,7 @@ def save(state: Any, step: int, *, directory: str | None = None, keep: int = KEE
     part = f"{path}.part-{os.getpid()}"
     try:
         with open(part, "wb") as file:
-            torch.save(state, file)
+            _write(torch, state, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
@@ -81,6 +81,16 @@ def latest(*, directory: str | None = None, map_location: Any = "cpu") -> tuple[
         return None
     path = os.path.join(folder, f"step-{steps[-1]:010d}.pt")
     return steps[-1], torch.load(path, map_location=map_location, weights_only=False)
+
+
+def _write(torch: Any, state: Any, file: BinaryIO) -> None:
+    try:
+        torch.save(state, file)
+    except RuntimeError as problem:
+        # What torch's writer says when it finds, at its end, that the file refused to grow.
+        if isinstance(problem.__context__, OSError):
+            raise problem.__context__ from None
+        raise
 
 
 def _steps(folder: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -50,6 +51,31 @@ def test_a_state_that_can_not_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="pickle"):
         checkpoint.save(lambda: None, 1, directory=str(tmp_path))
     assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_that_takes_no_more_is_an_os_error_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    checkpoint.save("whole", 1, directory=folder)
+    # As on a full disk: a file takes so many bytes and no more.
+    program = f"""
+        import resource, torch
+        from phalanx import checkpoint
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        try:
+            checkpoint.save({{"weights": torch.zeros(1 << 20)}}, 2, directory={folder!r})
+        except OSError as error:
+            print("REFUSED", error.errno)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
+        timeout=150,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == f"REFUSED {errno.EFBIG}\n", done.stderr
+    assert checkpoint.latest(directory=folder) == (1, "whole"), "CHECK-1"
+    assert len(os.listdir(folder)) == 1
 
 
 def test_the_folder_is_the_given_one_else_the_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
