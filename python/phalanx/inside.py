@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 # A pipe takes lines up to PIPE_BUF (4096 on Linux, 512 at least) whole or not at all; names stay well below.
 MAX_NAME_CHARS = 60
 
+# What is kept of an exception's text and of the end of its traceback: as JSON, where a character takes six bytes at
+# the most, still one line of a note.
+MAX_TEXT_CHARS = 150
+MAX_TRACEBACK_CHARS = 400
+
 # Beyond these a report is cut, so that its note stays whole; sooner after another it waits for the watchdog.
 MAX_VALUES = 20
 REPORT_SECONDS = 0.5
@@ -114,6 +119,17 @@ def phase(name: str) -> None:
     """
     if _rank is not None:
         _rank.notes.send({"phase": str(name)[:MAX_NAME_CHARS]})
+
+
+def error(record: dict[str, Any]) -> None:
+    """Tells what this rank raised, where no file takes it: cut, so that its note stays whole."""
+    if _rank is not None:
+        cut = {
+            "type_name": str(record["type_name"])[:MAX_NAME_CHARS],
+            "message": str(record["message"])[:MAX_TEXT_CHARS],
+            "traceback": str(record["traceback"])[-MAX_TRACEBACK_CHARS:],
+        }
+        _rank.notes.send({"error": {**record, **cut}})
 
 
 def report(*, step: int, **values: Any) -> None:

@@ -1,7 +1,8 @@
 """What a rank writes down when the training code raises: `error.json`, and the traceback on stderr.
 
 ERR-1: the file is written first thing, before anything that may hang (pickling a value on a stuck GPU), and
-is whole or absent. ERR-2: Phalanx's own frames are in no traceback. ERR-3: writing it down raises nothing.
+is whole or absent; where the disk takes none, the record goes to the supervisor as a note, cut to a note's length.
+ERR-2: Phalanx's own frames are in no traceback. ERR-3: writing it down raises nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import pickle
 import sys
 import time
 import traceback
+
+from . import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ def write_error(exc: BaseException, directory: str, *, at_us: int, before_start:
             _replace(path, record)
     except OSError as problem:
         _complain(f"phalanx: could not write {path}: {problem}\n")
+        inside.error({**record, "pickle": ""})
 
 
 def show(exc: BaseException) -> None:

@@ -9,11 +9,13 @@ name; a value of another rank that can't arrive is replaced by the reason, an `U
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import BinaryIO
 
 
@@ -65,8 +67,7 @@ def write_result(value: object, directory: str, *, rank: int, max_bytes: int, wh
     Raises `UnpicklableError` for rank 0's value that doesn't pickle, `OSError` where the file can't be
     written.
     """
-    path = os.path.join(directory, "result")
-    with open(path + ".tmp", "wb") as file:
+    with _whole_or_absent(os.path.join(directory, "result")) as file:
         try:
             _dump(value, file if rank == 0 else LimitedFile(file, max_bytes))
         except OSError:
@@ -83,7 +84,6 @@ def write_result(value: object, directory: str, *, rank: int, max_bytes: int, wh
             file.seek(0)
             file.truncate()
             _dump(UnavailableResult(f"rank {rank}: {reason}"), file)
-    os.replace(path + ".tmp", path)
 
 
 def write_json_result(value: object, directory: str, *, rank: int, max_bytes: int, what: str) -> None:
@@ -114,11 +114,25 @@ def write_json_result(value: object, directory: str, *, rank: int, max_bytes: in
         reason = _too_large(what, max_bytes)
     if reason:
         kind, body = b"unavailable\n", f"rank {rank}: {reason}".encode()
-    path = os.path.join(directory, "result")
-    with open(path + ".tmp", "wb") as file:
+    with _whole_or_absent(os.path.join(directory, "result")) as file:
         file.write(kind)
         file.write(body)
-    os.replace(path + ".tmp", path)
+
+
+@contextlib.contextmanager
+def _whole_or_absent(path: str) -> Iterator[BinaryIO]:
+    """A file to write that is at `path` once the block has ended well, and else is gone: what failed may have filled
+    the disk, on which the record of the failure is to be written next. An `OSError` names it."""
+    try:
+        with open(path + ".tmp", "wb") as file:
+            yield file
+        os.replace(path + ".tmp", path)
+    except BaseException as problem:
+        with contextlib.suppress(OSError):
+            os.unlink(path + ".tmp")
+        if isinstance(problem, OSError):
+            raise OSError(problem.errno, problem.strerror, path) from problem
+        raise
 
 
 def _too_large(what: str, max_bytes: int) -> str:

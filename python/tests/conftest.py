@@ -73,8 +73,10 @@ def run_rank(tmp_path: Path) -> Callable[..., RankRun]:
             if listens:
                 with os.fdopen(reading, "rb") as pipe:
                     lines = pipe.read().decode().splitlines()
-        notes = [note["phase"] for note in map(json.loads, lines) if "phase" in note]
-        return RankRun(done.returncode, done.stdout.decode(), done.stderr.decode(), notes, directory)
+        notes = list(map(json.loads, lines))
+        phases = [note["phase"] for note in notes if "phase" in note]
+        error = next((note["error"] for note in notes if "error" in note), None)
+        return RankRun(done.returncode, done.stdout.decode(), done.stderr.decode(), phases, error, directory)
 
     return run
 

@@ -24,6 +24,7 @@ class RankRun:
     out: str
     err: str
     notes: list[str]
+    noted_error: dict[str, Any] | None
     directory: Path
 
     @property

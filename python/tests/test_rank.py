@@ -147,6 +147,21 @@ def test_an_interrupt_ends_with_130_and_no_record(run_rank: RunRank) -> None:
     assert end.left == set()
 
 
+def test_an_exception_that_no_file_takes_is_told_as_a_note(run_rank: RunRank) -> None:
+    def train() -> None:
+        import resource
+
+        # As on a full disk: no file may be longer than nothing.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        raise ValueError("é" * 5000)
+
+    end = run_rank(sent(train))
+    assert end.code == 1
+    assert end.noted_error is not None, "ERR-1"
+    assert (end.noted_error["type_name"], end.noted_error["message"]) == ("ValueError", "é" * 150)
+    assert not (end.directory / "error.json").exists()
+
+
 def test_an_exception_that_does_not_come_back_is_told_without_its_pickle(run_rank: RunRank) -> None:
     def train(size: int) -> None:
         class TwoArguments(Exception):

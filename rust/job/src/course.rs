@@ -7,6 +7,7 @@
 
 mod deadlines;
 mod hang;
+mod joining;
 mod pace;
 mod restart;
 mod verdict;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage, NodeReport, RankActivity};
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Failure, FailureKind, Job, Join, RankEnd, RankReport, RankState, place};
+use phalanx_types::{Failure, FailureKind, Job, Join, RankEnd, RankReport, RankState};
 
 pub use pace::Report;
 pub use restart::Restart;
@@ -72,6 +73,7 @@ struct Node {
 #[derive(Debug)]
 struct Stopping {
     until: Instant,
+    reason: String,
 }
 
 /// The state of a job.
@@ -95,6 +97,8 @@ pub struct Course {
     running: BTreeSet<u32>,
     ends: BTreeMap<u32, RankEnd>,
     phases: Vec<Phase>,
+    /// How many phases each rank has told.
+    phases_of: BTreeMap<u32, u32>,
     /// What running ranks do, as far as was told before they are ended.
     activity: BTreeMap<u32, RankActivity>,
     pace: pace::Pace,
@@ -130,6 +134,7 @@ impl Course {
             running: BTreeSet::new(),
             ends: BTreeMap::new(),
             phases: Vec::new(),
+            phases_of: BTreeMap::new(),
             activity: BTreeMap::new(),
             pace: pace::Pace::default(),
             asking: None,
@@ -195,7 +200,13 @@ impl Course {
         }
         node.gone_since = None;
         match message {
-            NodeMessage::Ping => out.send(partition, HubMessage::Pong),
+            NodeMessage::Ping => {
+                out.send(partition, HubMessage::Pong);
+                if let Some(Stopping { reason, .. }) = self.stopping.as_ref().filter(|_| !node.done) {
+                    // The order may have gone with a connection.
+                    out.send(partition, HubMessage::Stop { reason: reason.clone() });
+                }
+            }
             NodeMessage::Join(join) => self.join(now, partition, join, out),
             NodeMessage::Placed(join) => {
                 node.join = Some(join);
@@ -209,11 +220,21 @@ impl Course {
                     "job {}: rank {rank} runs as process {pid} of partition {partition}",
                     self.job.id
                 );
-                self.running.insert(rank);
-                self.ranks_of.entry(partition).or_default().push(rank);
-                self.phase(now, age_us, Some(rank), "rank started");
+                let started = self.ranks_of.entry(partition).or_default();
+                // MSG-1: the first copy counts; by the second one it may have ended.
+                if !started.contains(&rank) {
+                    started.push(rank);
+                    self.running.insert(rank);
+                    self.phase(now, age_us, Some(rank), "rank started");
+                }
             }
-            NodeMessage::Phase { rank, name, age_us } => self.phase(now, age_us, Some(rank), &name),
+            NodeMessage::Phase { rank, name, nth, age_us } => {
+                let told = self.phases_of.entry(rank).or_default();
+                if nth >= *told {
+                    *told = nth + 1;
+                    self.phase(now, age_us, Some(rank), &name);
+                }
+            }
             NodeMessage::Activity { ranks } => self.activity(now, ranks, out),
             NodeMessage::Stacks { request, ranks } => self.stacks(now, partition, request, ranks, out),
             NodeMessage::RankEnded { end } => self.rank_ended(now, *end, out),
@@ -267,55 +288,6 @@ impl Course {
         Failure { host: self.host(partition), ..Failure::without_rank(kind, problem) }
     }
 
-    fn join(&mut self, now: Instant, partition: u32, mut join: Join, out: &mut Outbox) {
-        join.partition = partition;
-        if self.first_join.is_none() {
-            self.first_join = Some(now);
-            self.phase(now, 0, None, "first join");
-        }
-        let node = self.nodes.get_mut(&partition);
-        if let Some(before) = node.and_then(|node| node.join.replace(join.clone()).filter(|_| node.placed))
-            && (before.address, before.store_port) != (join.address, join.store_port)
-        {
-            // Spark has started the task again: the node that was there, and its ranks, are gone.
-            self.node_lost(now, partition, now, out);
-        }
-        if self.stopping.is_some() {
-            return out.send(partition, HubMessage::Stop { reason: "the job is over".into() });
-        }
-        match self.gathering {
-            Gathering::ThroughSpark => out.send(partition, HubMessage::UseFallback),
-            // A second join of a placed node: it came back before it had read its place.
-            Gathering::AtHub | Gathering::Placed => self.place_if_complete(now, out),
-        }
-    }
-
-    fn place_if_complete(&mut self, now: Instant, out: &mut Outbox) {
-        let joins: Vec<Join> = self.nodes.values().filter_map(|node| node.join.clone()).collect();
-        if joins.len() < self.nodes.len() {
-            return;
-        }
-        let placement = match place(&self.job, &joins) {
-            Ok(placement) => placement,
-            Err(e) => return self.fail(now, start(e.to_string()), out),
-        };
-        for placed in placement.nodes {
-            if let Some(node) = self.nodes.get_mut(&placed.partition) {
-                node.placed = true;
-            }
-            out.send(placed.partition, HubMessage::Place(Box::new(placed)));
-        }
-        self.all_placed(now);
-    }
-
-    fn all_placed(&mut self, now: Instant) {
-        let complete = self.nodes.values().all(|node| node.placed);
-        if complete && self.gathering != Gathering::Placed {
-            self.gathering = Gathering::Placed;
-            self.phase(now, 0, None, "all joined");
-        }
-    }
-
     fn rank_ended(&mut self, now: Instant, mut end: RankEnd, out: &mut Outbox) {
         // Ages become times since the hub opened.
         let now_us = self.since_open_us(now);
@@ -332,17 +304,6 @@ impl Course {
         self.ends.insert(end.rank, end);
         if failed {
             self.stop_all(now, &why, out);
-        }
-    }
-
-    /// The control connection of a node broke.
-    pub fn disconnected(&mut self, now: Instant, partition: u32) {
-        let gathering = self.gathering;
-        if let Some(node) = self.nodes.get_mut(&partition) {
-            node.gone_since = Some(now);
-            if gathering == Gathering::AtHub {
-                node.join = None;
-            }
         }
     }
 
@@ -385,6 +346,13 @@ impl Course {
         self.conclude(now, out);
     }
 
+    /// The driver can't keep the result of a rank.
+    pub fn result_lost(&mut self, now: Instant, rank: u32, why: &str, out: &mut Outbox) {
+        let message = format!("rank {rank} ended well, but its result can't be kept by the driver: {why}");
+        self.fail(now, Failure::without_rank(FailureKind::Exception, message), out);
+        self.conclude(now, out);
+    }
+
     fn fail(&mut self, now: Instant, failure: Failure, out: &mut Outbox) {
         let why = failure.message.clone();
         self.problem.get_or_insert(failure);
@@ -395,7 +363,8 @@ impl Course {
         if self.stopping.is_some() || self.outcome.is_some() {
             return;
         }
-        self.stopping = Some(Stopping { until: now + self.job.policy.grace + STOP_MARGIN });
+        let until = now + self.job.policy.grace + STOP_MARGIN;
+        self.stopping = Some(Stopping { until, reason: reason.to_string() });
         for partition in self.nodes.keys() {
             out.send(*partition, HubMessage::Stop { reason: reason.to_string() });
         }
@@ -429,8 +398,9 @@ impl Course {
             }
             return;
         }
-        let nobody_left =
-            self.nodes.values().all(|n| n.done || n.lost || n.join.is_none() || n.gone_since.is_some());
+        // One that has its place may come back, until it counts as lost.
+        let is_gone = |node: &Node| node.join.is_none() || (node.gone_since.is_some() && !node.placed);
+        let nobody_left = self.nodes.values().all(|node| node.done || node.lost || is_gone(node));
         let stage_over = self.stage_ended.is_some_and(|at| now >= at + STAGE_GRACE);
         let too_late = self.stopping.as_ref().is_some_and(|s| now >= s.until);
         if self.stage_may_explain(now) && !too_late {

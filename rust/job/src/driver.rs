@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -166,7 +166,7 @@ impl DriverJob {
 
     /// The file with what a rank left as its result, if it has arrived whole.
     pub fn result_path(&self, rank: u32) -> Option<PathBuf> {
-        let path = self.results.path().join(format!("rank-{rank}"));
+        let path = whole(self.results.path(), rank);
         path.exists().then_some(path)
     }
 
@@ -177,7 +177,9 @@ impl DriverJob {
     pub fn node_report(&self, bytes: &[u8]) -> Result<()> {
         let (report, results) = crate::results::unpack_report(bytes)?;
         for (rank, result) in results {
-            std::fs::write(self.results.path().join(format!("rank-{rank}")), result)
+            let (partial, path) = (partial(self.results.path(), rank), whole(self.results.path(), rank));
+            std::fs::write(&partial, result)
+                .and_then(|()| std::fs::rename(&partial, &path))
                 .map_err(|e| Error::io(format!("keep the result of rank {rank}"), &e))?;
         }
         self.hub.command(Command::NodeReport(Box::new(report)));
@@ -227,6 +229,16 @@ enum Last {
     Told,
 }
 
+/// Where a rank's result is once it is whole.
+fn whole(results: &Path, rank: u32) -> PathBuf {
+    results.join(format!("rank-{rank}"))
+}
+
+/// Where it is until then.
+fn partial(results: &Path, rank: u32) -> PathBuf {
+    results.join(format!("rank-{rank}.part"))
+}
+
 struct JobHandler {
     drain_timeout: Duration,
     course: Course,
@@ -258,10 +270,6 @@ impl JobHandler {
         let _ = self.events.send(event);
     }
 
-    fn partial(&self, rank: u32) -> PathBuf {
-        self.results.join(format!("rank-{rank}.part"))
-    }
-
     /// Forgets what the attempt before left: only the last one's results count.
     fn restarted(&mut self, restart: &Restart) {
         self.output_ends.clear();
@@ -270,7 +278,7 @@ impl JobHandler {
             self.view.finish(*rank, &mut text);
         }
         for rank in self.course.ranks() {
-            for path in [self.partial(rank), self.results.join(format!("rank-{rank}"))] {
+            for path in [partial(&self.results, rank), whole(&self.results, rank)] {
                 // Most ranks left none.
                 let _ = std::fs::remove_file(path);
             }
@@ -417,14 +425,20 @@ impl Handler for JobHandler {
             .create(true)
             .truncate(true)
             .mode(0o600)
-            .open(self.partial(rank))
+            .open(partial(&self.results, rank))
             .map_err(|e| Error::io(format!("store the result of rank {rank}"), &e))
     }
 
-    fn result_arrived(&mut self, _now: Instant, rank: u32) {
-        if let Err(e) = std::fs::rename(self.partial(rank), self.results.join(format!("rank-{rank}"))) {
-            log::error!("the result of rank {rank} arrived but can't be kept: {e}");
+    fn result_arrived(&mut self, now: Instant, rank: u32, out: &mut Outbox) {
+        if let Err(e) = std::fs::rename(partial(&self.results, rank), whole(&self.results, rank)) {
+            self.result_lost(now, rank, &Error::io("name its file", &e), out);
         }
+    }
+
+    fn result_lost(&mut self, now: Instant, rank: u32, why: &Error, out: &mut Outbox) {
+        // What there is of it may be what fills the disk.
+        let _ = std::fs::remove_file(partial(&self.results, rank));
+        self.course.result_lost(now, rank, &why.to_string(), out);
     }
 
     fn command(&mut self, now: Instant, command: Command, out: &mut Outbox) {

@@ -3,16 +3,15 @@
 //! WARM-1: whatever keeps ranks from being warm is told in one line, and they start cold.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use phalanx_supervisor::pool::{PoolOptions, prestart, shapes, warm_guard};
 use phalanx_supervisor::{Guard, GuardOptions};
-use phalanx_types::message::NodeMessage;
 use phalanx_types::{Deadline, Job, NodePlacement, RankPlace, Result, WarmPolicy};
 
 use crate::environment::rank_environment;
-use crate::gather::{Control, ping_every};
 use crate::host::NodeHost;
+use crate::link::Link;
 use crate::node::NodeOptions;
 
 /// How long a run waits for a pool that is being started. Ranks that start cold import the same, each for itself.
@@ -25,7 +24,7 @@ const IMPORTS: [&str; 4] = ["torch", "torch.distributed", "numpy", "cloudpickle"
 pub(crate) fn guard_for(
     options: &NodeOptions,
     placement: &NodePlacement,
-    mut control: Option<&mut Control>,
+    link: &mut Link<'_>,
     host: &mut dyn NodeHost,
 ) -> Result<Guard> {
     let (job, grace) = (&options.job, options.job.policy.grace);
@@ -37,15 +36,9 @@ pub(crate) fn guard_for(
             shared: options.shares_pool,
             ..what_pool(&job.warm)
         };
-        let every = ping_every(&job.policy);
-        let mut ping_at = Instant::now() + every;
         let mut go_on = || {
-            if Instant::now() >= ping_at {
-                ping_at = Instant::now() + every;
-                // A broken line is the node's business, once it watches its ranks.
-                let _ = control.as_mut().map(|control| control.send(&NodeMessage::Ping));
-            }
-            host.interrupted().is_none()
+            link.tend();
+            host.interrupted().is_none() && link.given_up().is_none()
         };
         match warm_guard(&pool, grace, Deadline::after(POOL_TIMEOUT), &mut go_on) {
             Ok(guard) => return Ok(guard),

@@ -5,6 +5,7 @@
 
 mod activity;
 mod board;
+mod control;
 pub mod course;
 pub mod driver;
 pub mod environment;

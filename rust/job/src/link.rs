@@ -1,17 +1,19 @@
 //! A node's line to the hub: what it tells, what it is told, and what happens when the line breaks.
 //!
-//! LINK-1: every fact is told again after a reconnect, with its age (MSG-1). LINK-2: a hub that is gone for
-//! [`HUB_GRACE`] is given up, once and for all. LINK-3: without a hub at the start nothing is told: the facts wait for
-//! the node's report through Spark.
+//! LINK-1: every fact is told again after a reconnect, with its age (MSG-1). LINK-2: a line that is closed is mended
+//! within [`HUB_GRACE`], or the hub is given up, once and for all. LINK-3: without a hub at the start nothing is told:
+//! the facts wait for the node's report through Spark. LINK-4: a hub that says nothing for half of `node_timeout` is
+//! called anew, and given up when it has said nothing for all of it and [`HUB_GRACE`]: then it has given up this node.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use phalanx_types::Deadline;
 use phalanx_types::message::{HubMessage, NodeMessage};
+use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
+use crate::control::{Control, INTERRUPT_EVERY, ping_every};
 use crate::facts::{Fact, aged};
-use crate::gather::{Control, INTERRUPT_EVERY, ping_every};
 use crate::node::NodeOptions;
 
 /// How long a lost hub may take to come back before the node gives up.
@@ -20,42 +22,69 @@ const HUB_GRACE: Duration = Duration::from_secs(2);
 pub(crate) struct Link<'a> {
     options: &'a NodeOptions,
     attempt: u32,
-    /// Whether the hub was reached at the start; else everything goes through Spark.
-    reached: bool,
-    control: Option<Control>,
+    line: Line,
     facts: Vec<Fact>,
-    lost: Option<Instant>,
-    given_up: bool,
     ping_at: Instant,
 }
 
+enum Line {
+    /// The hub was not reached at the start: everything goes through Spark.
+    None,
+    Up(Control),
+    /// To be mended until then.
+    Broken(Instant),
+    /// The hub is gone for good; why.
+    GivenUp(String),
+}
+
 impl<'a> Link<'a> {
-    pub(crate) fn new(options: &'a NodeOptions, attempt: u32, control: Option<Control>) -> Link<'a> {
-        Link {
-            options,
-            attempt,
-            reached: control.is_some(),
-            control,
-            facts: Vec::new(),
-            lost: None,
-            given_up: false,
-            ping_at: Instant::now(),
-        }
+    /// Connects for an attempt; without a line if the hub can't be reached within the job's `connect_timeout`.
+    ///
+    /// # Errors
+    /// If the hub refuses this node, or is none.
+    pub(crate) fn open(options: &'a NodeOptions, attempt: u32) -> Result<Link<'a>> {
+        let deadline = Deadline::after(options.job.policy.connect_timeout);
+        let line = loop {
+            match Control::open(&options.hub, options.partition, attempt, deadline) {
+                Ok(control) => break Line::Up(control),
+                Err(e) if is_final(&e) => return Err(e),
+                Err(e) if deadline.passed() => {
+                    log::warn!("{e}; the tasks meet through Spark instead");
+                    break Line::None;
+                }
+                Err(_) => std::thread::sleep(INTERRUPT_EVERY),
+            }
+        };
+        Ok(Link { options, attempt, line, facts: Vec::new(), ping_at: Instant::now() })
     }
 
     /// Whether the hub was reached at the start.
     pub(crate) fn reached(&self) -> bool {
-        self.reached
+        !matches!(self.line, Line::None)
     }
 
-    /// Whether the hub is gone for good.
-    pub(crate) fn given_up(&self) -> bool {
-        self.given_up
+    /// Why the hub is gone for good, if it is.
+    pub(crate) fn given_up(&self) -> Option<&str> {
+        match &self.line {
+            Line::GivenUp(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// The address of this host on the way to the hub.
+    pub(crate) fn local_address(&self) -> Option<IpAddr> {
+        match &self.line {
+            Line::Up(control) => control.local_address,
+            _ => None,
+        }
     }
 
     /// The hub's orders; closed when the line has broken, never ready where there is none.
     pub(crate) fn orders(&self) -> Receiver<HubMessage> {
-        self.control.as_ref().map_or_else(crossbeam_channel::never, |control| control.inbox.clone())
+        match &self.line {
+            Line::Up(control) => control.inbox.clone(),
+            _ => crossbeam_channel::never(),
+        }
     }
 
     /// Tells a fact that happened at `at`, and remembers it.
@@ -64,57 +93,72 @@ impl<'a> Link<'a> {
         self.facts.push(Fact { at, message });
     }
 
+    /// Forgets what was told so far: it is of no more use.
+    pub(crate) fn forget(&mut self) {
+        self.facts.clear();
+    }
+
     /// What was told so far, with its age.
     pub(crate) fn facts(&self) -> impl Iterator<Item = NodeMessage> {
         self.facts.iter().map(|fact| aged(&fact.message, fact.at))
     }
 
-    /// Tells the hub that this node is there, when it is time.
-    pub(crate) fn ping_if_due(&mut self) {
-        if Instant::now() >= self.ping_at {
-            self.ping_at = Instant::now() + ping_every(&self.options.job.policy);
-            self.send(&NodeMessage::Ping);
-        }
-    }
-
     /// Tells what is only true now: it isn't repeated.
     pub(crate) fn send(&mut self, message: &NodeMessage) {
-        if let Some(control) = &mut self.control
-            && self.lost.is_none()
-            && let Err(e) = control.send(message)
-        {
-            log::warn!("{e}");
-            self.broke();
+        if let Line::Up(control) = &mut self.line {
+            control.send(message);
         }
     }
 
-    /// The line has broken.
-    pub(crate) fn broke(&mut self) {
-        if self.lost.is_none() {
-            log::warn!("job {}: the connection to the driver broke", self.options.job.id);
-            self.lost = Some(Instant::now());
+    /// Does what is due: tells the hub that this node is there, looks whether it answers, and mends the line. May take
+    /// [`HUB_GRACE`] where that is broken. Whether it was mended: then the node's other connections may be as dead.
+    pub(crate) fn tend(&mut self) -> bool {
+        let (now, node_timeout) = (Instant::now(), self.options.job.policy.node_timeout);
+        if let Line::Up(control) = &self.line {
+            let heard = control.heard();
+            if control.is_over() {
+                self.broke("the connection to the driver broke", now + HUB_GRACE);
+            } else if now > heard + node_timeout / 2 {
+                self.broke("the driver doesn't answer", now.max(heard + node_timeout) + HUB_GRACE);
+            }
         }
+        let mended = match self.line {
+            Line::Broken(until) => self.mend(until),
+            _ => false,
+        };
+        if now >= self.ping_at {
+            self.ping_at = now + ping_every(&self.options.job.policy);
+            self.send(&NodeMessage::Ping);
+        }
+        mended
     }
 
-    /// Tries to mend a broken line; why the hub is given up, if that is the end of it.
-    pub(crate) fn mend(&mut self) -> Option<String> {
-        let since = self.lost.filter(|_| !self.given_up)?;
-        self.control = None;
-        let deadline = Deadline::after(HUB_GRACE.saturating_sub(since.elapsed()).max(INTERRUPT_EVERY));
+    fn broke(&mut self, how: &str, until: Instant) {
+        log::warn!("job {}: {how}", self.options.job.id);
+        self.line = Line::Broken(until);
+    }
+
+    fn mend(&mut self, until: Instant) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
+        let deadline = Deadline::after(left.clamp(INTERRUPT_EVERY, HUB_GRACE));
         match Control::open(&self.options.hub, self.options.partition, self.attempt, deadline) {
             Ok(control) => {
-                self.control = Some(control);
-                self.lost = None;
+                self.line = Line::Up(control);
                 let facts: Vec<NodeMessage> = self.facts().collect();
                 for fact in facts.iter().chain([&NodeMessage::Ping]) {
                     self.send(fact);
                 }
-                None
             }
-            Err(e) => {
-                self.given_up = true;
-                Some(format!("the driver is gone: {e}"))
+            Err(e) if is_final(&e) || Instant::now() >= until => {
+                self.line = Line::GivenUp(format!("the driver is gone: {e}"));
             }
+            Err(e) => log::debug!("job {}: {e}", self.options.job.id),
         }
+        matches!(self.line, Line::Up(_))
     }
+}
+
+/// Whether trying again, or going round the hub, would not help.
+fn is_final(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Refused | ErrorKind::Protocol | ErrorKind::Invalid)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::gather::INTERRUPT_EVERY;
+use crate::control::INTERRUPT_EVERY;
 use crate::host::{NodeHost, Observation};
 
 /// Observations of one node on their way to its host.

@@ -21,8 +21,9 @@ use phalanx_types::{Error, ErrorKind, Job, Policy, RankState, Result};
 
 use crate::activity::{Asked, told};
 use crate::board::Board;
+use crate::control::INTERRUPT_EVERY;
 use crate::folder::Folder;
-use crate::gather::{Gathered, Gathering, INTERRUPT_EVERY, gather};
+use crate::gather::{Gathered, Gathering, gather};
 use crate::guarding::guard_for;
 use crate::host::NodeHost;
 use crate::link::Link;
@@ -123,7 +124,7 @@ fn run_attempt(
     host: &mut dyn NodeHost,
 ) -> Result<Ended> {
     let began = Instant::now();
-    let Gathered { placement, store, mut control, through_spark } = match gather(options, attempt, host)? {
+    let Gathered { placement, store, mut link, through_spark } = match gather(options, attempt, host)? {
         Gathering::Placed(gathered) => *gathered,
         Gathering::Over => return Ok(Ended::Over(Vec::new())),
         Gathering::Again(attempt) => return Ok(Ended::Again { attempt, reason: String::new() }),
@@ -142,8 +143,8 @@ fn run_attempt(
         drop(store);
         None
     };
-    let guard = guard_for(options, &placement, control.as_mut(), host)?;
-    let mut node = Node::start(options, attempt, kept, guard, placement, control)?.with(board);
+    let guard = guard_for(options, &placement, &mut link, host)?;
+    let mut node = Node::start(options, attempt, kept, guard, placement, link)?.with(board);
     node.watch(host);
     node.leave_board(serves_store, host)?;
     node.finish(host)
@@ -198,8 +199,8 @@ impl<'a> Node<'a> {
                         let signal = |rank| self.guard.signal(rank, stacks_signal());
                         self.asked = Some(Asked::of(request, &self.ranks, signal));
                     }
-                    Ok(_) => {}
-                    Err(_) => self.link.broke(),
+                    // A line that has broken is mended below.
+                    Ok(_) | Err(_) => {}
                 },
                 recv(notes) -> note => if let Ok(note) = note { self.note(&note); },
                 recv(woken) -> _ => {}
@@ -223,8 +224,7 @@ impl<'a> Node<'a> {
             self.stop(&reason);
             self.interrupted.get_or_insert(reason);
         }
-        self.mend_link();
-        self.link.ping_if_due();
+        self.tend_link();
     }
 
     fn guard_event(&mut self, event: GuardEvent) {
@@ -295,14 +295,17 @@ impl<'a> Node<'a> {
     }
 
     fn note(&mut self, (rank, note): &Note) {
-        if let Some(rank) = self.ranks.iter_mut().find(|r| r.rank == *rank)
-            && rank.activity.take(note)
-        {
+        let Some(of) = self.ranks.iter_mut().find(|r| r.rank == *rank) else { return };
+        if of.activity.take(note) {
             self.tell_activity_at = self.tell_activity_at.min(Instant::now() + REPORT_EVERY);
         }
+        if let Some(error) = note.get("error") {
+            of.noted_error = serde_json::from_value(error.clone()).ok();
+        }
         if let Some(name) = note.get("phase").and_then(|name| name.as_str()) {
-            let name = name.chars().take(80).collect();
-            self.link.tell(Instant::now(), NodeMessage::Phase { rank: *rank, name, age_us: 0 });
+            let (name, nth) = (name.chars().take(80).collect(), of.phases);
+            of.phases += 1;
+            self.link.tell(Instant::now(), NodeMessage::Phase { rank: *rank, name, nth, age_us: 0 });
         }
         if let Some(why) = note.get("cold").and_then(|why| why.as_str()) {
             log::info!("job {}: rank {rank} starts anew, cold: {why}", self.options.job.id);
@@ -379,10 +382,15 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Mends the line to the hub if it broke; ends the ranks if that is past mending.
-    pub(crate) fn mend_link(&mut self) {
-        if let Some(why) = self.link.mend() {
-            self.problem.get_or_insert(why.clone());
+    /// Sees to the line to the hub; ends the ranks if it is past mending.
+    pub(crate) fn tend_link(&mut self) {
+        if self.link.tend() {
+            self.relay.iter().for_each(Relay::renew);
+            self.uploads.renew();
+        }
+        if let Some(why) = self.link.given_up().map(str::to_string) {
+            self.problem.get_or_insert_with(|| why.clone());
+            self.uploads.abandon();
             self.stop(&why);
         }
     }

@@ -10,7 +10,7 @@ use crossbeam_channel::RecvTimeoutError;
 use phalanx_types::message::{HubMessage, NodeMessage, NodeReport, OutputEnd};
 use phalanx_types::{Deadline, Error, ErrorKind, RankEnd, Result};
 
-use crate::gather::{INTERRUPT_EVERY, ping_every};
+use crate::control::INTERRUPT_EVERY;
 use crate::host::NodeHost;
 use crate::node::Node;
 use crate::results;
@@ -40,9 +40,8 @@ impl Node<'_> {
         }
         if let Some(relay) = self.relay.take() {
             // Nobody listens at a driver that is gone.
-            let patience = if self.link.given_up() { Duration::ZERO } else { logs.drain_timeout };
-            let every = ping_every(&self.options.job.policy);
-            relay.finish(Deadline::after(patience), every, || self.link.ping_if_due());
+            let patience = if self.link.given_up().is_some() { Duration::ZERO } else { logs.drain_timeout };
+            relay.finish(Deadline::after(patience), INTERRUPT_EVERY, || self.link.tend());
         }
         if self.link.reached() {
             self.finish_at_hub(host)
@@ -65,15 +64,13 @@ impl Node<'_> {
         self.tell_done(&output);
         // The hub may keep this node until all others are done, too; as long as it answers it is waited for.
         let mut deadline = Deadline::after(RELEASE_TIMEOUT);
-        while !deadline.passed() && !self.link.given_up() {
-            self.mend_link();
-            self.link.ping_if_due();
+        while !deadline.passed() && self.link.given_up().is_none() {
+            self.tend_link();
             match self.link.orders().recv_timeout(INTERRUPT_EVERY) {
                 Ok(HubMessage::Released) => return Ok(Ended::Over(Vec::new())),
                 Ok(HubMessage::Again { attempt, reason }) => return Ok(Ended::Again { attempt, reason }),
                 Ok(_) if self.interrupted.is_none() => deadline = Deadline::after(RELEASE_TIMEOUT),
-                Err(RecvTimeoutError::Disconnected) => self.link.broke(),
-                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(_) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
             if self.interrupted.is_none()
                 && let Some(reason) = host.interrupted()

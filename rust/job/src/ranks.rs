@@ -25,6 +25,10 @@ pub(crate) struct Rank {
     pub(crate) readers: Vec<PipeReader>,
     pub(crate) exit: Option<(ExitHow, Instant)>,
     pub(crate) not_started: Option<(String, Instant)>,
+    /// What it raised, where it could not leave a file that says so.
+    pub(crate) noted_error: Option<RankError>,
+    /// How many phases it has told.
+    pub(crate) phases: u32,
     pub(crate) reported: bool,
 }
 
@@ -56,7 +60,8 @@ impl Rank {
 
     /// How it ended, and when: what its process did, what it wrote down, and whether it was told to.
     pub(crate) fn end(&self, host: &str, stopped: Option<Stopped>, oom: &OomWatch) -> (RankEnd, Instant) {
-        let error = read_error(&self.dir.join("error.json"), &self.dir.join("torch-error.json"));
+        let error = read_error(&self.dir.join("error.json"), &self.dir.join("torch-error.json"))
+            .or_else(|| self.noted_error.clone());
         let (state, message, mut at) = match (&self.exit, &self.not_started) {
             (Some((how, at)), _) => {
                 let state = state_of(&Exit {

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_rendezvous::{HubAddress, HubConnection, Sender};
@@ -21,6 +21,8 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 const GATHER: Duration = Duration::from_millis(5);
 /// Where the view goes on after a skip: this much before the end.
 const RESUME_BYTES: u64 = 64 << 10;
+/// How often the view says that a full disk takes no output.
+const TELL_LOSS_EVERY: Duration = Duration::from_secs(5);
 /// How many chunks of one rank go before the others get their turn.
 const CHUNKS_A_TURN: usize = 4;
 
@@ -72,8 +74,16 @@ impl Relay {
     ) -> Result<Relay> {
         let shared = Arc::new(Shared::default());
         let position = vec![0; logs.len()];
-        let worker =
-            Worker { hub, partition, attempt, logs, position, max_lag_bytes, shared: Arc::clone(&shared) };
+        let worker = Worker {
+            hub,
+            partition,
+            attempt,
+            logs,
+            position,
+            max_lag_bytes,
+            told_loss: None,
+            shared: Arc::clone(&shared),
+        };
         let thread = std::thread::Builder::new()
             .name("phalanx-relay".into())
             .spawn(move || worker.run())
@@ -87,8 +97,14 @@ impl Relay {
         Box::new(move || shared.with(|state| state.news = true))
     }
 
-    /// No rank writes any more: sends the rest until `deadline`, then ends. Calls `meanwhile` `every` so often.
-    pub(crate) fn finish(mut self, deadline: Deadline, every: Duration, mut meanwhile: impl FnMut()) {
+    /// Has the connection opened anew: it may be dead without a word.
+    pub(crate) fn renew(&self) {
+        self.shared.with(|state| state.connection.iter().for_each(Sender::close));
+    }
+
+    /// No rank writes any more: sends the rest until `deadline`, then ends. Calls `meanwhile` `every` so often, which
+    /// says whether to [`Relay::renew`].
+    pub(crate) fn finish(mut self, deadline: Deadline, every: Duration, mut meanwhile: impl FnMut() -> bool) {
         self.shared.with(|state| state.finishing = true);
         while !self.shared.with(|state| state.ended) {
             let left = deadline.left().unwrap_or(every).min(every);
@@ -96,7 +112,9 @@ impl Relay {
                 break;
             }
             self.shared.wait(left, |state| state.ended);
-            meanwhile();
+            if meanwhile() {
+                self.renew();
+            }
         }
         self.abandon();
     }
@@ -127,6 +145,7 @@ struct Worker {
     logs: Vec<(u32, Arc<RankLog>)>,
     position: Vec<u64>,
     max_lag_bytes: u64,
+    told_loss: Option<Instant>,
     shared: Arc<Shared>,
 }
 
@@ -175,7 +194,7 @@ impl Worker {
             let mut progress = false;
             for i in 0..self.logs.len() {
                 for _ in 0..CHUNKS_A_TURN {
-                    if !self.send_some(i, &mut sender, &mut chunk)? {
+                    if !self.send_some(i, finishing, &mut sender, &mut chunk)? {
                         break;
                     }
                     progress = true;
@@ -200,37 +219,50 @@ impl Worker {
     }
 
     /// Sends the next chunk of a rank; false if there is none at the moment.
-    fn send_some(&mut self, i: usize, sender: &mut Sender, chunk: &mut [u8]) -> Result<bool> {
+    fn send_some(
+        &mut self,
+        i: usize,
+        finishing: bool,
+        sender: &mut Sender,
+        chunk: &mut [u8],
+    ) -> Result<bool> {
         let (rank, log) = &self.logs[i];
         let (rank, position, end) = (*rank, self.position[i], log.end());
-        if end - position.min(end) > self.max_lag_bytes {
-            let resume_at = end - RESUME_BYTES.min(self.max_lag_bytes);
-            let notice = format!(
-                "[phalanx] {} bytes skipped here, since the reader is behind; they are in {}",
-                resume_at - position,
-                log.path().display()
-            );
-            sender.send_frame(&Frame::Skip { rank, resume_at, notice: &notice }, Deadline::never())?;
-            self.position[i] = resume_at;
-            return Ok(true);
-        }
-        match log.read_at(position, chunk)? {
-            ReadAt::Bytes(0) => Ok(false),
+        let (resume_at, notice) = match log.read_at(position, chunk)? {
+            ReadAt::Dropped { lost: true, resume_at } => {
+                let is_news = self.told_loss.is_none_or(|at| at.elapsed() >= TELL_LOSS_EVERY);
+                if resume_at >= end && !is_news && !finishing {
+                    return Ok(false);
+                }
+                self.told_loss = Some(Instant::now());
+                let why = log.loss().map_or_else(String::new, |loss| loss.reason);
+                (
+                    resume_at,
+                    format!("{} bytes of output could not be written down: {why}", resume_at - position),
+                )
+            }
+            ReadAt::Dropped { lost: false, resume_at } => {
+                (resume_at, format!("{} bytes of output are no longer kept", resume_at - position))
+            }
+            ReadAt::Bytes(_) if end - position.min(end) > self.max_lag_bytes => {
+                let (resume_at, file) = (end - RESUME_BYTES.min(self.max_lag_bytes), log.path().display());
+                let bytes = resume_at - position;
+                (
+                    resume_at,
+                    format!("{bytes} bytes skipped here, since the reader is behind; they are in {file}"),
+                )
+            }
+            ReadAt::Bytes(0) => return Ok(false),
             ReadAt::Bytes(n) => {
                 let frame = Frame::Output { rank, offset: position, bytes: &chunk[..n] };
                 sender.send_frame(&frame, Deadline::never())?;
                 self.position[i] += n as u64;
-                Ok(true)
+                return Ok(true);
             }
-            ReadAt::Dropped { resume_at } => {
-                let notice = format!(
-                    "[phalanx] {} bytes of output are no longer kept",
-                    resume_at - position.min(resume_at)
-                );
-                sender.send_frame(&Frame::Skip { rank, resume_at, notice: &notice }, Deadline::never())?;
-                self.position[i] = resume_at;
-                Ok(true)
-            }
-        }
+        };
+        let notice = format!("[phalanx] {notice}");
+        sender.send_frame(&Frame::Skip { rank, resume_at, notice: &notice }, Deadline::never())?;
+        self.position[i] = resume_at;
+        Ok(true)
     }
 }

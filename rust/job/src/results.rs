@@ -1,32 +1,49 @@
 //! A rank's result on its way to the driver: over a connection of its own, or in the report that Spark carries.
+//!
+//! RESULT-1: a connection that breaks is opened again, and the result sent again, until [`STALL_TIMEOUT`] after the first
+//! break, or until the hub is given up.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::Sender as ChannelSender;
 use phalanx_rendezvous::wire::{self, Frame, MAX_DATA_BYTES};
-use phalanx_rendezvous::{HubAddress, HubConnection};
+use phalanx_rendezvous::{HubAddress, HubConnection, Sender};
 use phalanx_types::message::{HubMessage, NodeReport, Role};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
+
+/// How long the hub may take for one piece of a result: it stores pieces as they come.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long to wait after a connection broke.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
 /// The results on their way from one node, a thread each.
 pub(crate) struct Uploads {
     hub: HubAddress,
     attempt: u32,
     threads: Vec<(u32, JoinHandle<Result<()>>)>,
+    lines: Arc<Mutex<Lines>>,
     ended: Arc<AtomicUsize>,
-    wake: Sender<()>,
+    wake: ChannelSender<()>,
+}
+
+/// The connections over which results go now, by rank.
+#[derive(Default)]
+struct Lines {
+    open: BTreeMap<u32, Sender>,
+    abandoned: bool,
 }
 
 /// Counts a thread that ends, however it ends.
 struct End {
     ended: Arc<AtomicUsize>,
-    wake: Sender<()>,
+    wake: ChannelSender<()>,
 }
 
 impl Drop for End {
@@ -39,8 +56,8 @@ impl Drop for End {
 
 impl Uploads {
     /// To `hub`, of an attempt; `wake` gets a message each time one ends.
-    pub(crate) fn to(hub: HubAddress, attempt: u32, wake: Sender<()>) -> Uploads {
-        Uploads { hub, attempt, threads: Vec::new(), ended: Arc::default(), wake }
+    pub(crate) fn to(hub: HubAddress, attempt: u32, wake: ChannelSender<()>) -> Uploads {
+        Uploads { hub, attempt, threads: Vec::new(), lines: Arc::default(), ended: Arc::default(), wake }
     }
 
     /// Begins to send the file at `path` as the result of `rank`.
@@ -48,17 +65,34 @@ impl Uploads {
     /// # Errors
     /// [`ErrorKind::Io`] if the system gives no thread.
     pub(crate) fn start(&mut self, rank: u32, path: PathBuf) -> Result<()> {
-        let (hub, attempt) = (self.hub.clone(), self.attempt);
+        let upload = Upload {
+            hub: self.hub.clone(),
+            attempt: self.attempt,
+            rank,
+            path,
+            lines: Arc::clone(&self.lines),
+        };
         let end = End { ended: Arc::clone(&self.ended), wake: self.wake.clone() };
         let thread = std::thread::Builder::new()
             .name(format!("phalanx-result-{rank}"))
             .spawn(move || {
                 let _end = end;
-                upload(&hub, attempt, rank, &path)
+                upload.run()
             })
             .map_err(|e| Error::io(format!("send the result of rank {rank}"), &e))?;
         self.threads.push((rank, thread));
         Ok(())
+    }
+
+    /// Has each connection opened anew: it may be dead without a word.
+    pub(crate) fn renew(&self) {
+        lock(&self.lines).open.values().for_each(Sender::close);
+    }
+
+    /// The hub is gone: ends what is on its way.
+    pub(crate) fn abandon(&self) {
+        lock(&self.lines).abandoned = true;
+        self.renew();
     }
 
     /// Whether any is still on its way.
@@ -84,34 +118,73 @@ impl Uploads {
     }
 }
 
-/// How long the hub may take for one piece of a result: it stores pieces as they come.
-const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+fn lock(lines: &Mutex<Lines>) -> std::sync::MutexGuard<'_, Lines> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-/// Sends the file at `path` as the result of `rank`; returns once the hub has it whole.
-///
-/// # Errors
-/// If the hub can't be reached, or takes nothing for a minute.
-fn upload(hub: &HubAddress, attempt: u32, rank: u32, path: &Path) -> Result<()> {
-    let about = |e: Error| e.context(format!("the result of rank {rank} did not reach the driver"));
-    let reading = |e: &std::io::Error| Error::io(format!("read {}", path.display()), e);
-    let mut file = File::open(path).map_err(|e| about(reading(&e)))?;
-    let mut left = file.metadata().map_err(|e| about(reading(&e)))?.len();
-    let role = Role::Result { rank, attempt, bytes: left };
-    let mut connection = HubConnection::open(hub, role, Deadline::after(STALL_TIMEOUT)).map_err(about)?;
-    let mut sender = connection.sender().map_err(about)?;
-    let mut chunk = vec![0; MAX_DATA_BYTES];
-    while left > 0 {
-        let n = file.read(&mut chunk).map_err(|e| about(reading(&e)))?;
-        if n == 0 {
-            return Err(about(Error::new(ErrorKind::Io, format!("{} became shorter", path.display()))));
+/// One result on its way.
+struct Upload {
+    hub: HubAddress,
+    attempt: u32,
+    rank: u32,
+    path: PathBuf,
+    lines: Arc<Mutex<Lines>>,
+}
+
+impl Upload {
+    /// Returns once the hub has the result whole.
+    ///
+    /// # Errors
+    /// If the hub can't be reached, or takes nothing for a minute.
+    fn run(&self) -> Result<()> {
+        let mut until = None;
+        loop {
+            let sent = self.send();
+            let abandoned = {
+                let mut lines = lock(&self.lines);
+                lines.open.remove(&self.rank);
+                lines.abandoned
+            };
+            let Err(e) = sent else { return Ok(()) };
+            let may_pass =
+                matches!(e.kind(), ErrorKind::Closed | ErrorKind::Unreachable | ErrorKind::Timeout);
+            let until: &mut Deadline = until.get_or_insert_with(|| Deadline::after(STALL_TIMEOUT));
+            if !may_pass || abandoned || until.passed() {
+                return Err(e.context(format!("the result of rank {} did not reach the driver", self.rank)));
+            }
+            log::debug!("the result of rank {} is sent again: {e}", self.rank);
+            std::thread::sleep(RECONNECT_PAUSE);
         }
-        let piece = &chunk[..n.min(usize::try_from(left).unwrap_or(usize::MAX))];
-        sender.send_frame(&Frame::Data(piece), Deadline::after(STALL_TIMEOUT)).map_err(about)?;
-        left -= piece.len() as u64;
     }
-    match connection.receive(Deadline::after(STALL_TIMEOUT)).map_err(about)? {
-        HubMessage::Released => Ok(()),
-        other => Err(about(Error::new(ErrorKind::Protocol, format!("the hub answered {other:?}")))),
+
+    fn send(&self) -> Result<()> {
+        let reading = |e: &std::io::Error| Error::io(format!("read {}", self.path.display()), e);
+        let mut file = File::open(&self.path).map_err(|e| reading(&e))?;
+        let mut left = file.metadata().map_err(|e| reading(&e))?.len();
+        let role = Role::Result { rank: self.rank, attempt: self.attempt, bytes: left };
+        let mut connection = HubConnection::open(&self.hub, role, Deadline::after(STALL_TIMEOUT))?;
+        let mut sender = connection.sender()?;
+        {
+            let mut lines = lock(&self.lines);
+            if lines.abandoned {
+                return Err(Error::new(ErrorKind::Closed, "the driver is gone"));
+            }
+            lines.open.insert(self.rank, connection.sender()?);
+        }
+        let mut chunk = vec![0; MAX_DATA_BYTES];
+        while left > 0 {
+            let n = file.read(&mut chunk).map_err(|e| reading(&e))?;
+            if n == 0 {
+                return Err(Error::new(ErrorKind::Io, format!("{} became shorter", self.path.display())));
+            }
+            let piece = &chunk[..n.min(usize::try_from(left).unwrap_or(usize::MAX))];
+            sender.send_frame(&Frame::Data(piece), Deadline::after(STALL_TIMEOUT))?;
+            left -= piece.len() as u64;
+        }
+        match connection.receive(Deadline::after(STALL_TIMEOUT))? {
+            HubMessage::Released => Ok(()),
+            other => Err(Error::new(ErrorKind::Protocol, format!("the hub answered {other:?}"))),
+        }
     }
 }
 

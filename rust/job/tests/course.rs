@@ -82,6 +82,57 @@ fn nodes_that_never_report_after_a_stop_do_not_hold_up_the_outcome() {
 }
 
 #[test]
+fn a_node_that_did_not_hear_of_the_stop_is_told_again_while_it_is_there() {
+    let mut play = Play::placed();
+    play.tell(5, 0, ended(0, RankState::Exited(1), 0));
+    play.orders();
+    let stops = |play: &mut Play| {
+        let orders = play.orders();
+        orders.iter().filter(|(p, order)| *p == 1 && matches!(order, HubMessage::Stop { .. })).count()
+    };
+    play.tell(6, 1, NodeMessage::Ping);
+    assert_eq!(stops(&mut play), 1, "COURSE-2");
+    play.tell(7, 1, ended(1, RankState::Stopped, 0));
+    play.done(7, 1);
+    stops(&mut play);
+    play.tell(8, 1, NodeMessage::Ping);
+    assert_eq!(stops(&mut play), 0);
+}
+
+#[test]
+fn what_is_told_again_after_a_reconnect_counts_once() {
+    let mut play = Play::placed();
+    play.course.take_phases();
+    let phase = |nth| NodeMessage::Phase { rank: 0, name: "epoch".into(), nth, age_us: 0 };
+    let started = NodeMessage::RankStarted { rank: 0, pid: 1, age_us: 0 };
+    play.tell(5, 0, phase(0));
+    play.tell(6, 0, ended(0, RankState::Finished, 0));
+    for fact in [started, phase(0), phase(1), ended(0, RankState::Finished, 0)] {
+        play.tell(7, 0, fact);
+    }
+    let names: Vec<_> = play.course.take_phases().into_iter().map(|phase| phase.name).collect();
+    assert_eq!(names, ["epoch", "rank ended", "epoch"], "MSG-1");
+    play.tell(8, 1, ended(1, RankState::Exited(3), 0));
+    play.done(8, 0);
+    play.done(8, 1);
+    assert_eq!(play.failure().ranks[0].state, "finished");
+}
+
+#[test]
+fn a_node_that_is_away_when_the_job_stops_is_waited_for_until_it_counts_as_lost() {
+    let mut play = Play::placed();
+    let now = play.at(5);
+    play.course.disconnected(now, 0);
+    play.tell(5, 1, ended(1, RankState::Exited(3), 0));
+    play.done(5, 1);
+    play.tick(6);
+    assert_eq!(play.course.outcome(), None, "COURSE-2");
+    play.tick(7);
+    assert_eq!(play.failure().kind, FailureKind::ExitCode, "COURSE-3");
+    assert_eq!(play.failure().ranks[0].state, "stopped");
+}
+
+#[test]
 fn a_rank_that_exits_well_while_another_is_missing_is_no_success() {
     let mut play = Play::placed();
     play.tell(5, 0, ended(0, RankState::Finished, 0));

@@ -149,3 +149,21 @@ fn a_control_connection_that_breaks_is_opened_again_and_the_job_goes_on() {
         assert!(driver.result_path(rank).is_some());
     }
 }
+
+#[test]
+fn a_result_whose_connection_breaks_is_sent_again() {
+    let job = Job::new("cuts", "t", 1, 1).unwrap();
+    let dir = phalanx_testkit::temp_dir("cuts");
+    let driver = open(&job);
+    let (proxy, cuts) = cutting_proxy(driver.address().into(), "\"result\"", 500_000, 3);
+    let script =
+        r#"seq 1 500000 > "$PHALANX_RANK_DIR/r"; mv "$PHALANX_RANK_DIR/r" "$PHALANX_RANK_DIR/result""#;
+    let mut options = node_options(&driver, &job, 0, script, dir.path());
+    options.hub.address = proxy;
+    let node = spawn_node(options, TestHost::default());
+    assert_eq!(listen(&driver).failure, None);
+    node.join().unwrap().unwrap();
+    assert_eq!(cuts.load(Ordering::SeqCst), 3, "the proxy has cut");
+    let lines = std::fs::read_to_string(driver.result_path(0).unwrap()).unwrap();
+    assert!(lines.lines().map(str::to_string).eq((1..=500_000).map(|n| n.to_string())), "RESULT-1");
+}

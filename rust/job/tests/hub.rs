@@ -219,3 +219,29 @@ fn a_driver_whose_advertised_address_is_not_its_own_is_reached_through_the_other
 fn eprintln_skip(why: &str) {
     eprintln!("skipped: no IPv6 here ({why})");
 }
+
+#[test]
+fn a_result_that_the_driver_can_not_keep_fails_the_job_and_says_why() {
+    for left_in in ["", "x"] {
+        let job = Job::new("hub", "t", 1, 1).unwrap();
+        let (dir, work) = (phalanx_testkit::temp_dir("hub"), phalanx_testkit::temp_dir("hub"));
+        let options = DriverOptions {
+            bind: "127.0.0.1".into(),
+            advertise: "127.0.0.1".into(),
+            work_dir: work.path().to_path_buf(),
+        };
+        let driver = DriverJob::open(job.clone(), &options).unwrap();
+        // As if the file system had no room for another file.
+        for results in std::fs::read_dir(work.path()).unwrap() {
+            std::fs::remove_dir(results.unwrap().path()).unwrap();
+        }
+        let script = format!(r#"printf '{left_in}' > "$PHALANX_RANK_DIR/result""#);
+        let node = spawn_node(node_options(&driver, &job, 0, &script, dir.path()), TestHost::default());
+        let failure = listen(&driver).failure.unwrap();
+        assert_eq!(failure.kind, FailureKind::Exception, "FAIL-1");
+        let why = "rank 0 ended well, but its result can't be kept by the driver: can't ";
+        assert!(failure.message.starts_with(why), "{}", failure.message);
+        assert!(failure.message.contains("No such file"), "{}", failure.message);
+        node.join().unwrap().unwrap();
+    }
+}

@@ -26,8 +26,8 @@ pub(crate) enum Stage {
     Control { partition: u32, attempt: u32 },
     /// Live output of this partition.
     Logs { partition: u32, attempt: u32 },
-    /// A result on its way into a file.
-    Result { rank: u32, file: File, left: u64 },
+    /// A result on its way into a file; into none where it can't be kept.
+    Result { rank: u32, file: Option<File>, left: u64 },
 }
 
 impl Stage {

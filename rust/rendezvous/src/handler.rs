@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::time::Instant;
 
-use phalanx_types::Result;
 use phalanx_types::message::{HubMessage, NodeMessage};
+use phalanx_types::{Error, Result};
 
 /// Orders that a handler wants sent.
 #[derive(Debug, Default)]
@@ -48,10 +48,12 @@ pub trait Handler: Send + 'static {
     /// Where a rank's result goes.
     ///
     /// # Errors
-    /// If no file can be made, or no result is wanted; the connection is closed.
+    /// `ErrorKind::Io` if no file can be made; any other if no result is wanted, and the connection is closed.
     fn result_file(&mut self, rank: u32) -> Result<File>;
     /// A rank's result is whole.
-    fn result_arrived(&mut self, now: Instant, rank: u32);
+    fn result_arrived(&mut self, now: Instant, rank: u32, out: &mut Outbox);
+    /// A rank's result can't be kept; the rest of it is passed over.
+    fn result_lost(&mut self, now: Instant, rank: u32, why: &Error, out: &mut Outbox);
     /// The owner says something.
     fn command(&mut self, now: Instant, command: Self::Command, out: &mut Outbox);
     /// Time passes; when should it be told next?

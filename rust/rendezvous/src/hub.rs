@@ -10,7 +10,6 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{ErrorKind as IoKind, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,10 +21,11 @@ use phalanx_types::message::{Challenge, Hello, HubMessage, NodeMessage, Role};
 use phalanx_types::{Error, ErrorKind, Result};
 use socket2::SockRef;
 
+use crate::clock::Clock;
 use crate::connection::{Connection, ReadState, Stage};
 use crate::handler::{Handler, Outbox};
-use crate::interfaces;
 use crate::wire::{self, Frame, Token};
+use crate::{interfaces, listening};
 
 /// How long a connection may take to prove itself.
 pub const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
@@ -66,7 +66,7 @@ impl<C: Send + 'static> Hub<C> {
     /// # Errors
     /// [`ErrorKind::Io`] or [`ErrorKind::Unreachable`] if the address can't be bound or resolved.
     pub fn open<H: Handler<Command = C>>(options: HubOptions, handler: H) -> Result<Hub<C>> {
-        let listener = listen(&options)?;
+        let listener = listening::socket(&options)?;
         let port = listener.local_addr().map_err(|e| Error::io("read the hub's port", &e))?.port();
         let address = interfaces::join_host_port(&options.advertise, port);
         let failed = |e: &std::io::Error| Error::io("set up the hub's event loop", e);
@@ -87,6 +87,7 @@ impl<C: Send + 'static> Hub<C> {
             unproved: VecDeque::new(),
             next_token: 2,
             accept_again: None,
+            clock: Clock::new(),
             out: Outbox::default(),
         };
         let thread = std::thread::Builder::new()
@@ -142,31 +143,6 @@ impl<C> Drop for Hub<C> {
     }
 }
 
-/// Binds by Spark's rules: the bind address if one is set, else the advertised one, else (a name that is another
-/// host's, as behind NAT) every address.
-fn listen(options: &HubOptions) -> Result<std::net::TcpListener> {
-    let host = if options.bind.is_empty() { &options.advertise } else { &options.bind };
-    let listener = match interfaces::resolve(host, 0).and_then(|all| bind(&all)) {
-        Ok(listener) => listener,
-        Err(e) if options.bind.is_empty() => {
-            log::warn!(
-                "{e}; the hub listens on all addresses (every connection must prove that it knows the token)"
-            );
-            bind(&[SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))])?
-        }
-        Err(e) => return Err(e),
-    };
-    listener.set_nonblocking(true).map_err(|e| Error::io("prepare the hub's socket", &e))?;
-    Ok(listener)
-}
-
-fn bind(candidates: &[SocketAddr]) -> Result<std::net::TcpListener> {
-    std::net::TcpListener::bind(candidates).map_err(|e| {
-        let tried: Vec<IpAddr> = candidates.iter().map(SocketAddr::ip).collect();
-        Error::io(format!("bind the hub to {tried:?}"), &e)
-    })
-}
-
 struct Server<H: Handler> {
     options: HubOptions,
     handler: H,
@@ -182,6 +158,7 @@ struct Server<H: Handler> {
     unproved: VecDeque<(Instant, MioToken)>,
     next_token: usize,
     accept_again: Option<Instant>,
+    clock: Clock,
     out: Outbox,
 }
 
@@ -190,13 +167,16 @@ impl<H: Handler> Server<H> {
         let mut events = Events::with_capacity(256);
         let mut wake_at = Some(Instant::now());
         loop {
-            if let Err(e) = self.poll.poll(&mut events, self.patience(wake_at))
+            let due = self.due(wake_at);
+            let began = self.clock.begin_wait(Instant::now());
+            let patience = due.map(|at| at.saturating_duration_since(began));
+            if let Err(e) = self.poll.poll(&mut events, patience)
                 && e.kind() != IoKind::Interrupted
             {
                 log::error!("the hub's event loop failed: {e}");
                 return;
             }
-            let now = Instant::now();
+            let now = self.clock.end_wait(Instant::now(), due);
             if !self.take_commands(now) {
                 return;
             }
@@ -224,17 +204,13 @@ impl<H: Handler> Server<H> {
         }
     }
 
-    fn patience(&self, wake_at: Option<Instant>) -> Option<Duration> {
-        let now = Instant::now();
+    /// When there will be something to do, if nothing happens before.
+    fn due(&self, wake_at: Option<Instant>) -> Option<Instant> {
         if self.unfinished.iter().any(|token| !self.is_paused(*token)) {
-            return Some(Duration::ZERO);
+            return Some(self.clock.now(Instant::now()));
         }
         let proof_due = self.unproved.front().map(|(until, _)| *until);
-        [proof_due, wake_at, self.accept_again]
-            .into_iter()
-            .flatten()
-            .min()
-            .map(|at| at.saturating_duration_since(now))
+        [proof_due, wake_at, self.accept_again].into_iter().flatten().min()
     }
 
     fn is_paused(&self, token: MioToken) -> bool {
@@ -353,10 +329,14 @@ impl<H: Handler> Server<H> {
                             format!("more bytes of rank {rank}'s result than were announced"),
                         )
                     })?;
-                    file.write_all(bytes)
-                        .map_err(|e| Error::io(format!("store the result of rank {rank}"), &e))?;
+                    if let Some(Err(e)) = file.as_mut().map(|file| file.write_all(bytes)) {
+                        *file = None;
+                        let why = Error::io("write its file", &e);
+                        self.handler.result_lost(now, rank, &why, &mut self.out);
+                    }
                     if *left == 0 {
-                        self.result_is_whole(now, token, rank)?;
+                        let kept = file.is_some();
+                        self.result_is_in(now, token, rank, kept)?;
                     }
                 }
                 _ => {
@@ -390,29 +370,47 @@ impl<H: Handler> Server<H> {
                 Stage::Control { partition, attempt }
             }
             Role::Logs { partition, attempt } => {
+                // What the old one still had on its way is sent again.
+                let is_old =
+                    |c: &Connection| matches!(c.stage, Stage::Logs { partition: of, .. } if of == partition);
+                let old = self.connections.iter().find(|(_, c)| is_old(c)).map(|(token, _)| *token);
+                if let Some(old) = old {
+                    self.close_connection(now, old, None);
+                }
                 received = self.handler.logs_opened(partition);
                 Stage::Logs { partition, attempt }
             }
             Role::Result { rank, bytes, .. } => {
-                let file = self.handler.result_file(rank)?;
+                let file = match self.handler.result_file(rank) {
+                    Err(e) if e.kind() == ErrorKind::Io => {
+                        self.handler.result_lost(now, rank, &e, &mut self.out);
+                        None
+                    }
+                    other => Some(other?),
+                };
                 Stage::Result { rank, file, left: bytes }
             }
         };
         let mut frame = Vec::new();
         wire::encode_json(&wire::welcome(&self.options.token, challenge, hello, received), &mut frame);
         let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
-        let empty = matches!(stage, Stage::Result { left: 0, .. });
+        let empty = match &stage {
+            Stage::Result { rank, file, left: 0 } => Some((*rank, file.is_some())),
+            _ => None,
+        };
         connection.stage = stage;
         connection.send(&frame)?;
-        if let (true, Role::Result { rank, .. }) = (empty, hello.role) {
-            self.result_is_whole(now, token, rank)?;
+        if let Some((rank, kept)) = empty {
+            self.result_is_in(now, token, rank, kept)?;
         }
         Ok(())
     }
 
     /// Tells the handler, then the node, which may delete its copy.
-    fn result_is_whole(&mut self, now: Instant, token: MioToken, rank: u32) -> Result<()> {
-        self.handler.result_arrived(now, rank);
+    fn result_is_in(&mut self, now: Instant, token: MioToken, rank: u32, kept: bool) -> Result<()> {
+        if kept {
+            self.handler.result_arrived(now, rank, &mut self.out);
+        }
         let mut frame = Vec::new();
         wire::encode_json(&HubMessage::Released, &mut frame);
         self.connections.get_mut(&token).map_or(Ok(()), |connection| connection.send(&frame))

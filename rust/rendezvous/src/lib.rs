@@ -5,10 +5,12 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod clock;
 pub mod connection;
 pub mod handler;
 pub mod hub;
 pub mod interfaces;
+mod listening;
 pub mod store;
 pub mod wire;
 

@@ -29,6 +29,8 @@ pub enum ReadAt {
     Dropped {
         /// The offset of the next byte that can be read.
         resume_at: u64,
+        /// Whether they never could be written; [`RankLog::loss`] says why.
+        lost: bool,
     },
 }
 
@@ -155,7 +157,7 @@ impl RankLog {
         }
         let (file, at, length) = match self.index().segments.find(offset) {
             Place::NotYet => return Ok(ReadAt::Bytes(0)),
-            Place::Missing { resume_at } => return Ok(ReadAt::Dropped { resume_at }),
+            Place::Missing { resume_at, lost } => return Ok(ReadAt::Dropped { resume_at, lost }),
             Place::File { file, at, length } => (file, at, length),
         };
         // Without the lock: files only grow, and a dropped one lasts as long as it is open.
@@ -164,7 +166,10 @@ impl RankLog {
             .read_at(&mut buffer[..want], at)
             .map_err(|error| Error::io(format!("read the log {}", self.path.display()), &error))?;
         // None there: somebody cut the file short.
-        Ok(if read == 0 { ReadAt::Dropped { resume_at: offset + length } } else { ReadAt::Bytes(read) })
+        if read == 0 {
+            return Ok(ReadAt::Dropped { resume_at: offset + length, lost: false });
+        }
+        Ok(ReadAt::Bytes(read))
     }
 
     /// Takes more of the rank's output.
@@ -358,7 +363,7 @@ mod tests {
                     assert!(buffer[..n] == bytes(offset, to), "SUP-8: the bytes from {offset} to {to}");
                     offset = to;
                 }
-                ReadAt::Dropped { resume_at } => {
+                ReadAt::Dropped { resume_at, .. } => {
                     assert!(resume_at > offset);
                     ranges.push(start..offset);
                     (start, offset) = (resume_at, resume_at);
@@ -403,7 +408,7 @@ mod tests {
         log.append(&bytes(150, 200));
         let loss = log.loss().unwrap();
         assert!(loss.bytes == 100 && loss.reason.contains("No space left"), "{loss:?}");
-        assert_eq!(log.read_at(120, &mut [0; 9]).unwrap(), ReadAt::Dropped { resume_at: 200 });
+        assert_eq!(log.read_at(120, &mut [0; 9]).unwrap(), ReadAt::Dropped { resume_at: 200, lost: true });
         log.writer.lock().unwrap().file = disk;
         log.append(&bytes(200, 300));
         log.finish();
@@ -421,7 +426,7 @@ mod tests {
         let (_directory, log) = log(1 << 20);
         log.append(&bytes(0, 1000));
         OpenOptions::new().write(true).open(log.path()).unwrap().set_len(10).unwrap();
-        assert_eq!(log.read_at(500, &mut [0; 9]).unwrap(), ReadAt::Dropped { resume_at: 1000 });
+        assert_eq!(log.read_at(500, &mut [0; 9]).unwrap(), ReadAt::Dropped { resume_at: 1000, lost: false });
         assert_eq!(log.read_at(1000, &mut [0; 9]).unwrap(), ReadAt::Bytes(0));
     }
 

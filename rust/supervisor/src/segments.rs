@@ -36,8 +36,9 @@ struct Extent {
 pub(crate) enum Place {
     /// `length` bytes from the offset on stand in `file` from `at` on.
     File { file: Arc<File>, at: u64, length: u64 },
-    /// Nowhere; the next byte that is kept, or is to come, has this offset.
-    Missing { resume_at: u64 },
+    /// Nowhere; the next byte that is kept, or is to come, has this offset. `lost`: it never was written, else it was
+    /// forgotten with its segment.
+    Missing { resume_at: u64, lost: bool },
     /// It was not written yet.
     NotYet,
 }
@@ -62,13 +63,14 @@ impl Segments {
             let after = segment.extents.partition_point(|extent| extent.offset + extent.length <= offset);
             segment.extents.get(after).map(|extent| (&segment.file, *extent))
         });
+        let lost = self.kept.front().is_some_and(|segment| offset >= segment.start);
         match found {
             Some((file, Extent { offset: start, at, length })) if start <= offset => {
                 let into = offset - start;
                 Place::File { file: Arc::clone(file), at: at + into, length: length - into }
             }
-            Some((_, extent)) => Place::Missing { resume_at: extent.offset },
-            None => Place::Missing { resume_at: self.end },
+            Some((_, extent)) => Place::Missing { resume_at: extent.offset, lost },
+            None => Place::Missing { resume_at: self.end, lost },
         }
     }
 

@@ -98,6 +98,8 @@ pub enum NodeMessage {
         rank: u32,
         /// The phase's name.
         name: String,
+        /// How many phases of this rank, in this attempt, were told before.
+        nth: u32,
         /// How long ago, in microseconds.
         age_us: u64,
     },

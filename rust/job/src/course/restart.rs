@@ -87,6 +87,7 @@ impl Course {
         self.ranks_of.clear();
         self.running.clear();
         self.ends.clear();
+        self.phases_of.clear();
         self.problem = None;
         self.interrupted = None;
         self.stopping = None;

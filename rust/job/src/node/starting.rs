@@ -13,7 +13,6 @@ use crate::activity::Activity;
 use crate::board::Board;
 use crate::environment::rank_environment;
 use crate::folder::private_file;
-use crate::gather::Control;
 use crate::link::Link;
 use crate::ranks::Rank;
 use crate::relay::Relay;
@@ -27,7 +26,7 @@ impl<'a> Node<'a> {
         kept: &'a mut Kept,
         guard: Guard,
         placement: NodePlacement,
-        control: Option<Control>,
+        link: Link<'a>,
     ) -> Result<Node<'a>> {
         let Kept { folder: Some(folder), logs: kept_logs, meter } = kept else {
             return Err(Error::new(ErrorKind::Invalid, "a node needs a folder"));
@@ -48,7 +47,7 @@ impl<'a> Node<'a> {
             kept_logs.insert(place.rank, Arc::clone(&log));
             logs.push((place.rank, log));
         }
-        let live = control.is_some() && options.job.logs.live;
+        let live = link.reached() && options.job.logs.live;
         let relay = if live {
             let lag = options.job.logs.max_live_lag_bytes;
             Some(Relay::start(options.hub.clone(), options.partition, attempt, logs.clone(), lag)?)
@@ -59,7 +58,7 @@ impl<'a> Node<'a> {
             options,
             attempt,
             guard,
-            link: Link::new(options, attempt, control),
+            link,
             board: None,
             ranks: Vec::new(),
             relay,
@@ -153,6 +152,8 @@ impl<'a> Node<'a> {
             readers,
             exit: None,
             not_started: None,
+            noted_error: None,
+            phases: 0,
             reported: false,
         });
         Ok(())

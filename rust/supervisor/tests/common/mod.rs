@@ -82,7 +82,7 @@ pub fn read_all(log: &RankLog) -> Vec<u8> {
                 bytes.extend_from_slice(&buffer[..n]);
                 offset += n as u64;
             }
-            ReadAt::Dropped { resume_at } => offset = resume_at,
+            ReadAt::Dropped { resume_at, .. } => offset = resume_at,
         }
     }
 }

@@ -1,0 +1,68 @@
+//! The hub's clock: monotonic time, less the time in which its process did not run.
+//!
+//! CLOCK-1: a driver that was stopped (SIGSTOP, a debugger, a frozen container) takes what came meanwhile before any
+//! time-out ends: what it could not hear is nobody's silence. That shows in a wait that ends much later than it should.
+
+use std::time::{Duration, Instant};
+
+/// A wait that ends so much too late was not held up by other processes.
+const LATE: Duration = Duration::from_secs(1);
+
+/// Reads the clock; every method takes the time of [`Instant`].
+#[derive(Debug)]
+pub(crate) struct Clock {
+    skipped: Duration,
+    wait_began: Instant,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Clock {
+        Clock { skipped: Duration::ZERO, wait_began: Instant::now() }
+    }
+
+    /// The time by this clock.
+    pub(crate) fn now(&self, instant: Instant) -> Instant {
+        // It never skips more than has passed since it was made.
+        instant.checked_sub(self.skipped).unwrap_or(instant)
+    }
+
+    /// A wait begins; the time by this clock.
+    pub(crate) fn begin_wait(&mut self, instant: Instant) -> Instant {
+        self.wait_began = instant;
+        self.now(instant)
+    }
+
+    /// A wait ends that was to end by `due` on this clock; the time by it. A wait that ends far too late took no time.
+    pub(crate) fn end_wait(&mut self, instant: Instant, due: Option<Instant>) -> Instant {
+        if due.is_some_and(|due| self.now(instant) > due.max(self.now(self.wait_began)) + LATE) {
+            self.skipped += instant - self.wait_began;
+        }
+        self.now(instant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_was_stopped_goes_on_where_it_was() {
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let mut clock = Clock::new();
+        assert_eq!(clock.begin_wait(at(10)), at(10));
+        assert_eq!(clock.end_wait(at(12), Some(at(12))), at(12), "a wait that ends in time");
+        clock.begin_wait(at(12));
+        assert_eq!(clock.end_wait(at(100), Some(at(15))), at(12), "CLOCK-1");
+        clock.begin_wait(at(101));
+        assert_eq!(clock.end_wait(at(103), Some(at(15))), at(15), "and goes on from there");
+        clock.begin_wait(at(103));
+        assert_eq!(clock.end_wait(at(1003), None), at(915), "a wait without an end is never late");
+        clock.begin_wait(at(1003));
+        assert_eq!(
+            clock.end_wait(at(1004), Some(at(20))),
+            at(916),
+            "what was due before the wait makes it not late"
+        );
+    }
+}
