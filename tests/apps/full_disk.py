@@ -1,0 +1,205 @@
+"""A driver whose disk for temporary files is full at one moment or another; prints one line of JSON.
+
+full_disk.py DISK local|python|jvm
+
+DISK          a small file system that holds all temporary files of the driver and its executors
+DRIVER_CONF   the Spark settings as JSON
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+FILLER = "filler"
+
+
+def fill(disk: str, leave: int = 0) -> None:
+    """Fills the disk, but for so many bytes."""
+    with open(os.path.join(disk, FILLER), "wb", buffering=0) as file:
+        with contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1 << 16))
+        with contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1 << 12))
+        file.truncate(file.tell() - leave)
+
+
+def fill_inodes(disk: str) -> None:
+    """Leaves no room for another file."""
+    folder = os.path.join(disk, FILLER)
+    os.mkdir(folder)
+    with contextlib.suppress(OSError):
+        for i in range(10**6):
+            os.close(os.open(os.path.join(folder, str(i)), os.O_CREAT | os.O_WRONLY))
+
+
+def empty(disk: str) -> None:
+    import shutil
+
+    path = os.path.join(disk, FILLER)
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    elif os.path.exists(path):
+        os.unlink(path)
+
+
+def files(disk: str) -> list[str]:
+    """What runs leave for more than a moment: everything of ours but logs, and folders of jobs that have ended."""
+    found = []
+    for folder, folders, names in os.walk(disk):
+        found += [
+            os.path.join(folder, name)
+            for name in [*names, *folders]
+            if "phalanx" in folder + name and ("task-" in name or "results-" in name or "rank-" in name)
+        ]
+    return sorted(
+        path for path in found if not path.endswith((".log", ".log.1")) and "checkpoints" not in path
+    )
+
+
+class Tries:
+    def __init__(self, disk: str, face: str, spark: Any) -> None:
+        from phalanx import TorchDistributor
+
+        self.disk = disk
+        self.distributor = TorchDistributor(num_processes=2, local_mode=face == "local", use_gpu=False)
+        self.seen: dict[str, Any] = {}
+
+    def run(self, name: str, train: Callable[..., Any], *args: Any) -> None:
+        """One run: its result, or how it failed; what it showed; what it left."""
+        from phalanx import TrainingError
+
+        before = set(files(self.disk))
+        seen: dict[str, Any] = {}
+        shown = io.StringIO()
+        began = time.monotonic()
+        try:
+            with contextlib.redirect_stdout(shown):
+                seen["result"] = self.distributor.run(train, *args)
+        except TrainingError as error:
+            seen |= {"kind": error.kind, "message": error.message, "type": error.exception_type}
+            seen |= {"rank": error.rank, "last_lines": error.last_lines}
+        except OSError as error:
+            seen |= {"kind": "OSError", "message": str(error)}
+        seen |= {"seconds": time.monotonic() - began, "shown": shown.getvalue()}
+        empty(self.disk)
+        # Its results last as long as the run, and would make room for the next one.
+        self.distributor.last_run = None
+        gc.collect()
+        seen["left"] = self._left(before)
+        self.seen[name] = seen
+
+    def _left(self, before: set[str]) -> list[str]:
+        until = time.monotonic() + 10
+        while (left := sorted(set(files(self.disk)) - before)) and time.monotonic() < until:
+            time.sleep(0.05)
+        return left
+
+
+def well() -> str:
+    return "well"
+
+
+def writes_on_a_full_disk(disk: str) -> str:
+    import os
+    import time
+
+    print("before")
+    if os.environ["RANK"] == "1":
+        while not os.path.exists(f"{disk}/done"):
+            time.sleep(0.02)
+        return "well"
+    fill(disk)
+    for i in range(1000):
+        print("not kept", i)
+    # Until the node has tried to write them down.
+    time.sleep(0.5)
+    empty(disk)
+    print("after")
+    open(f"{disk}/done", "w").close()
+    return "well"
+
+
+def returns_more_than_fits() -> bytes:
+    import os
+
+    return bytes(4 << 20) if os.environ["RANK"] == "0" else b""
+
+
+def raises_on_a_full_disk(disk: str) -> None:
+    import os
+    import time
+
+    if os.environ["RANK"] == "0":
+        time.sleep(600)
+    fill(disk)
+    raise ValueError("what the user did")
+
+
+def saves_on_a_full_disk(disk: str) -> list[Any]:
+    import os
+
+    import torch
+    from phalanx import checkpoint
+
+    if os.environ["RANK"] == "1":
+        return []
+    folder = f"{disk}/checkpoints"
+    os.mkdir(folder)
+    said = []
+    for step in (1, 2, 3):
+        if step == 2:
+            fill(disk, leave=1 << 20)
+        try:
+            checkpoint.save({"weights": torch.full((1 << 20,), float(step))}, step, directory=folder)
+        except OSError as error:
+            said.append(f"step {step}: {error.strerror}")
+            saved = checkpoint.latest(directory=folder)
+            assert saved is not None
+            said += [saved[0], float(saved[1]["weights"].sum()), sorted(os.listdir(folder))]
+            empty(disk)
+    saved = checkpoint.latest(directory=folder)
+    assert saved is not None
+    return [*said, saved[0]]
+
+
+def main() -> None:
+    disk, face = sys.argv[1:]
+    from pyspark.sql import SparkSession
+
+    conf = json.loads(os.environ["DRIVER_CONF"])
+    spark = SparkSession.builder.config(map=conf).getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    if face != "local":
+        spark.conf.set("spark.phalanx.stage", face)
+    tries = Tries(disk, face, spark)
+    # So that what is made once for all runs is there: the jar's files, the warm pools.
+    tries.run("warm", well)
+    fill(disk)
+    tries.run("full before", well)
+    fill_inodes(disk)
+    tries.run("no inode before", well)
+    tries.run("output", writes_on_a_full_disk, disk)
+    tries.run("error", raises_on_a_full_disk, disk)
+    tries.run("checkpoint", saves_on_a_full_disk, disk)
+    fill(disk, leave=2 << 20)
+    tries.run("result", returns_more_than_fits)
+    # It fits once, and not a second time.
+    fill(disk, leave=6 << 20)
+    tries.run("result at the driver", returns_more_than_fits)
+    tries.run("after", well)
+    print("SEEN", json.dumps(tries.seen), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The disk for temporary files is full: before a run, while it writes output, and when it leaves what matters.
+
+A driver program has a small file system of its own for that, in a mount namespace of its own. DISK-1: nothing that
+is lost passes for success, and the message says why. DISK-2: nothing is left, and the next run is well.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import APPS, Program, classic_conf
+
+pytestmark = pytest.mark.timeout(300)
+
+NO_SPACE = "No space left on device"
+
+
+def runs_on_a_small_disk(folder: Path, face: str) -> dict[str, Any]:
+    """What `full_disk.py` has seen; all that it and its executors write is on the disk."""
+    disk = folder / "disk"
+    disk.mkdir()
+    own_mounts = ["unshare", "--mount", "--propagation", "private", "--"]
+    if subprocess.run([*own_mounts, "mount", "-t", "tmpfs", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("a file system can't be mounted in a namespace here (that takes root)")
+    conf = classic_conf("local-cluster[2,1,1024]") | {"spark.local.dir": str(disk)}
+    mount = f'mount -t tmpfs -o size=96m,nr_inodes=8192 tmpfs {disk} && exec "$@"'
+    command = [
+        *own_mounts,
+        "sh",
+        "-c",
+        mount,
+        "sh",
+        sys.executable,
+        str(APPS / "full_disk.py"),
+        str(disk),
+        face,
+    ]
+    env = {
+        "DRIVER_CONF": json.dumps(conf),
+        "TMPDIR": str(disk),
+        "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={disk}",
+    }
+    with Program(command, folder / "out", env=env) as driver:
+        assert driver.ends(250) == 0, driver.text
+        [line] = [line for line in driver.text.splitlines() if line.startswith("SEEN ")]
+    return dict(json.loads(line.removeprefix("SEEN ")))
+
+
+@pytest.mark.parametrize("face", ["local", "python", "jvm"])
+def test_a_full_disk_is_told_as_what_it_is_and_leaves_nothing(face: str, tmp_path: Path) -> None:
+    seen = runs_on_a_small_disk(tmp_path, face)
+    assert seen["warm"]["result"] == "well", seen["warm"]
+
+    for name in ("full before", "no inode before"):
+        early = seen[name]
+        assert NO_SPACE in early.get("message", ""), early
+        assert "\n" not in early["message"], "one sentence"
+        assert early["seconds"] < 60, early
+
+    output = seen["output"]
+    assert output["result"] == "well", output
+    assert "[rank 0] before\n" in output["shown"], output
+    assert "[rank 0] after\n" in output["shown"], output
+    lost = f"bytes of output could not be written down: {NO_SPACE}"
+    assert lost in output["shown"], output["shown"][-2000:]
+    assert output["shown"].count(lost) <= 5, "it is said, and not for each line"
+
+    error = seen["error"]
+    assert (error["kind"], error["type"], error["rank"]) == ("exception", "ValueError", 1), error
+    assert "what the user did" in error["message"], error
+
+    assert seen["checkpoint"]["result"] == [
+        f"step 2: {NO_SPACE}", 1, float(1 << 20), ["step-0000000001.pt"], 3,
+    ], seen["checkpoint"]  # fmt: skip
+
+    result = seen["result"]
+    assert (result["kind"], result["type"], result["rank"]) == ("exception", "OSError", 0), result
+    assert f"{NO_SPACE}: '" in result["message"], "it names the file"
+    assert "/result'" in result["message"], result
+
+    driver = seen["result at the driver"]
+    assert "rank 0 ended well, but its result can't be kept by the driver" in driver["message"], driver
+    assert NO_SPACE in driver["message"], driver
+
+    assert seen["after"]["result"] == "well", seen["after"]
+    for name, run in seen.items():
+        assert run["left"] == [], f"DISK-2: {name}"
