@@ -20,6 +20,8 @@ use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 /// How long the hub may take for one piece of a result: it stores pieces as they come.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the hub may take to answer a new connection, which may be half open: then another is tried.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to wait after a connection broke.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
@@ -162,7 +164,7 @@ impl Upload {
         let mut file = File::open(&self.path).map_err(|e| reading(&e))?;
         let mut left = file.metadata().map_err(|e| reading(&e))?.len();
         let role = Role::Result { rank: self.rank, attempt: self.attempt, bytes: left };
-        let mut connection = HubConnection::open(&self.hub, role, Deadline::after(STALL_TIMEOUT))?;
+        let mut connection = HubConnection::open(&self.hub, role, Deadline::after(CONNECT_TIMEOUT))?;
         let mut sender = connection.sender()?;
         {
             let mut lines = lock(&self.lines);
