@@ -110,6 +110,14 @@ impl<'a> Link<'a> {
         }
     }
 
+    /// Tells the hub why this node can't do its part; the reason again. Spark would say so later, when the hub has long
+    /// taken the silence for a lost node.
+    pub(crate) fn fails(&mut self, why: Error) -> Error {
+        let problem = Some(why.to_string());
+        self.send(&NodeMessage::Done { problem, interrupted: None, output: Vec::new() });
+        why
+    }
+
     /// Does what is due: tells the hub that this node is there, looks whether it answers, and mends the line. May take
     /// [`HUB_GRACE`] where that is broken. Whether it was mended: then the node's other connections may be as dead.
     pub(crate) fn tend(&mut self) -> bool {

@@ -132,18 +132,19 @@ fn run_attempt(
     let board = through_spark.then(|| Board::at(placement.store));
     kept.meter.placed(began);
     if kept.folder.is_none() {
-        let made = Folder::make(&options.work_dir, &options.job.id, options.partition, options.attempt)?;
-        kept.folder = Some(made);
+        let made = Folder::make(&options.work_dir, &options.job.id, options.partition, options.attempt);
+        kept.folder = Some(made.map_err(|e| link.fails(e))?);
     }
     // The store listens before any rank starts, else the first connects in vain and backs off.
     let serves_store = placement.serves_store;
     let _store = if serves_store {
-        Some(StoreServer::start(store, Some(placement.peers.clone()))?)
+        let store = StoreServer::start(store, Some(placement.peers.clone()));
+        Some(store.map_err(|e| link.fails(e))?)
     } else {
         drop(store);
         None
     };
-    let guard = guard_for(options, &placement, &mut link, host)?;
+    let guard = guard_for(options, &placement, &mut link, host).map_err(|e| link.fails(e))?;
     let mut node = Node::start(options, attempt, kept, guard, placement, link)?.with(board);
     node.watch(host);
     node.leave_board(serves_store, host)?;

@@ -245,3 +245,18 @@ fn a_result_that_the_driver_can_not_keep_fails_the_job_and_says_why() {
         node.join().unwrap().unwrap();
     }
 }
+
+#[test]
+fn a_node_that_can_not_begin_says_why_itself() {
+    let job = Job::new("hub", "t", 1, 1).unwrap();
+    let dir = phalanx_testkit::temp_dir("hub");
+    let driver = open(&job);
+    // No folder can be made below a file.
+    let work = dir.path().join("file");
+    std::fs::write(&work, "").unwrap();
+    let node = spawn_node(node_options(&driver, &job, 0, "true", &work), TestHost::default());
+    let failure = listen(&driver).failure.unwrap();
+    assert_eq!(failure.kind, FailureKind::Start);
+    assert!(failure.message.starts_with("can't make the folder "), "{}", failure.message);
+    assert!(node.join().unwrap().is_err());
+}

@@ -26,13 +26,13 @@ impl<'a> Node<'a> {
         kept: &'a mut Kept,
         guard: Guard,
         placement: NodePlacement,
-        link: Link<'a>,
+        mut link: Link<'a>,
     ) -> Result<Node<'a>> {
         let Kept { folder: Some(folder), logs: kept_logs, meter } = kept else {
             return Err(Error::new(ErrorKind::Invalid, "a node needs a folder"));
         };
         let payload = folder.private.join("payload");
-        private_file(&payload, &options.payload)?;
+        private_file(&payload, &options.payload).map_err(|e| link.fails(e))?;
         let (notes_sender, notes) = crossbeam_channel::bounded(1024);
         let (wake, woken) = crossbeam_channel::unbounded();
         let mut logs = Vec::new();
@@ -41,7 +41,7 @@ impl<'a> Node<'a> {
                 Some(log) => Arc::clone(log),
                 None => {
                     let path = folder.log(place.rank, options.attempt);
-                    RankLog::create(&path, options.job.logs.max_file_bytes)?
+                    RankLog::create(&path, options.job.logs.max_file_bytes).map_err(|e| link.fails(e))?
                 }
             };
             kept_logs.insert(place.rank, Arc::clone(&log));
@@ -50,7 +50,8 @@ impl<'a> Node<'a> {
         let live = link.reached() && options.job.logs.live;
         let relay = if live {
             let lag = options.job.logs.max_live_lag_bytes;
-            Some(Relay::start(options.hub.clone(), options.partition, attempt, logs.clone(), lag)?)
+            let relay = Relay::start(options.hub.clone(), options.partition, attempt, logs.clone(), lag);
+            Some(relay.map_err(|e| link.fails(e))?)
         } else {
             None
         };
@@ -77,7 +78,7 @@ impl<'a> Node<'a> {
             tell_activity_at: Instant::now(),
         };
         for (place, (rank, log)) in placement.ranks.iter().zip(logs) {
-            let dir = folder.rank(rank)?;
+            let dir = folder.rank(rank).map_err(|e| node.link.fails(e))?;
             let torch_error = dir.join("torch-error.json");
             let is_set = |name: &str| options.env.contains_key(name) || std::env::var_os(name).is_some();
             let mut env = rank_environment(
@@ -94,7 +95,7 @@ impl<'a> Node<'a> {
             let most = options.job.policy.max_other_result_bytes;
             env.insert("PHALANX_STACKS_SIGNAL".into(), stacks_signal().to_string());
             env.insert("PHALANX_MAX_RESULT_BYTES".into(), most.to_string());
-            node.launch(rank, dir, log, env)?;
+            node.launch(rank, dir, log, env).map_err(|e| node.link.fails(e))?;
         }
         Ok(node)
     }
