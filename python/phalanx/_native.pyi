@@ -238,6 +238,9 @@ class Collective:
         """Leaves the group in good order unless something is running. Never blocks."""
     def close(self) -> None:
         """Leaves the group in good order when all calls are done. Later calls raise."""
+    def disown(self) -> list[int]:
+        """For a forked child, in which every call raises, and leaving does nothing: keeps this alive for good, and
+        returns the descriptors that the child has of it and is to close."""
 
 @final
 class Ticket:

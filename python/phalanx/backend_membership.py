@@ -2,7 +2,8 @@
 
 OPE-1: every rank's operations run in the order of their calls, synchronous and asynchronous ones alike. OPE-2: a
 synchronous operation runs on the caller's thread, unless others are to run before; an asynchronous one on the group's;
-both without the interpreter lock.
+both without the interpreter lock. OPE-4: a forked child, as of a DataLoader, has no connection of its parent's groups:
+who dies is missed at once, whoever lives on.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Membership:
             towards=os.environ.get("MASTER_ADDR"),
             activity=activity_path(self._name),
         )
+        _JOINED.add(self._native)
         _close_at_exit(self._native)
 
     @waits_natively
@@ -105,6 +107,7 @@ class Membership:
         self._native.abort("torch aborted the process group")
 
     def shutdown(self) -> None:
+        _JOINED.discard(self._native)  # its descriptors will be others' soon
         self._native.close()
 
     # --- what torch asks about
@@ -146,6 +149,20 @@ def activity_path(group: str) -> str | None:
     return os.path.join(directory, f"collective-{name}")
 
 
+_JOINED: weakref.WeakSet[Collective] = weakref.WeakSet()
+
+
+def _disown_in_child() -> None:
+    """OPE-4"""
+    for native in _JOINED:
+        for descriptor in native.disown():
+            os.close(descriptor)
+    _JOINED.clear()
+
+
+os.register_at_fork(after_in_child=_disown_in_child)
+
+
 def _close_at_exit(native: Collective) -> None:
     """A rank that ends without destroying its groups has left them all the same, and hasn't died.
 
@@ -156,6 +173,7 @@ def _close_at_exit(native: Collective) -> None:
     def close() -> None:
         collective = reference()
         if collective is not None and not has_failed():
+            _JOINED.discard(collective)
             collective.leave()
 
     atexit.register(close)

@@ -1,6 +1,7 @@
 """A rank of DDP on one of two hosts: `hosts_ddp.py RANK SIZE FOLDER`, where rank 0 leaves the port of its store.
 
-Trains the same steps over phalanx and over gloo; then the last rank is killed, and the others say what they are told.
+Trains the same steps over phalanx and over gloo; then the last rank is killed, while a child that it forked lives on,
+and the others say what they are told.
 """
 
 from __future__ import annotations
@@ -72,12 +73,28 @@ def losses(rank: int, group: Any) -> list[float]:
     return found
 
 
-def told_of_a_death(rank: int, size: int) -> dict[str, Any]:
+def leave_a_child(size: int, folder: Path) -> None:
+    """Forks a child, as a DataLoader does, that lives until the others have been told."""
+    if os.fork() == 0:
+        wait_for_the_told(size, folder)
+        os._exit(0)
+
+
+def wait_for_the_told(size: int, folder: Path) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not all((folder / f"death-{other}").exists() for other in range(size - 1)):
+        if time.monotonic() > end:
+            break
+        time.sleep(0.02)
+
+
+def told_of_a_death(rank: int, size: int, folder: Path) -> dict[str, Any]:
     wrapped = network(dist.group.WORLD)
     inputs = torch.randn(8, 64)
     for _ in range(2):
         wrapped(inputs).sum().backward()
     if rank == size - 1:
+        leave_a_child(size, folder)
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     try:
@@ -95,15 +112,11 @@ def main() -> None:
     gloo = dist.new_group(backend="gloo")
     answer: dict[str, Any] = {"phalanx": losses(rank, dist.group.WORLD), "gloo": losses(rank, gloo)}
     (folder / f"losses-{rank}").write_text(json.dumps(answer))
-    answer = told_of_a_death(rank, size)
+    answer = told_of_a_death(rank, size, folder)
     (folder / f"death-{rank}").write_text(json.dumps(answer))
     if rank == 0:
         # The others' reading of the store is over when they have written.
-        end = time.monotonic() + PATIENCE_SECONDS
-        while not all((folder / f"death-{other}").exists() for other in range(size - 1)):
-            if time.monotonic() > end:
-                break
-            time.sleep(0.02)
+        wait_for_the_told(size, folder)
         server.close()
     os._exit(0)  # gloo's threads would wait for the dead
 

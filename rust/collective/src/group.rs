@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -111,6 +112,7 @@ pub struct Group {
     broken: Option<Error>,
     activity: ActivityLog,
     question: Option<Arc<Question>>,
+    sockets: Vec<RawFd>,
 }
 
 /// What is asked while an operation waits; an error ends it.
@@ -151,6 +153,8 @@ impl Group {
         };
         let mut joined =
             join(&request, exchange).map_err(|error| error.context(format_args!("rank {rank}")))?;
+        let local = joined.local.values().map(|(socket, _)| socket.as_raw_fd());
+        let sockets = local.chain(joined.remote.values().map(AsRawFd::as_raw_fd)).collect();
         let ranks = joined.topology.host_of(rank).to_vec();
         let seat = joined.topology.place(rank).1;
         let segment = joined.segment.map(Arc::new);
@@ -196,6 +200,7 @@ impl Group {
             broken: None,
             activity,
             question: None,
+            sockets,
         })
     }
 
@@ -228,6 +233,12 @@ impl Group {
     /// Its error ends the operation, and the group: for programs that can be interrupted.
     pub fn ask_while_waiting(&mut self, question: impl Fn() -> Result<()> + Send + Sync + 'static) {
         self.question = Some(Arc::new(question));
+    }
+
+    /// The numbers of its connections to the other ranks. A forked child that keeps them open hides the death of this
+    /// rank from other hosts. It has none of the shared memory, and must not use or drop the group.
+    pub fn sockets(&self) -> &[RawFd] {
+        &self.sockets
     }
 
     /// For ending the group from another thread.

@@ -2,7 +2,8 @@
 //!
 //! Owns the mapping and the rules by which it is read and written.
 //!
-//! - SHM-1: the memory has no name: when the last rank that maps it has ended, by whatever signal, nothing is left.
+//! - SHM-1: the memory has no name, and forked children don't have it: when the last rank that maps it has ended, by
+//!   whatever signal, nothing is left.
 //! - SHM-2: its size never changes (it is sealed), so a peer can't make an access fault.
 //! - SHM-3: a slot is written only while no other rank may read it, and read only after its owner published it.
 //!   Both are checked here, at every access, so that the rest of the crate can be safe code.
@@ -16,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 use phalanx_types::{Error, ErrorKind, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 
@@ -165,6 +166,8 @@ impl Segment {
         }
         let file = File::from(fd.as_fd().try_clone_to_owned().map_err(failed)?);
         let map = MmapOptions::new().len(layout.bytes()).map_raw(&file).map_err(failed)?;
+        // SHM-1, whoever of the ranks has forked.
+        map.advise(Advice::DontFork).map_err(failed)?;
         Ok(Segment { map, layout })
     }
 

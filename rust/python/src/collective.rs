@@ -2,6 +2,8 @@
 //!
 //! Each runs on the thread that asks for it, or, if that doesn't want to wait, on a thread of the group's; both
 //! without the interpreter lock.
+//!
+//! - COL-1: a forked child has nothing of its parent's group: no connection, no memory, and no way to speak for the rank.
 
 mod call;
 mod job_ranks;
@@ -11,6 +13,7 @@ mod signals;
 mod ticket;
 
 use std::net::IpAddr;
+use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,9 +61,27 @@ pub(crate) struct Collective {
     aborter: Aborter,
     callbacks: Arc<Callbacks>,
     timeout: Mutex<Duration>,
+    process: u32,
+    sockets: Vec<RawFd>,
 }
 
 impl Collective {
+    /// COL-1: in a forked child, locks may be held by threads that it doesn't have.
+    fn is_own(&self) -> bool {
+        std::process::id() == self.process
+    }
+
+    fn own(&self) -> Result<()> {
+        if self.is_own() {
+            return Ok(());
+        }
+        let text = format!(
+            "this process group belongs to process {}, from which this one was forked: only that one can use it",
+            self.process
+        );
+        Err(Error::new(ErrorKind::Closed, text))
+    }
+
     fn ticket(&self, kept: Py<PyAny>) -> (Ticket, Arc<Progress>, Arc<Callbacks>) {
         let progress = Arc::new(Progress::keeping(kept));
         let ticket = Ticket { progress: Arc::clone(&progress), callbacks: Arc::clone(&self.callbacks) };
@@ -101,9 +122,14 @@ impl Collective {
             let mut group =
                 Group::join(options, &mut store).map_err(|error| names.in_words_of_the_job(error))?;
             group.ask_while_waiting(signals::look);
-            let aborter = group.aborter();
-            let (callbacks, timeout) = (Arc::default(), Mutex::new(timeout));
-            Ok(Collective { lane: Lane::new(Member::new(group, names)), aborter, callbacks, timeout })
+            Ok(Collective {
+                aborter: group.aborter(),
+                callbacks: Arc::default(),
+                timeout: Mutex::new(timeout),
+                process: std::process::id(),
+                sockets: group.sockets().to_vec(),
+                lane: Lane::new(Member::new(group, names)),
+            })
         })
     }
 
@@ -113,6 +139,7 @@ impl Collective {
     }
 
     fn run(&self, py: Python<'_>, calls: Vec<Call>, timeout: Option<f64>, kept: Py<PyAny>) -> PyResult<()> {
+        checked(py, self.own())?;
         let deadline = self.deadline(timeout);
         // SAFETY: the caller holds the tensors and waits here.
         let now = || self.lane.run_if_idle(|member| unsafe { member.perform(&calls, deadline) });
@@ -131,6 +158,7 @@ impl Collective {
         timeout: Option<f64>,
         kept: Py<PyAny>,
     ) -> PyResult<Ticket> {
+        checked(py, self.own())?;
         let deadline = self.deadline(timeout);
         let (ticket, progress, callbacks) = self.ticket(kept);
         detached(py, || {
@@ -152,6 +180,7 @@ impl Collective {
         tag: u64,
         kept: Py<PyAny>,
     ) -> PyResult<Option<Ticket>> {
+        checked(py, self.own())?;
         let memory = Memory::from(memory);
         // SAFETY: the caller holds the tensor and waits here.
         let now = || self.lane.run_if_idle(|member| unsafe { member.send(memory, to, tag) });
@@ -178,6 +207,7 @@ impl Collective {
         timeout: Option<f64>,
         kept: Py<PyAny>,
     ) -> PyResult<Ticket> {
+        checked(py, self.own())?;
         let deadline = self.deadline(timeout);
         let timeout = deadline.left().unwrap_or(Duration::MAX);
         let (ticket, progress, callbacks) = self.ticket(kept);
@@ -195,6 +225,7 @@ impl Collective {
     }
 
     fn abort(&self, py: Python<'_>, why: &str) -> PyResult<()> {
+        checked(py, self.own())?;
         detached(py, || {
             self.aborter.abort(why);
             Ok(())
@@ -203,16 +234,27 @@ impl Collective {
 
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, || {
-            self.lane.run_if_idle(Member::leave);
+            if self.is_own() {
+                self.lane.run_if_idle(Member::leave);
+            }
             Ok(())
         })
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, || {
-            self.lane.run(Member::leave);
+            if self.is_own() {
+                self.lane.run(Member::leave);
+            }
             Ok(())
         })
+    }
+
+    fn disown(slf: Py<Self>) -> Vec<RawFd> {
+        let sockets = slf.get().sockets.clone();
+        // COL-1: dropped, it would take leave of the others.
+        std::mem::forget(slf);
+        sockets
     }
 }
 
