@@ -46,6 +46,7 @@ mod peers;
 mod probe;
 mod reduce_scatter;
 mod shm;
+mod stream;
 mod tcp;
 mod topology;
 mod wait;

@@ -1,4 +1,5 @@
-//! The memory that the ranks of a host share, and the crate's unsafe code but for a call in `kernels/processor.rs`.
+//! The memory that the ranks of a host share, and with it most of the crate's unsafe code; the rest is in
+//! [`crate::stream`], `kernels/processor.rs` and `kernels/short_sums.rs`.
 //!
 //! Owns the mapping and the rules by which it is read and written.
 //!
@@ -25,6 +26,7 @@ use crate::activity::ActivityRecord;
 use crate::call::Call;
 use crate::failure::FailureRecord;
 use crate::flag::Flag;
+use crate::stream::SlotWriter;
 
 /// A type that may lie in shared memory: atomics only, for which zeros are a valid value.
 ///
@@ -209,13 +211,14 @@ pub(crate) struct Steps {
     step: u32,
     /// Whether every other rank was seen to have published `step`.
     is_together: bool,
+    writer: SlotWriter,
 }
 
 impl Steps {
     /// To be made once a rank: SHM-3 holds within one.
     pub(crate) fn new(segment: Arc<Segment>, me: usize) -> Steps {
         assert!(me < segment.layout.ranks);
-        Steps { segment, me, step: 0, is_together: true }
+        Steps { segment, me, step: 0, is_together: true, writer: SlotWriter::default() }
     }
 
     pub(crate) fn ranks(&self) -> usize {
@@ -230,14 +233,15 @@ impl Steps {
         self.segment.layout.slot_bytes
     }
 
-    /// The slot that the next step publishes. What is in it is of no use.
-    pub(crate) fn mine(&mut self) -> &mut [u8] {
+    /// Writes into the slot that the next step publishes. What else is in it is of no use.
+    pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(self.is_together, "SHM-3: others may still read the slot");
         let slot = self.segment.slot(self.me, self.step.wrapping_add(1));
         // SAFETY: within the mapping. Nobody else writes this rank's slots; others read this one from the step in
-        // which it was published, the last but one, until they publish the next, which we saw them all do (FLA-3).
-        // The slice borrows `self` mutably, so it ends before the slot is published.
-        unsafe { std::slice::from_raw_parts_mut(slot, self.segment.layout.slot_bytes) }
+        // which it was published, the last but one or before, until they publish the next, which we saw them all do
+        // (FLA-3). The slice ends here, before the slot is published.
+        let slot = unsafe { std::slice::from_raw_parts_mut(slot, self.segment.layout.slot_bytes) };
+        self.writer.copy(&mut slot[at..][..bytes.len()], bytes);
     }
 
     /// Publishes this rank's slot, and says what call it begins, if it begins one.
@@ -391,7 +395,7 @@ mod tests {
         let (one, _) = pair();
         let mut steps = Steps::new(one, 0);
         let _ = steps.publish(None);
-        steps.mine();
+        steps.write(0, &[1]);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! All-reduce inside a host.
 //!
-//! *Direct*, for short buffers, and for two ranks where the type is cheap to compute with: everyone publishes its buffer and everyone reduces all of them.
-//! Steps: b / 256 KiB. Moved: (n + 3) b, of which (n - 1) b from other processors' caches.
+//! *Direct*, for short buffers, and for two ranks where the type is cheap to compute with: everyone publishes its buffer
+//! and everyone reduces all of them. Steps: b / 128 KiB. Moved: (n + 3) b, of which (n - 1) b from other processors' caches.
 //!
 //! *Sliced*, for long ones among more: of each piece, rank r reduces the r-th slice of all buffers, and takes the other
 //! slices' results from their owners. Results are published together with the next piece, so a piece costs one step
-//! and not two. Steps: b / 256 KiB + 1. Moved: 6 b (n - 1) / n, about, of which 2 b (n - 1) / n from other processors'
+//! and not two. Steps: b / 128 KiB + 1. Moved: 6 b (n - 1) / n, about, of which 2 b (n - 1) / n from other processors'
 //! caches: for two ranks as much as direct, but with a step more.
 //!
 //! Both read b from memory and write b to it; all else stays in the caches.
@@ -26,6 +26,12 @@ fn longest_direct(ranks: usize, combine: &Combine) -> usize {
         _ => 4 << 10,
     }
 }
+
+/// Longer buffers come from memory. Then the next piece is published while this one is reduced, in turns, so that one
+/// waits for the memory and the other for other processors' caches at the same time: 64 MiB take 6.7 ms instead of 7.5 (2
+/// ranks). Up to here it costs: 1 MiB takes 57 us instead of 51.
+const LARGEST_CACHED: usize = 32 << 20;
+const TURN_BYTES: usize = 4 << 10;
 
 /// Every rank's `buffer` becomes the reduction of all.
 pub(crate) fn all_reduce(
@@ -52,12 +58,17 @@ fn direct(
     if buffer.is_empty() {
         return host.step(watch, begins);
     }
+    let block = if buffer.len() > LARGEST_CACHED { TURN_BYTES } else { PIECE_BYTES };
+    host.steps.write(0, &buffer[..buffer.len().min(PIECE_BYTES)]);
     for piece in pieces(buffer.len(), PIECE_BYTES) {
-        let bytes = &mut buffer[piece];
-        host.steps.mine()[..bytes.len()].copy_from_slice(bytes);
         host.step(watch, begins.take())?;
-        // KER-1: the same order on all ranks, so the same bits.
-        combine_others(host, bytes, 0, combine);
+        for at in (0..piece.len()).step_by(block) {
+            let here = piece.start + at..(piece.start + at + block).min(piece.end);
+            // KER-1: the same order on all ranks, so the same bits.
+            combine_others(host, &mut buffer[here], at, combine);
+            let next = (piece.end + at).min(buffer.len())..(piece.end + at + block).min(buffer.len());
+            host.steps.write(at, &buffer[next]);
+        }
     }
     Ok(())
 }
@@ -87,12 +98,11 @@ fn sliced(
     let last = std::iter::once(buffer.len()..buffer.len());
     for piece in pieces(buffer.len(), PIECE_BYTES).chain(last) {
         let mine = part(piece.len(), me, ranks);
-        let slot = host.steps.mine();
         for range in [0..mine.start, mine.end..piece.len()] {
-            slot[range.clone()].copy_from_slice(&buffer[piece.start..][range]);
+            host.steps.write(range.start, &buffer[piece.start..][range]);
         }
         let result = part(reduced.len(), me, ranks);
-        slot[PIECE_BYTES..][..result.len()].copy_from_slice(&buffer[reduced.start..][result]);
+        host.steps.write(PIECE_BYTES, &buffer[reduced.start..][result]);
         host.step(watch, begins.take())?;
         for owner in (0..ranks).filter(|owner| *owner != me) {
             let result = part(reduced.len(), owner, ranks);

@@ -1,6 +1,6 @@
 //! Broadcast inside a host: the root publishes a piece a step, the others take it.
 //!
-//! Steps: b / 384 KiB, at least one. Moved: 2 b on every rank. The root writes the next piece while the others read.
+//! Steps: b / 192 KiB, at least one. Moved: 2 b on every rank. The root writes the next piece while the others read.
 
 use phalanx_types::Result;
 
@@ -22,7 +22,7 @@ pub(crate) fn broadcast(
     for piece in pieces(buffer.len(), host.steps.slot_bytes()) {
         let bytes = &mut buffer[piece];
         if host.seat() == root {
-            host.steps.mine()[..bytes.len()].copy_from_slice(bytes);
+            host.steps.write(0, bytes);
         }
         host.step(watch, begins.take())?;
         if host.seat() != root {

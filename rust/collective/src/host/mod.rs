@@ -22,23 +22,24 @@ use crate::call::Call;
 use crate::shm::{Layout, Steps};
 use crate::wait::Watch;
 
-/// What one step moves for each rank: a slot of it, and as much of the buffer, fit a second-level cache.
-pub(crate) const PIECE_BYTES: usize = 256 << 10;
+/// What one step moves for each rank: a slot of it, and as much of the buffer, stay in a second-level cache.
+pub(crate) const PIECE_BYTES: usize = 128 << 10;
 /// A line of the cache. Parts of a buffer begin at multiples of it, so that no two ranks write to one line.
 pub(crate) const LINE: usize = 64;
 /// A piece, and room for the results of the one before it.
 const SLOT_BYTES: usize = PIECE_BYTES + PIECE_BYTES / 2;
-/// Two slots would do (FLA-3). With more, the lines of a slot have left the readers' caches when its owner writes them
-/// again, and needn't be called back from there: 1 MiB takes 56 us instead of 95 (2 ranks, EPYC 9004).
-const SLOTS: usize = 16;
-/// So that the memory of large hosts stays modest.
-const SLOTS_OF_MANY: usize = 4;
-const MANY_RANKS: usize = 8;
+/// All ranks' slots together. Two a rank would do (FLA-3). With more, the lines of a slot have left the readers'
+/// second-level caches when its owner writes them again, and needn't be called back from there: 64 KiB take 5.6 us with 16,
+/// and 8.4 with 8 of twice the size (2 ranks, EPYC 9004). With more than this many they leave the third-level cache, too,
+/// beside the buffers: 64 MiB take 23 ms with 4 times as much, and 18 (4 ranks on 2 processors).
+const SLOTS_OF_ALL: usize = 32;
+const LEAST_SLOTS: usize = 2;
 const RING_BYTES: usize = 128 << 10;
 
 /// How the memory of a host with so many ranks is laid out.
 pub(crate) fn layout(ranks: usize) -> Layout {
-    let slots = if ranks <= MANY_RANKS { SLOTS } else { SLOTS_OF_MANY };
+    // A power of two: see `Layout`.
+    let slots = 1 << (SLOTS_OF_ALL / ranks).max(LEAST_SLOTS).ilog2();
     Layout { ranks, slots, slot_bytes: SLOT_BYTES, ring_bytes: RING_BYTES }
 }
 

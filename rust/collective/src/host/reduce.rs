@@ -1,6 +1,6 @@
 //! Reduce inside a host: as the sliced all-reduce, but only the root takes the results.
 //!
-//! Steps: b / 256 KiB + 1. Moved: 3 b on the root, 3 b / n more than b elsewhere.
+//! Steps: b / 128 KiB + 1. Moved: 3 b on the root, 3 b / n more than b elsewhere.
 
 use phalanx_types::Result;
 
@@ -25,12 +25,11 @@ pub(crate) fn reduce(
     let last = std::iter::once(buffer.len()..buffer.len());
     for piece in pieces(buffer.len(), PIECE_BYTES).chain(last) {
         let mine = part(piece.len(), me, ranks);
-        let slot = host.steps.mine();
         for range in [0..mine.start, mine.end..piece.len()] {
-            slot[range.clone()].copy_from_slice(&buffer[piece.start..][range]);
+            host.steps.write(range.start, &buffer[piece.start..][range]);
         }
         if me != root {
-            slot[PIECE_BYTES..][..scratch.len()].copy_from_slice(&scratch);
+            host.steps.write(PIECE_BYTES, &scratch);
         }
         host.step(watch, begins.take())?;
         if me == root {

@@ -1,7 +1,7 @@
 //! Reduce-scatter inside a host: in each step every rank publishes a piece of each part, and reduces the pieces of
 //! its own.
 //!
-//! Steps: the longest part * n / 384 KiB, at least one. Moved, for parts of b / n: 3 b.
+//! Steps: the longest part * n / 192 KiB, at least one. Moved, for parts of b / n: 3 b.
 
 use std::ops::Range;
 
@@ -58,10 +58,8 @@ pub(crate) fn reduce_scatter(
         let piece = |part: &Range<usize>| {
             (part.start + round * quota).min(part.end)..(part.start + (round + 1) * quota).min(part.end)
         };
-        let slot = host.steps.mine();
         for (owner, part) in parts.iter().enumerate().filter(|(owner, _)| *owner != me) {
-            let from = &buffers.input()[piece(part)];
-            slot[owner * quota..][..from.len()].copy_from_slice(from);
+            host.steps.write(owner * quota, &buffers.input()[piece(part)]);
         }
         host.step(watch, begins.take())?;
         let own = buffers.own(&parts[me], piece(&parts[me]));
