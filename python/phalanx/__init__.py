@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .checkpoint import checkpoint_dir as checkpoint_dir
     from .distributor import TorchDistributor as TorchDistributor
     from .errors import TrainingError as TrainingError
+    from .hooks import average_hook as average_hook
     from .inside import phase as phase
     from .inside import report as report
     from .inside import set_result as set_result
@@ -25,6 +26,7 @@ _HOMES = {
     "TorchDistributor": "distributor",
     "TrainingError": "errors",
     "UnavailableResult": "results",
+    "average_hook": "hooks",
     "jar_path": "jar",
     "checkpoint_dir": "checkpoint",
     "phase": "inside",
@@ -38,6 +40,7 @@ __all__ = [
     "TrainingError",
     "UnavailableResult",
     "__version__",
+    "average_hook",
     "checkpoint_dir",
     "jar_path",
     "phase",

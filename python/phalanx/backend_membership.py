@@ -33,6 +33,10 @@ class Membership:
     supports_splitting = supports_coalescing = supports_shrinking = False
     supports_time_estimate = _supports_time_estimate = False
 
+    def supports_tensor_alloc(self, device: Any) -> bool:
+        """FSDP asks where it is to allocate from the group. DDP asks C++ backends alone."""
+        return False
+
     def _open(self, options: Any) -> None:
         store: Any = options.store
         self._store = store

@@ -152,6 +152,7 @@ def uneven(rank: Rank) -> list[float]:
 
 
 def compressed(rank: Rank, name: str) -> list[float]:
+    import phalanx
     import torch
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
     from torch.nn.parallel import DistributedDataParallel
@@ -163,6 +164,8 @@ def compressed(rank: Rank, name: str) -> list[float]:
             process_group=None, matrix_approximation_rank=2, start_powerSGD_iter=2
         )
         wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    elif name == "average":
+        wrapped.register_comm_hook(None, phalanx.average_hook)
     else:
         wrapped.register_comm_hook(None, getattr(default_hooks, name))
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
@@ -187,7 +190,10 @@ def sharded(rank: Rank) -> list[float]:
         for layer in network:
             if isinstance(layer, torch.nn.Linear):
                 fully_shard(layer, mesh=mesh)
-        return fully_shard(network, mesh=mesh)
+        sharded = fully_shard(network, mesh=mesh)
+        if hasattr(sharded, "set_allocate_memory_from_process_group_for_comm"):  # torch 2.9 and later
+            sharded.set_allocate_memory_from_process_group_for_comm(True)
+        return sharded
 
     network = shards(0)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
@@ -264,6 +270,10 @@ def allreduce_hook(rank: Rank) -> list[float]:
     return compressed(rank, "allreduce_hook")
 
 
+def average_hook(rank: Rank) -> list[float]:
+    return compressed(rank, "average") if rank.backend == "phalanx" else allreduce_hook(rank)
+
+
 def power_sgd(rank: Rank) -> list[float]:
     return compressed(rank, "powerSGD")
 
@@ -272,7 +282,7 @@ def power_sgd(rank: Rank) -> list[float]:
     "train",
     [
         *(plain, bucket_views, sync_batch_norm, unused_parameters, accumulated, uneven, allreduce_hook),
-        *(bf16_compress, fp16_compress, power_sgd, sharded, zero, sampled),
+        *(average_hook, bf16_compress, fp16_compress, power_sgd, sharded, zero, sampled),
     ],
 )
 @pytest.mark.parametrize("size", [2, 3])
