@@ -31,12 +31,12 @@ class Imported:
             if top:
                 self._places[name] = _place_of(module, origin)
             # Of installed packages the first file tells an upgrade; what a user edits may be any.
-            if (top or not _is_installed(origin)) and (stat := _stat(origin)):
+            if (top or not _is_installed(origin)) and (stat := stat_of(origin)):
                 self._stats[origin] = stat
 
     def changed(self) -> str | None:
         """A file of these modules that is another by now."""
-        return next((path for path, stat in self._stats.items() if _stat(path) != stat), None)
+        return next((path for path, stat in self._stats.items() if stat_of(path) != stat), None)
 
     def shadowed(self, path: Sequence[str]) -> str | None:
         """A module, in a sentence, that this `sys.path` would find elsewhere; None if there is none."""
@@ -97,7 +97,8 @@ def _is_installed(path: str) -> bool:
     return "site-packages" in path or "dist-packages" in path or path.startswith(os.path.dirname(os.__file__))
 
 
-def _stat(path: str) -> tuple[int, int] | None:
+def stat_of(path: str) -> tuple[int, int] | None:
+    """What changes when a file does; None where there is none."""
     try:
         stat = os.stat(path)
     except OSError:
