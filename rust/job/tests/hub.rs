@@ -4,7 +4,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use common::{LONG, TestHost, listen, node_options, open, spawn_node};
@@ -114,6 +114,25 @@ fn a_token_of_another_job_and_a_job_of_another_id_are_refused() {
         HubConnection::open(&wrong, Role::Result { rank: 0, attempt: 0, bytes: 4 }, soon()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused);
     assert!(driver.result_path(0).is_none());
+}
+
+#[test]
+fn a_connection_that_ends_while_both_sides_prove_themselves_is_not_taken_for_a_refusal() {
+    let job = Job::new("hub", "t", 1, 1).unwrap();
+    let driver = open(&job);
+    let between = TcpListener::bind("127.0.0.1:0").unwrap();
+    let hub = HubAddress { address: between.local_addr().unwrap().to_string(), ..hub_of(&driver, &job) };
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut node, _) = between.accept().unwrap();
+            let mut challenge = [0; 4096];
+            let read = TcpStream::connect(driver.address()).unwrap().read(&mut challenge).unwrap();
+            node.write_all(&challenge[..read]).unwrap();
+            assert!(node.read(&mut challenge).unwrap() > 0, "its proof, which gets no further");
+        });
+        HubConnection::open(&hub, Role::Control { partition: 0, attempt: 0 }, soon()).unwrap_err()
+    });
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
 }
 
 #[test]

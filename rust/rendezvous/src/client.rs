@@ -57,8 +57,9 @@ impl HubConnection {
     /// Connects and proves both sides before `deadline`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] or [`ErrorKind::Timeout`] if nobody answers, [`ErrorKind::Refused`] if a side
-    /// doesn't know the token, [`ErrorKind::Protocol`] if the peer is no hub of this version.
+    /// [`ErrorKind::Unreachable`] or [`ErrorKind::Timeout`] if nobody answers, [`ErrorKind::Closed`] if the connection
+    /// ends, [`ErrorKind::Refused`] if a side doesn't know the token, [`ErrorKind::Protocol`] if the peer is no hub of
+    /// this version.
     pub fn open(hub: &HubAddress, role: Role, deadline: Deadline) -> Result<HubConnection> {
         let about = |e: Error| e.context(format!("the hub at {}", hub.address));
         let stream = dial(&hub.address, deadline).map_err(about)?;
@@ -79,13 +80,13 @@ impl HubConnection {
         }
         let hello = wire::answer(&hub.token, &challenge, &hub.job, role, &wire::random_token()?);
         self.send(&hello, deadline)?;
-        let welcome: Welcome = self.receive(deadline).map_err(|e| match e.kind() {
-            ErrorKind::Closed => Error::new(
+        let welcome: Welcome = self.receive(deadline)?;
+        if welcome == Welcome::refusal() {
+            return Err(Error::new(
                 ErrorKind::Refused,
                 "it refused this job's token, or has gone on without this node",
-            ),
-            _ => e,
-        })?;
+            ));
+        }
         if !wire::hub_is_proved(&hub.token, &challenge, &hello, &welcome) {
             return Err(Error::new(ErrorKind::Refused, "it does not know this job's token"));
         }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token as MioToken, Waker};
-use phalanx_types::message::{Challenge, Hello, HubMessage, NodeMessage, Role};
+use phalanx_types::message::{Challenge, Hello, HubMessage, NodeMessage, Role, Welcome};
 use phalanx_types::{Error, ErrorKind, Result};
 use socket2::SockRef;
 
@@ -297,7 +297,7 @@ impl<H: Handler> Server<H> {
             match (&mut connection.stage, frame) {
                 (Stage::Challenged { challenge }, Frame::Json(json)) => {
                     let (challenge, hello) = (challenge.clone(), wire::message(json)?);
-                    self.admit(now, token, &challenge, &hello)?;
+                    self.admit(now, token, &challenge, &hello).inspect_err(|_| self.refuse(token))?;
                 }
                 (Stage::Control { partition, attempt }, Frame::Json(json)) => {
                     let (partition, attempt, message) = (*partition, *attempt, wire::message(json)?);
@@ -347,6 +347,14 @@ impl<H: Handler> Server<H> {
                 }
             }
         }
+    }
+
+    /// Tells a peer that it won't be admitted, which a connection that just ends would not.
+    fn refuse(&mut self, token: MioToken) {
+        let mut frame = Vec::new();
+        wire::encode_json(&Welcome::refusal(), &mut frame);
+        // One that can't be told finds the connection closed, and tries again.
+        let _ = self.connections.get_mut(&token).map(|connection| connection.send(&frame));
     }
 
     /// Checks a proof and gives the connection its role.

@@ -75,6 +75,13 @@ pub struct Welcome {
     pub received: Vec<(u32, u64)>,
 }
 
+impl Welcome {
+    /// What a hub says to a connection that it doesn't admit. It proves nothing.
+    pub fn refusal() -> Welcome {
+        Welcome { mac: String::new(), received: Vec::new() }
+    }
+}
+
 /// A fact from a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
