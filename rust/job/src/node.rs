@@ -29,7 +29,7 @@ use crate::host::NodeHost;
 use crate::link::Link;
 use crate::meter::Meter;
 use crate::parting::Ended;
-use crate::ranks::{Rank, Stopped};
+use crate::ranks::{Ending, Rank, Stopped};
 use crate::relay::Relay;
 use crate::results::Uploads;
 
@@ -242,9 +242,9 @@ impl<'a> Node<'a> {
                     rank.not_started = Some((reason, at));
                 }
             }
-            GuardEvent::Ended { rank, how, at } => {
+            GuardEvent::Ended { rank, how, by_itself, at } => {
                 if let Some(rank) = self.ranks.iter_mut().find(|r| r.rank == rank) {
-                    rank.exit = Some((how, at));
+                    rank.exit = Some(Ending { how, by_itself, at });
                 }
             }
             GuardEvent::Empty => self.empty = true,
@@ -263,7 +263,7 @@ impl<'a> Node<'a> {
             "phalanx-guard, the process above the ranks, has ended ({reason}), and the ranks with it"
         );
         for rank in self.ranks.iter_mut().filter(|rank| rank.over_at().is_none()) {
-            rank.exit = Some((ExitHow::Signal(9), Instant::now()));
+            rank.exit = Some(Ending { how: ExitHow::Signal(9), by_itself: false, at: Instant::now() });
         }
         self.problem.get_or_insert(why);
     }

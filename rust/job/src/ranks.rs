@@ -23,7 +23,7 @@ pub(crate) struct Rank {
     pub(crate) log: Arc<RankLog>,
     pub(crate) activity: Activity,
     pub(crate) readers: Vec<PipeReader>,
-    pub(crate) exit: Option<(ExitHow, Instant)>,
+    pub(crate) exit: Option<Ending>,
     pub(crate) not_started: Option<(String, Instant)>,
     /// What it raised, where it could not leave a file that says so.
     pub(crate) noted_error: Option<RankError>,
@@ -55,7 +55,7 @@ pub(crate) fn monotonic_us() -> u64 {
 impl Rank {
     /// When its process ended, or could not be started; `None` while it runs.
     pub(crate) fn over_at(&self) -> Option<Instant> {
-        self.exit.map(|(_, at)| at).or(self.not_started.as_ref().map(|(_, at)| *at))
+        self.exit.map(|ending| ending.at).or(self.not_started.as_ref().map(|(_, at)| *at))
     }
 
     /// How it ended, and when: what its process did, what it wrote down, and whether it was told to.
@@ -63,10 +63,9 @@ impl Rank {
         let error = read_error(&self.dir.join("error.json"), &self.dir.join("torch-error.json"))
             .or_else(|| self.noted_error.clone());
         let (state, message, mut at) = match (&self.exit, &self.not_started) {
-            (Some((how, at)), _) => {
+            (Some(ending), _) => {
                 let state = state_of(&Exit {
-                    how: *how,
-                    at: *at,
+                    ending: *ending,
                     stopped,
                     error: error.as_ref(),
                     left_result: self.dir.join("result").exists(),
@@ -74,7 +73,7 @@ impl Rank {
                     out_of_memory: oom.killed_since(),
                 });
                 let message = if state == RankState::Exited(0) { NOT_AT_ITS_END } else { "" };
-                (state, message.to_string(), *at)
+                (state, message.to_string(), ending.at)
             }
             (None, Some((reason, at))) => (RankState::NotStarted, reason.clone(), *at),
             (None, None) => (RankState::Lost, String::new(), Instant::now()),
@@ -99,10 +98,18 @@ impl Rank {
     }
 }
 
+/// The end of a rank's process, as its guard saw it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ending {
+    pub(crate) how: ExitHow,
+    /// Whether it was over, or on its way out, when the guard came to end it.
+    pub(crate) by_itself: bool,
+    pub(crate) at: Instant,
+}
+
 /// How a rank's process ended, and what is known beside it.
 pub(crate) struct Exit<'a> {
-    pub(crate) how: ExitHow,
-    pub(crate) at: Instant,
+    pub(crate) ending: Ending,
     pub(crate) stopped: Option<Stopped>,
     pub(crate) error: Option<&'a RankError>,
     pub(crate) left_result: bool,
@@ -114,13 +121,13 @@ pub(crate) struct Exit<'a> {
 /// The state that an exit amounts to.
 ///
 /// A rank that ended after it was told to end is `Stopped`, whatever its exit says, unless it had failed (its own
-/// record is older than the stop) or finished (its result is there) before.
+/// record is older than the stop, or it was leaving without any) or finished (its result is there) before.
 pub(crate) fn state_of(exit: &Exit<'_>) -> RankState {
     let stopped_first = exit.stopped.is_some_and(|Stopped { at, at_us }| match exit.error {
         Some(error) => error.at_us > at_us,
-        None => exit.at > at,
+        None => exit.ending.at > at && !exit.ending.by_itself,
     });
-    match (exit.how, exit.error) {
+    match (exit.ending.how, exit.error) {
         (ExitHow::Code(0), _) if exit.left_result || !(stopped_first || exit.owes_result) => {
             RankState::Finished
         }
@@ -158,24 +165,19 @@ pub(crate) fn read_error(own: &Path, torch: &Path) -> Option<RankError> {
 mod tests {
     use super::*;
 
+    fn exited(how: ExitHow) -> Exit<'static> {
+        let ending = Ending { how, by_itself: false, at: Instant::now() };
+        let (left_result, owes_result, out_of_memory) = (false, false, false);
+        Exit { ending, stopped: None, error: None, left_result, owes_result, out_of_memory }
+    }
+
     fn exit(how: ExitHow, error: Option<&RankError>, stopped: Option<Stopped>) -> RankState {
-        let at = Instant::now();
-        let exit =
-            Exit { how, at, stopped, error, left_result: false, owes_result: false, out_of_memory: false };
-        state_of(&exit)
+        state_of(&Exit { stopped, error, ..exited(how) })
     }
 
     #[test]
     fn an_exit_with_code_0_is_no_good_end_while_a_result_is_owed() {
-        let mut exit = Exit {
-            how: ExitHow::Code(0),
-            at: Instant::now(),
-            stopped: None,
-            error: None,
-            left_result: false,
-            owes_result: true,
-            out_of_memory: false,
-        };
+        let mut exit = Exit { owes_result: true, ..exited(ExitHow::Code(0)) };
         assert_eq!(state_of(&exit), RankState::Exited(0), "FAIL-1");
         exit.left_result = true;
         assert_eq!(state_of(&exit), RankState::Finished);
@@ -195,6 +197,10 @@ mod tests {
         let before = Some(Stopped { at: Instant::now() - Duration::from_secs(1), at_us: 100 });
         assert_eq!(exit(ExitHow::Signal(15), None, before), RankState::Stopped);
         assert_eq!(exit(ExitHow::Code(0), None, before), RankState::Stopped);
+        let mut leaving = Exit { stopped: before, ..exited(ExitHow::Code(4)) };
+        assert_eq!(state_of(&leaving), RankState::Stopped);
+        leaving.ending.by_itself = true;
+        assert_eq!(state_of(&leaving), RankState::Exited(4), "FAIL-2: its victim was heard of first");
         let echo = RankError { at_us: 101, ..RankError::default() };
         assert_eq!(exit(ExitHow::Code(1), Some(&echo), before), RankState::Stopped);
     }

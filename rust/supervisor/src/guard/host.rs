@@ -72,6 +72,8 @@ pub enum GuardEvent {
         rank: u32,
         /// How.
         how: ExitHow,
+        /// Whether it had ended, or was about to exit, before the guard asked it to end or killed it.
+        by_itself: bool,
         /// When.
         at: Instant,
     },

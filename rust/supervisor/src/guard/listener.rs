@@ -128,7 +128,9 @@ fn send_event(events: &Sender<GuardEvent>, report: Report) {
         Report::NotStarted { rank, reason, at_ns } => {
             GuardEvent::NotStarted { rank, reason, at: instant_of(at_ns) }
         }
-        Report::Ended { rank, how, at_ns } => GuardEvent::Ended { rank, how, at: instant_of(at_ns) },
+        Report::Ended { rank, how, by_itself, at_ns } => {
+            GuardEvent::Ended { rank, how, by_itself, at: instant_of(at_ns) }
+        }
         Report::Over { .. } => return,
     };
     // Nobody listens any more: fine.

@@ -1,5 +1,6 @@
 //! The guard itself: one thread that waits for orders, for the host's end and for its children's, and acts.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pid
 use super::control::{Control, Incoming, Start};
 use super::forked::Side;
 use super::phase::{Phase, Step};
-use super::tree::{Tree, describe, has_ended, parent_of, signal_child};
+use super::tree::{Tree, describe, has_ended, is_ending, parent_of, signal_child};
 use super::wire::{BUILD, EXIT_OTHER_BUILD, ExitHow, Launch, Report, now_ns};
 use crate::sys;
 
@@ -121,8 +122,8 @@ pub(super) struct Server<'f> {
     phase: Phase,
     /// Running ranks.
     ranks: HashMap<Pid, u32>,
-    /// Children that had their one SIGTERM.
-    asked: HashSet<Pid>,
+    /// Children that had their one SIGTERM, and whether they were ending by then.
+    asked: HashMap<Pid, bool>,
     /// Children that had a SIGKILL.
     killed: HashSet<Pid>,
     next_scan: Instant,
@@ -157,7 +158,7 @@ impl<'f> Server<'f> {
             tree: Tree::of_this_process(),
             phase: Phase::Serving,
             ranks: HashMap::new(),
-            asked: HashSet::new(),
+            asked: HashMap::new(),
             killed: HashSet::new(),
             next_scan: Instant::now(),
             any_started: false,
@@ -269,10 +270,10 @@ impl<'f> Server<'f> {
                         (None, Some(signal)) => ExitHow::Signal(signal),
                         (None, None) => continue,
                     };
-                    self.asked.remove(&pid);
-                    self.killed.remove(&pid);
+                    let (asked, killed) = (self.asked.remove(&pid), self.killed.remove(&pid));
+                    let by_itself = asked.unwrap_or(!killed);
                     if let Some(rank) = self.ranks.remove(&pid) {
-                        control.report(&Report::Ended { rank, how, at_ns: now_ns() });
+                        control.report(&Report::Ended { rank, how, by_itself, at_ns: now_ns() });
                     }
                 }
                 Ok(None) => return true,
@@ -284,7 +285,8 @@ impl<'f> Server<'f> {
 
     fn ask(&mut self) {
         for child in self.tree.children(self.ranks.keys().copied()) {
-            if self.asked.insert(child) {
+            if let Entry::Vacant(first) = self.asked.entry(child) {
+                first.insert(is_ending(child));
                 signal_child(child, Signal::TERM);
                 // A stopped process could not act on it, and would hold up the end for the whole grace.
                 signal_child(child, Signal::CONT);

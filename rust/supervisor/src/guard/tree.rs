@@ -123,10 +123,18 @@ pub(crate) fn started_at(pid: Pid) -> Option<u64> {
     stat_of(pid).map(|stat| stat.started_at)
 }
 
+/// Whether a process is on its way out already, whatever is sent to it now.
+pub(super) fn is_ending(pid: Pid) -> bool {
+    /// `linux/sched.h`
+    const PF_EXITING: u32 = 4;
+    stat_of(pid).is_some_and(|stat| stat.flags & PF_EXITING != 0)
+}
+
 /// What the kernel shows of a process.
 struct Stat {
     state: char,
     parent: Option<Pid>,
+    flags: u32,
     started_at: u64,
 }
 
@@ -139,7 +147,8 @@ fn stat_of(pid: Pid) -> Option<Stat> {
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     let parent = parse_pid(fields.next()?);
-    Some(Stat { state, parent, started_at: fields.nth(17)?.parse().ok()? })
+    let flags = fields.nth(4)?.parse().ok()?;
+    Some(Stat { state, parent, flags, started_at: fields.nth(12)?.parse().ok()? })
 }
 
 #[cfg(test)]

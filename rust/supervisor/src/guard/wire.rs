@@ -81,6 +81,7 @@ pub(crate) enum Report {
     Ended {
         rank: u32,
         how: ExitHow,
+        by_itself: bool,
         at_ns: u64,
     },
     /// The last one: nothing is left, or there is a problem that says why something may be.

@@ -87,6 +87,7 @@ fn node_options(task: &Task, job: Job, driver: &DriverJob, work: &Path) -> Resul
         gpus: Vec::new(),
         program: vec![program.to_string_lossy().into_owned(), RANK.into()],
         pool: Vec::new(),
+        shares_pool: false,
         env: BTreeMap::new(),
         work_dir: work.to_path_buf(),
         guard: phalanx_testkit::guard_binary(),
