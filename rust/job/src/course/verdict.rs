@@ -60,13 +60,11 @@ impl Course {
     /// Why a rank may miss its peers although none of them failed.
     pub(super) fn left_alone_by(&self) -> String {
         let well = self.ends.values().filter(|end| end.state == RankState::Finished);
-        let well: Vec<String> = well.map(|end| end.rank.to_string()).collect();
-        let who = match well.len() {
-            0 => return String::new(),
-            1 => format!("rank {}", well[0]),
-            2..=20 => format!("ranks {}", well.join(", ")),
-            n => format!("ranks {} and {} more", well[..20].join(", "), n - 20),
-        };
+        let well: Vec<u32> = well.map(|end| end.rank).collect();
+        if well.is_empty() {
+            return String::new();
+        }
+        let who = ranges(&well);
         format!("; {who} ended well before, so perhaps not all ranks make the same collective calls")
     }
 
