@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -41,12 +42,28 @@ class RankRun:
         return {entry.name for entry in self.directory.iterdir()}
 
 
+def sent(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> bytes:
+    """The payload of a call."""
+    from phalanx.payload import function_payload
+
+    return function_payload(fn, args, kwargs, sys_path=[])
+
+
+def script(folder: Path, text: str, *args: object, name: str = "train.py") -> bytes:
+    """The payload of a file with this text, which is left in `folder`."""
+    from phalanx.payload import file_payload
+
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return file_payload(path, args, sys_path=[])
+
+
 def in_session(
     master: str, text: str, *, conf: dict[str, str] | None = None, connect: bool = False, timeout: float = 100
 ) -> Any:
     """What `text` leaves in `answer`, run with a session `spark` of its own in a process of its own; with `connect`
     by a client of a Spark Connect server that has this master."""
-    script = f"""
+    program = f"""
 import json, sys
 from pyspark.sql import SparkSession
 builder = SparkSession.builder.{"remote" if connect else "master"}({master!r}).config("spark.ui.enabled", "false")
@@ -61,7 +78,7 @@ print("ANSWER", json.dumps(answer))
 """
     path = os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"]])
     done = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         timeout=timeout,

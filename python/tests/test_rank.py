@@ -5,27 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from phalanx.payload import file_payload, function_payload
-from support import PACKAGE_ROOT, RankRun
+from phalanx.payload import function_payload
+from support import RankRun, script, sent
 
 RunRank = Callable[..., RankRun]
 pytestmark = pytest.mark.timeout(60)
-
-
-def sent(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> bytes:
-    return function_payload(fn, args, kwargs, sys_path=[])
-
-
-def script(tmp_path: Path, text: str, *args: object, name: str = "train.py") -> bytes:
-    path = tmp_path / name
-    path.write_text(textwrap.dedent(text))
-    return file_payload(path, args, sys_path=[])
 
 
 def as_main(tmp_path: Path, text: str) -> bytes:
@@ -49,136 +38,6 @@ def test_a_function_gets_its_arguments_and_its_result_comes_back(run_rank: RunRa
     assert (end.code, end.out, end.err, end.result) == (0, "step 1\n", "", {"sum": 42})
     assert end.notes == ["rank ready", "user code"]
     assert end.left == {"result"}, "RES-1"
-
-
-def test_an_exception_is_written_down_with_its_pickle_and_traceback(run_rank: RunRank) -> None:
-    def train() -> None:
-        try:
-            int("many")
-        except ValueError as problem:
-            raise ValueError("lr: -1") from problem
-
-    before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-    end = run_rank(sent(train))
-    after = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-    assert end.code == 1
-    assert set(end.error) == {
-        "type_name", "message", "traceback", "peer_lost", "before_start", "at_us", "pickle",
-    }  # fmt: skip
-    assert (end.error["type_name"], end.error["message"]) == ("ValueError", "lr: -1")
-    assert not end.error["peer_lost"]
-    assert not end.error["before_start"]
-    assert before < end.error["at_us"] < after
-    assert end.left == {"error.json"}, "ERR-1"
-    for text in (end.error["traceback"], end.err):
-        assert 'raise ValueError("lr: -1") from problem' in text
-        assert "direct cause" in text
-        assert str(PACKAGE_ROOT / "phalanx") not in text, "ERR-2"
-
-    import base64
-    import pickle
-
-    exc = pickle.loads(base64.b64decode(end.error["pickle"]))
-    assert isinstance(exc, ValueError)
-    assert "invalid literal" in str(exc.__cause__)
-    assert end.notes == ["rank ready", "user code", "raised"]
-
-
-@pytest.mark.parametrize(
-    ("what", "code"),
-    [("None", 0), ("0", 0), ("3", 3), ("256", 1), ("-1", 255), ("True", 1), ("'no data'", 1)],
-)
-def test_sys_exit_ends_the_rank_as_it_ends_python(
-    run_rank: RunRank, tmp_path: Path, what: str, code: int
-) -> None:
-    end = run_rank(script(tmp_path, f"import sys, phalanx\nphalanx.set_result(7)\nsys.exit({what})"))
-    assert end.code == code
-    assert end.err == ("no data\n" if "data" in what else "")
-    assert end.left == (set() if code else {"result"}), "RANK-1, RANK-2"
-    if code == 0:
-        assert end.result == 7
-
-
-def test_an_end_behind_pythons_back_leaves_a_debt_where_a_result_was_promised(
-    run_rank: RunRank, tmp_path: Path
-) -> None:
-    def train() -> None:
-        import os
-
-        os._exit(0)
-
-    leave = "import os, phalanx\n{}\nos._exit(0)"
-    ends = [
-        run_rank(payload)
-        for payload in (
-            sent(train),
-            script(tmp_path, leave.format("phalanx.set_result(7)"), name="gives.py"),
-            script(tmp_path, leave.format(""), name="gives_none.py"),
-        )
-    ]
-    assert [(end.code, end.left) for end in ends] == [(0, {"owed"}), (0, {"owed"}), (0, set())], "RANK-1"
-
-
-def test_a_rank_that_has_used_up_its_memory_can_say_so(run_rank: RunRank) -> None:
-    def train() -> None:
-        import builtins
-        import resource
-
-        with open("/proc/self/statm") as file:
-            limit = int(file.read().split()[0]) * resource.getpagesize() + (32 << 20)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        hoard = builtins.hoard = []  # type: ignore[attr-defined]
-        while True:
-            hoard.append(str(len(hoard)))
-
-    end = run_rank(sent(train))
-    assert (end.code, end.error["type_name"]) == (1, "MemoryError"), end.err
-    assert "in train" in end.error["traceback"], "ERR-1"
-    assert end.err.count("Error") == 1, end.err
-
-
-def test_an_interrupt_ends_with_130_and_no_record(run_rank: RunRank) -> None:
-    def train() -> None:
-        raise KeyboardInterrupt
-
-    end = run_rank(sent(train))
-    assert end.code == 130
-    assert "KeyboardInterrupt" in end.err
-    assert end.left == set()
-
-
-def test_an_exception_that_no_file_takes_is_told_as_a_note(run_rank: RunRank) -> None:
-    def train() -> None:
-        import resource
-
-        # As on a full disk: no file may be longer than nothing.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        raise ValueError("é" * 5000)
-
-    end = run_rank(sent(train))
-    assert end.code == 1
-    assert end.noted_error is not None, "ERR-1"
-    assert (end.noted_error["type_name"], end.noted_error["message"]) == ("ValueError", "é" * 150)
-    assert not (end.directory / "error.json").exists()
-
-
-def test_an_exception_that_does_not_come_back_is_told_without_its_pickle(run_rank: RunRank) -> None:
-    def train(size: int) -> None:
-        class TwoArguments(Exception):
-            def __init__(self, a: int, b: int) -> None:
-                super().__init__(f"{a} and {b}")
-
-        if size:
-            raise ValueError("x" * size)
-        raise TwoArguments(1, 2)
-
-    end = run_rank(sent(train, 0))
-    assert (end.error["type_name"], end.error["message"], end.error["pickle"]) == (
-        "TwoArguments",
-        "1 and 2",
-        "",
-    )
-    assert run_rank(sent(train, 2 << 20)).error["pickle"] == ""
 
 
 def test_a_file_is_its_own_main(run_rank: RunRank, tmp_path: Path) -> None:
@@ -375,40 +234,6 @@ def test_processes_that_a_rank_starts_neither_inherit_nor_send_notes(run_rank: R
     assert "from a child" not in end.notes, "INSIDE-1"
 
 
-def test_threads_and_exit_handlers_finish_before_the_rank_ends(run_rank: RunRank) -> None:
-    def train() -> None:
-        import atexit
-        import threading
-        import time
-
-        def slow() -> None:
-            time.sleep(0.3)
-            print("thread done")
-
-        atexit.register(lambda: 1 / 0)
-        atexit.register(print, "exit handler", end="")
-        threading.Thread(target=slow).start()
-
-    end = run_rank(sent(train))
-    assert (end.code, end.out) == (0, "thread done\nexit handler")
-    assert "ZeroDivisionError" in end.err
-
-
-def test_a_failed_rank_does_not_wait_for_a_stuck_thread(run_rank: RunRank) -> None:
-    def train() -> None:
-        import threading
-
-        import phalanx.rank
-
-        phalanx.rank.FAILED_EXIT_SECONDS = 0.5
-        threading.Thread(target=threading.Event().wait, name="stuck").start()
-        raise ValueError("the cause")
-
-    end = run_rank(sent(train))
-    assert (end.code, end.error["message"]) == (1, "the cause"), "RANK-3"
-    assert "still busy" in end.err
-
-
 def test_output_is_line_buffered_and_takes_any_character(run_rank: RunRank) -> None:
     def train() -> None:
         import os
@@ -420,16 +245,6 @@ def test_output_is_line_buffered_and_takes_any_character(run_rank: RunRank) -> N
 
     end = run_rank(sent(train), LC_ALL="C", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0")
     assert (end.code, end.out) == (0, "é \\udcff\nsecond\nTrue\n")
-
-
-def test_a_users_excepthook_is_used(run_rank: RunRank) -> None:
-    def train() -> None:
-        import sys
-
-        sys.excepthook = lambda kind, exc, _: print("hooked", kind.__name__, bool(exc.__traceback__))
-        raise ValueError
-
-    assert run_rank(sent(train)).out == "hooked ValueError True\n"
 
 
 def test_spawned_processes_know_a_functions_main(run_rank: RunRank, tmp_path: Path) -> None:
@@ -483,27 +298,6 @@ def test_a_spawned_data_loader_reads_a_dataset_of_main(run_rank: RunRank, tmp_pa
     )
     end = run_rank(payload, timeout=150)  # three imports of torch
     assert (end.code, end.result) == (0, [[0, 1], [4, 9]]), end.err
-
-
-@pytest.mark.timeout(200)
-def test_a_peer_that_dies_is_told_from_an_own_failure(run_rank: RunRank, tmp_path: Path) -> None:
-    def train(store: str) -> None:
-        import os
-
-        rank = 1 if os.fork() == 0 else 0
-        import torch
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-        dist.all_reduce(torch.ones(1))
-        if rank == 1:
-            os._exit(3)
-        os.wait()
-        dist.all_reduce(torch.ones(1))
-
-    end = run_rank(sent(train, str(tmp_path / "store")), timeout=150, GLOO_SOCKET_IFNAME="lo")
-    assert (end.code, end.error["type_name"], end.error["peer_lost"]) == (1, "RuntimeError", True), end.err
-    assert end.err.startswith("Traceback"), "the rank is named by the supervisor, not by torch's hook as well"
 
 
 def test_a_rank_imports_neither_torch_nor_spark(run_rank: RunRank) -> None:
