@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from session import session
+
 HOUR = 3600
 
 
@@ -118,12 +120,8 @@ def tried(run: Any) -> dict[str, Any]:
 def main() -> None:
     folder, face = sys.argv[1:]
     from phalanx import TorchDistributor
-    from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.config(map=json.loads(os.environ["DRIVER_CONF"])).getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    if face != "local":
-        spark.conf.set("spark.phalanx.stage", face)
+    spark = session(face)
     seen: dict[str, Any] = {}
 
     def attempt(train: Callable[..., Any], *args: Any, **options: Any) -> None:

@@ -9,14 +9,14 @@ Prints a line when the training is over: FAILED, the time, and the error's kind 
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 
+from session import session
+
 
 def train(folder: str) -> None:
-    import os
     import signal
     import subprocess
     import time
@@ -33,12 +33,8 @@ def train(folder: str) -> None:
 def main() -> None:
     folder, face = sys.argv[1:]
     from phalanx import TorchDistributor, TrainingError
-    from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.config(map=json.loads(os.environ.get("DRIVER_CONF", "{}"))).getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    if face != "local":
-        spark.conf.set("spark.phalanx.stage", face)
+    spark = session(face)
     try:
         TorchDistributor(num_processes=2, local_mode=face == "local", use_gpu=False).run(train, folder)
     except TrainingError as error:

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from session import session
+
 FILLER = "filler"
 
 
@@ -174,13 +176,8 @@ def saves_on_a_full_disk(disk: str) -> list[Any]:
 
 def main() -> None:
     disk, face = sys.argv[1:]
-    from pyspark.sql import SparkSession
 
-    conf = json.loads(os.environ["DRIVER_CONF"])
-    spark = SparkSession.builder.config(map=conf).getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    if face != "local":
-        spark.conf.set("spark.phalanx.stage", face)
+    spark = session(face)
     tries = Tries(disk, face, spark)
     # So that what is made once for all runs is there: the jar's files, the warm pools.
     tries.run("warm", well)

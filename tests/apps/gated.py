@@ -9,15 +9,15 @@ Prints the ranks' output; then RETURNED and the results, or FAILED and the error
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+
+from session import session
 
 LINES = 1000
 
 
 def train(folder: str) -> str:
-    import os
     import time
 
     rank = os.environ["RANK"]
@@ -37,12 +37,8 @@ def train(folder: str) -> str:
 def main() -> None:
     folder, face = sys.argv[1:]
     from phalanx import TorchDistributor, TrainingError
-    from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.config(map=json.loads(os.environ["DRIVER_CONF"])).getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    if face != "local":
-        spark.conf.set("spark.phalanx.stage", face)
+    spark = session(face)
     distributor = TorchDistributor(num_processes=2, local_mode=face == "local", use_gpu=False)
     try:
         distributor.run(train, folder)

@@ -14,6 +14,8 @@ import os
 import sys
 from typing import Any
 
+from session import session
+
 
 def hoards() -> None:
     import os
@@ -31,10 +33,8 @@ def hoards() -> None:
 
 def faulty(face: str) -> dict[str, Any]:
     from phalanx import TorchDistributor, TrainingError
-    from pyspark.sql import SparkSession
 
-    if face != "local":
-        SparkSession.active().conf.set("spark.phalanx.stage", face)
+    session(face)
     distributor = TorchDistributor(num_processes=2, local_mode=face == "local", use_gpu=False)
     try:
         distributor.run(hoards)
@@ -45,10 +45,8 @@ def faulty(face: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.config(map=json.loads(os.environ["DRIVER_CONF"])).getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+    spark = session("local")
     print("HOARDER", json.dumps({face: faulty(face) for face in sys.argv[1:]}), flush=True)
     spark.stop()
 

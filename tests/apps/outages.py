@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 from gated import LINES, train
+from session import session
 
 
 def behind_networks() -> list[Any]:
@@ -58,11 +59,8 @@ def wait(what: str, seconds: float, is_so: Any) -> None:
 def main() -> None:
     base, face = sys.argv[1:]
     from phalanx import TorchDistributor, TrainingError
-    from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.config(map=json.loads(os.environ["DRIVER_CONF"])).getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    spark.conf.set("spark.phalanx.stage", face)
+    spark = session(face)
     networks = behind_networks()
     distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
     seen: dict[str, Any] = {}

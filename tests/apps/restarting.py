@@ -9,13 +9,13 @@ Prints RETURNED and what rank 0 returned, or FAILED and the error's kind and mes
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
+from session import session
+
 
 def train(folder: str) -> str:
-    import os
     import time
 
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -31,12 +31,8 @@ def train(folder: str) -> str:
 def main() -> None:
     folder, face = sys.argv[1:]
     from phalanx import TorchDistributor, TrainingError
-    from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.config(map=json.loads(os.environ["DRIVER_CONF"])).getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    if face != "local":
-        spark.conf.set("spark.phalanx.stage", face)
+    spark = session(face)
     distributor = TorchDistributor(num_processes=2, local_mode=face == "local", use_gpu=False, max_restarts=1)
     try:
         print("RETURNED", distributor.run(train, folder), flush=True)
