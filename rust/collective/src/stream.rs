@@ -1,56 +1,135 @@
-//! Writing what another processor reads next.
+//! Writing what another processor reads next, and reading what this one needs soon.
 //!
 //! An ordinary write first takes the line away from the processors that have read it. Where two processors share no cache,
 //! which a hypervisor decides, and changes while programs run, that takes 20 ns a line, one after another: an all-reduce
 //! of 1 MiB between two ranks takes 400 us there, of which 350 go into writing the slots (EPYC 9004). Writing past the
 //! caches leaves nothing to take away: 70 to 90 us. Where they share one it only costs: 90 us instead of 55. So it is
-//! tried, time and again.
+//! tried, time and again: see [`SlotWriter`].
 
+use std::hint::black_box;
+use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// Shorter copies are as fast either way.
 const SHORTEST: usize = 1 << 10;
-/// One of so many copies begins with a trial: its ordinary writes are timed.
-const TRY_EVERY: u32 = 64;
-const TRIAL_BYTES: usize = 8 << 10;
-/// Slower is to write past the caches. Shared caches take 2 to 6 ns a line, with the read from memory.
-const SLOW: Duration = Duration::from_nanos(12);
+/// How much of a copy is timed.
+const TRIAL_BYTES: usize = 2 << 10;
 const LINE: usize = 64;
-/// So many trials in a row have to be fast: with more ranks than processors, what was read by a rank on the own processor
-/// is, and to be wrong about the others costs four times, the other way round a half.
-const FAST_TRIALS: u32 = 4;
+/// A line that takes longer was with a processor that shares no cache with this one. Otherwise it takes 1 to 5 ns.
+const SLOW: Duration = Duration::from_nanos(12);
+/// A line that takes even longer says nothing: this processor was away.
+const ABSURD: Duration = Duration::from_nanos(100);
+/// A slow trial counts so much more than a fast one: with more ranks than processors, some are always fast, namely
+/// those of lines that were read by a rank on the own processor; and to write to the others in the ordinary way costs four
+/// times, past the caches half as much again.
+const SLOW_COUNTS: u32 = 3;
+/// Above this sum, writes go past the caches. A few slow trials happen everywhere.
+const ENOUGH: u32 = 12;
+/// So many trials later the ordinary way gets another chance.
+const PAST_CACHES_TRIALS: u32 = 512;
+/// Before it is timed, the lines of all trials have to be in caches again.
+const UNTIMED_TRIALS: u32 = 3;
 
-/// How a rank writes into its slots.
-#[derive(Debug, Default)]
+/// How a rank writes into its slots: in the ordinary way, until trials of it have been slow, and then past the caches for a
+/// while.
+///
+/// A *trial* is a write to a place to which each write is one: when the ordinary way is timed, its lines were last written
+/// in that way. (After writes past the caches they come from memory, which is as slow everywhere.)
+#[derive(Debug)]
 pub(crate) struct SlotWriter {
-    copies: u32,
-    /// Trials until ordinary writes are taken to be fast.
-    wary: u32,
+    way: Way,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Ordinary {
+        /// Trials that aren't timed yet.
+        untimed: u32,
+        /// Slow trials, less the fast ones.
+        slow: u32,
+    },
+    PastCaches {
+        /// Trials that are left until the ordinary way is tried again.
+        trials: u32,
+    },
+}
+
+impl Default for SlotWriter {
+    fn default() -> SlotWriter {
+        // The first writes meet pages that aren't there yet.
+        SlotWriter { way: Way::Ordinary { untimed: UNTIMED_TRIALS, slow: 0 } }
+    }
 }
 
 impl SlotWriter {
     /// Copies `from` to `to`, which is as long: it is there for whoever sees what this thread stores next.
-    pub(crate) fn copy(&mut self, to: &mut [u8], from: &[u8]) {
+    pub(crate) fn copy(&mut self, to: &mut [u8], from: &[u8], is_trial: bool) {
         assert_eq!(to.len(), from.len(), "copies are as long");
-        let is_trial = to.len() >= SHORTEST && {
-            self.copies = self.copies.wrapping_add(1);
-            self.copies % TRY_EVERY == 1
-        };
-        let tried = if is_trial { to.len().min(TRIAL_BYTES) } else { 0 };
-        let ((first, rest), (from_first, from_rest)) = (to.split_at_mut(tried), from.split_at(tried));
-        if is_trial {
-            let start = Instant::now();
-            first.copy_from_slice(from_first);
-            let is_slow = start.elapsed() > SLOW * (tried / LINE) as u32;
-            self.wary = if is_slow { FAST_TRIALS } else { self.wary.saturating_sub(1) };
+        if to.len() < SHORTEST {
+            return to.copy_from_slice(from);
         }
-        if self.wary > 0 && rest.len() >= SHORTEST {
-            copy_past_caches(rest, from_rest);
+        let tried = if is_trial { self.try_out(to, from) } else { 0 };
+        match self.way {
+            Way::Ordinary { .. } => to[tried..].copy_from_slice(&from[tried..]),
+            Way::PastCaches { .. } => copy_past_caches(&mut to[tried..], &from[tried..]),
+        }
+    }
+
+    /// Finds out which way is the faster one now; how many bytes it has copied for that.
+    fn try_out(&mut self, to: &mut [u8], from: &[u8]) -> usize {
+        let mut tried = 0;
+        self.way = match self.way {
+            Way::Ordinary { untimed: 0, slow } => {
+                tried = to.len().min(TRIAL_BYTES);
+                Self::weigh(slow, time_a_line(&mut to[..tried], &from[..tried]))
+            }
+            Way::Ordinary { untimed, slow } => Way::Ordinary { untimed: untimed - 1, slow },
+            Way::PastCaches { trials: 0 } => SlotWriter::default().way,
+            Way::PastCaches { trials } => Way::PastCaches { trials: trials - 1 },
+        };
+        tried
+    }
+
+    /// What follows from another trial of the ordinary way, in which a line took so long.
+    fn weigh(slow: u32, line: Duration) -> Way {
+        let slow = match line {
+            _ if line > ABSURD => slow,
+            _ if line > SLOW => slow + SLOW_COUNTS,
+            _ => slow.saturating_sub(1),
+        };
+        if slow >= ENOUGH {
+            Way::PastCaches { trials: PAST_CACHES_TRIALS }
         } else {
-            rest.copy_from_slice(from_rest);
+            Way::Ordinary { untimed: 0, slow }
         }
     }
 }
+
+/// Copies in the ordinary way; how long it takes a line.
+fn time_a_line(to: &mut [u8], from: &[u8]) -> Duration {
+    // Brings the source into the cache: how far away that is isn't the question.
+    black_box(from.iter().step_by(LINE).fold(0, |all, byte| all ^ byte));
+    // Writes only queue up where they are made. Here they have to arrive: first those of before, then the timed ones.
+    fence(Ordering::SeqCst);
+    let start = Instant::now();
+    to.copy_from_slice(from);
+    fence(Ordering::SeqCst);
+    start.elapsed() / to.len().div_ceil(LINE) as u32
+}
+
+/// Asks for bytes that will be read soon, and doesn't wait for them.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) fn prefetch(bytes: &[u8]) {
+    use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+
+    for line in bytes.chunks(LINE) {
+        // SAFETY: every x86-64 has SSE. It is a hint, and reads nothing that the program sees.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(crate) fn prefetch(_bytes: &[u8]) {}
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn copy_past_caches(to: &mut [u8], from: &[u8]) {
@@ -79,20 +158,53 @@ fn copy_past_caches(to: &mut [u8], from: &[u8]) {
 mod tests {
     use super::*;
 
+    const ORDINARY: Way = Way::Ordinary { untimed: 0, slow: 0 };
+    const PAST_CACHES: Way = Way::PastCaches { trials: PAST_CACHES_TRIALS };
+
     #[test]
     fn copies_are_whole_wherever_they_begin_and_end_and_whichever_way_they_go() {
         let from: Vec<u8> = (0..20_000u32).map(|at| (at % 251) as u8).collect();
-        for wary in [0, 2] {
+        for way in [ORDINARY, PAST_CACHES] {
             for (start, length) in [(0, 0), (1, 1_023), (0, 1_024), (3, 1_024), (16, 4_096), (7, 19_001)] {
-                // The first is a trial, the second isn't.
-                for copies in 0..2 {
-                    let mut writer = SlotWriter { copies, wary };
+                for is_trial in [false, true] {
                     let mut to = vec![255; 20_000];
-                    writer.copy(&mut to[start..start + length], &from[..length]);
+                    SlotWriter { way }.copy(&mut to[start..start + length], &from[..length], is_trial);
                     assert_eq!(to[start..start + length], from[..length]);
                     assert!(to[..start].iter().chain(&to[start + length..]).all(|byte| *byte == 255));
                 }
             }
         }
+    }
+
+    /// The way after trials of so many nanoseconds a line.
+    fn after(trials: impl IntoIterator<Item = u64>) -> Way {
+        trials.into_iter().fold(ORDINARY, |way, line| match way {
+            Way::Ordinary { slow, .. } => SlotWriter::weigh(slow, Duration::from_nanos(line)),
+            past => past,
+        })
+    }
+
+    #[test]
+    fn writes_go_past_the_caches_where_the_ordinary_way_is_slow_again_and_again() {
+        assert_eq!(after([20; 4]), PAST_CACHES);
+        assert_eq!(after([2, 20].repeat(6)), PAST_CACHES, "where every other reader is on the own processor");
+        assert_eq!(after([20, 2, 2, 2, 2, 2, 2].repeat(1_000)), ORDINARY);
+        assert_eq!(after([5_000; 1_000]), ORDINARY, "the processor was away");
+    }
+
+    #[test]
+    fn the_ordinary_way_gets_another_chance_after_a_while() {
+        let (mut writer, mut to) = (SlotWriter { way: PAST_CACHES }, vec![0; SHORTEST]);
+        let mut trial = |writer: &mut SlotWriter| writer.copy(&mut to, &[1; SHORTEST], true);
+        for _ in 0..PAST_CACHES_TRIALS {
+            trial(&mut writer);
+            assert!(matches!(writer.way, Way::PastCaches { .. }));
+        }
+        trial(&mut writer);
+        assert_eq!(writer.way, SlotWriter::default().way);
+        for _ in 0..UNTIMED_TRIALS {
+            trial(&mut writer);
+        }
+        assert_eq!(writer.way, ORDINARY, "nothing was timed yet");
     }
 }
