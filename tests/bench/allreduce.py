@@ -2,10 +2,11 @@
 
     python tests/bench/allreduce.py [--quick] [--reps N] [--pinned]
 
-Two and four ranks, one thread each, 4 KiB to 64 MiB. A measurement is the time of one call after a barrier, of the
-slowest rank; the two take turns, call by call. `in a row` is many calls without a barrier between them; `cpu` the
-processor time that all ranks together spent on such a call, waiting included. memcpy is what copying the message once
-in one thread takes: no all-reduce, a yardstick.
+Two and four ranks, one thread each, 4 KiB to 64 MiB. `one call` is the time of a call that all ranks begin together, of
+the slowest rank; the two take turns, call by call. Ranks begin at an agreed instant, where each can have a processor
+to wait for it on; else after a barrier of gloo's, which lets them go up to a time slice apart, and that counts. `in a
+row` is many calls without anything between them; `cpu` the processor time that all ranks together spent on such a call,
+waiting included. memcpy is what copying the message once in one thread takes: no all-reduce, a yardstick.
 
 What the same collectives cost without torch is measured by `cargo bench -p phalanx-collective`.
 """
@@ -13,6 +14,7 @@ What the same collectives cost without torch is measured by `cargo bench -p phal
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -50,7 +52,7 @@ def measure(rank: int, size: int, dtype: str, sizes: dict[str, int], seconds: fl
         for _ in range(int(calls) + 2):
             for impl, group in groups.items():
                 tensor.fill_(1)
-                dist.barrier(group=control)
+                _begin_together(size, control)
                 taken[impl].append(_timed(tensor, group, 1)[0])
         in_a_row: dict[str, list[float]] = {impl: [] for impl in groups}
         cpu: dict[str, list[float]] = {impl: [] for impl in groups}
@@ -80,6 +82,20 @@ def measure(rank: int, size: int, dtype: str, sizes: dict[str, int], seconds: fl
             rows.append(("memcpy", case, "one call", copies[2:]))
         dist.barrier(group=control)
     return rows
+
+
+def _begin_together(size: int, group: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    dist.barrier(group=group)
+    if size > len(os.sched_getaffinity(0)):
+        return
+    # The clock is the machine's.
+    instant = torch.tensor([time.monotonic_ns() + 2_000_000])
+    dist.broadcast(instant, 0, group=group)
+    while time.monotonic_ns() < int(instant):
+        pass
 
 
 def _calls(tensor: Any, group: Any, seconds: float) -> int:
