@@ -3,10 +3,11 @@
     python tests/bench/collective.py [--quick] [--reps N] [--oneccl PREFIX] [--plot docs/collectives.svg]
 
 Two and four ranks, 4 KiB to 64 MiB, float32 and bfloat16 (which MPI doesn't have). Rank r is bound to processor r,
-modulo how many there are, and runs with the highest priority that we may ask for. The implementations take turns, run
-by run; a value is the median of one run. `latency`: one call after a barrier, of the slowest rank. `loop`: calls back
-to back. `cpu`: processor time, user and system, of such a call on all ranks together, waiting included. memcpy copies
-the message once in one thread, or in as many as there are ranks: no all-reduce, a yardstick.
+modulo how many there are (but oneCCL's, which binds its own threads), and runs with the highest priority that we may
+ask for. The implementations take turns, run by run; a value is the median of one run. `latency`: one call after a
+barrier, of the slowest rank. `loop`: calls back to back. `cpu`: processor time, user and system, of such a call on all
+ranks together, waiting included. memcpy copies the message once in one thread, or in as many as there are ranks: no
+all-reduce, a yardstick.
 
 oneCCL is left out where there are more ranks than processors: it spins, and takes up to half a second for 4 KiB.
 Peers that aren't installed are left out with a word. Open MPI: the package openmpi-bin and libopenmpi-dev. oneCCL and
@@ -76,9 +77,10 @@ def memcpy(program: Path) -> Run:
     return run
 
 
-def peer(launcher: list[str], program: Path, environment: dict[str, str]) -> Run:
+def peer(launcher: list[str], program: Path, environment: dict[str, str], *, bound: bool = True) -> Run:
     def run(ranks: int, dtype: str, seconds: float, sizes: list[int]) -> Rows:
-        command = [*FIRST, *launcher, "-n", str(ranks), "sh", "-c", BOUND, "sh", str(program), dtype]
+        binding = ["sh", "-c", BOUND, "sh"] if bound else []
+        command = [*FIRST, *launcher, "-n", str(ranks), *binding, str(program), dtype]
         command += [str(seconds), *map(str, sizes)]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=900, env=os.environ | environment
@@ -121,17 +123,19 @@ def peers(directory: Path, oneccl: Path | None) -> dict[str, Run]:
         "FI_PROVIDER_PATH": str(fabric),
         "I_MPI_ROOT": str(oneccl),
         "I_MPI_FABRICS": "shm",
-        "I_MPI_PIN": "0",
         "CCL_ROOT": str(oneccl),
         "CCL_CONFIGURATION": "cpu",
         "CCL_ATL_TRANSPORT": "mpi",
     }
     flags = [f"-I{oneccl}/include", f"-L{library}", f"-Wl,-rpath-link,{library}"]
+    hydra = [str(oneccl / "bin" / "mpiexec.hydra")]
     for name, source, link in (("intel-mpi", "mpi.cpp", []), ("oneccl", "oneccl.cpp", ["-lccl"])):
         # Libraries after what needs them.
         command = ["g++", "-Wl,--no-as-needed", *flags, *link, "-lmpi"]
         if program := built(command, source, directory / name):
-            found[name] = peer([str(oneccl / "bin" / "mpiexec.hydra")], program, environment)
+            is_bound = name != "oneccl"  # it has a thread of its own that spins, and binds that
+            pinning = {"I_MPI_PIN": "0"} if is_bound else {}
+            found[name] = peer(hydra, program, environment | pinning, bound=is_bound)
     return found
 
 
