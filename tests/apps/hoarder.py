@@ -45,7 +45,6 @@ def faulty(face: str) -> dict[str, Any]:
 
 
 def main() -> None:
-
     spark = session("local")
     print("HOARDER", json.dumps({face: faulty(face) for face in sys.argv[1:]}), flush=True)
     spark.stop()
