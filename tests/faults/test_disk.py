@@ -79,7 +79,8 @@ def test_a_full_disk_is_told_as_what_it_is_and_leaves_nothing(face: str, tmp_pat
     ], seen["checkpoint"]  # fmt: skip
 
     result = seen["result"]
-    assert (result["kind"], result["type"], result["rank"]) == ("exception", "OSError", 0), result
+    assert (result["kind"], result["type"]) == ("exception", "OSError"), result
+    assert result["rank"] in (0, 1), "rank 1's result is short, but there may be no room any more"
     assert f"{NO_SPACE}: '" in result["message"], "it names the file"
     assert "/result'" in result["message"], result
 
