@@ -5,8 +5,6 @@
 //!
 //! Each function returns how many bytes it has done, a whole number of vectors; the rest is for the portable loop.
 
-use std::cmp::Ordering;
-
 /// Whether there are such instructions for bfloat16.
 pub(super) fn has_bfloat16() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -56,9 +54,9 @@ pub(super) fn sum_float16(destination: &mut [u8], own: usize, others: &[&[u8]], 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86 {
     use std::arch::x86_64::*;
+    use std::cmp::Ordering;
     use std::mem::transmute;
 
-    use super::*;
     use crate::kernels::float16::f32_to_bf16;
 
     /// The class of subnormal numbers.
