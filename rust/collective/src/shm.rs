@@ -104,7 +104,7 @@ const HEADER_BYTES: usize = PAGE;
 /// The flag, and its seat.
 const CONTROL_BYTES: usize = 512;
 const FLAG_STRIDE: usize = 128;
-/// Where pieces, halves of them, and what follows on pieces begin in a slot.
+/// In one slot, writes to its multiples are trials of the [`SlotWriter`]: pieces begin there, and what follows on them.
 const TRIALS_APART: usize = 64 << 10;
 const RING_ENDS_BYTES: usize = size_of::<RingEnds>();
 

@@ -23,7 +23,7 @@ const ABSURD: Duration = Duration::from_nanos(100);
 /// those of lines that were read by a rank on the own processor; and to write to the others in the ordinary way costs four
 /// times, past the caches half as much again.
 const SLOW_COUNTS: u32 = 3;
-/// Above this sum, writes go past the caches. A few slow trials happen everywhere.
+/// From this sum on, writes go past the caches. A few slow trials happen everywhere.
 const ENOUGH: u32 = 12;
 /// So many trials later the ordinary way gets another chance.
 const PAST_CACHES_TRIALS: u32 = 512;

@@ -29,9 +29,9 @@ fn longest_direct(ranks: usize, combine: &Combine) -> usize {
 }
 
 /// Longer buffers come from memory. Then the next piece is published while this one is reduced, in turns, and the memory
-/// is asked a turn ahead, so that one waits for it and the other for other processors' caches at the same time: 64 MiB
-/// take 6.7 ms with turns instead of 7.5, and 6.1 when also asked ahead (2 ranks). Up to here it costs: 1 MiB takes 57 and
-/// 64 us instead of 51.
+/// is asked a turn ahead, so that one waits for it and the other for other processors' caches at the same time. 2 ranks, 64
+/// MiB, by turns: 6.7 ms with turns and 7.5 without; in another run 6.4 when also asked ahead and 7.7 when not. Up to here it
+/// costs: with turns 1 MiB takes 57 us instead of 51.
 const LARGEST_CACHED: usize = 32 << 20;
 const TURN_BYTES: usize = 4 << 10;
 
