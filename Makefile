@@ -1,20 +1,26 @@
 # The project's two commands: `make demo` and `make test`. Both set everything up first, and reuse what is there.
+# `make test-quick` is for the inner loop: what catches most breakage, in minutes.
 #
 #   .venv/             the Python environment, from python/uv.lock
 #   target/            the Rust build; the extension and the guard are copied into python/phalanx/
 #   jvm/*/target/      the Scala build, against the Spark of .venv/; its jar is copied into python/phalanx/jars/
+#   target/site/       the pages of docs/ with search, Scaladoc and rustdoc, by `make docs`; target/docs-venv/ has its tools
+#   target/matrix/     a Python environment for each older Spark, of `make jars` and `make matrix`
 #   ~/.cargo, ~/.cache/uv, ~/.m2   downloads, in their standard places
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test setup build check cargo-test torch-test jvm-test python-test bench clean
+.PHONY: demo test test-quick setup build jars wheel wheel-test link-check matrix check docs cargo-test miri torch-test jvm-test python-test bench clean
+.PHONY: check-rust check-others compiled compiled-quick jvm-quick pytest-several pytest-connect
 
 ROOT := $(CURDIR)
 VENV := $(ROOT)/.venv
 PYTHON := $(VENV)/bin/python
 UV_VERSION := 0.13.8
 export PYO3_PYTHON := $(PYTHON)
+# An extension has the symbols of whatever Python loads it, and no library of the one that it was built with.
+export PYO3_BUILD_EXTENSION_MODULE := 1
 export PHALANX_ROOT := $(ROOT)
 # Hosts without a resolvable name of their own still find the driver.
 export SPARK_LOCAL_IP ?= 127.0.0.1
@@ -22,18 +28,60 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 NATIVE := $(ROOT)/python/phalanx/_native.abi3.so
 GUARD := $(ROOT)/python/phalanx/bin/phalanx-guard
 JNI := $(ROOT)/target/release/libphalanx_jni.so
-JAR := $(ROOT)/python/phalanx/jars/phalanx-spark_2.13-0.1.0.jar
+# The one place of the version; Maven is told it by a file, so that mvn by hand knows it, too.
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+MAVEN_CONFIG := jvm/.mvn/maven.config
+JAR := $(ROOT)/python/phalanx/jars/phalanx-spark_2.13-$(VERSION).jar
+# The other Scala's, for Spark 3.5 as pip has it. Only `make jars` builds it: it needs that Spark.
+JAR_2_12 := $(ROOT)/python/phalanx/jars/phalanx-spark_2.12-$(VERSION).jar
+SPARK_3_5 := target/matrix/3.5
 JVM_SOURCES := $(shell find jvm -name target -prune -o -type f -print)
-PYTHON_SOURCES := $(wildcard python/phalanx/*.py python/phalanx/*.pyi)
+PYTHON_SOURCES := $(shell find python/phalanx -name '*.py' -o -name '*.pyi')
 # rust/torch builds against the user's LIBTORCH, else against the libtorch of .venv's torch.
 WITH_LIBTORCH := env PATH="$(VENV)/bin:$$PATH" $(if $(LIBTORCH),,LIBTORCH_USE_PYTORCH=1)
 MVN := mvn --quiet --batch-mode --file jvm/pom.xml
-RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml | grep -v /fuzz/) Cargo.toml Cargo.lock
+PYTEST := $(PYTHON) -m pytest -q
+# Tests in several processes, one more than there are processors; conftest.py says which go together.
+SEVERAL := -n $(shell echo $$(( $$(nproc) + 1 ))) --dist loadgroup --no-loadscope-reorder
+CLASSES := $(ROOT)/target/spark-classes.jsa
+# Of `make test-quick`: the Scala tests that start nothing, and one run over each stage that ends well, and one that fails.
+QUICK_SUITES := dev.phalanx.spark.driver,dev.phalanx.spark.metrics,dev.phalanx.spark.node
+QUICK_RUNS := $(addprefix tests/e2e/test_stage.py::test_ranks_form_a_group_and_know_their_places,[local] [python] [jvm]) \
+	tests/e2e/test_defects.py::test_d02_the_ranks_own_exception_is_the_cause[jvm]
+# Not in it: what starts drivers and servers of its own, or kills writers for half a minute.
+QUICK_LEFT_OUT := $(addprefix --ignore=python/tests/,test_connect.py test_checkpoint_stores.py test_configure.py)
+RUFF_READS := python tests scripts docs/conf.py rust/torch conftest.py
+DOCS := target/docs-venv
+# Everything is read anew each time: Sphinx doesn't repeat the warnings of pages that it has kept.
+SPHINX := $(DOCS)/bin/sphinx-build --quiet --fail-on-warning --fresh-env --conf-dir docs --doctree-dir target/docs-doctrees
+RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml | grep -v ^rust/fuzz/) Cargo.toml Cargo.lock
 
 demo: setup
 	@$(PYTHON) python/examples/demo.py
 
-test: setup check cargo-test torch-test jvm-test python-test
+# Beside Cargo's compiling, which doesn't keep two processors busy all the time, runs what mostly waits or takes one, one
+# after the other. The core's tests assert times: nothing runs beside them.
+test: setup
+	@$(MAKE) --no-print-directory --jobs=2 compiled check-others $(CLASSES) link-check jvm-test miri
+	@$(MAKE) --no-print-directory cargo-test
+	@$(MAKE) --no-print-directory python-test
+
+compiled:
+	@$(MAKE) --no-print-directory check-rust
+	cargo test --quiet --no-run
+	@$(MAKE) --no-print-directory torch-test
+
+# The lints, the unit tests, one run a stage, and the tables that the languages share.
+test-quick: setup
+	@$(MAKE) --no-print-directory --jobs=2 compiled-quick check-others $(CLASSES) jvm-quick
+	$(PYTEST) $(SEVERAL) -m "not alone" $(QUICK_LEFT_OUT) python/tests tests/contract $(QUICK_RUNS)
+
+compiled-quick:
+	@$(MAKE) --no-print-directory check-rust
+	cargo test --quiet --lib
+
+jvm-quick:
+	$(MVN) test --projects spark -DwildcardSuites=$(QUICK_SUITES)
 
 setup: $(VENV)/.ready build
 
@@ -57,27 +105,96 @@ $(NATIVE) $(GUARD) $(JNI) &: $(RUST_SOURCES) | $(VENV)/.ready
 	@install -m 755 target/release/phalanx-guard $(GUARD)
 	@install -m 755 target/release/lib_native.so $(NATIVE)
 
-$(JAR): $(NATIVE) $(GUARD) $(JNI) $(JVM_SOURCES) $(PYTHON_SOURCES)
+$(MAVEN_CONFIG): Cargo.toml
+	@echo "-Drevision=$(VERSION)" > $@
+
+$(JAR): $(NATIVE) $(GUARD) $(JNI) $(MAVEN_CONFIG) $(JVM_SOURCES) $(PYTHON_SOURCES)
 	@echo "setup: Scala"
 	@$(MVN) package -DskipTests
 	@mkdir -p $(dir $@)
+	@rm -f $(dir $@)phalanx-spark_2.13-*.jar
 	@install -m 644 jvm/spark/target/$(notdir $@) $@
 
-# Formatters and linters as checks.
+jars: $(JAR) $(JAR_2_12)
+
+$(JAR_2_12): $(NATIVE) $(GUARD) $(JNI) $(MAVEN_CONFIG) $(JVM_SOURCES) $(PYTHON_SOURCES) | $(SPARK_3_5)/.pyspark
+	@echo "setup: Scala 2.12"
+	@$(MVN) package -Pscala-2.12 -DskipTests -Dmaven.test.skip=true --projects .,spark \
+	  -Dspark.home=$$(echo $(ROOT)/$(SPARK_3_5)/lib/python*/site-packages/pyspark)
+	@rm -f $(dir $@)phalanx-spark_2.12-*.jar
+	@install -m 644 jvm/spark/target/scala-2.12/$(notdir $@) $@
+
+$(SPARK_3_5)/.pyspark: scripts/spark_lines.py | $(VENV)/.ready
+	@scripts/matrix.py --setup 3.5
+	@touch $@
+
+$(DOCS)/.ready: python/uv.lock python/pyproject.toml | $(VENV)/.ready
+	@echo "setup: Sphinx"
+	@UV_PROJECT_ENVIRONMENT=$(ROOT)/$(DOCS) $(VENV)/bin/uv sync --project python --frozen --quiet --only-group docs --python $(PYTHON)
+	@touch $@
+
+# The site, as files to open or to serve; it needs no network.
+docs: setup $(DOCS)/.ready
+	$(SPHINX) --builder html . target/site
+	cargo doc --quiet --no-deps
+	$(MVN) validate scala:doc --projects .,spark
+	@rm -rf target/site/rust target/site/scala
+	@cp -r target/doc target/site/rust
+	@cp -r jvm/spark/target/site/scaladocs target/site/scala
+	@ls target/site/rust/phalanx_job/index.html target/site/scala/index.html > /dev/null
+	@echo "docs: target/site/index.html"
+
+# What a release is: the wheel, and a Maven repository of the jars; then what strangers do with both. docs/release.md.
+WHEELS = $(wildcard target/wheel/phalanx-$(VERSION)-*.whl)
+wheel: setup jars
+	scripts/wheel.py x86_64
+	@$(MAKE) --no-print-directory wheel-test
+
+wheel-test:
+	scripts/maven_repository.py $(WHEELS)
+	PHALANX_WHEEL=$(filter %x86_64.whl,$(WHEELS)) $(PYTEST) \
+	  tests/e2e/test_wheel.py tests/e2e/test_readme.py tests/e2e/test_demo.py tests/release
+
+# Whether each version of Spark has what the jars refer to; no Spark is started.
+link-check: $(JAR)
+	@scripts/check_links.py
+
+# What has to work on every line of Spark, on each of them: half an hour. docs/versions.md has what came of it.
+matrix: setup jars
+	@scripts/matrix.py $(LINES)
+
+# Formatters and linters as checks, and the rules of the house.
 check: setup
+	@$(MAKE) --no-print-directory --jobs=2 check-rust check-others
+
+check-rust:
 	cargo fmt --all --check
 	cargo clippy --quiet --all-targets -- -D warnings
-	$(VENV)/bin/ruff check --config python/pyproject.toml python tests rust/torch
-	$(VENV)/bin/ruff format --check --config python/pyproject.toml python tests rust/torch
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
+
+check-others: $(DOCS)/.ready
+	scripts/check_house.py
+	$(VENV)/bin/ruff check --config python/pyproject.toml $(RUFF_READS)
+	$(VENV)/bin/ruff format --check --config python/pyproject.toml $(RUFF_READS)
+	@if [ -x $(DOCS)/bin/sphinx-build ]; then set -x; $(SPHINX) --builder dummy . target/docs-dummy; \
+	else echo "docs: links are not checked; Sphinx needs Python 3.11 or later"; fi
 	$(MVN) spotless:check
-	cd python && $(VENV)/bin/mypy phalanx && MYPYPATH=. $(VENV)/bin/stubtest phalanx._native
+	cd python && $(VENV)/bin/mypy phalanx && MYPYPATH=. $(VENV)/bin/stubtest --mypy-config-file pyproject.toml phalanx._native
 
 cargo-test: setup
 	cargo test --quiet
 
+# Undefined behaviour in the unsafe code that makes no system call, where nightly Rust has miri.
+MIRI_TESTS := kernels call dtype failure topology intra_host::tests inter_host::tree
+miri: setup
+	@if cargo +nightly miri --version > /dev/null 2>&1; then \
+	  MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 \
+	    cargo +nightly miri test --quiet -p phalanx-collective --lib -- $(MIRI_TESTS); \
+	else echo "miri: left out; rustup toolchain install nightly -c miri -c rust-src brings it"; fi
+
 torch-test: setup
 	@mkdir -p target
-	@rustc --edition 2024 -o target/libtorch-check rust/torch/build.rs
+	@env -u MAKEFLAGS rustc --edition 2024 -o target/libtorch-check rust/torch/build.rs
 # Says in a sentence that libtorch doesn't fit, before the build script of torch-sys does in its own words.
 	@$(WITH_LIBTORCH) target/libtorch-check > /dev/null
 	$(WITH_LIBTORCH) cargo clippy --quiet -p phalanx-torch --all-targets -- -D warnings
@@ -86,14 +203,26 @@ torch-test: setup
 jvm-test: setup
 	$(MVN) test
 
-python-test: setup
-	$(PYTHON) -m pytest -q python/tests
-	$(PYTHON) -m pytest -q tests
-	$(PYTHON) -m pytest -q tests --connect
+# Most tests wait: for a driver to start, for a time to pass. So several processes run them, and one beside them those
+# over Spark Connect; those that assert how long something takes have the machine to themselves.
+python-test: setup $(CLASSES)
+	@$(MAKE) --no-print-directory --jobs=2 pytest-several pytest-connect
+	scripts/pytest_twice alone $(PYTEST) -m alone
+
+pytest-several:
+	scripts/pytest_twice several $(PYTEST) $(SEVERAL) -m "not alone"
+
+pytest-connect:
+	scripts/pytest_twice connect $(PYTEST) tests --connect -m "not alone"
+
+# Spark's classes as the tests' JVMs want them; tests/support/jvm.py says what that is worth.
+$(CLASSES): $(VENV)/.ready scripts/archive_classes.py tests/support/jvm.py
+	@echo "setup: an archive of Spark's classes"
+	@$(PYTHON) scripts/archive_classes.py $@ > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 # Side by side with the peers; needs a quiet machine. `make bench QUICK=--quick` ends within minutes.
 bench: setup
-	@for b in store logs launch collective allreduce ddp; do $(PYTHON) tests/bench/$$b.py $(QUICK); done
+	@for b in store hub scale logs launch first_run integrations data collective allreduce ddp; do $(PYTHON) tests/bench/$$b.py $(QUICK); done
 
 clean:
 	rm -rf target jvm/target jvm/*/target $(NATIVE) python/phalanx/bin python/phalanx/jars

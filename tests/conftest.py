@@ -11,29 +11,20 @@ classic session and one of Spark Connect don't share one, over Spark Connect:
 from __future__ import annotations
 
 import gc
-import os
-import sys
-import warnings
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from cluster import Standalone
-from hosts import TwoHosts, Unavailable
-from programs import classic_conf, eventually, guards
-
-# Executors are to have the Python of the tests, and everything stays on the loopback.
-os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+from support import sessions
+from support.cluster import Standalone
+from support.hosts import TwoHosts, Unavailable
+from support.installed import Installed, install, wheel_in
+from support.programs import classic_conf, eventually, guards
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--connect", action="store_true", help="run the behaviours over Spark Connect")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "behaviour: what users see of a run, the same over every stage")
-    config.addinivalue_line("markers", "classic: needs a SparkContext, which Spark Connect has not")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -60,9 +51,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(autouse=True)
 def no_guard_is_left() -> Iterator[None]:
     yield
-    # A test that failed must not take the cluster's slots from the others.
-    for run in [thing for thing in gc.get_objects() if type(thing).__name__ == "Run" and not thing.done]:
-        run.cancel("the test is over")
+    # A test that failed must not take the cluster's slots from the others. One that goes on has its thread; to look for
+    # it among all objects takes a tenth of a second.
+    if any(thread.name == "phalanx-run" for thread in threading.enumerate()):
+        runs = [thing for thing in gc.get_objects() if type(thing).__module__ == "phalanx.run"]
+        for run in [thing for thing in runs if type(thing).__name__ == "Run" and not thing.done]:
+            run.cancel("the test is over")
     eventually("no guard of ranks is left", 10, lambda: not guards())
 
 
@@ -82,37 +76,29 @@ def warm(session: Any) -> None:
     session.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long", barrier=True).collect()
 
 
-@pytest.fixture(scope="session")
-def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def spark(request: pytest.FixtureRequest) -> Any:
     """Two executors of one core each, with processes of their own; or a Connect server with two cores."""
-    from pyspark.sql import SparkSession
-
     if request.config.getoption("connect"):
-        with warnings.catch_warnings():
-            # The settings reach the server when it starts; as settings of the session they can't be changed.
-            warnings.simplefilter("ignore")
-            builder = SparkSession.builder.remote("local[2]").config("spark.phalanx.grace", "1s")
-            session = builder.config("spark.ui.enabled", "false").getOrCreate()
+        conf = {"spark.phalanx.grace": "1s", "spark.ui.enabled": "false"}
+        session = sessions.connect("local[2]", conf)
     else:
-        conf = classic_conf("local-cluster[2,1,1024]")
-        session = SparkSession.builder.appName("phalanx-tests").config(map=conf).getOrCreate()
-        session.sparkContext.setLogLevel("OFF")
+        session = sessions.classic(classic_conf("local-cluster[2,1,1024]"))
     warm(session)
-    yield session
-    session.stop()
+    return session
 
 
 @pytest.fixture
-def two_ranks(spark: Any) -> Iterator[Callable[[str], Any]]:
-    """A distributor of two ranks: `local`, with `-cold` ones, or over the stage that is named."""
+def two_ranks(spark: Any) -> Iterator[Callable[..., Any]]:
+    """A distributor of two ranks, with options: `local`, with `-cold` ones, or over the stage that is named."""
     from phalanx import TorchDistributor
 
-    def make(face: str) -> Any:
+    def make(face: str, **options: Any) -> Any:
         if face in ("python", "jvm"):
             spark.conf.set("spark.phalanx.stage", face)
         warm = False if face.endswith("-cold") else None
         return TorchDistributor(
-            num_processes=2, local_mode=face.startswith("local"), use_gpu=False, warm=warm
+            num_processes=2, local_mode=face.startswith("local"), use_gpu=False, warm=warm, **options
         )
 
     yield make
@@ -120,13 +106,13 @@ def two_ranks(spark: Any) -> Iterator[Callable[[str], Any]]:
 
 
 @pytest.fixture
-def distributor(request: pytest.FixtureRequest, two_ranks: Callable[[str], Any]) -> Any:
+def distributor(request: pytest.FixtureRequest, two_ranks: Callable[..., Any]) -> Any:
     """A distributor of two ranks, on the driver and on executors over each stage."""
     return two_ranks(request.param)
 
 
 @pytest.fixture
-def stage(request: pytest.FixtureRequest, two_ranks: Callable[[str], Any]) -> Any:
+def stage(request: pytest.FixtureRequest, two_ranks: Callable[..., Any]) -> Any:
     """A distributor of two ranks on executors, over each stage."""
     return two_ranks(request.param)
 
@@ -137,3 +123,10 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
     made = Standalone(tmp_path_factory.mktemp("standalone"))
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel, installed without the source tree."""
+    folder = tmp_path_factory.mktemp("installed")
+    return install(wheel_in(folder), folder / "environment")

@@ -1,40 +1,55 @@
-"""Phalanx: distributed PyTorch training inside Apache Spark. Names only; each is imported when first used."""
+"""Phalanx: distributed PyTorch training inside Apache Spark.
+
+This file only has names. Each is imported when it is first used.
+"""
 
 from __future__ import annotations
 
-from .registration import install as _tell_torch
+from .process_group.registration import install as _tell_torch
 
 TYPE_CHECKING = False  # as typing's, without the milliseconds that importing typing costs every rank
 if TYPE_CHECKING:
     from . import checkpoint as checkpoint
+    from ._native import VERSION as __version__
     from .checkpoint import checkpoint_dir as checkpoint_dir
+    from .diagnosis.doctor import doctor as doctor
     from .distributor import TorchDistributor as TorchDistributor
+    from .driver.configure import configure as configure
     from .errors import TrainingError as TrainingError
-    from .hooks import average_hook as average_hook
-    from .inside import phase as phase
-    from .inside import report as report
-    from .inside import set_result as set_result
+    from .feeding.replicated import replicated as replicated
+    from .feeding.source import data as data
+    from .integrations.accelerate import notebook_launcher as notebook_launcher
+    from .integrations.deepspeed import DeepspeedTorchDistributor as DeepspeedTorchDistributor
     from .jar import jar_path as jar_path
     from .jar import spark_conf as spark_conf
+    from .process_group.comm_hook import average_hook as average_hook
+    from .rank.reporting import phase as phase
+    from .rank.reporting import report as report
+    from .rank.reporting import set_result as set_result
     from .results import UnavailableResult as UnavailableResult
     from .run import Run as Run
 
-__version__ = "0.1.0"
-
 _HOMES = {
+    "DeepspeedTorchDistributor": "integrations.deepspeed",
     "Run": "run",
     "TorchDistributor": "distributor",
     "TrainingError": "errors",
     "UnavailableResult": "results",
-    "average_hook": "hooks",
+    "average_hook": "process_group.comm_hook",
     "jar_path": "jar",
+    "notebook_launcher": "integrations.accelerate",
     "checkpoint_dir": "checkpoint",
-    "phase": "inside",
-    "report": "inside",
-    "set_result": "inside",
+    "configure": "driver.configure",
+    "data": "feeding.source",
+    "doctor": "diagnosis.doctor",
+    "phase": "rank.reporting",
+    "replicated": "feeding.replicated",
+    "report": "rank.reporting",
+    "set_result": "rank.reporting",
     "spark_conf": "jar",
 }
 __all__ = [
+    "DeepspeedTorchDistributor",
     "Run",
     "TorchDistributor",
     "TrainingError",
@@ -42,8 +57,13 @@ __all__ = [
     "__version__",
     "average_hook",
     "checkpoint_dir",
+    "configure",
+    "data",
+    "doctor",
     "jar_path",
+    "notebook_launcher",
     "phase",
+    "replicated",
     "report",
     "set_result",
     "spark_conf",
@@ -56,6 +76,10 @@ def __getattr__(name: str) -> object:
         import importlib
 
         return importlib.import_module(f"{__name__}.checkpoint")
+    if name == "__version__":
+        from ._native import VERSION
+
+        return VERSION
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
@@ -66,7 +90,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *__all__})
 
 
 _tell_torch()

@@ -5,18 +5,33 @@ from typing import Any, final
 
 __all__ = [
     "VERSION",
+    "BlockClient",
     "Call",
-    "Collective",
+    "DataPlan",
     "Hub",
+    "Job",
     "NativeError",
+    "NodeSpec",
+    "ProcessGroup",
     "StoreServer",
-    "Ticket",
+    "Work",
+    "check_train_object",
     "end_pools",
-    "new_job",
+    "explain_stage",
+    "fail_for_test",
+    "lease_gpus",
+    "look_before_restart",
+    "look_for_slots",
+    "may_start",
+    "num_processes",
+    "plan",
     "pool_usage",
+    "preflight_keys",
+    "rank_contract",
+    "rank_variables",
     "read_activity",
     "read_settings",
-    "render_failure",
+    "release_gpus",
     "run_node",
     "serve_guard",
     "setting_keys",
@@ -27,56 +42,189 @@ __all__ = [
 VERSION: str
 
 class NativeError(RuntimeError):
-    """An error of the Rust core. `kind` is one of invalid, timeout, unreachable, refused, protocol, io, cancelled,
-    closed, panic."""
+    """An error of the Rust core. `kind` is one of timeout, unreachable, refused, protocol, io, cancelled, closed,
+    peer_lost, panic; of a process group's operations any of the core's. What the caller did wrong is a ValueError
+    (invalid), TypeError (wrong_type), FileNotFoundError (missing_file), IsADirectoryError (directory) or RuntimeError
+    (state), which have a `kind`, too."""
 
     kind: str
 
-def new_job(
-    *,
-    name: str,
-    ranks: int,
-    tasks: int,
-    use_gpu: bool,
-    settings: dict[str, str],
-) -> bytes:
-    """A job as JSON, with a fresh id, under these `spark.phalanx.*` settings."""
+def rank_contract() -> dict[str, str]:
+    """The names that a node and its ranks agree on: how the core calls each, and what it is."""
+
+@final
+class DataPlan:
+    """Which rows of a data set a rank takes at each step.
+
+    `block_rows` has the rows of each block. `shuffle` is no, windows or full; `uneven` drop, wrap or pad."""
+
+    rows_a_step: int
+    """How many rows all ranks together take in a step."""
+
+    def __new__(
+        cls,
+        block_rows: Sequence[int],
+        *,
+        shuffle: str,
+        uneven: str,
+        seed: int,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+    ) -> DataPlan: ...
+    def steps_from(self, row: int) -> int:
+        """How many steps an epoch has from a row of its order on."""
+    def blocks_from(self, epoch: int, row: int, count: int) -> list[int]:
+        """The first `count` blocks that an epoch needs from a row of its order on, the soonest needed first."""
+    def take(
+        self, epoch: int, row: int, *, first: int, count: int, every: int
+    ) -> tuple[bytes, bytes, bytes | None]:
+        """The rank's rows in at most `count` steps of those that begin at `row` of the epoch's order: the steps
+        `first`, `first + every` and so on. For each row the number of its block (32 bits) and its number there (64
+        bits), in the machine's byte order; with pad also a byte which says whether it counts."""
+
+@final
+class BlockClient:
+    """Fetches blocks of data sets from the nodes of other hosts; `access` is the rank's file `FILE_BLOCKS`."""
+
+    def __new__(cls, access: bytes) -> BlockClient: ...
+    def fetch(self, host: str, file: str, start: int, length: int, into: str) -> None:
+        """Writes the bytes of `file` on `host` to the file `into`, which is there; blocks for as long as some come.
+
+        Raises `FileNotFoundError` where they are not there any more, `RuntimeError` where no node of the run is on that
+        host, and `NativeError` where it is lost (`peer_lost`), refuses or is refused, or the disk takes no more (`io`).
+        """
+
+@final
+class Job:
+    """What one run is: how many ranks over how many tasks, under which `spark.phalanx.*` settings.
+
+    Immutable; has a fresh id."""
+
+    def __new__(
+        cls, *, name: str, ranks: int, tasks: int, use_gpu: bool, settings: dict[str, str]
+    ) -> Job: ...
+    @property
+    def id(self) -> str:
+        """Unique to the run; ranks see it as TORCHELASTIC_RUN_ID."""
+    @property
+    def name(self) -> str: ...
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def tasks(self) -> int:
+        """How many tasks the ranks are spread over."""
+    @property
+    def use_gpu(self) -> bool: ...
+    @property
+    def grace(self) -> float:
+        """Seconds between SIGTERM and SIGKILL when the ranks are ended."""
+    @property
+    def logs_uri(self) -> str | None:
+        """Where the logs are copied to, if only a JVM of Spark's can write there."""
 
 def setting_keys() -> list[str]:
     """The keys of all settings."""
 
 def read_settings(settings: dict[str, str]) -> tuple[float, str]:
     """Checks all settings; returns those that no job carries: the seconds to wait for task slots, and the stage (auto,
-    jvm or python). A bad value is a NativeError that names the key, the value and what is allowed."""
+    jvm or python). A bad value is a ValueError that names the key, the value and what is allowed."""
+
+def rank_variables(settings: dict[str, str], given: dict[str, str]) -> dict[str, str]:
+    """The variables that a caller gives its ranks: what `spark.phalanx.env.pass` names of this process's, and `given`,
+    which wins. A name that can't be, or is Phalanx's to set, is a ValueError that doesn't show the value."""
 
 def unknown_settings(keys: list[str]) -> list[str]:
     """A sentence for every `spark.phalanx.*` key among `keys` that is no setting, with the nearest one that is."""
 
-def render_failure(failure: str) -> str:
-    """A Failure (JSON) as a person reads it: cause, traceback, last lines, where the rest is, the other ranks."""
+def preflight_keys() -> list[list[str]]:
+    """What `plan`, `may_start` and `look_for_slots` ask of Spark's configuration."""
+
+def num_processes(number: int | None, shown: str) -> int:
+    """Checks the number of ranks; None for what is no int, and how that shows."""
+
+def check_train_object(
+    *, path: str | None, is_file: bool, is_directory: bool, other: str | None, keywords: list[str]
+) -> None:
+    """Checks what is to run: a path and what is there, or `other`, how something that is no function shows; without
+    either it is a function."""
+
+def plan(
+    ranks: int, *, local_mode: bool, use_gpu: bool, driver_has_gpus: bool, conf: dict[str, str]
+) -> tuple[int, int, str | None]:
+    """How many ranks there will be, over how many tasks, and a warning."""
+
+def may_start(tasks: int, *, conf: dict[str, str], partitions: int | None) -> str | None:
+    """Refuses a distributed run that can't start on this cluster; returns a warning."""
+
+def look_for_slots(
+    tasks: int,
+    *,
+    master: str,
+    conf: dict[str, str],
+    timeout: float,
+    there: int | None,
+    waited: float,
+    looks: int,
+) -> tuple[float, str | None] | None:
+    """Whether a run gets its slots: None if they are `there`, or where nobody can tell (`there` is None); else the
+    seconds until the next look, and a line for the log. Refuses where they never will be. `looks` counts from 0."""
+
+def look_before_restart(
+    tasks: int, there: int | None, waited: float, timeout: float
+) -> tuple[float, str | None] | None:
+    """The same before a stage is submitted again, which it is at the time-out in any case."""
+
+def lease_gpus(
+    ranks: int,
+    *,
+    use_gpu: bool,
+    local_mode: bool,
+    master: str,
+    addresses: list[str] | None,
+    visible: str | None,
+) -> tuple[int, list[str]]:
+    """Takes a GPU of the driver's for each rank that runs there: a number to release them by, and the GPUs.
+    `addresses` are Spark's, None for a client of Spark Connect; `visible` is CUDA_VISIBLE_DEVICES."""
+
+def release_gpus(lease: int) -> None:
+    """Gives the GPUs of a lease back; again is harmless."""
+
+def explain_stage(class_: str, text: str, /) -> tuple[str, str]:
+    """Why a stage ended, from an exception's class and text: cancelled or start, and a sentence."""
+
+def fail_for_test(kind: str, message: str) -> None:
+    """Fails by this kind, or panics if there is none such: for the test that both become exceptions."""
 
 @final
 class Hub:
     """The driver's end of one job: tasks join it, output, phases, results and failures arrive at it."""
 
-    def __new__(cls, job: bytes, *, bind: str, advertise: str, work_dir: str) -> Hub:
+    def __new__(cls, job: Job, *, bind: str, advertise: str, work_dir: str) -> Hub:
         """Listens on the address `bind` ("" for the one that `advertise` resolves to), on a port of the system's.
         Results wait for close() in a folder of their own under `work_dir`."""
     @property
     def address(self) -> str:
         """Where tasks reach the hub: host:port, IPv6 in brackets."""
-    @property
-    def token(self) -> bytes:
-        """The job's 32-byte secret. Never log it, never put it into arguments or settings."""
-    def next(self, timeout: float) -> tuple[str, Any] | None:
-        """The next event, or None after `timeout` seconds:
-        ("output", text)            whole, prefixed lines to show
-        ("phase", (name, rank, s))  rank got to a phase s seconds after the hub opened; rank is -1 for the job's own
-        ("status", text)            where the job is, in words
-        ("report", (rank, step, json))  a rank told by phalanx.report how far it is
-        ("resubmit", attempt)       a task was lost: end the stage, submit another whose nodes begin with this attempt
-        ("finished", json)          every rank ended well and every result is here; a line for each, as in a Failure
-        ("failed", json)            the Failure; nothing of the job is left on the nodes that can be reached
+    def node_spec(
+        self, attempt: int, *, python: str | None, env: dict[str, str], local_gpus: Sequence[str]
+    ) -> bytes:
+        """What the nodes of an attempt (0, or what "resubmit" said) are told, for NodeSpec; opaque, and has the job's
+        secret in it: never log it. Ranks are run by `python`, else by that of the node's own process, with the
+        application's variables `env`. `local_gpus` are the driver's GPUs, where they are for its own node or for the
+        tasks of a local master."""
+    def next(self, timeout: float) -> tuple[str, str, str] | None:
+        """The next event, or None after `timeout` seconds: its kind, a text, and its fields as a JSON object, "" where
+        it has none. `phalanx.driver.events` reads them.
+
+        kind        text                        fields
+        output      whole lines to show
+        phase       the phase's name            rank (null for the job's own), seconds since the hub opened
+        status      where the job is
+        progress    what a rank told, JSON      rank, step
+        resubmit                                attempt: submit another stage, whose nodes begin with it
+        finished                                ranks: how each ended
+        failed      the failure for people      those of TrainingError, and pickle
         Of the last two one comes, once, after all output."""
     def result_path(self, rank: int) -> str | None:
         """The file that holds what a rank left as its result, until close()."""
@@ -89,36 +237,49 @@ class Hub:
         """What the ranks' threads are doing, by rank and as text, equal ones once; None after `timeout` seconds. Nodes
         are waited for 5 s. For a thread other than the one that waits in next()."""
     def logs(self, rank: int) -> str:
-        """The newest whole lines of a rank's output that have come here, 256 KiB at most; "" for an unknown rank."""
+        """The newest whole lines of a rank's output that have come here, also once it is closed: 256 KiB at most, of
+        more than 384 ranks a share of 96 MiB; "" for an unknown rank."""
     def stop(self, reason: str) -> None:
         """Cancels the job; next() tells when it is over."""
     def close(self) -> None:
         """Frees the socket, threads and files. A job that still runs is stopped."""
 
+@final
+class NodeSpec:
+    """What a hub tells each node, unpacked in the node's own process."""
+
+    def __new__(cls, packed: bytes) -> NodeSpec:
+        """Reads what Hub.node_spec made; a NativeError says so where that was another version."""
+    @property
+    def tasks(self) -> int: ...
+
 def run_node(
-    job: bytes,
+    spec: NodeSpec,
     payload: bytes,
     *,
-    hub: str,
-    token: bytes,
     partition: int,
-    attempt: int,
     host: str,
-    gpus: Sequence[str],
-    program: Sequence[str],
-    pool: Sequence[str],
-    shares_pool: bool,
-    env: dict[str, str],
+    gpus: Sequence[str] | None,
     work_dir: str,
     guard: str,
+    package: str,
+    python: str,
+    in_python_worker: bool,
+    env: dict[str, str],
     all_gather: Callable[[str], Sequence[str]] | None,
+    in_executor: bool = False,
+    copy_files: Callable[[list[str], str], object] | None = None,
 ) -> bytes:
     """The node's end of a job: joins the hub, starts this partition's ranks, watches them, ends them.
 
     Returns b"" when the hub has everything, else a report for Hub.node_report. A failure of a rank is reported to
-    the hub and does not raise here; NativeError means that the node could not do its part. `pool` is the program of a
-    warm pool for ranks that run `program`; empty: they start cold. Where it is shared, all children of this process's
-    parent have the same, and it ends with that parent.
+    the hub and does not raise here; NativeError means that the node could not do its part.
+
+    `gpus` are the addresses of those that Spark gave the task, None where it gave none. `guard` is the guard program,
+    `package` the folder that has the package phalanx, `python` this Python, `env` what only this machine knows of the
+    ranks' variables. A warm pool is this process's; in a Python worker of Spark's all children of this process's parent
+    have the same, and it ends with that parent. `in_executor` says that stderr is an executor's log. `copy_files`
+    copies files to a folder by its URI.
     """
 
 def serve_guard(
@@ -172,6 +333,10 @@ class Call:
         source: tuple[int, int], target: tuple[int, int], parts: tuple[Sequence[int], str]
     ) -> Call: ...
     @staticmethod
+    def all_gather_sized(source: tuple[int, int]) -> Call:
+        """Has no target: nobody needs to know how much the others have. `gathered` gives it, once the call is done."""
+    def gathered(self) -> list[bytearray]: ...
+    @staticmethod
     def reduce_scatter(
         source: tuple[int, int],
         target: tuple[int, int],
@@ -200,7 +365,7 @@ class Call:
     def barrier() -> Call: ...
 
 @final
-class Collective:
+class ProcessGroup:
     """One rank's end of a process group. Calls run in the order in which they were given, whichever way; after a
     failure the group is broken and every later call raises. Time-outs are seconds, None for the group's."""
 
@@ -215,22 +380,24 @@ class Collective:
         timeout: float,
         interface: str | None,
         towards: str | None,
+        cut_timeout: float | None,
         activity: str | None,
-    ) -> Collective:
+    ) -> ProcessGroup:
         """Joins; returns when all ranks have. `rank` is this rank's place in `ranks`, the numbers by which errors name
         the group's ranks. `get` waits for a key of a store that all ranks share, some seconds, and
         `set` writes one. Other hosts reach this rank at the address of `interface`, else at the one that leads to the
-        host `towards`. `activity` is a file to make: see read_activity."""
+        host `towards`. Who acknowledges nothing there for `cut_timeout` seconds is
+        given up; None for as long as the kernel tries. `activity` is a file to make: see read_activity."""
     def set_timeout(self, seconds: float) -> None: ...
     def run(self, calls: Sequence[Call], timeout: float | None, kept: object) -> None:
         """Runs them after all that were given before: on this thread if it is their turn, else on the group's."""
-    def submit(self, calls: Sequence[Call], timeout: float | None, kept: object) -> Ticket:
+    def submit(self, calls: Sequence[Call], timeout: float | None, kept: object) -> Work:
         """Leaves them to the group's thread, and keeps `kept` alive until they are done."""
-    def send(self, memory: tuple[int, int], to: int, tag: int, kept: object) -> Ticket | None:
-        """Sends a message, without waiting for its receiver; None if that is done already."""
+    def send(self, memory: tuple[int, int], to: int, tag: int) -> None:
+        """Sends a message beside the other calls, without waiting for these or for its receiver."""
     def receive(
         self, memory: tuple[int, int], source: int | None, tag: int, timeout: float | None, kept: object
-    ) -> Ticket:
+    ) -> Work:
         """Receives the oldest message with this tag from one rank, or any, beside the other calls."""
     def abort(self, why: str) -> None:
         """Breaks the group on all ranks, now."""
@@ -243,7 +410,7 @@ class Collective:
         returns the descriptors that the child has of it and is to close."""
 
 @final
-class Ticket:
+class Work:
     """A call that was left to the group's thread."""
 
     def wait(self, timeout: float | None) -> None:

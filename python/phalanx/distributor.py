@@ -1,31 +1,52 @@
 """`TorchDistributor`: the same class as pyspark's, on the outside.
 
-It checks, packs what is to run, leases GPUs and hands over to a `Run`, which does the work.
+It checks the call, packs what is to run, leases GPUs, and hands over to a `Run`, which does the work.
 
-DIST-1: signatures, messages and log lines are those of `pyspark.ml.torch.distributor.TorchDistributor` 4.3.
-DIST-2: whatever can be known to be wrong raises before anything is started.
+DIST-1 (drop-in): signatures, messages and log lines are those of `pyspark.ml.torch.distributor.TorchDistributor` 4.3.
+DIST-2 (refused-first): what can be known to be wrong raises before anything is started.
 """
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
-from . import checks, gpus
-from .dataframe import partition_data_loader as _get_spark_partition_data_loader
-from .payload import file_payload, function_payload, name_of
+from .driver import preflight
+from .driver.inherited import (
+    Distributor,
+    _get_conf,
+    _get_conf_boolean,
+    _get_gpus_owned,
+    _get_logger,
+    _get_resources,
+)
+from .driver.payload import FileArgument, file_payload, function_payload, module_payload
+from .driver.session import active_session
+from .driver.train_object import Module, name_of
+from .feeding.partition_files import partition_data_loader as _get_spark_partition_data_loader
+from .feeding.preparation import Preparation, is_data
+from .integrations.mlflow import callers_run
 from .settings import Settings, given
 
 if TYPE_CHECKING:
     from .run import Run
 
-TrainObject = Callable[..., Any] | str | os.PathLike[str]
+TrainObject = Callable[..., Any] | str | os.PathLike[str] | Module
 
-__all__ = ["TorchDistributor", "_get_spark_partition_data_loader"]
+__all__ = [
+    "Distributor",
+    "TorchDistributor",
+    "_get_conf",
+    "_get_conf_boolean",
+    "_get_gpus_owned",
+    "_get_logger",
+    "_get_resources",
+    "_get_spark_partition_data_loader",
+]
 
 
 class _Default(int):
@@ -35,33 +56,49 @@ class _Default(int):
 _ONE = _Default(1)
 
 
-class TorchDistributor:
+class TorchDistributor(Distributor):
     """Runs PyTorch training as ranks, on the driver or in a Spark stage.
 
-    num_processes   how many ranks (`num_workers` is a deprecated alias)
-    local_mode      whether they run on the driver; else they run in tasks of the cluster
-    use_gpu         whether each has a GPU of its own
-    warm            whether ranks are forked from a process that has torch imported already; by default what
+    num_processes   the number of ranks (`num_workers` is a deprecated alias)
+    local_mode      whether the ranks run on the driver's host; otherwise they run in tasks of the cluster
+    use_gpu         whether each rank has a GPU of its own
+    warm            whether ranks are forked from a process that has imported torch already; by default what
                     `spark.phalanx.warm.enabled` says
 
-    max_restarts    how often the ranks start again after a failure, all failures together; else
-                    `spark.phalanx.maxRestarts`, by default never
-    restart_on      the kinds of failure (`TrainingError.kind`) after which they do; else `spark.phalanx.restartOn`, by
-                    default lost_node, signal and hang
+    max_restarts    how often in a run all ranks start again after a failure; by default what
+                    `spark.phalanx.maxRestarts` says, which is 0
+    restart_on      the kinds of failure (`TrainingError.kind`) after which the ranks start again; by default what
+                    `spark.phalanx.restartOn` says, which is lost_node, signal and hang
 
-    hang_timeout    seconds without any rank's progress after which the run fails, with the stacks of all ranks; else
-                    `spark.phalanx.hangTimeout`, by default never
+    hang_timeout    the run fails, with the stacks of all ranks, when no rank makes progress for this many seconds; by
+                    default what `spark.phalanx.hangTimeout` says, which is never
 
-    grace           seconds that ranks have between SIGTERM and SIGKILL when a run is ended; else `spark.phalanx.grace`,
-                    by default 30
+    grace           the seconds that ranks have between SIGTERM and SIGKILL when a run is ended; by default what
+                    `spark.phalanx.grace` says, which is 30
 
-    `last_run` is the `Run` that was started last: its phases, every rank's result.
+    cpus_per_rank   with how many cores a rank computes, unless the user's environment has `OMP_NUM_THREADS`; by default
+                    what `spark.phalanx.cpusPerRank` says, or else its share of its task's cores, in local mode of
+                    the driver's host
+
+    checkpoint_dir  a folder that all hosts share, or a URI that fsspec opens: where the run's checkpoints are; by
+                    default what `spark.phalanx.checkpoint.directory` says, or else `PHALANX_CHECKPOINT_DIR`
+    checkpoint_name what tells the run's checkpoints there from those of other runs; by default the name of the function
+                    or file that is run. Runs at the same time need different names
+
+    env             variables for the ranks' environment, besides those that `spark.phalanx.env.pass` names; the values
+                    are in no setting, argument or log
+    mlflow          None: ranks continue the caller's active MLflow run, if there is one, and only rank 0 logs to it.
+                    True: the values of `phalanx.report` are its metrics, too. "all": all ranks do both. False: nothing
+    local_ranks     what counts as a node for `LOCAL_RANK`, `GROUP_RANK` and `CUDA_VISIBLE_DEVICES`: "task" for a Spark
+                    task, "host" for all tasks on a host; by default what `spark.phalanx.localRanks` says, which is task
+
+    `last_run` is the `Run` that was started last. It has the run's phases and every rank's result.
 
     >>> distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
     >>> model = distributor.run(train, 1e-3)
 
-    Raises `RuntimeError` without an active SparkSession and where GPUs are wanted that Spark doesn't know of,
-    `ValueError` and `TypeError` for bad arguments.
+    It raises `ValueError` and `TypeError` for bad arguments. It raises `RuntimeError` if there is no active
+    SparkSession, or if GPUs are wanted that Spark doesn't know of.
     """
 
     def __init__(
@@ -69,7 +106,7 @@ class TorchDistributor:
         num_processes: int = _ONE,
         local_mode: bool = True,
         use_gpu: bool = True,
-        _ssl_conf: str = checks.SSL_OVERRIDE,
+        _ssl_conf: str = preflight.SSL_OVERRIDE,
         *,
         num_workers: int | None = None,
         warm: bool | None = None,
@@ -77,13 +114,19 @@ class TorchDistributor:
         restart_on: Iterable[str] | None = None,
         hang_timeout: float | None = None,
         grace: float | None = None,
+        cpus_per_rank: int | None = None,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        mlflow: bool | Literal["all"] | None = None,
+        local_ranks: str | None = None,
     ) -> None:
         if num_workers is not None:
             if num_processes is not _ONE:
                 raise TypeError("num_workers is an alias of num_processes; give one of them")
             warnings.warn("num_workers is deprecated; use num_processes", DeprecationWarning, stacklevel=2)
             num_processes = num_workers
-        self.num_processes = checks.check_num_processes(num_processes)
+        self.num_processes = preflight.check_num_processes(num_processes)
         self.local_mode = local_mode
         self.use_gpu = use_gpu
         self.ssl_conf = _ssl_conf
@@ -93,51 +136,49 @@ class TorchDistributor:
             restart_on=restart_on,
             hang_timeout=hang_timeout,
             grace=grace,
+            cpus_per_rank=cpus_per_rank,
+            checkpoint_dir=checkpoint_dir,
+            checkpoint_name=checkpoint_name,
+            local_ranks=local_ranks,
         )
-        self.logger = _logger()
-        self.spark = _active_session()
+        self._env = preflight.check_env(env)
+        self._mlflow = mlflow
+        self.logger = _get_logger(type(self).__name__)
+        self._look_at(active_session())
         self.last_run: Run | None = None
-        if local_mode:
-            if use_gpu:
-                resources = gpus.resources_of(self.spark)
-                self.num_processes = gpus.driver_limited(
-                    self.num_processes, self._conf, resources, self.logger
-                )
-            self.num_tasks = 1
-        else:
-            self.num_tasks = gpus.num_tasks(self.num_processes, use_gpu=use_gpu, conf_get=self._conf)
+        self.num_tasks = self._get_num_tasks()
+        self._validate_input_params()
+        self.input_params = self._create_input_params()
+        """What pyspark's class has under this name; a change of it changes nothing."""
 
     def run(self, train_object: TrainObject, *args: Any, **kwargs: Any) -> Any:
         """Trains, and returns what rank 0 returned.
 
         `train_object` is a function, called with `args` and `kwargs` in every rank, or the path of a Python
-        file, run with `args` as its command line. A file's result is what it gave to `phalanx.set_result`,
-        else None. Blocks until the training is over, and shows the ranks' output meanwhile; an interrupt
-        cancels it.
+        file, run with `args` as its command line; one that isn't here, but on the executors, is taken from
+        there. A file's result is what it gave to `phalanx.set_result`, else None. Blocks until the training is
+        over, and shows the ranks' output meanwhile; an interrupt cancels it.
+
+        A keyword argument `data={name: DataFrame}` is not passed on: the ranks have the rows by `phalanx.data(name)`.
 
         Raises `TrainingError` (a `RuntimeError`) where the training fails, with the cause; `UnpicklableError`
-        (a `TypeError`) where the function can't be sent; before anything is started what `checks` finds.
+        (a `TypeError`) where the function can't be sent; before anything is started what `preflight` finds.
         """
         return self._drive(self._job(train_object, args, kwargs))
 
-    def run_async(self, train_object: TrainObject, *args: Any, **kwargs: Any) -> Run:
-        """As `run`, but returns at once: the `Run` that was started has `result()`, `results()`, `cancel()`, `phase`,
+    def start(self, train_object: TrainObject, *args: Any, **kwargs: Any) -> Run:
+        """As `run`, but returns at once: the `Run` that was started has `result()`, `results()`, `cancel()`, `status`,
         `stacks()`, `logs(rank)` and `done`."""
         job = self._job(train_object, args, kwargs)
         lease = self._lease()
         try:
-            run = self.last_run = _new_run(**job, gpus=lease.gpus)
+            run = self.last_run = _new_run(**job, lease=lease)
+            job.clear()  # what a failure's traceback holds is kept with it
             self.logger.info(f"Started {self._where()}")
-            run.start()
+            return run.start()
         except BaseException:
             lease.release()
             raise
-        lease.release_when(lambda: run.done)
-        return run
-
-    def start(self, train_object: TrainObject, *args: Any, **kwargs: Any) -> Run:
-        """Another name of `run_async`."""
-        return self.run_async(train_object, *args, **kwargs)
 
     def _train_on_dataframe(
         self, train_function: Callable[..., Any], spark_dataframe: Any, *args: Any, **kwargs: Any
@@ -155,10 +196,24 @@ class TorchDistributor:
             )
         return self._drive(self._job(train_function, args, kwargs, dataframe=spark_dataframe))
 
+    def _get_num_tasks(self) -> int:
+        """Over how many tasks of Spark's the ranks are spread, in local mode their number; fewer GPUs of the driver
+        lower `num_processes`."""
+        self.num_processes, tasks = preflight.plan(
+            self.num_processes,
+            local_mode=self.local_mode,
+            use_gpu=self.use_gpu,
+            conf_get=self._conf,
+            resources=lambda: preflight.resources_of(self.spark),
+            logger=self.logger,
+        )
+        return self.num_processes if self.local_mode else tasks
+
     def _drive(self, job: dict[str, Any]) -> Any:
         lease = self._lease()
         try:
-            run = self.last_run = _new_run(**job, gpus=lease.gpus)
+            run = self.last_run = _new_run(**job, lease=lease)
+            job.clear()  # what a failure's traceback holds is kept with it
             self.logger.info(f"Started {self._where()}")
             result = run.drive()
         finally:
@@ -172,52 +227,64 @@ class TorchDistributor:
         """Everything that a `Run` needs but GPUs; all checks are done."""
         from . import _native
 
-        checks.check_train_object(train_object, kwargs)
+        data = None
+        if is_data(kwargs.get("data")):
+            kwargs = dict(kwargs)
+            frames = kwargs.pop("data")
+            data = Preparation(self.spark, frames, local_mode=self.local_mode, tasks=self.num_tasks)
+        elsewhere = not self.local_mode and preflight.is_elsewhere(train_object)
+        preflight.check_train_object(train_object, kwargs, elsewhere=elsewhere)
         settings = Settings.read(self._conf, keys=_conf_keys(self.spark), given=self._given)
-        name = name_of(train_object)
+        variables = _native.rank_variables(settings.values, self._env)
+        context, tracked = callers_run(self._mlflow, local_mode=self.local_mode, given=self._env)
+        options = self._options()
         if callable(train_object):
-            payload = function_payload(train_object, args, kwargs, sys_path=sys.path)
+            payload = function_payload(train_object, args, kwargs, sys_path=sys.path, argv=options)
+        elif isinstance(train_object, Module):
+            payload = module_payload(train_object.name, [*args, *options])
         else:
-            payload = file_payload(train_object, args, sys_path=sys.path)
+            if elsewhere:
+                self.logger.info(f"{train_object} is not here; the ranks take what is there on their hosts")
+            payload = file_payload(train_object, [*args, *options], sys_path=sys.path, elsewhere=elsewhere)
         if not self.local_mode:
-            checks.check_encryption(self._conf, self.logger, self.ssl_conf, type(self).__name__)
-            checks.check_dynamic_allocation(self._conf)
-            if dataframe is not None:
-                checks.check_partitions(dataframe, self.num_tasks)
-            checks.check_slots(self.spark, self.num_tasks, settings.slots_timeout, self.logger)
-        job = _native.new_job(
-            name=name,
+            preflight.check_start(
+                self.num_tasks,
+                self._conf,
+                self.logger,
+                given=self._given,
+                partitions=None if dataframe is None else preflight.partition_count(dataframe),
+            )
+            preflight.check_slots(self.spark, self.num_tasks, settings.slots_timeout, self.logger)
+        job = _native.Job(
+            name=name_of(train_object),
             ranks=self.num_processes,
-            tasks=self.num_tasks,
+            tasks=1 if self.local_mode else self.num_tasks,
             use_gpu=self.use_gpu,
-            settings=settings.values,
+            settings=settings.values
+            | {"phalanx.localMode": str(self.local_mode).lower()}
+            | ({} if data is None else {"phalanx.dataFolder": data.folder}),
         )
         return {
             "spark": self.spark,
             "job": job,
             "payload": payload,
-            "name": name,
             "local_mode": self.local_mode,
-            "num_tasks": self.num_tasks,
-            "use_gpu": self.use_gpu,
             "settings": settings,
+            "variables": {**context, **variables},
+            "tracked": tracked,
             "dataframe": dataframe,
+            "data": data,
         }
 
-    def _lease(self) -> gpus.Lease:
+    def _options(self) -> list[str | FileArgument]:
+        """What ranks have at the end of their command line, beside the caller's arguments."""
+        return []
+
+    def _lease(self) -> preflight.Lease:
         """The driver's GPUs for a run: in local mode, and on a local master, whose tasks get none."""
-        remote = not hasattr(self.spark, "_jsparkSession")
-        on_driver = self.local_mode or (checks.is_local(self._conf("spark.master") or "") and not remote)
-        if not self.use_gpu or not on_driver:
-            return gpus.take([], 0)
-        visible = os.environ.get(gpus.VISIBLE)
-        if remote:
-            # the resources are those of the server, but the ranks run here
-            all_gpus = visible.split(",") if visible else [str(i) for i in range(self.num_processes)]
-        else:
-            resources = gpus.resources_of(self.spark)
-            all_gpus = gpus.devices(resources["gpu"].addresses if "gpu" in resources else [], visible)
-        return gpus.take(all_gpus, self.num_processes)
+        return preflight.Lease(
+            self.spark, self.num_processes, use_gpu=self.use_gpu, local_mode=self.local_mode
+        )
 
     def _where(self) -> str:
         if self.local_mode:
@@ -225,6 +292,8 @@ class TorchDistributor:
         return f"distributed training with {self.num_processes} executor processes"
 
     def _conf(self, key: str) -> str | None:
+        if key == preflight.SSL_OVERRIDE:
+            key = self.ssl_conf
         value: str | None = self.spark.conf.get(key, None)
         return value
 
@@ -235,31 +304,11 @@ def _new_run(**fields: Any) -> Run:
     return Run(**fields)
 
 
-def _active_session() -> Any:
-    from pyspark.sql import SparkSession
-
-    try:
-        return SparkSession.active()
-    except Exception as problem:
-        raise RuntimeError(
-            "TorchDistributor needs an active SparkSession; make one by SparkSession.builder.getOrCreate()"
-        ) from problem
-
-
 def _conf_keys(spark: Any) -> list[str]:
-    try:
-        return list(spark.conf.getAll)  # Spark 4
-    except Exception:
-        try:
-            return [key for key, _ in spark.sparkContext.getConf().getAll()]
-        except Exception:  # Spark Connect of Spark 3
-            return []
-
-
-def _logger() -> logging.Logger:
-    """The logger that pyspark's class has; it prints to stderr where nobody configured logging."""
-    logger = logging.getLogger("TorchDistributor")
-    logger.setLevel(logging.INFO)
-    if not logger.handlers and not logging.getLogger().handlers:
-        logger.addHandler(logging.StreamHandler(sys.stderr))
-    return logger
+    with contextlib.suppress(Exception):  # Spark Connect has no JVM to ask
+        # As one text: a call for each key, and py4j's exception at their end, take as long as a rank's start.
+        text: str = spark.conf._jconf.getAll().keys().mkString("\n")
+        return text.split("\n")
+    with contextlib.suppress(Exception):  # Spark Connect of Spark 3 can't tell
+        return list(spark.conf.getAll)
+    return []

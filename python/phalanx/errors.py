@@ -1,19 +1,18 @@
 """`TrainingError`: why a training run failed, told by the Rust core and raised at the caller.
 
-ERROR-1: making one never raises because of what came from the ranks: a cause that doesn't unpickle is left
-out. `tests/contract/errors.json` is the table from failure kinds to exceptions for all languages.
+ERROR-1 (never-raises): making one never raises because of what came from the ranks. A cause that doesn't unpickle is
+left out. `tests/contract/errors.json` is the table from failure kinds to exceptions for all languages.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import pickle
 from typing import Any, NamedTuple
 
 
-class RankReport(NamedTuple):
-    """What one rank was doing when the job failed."""
+class RankOutcome(NamedTuple):
+    """What became of one rank."""
 
     rank: int
     host: str
@@ -24,6 +23,10 @@ class RankReport(NamedTuple):
     """How long before the failure it last wrote output; None if it never did."""
     doing: str = ""
     """What it was doing before the ranks were ended, as far as is known: a collective operation."""
+
+
+class UnpicklableError(TypeError, pickle.PicklingError):
+    """A value that doesn't pickle: a `TypeError`, as Python itself raises mostly, and a `PicklingError`."""
 
 
 class TrainingError(RuntimeError):
@@ -41,7 +44,7 @@ class TrainingError(RuntimeError):
     restarts        how often the ranks had been started again before
     stacks          what the ranks' threads were doing, where they hung; "" else
     results         what ranks that had ended well returned, by rank; an `UnavailableResult` for each other one
-    ranks           a `RankReport` for every rank
+    ranks           a `RankOutcome` for every rank
     """
 
     def __init__(self, text: str, failure: dict[str, Any] | None = None) -> None:
@@ -61,7 +64,7 @@ class TrainingError(RuntimeError):
         self.restarts: int = fields.get("restarts", 0)
         self.stacks: str = fields.get("stacks", "")
         self.results: list[Any] = []
-        self.ranks = [RankReport(**report) for report in fields.get("ranks", ())]
+        self.ranks = [RankOutcome(**outcome) for outcome in fields.get("ranks", ())]
         cause = _unpickled(fields.get("pickle", ""))
         if cause is not None:
             self.__cause__ = cause
@@ -71,53 +74,8 @@ class TrainingError(RuntimeError):
         """The error for a Failure of the Rust core; `text` is the Failure as rendered there."""
         return cls(text, failure)
 
-    @classmethod
-    def from_json(cls, failure: str | bytes, text: str) -> TrainingError:
-        """As `from_failure`, from JSON."""
-        return cls(text, json.loads(failure))
-
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self._failure)
-
-
-class ChainedException:
-    """Pickles as its exception, but with `__cause__`, `__context__` and `__suppress_context__`.
-
-    Exceptions themselves leave these behind when they are pickled. A link that doesn't pickle ends the chain
-    there.
-    """
-
-    MAX_LINKS = 10
-
-    def __init__(self, exc: BaseException, links: int = MAX_LINKS) -> None:
-        self.exc = exc
-        self.links = links
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        def link(exc: BaseException | None) -> ChainedException | None:
-            if exc is None or self.links == 0 or not _pickles(exc):
-                return None
-            return ChainedException(exc, self.links - 1)
-
-        exc = self.exc
-        return rejoined, (exc, link(exc.__cause__), link(exc.__context__), exc.__suppress_context__)
-
-
-def rejoined(
-    exc: BaseException, cause: BaseException | None, context: BaseException | None, suppress: bool
-) -> BaseException:
-    """The exception with its chain again; what `ChainedException` unpickles by."""
-    exc.__cause__, exc.__context__, exc.__suppress_context__ = cause, context, suppress
-    return exc
-
-
-def _pickles(exc: BaseException) -> bool:
-    import cloudpickle
-
-    try:
-        return isinstance(pickle.loads(cloudpickle.dumps(exc)), BaseException)
-    except Exception:
-        return False
 
 
 def _unpickled(text: str) -> BaseException | None:

@@ -1,36 +1,42 @@
 """`Run`: one run of a job, from the caller's thread to its result.
 
-RUN-1: output, phases and the outcome are handled in one thread (the caller's for `TorchDistributor.run`), so that
-a notebook shows output in the cell that asked for it. RUN-2: when `drive` returns or raises, the Spark job is over,
-the hub closed, its thread gone. RUN-3: showing output never fails a run.
+RUN-1 (one-thread): output, phases and the outcome are handled in one thread (the caller's for `TorchDistributor.run`),
+so that a notebook shows output in the cell that asked for it.
+RUN-2 (over-is-over): when `drive` returns or raises, the Spark job is over, the hub is closed, and its thread is gone.
+RUN-3 (output-never-fails): showing output never fails a run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import logging
-import os
-import pickle
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
-from .errors import RankReport, TrainingError
-from .jvm_stage import JvmStage, uses_jvm
-from .results import UnavailableResult
-from .seen import Stacks, report
-from .stages import LocalStage, PythonStage, Stage, driver_dir, hub_endpoint
+from .driver import events
+from .driver.interrupts import Interrupts
+from .driver.live_output import LiveOutput
+from .driver.payload import with_data
+from .driver.results import Results
+from .driver.session import driver_dir, hub_endpoint
+from .errors import RankOutcome, TrainingError
+from .stages.choice import uses_jvm
+from .stages.jvm import JvmStage
+from .stages.local import LocalStage
+from .stages.python import PythonStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from .driver.preflight import Lease
+    from .feeding.preparation import Preparation
+    from .integrations.mlflow import TrackedRun
     from .settings import Settings
+    from .stages.stage import Stage
 
 logger = logging.getLogger("phalanx")
 
@@ -52,70 +58,81 @@ class Phase(NamedTuple):
     """Since the run was asked for."""
 
 
+class Stacks(dict[int, str]):
+    """The stacks of all ranks' threads, by rank; as text, equal ones once with their ranks."""
+
+    def __init__(self, stacks: dict[int, str], text: str) -> None:
+        super().__init__(stacks)
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(self._text)
+
+
 class Run:
     """One training run; made by `TorchDistributor.run` and `.start`, not by hand.
 
-    Example:
-        run = TorchDistributor(num_processes=2).start(train, 1e-3)
-        run.result()     # rank 0's value, or TrainingError
-        run.results()    # what every rank returned
+    >>> run = TorchDistributor(num_processes=2).start(train, 1e-3)
+    >>> run.result()     # rank 0's value, or TrainingError
+    >>> run.results()    # what every rank returned
     """
 
     def __init__(
         self,
         *,
         spark: SparkSession,
-        job: bytes,
+        job: _native.Job,
         payload: bytes,
-        name: str,
         local_mode: bool,
-        num_tasks: int,
-        use_gpu: bool,
-        gpus: Sequence[str],
+        lease: Lease,
         settings: Settings,
+        variables: dict[str, str] | None = None,
+        tracked: TrackedRun | None = None,
         dataframe: DataFrame | None = None,
+        data: Preparation | None = None,
     ) -> None:
         in_jvm = not local_mode and uses_jvm(spark, settings.stage, dataframe=dataframe is not None)
-        self.name = name
+        self.name = job.name
         self.phases: list[Phase] = []
-        self.ranks: list[RankReport] = []
+        self.ranks: list[RankOutcome] = []
         """What became of each rank, once the run is over."""
-        self.phase = "preparing"
+        self.status = "preparing"
         """Where the run is, in words: `waiting for 3 of 8 tasks`, `starting ranks`, `training, step 120`, `over`."""
         self.reports: dict[int, dict[str, Any]] = {}
         """The newest `phalanx.report` of each rank: its step, and what else it told."""
         self._job = job
-        self._num_ranks: int = json.loads(job)["ranks"]
         self._began = time.monotonic()
         self._hub: _native.Hub | None = None
+        self._logs: _native.Hub | None = None  # the hub, also once it is closed: it keeps the newest lines
         self._hub_lock = threading.Lock()
         self._cancelled: str | None = None
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
-        # The results' files live as long as the run, and no longer than the application, however it ends.
         self._work_dir = driver_dir(spark)
-        self._files = tempfile.TemporaryDirectory(
-            prefix="phalanx-run-", dir=self._work_dir, ignore_cleanup_errors=True
-        )
+        self._results = Results(job.ranks, self._work_dir)
         self._endpoint = ("127.0.0.1", "127.0.0.1") if local_mode else hub_endpoint(spark)
-        self._show = _Show()
-        self._kept_logs: dict[int, str] = {}
+        self._show = LiveOutput()
+        self._lease = lease
+        self._tracked = tracked
+        self._data = data
+        self._payload = payload if data is not None else b""
         self._stage: Stage
         if local_mode:
-            self._stage = LocalStage(spark=spark, job=job, payload=payload, gpus=list(gpus))
+            self._stage = LocalStage(spark=spark, payload=payload, gpus=lease.gpus, variables=variables or {})
         else:
-            in_python = functools.partial(PythonStage, use_gpu=use_gpu, dataframe=dataframe)
+            in_python = functools.partial(PythonStage, dataframe=dataframe)
             stage: Callable[..., Stage] = JvmStage if in_jvm else in_python
             self._stage = stage(
                 spark=spark,
                 job=job,
                 payload=payload,
-                name=name,
-                num_tasks=num_tasks,
-                num_ranks=self._num_ranks,
                 slots_timeout=settings.slots_timeout,
-                local_gpus=list(gpus),
+                local_gpus=lease.gpus,
+                variables=variables or {},
             )
 
     @property
@@ -142,89 +159,113 @@ class Run:
         """
         try:
             bind, advertise = self._endpoint
-            hub = _native.Hub(self._job, bind=bind, advertise=advertise, work_dir=self._work_dir)
-            try:
-                self._drive(hub)
-            finally:
-                with self._hub_lock:
-                    # A hub that broke is told by other means.
-                    with contextlib.suppress(_native.NativeError):
-                        self._kept_logs = {rank: hub.logs(rank) for rank in range(self._num_ranks)}
-                    self._hub = None
-                hub.close()
+            with Interrupts(self._interrupt) as interrupts:
+                self._prepare(interrupts)
+                hub = _native.Hub(self._job, bind=bind, advertise=advertise, work_dir=self._work_dir)
+                try:
+                    self._drive(hub, interrupts)
+                finally:
+                    with self._hub_lock:
+                        self._hub = None
+                    hub.close()
             self._phase("returned", None, self._elapsed())
-            return self._load(0)
         except BaseException as error:
             self._error = error
             raise
         finally:
-            self.phase = "over"
-            self._over.set()
+            self.status = "over"
+            self._stage.forget_payload()
+            self._lease.release()
+            if self._data is not None:
+                self._data.remove()
+            try:
+                if self._tracked is not None:
+                    self._tracked.over(self._error)
+                    self._tracked.settle(self._error)
+            finally:
+                self._over.set()
+        # The run succeeded, whether its result can be read here or not.
+        return self._results.load(0)
 
-    def _drive(self, hub: _native.Hub) -> None:
+    def _prepare(self, interrupts: Interrupts) -> None:
+        """Prepares the run's data sets, and gives the ranks their indexes."""
+        if self._data is None:
+            return
+        if self._cancelled is not None:
+            self._data.cancel()
+        self.status = "preparing data"
+        try:
+            indexes = self._data.run()
+        except TrainingError:
+            if interrupts.pressed:
+                raise KeyboardInterrupt from None
+            raise
+        self._stage.carry(
+            with_data(self._payload, indexes), functools.partial(_payload_again, self._payload, self._data)
+        )
+        self._payload = b""
+        self._phase("data prepared", None, self._elapsed())
+
+    def _drive(self, hub: _native.Hub, interrupts: Interrupts) -> None:
         opened = self._elapsed()
         self._phase("hub open", None, opened)
         with self._hub_lock:
-            self._hub = hub
+            self._hub = self._logs = hub
             if self._cancelled is not None:
                 hub.stop(self._cancelled)
-        self._stage.start(hub)
-        interrupt: KeyboardInterrupt | None = None
-        failure: str | None = None
         try:
-            while True:
+            self._stage.start(hub)
+            end = None
+            while end is None:
                 try:
                     event = hub.next(_PATIENCE_S)
-                except KeyboardInterrupt as pressed:
-                    if interrupt is not None:
-                        raise
-                    interrupt = pressed
-                    hub.stop("interrupted (Ctrl-C)")
-                    continue
-                if event is None:
-                    continue
-                kind, value = event
-                if kind == "output":
-                    self._show(value)
-                elif kind == "status":
-                    self.phase = value
-                elif kind == "report":
-                    rank, step, values = value
-                    self.reports[rank] = report(step, values)
-                elif kind == "phase":
-                    name, rank, seconds = value
-                    self._phase(name, None if rank < 0 else rank, opened + seconds)
-                elif kind == "resubmit":
-                    self._stage.start(hub, value)
-                else:
-                    told = json.loads(value)
-                    self.ranks = [
-                        RankReport(**report) for report in (told if kind == "finished" else told["ranks"])
-                    ]
-                    failure = value if kind == "failed" else None
-                    break
+                    if event is not None:
+                        end = self._take(hub, events.event_of(event), opened)
+                except KeyboardInterrupt:  # that somebody raised in this thread by other means than a signal
+                    interrupts.press()
+            interrupts.let_through()
+            self.ranks = end.ranks
+            self._results.keep(hub)
+            if end.failure is not None or interrupts.pressed:
+                self._stage.cancel()
+            if not self._stage.join(_STAGE_END_S):
+                logger.warning("The Spark stage of %s has not ended; cancelling it.", self.name)
+                self._stage.cancel()
         except BaseException:
             self._stage.cancel()
             raise
-        self._keep_results(hub)
-        if failure is not None or interrupt is not None:
-            self._stage.cancel()
-        if not self._stage.join(_STAGE_END_S):
-            logger.warning("The Spark stage of %s has not ended; cancelling it.", self.name)
-            self._stage.cancel()
-        if interrupt is not None:
-            raise interrupt
-        if failure is not None:
-            error = TrainingError.from_json(failure, _native.render_failure(failure))
+        if interrupts.pressed:
+            raise KeyboardInterrupt
+        if end.failure is not None:
+            error = TrainingError.from_failure(end.failure, end.text)
             if error.__cause__ is None:
                 error.__cause__ = self._stage.error
-            error.results = [self._load_if_any(rank) for rank in range(self._num_ranks)]
+            error.results = self._results.load_what_there_is()
             raise error
 
+    def _take(self, hub: _native.Hub, event: events.Event, opened: float) -> events.Outcome | None:
+        """Handles an event; returns the last one."""
+        match event:
+            case events.Output(text):
+                self._show(text)
+            case events.Status(text):
+                self.status = text
+            case events.Reported(rank, report):
+                self.reports[rank] = report
+                if self._tracked is not None:
+                    self._tracked.reported(rank, report)
+            case events.PhaseReached(name, reached_by, seconds):
+                self._phase(name, reached_by, opened + seconds)
+            case events.Resubmit(attempt):
+                self._stage.start(hub, attempt)
+            case events.Outcome():
+                return event
+        return None
+
     def logs(self, rank: int) -> str:
-        """What the driver has seen of a rank's output: whole lines, the newest 256 KiB of them."""
-        with self._hub_lock:
-            return self._kept_logs.get(rank, "") if self._hub is None else self._hub.logs(rank)
+        """What the driver has seen of a rank's output: whole lines, the newest 256 KiB of them. All ranks together have
+        96 MiB, so of more than 384 ranks each has less. Also of a run that is over."""
+        return "" if self._logs is None else self._logs.logs(rank)
 
     def stacks(self) -> Stacks:
         """The Python stacks of all threads of every rank that runs, by rank; print it to see equal ones once. The ranks
@@ -250,7 +291,7 @@ class Run:
             TimeoutError: it is not over after `timeout` seconds; it goes on.
         """
         self._wait(timeout)
-        return self._load(0)
+        return self._results.load(0)
 
     def results(self, timeout: float | None = None) -> list[Any]:
         """What every rank returned, by rank; waits for the end of the run.
@@ -259,19 +300,33 @@ class Run:
         `UnavailableResult` that says so. Raises as `result`.
         """
         self._wait(timeout)
-        return [self._load(rank) for rank in range(self._num_ranks)]
+        return self._results.load_all()
 
     def cancel(self, reason: str = "cancelled by the caller") -> None:
         """Ends every rank; `result` then raises TrainingError of kind `cancelled`. Returns at once; a run that is over
         stays as it is."""
         with self._hub_lock:
             self._cancelled = reason
+            if self._data is not None:
+                self._data.cancel()
             if self._hub is not None:
                 self._hub.stop(reason)
+
+    def _interrupt(self) -> None:
+        """As `cancel`, between any two lines of the thread that drives: it may hold the lock itself."""
+        self._cancelled = "interrupted (Ctrl-C)"
+        if self._data is not None:
+            self._data.cancel()
+        hub = self._hub
+        if hub is not None:
+            with contextlib.suppress(_native.NativeError):  # closed meanwhile
+                hub.stop(self._cancelled)
 
     def _wait(self, timeout: float | None) -> None:
         if not self._over.wait(timeout):
             raise TimeoutError(f"{self.name} is not over after {timeout} s; it goes on")
+        if self._tracked is not None:
+            self._tracked.settle(self._error)
         if self._error is not None:
             raise self._error
 
@@ -281,56 +336,6 @@ class Run:
     def _phase(self, name: str, rank: int | None, seconds: float) -> None:
         self.phases.append(Phase(name, rank, seconds))
 
-    def _path(self, rank: int) -> str:
-        return os.path.join(self._files.name, f"rank-{rank}")
 
-    def _keep_results(self, hub: _native.Hub) -> None:
-        import shutil
-
-        for rank in range(self._num_ranks):
-            path = hub.result_path(rank)
-            if path is not None:
-                shutil.move(path, self._path(rank))
-
-    def _load_if_any(self, rank: int) -> Any:
-        if not os.path.exists(self._path(rank)):
-            return UnavailableResult(f"rank {rank} left no result")
-        try:
-            return self._load(rank)
-        except TrainingError as error:
-            return UnavailableResult(str(error))
-
-    def _load(self, rank: int) -> Any:
-        try:
-            with open(self._path(rank), "rb") as file:
-                return pickle.load(file)
-        except FileNotFoundError:
-            if not os.path.isdir(self._files.name):
-                problem = "the results went with the Spark application; ask for them before it stops"
-                raise TrainingError(problem) from None
-            return None  # a file that left by os._exit and had given none
-        except Exception as error:
-            problem = f"the result of rank {rank} can't be read back here: {type(error).__name__}: {error}"
-            raise TrainingError(problem, {"message": problem, "rank": rank}) from error
-
-
-class _Show:
-    """Writes output to the stdout that the caller has at the time; gives up, once and loudly, if it can't."""
-
-    def __init__(self) -> None:
-        self._broken = False
-
-    def __call__(self, text: str) -> None:
-        if self._broken:
-            return
-        try:
-            out = sys.stdout
-            try:
-                out.write(text)
-            except UnicodeEncodeError:
-                encoding = out.encoding or "ascii"
-                out.write(text.encode(encoding, "backslashreplace").decode(encoding))
-            out.flush()
-        except Exception as error:
-            self._broken = True
-            logger.warning("The ranks' output can't be shown any more (%s); the run goes on.", error)
+def _payload_again(payload: bytes, data: Preparation) -> bytes:
+    return with_data(payload, data.again())

@@ -1,8 +1,9 @@
-"""The `spark.phalanx.*` settings of a run, read from Spark's configuration; their table is the Rust core's."""
+"""The `spark.phalanx.*` settings of a run, read from Spark's configuration. The Rust core has their table."""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 
 from . import _native
@@ -20,10 +21,7 @@ class Settings:
 
     def __init__(self, values: dict[str, str]) -> None:
         self.values = values
-        try:
-            self.slots_timeout, self.stage = _native.read_settings(values)
-        except _native.NativeError as error:
-            raise ValueError(str(error)) from None
+        self.slots_timeout, self.stage = _native.read_settings(values)
 
     @classmethod
     def read(
@@ -35,12 +33,14 @@ class Settings:
     ) -> Settings:
         """Reads every setting by `conf_get`, but for those that are `given`.
 
-        `keys` are the keys that the configuration has at all: a `spark.phalanx.*` key among them that is no
-        setting is warned about, with the nearest one that is.
+        `keys` are the keys that the configuration has at all, if they are known: no others are asked for, and a
+        `spark.phalanx.*` key among them that is no setting is warned about, with the nearest one that is.
 
         Raises `ValueError` for a bad value: the key, the value and what is allowed.
         """
-        found = {key: conf_get(key) for key in _native.setting_keys()} | dict(given or {})
+        keys = frozenset(keys)
+        asked = [key for key in _native.setting_keys() if not keys or key in keys]
+        found = {key: conf_get(key) for key in asked} | dict(given or {})
         settings = cls({key: str(value) for key, value in found.items() if value is not None})
         for sentence in _native.unknown_settings(sorted(keys)):
             _log.warning(sentence)
@@ -54,6 +54,10 @@ def given(
     restart_on: Iterable[str] | None = None,
     hang_timeout: float | None = None,
     grace: float | None = None,
+    cpus_per_rank: int | None = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_name: str | None = None,
+    local_ranks: str | None = None,
 ) -> dict[str, str]:
     """What a distributor was given, as settings; times are in seconds."""
     found: dict[str, str] = {}
@@ -69,4 +73,12 @@ def given(
         found["spark.phalanx.hangTimeout"] = f"{hang_timeout * 1000:.0f}ms"
     if grace is not None:
         found["spark.phalanx.grace"] = f"{grace * 1000:.0f}ms"
+    if cpus_per_rank is not None:
+        found["spark.phalanx.cpusPerRank"] = str(cpus_per_rank)
+    if checkpoint_dir is not None:
+        found["spark.phalanx.checkpoint.directory"] = os.fspath(checkpoint_dir)
+    if checkpoint_name is not None:
+        found["spark.phalanx.checkpoint.name"] = checkpoint_name
+    if local_ranks is not None:
+        found["spark.phalanx.localRanks"] = str(local_ranks)
     return found

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import PACKAGE_ROOT, RankRun
-
-# The package under test is the one beside the tests, here and in every process that a test starts.
-sys.path.insert(0, str(PACKAGE_ROOT))
-os.environ["PYTHONPATH"] = os.pathsep.join([str(PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(":")
+from support import sessions
+from support.backend_ranks import Ranks, shared
+from support.one_rank import RankRun
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +27,15 @@ def no_thread_is_left() -> Iterator[None]:
     assert not [t for t in left if t.is_alive()], "the test left threads behind"
 
 
+@pytest.fixture(scope="session")
+def ranks() -> Ranks:
+    """Processes with torch, for the tests of torch's process groups."""
+    return shared()
+
+
 @pytest.fixture
 def run_rank(tmp_path: Path) -> Callable[..., RankRun]:
-    """Runs a payload as one rank, with a pipe for its notes, as a supervisor does."""
+    """Runs a payload as one rank, with a pipe for its notes, as a node does."""
 
     def run(
         payload: bytes,
@@ -44,6 +48,7 @@ def run_rank(tmp_path: Path) -> Callable[..., RankRun]:
     ) -> RankRun:
         directory = tmp_path / f"rank{rank}-{len(list(tmp_path.glob('rank*')))}"
         directory.mkdir()
+        (directory / "groups-key").write_bytes(bytes(32))
         payload_file = tmp_path / f"{directory.name}.payload"
         payload_file.write_bytes(payload)
         reading, writing = os.pipe()
@@ -75,23 +80,16 @@ def run_rank(tmp_path: Path) -> Callable[..., RankRun]:
                     lines = pipe.read().decode().splitlines()
         notes = list(map(json.loads, lines))
         phases = [note["phase"] for note in notes if "phase" in note]
+        beats = [note["beat"] for note in notes if "beat" in note]
         error = next((note["error"] for note in notes if "error" in note), None)
-        return RankRun(done.returncode, done.stdout.decode(), done.stderr.decode(), phases, error, directory)
+        out, err = done.stdout.decode(), done.stderr.decode()
+        return RankRun(done.returncode, out, err, phases, error, directory, beats)
 
     return run
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """A classic session with one core, gone before tests elsewhere start theirs in this process."""
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "4")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+def spark() -> Any:
+    """A classic session with one core."""
+    conf = {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
+    return sessions.classic(conf)

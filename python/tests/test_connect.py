@@ -15,10 +15,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from phalanx import connect, stages
-from phalanx.connect import endpoint, is_own, own_address_towards
-from phalanx.stages import PythonStage
-from support import in_session
+from phalanx import _native
+from phalanx.driver import connect
+from phalanx.driver.connect import endpoint, is_own, own_address_towards
+from phalanx.stages import spark as spark_stage
+from phalanx.stages.python import PythonStage
+from support.own_session import in_session
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -55,7 +57,12 @@ def test_behind_a_tunnel_the_drivers_address_is_not_taken_for_the_clients() -> N
 
 def in_client(tmp_path: Path, text: str) -> subprocess.Popen[str]:
     """A process that runs `text` with its temporary files in `tmp_path`, and waits for a line on stdin."""
-    script = f"import os, sys\nfrom phalanx import connect\n{text}\nprint('there', flush=True)\nsys.stdin.readline()"
+    script = f"""
+import os, sys
+from phalanx.driver import connect
+{text}
+print('there', flush=True)
+sys.stdin.readline()"""
     process = subprocess.Popen(
         [sys.executable, "-c", script],
         stdin=subprocess.PIPE,
@@ -94,13 +101,18 @@ def test_a_clients_folder_goes_with_it_and_a_killed_clients_with_the_next(tmp_pa
 
 def test_a_server_that_has_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     forever = threading.Event()
-    monkeypatch.setattr(stages, "_CANCEL_S", 0.2)
+    monkeypatch.setattr(spark_stage, "_CANCEL_S", 0.2)
     monkeypatch.setattr(PythonStage, "_inheriting", lambda self, target: lambda *args: forever.wait())
     session: Any = SimpleNamespace(interruptTag=lambda tag: forever.wait())
     stage = PythonStage(
-        spark=session, job=b"", payload=b"", name="train", num_tasks=1, num_ranks=1, use_gpu=False,
-        slots_timeout=1.0, local_gpus=[], dataframe=None,
-    )  # fmt: skip
+        variables={},
+        spark=session,
+        job=_native.Job(name="train", ranks=1, tasks=1, use_gpu=False, settings={}),
+        payload=b"",
+        slots_timeout=1.0,
+        local_gpus=[],
+        dataframe=None,
+    )
     hub: Any = SimpleNamespace()
     stage.start(hub)
     began = time.monotonic()
@@ -154,7 +166,7 @@ def test_runs_over_a_connect_server(tmp_path: Path) -> None:
     small, large, kind, message, tags, refused, local = in_session(
         "local[1]", text, connect=True, timeout=190
     )
-    assert small == [100, "py", True]
+    assert small == [100, "py", True], "CONNECT-1: a client has no JVM"
     assert large == [90 << 20, "py", True]
     assert kind == "cancelled"
     assert (

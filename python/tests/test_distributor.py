@@ -14,11 +14,10 @@ from typing import Any
 import phalanx
 import pytest
 from phalanx import TorchDistributor, distributor
-from phalanx.errors import TrainingError
-from phalanx.payload import Payload
+from phalanx.errors import TrainingError, UnpicklableError
+from phalanx.rank.payload import Payload
 from phalanx.settings import Settings
-from phalanx.unpicklable import UnpicklableError
-from support import FakeNative, FakeRun
+from support.fakes import FakeNative, FakeRun
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -46,7 +45,7 @@ def test_the_signature_is_pysparks() -> None:
         parameters = inspect.signature(kind).parameters.values()
         return [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
-    assert shape(TorchDistributor) == shape(Incumbent)
+    assert shape(TorchDistributor) == shape(Incumbent), "DIST-1"
     assert str(inspect.signature(TorchDistributor)).startswith("(num_processes: 'int' = 1,")
     for method in ("run", "_train_on_dataframe"):
         ours, theirs = (inspect.signature(getattr(kind, method)) for kind in (TorchDistributor, Incumbent))
@@ -106,11 +105,10 @@ def test_a_function_is_handed_over_and_rank_0s_value_comes_back(
     (run,) = FakeRun.made
     assert made.last_run is run  # type: ignore[comparison-overlap]
     fields = run.fields
-    names = "dataframe gpus job local_mode name num_tasks payload settings spark use_gpu"
+    names = "data dataframe job lease local_mode payload settings spark tracked variables"
     assert sorted(fields) == names.split()
-    assert (fields["name"], fields["local_mode"]) == ("train", True)
-    assert (fields["num_tasks"], fields["gpus"]) == (1, [])
-    assert (fields["job"], fields["dataframe"]) == (b"job", None)
+    assert (fields["local_mode"], fields["lease"].gpus) == (True, [])
+    assert (fields["job"], fields["dataframe"]) == ("job 1", None)
     assert isinstance(fields["settings"], Settings)
     (tmp_path / "payload").write_bytes(fields["payload"])
     payload = Payload(str(tmp_path / "payload"))
@@ -124,7 +122,7 @@ def test_a_function_is_handed_over_and_rank_0s_value_comes_back(
             "ranks": 2,
             "tasks": 1,
             "use_gpu": False,
-            "settings": fields["settings"].values,
+            "settings": fields["settings"].values | {"phalanx.localMode": "true"},
         }
     ]
 
@@ -137,11 +135,26 @@ def test_a_file_is_handed_over_with_its_arguments(tmp_path: Path) -> None:
         fields = FakeRun.made[-1].fields
         (tmp_path / "payload").write_bytes(fields["payload"])
         payload = Payload(str(tmp_path / "payload"))
-        assert (fields["name"], payload.kind, payload.file_args) == ("train.py", "file", ["--lr", "0.1"])
+        assert (payload.kind, payload.arguments(str(tmp_path))) == ("file", ["--lr", "0.1"])
     with pytest.raises(ValueError, match="key-word"):
         local().run(str(script), lr=1)
     with pytest.raises(FileNotFoundError):
         local().run(str(tmp_path / "none.py"))
+
+
+def test_a_file_that_only_the_executors_have_is_left_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(distributor.preflight, "check_slots", lambda *_: None)
+    with caplog.at_level(logging.INFO, "TorchDistributor"):
+        local(local_mode=False).run("/only/there/train.py", 1)
+    (tmp_path / "payload").write_bytes(FakeRun.made[-1].fields["payload"])
+    payload = Payload(str(tmp_path / "payload"))
+    assert (payload.kind, payload.file_path) == ("file", "/only/there/train.py")
+    assert payload.arguments(str(tmp_path)) == ["1"]
+    assert "/only/there/train.py is not here; the ranks take what is there on their hosts" in caplog.text
+    with pytest.raises(FileNotFoundError):
+        local().run("/only/there/train.py")
 
 
 def test_what_can_not_be_sent_raises_before_anything_starts(fakes: FakeNative) -> None:
@@ -158,13 +171,15 @@ def test_log_lines_are_pysparks(caplog: pytest.LogCaptureFixture) -> None:
         FakeRun.outcome = TrainingError("failed")
         with pytest.raises(TrainingError):
             local().run(print)
-    assert [(r.name, r.message) for r in caplog.records] == [
-        ("TorchDistributor", "Started local training with 2 processes"),
-        ("TorchDistributor", "Finished local training with 2 processes"),
-        ("TorchDistributor", "Started distributed training with 1 executor processes"),
-        ("TorchDistributor", "Finished distributed training with 1 executor processes"),
-        ("TorchDistributor", "Started local training with 2 processes"),
-        ("TorchDistributor", "Started local training with 2 processes"),
+    lines = [r.message for r in caplog.records if r.name == "TorchDistributor"]
+    # A session that has only just started has no slot yet, which is told, too.
+    assert [line for line in lines if not line.startswith("Waiting for executors")] == [
+        "Started local training with 2 processes",
+        "Finished local training with 2 processes",
+        "Started distributed training with 1 executor processes",
+        "Finished distributed training with 1 executor processes",
+        "Started local training with 2 processes",
+        "Started local training with 2 processes",
     ]
 
 
@@ -184,16 +199,28 @@ def test_the_cluster_is_checked_before_a_distributed_run(spark: Any, fakes: Fake
             local().run(print)
     finally:
         spark.conf.unset("spark.phalanx.grace")
-    spark.conf.set("spark.ssl.enabled", "true")
+    spark.conf.set("spark.phalanx.encryption", "required")
+    spark.conf.set("my.override", "true")
     try:
-        with pytest.raises(RuntimeError, match="TLS encryption enabled"):
-            local(num_processes=1, local_mode=False).run(print)
-        spark.conf.set("my.override", "true")
-        local(num_processes=1, local_mode=False, _ssl_conf="my.override").run(print)
+        with pytest.raises(ValueError, match="set one of them only"):
+            local(num_processes=1, local_mode=False, _ssl_conf="my.override").run(print)
+        local(num_processes=1, local_mode=False).run(print)
         local().run(print)
     finally:
-        spark.conf.unset("spark.ssl.enabled")
+        spark.conf.unset("spark.phalanx.encryption")
         spark.conf.unset("my.override")
+    assert len(FakeRun.made) == 2
+
+
+def test_a_bad_setting_that_an_argument_overrides_is_nobodys_trouble(spark: Any) -> None:
+    spark.conf.set("spark.phalanx.maxRestarts", "many")
+    try:
+        for local_mode in (True, False):
+            local(num_processes=1, local_mode=local_mode, max_restarts=1).run(print)
+            with pytest.raises(ValueError, match=r'spark\.phalanx\.maxRestarts is "many"'):
+                local(num_processes=1, local_mode=local_mode).run(print)
+    finally:
+        spark.conf.unset("spark.phalanx.maxRestarts")
     assert len(FakeRun.made) == 2
 
 
@@ -222,11 +249,11 @@ def test_a_dataframe_needs_a_partition_for_every_task(spark: Any) -> None:
 def test_the_logger_prints_only_where_nobody_configured_logging() -> None:
     script = """
 import logging, sys
-from phalanx.distributor import _logger
+from phalanx.distributor import _get_logger
 if sys.argv[1:]:
     logging.basicConfig(stream=sys.stdout, format="root %(message)s")
-_logger().info("hello")
-_logger().info("again")
+_get_logger("TorchDistributor").info("hello")
+_get_logger("TorchDistributor").info("again")
 """
     run = [sys.executable, "-c", script]
     plain = subprocess.run(run, capture_output=True, text=True, timeout=60)
@@ -238,7 +265,7 @@ _logger().info("again")
 def test_importing_starts_no_thread_and_configures_no_logger() -> None:
     script = """
 import logging, threading
-import phalanx, phalanx.distributor, phalanx.settings, phalanx.gpus, phalanx.checks
+import phalanx, phalanx.distributor, phalanx.settings, phalanx.driver.preflight
 print(threading.active_count(), logging.getLogger().handlers, logging.getLogger("TorchDistributor").handlers)
 import sys
 print([m for m in ("pyspark", "torch", "pyarrow", "cloudpickle") if m in sys.modules])

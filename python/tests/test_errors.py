@@ -12,9 +12,11 @@ from typing import Any
 import cloudpickle
 import phalanx
 import pytest
-from phalanx.errors import ChainedException, RankReport, TrainingError
-from phalanx.raised import MAX_PICKLE_BYTES, is_peer_loss, pickled, without_own_frames
-from support import REPOSITORY
+from phalanx import _native
+from phalanx.errors import RankOutcome, TrainingError
+from phalanx.rank.chained_exception import ChainedException
+from phalanx.rank.error_record import MAX_PICKLE_BYTES, is_peer_loss, pickled, without_own_frames
+from support.places import CONTRACT, ROOT
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -42,7 +44,7 @@ def sent(exc: BaseException) -> str:
 
 
 def test_the_error_is_the_rendered_story_with_its_fields() -> None:
-    error = TrainingError.from_json(json.dumps(failure()), "the story")
+    error = TrainingError.from_failure(failure(), "the story")
     assert isinstance(error, RuntimeError)
     assert str(error) == "the story"
     assert (error.kind, error.rank, error.host, error.exit_code) == ("exception", 3, "10.0.0.7", None)
@@ -52,7 +54,7 @@ def test_the_error_is_the_rendered_story_with_its_fields() -> None:
         ["step 7"],
         "/tmp/r3.log",
     )
-    assert error.ranks == [RankReport(0, "a", "stopped", None)]
+    assert error.ranks == [RankOutcome(0, "a", "stopped", None)]
     assert error.__cause__ is None
 
 
@@ -153,8 +155,8 @@ def test_own_frames_are_cut_from_the_start_only() -> None:
 
 
 def test_the_table_of_kinds_is_the_cores_and_pythons() -> None:
-    table = json.loads((REPOSITORY / "tests/contract/errors.json").read_text())["kinds"]
-    source = (REPOSITORY / "rust/types/src/failure.rs").read_text()
+    table = json.loads((CONTRACT / "errors.json").read_text())["kinds"]
+    source = (ROOT / "rust/types/src/failure_kind.rs").read_text()
     body = source[source.index("pub fn name(self)") :]
     names = re.findall(r'FailureKind::\w+ => "(\w+)"', body[: body.index("\n    }\n")])
     assert [row["kind"] for row in table] == names
@@ -168,14 +170,27 @@ def test_the_table_of_kinds_is_the_cores_and_pythons() -> None:
         assert row["meaning"].endswith(".")
 
 
+def test_every_kind_of_error_of_the_core_is_raised_as_the_class_that_the_table_names() -> None:
+    for row in json.loads((CONTRACT / "errors.json").read_text())["errors"]:
+        module, _, name = row["python"]["class"].rpartition(".")
+        kind = getattr(importlib.import_module(module), name)
+        with pytest.raises(kind, match="why") as raised:
+            _native.fail_for_test(row["kind"], "why")
+        assert raised.type is kind, "KIND-1"
+        assert raised.value.kind == row["kind"]
+
+
 def test_the_tables_fields_are_the_cores_and_pythons() -> None:
-    table = json.loads((REPOSITORY / "tests/contract/errors.json").read_text())
-    source = (REPOSITORY / "rust/types/src/failure.rs").read_text()
-    for name, fields, only_here in (("Failure", "fields", {"pickle"}), ("RankReport", "rank_fields", set())):
+    table = json.loads((CONTRACT / "errors.json").read_text())
+    for file, name, fields, only_here in (
+        ("failure.rs", "Failure", "fields", {"pickle"}),
+        ("rank_outcome.rs", "RankOutcome", "rank_fields", set()),
+    ):
+        source = (ROOT / "rust/types/src" / file).read_text()
         body = source[source.index(f"pub struct {name} {{") :]
         of_core = re.findall(r"^    pub (\w+): ", body[: body.index("\n}\n")], re.MULTILINE)
         assert [field for field in of_core if field not in only_here] == table[fields]
-    assert list(RankReport._fields) == table["rank_fields"]
+    assert list(RankOutcome._fields) == table["rank_fields"]
     assert set(table["fields"]) <= set(vars(TrainingError.from_failure(failure(), "text")))
 
 

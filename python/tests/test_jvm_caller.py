@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import RankRun
+from support.one_rank import RankRun
 
 RunRank = Callable[..., RankRun]
 pytestmark = pytest.mark.timeout(60)
@@ -62,6 +62,13 @@ def test_a_package_runs_by_its_main_also_from_a_zip(run_rank: RunRank, tmp_path:
     end = run_rank(from_jvm("module", "pkg"), PYTHONPATH=str(tmp_path / "code.zip"))
     assert end.code == 0, end.err
     assert (end.directory / "result").read_bytes() == b'json\n"pkg.__main__"'
+
+
+def test_a_module_runs_whatever_python_its_caller_has(run_rank: RunRank, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys, phalanx; phalanx.set_result(sys.argv[1:])")
+    end = run_rank(from_jvm("module", "train", "--lr", python="2.7"), PYTHONPATH=str(tmp_path))
+    assert end.code == 0, end.err
+    assert (end.directory / "result").read_bytes() == b'json\n["--lr"]'
 
 
 @pytest.mark.parametrize("name", ["nowhere", "json.nowhere", "nowhere.at.all", "json"])

@@ -10,14 +10,16 @@ from typing import Any
 
 import phalanx
 import pytest
-from phalanx import jar, jvm_stage
-from phalanx.jvm_stage import DIRECT_BYTES, JvmStage, uses_jvm, why_not
-from support import in_session
+from phalanx import _native, jar
+from phalanx.stages import jvm
+from phalanx.stages.choice import uses_jvm, why_not
+from phalanx.stages.jvm import DIRECT_BYTES, JvmStage
+from support.own_session import in_session
 
 pytestmark = pytest.mark.timeout(200)
 
 needs_jar = pytest.mark.skipif(
-    not os.path.exists(os.path.join(os.path.dirname(phalanx.__file__), "jars", jar.NAME)),
+    not os.path.exists(jar.expected_path()),
     reason="the jar is not built; `make build` does it",
 )
 
@@ -25,8 +27,10 @@ needs_jar = pytest.mark.skipif(
 class Runner:
     """Stands for BarrierRunner, and for the classic session and context around it."""
 
-    def __init__(self, folder: Path | None = None, version: str = phalanx.__version__) -> None:
-        self._version = version
+    def __init__(
+        self, folder: Path | None = None, version: str = phalanx.__version__, problem: str | None = None
+    ) -> None:
+        self._version, self._problem = version, problem
         self._jsparkSession = self._jsc = self.sparkContext = self
         self._temp_dir = str(folder)
         self.tags: list[str] = []
@@ -39,12 +43,15 @@ class Runner:
             raise RuntimeError("no glibc")
         return self._version
 
+    def problem(self) -> str | None:
+        return self._problem
+
     def sc(self) -> str:
         return "the context"
 
     def runPython(self, *arguments: Any) -> list[bytearray]:
         self.calls.append(arguments)
-        payload = arguments[2]
+        payload = arguments[3]
         if isinstance(payload, str):
             assert os.stat(payload).st_mode & 0o777 == 0o600
             self.calls.append((Path(payload).read_bytes(), payload))
@@ -54,22 +61,28 @@ class Runner:
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runner:
     made = Runner(tmp_path)
-    monkeypatch.setattr(jvm_stage, "_runner", lambda context: made)
+    monkeypatch.setattr(jvm, "barrier_runner", lambda context: made)
     monkeypatch.setattr(JvmStage, "_inheriting", lambda self, target: target)
     return made
 
 
 def stage_of(runner: Runner, payload: bytes) -> JvmStage:
     return JvmStage(
+        variables={},
         spark=runner,  # type: ignore[arg-type]
-        job=b"job",
+        job=_native.Job(name="train", ranks=8, tasks=4, use_gpu=False, settings={}),
         payload=payload,
-        name="train",
-        num_tasks=4,
-        num_ranks=8,
         slots_timeout=1.0,
         local_gpus=["0"],
     )
+
+
+def node_spec_into(asked: list[Any]) -> Any:
+    def node_spec(attempt: int, **fields: Any) -> bytes:
+        asked.append((attempt, fields))
+        return b"the spec"
+
+    return node_spec
 
 
 def test_the_jvm_stage_is_taken_where_the_jar_is(runner: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -89,23 +102,29 @@ def test_the_jvm_stage_is_taken_where_the_jar_is(runner: Any, caplog: pytest.Log
 
 
 @pytest.mark.parametrize(
-    ("version", "problem"),
+    ("runner", "problem"),
     [
         (
-            "0.0.9",
+            Runner(version="0.0.9"),
             f"the jar on the driver's class path has version 0.0.9 and this package {phalanx.__version__}; ",
         ),
-        ("", "the jar on the driver's class path can't be used: no glibc"),
+        (Runner(version=""), "the jar on the driver's class path can't be used: no glibc"),
+        (
+            Runner(problem="it is built for Scala 2.13"),
+            "the jar on the driver's class path can't be used: it is built for Scala 2.13",
+        ),
     ],
 )
 def test_a_jar_that_does_not_fit_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str, problem: str
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, runner: Any, problem: str
 ) -> None:
-    session: Any = Runner(version=version)
-    monkeypatch.setattr(jvm_stage, "_runner", lambda context: session)
+    session = runner
+    monkeypatch.setattr(jvm, "barrier_runner", lambda context: session)
     with caplog.at_level(logging.INFO, "phalanx"):
         assert not uses_jvm(session, "auto", dataframe=False), "JVM-1"
-    assert f"Phalanx takes the python stage, because {problem}" in caplog.text
+    [record] = caplog.records
+    assert record.message.startswith(f"Phalanx takes the python stage, because {problem}")
+    assert record.levelno == logging.WARNING, "JVM-2"
     with pytest.raises(RuntimeError) as refused:
         uses_jvm(session, "jvm", dataframe=False)
     assert str(refused.value).startswith(f"spark.phalanx.stage is jvm, but {problem}")
@@ -115,30 +134,20 @@ def test_a_session_without_the_jar_or_without_a_jvm_says_so(spark: Any) -> None:
     problem = why_not(spark)
     assert problem is not None
     assert problem.startswith("the jar is not on the driver's class path; ")
-    assert "phalanx.spark_conf()" in problem
+    assert "phalanx.configure(SparkSession.builder)" in problem
     remote: Any = SimpleNamespace()
     assert "Spark Connect" in str(why_not(remote))
 
 
 def test_what_the_jvm_is_handed(runner: Runner) -> None:
     reports: list[bytes] = []
-    hub: Any = SimpleNamespace(address="h:1", token=b"secret", node_report=reports.append)
+    asked: list[Any] = []
+    hub: Any = SimpleNamespace(node_spec=node_spec_into(asked), node_report=reports.append)
     stage = stage_of(runner, b"payload")
     stage._run(hub, 2)
-    description = "Phalanx: train, 8 ranks"
-    expected = (
-        "the context",
-        b"job",
-        b"payload",
-        "h:1",
-        b"secret",
-        2,
-        description,
-        ["0"],
-        "python9",
-        {"A": "b"},
-    )
-    assert runner.calls == [(*expected, ["x.zip"])]
+    assert runner.calls == [("the context", 4, b"the spec", b"payload", "Phalanx: train, 8 ranks")]
+    env = {"A": "b", "PHALANX_PY_FILES": "x.zip"}
+    assert asked == [(2, {"python": "python9", "env": env, "local_gpus": ["0"]})]
     assert reports == [b"a report"]
     stage.cancel()
     assert len(runner.tags) == 2
@@ -146,7 +155,7 @@ def test_what_the_jvm_is_handed(runner: Runner) -> None:
 
 
 def test_a_large_payload_goes_through_a_file_that_is_gone_afterwards(runner: Runner, tmp_path: Path) -> None:
-    hub: Any = SimpleNamespace(address="h:1", token=b"secret", node_report=lambda report: None)
+    hub: Any = SimpleNamespace(node_spec=node_spec_into([]), node_report=lambda report: None)
     payload = bytes(range(256)) * (DIRECT_BYTES // 256) + b"+"
     stage_of(runner, payload)._run(hub, 0)
     assert runner.calls[1][0] == payload
@@ -157,8 +166,10 @@ def test_a_large_payload_goes_through_a_file_that_is_gone_afterwards(runner: Run
 def test_the_settings_of_a_new_user_name_the_jar_or_say_that_there_is_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(jar, "__file__", str(tmp_path / "jar.py"))
-    with pytest.raises(FileNotFoundError, match=r"built without the jar \(.*\); `make build` in a clone"):
+    monkeypatch.setattr(jar, "_PACKAGE", str(tmp_path))
+    with pytest.raises(
+        FileNotFoundError, match=r"without the jar for this Spark.s Scala \(.*\); `make jars` in a clone"
+    ):
         phalanx.spark_conf()
     (tmp_path / "jars").mkdir()
     path = tmp_path / "jars" / f"phalanx-spark_2.13-{phalanx.__version__}.jar"

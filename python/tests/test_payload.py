@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phalanx.payload import Payload, PayloadError, file_payload, function_payload, merged_path, name_of
-from phalanx.unpicklable import UnpicklableError
+from phalanx.driver.payload import file_payload, function_payload, module_payload
+from phalanx.driver.train_object import Module, name_of
+from phalanx.errors import UnpicklableError
+from phalanx.rank.payload import Payload, PayloadError, merged_path
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -53,14 +55,20 @@ def test_a_file_payload_has_the_source_and_text_arguments(tmp_path: Path) -> Non
     script.write_bytes(b"# -*- coding: latin-1 -*-\nx = '\xe9'\n")
     payload = read(file_payload(script, ["--lr", 0.1, None], sys_path=[]), tmp_path)
     assert (payload.kind, payload.name, payload.file_path) == ("file", "train.py", str(script))
-    assert payload.file_args == ["--lr", "0.1", "None"]
+    assert payload.arguments(str(tmp_path)) == ["--lr", "0.1", "None"]
     assert payload.source() == script.read_bytes()
+
+
+def test_a_module_payload_has_a_name_and_nothing_of_the_callers_path(tmp_path: Path) -> None:
+    payload = read(module_payload("trainer.task", ["--lr", 0.1]), tmp_path)
+    assert (payload.kind, payload.name, payload.sys_path) == ("module", "trainer.task", [])
+    assert payload.arguments(str(tmp_path)) == ["--lr", "0.1"]
 
 
 def test_a_caller_that_is_not_python_says_no_python_and_no_path(tmp_path: Path) -> None:
     header = b'{"kind": "module", "name": "pkg.train", "args": ["--lr"], "results": "json"}'
     payload = read(b"phalanx payload 1\n" + header + b"\n", tmp_path)
-    assert (payload.kind, payload.name, payload.file_args) == ("module", "pkg.train", ["--lr"])
+    assert (payload.kind, payload.name, payload.arguments(str(tmp_path))) == ("module", "pkg.train", ["--lr"])
     assert (payload.results, payload.python, payload.sys_path) == ("json", "", [])
     for damaged in (
         b'{"kind": "function", "name": "f"}',  # byte code of which Python?
@@ -107,6 +115,7 @@ def test_names_of_what_runs() -> None:
     assert name_of(functools.partial(functools.partial(train))) == "train"
     assert name_of(Callable()) == "Callable"
     assert name_of(Path("/a/train.py")) == "train.py"
+    assert name_of(Module("trainer.task", run_name="digits")) == "digits"
 
 
 def test_a_global_that_does_not_pickle_is_named() -> None:
@@ -148,7 +157,7 @@ def test_arguments_are_named(tmp_path: Path) -> None:
     def train(lr: float, data: Any = None, *more: Any, **options: Any) -> None: ...
 
     rows = (i for i in range(3))
-    assert "its argument 'data' (a generator)" in complaint(train, 0.1, rows)
+    assert "its argument 'data' (a generator)" in complaint(train, 0.1, rows), "PAY-1"
     assert "its argument number 3 (a generator)" in complaint(train, 0.1, 0, rows)
     assert "its argument 'rows' (a generator)" in complaint(train, 0.1, rows=rows)
     with open(tmp_path / "f", "w") as file:

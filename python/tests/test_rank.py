@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phalanx.payload import function_payload
-from support import RankRun, script, sent
+from phalanx.driver.payload import file_payload, function_payload
+from support.one_rank import RankRun, script, sent
 
 RunRank = Callable[..., RankRun]
 pytestmark = pytest.mark.timeout(60)
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 def as_main(tmp_path: Path, text: str) -> bytes:
     """The payload of `train()` in a script run as a caller's __main__."""
     (tmp_path / "caller.py").write_text(
-        textwrap.dedent(text) + "\nimport sys\nfrom phalanx.payload import function_payload\n"
+        textwrap.dedent(text) + "\nimport sys\nfrom phalanx.driver.payload import function_payload\n"
         "if __name__ == '__main__':\n"
         "    sys.stdout.buffer.write(function_payload(train, (), {}, sys_path=[]))\n"
     )
@@ -86,6 +86,35 @@ def test_a_rank_runs_the_callers_source_where_its_host_has_another(
     own = str(end.directory / "script")
     assert f'File "{own}/train.py", line 3' in end.err
     assert "# the line" in end.err
+
+
+@pytest.mark.parametrize("where", ["at its path", "in the working directory", "among Spark's files"])
+def test_a_file_that_the_caller_has_not_is_the_hosts_own(
+    run_rank: RunRank, tmp_path: Path, where: str
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "sibling.py").write_text("VALUE = 5\n")
+    (folder / "train.py").write_text(
+        "import phalanx, sibling, sys\nphalanx.set_result((__file__, sys.argv[1:], sibling.VALUE))\n"
+    )
+    path = str(folder / "train.py") if where == "at its path" else "train.py"
+    payload = file_payload(path, ["--lr", 1], sys_path=[], elsewhere=True)
+    env = {"PHALANX_SPARK_FILES": str(folder)} if where == "among Spark's files" else {}
+    end = run_rank(payload, cwd=folder if where == "in the working directory" else tmp_path, **env)
+    assert end.code == 0, end.err
+    assert end.result == (str(folder / "train.py"), ["--lr", "1"], 5)
+
+
+def test_a_file_that_nobody_has_is_named_with_its_host(run_rank: RunRank, tmp_path: Path) -> None:
+    import socket
+
+    path = str(tmp_path / "train.py")
+    end = run_rank(file_payload(path, (), sys_path=[], elsewhere=True))
+    assert (end.code, end.error["type_name"], end.error["before_start"]) == (1, "FileNotFoundError", True)
+    assert end.error["message"] == (
+        f"there is no training file {path} on {socket.gethostname()}, and the caller has none, either"
+    )
 
 
 def test_a_syntax_error_in_a_file_is_the_users(run_rank: RunRank, tmp_path: Path) -> None:
@@ -184,7 +213,7 @@ def test_other_ranks_results_are_replaced_where_they_cannot_come_back(run_rank: 
     assert run_rank(sent(large), rank=0, PHALANX_MAX_RESULT_BYTES="4096").result == b"x" * 5000
 
 
-def test_phases_arrive_and_a_closed_supervisor_hurts_nobody(run_rank: RunRank) -> None:
+def test_phases_arrive_and_a_node_that_does_not_listen_hurts_nobody(run_rank: RunRank) -> None:
     def train() -> None:
         import phalanx
 
@@ -193,8 +222,8 @@ def test_phases_arrive_and_a_closed_supervisor_hurts_nobody(run_rank: RunRank) -
 
     end = run_rank(sent(train))
     assert end.notes == ["rank ready", "user code", "validation", "é" * 60]
-    assert run_rank(sent(train), PHALANX_NOTES_FD="99").code == 0, "INSIDE-2"
-    assert run_rank(sent(train), listens=False).code == 0, "INSIDE-2"
+    assert run_rank(sent(train), PHALANX_NOTES_FD="99").code == 0, "REPORT-2"
+    assert run_rank(sent(train), listens=False).code == 0, "REPORT-2"
 
 
 def test_notes_never_go_into_a_file_that_took_over_the_descriptor(run_rank: RunRank, tmp_path: Path) -> None:
@@ -210,7 +239,7 @@ def test_notes_never_go_into_a_file_that_took_over_the_descriptor(run_rank: RunR
 
     end = run_rank(sent(train, str(tmp_path / "own.txt")))
     assert end.code == 0, end.err
-    assert (tmp_path / "own.txt").read_text() == "", "INSIDE-2"
+    assert (tmp_path / "own.txt").read_text() == "", "REPORT-2"
 
 
 def test_processes_that_a_rank_starts_neither_inherit_nor_send_notes(run_rank: RunRank) -> None:
@@ -231,7 +260,7 @@ def test_processes_that_a_rank_starts_neither_inherit_nor_send_notes(run_rank: R
 
     end = run_rank(sent(train))
     assert end.result == "['0', '1', '2', '3'] None\n", "3 is the listed directory itself"
-    assert "from a child" not in end.notes, "INSIDE-1"
+    assert "from a child" not in end.notes, "REPORT-1"
 
 
 def test_output_is_line_buffered_and_takes_any_character(run_rank: RunRank) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 from phalanx import _native
+from phalanx.distributor import _conf_keys
 from phalanx.settings import Settings
 
 pytestmark = pytest.mark.timeout(60)
@@ -18,13 +20,17 @@ def test_what_nobody_sets_has_its_default() -> None:
     assert (settings.values, settings.slots_timeout, settings.stage) == ({}, 30.0, "auto")
 
 
-def test_the_job_has_what_is_set_and_the_defaults() -> None:
+def test_the_job_has_what_is_set_and_the_defaults(tmp_path: Path) -> None:
     conf = {"spark.phalanx.grace": "7s", "spark.phalanx.logs.live": "false", "spark.other": "x"}
     settings = Settings.read(conf.get)
     assert "spark.other" not in settings.values
-    job = json.loads(_native.new_job(name="t", ranks=2, tasks=1, use_gpu=False, settings=settings.values))
-    assert (job["policy"]["grace"], job["logs"]["live"]) == (7000, False)
-    assert job["policy"]["join_timeout"] == 120_000
+    job = _native.Job(name="t", ranks=2, tasks=1, use_gpu=False, settings=settings.values)
+    assert (job.name, job.ranks, job.tasks, job.use_gpu, job.grace) == ("t", 2, 1, False, 7.0)
+    hub = _native.Hub(job, bind="127.0.0.1", advertise="127.0.0.1", work_dir=str(tmp_path))
+    spec = json.loads(hub.node_spec(3, python=None, env={}, local_gpus=[]))
+    hub.close()
+    assert (spec["attempt"], spec["job"]["id"], spec["job"]["logs"]["live"]) == (3, job.id, False)
+    assert spec["job"]["policy"]["join_timeout"] == 120_000
 
 
 def test_a_bad_value_is_named_with_its_key_and_what_is_allowed() -> None:
@@ -48,3 +54,18 @@ def test_a_real_session_gives_its_settings(spark: Any) -> None:
     finally:
         spark.conf.unset("spark.phalanx.slots.timeout")
     assert settings.slots_timeout == 8.0
+
+
+def test_only_what_a_configuration_has_is_asked_for(spark: Any) -> None:
+    asked: list[str] = []
+
+    def conf_get(key: str) -> str:
+        asked.append(key)
+        return "8s"
+
+    spark.conf.set("spark.phalanx.slots.timeout", "8s")
+    try:
+        settings = Settings.read(conf_get, keys=_conf_keys(spark))
+    finally:
+        spark.conf.unset("spark.phalanx.slots.timeout")
+    assert (asked, settings.slots_timeout) == (["spark.phalanx.slots.timeout"], 8.0)

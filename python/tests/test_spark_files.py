@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phalanx.payload import function_payload
-from phalanx.spark_files import environment, py_files_on
-from support import RankRun, in_session
+from phalanx.driver.payload import function_payload
+from phalanx.stages.spark_files import environment, py_files_on
+from support.one_rank import RankRun
+from support.own_session import in_session
 
 RunRank = Callable[..., RankRun]
 pytestmark = pytest.mark.timeout(150)
@@ -74,12 +75,17 @@ def test_without_sparks_files_nothing_is_touched(run_rank: RunRank) -> None:
 
     assert environment(None, ["a.zip"]) == {}
     end = run_rank(function_payload(train, (), {}, sys_path=[]))
-    assert "phalanx.spark_files" not in end.result
+    assert "phalanx.rank.spark_files" not in end.result
 
 
 def test_a_workers_py_files_are_read_from_its_path() -> None:
     path = ["", "/s/files/late.zip", "/s/files/early.egg", "/s/files", "/s/files2/other.zip", "/usr/lib"]
     assert py_files_on(path, "/s/files") == ["early.egg", "late.zip"]
+    # In executors Spark's folder is the working directory, and is called so.
+    assert py_files_on(["/s", "./late.zip", "./early.egg", ".", "", "/usr/lib"], ".") == [
+        "early.egg",
+        "late.zip",
+    ]
     assert environment("rel", ["a.zip", "b:c.zip", ""]) == {
         "PHALANX_SPARK_FILES": os.path.join(os.getcwd(), "rel"),
         "PHALANX_PY_FILES": "a.zip",

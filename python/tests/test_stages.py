@@ -1,77 +1,39 @@
-"""What is said of a stage that failed, and of the addresses that Spark tells."""
+"""What of an exception is handed on when a stage fails, and the addresses that Spark tells.
+
+What is made of an exception's words is in `tests/contract/checks.json`.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from phalanx.stages import explain, host_of, is_cancellation
-
-WORKER = """An error occurred while calling o47.collectToPython.
-: org.apache.spark.SparkException: Job aborted due to stage failure: ResultTask(0, 1) failed.
-org.apache.spark.api.python.PythonException: Traceback (most recent call last):
-  File "worker.py", line 1, in main
-    process()
-RuntimeError: Phalanx can't be imported by the executors' Python (python3 on host-7): No module named 'phalanx'
-
-\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:1)
-"""
+from phalanx.stages.python_task import host_of
+from phalanx.stages.spark_errors import explain
+from phalanx.stages.stage import Stage
 
 
-def test_a_workers_own_error_is_what_a_failed_stage_says() -> None:
-    assert explain(RuntimeError(WORKER)).startswith("RuntimeError: Phalanx can't be imported")
-    assert "host-7" in explain(RuntimeError(WORKER))
-
-
-def test_an_error_without_a_traceback_says_its_first_line_and_one_without_words_its_class() -> None:
-    assert explain(ValueError("first\nsecond")) == "first"
-    assert explain(ValueError()) == "ValueError"
-    assert len(explain(ValueError("x" * 9000))) < 600
-
-
-def test_what_wraps_an_error_on_its_way_is_left_out() -> None:
-    for text in (
-        "dev.phalanx.spark.TrainingException: no rank could be started",
-        "org.apache.spark.SparkException: no rank could be started",
-        "(org.apache.spark.SparkSQLException) no rank could be started",
-        "(org.apache.spark.SparkException) dev.phalanx.spark.TrainingException: no rank could be started\n\tat x.y",
-    ):
-        assert explain(RuntimeError(text)) == "no rank could be started"
-    assert explain(RuntimeError("java.lang.OutOfMemoryError: heap")) == "java.lang.OutOfMemoryError: heap"
-
-
-def test_a_lost_executor_is_told_and_not_only_that_a_barrier_task_failed() -> None:
-    text = (
-        "org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed barrier "
-        "ResultStage. Most recent failure reason: Stage failed because barrier task ResultTask(0, 1) finished "
-        "unsuccessfully.\nExecutorLostFailure (executor 1 exited) Reason: Command exited with code 137"
-    )
-    lost = "ExecutorLostFailure (executor 1 exited) Reason: Command exited with code 137"
-    assert explain(RuntimeError(text)) == lost
-
-
-def test_a_driver_or_server_that_has_gone_is_said_in_words() -> None:
+def test_a_driver_that_has_gone_is_known_by_py4js_own_exceptions() -> None:
     from py4j.protocol import Py4JError, Py4JNetworkError
 
     assert explain(Py4JNetworkError("Answer from Java side is empty")) == (
-        "the driver's JVM did not answer (Answer from Java side is empty); has it ended, or run out of memory?"
+        "start",
+        "the driver's JVM did not answer (Answer from Java side is empty); has it ended, or run out of memory?",
     )
     refused = "An error occurred while calling z:X.y. Trace:\npy4j.Py4JException: Method y([]) does not exist\n\tat z"
-    assert explain(Py4JError(refused)).endswith(
+    assert explain(Py4JError(refused))[1].endswith(
         "refused the call: py4j.Py4JException: Method y([]) does not exist"
     )
-    rpc = (
-        "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n"
-        '\tdetails = "failed to connect to all addresses"\n>'
-    )
-    said = "the Spark Connect server did not answer: failed to connect to all addresses"
-    assert explain(RuntimeError(rpc)) == said
 
 
-def test_a_cancel_is_told_from_a_failure_by_sparks_condition() -> None:
-    assert is_cancellation(
-        RuntimeError("[SPARK_JOB_CANCELLED] Job 3 cancelled part of cancelled job group g")
+def test_of_an_exception_of_the_jvm_its_own_words_are_handed_on_and_not_py4js() -> None:
+    class JavaError(Exception):
+        java_exception = "org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 3 cancelled"
+
+    assert explain(JavaError("An error occurred while calling o47.x.")) == (
+        "cancelled",
+        "[SPARK_JOB_CANCELLED] Job 3 cancelled",
     )
-    assert is_cancellation(RuntimeError("(java.X) [OPERATION_CANCELED] Operation has been canceled."))
-    assert not is_cancellation(RuntimeError(WORKER))
 
 
 @pytest.mark.parametrize(
@@ -80,3 +42,22 @@ def test_a_cancel_is_told_from_a_failure_by_sparks_condition() -> None:
 )
 def test_hosts_are_parsed_as_addresses(address: str, host: str) -> None:
     assert host_of(address) == host
+
+
+def test_a_stage_says_that_it_is_over_once_for_each_start() -> None:
+    ended: list[tuple[int, str | None]] = []
+
+    class Hub:
+        def stage_ended(self, attempt: int, problem: str | None) -> None:
+            ended.append((attempt, problem))
+
+    class Failing(Stage):
+        def _run(self, hub: Any, attempt: int) -> None:
+            if attempt == 1:
+                raise RuntimeError("no executors")
+
+    stage, hub = Failing(), Hub()
+    for attempt in (0, 1, 2):
+        stage.start(hub, attempt)  # type: ignore[arg-type]
+        assert stage.join(30)
+    assert ended == [(0, None), (1, "the Spark stage failed: no executors"), (2, None)], "STAGE-1"

@@ -1,7 +1,7 @@
-//! Finds libtorch the way torch-sys does, says in one sentence what is wrong with it, and makes the programs of this
-//! crate find it again when they run.
+//! Finds libtorch in the way in which torch-sys does, says in one sentence what is wrong with it, and makes the
+//! programs of this crate find it again when they run.
 //!
-//! It depends on nothing, so that Cargo can run it before the build script of torch-sys, which says it at length.
+//! It depends on nothing, so Cargo can run it before the build script of torch-sys, which says the same at length.
 
 #![allow(clippy::print_stderr, reason = "Cargo shows a build script's standard error when it fails")]
 
@@ -14,7 +14,8 @@ mod libtorch;
 use libtorch::{BYPASS, check, misfit};
 
 /// Prints the folder of the package `torch` without importing it.
-const WHERE_IS_TORCH: &str = "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')";
+const WHERE_IS_TORCH: &str = "import importlib.util as u; s = u.find_spec('torch'); \
+     print(s.submodule_search_locations[0] if s else '')";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

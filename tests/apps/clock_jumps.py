@@ -1,6 +1,6 @@
 """A driver in whose runs the system's clock jumps; prints one line of JSON.
 
-clock_jumps.py FOLDER local|python|jvm
+clock_jumps.py FOLDER FACE...      a face is local, python or jvm; local is not the first
 
 CLOCK_SHIFT   the file whose eight bytes `clock_shift.c` adds to the clock
 DRIVER_CONF   the Spark settings as JSON
@@ -8,15 +8,13 @@ DRIVER_CONF   the Spark settings as JSON
 
 from __future__ import annotations
 
-import json
 import os
 import struct
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from session import session
+from session import over_faces
 
 HOUR = 3600
 
@@ -117,12 +115,12 @@ def tried(run: Any) -> dict[str, Any]:
         }
 
 
-def main() -> None:
-    folder, face = sys.argv[1:]
+def tries(folder: str, face: str) -> dict[str, Any]:
+    """What became of a run at each jump, over a stage."""
     from phalanx import TorchDistributor
 
-    spark = session(face)
     seen: dict[str, Any] = {}
+    os.mkdir(folder)
 
     def attempt(train: Callable[..., Any], *args: Any, **options: Any) -> None:
         shift_clock(0)
@@ -145,9 +143,8 @@ def main() -> None:
     attempt(is_killed_once, max_restarts=1)
     attempt(does_not_want_to_end, folder)
     shift_clock(0)
-    print("SEEN", json.dumps(seen), flush=True)
-    spark.stop()
+    return seen
 
 
 if __name__ == "__main__":
-    main()
+    over_faces(lambda folder, face: tries(f"{folder}/{face}", face))

@@ -1,10 +1,11 @@
 """A driver whose two ranks don't end by themselves, and neither do their children, which ignore SIGTERM.
 
-endless.py FOLDER local|python|jvm      each rank leaves its process id and its child's in FOLDER
+endless.py FOLDER local|python|jvm      trains once for each folder FOLDER/NUMBER-FACE, in which each rank leaves its
+                                        process id and its child's
 
 DRIVER_CONF   the Spark settings as JSON, where they don't come from spark-submit
 
-Prints a line when the training is over: FAILED, the time, and the error's kind and message; or INTERRUPTED.
+Prints a line when a training is over: FAILED, the time, and the error's kind and message; or INTERRUPTED, and ends.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import sys
 import time
 
-from session import session
+from session import session, trainings
 
 
 def train(folder: str) -> None:
@@ -31,15 +32,18 @@ def train(folder: str) -> None:
 
 
 def main() -> None:
-    folder, face = sys.argv[1:]
+    folder, first_face = sys.argv[1:]
     from phalanx import TorchDistributor, TrainingError
 
-    spark = session(face)
+    spark = session(first_face)
     try:
-        TorchDistributor(num_processes=2, local_mode=face == "local", use_gpu=False).run(train, folder)
-    except TrainingError as error:
-        print("FAILED", time.time(), error.kind, error.message, flush=True)
-        spark.stop()
+        for mine, face in trainings(spark, folder):
+            # Warm ranks: what is left is what their pools leave, too.
+            distributor = TorchDistributor(2, local_mode=face == "local", use_gpu=False, warm=True)
+            try:
+                distributor.run(train, mine)
+            except TrainingError as error:
+                print("FAILED", time.time(), error.kind, error.message, flush=True)
     except KeyboardInterrupt:
         print("INTERRUPTED", flush=True)
         spark.stop()

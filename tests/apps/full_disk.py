@@ -1,6 +1,6 @@
 """A driver whose disk for temporary files is full at one moment or another; prints one line of JSON.
 
-full_disk.py DISK local|python|jvm
+full_disk.py DISK FACE...      a face is local, python or jvm; local is not the first
 
 DISK          a small file system that holds all temporary files of the driver and its executors
 DRIVER_CONF   the Spark settings as JSON
@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
-import json
 import os
-import sys
+import shutil
 import time
 from collections.abc import Callable
 from typing import Any
 
-from session import session
+from session import over_faces
 
 FILLER = "filler"
 
@@ -45,8 +44,6 @@ def fill_inodes(disk: str) -> None:
 
 
 def empty(disk: str) -> None:
-    import shutil
-
     path = os.path.join(disk, FILLER)
     if os.path.isdir(path):
         shutil.rmtree(path)
@@ -69,7 +66,7 @@ def files(disk: str) -> list[str]:
 
 
 class Tries:
-    def __init__(self, disk: str, face: str, spark: Any) -> None:
+    def __init__(self, disk: str, face: str) -> None:
         from phalanx import TorchDistributor
 
         self.disk = disk
@@ -174,29 +171,28 @@ def saves_on_a_full_disk(disk: str) -> list[Any]:
     return [*said, saved[0]]
 
 
-def main() -> None:
-    disk, face = sys.argv[1:]
-
-    spark = session(face)
-    tries = Tries(disk, face, spark)
+def tries(disk: str, face: str) -> dict[str, Any]:
+    """What became of a run at each moment, over a stage."""
+    made = Tries(disk, face)
     # So that what is made once for all runs is there: the jar's files, the warm pools.
-    tries.run("warm", well)
+    made.run("warm", well)
     fill(disk)
-    tries.run("full before", well)
+    made.run("full before", well)
     fill_inodes(disk)
-    tries.run("no inode before", well)
-    tries.run("output", writes_on_a_full_disk, disk)
-    tries.run("error", raises_on_a_full_disk, disk)
-    tries.run("checkpoint", saves_on_a_full_disk, disk)
+    made.run("no inode before", well)
+    made.run("output", writes_on_a_full_disk, disk)
+    os.unlink(f"{disk}/done")
+    made.run("error", raises_on_a_full_disk, disk)
+    made.run("checkpoint", saves_on_a_full_disk, disk)
+    shutil.rmtree(f"{disk}/checkpoints")
     fill(disk, leave=2 << 20)
-    tries.run("result", returns_more_than_fits)
+    made.run("result", returns_more_than_fits)
     # It fits once, and not a second time.
     fill(disk, leave=6 << 20)
-    tries.run("result at the driver", returns_more_than_fits)
-    tries.run("after", well)
-    print("SEEN", json.dumps(tries.seen), flush=True)
-    spark.stop()
+    made.run("result at the driver", returns_more_than_fits)
+    made.run("after", well)
+    return made.seen
 
 
 if __name__ == "__main__":
-    main()
+    over_faces(tries)

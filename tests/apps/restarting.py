@@ -1,6 +1,7 @@
 """A driver whose two ranks don't end by themselves before their run was restarted.
 
-restarting.py FOLDER local|python|jvm      each rank leaves its process id in FOLDER, once per attempt
+restarting.py FOLDER local|python|jvm      trains once for each folder FOLDER/NUMBER-FACE, in which each rank leaves its
+                                           process id: RANK, and RANK-again after the restart
 
 DRIVER_CONF   the Spark settings as JSON
 
@@ -12,14 +13,14 @@ from __future__ import annotations
 import os
 import sys
 
-from session import session
+from session import session, trainings
 
 
 def train(folder: str) -> str:
     import time
 
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-    path = os.path.join(folder, f"{os.environ['RANK']}-{attempt}")
+    path = os.path.join(folder, os.environ["RANK"] + ("-again" if attempt != "0" else ""))
     with open(f"{path}.new", "w") as file:
         file.write(str(os.getpid()))
     os.rename(f"{path}.new", path)
@@ -29,16 +30,17 @@ def train(folder: str) -> str:
 
 
 def main() -> None:
-    folder, face = sys.argv[1:]
+    folder, first_face = sys.argv[1:]
     from phalanx import TorchDistributor, TrainingError
 
-    spark = session(face)
-    distributor = TorchDistributor(num_processes=2, local_mode=face == "local", use_gpu=False, max_restarts=1)
-    try:
-        print("RETURNED", distributor.run(train, folder), flush=True)
-    except TrainingError as error:
-        print("FAILED", error.kind, error.message, flush=True)
-    spark.stop()
+    spark = session(first_face)
+    for mine, face in trainings(spark, folder):
+        local = face == "local"
+        distributor = TorchDistributor(num_processes=2, local_mode=local, use_gpu=False, max_restarts=1)
+        try:
+            print("RETURNED", distributor.run(train, mine), flush=True)
+        except TrainingError as error:
+            print("FAILED", error.kind, error.message, flush=True)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,18 @@ smoke.py RANKS STAGE...
 
 DRIVER_CONF   the Spark settings as JSON, where they don't come from spark-submit
 SMOKE_HUB    the only address at which the hub listens, whatever Spark's driver has
+LAST_HOST    where there are two hosts, that they are fed: the name of one whose executor is killed at the end
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import sys
 import tempfile
 import traceback
+from pathlib import Path
 from typing import Any
 
 NAMES = (
@@ -50,12 +53,104 @@ def fails() -> None:
     time.sleep(600)
 
 
+def feed() -> dict[str, Any]:
+    """Two epochs of the data set: the rows, and where their blocks were."""
+    import os
+    import socket
+
+    import phalanx
+
+    data = phalanx.data("train")
+    loader = data.loader(batch_size=16, shuffle=True, seed=3, uneven="pad")
+    epochs = [[i for batch in loader for i in batch["id"][batch["mask"]].tolist()] for _ in range(2)]
+    source = data._source
+    return {
+        "epochs": epochs,
+        "host": socket.gethostname(),
+        "blocks": source._index.hosts,
+        "far": len(source._far_files),
+        "left": [name for name in os.listdir(os.environ["PHALANX_RANK_DIR"]) if name.startswith("block-")],
+    }
+
+
+def feed_late(folder: str, early: str) -> int:
+    """The ranks of one host end at once, and nothing of them is left when the others begin to read: how many rows."""
+    import os
+    import socket
+    import time
+
+    import phalanx
+
+    if socket.gethostname() == early:
+        with open(f"{folder}/.{os.environ['RANK']}", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(file.name, f"{folder}/{os.environ['RANK']}")
+        return 0
+    ended: list[str] = []
+    while len(ended) < 2 or any(os.path.exists(f"/proc/{pid}") for pid in ended):
+        time.sleep(0.05)
+        ended = [
+            Path(f"{folder}/{name}").read_text() for name in os.listdir(folder) if not name.startswith(".")
+        ]
+    return sum(len(batch["id"]) for batch in phalanx.data("train").loader(batch_size=10))
+
+
+def feed_for_ever(folder: str) -> None:
+    import os
+    import socket
+
+    import phalanx
+    import psutil
+
+    above = [one.pid for one in psutil.Process().parents() if "CoarseGrained" in " ".join(one.cmdline())]
+    with open(f"{folder}/.{os.environ['RANK']}", "w") as file:
+        file.write(f"{socket.gethostname()} {above[0]}")
+    os.rename(file.name, f"{folder}/{os.environ['RANK']}")
+    while True:
+        for _ in phalanx.data("train").loader(batch_size=16):
+            pass
+
+
+def lost(distributor: Any, data: Any) -> list[Any]:
+    """What is said where an executor is killed that serves blocks, with its ranks and all."""
+    import signal
+    import time
+
+    from phalanx import TrainingError
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = distributor.start(feed_for_ever, folder, data=data)
+        until = time.monotonic() + 120
+        while (
+            len(glob.glob(f"{folder}/*")) < distributor.num_processes
+            and not run.done
+            and time.monotonic() < until
+        ):
+            time.sleep(0.05)
+        told = [Path(path).read_text().split() for path in glob.glob(f"{folder}/*")]
+        for executor in {int(pid) for host, pid in told if host == os.environ["LAST_HOST"]}:
+            os.kill(executor, signal.SIGKILL)
+        try:
+            run.result(120)
+        except TrainingError as error:
+            print("the loss:", error)
+            return [error.kind, error.rank, str(error)]
+    return []
+
+
 def smoke(stage: str, ranks: int, spark: Any) -> dict[str, Any]:
     from phalanx import TorchDistributor, TrainingError
 
     spark.conf.set("spark.phalanx.stage", stage)
     distributor = TorchDistributor(num_processes=ranks, local_mode=False, use_gpu=False)
     seen: dict[str, Any] = {"results": distributor.start(place, 0.5).results(120)}
+    data = {"train": spark.range(0, 4000, 1, 8)}
+    if "LAST_HOST" in os.environ:
+        seen["fed"] = distributor.start(feed, data=data).results(120)
+        with tempfile.TemporaryDirectory() as folder:
+            seen["late"] = distributor.start(feed_late, folder, os.environ["LAST_HOST"], data=data).results(
+                120
+            )
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "train.py")
         with open(path, "w") as file:
@@ -65,6 +160,9 @@ def smoke(stage: str, ranks: int, spark: Any) -> dict[str, Any]:
         distributor.run(fails)
     except TrainingError as error:
         seen["failure"] = [error.kind, error.rank, repr(error.__cause__), "in fails" in error.traceback]
+        print("the failure:", error)
+    if stage == "jvm" and "LAST_HOST" in os.environ:
+        seen["lost"] = lost(distributor, data)
     return seen
 
 

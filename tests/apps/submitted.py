@@ -43,7 +43,7 @@ def main() -> None:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.getOrCreate()
-    distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
+    distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False, warm=True)
     results = distributor.start(train, recipe.doubled(float(sys.argv[1]))).results(120)
     print("SUBMITTED", json.dumps(results), flush=True)
     spark.stop()

@@ -1,4 +1,4 @@
-"""What every benchmark shares: the lines they print, statistics, interleaving, and processes with an end.
+"""What every benchmark shares: its lines, statistics, taking turns, processes with an end or for one figure alone.
 
 A benchmark prints its machine, then one JSON object a line with exactly the keys of KEYS, then a table for
 people.
@@ -6,6 +6,7 @@ people.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -15,8 +16,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
 KEYS = ("bench", "impl", "case", "metric", "unit", "median", "min", "max", "n")
 
 
@@ -96,9 +99,9 @@ def short(number: object) -> str:
     return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
 
 
-def interleaved(runs: Mapping[str, Callable[[], float]], repetitions: int) -> dict[str, list[float]]:
+def interleaved(runs: Mapping[str, Callable[[], T]], repetitions: int) -> dict[str, list[T]]:
     """Measures A B A B ..., so that a change of the machine's mood meets all alike."""
-    values: dict[str, list[float]] = {impl: [] for impl in runs}
+    values: dict[str, list[T]] = {impl: [] for impl in runs}
     for _ in range(repetitions):
         for impl, run in runs.items():
             values[impl].append(run())
@@ -141,6 +144,18 @@ def build_example(package: str, example: str) -> Path:
     return target / "release" / "examples" / example
 
 
+def figures_of(program: Path, arguments: Sequence[object], timeout: float) -> Callable[[], dict[str, float]]:
+    """Runs a program that prints its figures as one JSON object; seconds until it is given up."""
+
+    def run() -> dict[str, float]:
+        command = [program, *map(str, arguments)]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=True)
+        figures: dict[str, float] = json.loads(result.stdout)
+        return figures
+
+    return run
+
+
 class Served:
     """A process that prints its address and serves until its stdin ends."""
 
@@ -163,6 +178,63 @@ class Served:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+class Quiet:
+    """A stdout for the ranks' output, which is nobody's measure here."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+def fresh_processes(
+    bench: str,
+    about: str | None,
+    one: Callable[[str, str], dict[str, float]],
+    cases: Mapping[str, Iterable[str]],
+    metrics: Mapping[str, str],
+) -> None:
+    """A whole benchmark, each figure of which is taken in a process of its own: of the same program, by `one`.
+
+    one       given an implementation and a case, the seconds of each metric
+    cases     the implementations of each, which take turns
+    metrics   their names in the report
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one repetition of each")
+    parser.add_argument("--reps", type=int, default=3)
+    parser.add_argument("--one", nargs=2, metavar=("IMPL", "CASE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if options.one:
+        sys.stdout = Quiet()  # type: ignore[assignment]
+        figures = one(*options.one)
+        print(json.dumps(figures), file=sys.__stdout__, flush=True)
+        return
+    report = Report(bench)
+    for case, impls in cases.items():
+        runs = {impl: lambda impl=impl, case=case: _in_a_process(impl, case) for impl in impls}
+        taken = interleaved(runs, 1 if options.quick else options.reps)
+        for metric, name in metrics.items():
+            for impl, rows in taken.items():
+                report.add(impl, case, name, "s", [row[metric] for row in rows])
+    report.table()
+
+
+def _in_a_process(impl: str, case: str) -> dict[str, float]:
+    command = [sys.executable, sys.argv[0], "--one", impl, case]
+    # Ranks of pyspark's class import what they run.
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parent)}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=300, check=True, env=env)
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def note(text: str) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from common import Report, note
+from common import Quiet, Report, note
 
 EMPTY_JOB_BAR_S, SOONER_BAR_S = 0.20, 0.1
 WARMING_RUNS = 10
@@ -52,21 +52,32 @@ def probe(folder: str) -> None:
     dist.barrier()
 
 
-def session() -> Any:
-    import phalanx
+def quiet_builder(master: str = "local-cluster[2,1,1024]") -> Any:
+    """Of a session that shows nothing and stays on the loopback."""
     from pyspark.sql import SparkSession
 
-    spark = (
-        SparkSession.builder.master("local-cluster[2,1,1024]")
+    return (
+        SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "OFF")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.executorEnv.GLOO_SOCKET_IFNAME", "lo")
-        .config(map=phalanx.spark_conf())
-        .getOrCreate()
     )
-    spark.sparkContext.setLogLevel("OFF")
+
+
+def await_executors(spark: Any) -> None:
+    """Until both executors have registered."""
+    executors = spark.sparkContext._jsc.sc()
+    while executors.getExecutorMemoryStatus().size() < 3:
+        time.sleep(0.05)
+
+
+def session() -> Any:
+    import phalanx
+
+    spark = quiet_builder().config(map=phalanx.spark_conf()).getOrCreate()
     for _ in range(4):
         warm_workers(spark)
     return spark
@@ -106,18 +117,6 @@ def empty(run: Callable[[], object]) -> dict[str, float]:
     began = time.monotonic()
     run()
     return {"returned": time.monotonic() - began}
-
-
-class Quiet:
-    """A stdout for the ranks' output, which is nobody's measure here."""
-
-    encoding = "utf-8"
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-    def flush(self) -> None:
-        pass
 
 
 def main() -> None:

@@ -5,7 +5,8 @@
 The load generator (rust/rendezvous/examples/store_load.rs) drives raw connections, one outstanding request
 each, so the servers are what differs; it shares the machine with them. torch's server looks up the name of
 every peer that connects, so its rows need a mount namespace in which names come from files only; one row
-shows it as it is.
+shows it as it is. The rows of `encryption` compare a direct connection to our store with one through an entrance, as
+between hosts whose nodes encrypt; all of it is on one machine.
 """
 
 from __future__ import annotations
@@ -120,6 +121,19 @@ def main() -> None:
                 }
                 for impl, values in interleaved(runs, repetitions).items():
                     report.add(impl, f"rendezvous, {clients} clients", "time", "s", values)
+        through = stack.enter_context(Served([load, "serve-through"])).address
+        ways = {"direct": ours, "through": through}
+        for operation in ("set", "get"):
+            for clients in CLIENTS:
+                load_arguments = [operation, str(clients), str(3_000 if arguments.quick else 10_000)]
+                runs = {way: measure(load, to, load_arguments, "ops_per_s") for way, to in ways.items()}
+                for way, values in interleaved(runs, repetitions).items():
+                    report.add(
+                        way, f"{operation}, {clients} clients, encryption", "throughput", "1/s", values
+                    )
+        runs = {way: measure(load, to, ["values", "8"], "seconds") for way, to in ways.items()}
+        for way, values in interleaved(runs, repetitions).items():
+            report.add(way, "64 MiB set and read, encryption", "time", "s", values)
         as_it_is = stack.enter_context(Served(torch_server)).address
         runs = {
             impl: measure_bounded(load, address, 64)

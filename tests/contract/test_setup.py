@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
+from support.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -53,17 +54,18 @@ def test_ci_runs_make_test_and_nothing_else() -> None:
     assert all(line.startswith(("set ", "cd ", "exec ")) for line in lines)
 
 
-def test_the_versions_of_the_wheel_the_workspace_and_the_module_agree() -> None:
+def test_the_versions_of_the_wheel_the_workspace_the_module_and_the_jar_agree() -> None:
     import phalanx
     from phalanx import _native
 
-    def first_version(path: str) -> str:
-        found = re.search(r'(?m)^version = "(.*)"$', (ROOT / path).read_text())
-        assert found, path
-        return found[1]
-
-    assert first_version("python/pyproject.toml") == first_version("Cargo.toml") == _native.VERSION
-    assert phalanx.__version__ == _native.VERSION
+    version = re.search(r'(?m)^version = "(.*)"$', (ROOT / "Cargo.toml").read_text())
+    assert version
+    assert phalanx.__version__ == _native.VERSION == version[1]
+    assert 'dynamic = ["version"]' in (ROOT / "python/pyproject.toml").read_text(), (
+        "maturin takes the workspace's"
+    )
+    with zipfile.ZipFile(phalanx.jar_path()) as jar:
+        assert f"version={version[1]}" in jar.read("phalanx.properties").decode().splitlines()
 
 
 def test_build_outputs_are_kept_out_of_git() -> None:

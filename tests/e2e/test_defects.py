@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from phalanx import TrainingError
-from programs import classic_conf, eventually, gone
+from support.programs import WARM_IF_ASKED, classic_conf, eventually, gone
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.behaviour]
 
@@ -210,8 +210,9 @@ def train():
 results = {}
 for stage in ("python", "jvm"):
     spark.conf.set("spark.phalanx.stage", stage)
-    run = TorchDistributor(num_processes=2, local_mode=False, use_gpu=True).start(train)
-    results[stage] = run.results(60)
+    for node in ("task", "host"):
+        distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=True, local_ranks=node)
+        results[f"{stage} {node}"] = distributor.start(train).results(60)
 print("RESULTS", json.dumps(results))
 spark.stop()
 """
@@ -243,8 +244,9 @@ def gpu_stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[
     discovery.chmod(0o755)
     program = folder / "program.py"
     program.write_text(GPU_STAGE)
+    conf = classic_conf("local-cluster[2,1,1024]") | WARM_IF_ASKED
     done = subprocess.run(
-        [sys.executable, str(program), str(discovery), json.dumps(classic_conf("local-cluster[2,1,1024]"))],
+        [sys.executable, str(program), str(discovery), json.dumps(conf)],
         capture_output=True,
         text=True,
         timeout=110,
@@ -257,24 +259,34 @@ def gpu_stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[
 
 
 @pytest.fixture(params=["python", "jvm"])
-def gpu_stage(request: pytest.FixtureRequest, gpu_stages: dict[str, list[list[str]]]) -> list[list[str]]:
-    return gpu_stages[request.param]
+def gpu_stage(
+    request: pytest.FixtureRequest, gpu_stages: dict[str, list[list[str]]]
+) -> dict[str, list[list[str]]]:
+    """What the ranks see over one stage: with a `task` as the node, and with a `host`."""
+    return {node: gpu_stages[f"{request.param} {node}"] for node in ("task", "host")}
 
 
-def test_d08_gpus_of_any_name_are_taken(gpu_stage: list[list[str]]) -> None:
-    seen = {address for rank in gpu_stage for address in rank[4].split(",")}
+def test_d08_gpus_of_any_name_are_taken(gpu_stage: dict[str, list[list[str]]]) -> None:
+    seen = {address for ranks in gpu_stage.values() for rank in ranks for address in rank[4].split(",")}
     assert seen <= {"MIG-3f2a-11", "GPU-aa-0001"}
     assert seen
 
 
-def test_d09_one_gpu_a_task_on_one_host_gives_right_local_ranks(gpu_stage: list[list[str]]) -> None:
-    both = [rank[4].split(",") for rank in gpu_stage]
+def test_d09_one_gpu_a_task_on_one_host_gives_right_local_ranks(
+    gpu_stage: dict[str, list[list[str]]],
+) -> None:
+    apart = [["0", "0", "1", "2"], ["1", "0", "1", "2"]]
+    own = [rank[4] for rank in gpu_stage["task"]]
+    assert [rank[:4] for rank in gpu_stage["task"]] == apart
+    assert not any("," in gpu for gpu in own), "cuda:0 is the rank's own, and all that it sees"
+    both = [rank[4].split(",") for rank in gpu_stage["host"]]
     if len(set(both[0])) == 2:
-        assert [rank[:4] for rank in gpu_stage] == [["0", "0", "2", "1"], ["1", "1", "2", "1"]]
+        assert [rank[:4] for rank in gpu_stage["host"]] == [["0", "0", "2", "1"], ["1", "1", "2", "1"]]
         assert both[0] == both[1], "cuda:LOCAL_RANK is the rank's own on both"
+        assert sorted(both[0]) == sorted(own), "each task has the other GPU"
     else:
         # Both workers named the same GPU: then each task is a host of its own.
-        assert [rank[:4] for rank in gpu_stage] == [["0", "0", "1", "2"], ["1", "0", "1", "2"]]
+        assert [rank[:4] for rank in gpu_stage["host"]] == apart
 
 
 def test_d10_the_callers_random_numbers_go_on(distributor: Any) -> None:
@@ -359,7 +371,7 @@ def test_d15_large_results_and_those_of_all_ranks_arrive(distributor: Any) -> No
 
 
 def test_d16_addresses_of_hosts_are_parsed_as_addresses() -> None:
-    from phalanx.stages import host_of
+    from phalanx.stages.python_task import host_of
 
     assert host_of("10.0.0.1:7077") == "10.0.0.1"
     assert host_of("worker.example:7077") == "worker.example"

@@ -1,33 +1,24 @@
-"""`make demo`'s program, as a stranger sees it."""
+"""`make demo`'s program, as a stranger sees it who has the wheel."""
 
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.installed import Installed
+from support.places import PYTHON
+from support.programs import output_of
 
-ROOT = Path(__file__).resolve().parents[2]
-DEMO = ROOT / "python" / "examples" / "demo.py"
+DEMO = PYTHON / "examples" / "demo.py"
 PHASES = ["submit", "join", "first line of user code", "process group ready", "training", "return"]
 
 
 @pytest.fixture(scope="module")
-def output() -> str:
-    done = subprocess.run(
-        [sys.executable, str(DEMO)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def output(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> str:
+    elsewhere: Path = tmp_path_factory.mktemp("demo")
+    return output_of([installed.python, DEMO], env=installed.env, within=500, folder=elsewhere)
 
 
 @pytest.mark.timeout(600)

@@ -1,4 +1,5 @@
-"""Ranks on two hosts, which are network namespaces: where each is, what it is told, and that they reach each other.
+"""Ranks on two hosts, which are network namespaces: where each is, what it is told, that they reach each other, and
+that the rows of a DataFrame do, too.
 
 Each host has an interface that leads nowhere, though it is up, comes first by name and has the default route.
 """
@@ -12,17 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Standalone
-from hosts import TwoHosts
-from programs import APPS
+from support.cluster import Standalone
+from support.hosts import TwoHosts
+from support.places import APPS
 
 pytestmark = pytest.mark.timeout(300)
+
+ROWS_FED = 4000
 
 
 @pytest.fixture(scope="module")
 def cluster(hosts: TwoHosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A worker of two cores on each host, the master and the driver on the first."""
-    made = Standalone(tmp_path_factory.mktemp("cluster"), [hosts.host(0), hosts.host(1)])
+    """A worker of two cores on each host, which has a disk of its own; the master and the driver on the first."""
+    folder = tmp_path_factory.mktemp("cluster")
+    made = Standalone(folder, [hosts.host_with_disk(at, folder / "disk") for at in range(2)])
     yield made
     made.stop()
 
@@ -35,11 +39,12 @@ def smoke(hosts: TwoHosts, cluster: Standalone, hub: str, out: Path) -> dict[str
         "spark.executor.memory": "600m",
     }
     env = {"DRIVER_CONF": json.dumps(conf), "SMOKE_HUB": hub}
+    if hub == driver:
+        env["LAST_HOST"] = hosts.names[1]
     command = [sys.executable, APPS / "smoke.py", "4", "python", "jvm"]
     with hosts.host(0).start(command, out, env=env) as program:
         assert program.ends(240) == 0, program.text
-        [line] = [line for line in program.text.splitlines() if line.startswith("SMOKE ")]
-    return json.loads(line.removeprefix("SMOKE ")) | {"output": program.text}
+    return program.printed("SMOKE") | {"output": program.text}
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +73,11 @@ def ranks_are_right(seen: dict[str, Any], hosts: TwoHosts) -> None:
         interface = hosts.interfaces[first if rank < 2 else 1 - first]
         assert result["env"] == {
             "RANK": str(rank),
-            "LOCAL_RANK": str(rank % 2),
+            "LOCAL_RANK": "0",
             "WORLD_SIZE": "4",
-            "LOCAL_WORLD_SIZE": "2",
-            "GROUP_RANK": str(rank // 2),
-            "GROUP_WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "1",
+            "GROUP_RANK": str(rank),
+            "GROUP_WORLD_SIZE": "4",
             "MASTER_ADDR": master,
             "GLOO_SOCKET_IFNAME": interface,
             "NCCL_SOCKET_IFNAME": interface,
@@ -91,7 +96,7 @@ def mine_without_hub(request: pytest.FixtureRequest, seen_without_hub: dict[str,
     """What one stage did when the second host could not reach the hub."""
     found = seen_without_hub[request.param]
     assert "error" not in found, found["error"] + seen_without_hub["output"]
-    return dict(found)
+    return dict(found) | {"output": seen_without_hub["output"]}
 
 
 def test_ranks_of_two_hosts_know_their_places_and_reach_each_other_by_the_right_interface(
@@ -114,4 +119,40 @@ def test_when_one_host_cant_reach_the_hub_all_meet_through_spark_and_find_each_o
 ) -> None:
     ranks_are_right(mine_without_hub, hosts)
     assert mine_without_hub["file"] == ["--lr", "0.1"]
-    assert mine_without_hub["failure"] == ["exception", 1, "KeyError('no such column')", True]
+    assert mine_without_hub["failure"] == ["exception", 1, "KeyError('no such column')", True], (
+        mine_without_hub["output"]
+    )
+
+
+def test_where_the_plugin_is_on_output_is_shown_also_of_a_host_that_cant_reach_the_hub(
+    seen_without_hub: dict[str, Any],
+) -> None:
+    shown = [seen_without_hub["output"].count(f"[rank {rank}] the sum is 5.0\n") for rank in range(4)]
+    assert all(shown), "by the jvm stage, of all ranks"
+    assert sum(shown) == 6, "by the python stage, of the two beside the driver"
+
+
+def test_every_row_comes_once_an_epoch_and_blocks_of_both_hosts_reach_all_ranks(
+    mine: dict[str, Any], hosts: TwoHosts
+) -> None:
+    fed = mine["fed"]
+    assert {rank["host"] for rank in fed} == set(hosts.names)
+    for epoch in range(2):
+        rows = sorted(row for rank in fed for row in rank["epochs"][epoch])
+        assert rows == list(range(ROWS_FED))
+    assert fed[0]["epochs"][0] != fed[0]["epochs"][1], "shuffled"
+    for rank in fed:
+        assert set(rank["blocks"]) == set(hosts.names), "both hosts have blocks"
+        assert 0 < rank["far"] < len(rank["blocks"]), "some are read here, and some fetched"
+        assert rank["left"] == [], "FAR-1"
+
+
+def test_a_host_that_is_lost_while_it_serves_blocks_is_the_cause(seen: dict[str, Any]) -> None:
+    kind, _, said = seen["jvm"]["lost"]
+    assert kind == "lost_node", said
+    # The driver's hub or Spark, whoever is the first to know it.
+    assert "is lost with its node" in said or "ExecutorLostFailure" in said
+
+
+def test_a_node_whose_ranks_have_ended_serves_on_to_those_of_the_other_host(mine: dict[str, Any]) -> None:
+    assert sorted(mine["late"]) == [0, 0, ROWS_FED // 4, ROWS_FED // 4], "NBLOCKS-2"

@@ -1,14 +1,16 @@
-"""Where the jar is: on the driver's class path only, it goes to the executors with the first run."""
+"""Which jar a session has: one on the driver's class path only, and one of another version."""
 
 from __future__ import annotations
 
 import json
 import sys
+import zipfile
 from pathlib import Path
 
 import phalanx
 import pytest
-from programs import APPS, Program, classic_conf
+from support.places import APPS
+from support.programs import Program, classic_conf
 
 
 @pytest.mark.timeout(240)
@@ -19,6 +21,27 @@ def test_a_jar_that_only_the_driver_has_reaches_the_executors(tmp_path: Path) ->
     command = [sys.executable, APPS / "smoke.py", "2", "jvm"]
     with Program(command, tmp_path / "out", env={"DRIVER_CONF": json.dumps(conf)}) as driver:
         assert driver.ends(200) == 0, driver.text
-        [line] = [line for line in driver.text.splitlines() if line.startswith("SMOKE ")]
-    seen = json.loads(line.removeprefix("SMOKE "))
+    seen = driver.printed("SMOKE")
     assert [rank["sum"] for rank in seen["jvm"]["results"]] == [1.5, 1.5]
+
+
+@pytest.mark.timeout(240)
+def test_a_jar_of_another_version_is_named_and_the_python_stage_needs_none(tmp_path: Path) -> None:
+    other = tmp_path / "phalanx-spark.jar"
+    with zipfile.ZipFile(phalanx.jar_path()) as own, zipfile.ZipFile(other, "w") as changed:
+        for entry in own.infolist():
+            content = own.read(entry)
+            if entry.filename == "phalanx.properties":
+                content = content.replace(f"version={phalanx.__version__}".encode(), b"version=9.9.9")
+            changed.writestr(entry, content)
+    conf = classic_conf("local-cluster[1,2,1024]") | {"spark.jars": str(other)}
+    command = [sys.executable, APPS / "smoke.py", "2", "jvm", "auto"]
+    with Program(command, tmp_path / "out", env={"DRIVER_CONF": json.dumps(conf)}) as driver:
+        assert driver.ends(200) == 0, driver.text
+    named = f"the jar on the driver's class path has version 9.9.9 and this package {phalanx.__version__}; "
+    seen = driver.printed("SMOKE")
+    assert f"spark.phalanx.stage is jvm, but {named}" in seen["jvm"]["error"], "JVM-1"
+    assert f"Phalanx takes the python stage, because {named}" in driver.text, (
+        "JVM-2: a warning is shown to everybody"
+    )
+    assert [rank["sum"] for rank in seen["auto"]["results"]] == [1.5, 1.5]

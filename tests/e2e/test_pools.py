@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 from phalanx import TorchDistributor
-from programs import below, eventually, executors, gone
+from support.programs import below, eventually, executors, gone
 
 pytestmark = pytest.mark.timeout(150)
 

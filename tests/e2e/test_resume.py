@@ -6,17 +6,17 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support.places import PYTHON
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "python" / "examples" / "resume.py"
+EXAMPLE = PYTHON / "examples" / "resume.py"
 
 pytestmark = pytest.mark.timeout(300)
 
 
 def test_the_weights_are_those_of_an_undisturbed_run() -> None:
-    env = os.environ | {"PYTHONPATH": str(EXAMPLE.parents[1]), "PYSPARK_PYTHON": sys.executable}
+    env = os.environ | {"PYTHONPATH": str(PYTHON), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         [sys.executable, str(EXAMPLE)], env=env, capture_output=True, text=True, timeout=280
     )

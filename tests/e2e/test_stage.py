@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from phalanx import TorchDistributor, TrainingError
-from programs import eventually, gone, guards
+from support.programs import eventually, gone, guards
 
 pytestmark = [pytest.mark.timeout(150), pytest.mark.behaviour]
 
 
 @pytest.fixture
-def no_way_to_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks are told an address at which nobody listens."""
+def started_without_the_hub(stage: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Starts a run whose tasks are told an address that doesn't answer, as behind a firewall."""
     from phalanx import run
 
     monkeypatch.setattr(run, "hub_endpoint", lambda _: ("127.0.0.1", "127.0.0.2"))
+    with contextlib.ExitStack() as sockets:
+
+        def start(train: Callable[..., Any]) -> Any:
+            started = stage.start(train)
+            hub = eventually("the hub is open", 20, lambda: started._hub)
+            port = int(hub.address.rpartition(":")[2])
+            silent = sockets.enter_context(socket.socket())
+            silent.bind(("127.0.0.2", port))
+            # One connection waits to be accepted, and there is no room for another.
+            silent.listen(0)
+            sockets.enter_context(socket.create_connection(("127.0.0.2", port)))
+            return started
+
+        yield start
 
 
 def group_of(rank_sum: float = 0.0) -> tuple[float, dict[str, str]]:
@@ -32,23 +49,99 @@ def group_of(rank_sum: float = 0.0) -> tuple[float, dict[str, str]]:
     total = torch.tensor([float(dist.get_rank() + 1)])
     dist.all_reduce(total)
     dist.destroy_process_group()
-    names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR"
+    names = (
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "MASTER_ADDR",
+    )
     return total.item() + rank_sum, {name: os.environ[name] for name in names}
 
 
-def test_ranks_form_a_group_and_know_their_places(distributor: Any) -> None:
+def test_ranks_form_a_group_and_know_their_places(distributor: Any, request: pytest.FixtureRequest) -> None:
+    # A task is a node, and in local mode there is one for all ranks: PLACE-6.
+    has_one_node = request.node.callspec.params["distributor"].startswith("local")
     run = distributor.start(group_of, rank_sum=0.5)
     results = run.results(90)
     assert [total for total, _ in results] == [3.5, 3.5]
     for rank, (_, env) in enumerate(results):
         assert env == {
             "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
+            "LOCAL_RANK": str(rank) if has_one_node else "0",
             "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2",
-            "GROUP_WORLD_SIZE": "1",
+            "LOCAL_WORLD_SIZE": "2" if has_one_node else "1",
+            "GROUP_RANK": "0" if has_one_node else str(rank),
+            "GROUP_WORLD_SIZE": "1" if has_one_node else "2",
             "MASTER_ADDR": "127.0.0.1",
         }
+
+
+def test_with_a_host_as_the_node_the_tasks_on_it_count_their_ranks_together(stage: Any, spark: Any) -> None:
+    spark.conf.set("spark.phalanx.localRanks", "host")
+    try:
+        results = stage.start(group_of).results(90)
+    finally:
+        spark.conf.unset("spark.phalanx.localRanks")
+    names = "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"
+    assert [[env[name] for name in names] for _, env in results] == [
+        ["0", "2", "0", "1"],
+        ["1", "2", "0", "1"],
+    ]
+
+
+@pytest.mark.parametrize("face", ["local", "local-cold", "python", "jvm"])
+def test_each_rank_computes_with_the_cores_that_the_caller_names(
+    face: str, two_ranks: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # would win in local mode
+
+    def threads() -> tuple[str, int]:
+        import os
+
+        import torch
+
+        return os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
+
+    assert two_ranks(face, cpus_per_rank=2).start(threads).results(90) == [("2", 2), ("2", 2)], "THREADS-2"
+
+
+def test_ranks_of_two_tasks_on_a_host_share_memory_though_each_is_a_node(stage: Any) -> None:
+    def train() -> tuple[float, list[str]]:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("phalanx")
+        total = torch.ones(1 << 16)
+        dist.all_reduce(total)
+        with open("/proc/self/maps") as maps:
+            shared = {line.split()[4] for line in maps if "memfd:phalanx-collective" in line}
+        dist.destroy_process_group()
+        return total.mean().item(), sorted(shared)
+
+    (total, inodes), others = stage.start(train).results(90)
+    assert total == 2.0
+    assert len(inodes) == 1, "one segment, by its inode"
+    assert others == (total, inodes), "the other rank maps the same one"
+
+
+def test_the_store_listens_at_the_port_that_was_asked_for_or_at_one_soon_after(
+    stage: Any, spark: Any
+) -> None:
+    def port_of_the_store() -> int:
+        import os
+
+        return int(os.environ["MASTER_PORT"])
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        spark.conf.set("spark.phalanx.store.port", str(port))
+        try:
+            assert port < stage.run(port_of_the_store) <= port + 15
+        finally:
+            spark.conf.unset("spark.phalanx.store.port")
 
 
 def test_a_file_gets_its_arguments_and_leaves_its_result(distributor: Any, tmp_path: Path) -> None:
@@ -119,19 +212,17 @@ def test_the_stage_that_is_taken_is_said(
     ]
 
 
-@pytest.mark.usefixtures("no_way_to_the_hub")
-def test_without_the_hub_the_tasks_meet_through_spark(stage: Any) -> None:
-    run = stage.start(group_of)
+def test_without_the_hub_the_tasks_meet_through_spark(started_without_the_hub: Callable[..., Any]) -> None:
+    run = started_without_the_hub(group_of)
     assert [total for total, _ in run.results(90)] == [3.0, 3.0]
 
 
-@pytest.mark.usefixtures("no_way_to_the_hub")
-def test_without_the_hub_a_failure_still_has_its_cause(stage: Any) -> None:
+def test_without_the_hub_a_failure_still_has_its_cause(started_without_the_hub: Callable[..., Any]) -> None:
     def train() -> None:
         raise KeyError("no such column")
 
     with pytest.raises(TrainingError, match="no such column") as caught:
-        stage.run(train)
+        started_without_the_hub(train).result(90)
     assert isinstance(caught.value.__cause__, KeyError)
 
 

@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-import sysconfig
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Standalone
-from programs import APPS, ROOT, Program, spark_submit
+from support.cluster import Standalone
+from support.interpreters import bare_python, environment
+from support.places import APPS, ROOT
+from support.programs import WARM_IF_ASKED, Program, spark_submit
 
 pytestmark = pytest.mark.timeout(240)
-
-
-def bare_python(path: Path, *packages: Path) -> Path:
-    """A Python that has this one's packages but Phalanx, which is beside them, and those of more folders."""
-    folders = [sysconfig.get_path("purelib"), *map(str, packages)]
-    path.write_text(
-        "#!/bin/sh\n"
-        "export ENVIRONMENT=archived\n"
-        f'export PYTHONPATH="{":".join(folders)}:$PYTHONPATH"\n'
-        f'exec {sys._base_executable} "$@"\n'  # type: ignore[attr-defined]
-    )
-    path.chmod(0o755)
-    return path
-
-
-def environment(folder: Path, *packages: Path) -> Path:
-    """An archive with such a Python as `bin/python`."""
-    archive = folder / "environment.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(bare_python(folder / "python", *packages), "bin/python")
-    return archive
 
 
 @pytest.fixture(params=["python", "jvm"])
@@ -49,6 +28,7 @@ def submitted(over: str, standalone: Standalone, tmp_path: Path) -> list[dict[st
     (tmp_path / "data.txt").write_text("seven images")
     archive = environment(tmp_path, *([ROOT / "python"] if over == "python" else []))
     conf = standalone.conf() | {
+        **WARM_IF_ASKED,
         "spark.phalanx.stage": over,
         "spark.pyspark.driver.python": sys.executable,
         "spark.pyspark.python": "./environment/bin/python",
@@ -59,8 +39,7 @@ def submitted(over: str, standalone: Standalone, tmp_path: Path) -> list[dict[st
     )  # fmt: skip
     with Program(command, tmp_path / "out") as program:
         assert program.ends(180) == 0, program.text
-        [line] = [line for line in program.text.splitlines() if line.startswith("SUBMITTED ")]
-    return list(json.loads(line.removeprefix("SUBMITTED ")))
+    return list(program.printed("SUBMITTED"))
 
 
 def test_ranks_of_a_submitted_application_have_its_modules_files_and_environment(
@@ -82,6 +61,7 @@ class Example:
     def __init__(self, standalone: Standalone, folder: Path, mode: str, *arguments: str | Path) -> None:
         drivers = standalone.drivers()
         conf = standalone.conf() | {
+            **WARM_IF_ASKED,
             "spark.pyspark.python": str(bare_python(folder / "python")),
             # In cluster mode spark-submit is to wait for the end, too.
             "spark.standalone.submit.waitAppCompletion": "true",

@@ -1,7 +1,9 @@
 """The disk for temporary files is full: before a run, while it writes output, and when it leaves what matters.
 
-A driver program has a small file system of its own for that, in a mount namespace of its own. DISK-1: nothing that
-is lost passes for success, and the message says why. DISK-2: nothing is left, and the next run is well.
+A driver program has a small file system of its own for that, in a mount namespace of its own.
+
+DISK-1 (no-false-success): nothing that is lost passes for success, and the message says why.
+DISK-2 (nothing-left): nothing is left, and the next run works.
 """
 
 from __future__ import annotations
@@ -9,19 +11,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import APPS, Program, classic_conf
+from support import jvm
+from support.places import APPS
+from support.programs import classic_conf, seen_by
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(480)
 
 NO_SPACE = "No space left on device"
 
 
-def runs_on_a_small_disk(folder: Path, face: str) -> dict[str, Any]:
-    """What `full_disk.py` has seen; all that it and its executors write is on the disk."""
+@pytest.fixture(scope="module")
+def by_face(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """By face: what `full_disk.py` has seen; all that it and its executors write is on the disk."""
+    folder = tmp_path_factory.mktemp("small")
     disk = folder / "disk"
     disk.mkdir()
     own_mounts = ["unshare", "--mount", "--propagation", "private", "--"]
@@ -38,22 +43,17 @@ def runs_on_a_small_disk(folder: Path, face: str) -> dict[str, Any]:
         sys.executable,
         str(APPS / "full_disk.py"),
         str(disk),
-        face,
+        "python",
+        "jvm",
+        "local",
     ]
-    env = {
-        "DRIVER_CONF": json.dumps(conf),
-        "TMPDIR": str(disk),
-        "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={disk}",
-    }
-    with Program(command, folder / "out", env=env) as driver:
-        assert driver.ends(250) == 0, driver.text
-        [line] = [line for line in driver.text.splitlines() if line.startswith("SEEN ")]
-    return dict(json.loads(line.removeprefix("SEEN ")))
+    env = {"DRIVER_CONF": json.dumps(conf), **jvm.environment(disk)}
+    return seen_by(command, folder, env=env, within=450)
 
 
-@pytest.mark.parametrize("face", ["local", "python", "jvm"])
-def test_a_full_disk_is_told_as_what_it_is_and_leaves_nothing(face: str, tmp_path: Path) -> None:
-    seen = runs_on_a_small_disk(tmp_path, face)
+@pytest.mark.parametrize("over", ["local", "python", "jvm"])
+def test_a_full_disk_is_told_as_what_it_is_and_leaves_nothing(over: str, by_face: dict[str, Any]) -> None:
+    seen = by_face[over]
     assert seen["warm"]["result"] == "well", seen["warm"]
 
     for name in ("full before", "no inode before"):
@@ -81,7 +81,7 @@ def test_a_full_disk_is_told_as_what_it_is_and_leaves_nothing(face: str, tmp_pat
     result = seen["result"]
     assert (result["kind"], result["type"]) == ("exception", "OSError"), result
     assert result["rank"] in (0, 1), "rank 1's result is short, but there may be no room any more"
-    assert f"{NO_SPACE}: '" in result["message"], "it names the file"
+    assert f"{NO_SPACE}: '" in result["message"], "DISK-1: it names the file"
     assert "/result'" in result["message"], result
 
     driver = seen["result at the driver"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from phalanx import TorchDistributor
-from programs import eventually
-from usage import Usage
+from support.programs import eventually
+from support.usage import Usage
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -1,14 +1,15 @@
 """The fault matrix: one of two ranks misbehaves, at each point of its life, over each stage.
 
-MATRIX-1: the error names the rank that misbehaved, and how, and never its victim. MATRIX-2: the run ends soon.
-MATRIX-3: nothing is left: no process, no guard, no file but the logs. MATRIX-4: the next run works, and its ranks come
-from the same warm pools.
+MATRIX-1 (names-culprit): the error names the rank that misbehaved, and how, and never its victim.
+MATRIX-2 (ends): the run ends by itself. How soon it ends is asserted where nothing else runs beside: `test_ends.py`.
+MATRIX-3 (nothing-left): nothing is left: no process, no guard, no file but the logs.
+MATRIX-4 (next-run-works): the next run works, and its ranks come from the same warm pools.
 
-Which cells there are: each misdeed `while its peer computes`, the plainest case; those of which the peer learns by
-itself, and so could be blamed, also while it joins the process group, and while it reduces by each backend; in return
-and in an exit handler those for which these moments differ from others. What ends no rank (a closed stdout, a daemon)
-is nothing that a peer could notice. Faults before the training code are in `test_starts.py`; faults of executors,
-workers and the driver in `test_ends.py`.
+Which cells are there? Each misdeed occurs `while its peer computes`, which is the plainest case. A misdeed that the
+peer notices by itself could be blamed on the peer. So it also occurs while the peer joins the process group, and while
+it reduces by each backend. Misdeeds for which these moments differ from others also occur in return and in an exit
+handler. What ends no rank (a closed stdout, a daemon) is nothing that a peer could notice. Faults before the training
+code are in `test_starts.py`. Faults of executors, workers and the driver are in `test_ends.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ import io
 import itertools
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,13 @@ import misdeeds
 import psutil
 import pytest
 from phalanx import TrainingError, UnavailableResult
-from programs import eventually, gone, private_folders
+from support.programs import eventually, gone, private_folders
 
 pytestmark = pytest.mark.timeout(180)
 
 FACES = ("local", "python", "jvm")
 WITH_COLD = (*FACES, "local-cold")
-# The grace is 1 s; a start that is cold, on a busy machine, needs most of this.
+# A start that is cold, on a busy machine, needs most of this.
 SOON_S = 60.0
 HANG_S = 3
 
@@ -143,19 +143,21 @@ class Sink(io.StringIO):
 
 
 @pytest.fixture
-def after(spark: Any, tmp_path: Path, two_ranks: Callable[[str], Any]) -> Iterator[Callable[[str], None]]:
-    """What holds after every fault, given the face."""
+def after(spark: Any, tmp_path: Path, two_ranks: Callable[[str], Any]) -> Callable[..., None]:
+    """What holds after every fault, given the face and the phase."""
 
-    def check(face: str) -> None:
+    def check(face: str, phase: str) -> None:
         noted = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("[01]"))]
         assert len(noted) == 2
         pids = [one["pid"] for one in noted]
         if (daemon := tmp_path / "daemon").exists():
             pids.append(int(daemon.read_text()))
-        eventually("no rank and no child of one is alive", 10, lambda: gone(pids))
+        eventually("MATRIX-3: no rank and no child of one is alive", 10, lambda: gone(pids))
         eventually("no file but the logs is left", 10, lambda: not private_folders(spark))
-        again = two_ranks(face).run_async(misdeeds.ends_well).results(SOON_S)
-        assert [one["sum"] for one in again] == [2, 2], "MATRIX-4"
+        # Each cold rank would import torch for it, which is most of a test's time.
+        collectively = face != "local-cold" or phase in (JOINS, GLOO, PHALANX)
+        again = two_ranks(face).start(misdeeds.ends_well, collectively).results(SOON_S)
+        assert not collectively or [one["sum"] for one in again] == [2, 2], "MATRIX-4"
         assert {one["pool"] for one in again} == {one["pool"] for one in noted}, "MATRIX-4"
         assert all(one["pool"] for one in again) == (face != "local-cold")
 
@@ -167,7 +169,7 @@ def test_a_fault_of_one_rank_is_told_as_it_was(
     face: str,
     cell: Cell,
     two_ranks: Callable[[str], Any],
-    after: Callable[[str], None],
+    after: Callable[..., None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -176,11 +178,9 @@ def test_a_fault_of_one_rank_is_told_as_it_was(
         distributor._given["spark.phalanx.hangTimeout"] = f"{HANG_S}s"
     monkeypatch.setattr("sys.stdout", Sink())
     memory = psutil.Process().memory_info().rss
-    began = time.monotonic()
-    run = distributor.run_async(misdeeds.train, str(tmp_path), cell.culprit, cell.phase, cell.misdeed, False)
+    run = distributor.start(misdeeds.train, str(tmp_path), cell.culprit, cell.phase, cell.misdeed, False)
     with pytest.raises(TrainingError) as told:
-        run.result(SOON_S)
-    assert time.monotonic() - began < SOON_S, "MATRIX-2"
+        run.result(SOON_S)  # MATRIX-2: later, it would be a TimeoutError
     error, blamed = told.value, cell.culprit if cell.blamed is None else cell.blamed
     assert (error.kind, error.rank) == (cell.kind, blamed), f"MATRIX-1: {error}"
     assert re.fullmatch(rf"rank {blamed} \(\S+\) {cell.says}", error.message), f"MATRIX-1: {error}"
@@ -190,7 +190,7 @@ def test_a_fault_of_one_rank_is_told_as_it_was(
     assert psutil.Process().memory_info().rss - memory < 64 << 20
     also_told(cell, error)
     monkeypatch.undo()
-    after(face)
+    after(face, cell.phase)
 
 
 def also_told(cell: Cell, error: TrainingError) -> None:
@@ -217,34 +217,35 @@ def test_what_is_no_failure_hurts_nobody(
     face: str,
     cell: tuple[str, str],
     two_ranks: Callable[[str], Any],
-    after: Callable[[str], None],
+    after: Callable[..., None],
     tmp_path: Path,
 ) -> None:
     misdeed, phase = cell
-    run = two_ranks(face).run_async(misdeeds.train, str(tmp_path), 1, phase, misdeed, True)
+    run = two_ranks(face).start(misdeeds.train, str(tmp_path), 1, phase, misdeed, True)
     value = None if misdeed == "exits_early" else misdeeds.WELL
     assert run.results(SOON_S) == [misdeeds.WELL, value]
-    after(face)
+    after(face, phase)
 
 
 @pytest.mark.parametrize("face", FACES)
 def test_a_value_that_pickles_badly_fails_rank_0_and_is_left_out_of_another(
-    face: str, two_ranks: Callable[[str], Any], after: Callable[[str], None], tmp_path: Path
+    face: str, two_ranks: Callable[[str], Any], after: Callable[..., None], tmp_path: Path
 ) -> None:
-    run = two_ranks(face).run_async(misdeeds.train, str(tmp_path), 1, RETURN, "raises", True)
+    run = two_ranks(face).start(misdeeds.train, str(tmp_path), 1, RETURN, "raises", True)
     well, missing = run.results(SOON_S)
     assert well == misdeeds.WELL
     assert isinstance(missing, UnavailableResult)
     assert missing.reason.endswith("doesn't pickle: the labels are wrong")
-    after(face)
+    after(face, RETURN)
 
 
 def test_a_value_that_cant_be_read_back_is_an_error_that_names_its_rank(
     two_ranks: Callable[[str], Any],
 ) -> None:
-    run = two_ranks("local").run_async(misdeeds.Unreadable)
+    run = two_ranks("local").start(misdeeds.Unreadable)
     with pytest.raises(
-        TrainingError, match="of rank 0 can't be read back here: ValueError: the labels"
+        TrainingError,
+        match="rank 0 ended well, but its result can't be read back here: ValueError: the labels",
     ) as told:
         run.result(SOON_S)
     assert (told.value.kind, told.value.rank) == ("exception", 0)
@@ -253,23 +254,21 @@ def test_a_value_that_cant_be_read_back_is_an_error_that_names_its_rank(
 @pytest.mark.parametrize("phase", [COMPUTES, GLOO, PHALANX])
 @pytest.mark.parametrize("face", FACES)
 def test_a_stopped_rank_keeps_no_cancel_from_its_end(
-    face: str, phase: str, two_ranks: Callable[[str], Any], after: Callable[[str], None], tmp_path: Path
+    face: str, phase: str, two_ranks: Callable[[str], Any], after: Callable[..., None], tmp_path: Path
 ) -> None:
-    run = two_ranks(face).run_async(misdeeds.train, str(tmp_path), 1, phase, "is_stopped", False)
+    run = two_ranks(face).start(misdeeds.train, str(tmp_path), 1, phase, "is_stopped", False)
 
     def stopped() -> bool:
         path = tmp_path / "1"
         return path.exists() and psutil.Process(json.loads(path.read_text())["pid"]).status() == "stopped"
 
     eventually("rank 1 is stopped", SOON_S, stopped)
-    began = time.monotonic()
     run.cancel()
     with pytest.raises(TrainingError, match="the job was cancelled: cancelled by the caller") as told:
         run.result(SOON_S)
     assert (told.value.kind, told.value.rank) == ("cancelled", None)
     assert [report.state for report in told.value.ranks] == ["stopped", "stopped"]
-    assert time.monotonic() - began < 15, "MATRIX-2: the grace is 1 s"
-    after(face)
+    after(face, phase)
 
 
 @pytest.mark.parametrize("face", FACES)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import phalanx
 import pytest
-from programs import APPS, Program, classic_conf
+from support.places import APPS
+from support.programs import Program, classic_conf
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -19,17 +20,17 @@ LIBRARY = f"native/linux/{platform.machine()}/libphalanx_jni.so"
 
 
 def jar_with(library: bytes | None, path: Path) -> Path:
-    """The jar, with another native library or none."""
+    """The jar with another native library, or without native files, as a wheel has it."""
     with zipfile.ZipFile(phalanx.jar_path()) as whole, zipfile.ZipFile(path, "w") as broken:
         for entry in whole.infolist():
-            if entry.filename != LIBRARY:
-                broken.writestr(entry, whole.read(entry))
-            elif library is not None:
-                broken.writestr(entry, library)
+            if library is not None or not entry.filename.startswith("native/"):
+                broken.writestr(
+                    entry, library if entry.filename == LIBRARY and library else whole.read(entry)
+                )
     return path
 
 
-def without(path: Path) -> Path:
+def of_a_wheel(path: Path) -> Path:
     return jar_with(None, path)
 
 
@@ -37,16 +38,17 @@ def damaged(path: Path) -> Path:
     return jar_with(b"\x7fELF is how it begins, and then it is cut off", path)
 
 
-@pytest.mark.parametrize(("broken", "reason"), [(without, "the jar has no "), (damaged, "tried ")])
+@pytest.mark.parametrize(
+    ("broken", "reason"), [(of_a_wheel, "phalanx.jar_path() makes one that has"), (damaged, "tried ")]
+)
 def test_a_native_library_that_cant_be_loaded_is_described_to_the_driver_and_hurts_nothing_else(
     broken: Callable[[Path], Path], reason: str, tmp_path: Path
 ) -> None:
-    conf = classic_conf("local-cluster[2,1,1024]") | {"spark.jars": str(broken(tmp_path / "phalanx.jar"))}
+    conf = classic_conf("local-cluster[1,2,1024]") | {"spark.jars": str(broken(tmp_path / "phalanx.jar"))}
     command = [sys.executable, APPS / "smoke.py", "2", "jvm", "python"]
     with Program(command, tmp_path / "out", env={"DRIVER_CONF": json.dumps(conf)}) as driver:
         assert driver.ends(150) == 0, driver.text
-        [line] = [line for line in driver.text.splitlines() if line.startswith("SMOKE ")]
-    seen = json.loads(line.removeprefix("SMOKE "))
+    seen = driver.printed("SMOKE")
     message = seen["jvm"]["error"]
     assert f"can't be loaded on linux/{platform.machine()}" in message, message
     assert " ".join(platform.libc_ver()) in message, message

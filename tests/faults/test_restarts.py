@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from cluster import Standalone
 from phalanx import TrainingError
-from programs import APPS, Program, classic_conf, eventually, executors, gone
+from support.cluster import Standalone
+from support.places import APPS
+from support.programs import WARM_IF_ASKED, classic_conf, eventually, executors, gone
+from support.trainer import Drivers, Trainer
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -107,61 +110,58 @@ def test_bad_policies_are_refused_before_anything_starts(spark: Any) -> None:
             TorchDistributor(1, use_gpu=False, **bad).run(print)  # type: ignore[arg-type]
 
 
-class Restarting(Program):
-    """A driver of `restarting.py` whose ranks run."""
-
-    def __init__(self, folder: Path, face: str, conf: dict[str, str]) -> None:
-        self.pids_folder = folder / "pids"
-        self.pids_folder.mkdir()
-        command = [sys.executable, str(APPS / "restarting.py"), str(self.pids_folder), face]
-        super().__init__(command, folder / "out", env={"DRIVER_CONF": json.dumps(conf)})
-        try:
-            self.waits_for("two ranks", 120, lambda: len(self.ranks(0)) == 2)
-        except BaseException:
-            self.end()
-            raise
-
-    def ranks(self, attempt: int) -> list[int]:
-        return [int(path.read_text()) for path in sorted(self.pids_folder.glob(f"[01]-{attempt}"))]
+class Restarting(Trainer):
+    """A driver of `restarting.py`."""
 
     def ends_well_again(self) -> None:
-        self.waits_for("the run ends well", 90, lambda: "RETURNED attempt 1" in self.text)
-        assert self.text.count("[phalanx] restart 1 of 1: ") == 1
-        assert "; the Spark stage is submitted again" in self.text
-        eventually("no rank is left", 30, lambda: gone([*self.ranks(0), *self.ranks(1)]))
-        self.ends(60)
+        assert self.is_over(90) == "RETURNED attempt 1", self.text
+        assert self.text.count("[phalanx] restart 1 of 1: ") == self.number + 1
+        assert self.text.count("; the Spark stage is submitted again") == self.number + 1
+        again = [int(path.read_text()) for path in self.folder.glob("[01]-again")]
+        assert len(again) == 2
+        eventually("no rank is left", 30, lambda: gone([*self.ranks, *again]))
 
 
-@pytest.mark.parametrize("face", STAGES)
-def test_a_killed_executor_has_the_stage_submitted_again(face: str, tmp_path: Path) -> None:
-    driver = Restarting(tmp_path, face, classic_conf("local-cluster[2,1,1024]"))
-    try:
-        executors(driver.pid)[0].kill()
-        driver.ends_well_again()
-    finally:
-        driver.end()
+@pytest.fixture
+def restarting(tmp_path: Path, drivers: Drivers[Restarting]) -> Iterator[Callable[..., Restarting]]:
+    """A driver whose ranks run over a stage: an earlier test's or a new one."""
+    with contextlib.ExitStack() as running:
+
+        def make(face: str, conf: dict[str, str]) -> Restarting:
+            env = {"DRIVER_CONF": json.dumps(conf | WARM_IF_ASKED)}
+            start = partial(Restarting, APPS / "restarting.py", tmp_path, face, env=env)
+            return running.enter_context(drivers.training(str(conf), face, start))
+
+        yield make
 
 
-@pytest.mark.parametrize("face", STAGES)
-def test_a_killed_executor_of_a_cluster_is_replaced_and_the_stage_submitted_again(
-    face: str, tmp_path: Path, standalone: Standalone
+# Not `face`: both stages share a driver, so they are tested in one process.
+@pytest.mark.parametrize("over", STAGES)
+def test_a_killed_executor_has_the_stage_submitted_again(
+    over: str, restarting: Callable[..., Restarting]
 ) -> None:
-    driver = Restarting(tmp_path, face, standalone.conf())
-    try:
-        executors(standalone.workers[0].pid)[0].kill()
-        driver.ends_well_again()
-    finally:
-        driver.end()
+    driver = restarting(over, classic_conf("local-cluster[2,1,1024]"))
+    executors(driver.pid)[0].kill()
+    driver.ends_well_again()
 
 
-def test_a_killed_python_worker_has_the_stage_submitted_again(tmp_path: Path) -> None:
-    driver = Restarting(tmp_path, "python", classic_conf("local-cluster[2,1,1024]"))
-    try:
-        # The rank's guard, and where the ranks are warm their pool and its guard, are between.
-        rank = psutil.Process(driver.ranks(0)[0])
-        worker = next(process for process in rank.parents() if not process.name().startswith("phalanx-"))
-        assert worker.pid != os.getpid()
-        worker.kill()
-        driver.ends_well_again()
-    finally:
-        driver.end()
+@pytest.mark.parametrize("over", STAGES)
+def test_a_killed_executor_of_a_cluster_is_replaced_and_the_stage_submitted_again(
+    over: str, restarting: Callable[..., Restarting], standalone: Standalone
+) -> None:
+    driver = restarting(over, standalone.conf())
+    [first, _] = [executor for worker in standalone.workers for executor in executors(worker.pid)]
+    first.kill()
+    driver.ends_well_again()
+
+
+def test_a_killed_python_worker_has_the_stage_submitted_again(
+    restarting: Callable[..., Restarting],
+) -> None:
+    driver = restarting("python", classic_conf("local-cluster[2,1,1024]"))
+    # The rank's guard, and where the ranks are warm their pool and its guard, are between.
+    rank = psutil.Process(driver.ranks[0])
+    worker = next(process for process in rank.parents() if not process.name().startswith("phalanx-"))
+    assert worker.pid != os.getpid()
+    worker.kill()
+    driver.ends_well_again()

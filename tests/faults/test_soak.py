@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from phalanx import TorchDistributor, TrainingError
-from programs import below, eventually
-from usage import Usage, named
+from support.programs import below, eventually
+from support.usage import Usage, named
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -3,7 +3,8 @@
 //! `cargo bench -p phalanx-collective --bench all_reduce -- [--ranks 2,4] [--bytes 4096,1048576] [--dtype float32]
 //! [--seconds 1] [--hosts]` starts the ranks itself. Each prints nothing but rank 0, which prints one JSON object a
 //! line: `bench impl case metric unit median min max n`. `--hosts` keeps ranks from sharing memory: all goes over TCP,
-//! by `--streams N` sockets, and with `--bfloat16-wire` as half the bytes.
+//! by `--connections N` sockets, and with `--bfloat16-wire` as half the bytes. `--encryption` measures that once more
+//! with encryption, by turns, `--turns N` times each.
 //!
 //! Other programs start the ranks themselves, in namespaces of their own for example: with `--rank R --world N
 //! --directory D` (a directory that all see) `--address A` besides the above.
@@ -18,7 +19,7 @@ use std::net::IpAddr;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use phalanx_collective::{DType, DirectoryExchange, Group, GroupOptions, ReduceOp};
+use phalanx_collective::{DType, FileStore, Group, GroupOptions, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
 
 const SIZES: [usize; 6] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20];
@@ -36,7 +37,11 @@ struct Arguments {
     directory: String,
     address: Option<IpAddr>,
     bfloat16_wire: bool,
-    streams: u32,
+    connections: u32,
+    encryption: bool,
+    turns: usize,
+    /// Of a rank: whether it encrypts.
+    is_encrypted: bool,
 }
 
 fn main() {
@@ -45,7 +50,12 @@ fn main() {
         return run_rank(&arguments);
     }
     for ranks in &arguments.ranks {
-        run_world(*ranks);
+        for _ in 0..arguments.turns {
+            run_world(*ranks, &[]);
+            if arguments.encryption {
+                run_world(*ranks, &["--hosts", "--encrypted"]);
+            }
+        }
     }
     memcpy(&arguments);
 }
@@ -62,7 +72,10 @@ fn parse() -> Arguments {
         directory: String::new(),
         address: None,
         bfloat16_wire: false,
-        streams: GroupOptions::new(0, 1, "").streams,
+        connections: GroupOptions::new(0, 1, "").connections,
+        encryption: false,
+        turns: 1,
+        is_encrypted: false,
     };
     let list = |text: String| {
         text.split(',').filter(|one| !one.is_empty()).map(|one| one.parse().unwrap()).collect()
@@ -80,8 +93,11 @@ fn parse() -> Arguments {
             "--world" => arguments.world = value().parse().unwrap(),
             "--directory" => arguments.directory = value(),
             "--address" => arguments.address = Some(value().parse().unwrap()),
-            "--streams" => arguments.streams = value().parse().unwrap(),
+            "--connections" => arguments.connections = value().parse().unwrap(),
             "--bfloat16-wire" => arguments.bfloat16_wire = true,
+            "--encryption" => arguments.encryption = true,
+            "--turns" => arguments.turns = value().parse().unwrap(),
+            "--encrypted" => arguments.is_encrypted = true,
             // Cargo's own.
             "--bench" => {}
             _ => panic!("what is {word}?"),
@@ -90,13 +106,13 @@ fn parse() -> Arguments {
     arguments
 }
 
-fn run_world(ranks: usize) {
+fn run_world(ranks: usize, more: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let children: Vec<Child> = (0..ranks)
         .map(|rank| {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args(std::env::args().skip(1).filter(|word| word != "--bench"));
-            command.args(["--rank", &rank.to_string(), "--world", &ranks.to_string()]);
+            command.args(more).args(["--rank", &rank.to_string(), "--world", &ranks.to_string()]);
             command.arg("--directory").arg(directory.path()).spawn().unwrap()
         })
         .collect();
@@ -110,12 +126,13 @@ fn run_rank(arguments: &Arguments) {
     let options = GroupOptions {
         timeout: Duration::from_secs(120),
         pretended_host: arguments.hosts.then_some(rank as u32),
+        encryption: arguments.is_encrypted,
         wire_bfloat16: arguments.bfloat16_wire,
-        streams: arguments.streams,
+        connections: arguments.connections,
         ..GroupOptions::new(rank, world, "bench")
     };
     let options = GroupOptions { address: arguments.address.unwrap_or(options.address), ..options };
-    let mut group = Group::join(options, &mut DirectoryExchange::new(&arguments.directory)).unwrap();
+    let mut group = Group::join(options, &mut FileStore::new(&arguments.directory)).unwrap();
     for bytes in &arguments.bytes {
         measure(&mut group, *bytes, arguments);
     }
@@ -147,7 +164,11 @@ fn measure(group: &mut Group, bytes: usize, arguments: &Arguments) {
     assert!(buffer.iter().all(|byte| *byte == 0));
     if group.rank() == 0 {
         let case = format!("{} ranks, {}, {bytes} bytes", group.world_size(), dtype.name());
-        let name = if arguments.hosts { "phalanx-tcp" } else { "phalanx" };
+        let name = match (arguments.is_encrypted, arguments.hosts) {
+            (true, _) => "phalanx-tls",
+            (false, true) => "phalanx-tcp",
+            (false, false) => "phalanx",
+        };
         report(name, &case, "latency", &mut slowest);
         report(name, &case, "loop", &mut looped);
         report(name, &case, "cpu", &mut used);

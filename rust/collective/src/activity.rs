@@ -1,8 +1,8 @@
-//! What a rank's group is doing, for whoever wants to know why it hangs: readable from other threads, and from other
-//! processes through a small file.
+//! What a rank's group is doing, for whoever wants to know why it hangs. Other threads can read it, and other processes
+//! can read it from a small file.
 //!
-//! - ACT-1: a reader never sees parts of two different calls.
-//! - ACT-2: writing costs no system call, and readers can't delay the rank.
+//! - ACT-1 (whole-calls): a reader never sees parts of two different calls.
+//! - ACT-2 (never-delays): writing costs no system call (reading the clock is none). Readers can't delay the rank.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,12 +10,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use phalanx_io::monotonic_ns;
 use phalanx_types::{Error, ErrorKind, Result};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::call::{CALL_WORDS, Call, Operation};
 use crate::dtype::DType;
-use crate::shm::Mapped;
+use crate::shm::MappedWords;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PHXACT01");
@@ -23,21 +23,17 @@ const MAGIC: u64 = u64::from_le_bytes(*b"PHXACT01");
 const READ_TRIES: u32 = 100_000;
 const WORDS: usize = 8 + CALL_WORDS;
 
-/// As it lies in the file: words in the machine's order.
-#[repr(C)]
-pub(crate) struct ActivityRecord([AtomicU64; WORDS]);
-
-// Places in the record.
-const PLACE_MAGIC: usize = 0;
+// The words of the record, which lie in the file in the machine's order.
+const WORD_MAGIC: usize = 0;
 /// Odd while the record is being written.
-const PLACE_VERSION: usize = 1;
-const PLACE_RANK: usize = 2;
-const PLACE_WORLD: usize = 3;
-const PLACE_SEQUENCE: usize = 4;
+const WORD_VERSION: usize = 1;
+const WORD_RANK: usize = 2;
+const WORD_WORLD: usize = 3;
+const WORD_SEQUENCE: usize = 4;
 /// On the monotonic clock, which all processes of a host share and nobody sets.
-const PLACE_SINCE: usize = 5;
-const PLACE_RUNNING: usize = 6;
-const PLACE_CALL: usize = 8;
+const WORD_SINCE: usize = 5;
+const WORD_RUNNING: usize = 6;
+const WORD_CALL: usize = 8;
 
 /// What a group was doing when it was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,18 +60,18 @@ pub struct Activity {
 
 /// Reads the activity of a group in this process. Cheap to clone; outlives the group.
 #[derive(Clone)]
-pub struct ActivityReader(Arc<Mapped<ActivityRecord>>);
+pub struct ActivityReader(Arc<MappedWords<WORDS>>);
 
 impl ActivityReader {
     /// What the group is doing now.
     pub fn read(&self) -> Activity {
         let record = self.0.get();
-        let words = || record.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let words = || record.each_ref().map(|word| word.load(Ordering::Relaxed));
         for _ in 0..READ_TRIES {
-            let before = record.0[PLACE_VERSION].load(Ordering::Acquire);
+            let before = record[WORD_VERSION].load(Ordering::Acquire);
             let seen = words();
             fence(Ordering::Acquire);
-            if before.is_multiple_of(2) && record.0[PLACE_VERSION].load(Ordering::Relaxed) == before {
+            if before.is_multiple_of(2) && record[WORD_VERSION].load(Ordering::Relaxed) == before {
                 return interpret(&seen);
             }
             std::hint::spin_loop();
@@ -99,13 +95,13 @@ pub fn read_activity(path: &Path) -> Result<Activity> {
     };
     let look = || look().map_err(|error| Error::io(format_args!("read {}", path.display()), &error));
     let mut seen = look()?;
-    if seen[PLACE_MAGIC] != MAGIC {
+    if seen[WORD_MAGIC] != MAGIC {
         return Err(Error::new(ErrorKind::Protocol, format!("{} is no record of activity", path.display())));
     }
     for _ in 0..READ_TRIES {
         // A read isn't atomic: only what is the same twice, at rest, is whole.
         let again = look()?;
-        if again == seen && seen[PLACE_VERSION].is_multiple_of(2) {
+        if again == seen && seen[WORD_VERSION].is_multiple_of(2) {
             break;
         }
         seen = again;
@@ -114,31 +110,31 @@ pub fn read_activity(path: &Path) -> Result<Activity> {
 }
 
 fn interpret(words: &[u64; WORDS]) -> Activity {
-    let call = Call::from_words(std::array::from_fn(|place| words[PLACE_CALL + place]));
+    let call = Call::from_words(std::array::from_fn(|word| words[WORD_CALL + word]));
     Activity {
-        rank: words[PLACE_RANK] as usize,
-        world_size: words[PLACE_WORLD] as usize,
-        sequence: words[PLACE_SEQUENCE],
+        rank: words[WORD_RANK] as usize,
+        world_size: words[WORD_WORLD] as usize,
+        sequence: words[WORD_SEQUENCE],
         operation: call.operation(),
         dtype: call.dtype(),
         bytes: call.bytes(),
-        is_running: words[PLACE_RUNNING] == 1,
-        age: Duration::from_nanos(now().saturating_sub(words[PLACE_SINCE])),
+        is_running: words[WORD_RUNNING] == 1,
+        age: Duration::from_nanos(monotonic_ns().saturating_sub(words[WORD_SINCE])),
         call: call.to_string(),
     }
 }
 
 /// The group's side.
-pub(crate) struct ActivityLog(Arc<Mapped<ActivityRecord>>);
+pub(crate) struct ActivityLog(Arc<MappedWords<WORDS>>);
 
 impl ActivityLog {
     pub(crate) fn new(path: Option<&Path>, rank: usize, world_size: usize) -> Result<ActivityLog> {
-        let log = ActivityLog(Arc::new(Mapped::new(path)?));
-        let words = &log.0.get().0;
-        words[PLACE_RANK].store(rank as u64, Ordering::Relaxed);
-        words[PLACE_WORLD].store(world_size as u64, Ordering::Relaxed);
-        words[PLACE_SINCE].store(now(), Ordering::Relaxed);
-        words[PLACE_MAGIC].store(MAGIC, Ordering::Release);
+        let log = ActivityLog(Arc::new(MappedWords::new(path)?));
+        let words = log.0.get();
+        words[WORD_RANK].store(rank as u64, Ordering::Relaxed);
+        words[WORD_WORLD].store(world_size as u64, Ordering::Relaxed);
+        words[WORD_SINCE].store(monotonic_ns(), Ordering::Relaxed);
+        words[WORD_MAGIC].store(MAGIC, Ordering::Release);
         Ok(log)
     }
 
@@ -147,37 +143,40 @@ impl ActivityLog {
     }
 
     pub(crate) fn begin(&self, sequence: u64, call: Call) {
-        self.write(|words| {
-            words[PLACE_SEQUENCE].store(sequence, Ordering::Relaxed);
-            words[PLACE_RUNNING].store(1, Ordering::Relaxed);
-            for (place, word) in words[PLACE_CALL..].iter().zip(call.words()) {
-                place.store(word, Ordering::Relaxed);
+        self.begin_at(monotonic_ns(), sequence, call);
+    }
+
+    pub(crate) fn end(&self) {
+        self.end_at(monotonic_ns());
+    }
+
+    pub(crate) fn begin_at(&self, now: u64, sequence: u64, call: Call) {
+        self.write(now, |words| {
+            words[WORD_SEQUENCE].store(sequence, Ordering::Relaxed);
+            words[WORD_RUNNING].store(1, Ordering::Relaxed);
+            for (cell, word) in words[WORD_CALL..].iter().zip(call.words()) {
+                cell.store(word, Ordering::Relaxed);
             }
         });
     }
 
-    pub(crate) fn end(&self) {
-        self.write(|words| words[PLACE_RUNNING].store(0, Ordering::Relaxed));
+    pub(crate) fn end_at(&self, now: u64) {
+        self.write(now, |words| words[WORD_RUNNING].store(0, Ordering::Relaxed));
     }
 
-    fn write(&self, change: impl FnOnce(&[AtomicU64; WORDS])) {
-        let words = &self.0.get().0;
-        let version = words[PLACE_VERSION].load(Ordering::Relaxed);
-        words[PLACE_VERSION].store(version + 1, Ordering::Relaxed);
+    fn write(&self, now: u64, change: impl FnOnce(&[AtomicU64; WORDS])) {
+        let words = self.0.get();
+        let version = words[WORD_VERSION].load(Ordering::Relaxed);
+        words[WORD_VERSION].store(version + 1, Ordering::Relaxed);
         fence(Ordering::Release);
         change(words);
-        words[PLACE_SINCE].store(now(), Ordering::Relaxed);
-        words[PLACE_VERSION].store(version + 2, Ordering::Release);
+        words[WORD_SINCE].store(now, Ordering::Relaxed);
+        words[WORD_VERSION].store(version + 2, Ordering::Release);
     }
 }
 
-fn now() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-#[cfg(test)]
 #[cfg(not(miri))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::dtype::ReduceOp;

@@ -1,4 +1,4 @@
-//! What a rank called: enough to tell whether two ranks called the same, and to say so where they didn't.
+//! What a rank called: enough to tell whether two ranks called the same, and to name both calls if they didn't.
 //!
 //! Three words of 64 bits, so that a call fits beside the flag that announces it.
 

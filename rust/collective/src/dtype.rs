@@ -122,6 +122,21 @@ pub enum ReduceOp {
 }
 
 impl ReduceOp {
+    /// Every reduction there is, the last with this factor.
+    pub const fn all(factor: f64) -> [ReduceOp; 9] {
+        [
+            ReduceOp::Sum,
+            ReduceOp::Product,
+            ReduceOp::Min,
+            ReduceOp::Max,
+            ReduceOp::Average,
+            ReduceOp::BitAnd,
+            ReduceOp::BitOr,
+            ReduceOp::BitXor,
+            ReduceOp::PremulSum(factor),
+        ]
+    }
+
     /// As torch calls it.
     pub const fn name(self) -> &'static str {
         match self {

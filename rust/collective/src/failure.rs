@@ -1,7 +1,7 @@
 //! The first failure of a group: how the rank that noticed it tells the others, inside a host and between hosts.
 //!
-//! - FAI-1: the first failure that is recorded on a host is the one that all its ranks report.
-//! - FAI-2: a rank that dies while it records leaves a record without a text, not a hang.
+//! - FAI-1 (first-failure): the first failure that is recorded on a host is the one that all its ranks report.
+//! - FAI-2 (no-hang): a rank that dies while it records leaves a record without a text, not a hang.
 
 use std::time::{Duration, Instant};
 
@@ -62,23 +62,12 @@ impl Failure {
     }
 }
 
-const KINDS: [ErrorKind; 8] = [
-    ErrorKind::Invalid,
-    ErrorKind::Timeout,
-    ErrorKind::Unreachable,
-    ErrorKind::Refused,
-    ErrorKind::Protocol,
-    ErrorKind::Io,
-    ErrorKind::Cancelled,
-    ErrorKind::Closed,
-];
-
 fn kind_code(kind: ErrorKind) -> u8 {
-    KINDS.iter().position(|one| *one == kind).map_or(u8::MAX, |place| place as u8)
+    ErrorKind::ALL.iter().position(|one| *one == kind).map_or(u8::MAX, |code| code as u8)
 }
 
 fn kind_from_code(code: u8) -> ErrorKind {
-    KINDS.get(usize::from(code)).copied().unwrap_or(ErrorKind::Closed)
+    ErrorKind::ALL.get(usize::from(code)).copied().unwrap_or(ErrorKind::Closed)
 }
 
 /// A host's failure, in its shared memory.
@@ -124,7 +113,7 @@ impl FailureRecord {
                 _ if start.elapsed() > WRITER_PATIENCE => {
                     // FAI-2
                     return Some(Failure::new(
-                        ErrorKind::Closed,
+                        ErrorKind::PeerLost,
                         "a rank of this host died while it reported a failure",
                     ));
                 }

@@ -1,8 +1,9 @@
 //! A counter that one rank raises and others wait for, without a system call while both run.
 //!
-//! - FLA-1: what was written before a step was published is seen by whoever saw the step.
-//! - FLA-2: no wake-up is lost: whoever falls asleep for a step that is being published is woken, or doesn't sleep.
-//! - FLA-3: of two or more slots used in turn, none is written while another rank may still read it.
+//! - FLA-1 (publishes): a rank that saw a step also sees what was written before that step was published.
+//! - FLA-2 (no-lost-wake): no wake-up is lost: a rank that falls asleep for a step that is being published is woken, or
+//!   doesn't sleep.
+//! - FLA-3 (slot-safety): of two or more slots used in turn, none is written while another rank may still read it.
 //!
 //! `tests/flag_model.rs` runs this file under loom, over all interleavings of two ranks.
 
@@ -30,8 +31,8 @@ impl Flag {
 
     /// Says which call the step to be published next belongs to.
     pub(crate) fn announce(&self, step: u32, call: Call) {
-        for (place, word) in self.calls[(step & 1) as usize].iter().zip(call.words()) {
-            place.store(word, Ordering::Relaxed);
+        for (cell, word) in self.calls[(step & 1) as usize].iter().zip(call.words()) {
+            cell.store(word, Ordering::Relaxed);
         }
     }
 

@@ -1,76 +1,93 @@
 //! A group of ranks: how it is joined, used by one thread at a time, aborted, and left.
 //!
-//! - GRO-1: every operation ends by its deadline.
-//! - GRO-2: after an operation failed the group is broken: it says so at once at every later call, on every rank.
-//! - GRO-3: an argument that can't work is an error before anything is sent; the group stays usable.
-//! - GRO-4: ranks that call different things all get an error that names both calls.
+//! - GRO-1 (deadline): every operation ends by its deadline.
+//! - GRO-2 (stays-broken): after an operation failed the group is broken. Every later call says so at once, on every
+//!   rank.
+//! - GRO-3 (checked-first): an argument that can't work is an error before anything is sent. The group stays usable.
+//! - GRO-4 (names-both): ranks that call different things all get an error that names both calls.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use phalanx_types::{Deadline, Error, ErrorKind, Result};
+use phalanx_types::{Deadline, Error, ErrorKind, Key, Result};
 use rustix::event::Timespec;
 
 use crate::activity::{ActivityLog, ActivityReader};
-use crate::between::transfer::Wires;
+use crate::bootstrap::{Bootstrap, SENTINEL, bootstrap};
 use crate::call::Call;
-use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::host::{self, Host};
-use crate::join::{Request, SENTINEL_STREAM, join};
-use crate::mail::{Mail, Pipe};
+use crate::inter_host::transport::Transport;
+use crate::intra_host::{self, LocalGroup};
+use crate::link::Link;
+use crate::p2p::mailbox::Mailboxes;
+use crate::p2p::messenger::Messenger;
+use crate::p2p::pipe::Pipe;
 use crate::peers::{LocalPeer, Peers, RemotePeer};
-use crate::shm::{Seat, Segment, Steps};
+use crate::shm::Steps;
+use crate::store::Store;
 use crate::topology::Topology;
-use crate::wait::{Patience, Watch};
+use crate::wait::{SpinPolicy, Watch};
 
 /// The connection for messages; those after it are for data.
-const MAIL_STREAM: u32 = SENTINEL_STREAM + 1;
+const MESSAGES: u32 = SENTINEL + 1;
 /// More sockets than this to one peer only cost.
-const MOST_STREAMS: u32 = 16;
+const MOST_CONNECTIONS: u32 = 16;
 
 /// How long a rank that leaves stays for those who haven't taken its messages yet.
 const DELIVERY_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How to join a group. Equal on all ranks, but for `rank`, `address`, `pretended_host` and `activity`.
+/// How to join a group. Equal on all ranks, but for `rank`, `address`, `pretended_host`, `cut_timeout` and
+/// `activity`.
 #[derive(Debug, Clone)]
 pub struct GroupOptions {
     /// The number of this rank.
     pub rank: usize,
     /// How many ranks the group has.
     pub world_size: usize,
-    /// Tells this group from others on the same exchange; used once.
+    /// Tells this group from others on the same store; used once.
     pub name: String,
+    /// What only the ranks know, and from which each group has a key of its own: see [`crate::job_key`]. `None` outside
+    /// a job: then rank 0 hands a secret out by the store, and whoever can read that can join.
+    pub key: Option<Key>,
     /// Where this rank can be reached by ranks of other hosts.
     pub address: IpAddr,
     /// How long joining, and each operation, may take.
     pub timeout: Duration,
     /// Connections to each rank of another host over which data goes in parallel.
-    pub streams: u32,
+    pub connections: u32,
     /// Ranks with different numbers share no memory even where they could: to rehearse several hosts on one.
     pub pretended_host: Option<u32>,
+    /// Whether all connections to other hosts are encrypted, by TLS 1.3. Each rank then has a key of its own, which the
+    /// others are told under the group's key.
+    pub encryption: bool,
     /// Whether sums and averages of float32 cross between hosts as bfloat16: half the bytes, 8 bits of precision.
     pub wire_bfloat16: bool,
+    /// How long a rank of another host may acknowledge nothing before it is given up as cut off. None for as long as
+    /// the kernel has patience, about a quarter of an hour (`net.ipv4.tcp_retries2`).
+    pub cut_timeout: Option<Duration>,
     /// A file to make, from which other processes can read what this rank is doing: see [`crate::read_activity`].
     pub activity: Option<PathBuf>,
 }
 
 impl GroupOptions {
-    /// Options with defaults: this machine's loopback address, 30 minutes (as torch's gloo), 2 streams.
+    /// Options with defaults: this machine's loopback address, 30 minutes (as torch's gloo), 2 connections.
     pub fn new(rank: usize, world_size: usize, name: impl Into<String>) -> GroupOptions {
         GroupOptions {
             rank,
             world_size,
             name: name.into(),
+            key: None,
             address: Ipv4Addr::LOCALHOST.into(),
             timeout: Duration::from_secs(30 * 60),
-            streams: 2,
+            connections: 2,
             pretended_host: None,
+            encryption: false,
             wire_bfloat16: false,
+            cut_timeout: None,
             activity: None,
         }
     }
@@ -80,8 +97,8 @@ impl GroupOptions {
             format!("there is no rank {} in a group of {}", self.rank, self.world_size)
         } else if u32::try_from(self.world_size).is_err() {
             format!("{} ranks are too many", self.world_size)
-        } else if !(1..=MOST_STREAMS).contains(&self.streams) {
-            format!("{} streams: it must be 1 to {MOST_STREAMS}", self.streams)
+        } else if !(1..=MOST_CONNECTIONS).contains(&self.connections) {
+            format!("{} connections: it must be 1 to {MOST_CONNECTIONS}", self.connections)
         } else {
             return Ok(());
         };
@@ -95,28 +112,26 @@ pub struct Group {
     pub(crate) world_size: usize,
     pub(crate) topology: Topology,
     /// None where this rank is alone on its host.
-    pub(crate) host: Option<Host>,
+    pub(crate) local: Option<LocalGroup>,
     /// To the ranks of other hosts.
-    pub(crate) wires: Wires,
+    pub(crate) transport: Transport,
     pub(crate) wire_bfloat16: bool,
     /// Kept, as new memory costs more than what is done with it.
     pub(crate) scratch: Vec<u8>,
-    /// Shared with the operation that runs: whoever waits also moves messages.
-    pub(crate) mail: Arc<Mutex<Mail>>,
-    segment: Option<Arc<Segment>>,
-    my_seat: usize,
+    /// Whoever waits also moves messages.
+    pub(crate) messenger: Messenger,
     peers: Arc<Peers>,
-    patience: Patience,
+    spin_policy: SpinPolicy,
     timeout: Duration,
     sequence: u64,
     broken: Option<Error>,
     activity: ActivityLog,
-    question: Option<Arc<Question>>,
+    interrupt_check: Option<Arc<InterruptCheck>>,
     sockets: Vec<RawFd>,
 }
 
 /// What is asked while an operation waits; an error ends it.
-type Question = dyn Fn() -> Result<()> + Send + Sync;
+type InterruptCheck = dyn Fn() -> Result<()> + Send + Sync;
 
 /// Ends a group from another thread. Cheap to clone; outlives the group.
 #[derive(Clone)]
@@ -134,72 +149,78 @@ impl Group {
     /// Joins: returns once all ranks have, and are connected.
     ///
     /// # Errors
-    /// `ErrorKind::Timeout` if a rank doesn't join in time, with its number; what `exchange` fails with; errors of
+    /// `ErrorKind::Timeout` if a rank doesn't join in time, with its number; what `store` fails with; errors of
     /// the operating system.
-    pub fn join(options: GroupOptions, exchange: &mut dyn Exchange) -> Result<Group> {
+    pub fn join(options: GroupOptions, store: &mut dyn Store) -> Result<Group> {
         options.check()?;
         let GroupOptions { rank, world_size, timeout, .. } = options;
         let activity = ActivityLog::new(options.activity.as_deref(), rank, world_size)?;
-        let request = Request {
+        let request = Bootstrap {
             name: &options.name,
+            key: options.key.as_ref(),
             rank,
             world_size,
             address: options.address,
             // One for messages, the others for data.
-            streams: 1 + options.streams,
+            connections: 1 + options.connections,
             pretended_host: options.pretended_host,
-            layout: host::layout,
+            encryption: options.encryption,
+            layout: intra_host::layout,
             deadline: Deadline::after(timeout),
         };
-        let mut joined =
-            join(&request, exchange).map_err(|error| error.context(format_args!("rank {rank}")))?;
-        let local = joined.local.values().map(|(socket, _)| socket.as_raw_fd());
-        let sockets = local.chain(joined.remote.values().map(AsRawFd::as_raw_fd)).collect();
-        let ranks = joined.topology.host_of(rank).to_vec();
-        let seat = joined.topology.place(rank).1;
-        let segment = joined.segment.map(Arc::new);
-        let local = ranks.iter().enumerate().filter_map(|(seat, rank)| {
-            let (socket, pid) = joined.local.remove(rank)?;
-            Some(LocalPeer::new(*rank, seat, socket, pid))
+        let mut mesh =
+            bootstrap(&request, store).map_err(|error| error.context(format_args!("rank {rank}")))?;
+        let local = mesh.local.values().map(|(socket, _)| socket.as_raw_fd());
+        let sockets = local.chain(mesh.remote.values().map(AsRawFd::as_raw_fd)).collect();
+        let ranks = mesh.topology.host_of(rank).to_vec();
+        let local_rank = mesh.topology.locate(rank).1;
+        let segment = mesh.segment.map(Arc::new);
+        let local = ranks.iter().enumerate().filter_map(|(local_rank, rank)| {
+            let (socket, pid) = mesh.local.remove(rank)?;
+            Some(LocalPeer::new(*rank, local_rank, socket, pid))
         });
         let local: Vec<LocalPeer> = local.collect();
         let remote = (0..world_size)
-            .filter_map(|rank| Some(RemotePeer::new(rank, joined.remote.remove(&(rank, SENTINEL_STREAM))?)));
+            .filter_map(|rank| Some(RemotePeer::new(rank, mesh.remote.remove(&(rank, SENTINEL))?)));
         let remote: Vec<RemotePeer> = remote.collect();
-        let pipes = (0..world_size).map(|peer| match (&segment, ranks.binary_search(&peer)) {
-            (Some(segment), Ok(place)) if peer != rank => Some(Pipe::memory(segment, seat, place)),
-            _ => joined.remote.remove(&(peer, MAIL_STREAM)).map(Pipe::Socket),
-        });
-        let mail = Mail::new(pipes.collect());
-        let mut links: HashMap<usize, Vec<(u32, TcpStream)>> = HashMap::new();
-        for ((peer, stream), socket) in joined.remote {
-            links.entry(peer).or_default().push((stream, socket));
+        if let Some(limit) = options.cut_timeout {
+            remote.iter().try_for_each(|peer| peer.give_up_after(limit))?;
         }
-        let in_order = |mut link: Vec<(u32, TcpStream)>| {
-            link.sort_by_key(|(stream, _)| *stream);
-            link.into_iter().map(|(_, socket)| socket).collect()
+        let pipes = (0..world_size).map(|peer| match (&segment, ranks.binary_search(&peer)) {
+            (Some(segment), Ok(theirs)) if peer != rank => Some(Pipe::memory(segment, local_rank, theirs)),
+            _ => mesh.remote.remove(&(peer, MESSAGES)).map(|link| Pipe::Link(Arc::new(link))),
+        });
+        let mailboxes = Mailboxes::new(pipes.collect());
+        let mut connections: HashMap<usize, Vec<(u32, Link)>> = HashMap::new();
+        for ((peer, number), link) in mesh.remote {
+            connections.entry(peer).or_default().push((number, link));
+        }
+        let in_order = |mut links: Vec<(u32, Link)>| {
+            links.sort_by_key(|(number, _)| *number);
+            links.into_iter().map(|(_, link)| link).collect()
         };
-        let wires = Wires::new(links.into_iter().map(|(peer, link)| (peer, in_order(link))).collect());
-        let patience = Patience::of(ranks.len());
-        let host = segment.clone().map(|segment| Host::new(Steps::new(segment, seat), ranks));
+        let transport =
+            Transport::new(connections.into_iter().map(|(peer, links)| (peer, in_order(links))).collect());
+        let spin_policy = SpinPolicy::of(ranks.len());
+        let host = segment.clone().map(|segment| (segment, local_rank));
+        let peers = Arc::new(Peers::new(rank, local_rank, segment.clone(), local, remote));
+        let local_group = segment.map(|segment| LocalGroup::new(Steps::new(segment, local_rank), ranks));
         Ok(Group {
             rank,
             world_size,
-            topology: joined.topology,
-            host,
-            wires,
+            topology: mesh.topology,
+            local: local_group,
+            transport,
             wire_bfloat16: options.wire_bfloat16,
             scratch: Vec::new(),
-            mail: Arc::new(Mutex::new(mail)),
-            segment: segment.clone(),
-            my_seat: seat,
-            peers: Arc::new(Peers::new(rank, seat, segment, local, remote)),
-            patience,
+            messenger: Messenger::new(mailboxes, world_size, Arc::clone(&peers), host),
+            peers,
+            spin_policy,
             timeout,
             sequence: 0,
             broken: None,
             activity,
-            question: None,
+            interrupt_check: None,
             sockets,
         })
     }
@@ -229,10 +250,10 @@ impl Group {
         self.timeout = timeout;
     }
 
-    /// Asks `question` whenever an operation that waits looks around, many times a second, on the thread that waits.
+    /// Calls `check` whenever an operation that waits looks around, many times a second, on the thread that waits.
     /// Its error ends the operation, and the group: for programs that can be interrupted.
-    pub fn ask_while_waiting(&mut self, question: impl Fn() -> Result<()> + Send + Sync + 'static) {
-        self.question = Some(Arc::new(question));
+    pub fn set_interrupt_check(&mut self, check: impl Fn() -> Result<()> + Send + Sync + 'static) {
+        self.interrupt_check = Some(Arc::new(check));
     }
 
     /// The numbers of its connections to the other ranks. A forked child that keeps them open hides the death of this
@@ -254,7 +275,7 @@ impl Group {
     /// Why the group is broken, if it is. Looks at the connections to the others, so that a rank that is busy with
     /// something else can find out; doesn't wait.
     pub fn failure(&self) -> Option<Error> {
-        self.broken.clone().or_else(|| self.peers.look(&[], &Timespec::default()).err())
+        self.broken.clone().or_else(|| self.peers.poll(&[], &Timespec::default()).err())
     }
 
     /// Runs an operation: the one place where calls are counted, watched, and where they fail.
@@ -263,66 +284,40 @@ impl Group {
         call: Call,
         operation: impl FnOnce(&mut Group, &Watch<'_>) -> Result<T>,
     ) -> Result<T> {
-        self.is_whole()?;
+        self.check_usable()?;
         self.sequence += 1;
         self.activity.begin(self.sequence, call);
-        let (mail, question) = (Arc::clone(&self.mail), self.question.clone());
+        let (messenger, check) = (self.messenger.clone(), self.interrupt_check.clone());
         let idle = || {
-            question.as_ref().map_or(Ok(()), |question| question())?;
-            let mut mail = mail.lock().unwrap_or_else(PoisonError::into_inner);
-            mail.pump()?;
-            Ok(mail.is_busy())
+            check.as_ref().map_or(Ok(()), |check| check())?;
+            messenger.progress_if_free()
         };
-        let result = self.with_watch(&idle, |group, watch| {
-            watch.peers.check()?;
-            watch.peers.look_sometimes(watch.start)?;
-            operation(group, watch)
-        });
+        let peers = Arc::clone(&self.peers);
+        let Group { spin_policy, timeout, .. } = *self;
+        let watch = Watch { call, peers: &peers, spin_policy, timeout, start: Instant::now(), idle: &idle };
+        let result = peers
+            .check()
+            .and_then(|()| peers.poll_if_due(watch.start))
+            .and_then(|()| operation(self, &watch));
         self.activity.end();
         result.map_err(|error| self.break_with(call, &error))
     }
 
-    /// Runs something that is over at once, and no operation for those who look on.
-    pub(crate) fn attempt<T>(
-        &mut self,
-        call: Call,
-        attempt: impl FnOnce(&mut Group) -> Result<T>,
-    ) -> Result<T> {
-        self.is_whole()?;
-        let result = self.peers.check().and_then(|()| attempt(self));
-        result.map_err(|error| self.break_with(call, &error))
-    }
-
-    pub(crate) fn with_watch<T>(
-        &mut self,
-        idle: &dyn Fn() -> Result<bool>,
-        run: impl FnOnce(&mut Group, &Watch<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let peers = Arc::clone(&self.peers);
-        let Group { patience, timeout, .. } = *self;
-        run(self, &Watch { peers: &peers, patience, timeout, start: Instant::now(), idle })
-    }
-
     /// GRO-2
-    fn is_whole(&self) -> Result<()> {
+    pub(crate) fn check_usable(&self) -> Result<()> {
         match &self.broken {
             Some(error) => Err(error.clone().context("the group is broken")),
             None => Ok(()),
         }
     }
 
-    /// Where the others of this host leave word for this rank.
-    pub(crate) fn seat(&self) -> Option<&Seat> {
-        self.segment.as_ref().map(|segment| segment.seat(self.my_seat))
-    }
-
-    /// The host, if it has all ranks.
-    pub(crate) fn only_host(&mut self) -> Option<&mut Host> {
-        self.host.as_mut().filter(|_| self.topology.hosts.len() == 1)
+    /// The ranks of this host, if they are all.
+    pub(crate) fn single_host(&mut self) -> Option<&mut LocalGroup> {
+        self.local.as_mut().filter(|_| self.topology.hosts.len() == 1)
     }
 
     /// Hands over what was sent, as long as someone takes it.
-    fn deliver(&mut self) {
+    fn flush_messages(&mut self) {
         let mut moved = Instant::now();
         while self.broken.is_none()
             && self.has_unsent()
@@ -339,9 +334,7 @@ impl Group {
     #[cold]
     fn break_with(&mut self, call: Call, error: &Error) -> Error {
         let Group { rank, sequence, .. } = *self;
-        // The others hear of it in the same words.
-        let known = self.peers.fail(Failure::new(error.kind(), format!("rank {rank}: {error}")));
-        let story = if known.text.ends_with(&error.to_string()) { error.clone() } else { known.error() };
+        let story = self.peers.break_with(error);
         let error = story.context(format_args!("rank {rank}, in {call}, its operation {sequence}"));
         self.broken = Some(error.clone());
         error
@@ -352,9 +345,9 @@ impl Drop for Group {
     fn drop(&mut self) {
         if std::thread::panicking() && self.broken.is_none() {
             let text = format!("rank {} panicked", self.rank);
-            self.peers.fail(Failure::new(ErrorKind::Closed, text));
+            self.peers.fail(Failure::new(ErrorKind::PeerLost, text));
         }
-        self.deliver();
+        self.flush_messages();
         self.peers.leave();
     }
 }

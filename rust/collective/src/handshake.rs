@@ -1,22 +1,23 @@
 //! How two ranks that have just connected prove to each other that they are of the same group.
 //!
-//! Both answer a fresh challenge with a keyed hash (HMAC-SHA-256) under the group's secret, which is never sent.
+//! Both answer a fresh challenge with a keyed hash (HMAC-SHA-256) under the group's key, which is never sent. The side
+//! that was connected to does no I/O here: many strangers may be at its door.
 //!
-//! - HAN-1: a connection that doesn't prove it is closed, and changes nothing.
-//! - HAN-2: a recorded conversation is of no use: both sides' random numbers enter both proofs.
+//! - HAN-1 (proof-first): a connection that doesn't prove it is closed, and changes nothing.
+//! - HAN-2 (no-replay): who replays a recorded conversation proves nothing, because both sides' random numbers enter
+//!   both proofs.
+//! - HAN-3 (one-connection): a proof holds on the encrypted connection for which it was made and on no other, because
+//!   what only the two ends of it know enters it, too.
 
-use std::io::{self, Read, Write};
+use hmac::Mac;
+use phalanx_types::{Deadline, Error, ErrorKind, Key, Result};
 
-use hmac::{Hmac, KeyInit, Mac};
-use phalanx_types::{Error, ErrorKind, Result};
-use sha2::Sha256;
+use crate::timed::Timed;
 
 const MAGIC: [u8; 8] = *b"PHXCOLL1";
 const NONCE_BYTES: usize = 32;
-const PROOF_BYTES: usize = 32;
-
-/// What all ranks of a group know.
-pub(crate) type Secret = [u8; 32];
+/// How long a proof is.
+pub(crate) const PROOF_BYTES: usize = 32;
 
 /// Who connects, to whom, what for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,17 +25,18 @@ pub(crate) struct Hello {
     pub(crate) from: u32,
     pub(crate) to: u32,
     /// Which of the connections between the two.
-    pub(crate) stream: u32,
+    pub(crate) connection: u32,
 }
 
-const HELLO_BYTES: usize = MAGIC.len() + 12 + NONCE_BYTES;
+/// How long the first message of the side that connects is.
+pub(crate) const HELLO_BYTES: usize = MAGIC.len() + 12 + NONCE_BYTES;
 
 impl Hello {
     fn encode(&self, nonce: [u8; NONCE_BYTES]) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
-        for (place, number) in bytes[8..20].chunks_mut(4).zip([self.from, self.to, self.stream]) {
-            place.copy_from_slice(&number.to_le_bytes());
+        for (field, number) in bytes[8..20].chunks_mut(4).zip([self.from, self.to, self.connection]) {
+            field.copy_from_slice(&number.to_le_bytes());
         }
         bytes[20..].copy_from_slice(&nonce);
         bytes
@@ -42,8 +44,8 @@ impl Hello {
 
     fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Hello> {
         let (numbers, _) = bytes[8..20].as_chunks::<4>();
-        let number = |place: usize| u32::from_le_bytes(numbers[place]);
-        (bytes[..8] == MAGIC).then(|| Hello { from: number(0), to: number(1), stream: number(2) })
+        let number = |field: usize| u32::from_le_bytes(numbers[field]);
+        (bytes[..8] == MAGIC).then(|| Hello { from: number(0), to: number(1), connection: number(2) })
     }
 }
 
@@ -55,72 +57,106 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-fn proof(secret: &Secret, side: &[u8], hello: &[u8], nonce: &[u8]) -> Hmac<Sha256> {
-    // HMAC fills a short key up with zeros itself.
-    let mut key = [0; 64];
-    key[..secret.len()].copy_from_slice(secret);
-    let mut mac = Hmac::<Sha256>::new(&key.into());
-    for part in [side, hello, nonce] {
+fn proof(key: &Key, side: &[u8], hello: &[u8], nonce: &[u8], binding: &[u8]) -> impl Mac + use<> {
+    let mut mac = key.mac();
+    for part in [side, hello, nonce, binding] {
         mac.update(part);
     }
     mac
-}
-
-fn failed(error: io::Error) -> Error {
-    Error::io("introduce two ranks to each other", &error)
 }
 
 fn refused() -> Error {
     Error::new(ErrorKind::Refused, "the other side doesn't know the group's secret")
 }
 
-/// The side that connected.
-pub(crate) fn introduce(stream: &mut (impl Read + Write), hello: Hello, secret: &Secret) -> Result<()> {
+/// The side that connected. `binding` is what only the two ends of the connection know, nothing where it is plain.
+pub(crate) fn introduce(
+    stream: &mut impl Timed,
+    hello: Hello,
+    key: &Key,
+    binding: &[u8],
+    deadline: Deadline,
+) -> Result<()> {
+    let doing = "introduce two ranks to each other";
     let hello = hello.encode(random()?);
-    stream.write_all(&hello).map_err(failed)?;
+    stream.send(&hello, deadline, doing)?;
     let mut answer = [0; NONCE_BYTES + PROOF_BYTES];
-    stream.read_exact(&mut answer).map_err(failed)?;
+    stream.receive(&mut answer, deadline, doing)?;
     let (nonce, theirs) = answer.split_at(NONCE_BYTES);
-    proof(secret, b"welcome", &hello, nonce).verify_slice(theirs).map_err(|_| refused())?;
-    let mine = proof(secret, b"introduce", &hello, nonce).finalize().into_bytes();
-    stream.write_all(&mine).map_err(failed)
+    proof(key, b"welcome", &hello, nonce, binding).verify_slice(theirs).map_err(|_| refused())?;
+    let mine = proof(key, b"introduce", &hello, nonce, binding).finalize().into_bytes();
+    stream.send(&mine, deadline, doing)
 }
 
-/// The side that was connected to.
-pub(crate) fn welcome(stream: &mut (impl Read + Write), secret: &Secret) -> Result<Hello> {
-    let mut bytes = [0; HELLO_BYTES];
-    stream.read_exact(&mut bytes).map_err(failed)?;
-    let hello = Hello::decode(&bytes).ok_or_else(refused)?;
-    let nonce: [u8; NONCE_BYTES] = random()?;
-    let mut answer = nonce.to_vec();
-    answer.extend_from_slice(&proof(secret, b"welcome", &bytes, &nonce).finalize().into_bytes());
-    stream.write_all(&answer).map_err(failed)?;
-    let mut theirs = [0; PROOF_BYTES];
-    stream.read_exact(&mut theirs).map_err(failed)?;
-    proof(secret, b"introduce", &bytes, &nonce).verify_slice(&theirs).map_err(|_| refused())?;
-    Ok(hello)
+/// The side that was connected to, which has answered a hello.
+#[derive(Debug)]
+pub(crate) struct Welcome {
+    hello: [u8; HELLO_BYTES],
+    nonce: [u8; NONCE_BYTES],
+    binding: Vec<u8>,
 }
 
-#[cfg(test)]
+impl Welcome {
+    /// Hears the hello; what to answer. `binding` as in [`introduce`].
+    pub(crate) fn hear(hello: [u8; HELLO_BYTES], key: &Key, binding: Vec<u8>) -> Result<(Welcome, Vec<u8>)> {
+        Hello::decode(&hello).ok_or_else(refused)?;
+        let nonce: [u8; NONCE_BYTES] = random()?;
+        let mut answer = nonce.to_vec();
+        answer.extend_from_slice(&proof(key, b"welcome", &hello, &nonce, &binding).finalize().into_bytes());
+        Ok((Welcome { hello, nonce, binding }, answer))
+    }
+
+    /// Hears the proof; who it is that has connected.
+    pub(crate) fn prove(&self, theirs: &[u8], key: &Key) -> Result<Hello> {
+        proof(key, b"introduce", &self.hello, &self.nonce, &self.binding)
+            .verify_slice(theirs)
+            .map_err(|_| refused())?;
+        Hello::decode(&self.hello).ok_or_else(refused)
+    }
+}
+
 #[cfg(not(miri))]
+#[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
+    use std::time::Duration;
 
     use super::*;
 
-    const HELLO: Hello = Hello { from: 3, to: 1, stream: 2 };
+    const HELLO: Hello = Hello { from: 3, to: 1, connection: 2 };
 
-    fn meet(one: Secret, other: Secret) -> (Result<()>, Result<Hello>) {
+    fn key(byte: u8) -> Key {
+        Key::from_bytes([byte; 32])
+    }
+
+    fn welcome(stream: &mut UnixStream, key: &Key, binding: &[u8]) -> Result<Hello> {
+        let mut hello = [0; HELLO_BYTES];
+        stream.read_exact(&mut hello).unwrap();
+        let (welcome, answer) = Welcome::hear(hello, key, binding.to_vec())?;
+        stream.write_all(&answer).unwrap();
+        let mut proof = [0; PROOF_BYTES];
+        stream.read_exact(&mut proof).map_err(|e| Error::io("read", &e))?;
+        welcome.prove(&proof, key)
+    }
+
+    fn meet(one: u8, other: u8) -> (Result<()>, Result<Hello>) {
+        meet_over(one, other, [b"", b""])
+    }
+
+    /// Over a connection of which the ends know these.
+    fn meet_over(one: u8, other: u8, bindings: [&'static [u8]; 2]) -> (Result<()>, Result<Hello>) {
         let (mut here, mut there) = UnixStream::pair().unwrap();
-        let welcomed = std::thread::spawn(move || welcome(&mut there, &other));
-        let introduced = introduce(&mut here, HELLO, &one);
+        let welcomed = std::thread::spawn(move || welcome(&mut there, &key(other), bindings[1]));
+        let soon = Deadline::after(Duration::from_secs(30));
+        let introduced = introduce(&mut here, HELLO, &key(one), bindings[0], soon);
         drop(here);
         (introduced, welcomed.join().unwrap())
     }
 
     #[test]
     fn ranks_of_one_group_meet() {
-        let (introduced, welcomed) = meet([7; 32], [7; 32]);
+        let (introduced, welcomed) = meet(7, 7);
         introduced.unwrap();
         assert_eq!(welcomed.unwrap(), HELLO);
     }
@@ -128,27 +164,32 @@ mod tests {
     #[test]
     fn another_secret_is_refused_by_both_sides() {
         // HAN-1
-        let (introduced, welcomed) = meet([7; 32], [8; 32]);
+        let (introduced, welcomed) = meet(7, 8);
         assert_eq!(introduced.unwrap_err().kind(), ErrorKind::Refused);
         assert!(welcomed.is_err());
     }
 
     #[test]
+    fn a_proof_that_is_passed_on_to_another_connection_is_refused_by_both_sides() {
+        let (introduced, welcomed) = meet_over(7, 7, [b"one", b"one"]);
+        assert!(introduced.is_ok() && welcomed.is_ok());
+        let (introduced, welcomed) = meet_over(7, 7, [b"one", b"another"]);
+        assert_eq!(introduced.unwrap_err().kind(), ErrorKind::Refused, "HAN-3");
+        assert!(welcomed.is_err(), "HAN-3");
+    }
+
+    #[test]
     fn a_repeated_conversation_is_refused() {
         // HAN-2: a client that plays back what another one sent, secret unknown.
-        let secret = [7; 32];
         let hello = HELLO.encode([1; 32]);
-        let recorded = proof(&secret, b"introduce", &hello, &[2; 32]).finalize().into_bytes();
-        let (mut here, mut there) = UnixStream::pair().unwrap();
-        here.write_all(&hello).unwrap();
-        here.write_all(&recorded).unwrap();
-        assert_eq!(welcome(&mut there, &secret).unwrap_err().kind(), ErrorKind::Refused);
+        let recorded = proof(&key(7), b"introduce", &hello, &[2; 32], b"").finalize().into_bytes();
+        let (welcome, _) = Welcome::hear(hello, &key(7), Vec::new()).unwrap();
+        assert_eq!(welcome.prove(&recorded, &key(7)).unwrap_err().kind(), ErrorKind::Refused);
     }
 
     #[test]
     fn other_protocols_are_refused() {
-        let (mut here, mut there) = UnixStream::pair().unwrap();
-        here.write_all(&[b'G'; HELLO_BYTES]).unwrap();
-        assert_eq!(welcome(&mut there, &[7; 32]).unwrap_err().kind(), ErrorKind::Refused);
+        let refused = Welcome::hear([b'G'; HELLO_BYTES], &key(7), Vec::new()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Refused);
     }
 }

@@ -7,11 +7,10 @@ use phalanx_types::{Error, ErrorKind, Result};
 use crate::call::{Call, Operation};
 use crate::dtype::{DType, Element, ReduceOp};
 use crate::group::Group;
-use crate::host;
-use crate::host::personal::Messages;
-use crate::host::reduce_scatter::Buffers;
+use crate::intra_host::all_to_all::Messages;
+use crate::intra_host::reduce_scatter::Buffers;
+use crate::intra_host::{all_gather, all_reduce, all_to_all, broadcast, reduce, reduce_scatter};
 use crate::kernels::{self, Combine};
-use crate::wait::Watch;
 
 /// Of each rank, where its message lies, in bytes.
 type Ranges = Vec<Range<usize>>;
@@ -26,9 +25,9 @@ impl Group {
         let call = Call::new(Operation::AllReduce).of_type(dtype).reducing(op).of_bytes(buffer.len());
         self.run(call, |group, watch| {
             premultiply(buffer, dtype, op);
-            match group.only_host() {
-                Some(host) => host::all_reduce::all_reduce(host, watch, Some(call), buffer, &combine),
-                None => group.all_reduce_across(watch, call, buffer, dtype, op),
+            match group.single_host() {
+                Some(local) => all_reduce::all_reduce(local, watch, Some(call), buffer, &combine),
+                None => group.hierarchical_all_reduce(watch, buffer, dtype, op),
             }
         })
     }
@@ -42,7 +41,7 @@ impl Group {
     pub fn reduce(&mut self, buffer: &mut [u8], dtype: DType, op: ReduceOp, root: usize) -> Result<()> {
         let combine = self.reduction(dtype, op)?;
         whole(buffer.len(), dtype, 1)?;
-        self.is_rank(root)?;
+        self.messenger.is_rank(root)?;
         let call =
             Call::new(Operation::Reduce).of_type(dtype).reducing(op).of_bytes(buffer.len()).with_root(root);
         self.run(call, |group, watch| {
@@ -55,9 +54,9 @@ impl Group {
                 _ => buffer,
             };
             premultiply(buffer, dtype, op);
-            match group.only_host() {
-                Some(host) => host::reduce::reduce(host, watch, Some(call), buffer, &combine, root),
-                None => group.reduce_across(watch, call, buffer, (dtype, op), root),
+            match group.single_host() {
+                Some(local) => reduce::reduce(local, watch, Some(call), buffer, &combine, root),
+                None => group.hierarchical_reduce(watch, buffer, (dtype, op), root),
             }
         })
     }
@@ -65,11 +64,11 @@ impl Group {
     /// Every rank's `buffer` becomes that of `root`.
     pub fn broadcast(&mut self, buffer: &mut [u8], dtype: DType, root: usize) -> Result<()> {
         whole(buffer.len(), dtype, 1)?;
-        self.is_rank(root)?;
+        self.messenger.is_rank(root)?;
         let call = Call::new(Operation::Broadcast).of_type(dtype).of_bytes(buffer.len()).with_root(root);
-        self.run(call, |group, watch| match group.only_host() {
-            Some(host) => host::broadcast::broadcast(host, watch, Some(call), buffer, root),
-            None => group.broadcast_across(watch, call, buffer, root),
+        self.run(call, |group, watch| match group.single_host() {
+            Some(local) => broadcast::broadcast(local, watch, Some(call), buffer, root),
+            None => group.hierarchical_broadcast(watch, buffer, root),
         })
     }
 
@@ -112,9 +111,9 @@ impl Group {
         dtype: DType,
     ) -> Result<()> {
         let call = Call::new(Operation::AllGather).of_type(dtype).of_bytes(buffer.len()).of_counts(counts);
-        self.run(call, |group, watch| match group.only_host() {
-            Some(host) => host::all_gather::all_gather(host, watch, Some(call), buffer, parts),
-            None => group.all_gather_across(watch, call, buffer, parts),
+        self.run(call, |group, watch| match group.single_host() {
+            Some(local) => all_gather::all_gather(local, watch, Some(call), buffer, parts),
+            None => group.hierarchical_all_gather(watch, buffer, parts),
         })
     }
 
@@ -157,12 +156,12 @@ impl Group {
                 }
                 _ => input,
             };
-            match group.only_host() {
-                Some(host) => {
+            match group.single_host() {
+                Some(local) => {
                     let buffers = Buffers::Apart(input, output);
-                    host::reduce_scatter::reduce_scatter(host, watch, Some(call), buffers, &parts, &combine)
+                    reduce_scatter::reduce_scatter(local, watch, Some(call), buffers, &parts, &combine)
                 }
-                None => group.reduce_scatter_across(watch, call, (input, output), &parts, (dtype, op)),
+                None => group.hierarchical_reduce_scatter(watch, (input, output), &parts, (dtype, op)),
             }
         })
     }
@@ -187,9 +186,7 @@ impl Group {
         let received = self.parts("received", received, dtype, output.len())?;
         same_bytes("a rank's message to itself", sent[self.rank].len(), received[self.rank].len())?;
         let call = Call::new(Operation::AllToAll).of_type(dtype);
-        self.run(call, |group, watch| {
-            group.personal(watch, call, Messages { input, sent: &sent, output, received: &received })
-        })
+        self.move_messages(call, Messages { input, sent: &sent, output, received: &received })
     }
 
     /// On `root`, `output` becomes all ranks' `input`s one after the other; elsewhere it must be empty.
@@ -210,9 +207,7 @@ impl Group {
         let (sent, received) =
             self.with_root(root, ("input", input.len()), ("output", output.len()), counts, dtype)?;
         let call = Call::new(Operation::Gather).of_type(dtype).with_root(root);
-        self.run(call, |group, watch| {
-            group.personal(watch, call, Messages { input, sent: &sent, output, received: &received })
-        })
+        self.move_messages(call, Messages { input, sent: &sent, output, received: &received })
     }
 
     /// Part r of `input` on `root` becomes `output` on rank r; elsewhere `input` must be empty.
@@ -233,12 +228,11 @@ impl Group {
         let (received, sent) =
             self.with_root(root, ("output", output.len()), ("input", input.len()), counts, dtype)?;
         let call = Call::new(Operation::Scatter).of_type(dtype).with_root(root);
-        self.run(call, |group, watch| {
-            group.personal(watch, call, Messages { input, sent: &sent, output, received: &received })
-        })
+        self.move_messages(call, Messages { input, sent: &sent, output, received: &received })
     }
 
-    /// Where this rank's own message with the root lies, and where on the root all ranks' lie, which is nowhere elsewhere.
+    /// Where this rank's own message with the root lies, and where on the root all ranks' lie, which is nowhere
+    /// elsewhere.
     fn with_root(
         &self,
         root: usize,
@@ -247,7 +241,7 @@ impl Group {
         counts: &[usize],
         dtype: DType,
     ) -> Result<(Ranges, Ranges)> {
-        self.is_rank(root)?;
+        self.messenger.is_rank(root)?;
         whole(own_bytes, dtype, 1)?;
         let mut with_root = vec![0..0; self.world_size];
         with_root[root] = 0..own_bytes;
@@ -263,19 +257,22 @@ impl Group {
     /// Returns once all ranks have called it.
     pub fn barrier(&mut self) -> Result<()> {
         let call = Call::new(Operation::Barrier);
-        self.run(call, |group, watch| match group.only_host() {
-            Some(host) => host.step(watch, Some(call)),
-            None => group.barrier_across(watch, call),
+        self.run(call, |group, watch| match group.single_host() {
+            Some(local) => local.step(watch, Some(call)),
+            None => group.hierarchical_barrier(watch),
         })
     }
 
-    fn personal(&mut self, watch: &Watch<'_>, call: Call, messages: Messages<'_>) -> Result<()> {
-        let (to, from) = (&messages.received[self.rank], &messages.sent[self.rank]);
-        messages.output[to.clone()].copy_from_slice(&messages.input[from.clone()]);
-        match self.only_host() {
-            Some(host) => host::personal::exchange(host, watch, Some(call), messages),
-            None => self.personal_across(watch, call, messages),
-        }
+    /// What all-to-all, gather and scatter are: a message from every rank to every other.
+    fn move_messages(&mut self, call: Call, messages: Messages<'_>) -> Result<()> {
+        self.run(call, |group, watch| {
+            let (to, from) = (&messages.received[group.rank], &messages.sent[group.rank]);
+            messages.output[to.clone()].copy_from_slice(&messages.input[from.clone()]);
+            match group.single_host() {
+                Some(local) => all_to_all::all_to_all(local, watch, Some(call), messages),
+                None => group.hierarchical_all_to_all(watch, messages),
+            }
+        })
     }
 
     fn reduction(&self, dtype: DType, op: ReduceOp) -> Result<Combine> {
@@ -285,16 +282,6 @@ impl Group {
 
     pub(crate) fn too_many(&self) -> Error {
         Error::new(ErrorKind::Invalid, format!("{} ranks are too many", self.world_size))
-    }
-
-    pub(crate) fn is_rank(&self, rank: usize) -> Result<()> {
-        if rank < self.world_size {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Invalid,
-            format!("there is no rank {rank} in a group of {}", self.world_size),
-        ))
     }
 
     /// Where each rank's elements are, one after the other.

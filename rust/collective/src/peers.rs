@@ -1,58 +1,63 @@
-//! Who else is in the group, and whether they still are.
+//! Which other ranks are in the group, and whether they are still there.
 //!
-//! Owns one connection to every other rank: a unix socket inside a host, a TCP socket between hosts. They carry no
-//! data, only ends: a goodbye, a failure, or the silence of a process that the kernel has cleaned up after.
-//! There is no thread: whoever waits for something looks here now and then.
+//! It owns one connection to every other rank: a unix socket inside a host, a [`Link`] between hosts. These carry no
+//! data. They only carry ends: a goodbye, a failure, or the closing by the kernel when a process has ended. There is no
+//! thread: a rank that waits for something looks here now and then.
 //!
-//! A host that is cut off closes nothing. Whoever waits therefore also sends a byte, a beat, to each rank of another
-//! host now and then: its kernel acknowledges it, however long the rank itself computes. If none does, ours closes the
-//! connection ([`crate::tcp`]). Beats stay in the buffer of a rank that computes until it looks, which [`crate::group`]
-//! has it do once a second even if it never waits; to one that doesn't for very long, no more are sent.
+//! A host that is cut off closes no connection. So a rank that waits also sends a byte, a heartbeat, to each rank of
+//! another host now and then. The other kernel acknowledges it, however long the rank itself computes. A kernel that
+//! knows of no such connection any more, as after a restart, says so at once. If none answers for as long as the
+//! group's options allow, our kernel closes the connection ([`crate::tcp`]). Heartbeats stay in the buffer of a rank
+//! that computes, until it looks. [`crate::group`] makes it look once a second, even if it never waits. If a rank
+//! doesn't look for very long, no more heartbeats are sent to it.
 //!
-//! - PEE-1: a rank that ends without a goodbye fails the group on every other rank, with its number in the error.
-//! - PEE-2: a failure on one rank is told to all others; each reports the first that it hears of.
-//! - PEE-3: a rank that left in good order fails only those that still wait for it.
-//! - PEE-4: a rank of a host that is cut off fails those that wait, within a second; one that is late, nobody.
+//! - PEE-1 (death-noticed): when a rank ends without a goodbye, the group fails on every other rank. The error has the
+//!   number of that rank, and the kind `PeerLost`.
+//! - PEE-2 (told-to-all): a failure on one rank is told to all others. Each rank reports the first failure that it
+//!   hears of.
+//! - PEE-3 (goodbye): a rank that left in good order fails only those that still wait for it.
+//! - PEE-4 (cut-noticed): when a host is cut off for longer than the group's options allow, the ranks that wait fail
+//!   within a second more. A rank that is merely late fails no other.
+//! - PEE-5 (outage-outlived): without such an option nobody is given up before the kernel gives up, after minutes. A
+//!   link may fail over, and a machine may be moved, while ranks train.
 
-use std::io;
-use std::net::TcpStream;
+use std::io::{self, ErrorKind as IoKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use phalanx_types::{Error, ErrorKind, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use rustix::thread::futex;
 
 use crate::failure::Failure;
-use crate::flag::Flag;
+use crate::futex::wake;
+use crate::link::Link;
 use crate::shm::Segment;
+use crate::tcp;
 
 /// First byte of what is said over a connection.
 const GOODBYE: u8 = 1;
 const FAILURE: u8 = 2;
 /// Means nothing but that it has to be acknowledged.
-const BEAT: u8 = 3;
+const HEARTBEAT: u8 = 3;
 /// How often.
-const BEAT_EVERY: Duration = Duration::from_millis(100);
+const HEARTBEAT_EVERY: Duration = Duration::from_millis(100);
 /// How long what a rank sent before it left may be on its way.
 const DELIVERY: Duration = Duration::from_secs(5);
 /// How often a rank looks that never waits.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Beats that a rank may leave unread, half an hour's: they are to fit its buffer, or they would seem to be lost. After
-/// that a cut is noticed by the kernel's probes, in two seconds.
-const MOST_UNREAD: u32 = 18_000;
+const POLL_EVERY: Duration = Duration::from_secs(1);
+/// Bytes of heartbeats that a rank may leave unread, half an hour's, or 78 seconds' if they are encrypted: they are to
+/// fit its buffer, or they would seem to be lost. After that a cut is noticed by the kernel's probes.
+const MOST_UNREAD: usize = 18_000;
 
 /// A rank of the same host.
 pub(crate) struct LocalPeer {
     rank: usize,
-    /// Its place among the ranks of the host.
-    seat: usize,
+    local_rank: usize,
     socket: UnixStream,
     /// Its process, where that is another one and can be seen from here: a child that it forked may keep the socket
     /// open, but not this.
@@ -61,50 +66,53 @@ pub(crate) struct LocalPeer {
 }
 
 impl LocalPeer {
-    pub(crate) fn new(rank: usize, seat: usize, socket: UnixStream, pid: Option<u32>) -> LocalPeer {
+    pub(crate) fn new(rank: usize, local_rank: usize, socket: UnixStream, pid: Option<u32>) -> LocalPeer {
         let process = pid
             .and_then(|pid| Pid::from_raw(pid as i32))
             .and_then(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
-        LocalPeer { rank, seat, socket, process, has_left: AtomicBool::new(false) }
+        LocalPeer { rank, local_rank, socket, process, has_left: AtomicBool::new(false) }
     }
 }
 
 /// A rank of another host.
 pub(crate) struct RemotePeer {
     rank: usize,
-    socket: TcpStream,
+    link: Link,
     /// What has come of a message that is not yet complete.
     heard: Mutex<Vec<u8>>,
-    /// Beats since something came from there.
-    unread: AtomicU32,
-    /// What a beat found to be wrong with the connection: the kernel says it once.
+    /// Bytes of heartbeats since something came from there.
+    unread: AtomicUsize,
+    /// What a heartbeat found to be wrong with the connection: the kernel says it once.
     broke: AtomicI32,
     has_left: AtomicBool,
     left: OnceLock<Instant>,
 }
 
 impl RemotePeer {
-    pub(crate) fn new(rank: usize, socket: TcpStream) -> RemotePeer {
+    pub(crate) fn new(rank: usize, link: Link) -> RemotePeer {
         RemotePeer {
             rank,
-            socket,
+            link,
             heard: Mutex::new(Vec::new()),
-            unread: AtomicU32::new(0),
+            unread: AtomicUsize::new(0),
             broke: AtomicI32::new(0),
             has_left: AtomicBool::new(false),
             left: OnceLock::new(),
         }
     }
 
-    fn say(&self, message: &[u8]) {
+    pub(crate) fn give_up_after(&self, unacknowledged: Duration) -> Result<()> {
+        tcp::give_up_after(self.link.socket(), unacknowledged)
+    }
+
+    fn send(&self, message: &[u8]) {
         if !self.has_left.load(Ordering::Relaxed) {
-            // At most a few hundred bytes on a socket that carries nothing else: they fit its buffer. A peer that is
+            // At most a few hundred bytes on a link that carries nothing else: they fit its buffer. A peer that is
             // gone needs no message.
-            let sent = send(&self.socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-            if let Err(errno) = sent
-                && ![Errno::AGAIN, Errno::INTR, Errno::PIPE].contains(&errno)
+            if let Err(error) = self.link.post(message)
+                && ![IoKind::WouldBlock, IoKind::Interrupted, IoKind::BrokenPipe].contains(&error.kind())
             {
-                self.broke.store(errno.raw_os_error(), Ordering::Relaxed);
+                self.broke.store(error.raw_os_error().unwrap_or_default(), Ordering::Relaxed);
             }
         }
     }
@@ -113,11 +121,11 @@ impl RemotePeer {
 /// All other ranks. Shared with whoever may abort.
 pub(crate) struct Peers {
     me: usize,
-    seat: usize,
+    local_rank: usize,
     segment: Option<Arc<Segment>>,
     local: Vec<LocalPeer>,
     remote: Vec<RemotePeer>,
-    last_beat: Mutex<Option<Instant>>,
+    last_heartbeat: Mutex<Option<Instant>>,
     has_failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
 }
@@ -125,18 +133,18 @@ pub(crate) struct Peers {
 impl Peers {
     pub(crate) fn new(
         me: usize,
-        seat: usize,
+        local_rank: usize,
         segment: Option<Arc<Segment>>,
         local: Vec<LocalPeer>,
         remote: Vec<RemotePeer>,
     ) -> Peers {
         Peers {
             me,
-            seat,
+            local_rank,
             segment,
             local,
             remote,
-            last_beat: Mutex::new(None),
+            last_heartbeat: Mutex::new(None),
             has_failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         }
@@ -160,7 +168,7 @@ impl Peers {
     #[cold]
     fn adopt_record(&self, segment: &Segment) -> Result<()> {
         let Some(failure) = segment.failure().read() else { return Ok(()) };
-        Err(self.learn(failure, false).error())
+        Err(self.adopt(failure, false).error())
     }
 
     fn known(&self) -> MutexGuard<'_, Option<Failure>> {
@@ -169,10 +177,17 @@ impl Peers {
 
     /// Breaks the group with this failure, unless it is broken already; the failure that it is broken by.
     pub(crate) fn fail(&self, failure: Failure) -> Failure {
-        self.learn(failure, true)
+        self.adopt(failure, true)
     }
 
-    fn learn(&self, mut failure: Failure, tell: bool) -> Failure {
+    /// Breaks the group with an operation's error, unless it is broken already; the error to report here.
+    pub(crate) fn break_with(&self, error: &Error) -> Error {
+        // The others hear of it in the same words.
+        let known = self.fail(Failure::new(error.kind(), format!("rank {}: {error}", self.me)));
+        if known.text.ends_with(&error.to_string()) { error.clone() } else { known.error() }
+    }
+
+    fn adopt(&self, mut failure: Failure, tell: bool) -> Failure {
         if let Some(segment) = &self.segment {
             // FAI-1
             segment.failure().record(&failure);
@@ -187,78 +202,76 @@ impl Peers {
         }
         self.has_failed.store(true, Ordering::Release);
         if let Some(segment) = &self.segment {
-            for seat in 0..segment.layout().ranks {
-                wake(segment.flag(seat));
-                let _ = segment.seat(seat).doorbell.ring();
-                wake(&segment.seat(seat).doorbell);
+            for local_rank in 0..segment.layout().ranks {
+                wake(segment.flag(local_rank));
+                let _ = segment.rank_record(local_rank).doorbell.ring();
+                wake(&segment.rank_record(local_rank).doorbell);
             }
         }
         if tell {
             let mut message = vec![FAILURE];
             failure.encode(&mut message);
-            self.say(&message);
+            self.send(&message);
         }
         failure
     }
 
     /// To the ranks of other hosts. Those of this one have the shared memory.
-    fn say(&self, message: &[u8]) {
-        self.remote.iter().for_each(|peer| peer.say(message));
+    fn send(&self, message: &[u8]) {
+        self.remote.iter().for_each(|peer| peer.send(message));
     }
 
-    /// PEE-4: a beat to every rank of another host, if it is time.
-    fn beat(&self) {
+    /// PEE-4: a heartbeat to every rank of another host, if it is time.
+    fn send_heartbeats(&self) {
         if self.remote.is_empty() {
             return;
         }
-        let mut last = self.last_beat.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.is_some_and(|last| last.elapsed() < BEAT_EVERY) {
+        let mut last = self.last_heartbeat.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_some_and(|last| last.elapsed() < HEARTBEAT_EVERY) {
             return;
         }
         *last = Some(Instant::now());
         drop(last);
         for peer in &self.remote {
-            if peer.unread.fetch_add(1, Ordering::Relaxed) < MOST_UNREAD {
-                peer.say(&[BEAT]);
+            if peer.unread.fetch_add(peer.link.wire_bytes(1), Ordering::Relaxed) < MOST_UNREAD {
+                peer.send(&[HEARTBEAT]);
             }
         }
     }
 
     /// For a rank that isn't waiting: looks at what the others of other hosts said, if it hasn't for a second.
     #[inline]
-    pub(crate) fn look_sometimes(&self, now: Instant) -> Result<()> {
+    pub(crate) fn poll_if_due(&self, now: Instant) -> Result<()> {
         if self.remote.is_empty() {
             return Ok(());
         }
-        let last = *self.last_beat.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = *self.last_heartbeat.lock().unwrap_or_else(PoisonError::into_inner);
         match last {
-            Some(last) if now.duration_since(last) < LOOK_EVERY => Ok(()),
-            _ => self.look(&[], &Timespec::default()).map(drop),
+            Some(last) if now.duration_since(last) < POLL_EVERY => Ok(()),
+            _ => self.poll(&[], &Timespec::default()).map(drop),
         }
     }
 
     /// Leaves in good order: what this rank owes the others has been delivered.
     pub(crate) fn leave(&self) {
         if let Some(segment) = &self.segment {
-            segment.seat(self.seat).left.store(1, Ordering::Release);
-            let seats = 0..segment.layout().ranks;
-            seats.for_each(|seat| {
-                let doorbell = &segment.seat(seat).doorbell;
+            segment.rank_record(self.local_rank).left.store(1, Ordering::Release);
+            (0..segment.layout().ranks).for_each(|local_rank| {
+                let doorbell = &segment.rank_record(local_rank).doorbell;
                 if doorbell.ring() {
                     wake(doorbell);
                 }
             });
         }
-        self.say(&[GOODBYE]);
+        self.send(&[GOODBYE]);
     }
 
     /// Whether a rank has left in good order.
     pub(crate) fn has_left(&self, rank: usize) -> bool {
         if let Some(peer) = self.local.iter().find(|peer| peer.rank == rank) {
-            return self
-                .segment
-                .as_ref()
-                .is_some_and(|segment| segment.seat(peer.seat).left.load(Ordering::Acquire) == 1);
+            return self.segment.as_ref().is_some_and(|segment| {
+                segment.rank_record(peer.local_rank).left.load(Ordering::Acquire) == 1
+            });
         }
         self.remote.iter().any(|peer| peer.rank == rank && peer.has_left.load(Ordering::Relaxed))
     }
@@ -274,9 +287,9 @@ impl Peers {
 
     /// Looks at every connection, for at most `patience` if nothing is there and none of `also` is ready; whether one
     /// of these is. A system call: for those who have waited a while.
-    pub(crate) fn look(&self, also: &[PollFd<'_>], patience: &Timespec) -> Result<bool> {
+    pub(crate) fn poll(&self, also: &[PollFd<'_>], patience: &Timespec) -> Result<bool> {
         self.check()?;
-        self.beat();
+        self.send_heartbeats();
         let mut fds = Vec::with_capacity(also.len() + 2 * self.local.len() + self.remote.len());
         fds.extend(also.iter().map(PollFd::clone));
         let local = self.local.iter().filter(|peer| !peer.has_left.load(Ordering::Relaxed));
@@ -291,10 +304,10 @@ impl Peers {
             }
         }
         for peer in remote {
-            fds.push(PollFd::from_borrowed_fd(peer.socket.as_fd(), PollFlags::IN | PollFlags::RDHUP));
+            fds.push(PollFd::from_borrowed_fd(peer.link.as_fd(), PollFlags::IN | PollFlags::RDHUP));
             looked_at.push(Connection::Remote(peer));
         }
-        match poll(&mut fds, Some(patience)) {
+        match event::poll(&mut fds, Some(patience)) {
             Ok(0) | Err(Errno::INTR) => return self.check().map(|()| false),
             Ok(_) => {}
             Err(errno) => return Err(Error::io("look at the group's connections", &errno.into())),
@@ -325,30 +338,35 @@ impl Peers {
             None => format!("rank {rank} died: it has closed its connection"),
         };
         // PEE-1
-        Err(self.fail(Failure::new(ErrorKind::Closed, text)).error())
+        Err(self.fail(Failure::new(ErrorKind::PeerLost, text)).error())
     }
 
     fn hear_remote(&self, peer: &RemotePeer) -> Result<()> {
         let mut heard = peer.heard.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = [0; 2048];
-        let end = match recv(&peer.socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Some(match peer.broke.load(Ordering::Relaxed) {
-                0 => "it has closed its connection".to_owned(),
-                errno => format!("its connection broke: {}", io::Error::from_raw_os_error(errno)),
-            }),
-            Ok((count, _)) => {
-                peer.unread.store(0, Ordering::Relaxed);
-                // Nothing comes before the end but beats.
-                let beats = if heard.is_empty() {
-                    bytes[..count].iter().take_while(|byte| **byte == BEAT).count()
-                } else {
-                    0
-                };
-                heard.extend_from_slice(&bytes[beats..count]);
-                None
+        // All of it: what a link has decrypted wakes nobody.
+        let end = loop {
+            match peer.link.read(&mut bytes) {
+                Ok(0) => {
+                    break Some(match peer.broke.load(Ordering::Relaxed) {
+                        0 => "it has closed its connection".to_owned(),
+                        errno => format!("its connection broke: {}", io::Error::from_raw_os_error(errno)),
+                    });
+                }
+                Ok(count) => {
+                    peer.unread.store(0, Ordering::Relaxed);
+                    // Nothing comes before the end but heartbeats.
+                    let heartbeats = if heard.is_empty() {
+                        bytes[..count].iter().take_while(|byte| **byte == HEARTBEAT).count()
+                    } else {
+                        0
+                    };
+                    heard.extend_from_slice(&bytes[heartbeats..count]);
+                }
+                Err(error) if error.kind() == IoKind::WouldBlock => break None,
+                Err(error) if error.kind() == IoKind::Interrupted => {}
+                Err(error) => break Some(format!("its connection broke: {error}")),
             }
-            Err(Errno::AGAIN | Errno::INTR) => None,
-            Err(errno) => Some(format!("its connection broke: {}", io::Error::from(errno))),
         };
         match heard.first() {
             Some(&GOODBYE) => {
@@ -358,7 +376,7 @@ impl Peers {
             }
             Some(&FAILURE) => {
                 if let Some((failure, _)) = Failure::decode(&heard[1..]) {
-                    return Err(self.learn(failure, false).error());
+                    return Err(self.adopt(failure, false).error());
                 }
             }
             Some(_) => {
@@ -371,7 +389,7 @@ impl Peers {
             // PEE-1
             Some(how) => {
                 let text = format!("rank {} died or can't be reached: {how}", peer.rank);
-                Err(self.fail(Failure::new(ErrorKind::Closed, text)).error())
+                Err(self.fail(Failure::new(ErrorKind::PeerLost, text)).error())
             }
             None => Ok(()),
         }
@@ -388,10 +406,4 @@ enum Connection<'a> {
     /// Whether it is the process, rather than the socket.
     Local(&'a LocalPeer, bool),
     Remote(&'a RemotePeer),
-}
-
-/// Wakes all who sleep on a flag.
-pub(crate) fn wake(flag: &Flag) {
-    // Not private: the sleepers are other processes. Errors can't happen for a mapped, aligned word.
-    let _ = futex::wake(flag.word(), futex::Flags::empty(), i32::MAX as u32);
 }

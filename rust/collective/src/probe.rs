@@ -1,24 +1,20 @@
-//! A few bytes of memory by which two ranks find out whether they can share any; and how a descriptor is handed over.
+//! A few bytes of memory by which two ranks find out whether they can share any, and how a descriptor is handed over.
 
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
+use phalanx_io::{receive_with_descriptors, send_with_descriptors};
 use phalanx_types::{Error, ErrorKind, Result};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{RecvFlags, SendFlags};
 
 use crate::handshake::random;
 
 type Nonce = [u8; 16];
 
-/// This rank's probe: a random number, then a place for each other rank's.
+/// This rank's probe: a random number, then a slot for each rank's.
 pub(crate) struct Probe {
     file: File,
     fd: OwnedFd,
@@ -29,7 +25,7 @@ impl Probe {
     pub(crate) fn new(ranks: usize) -> Result<Probe> {
         let failed = |error: std::io::Error| Error::io("make a memory probe", &error);
         let fd = memfd_create("phalanx-probe", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
-        ftruncate(&fd, place(ranks)).map_err(|errno| failed(errno.into()))?;
+        ftruncate(&fd, slot_offset(ranks)).map_err(|errno| failed(errno.into()))?;
         let file = File::from(fd.try_clone().map_err(failed)?);
         let nonce = random()?;
         file.write_all_at(&nonce, 0).map_err(failed)?;
@@ -48,7 +44,7 @@ impl Probe {
     pub(crate) fn holds(&self, rank: usize, number: &Nonce) -> Result<bool> {
         let mut there = [0; 16];
         self.file
-            .read_exact_at(&mut there, place(rank))
+            .read_exact_at(&mut there, slot_offset(rank))
             .map_err(|error| Error::io("read a memory probe", &error))?;
         Ok(there == *number)
     }
@@ -59,36 +55,42 @@ impl Probe {
         let file = File::from(fd.try_clone().map_err(failed)?);
         let (mine, mut theirs) = (random()?, [0; 16]);
         file.read_exact_at(&mut theirs, 0).map_err(failed)?;
-        file.write_all_at(&mine, place(me)).map_err(failed)?;
+        file.write_all_at(&mine, slot_offset(me)).map_err(failed)?;
         Ok((mine, theirs))
     }
 }
 
-fn place(rank: usize) -> u64 {
+fn slot_offset(rank: usize) -> u64 {
     (rank as u64 + 1) * size_of::<Nonce>() as u64
 }
 
 /// Sends a descriptor with one byte.
 pub(crate) fn give_descriptor(stream: &mut UnixStream, fd: &OwnedFd) -> Result<()> {
-    let fds = [fd.as_fd()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    control.push(SendAncillaryMessage::ScmRights(&fds));
-    sendmsg(&*stream, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL)
-        .map_err(|errno| Error::io("hand over shared memory", &errno.into()))?;
-    Ok(())
+    send_with_descriptors(&*stream, &[1], &[fd.as_fd()], SendFlags::empty())
+        .map(drop)
+        .map_err(|errno| Error::io("hand over shared memory", &errno.into()))
 }
 
 /// Receives what [`give_descriptor`] sent.
 pub(crate) fn take_descriptor(stream: &mut UnixStream) -> Result<OwnedFd> {
-    let mut byte = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    recvmsg(&*stream, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    let mut received = receive_with_descriptors(&*stream, &mut [0], RecvFlags::empty())
         .map_err(|errno| Error::io("take over shared memory", &errno.into()))?;
-    let fd = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
+    let fd = received.descriptors.pop();
     fd.ok_or_else(|| Error::new(ErrorKind::Closed, "the other rank handed over no memory"))
+}
+
+#[cfg(not(miri))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_maps_a_probe_is_found_to_share_it() {
+        // BOOT-1
+        let (mine, other) = (Probe::new(3).unwrap(), Probe::new(3).unwrap());
+        let (left, found) = Probe::leave(mine.descriptor(), 2).unwrap();
+        assert_eq!(found, mine.nonce());
+        assert!(mine.holds(2, &left).unwrap());
+        assert!(!mine.holds(1, &left).unwrap() && !other.holds(2, &left).unwrap());
+    }
 }

@@ -1,17 +1,16 @@
-//! The memory that the ranks of a host share, and with it most of the crate's unsafe code; the rest is in
-//! [`crate::stream`], `kernels/processor.rs` and `kernels/short_sums.rs`.
+//! The memory that the ranks of a host share. Most of the crate's unsafe code is here; the rest is in
+//! [`crate::nontemporal`], `kernels/dispatch.rs` and `kernels/float16_sums.rs`.
 //!
-//! Owns the mapping and the rules by which it is read and written.
+//! This file owns the mapping and the rules by which it is read and written.
 //!
-//! - SHM-1: the memory has no name, and forked children don't have it: when the last rank that maps it has ended, by
-//!   whatever signal, nothing is left.
-//! - SHM-2: its size never changes (it is sealed), so a peer can't make an access fault.
-//! - SHM-3: a slot is written only while no other rank may read it, and read only after its owner published it.
-//!   Both are checked here, at every access, so that the rest of the crate can be safe code.
+//! - SHM-1 (nameless): the memory has no name, and forked children don't have it. When the last rank that maps it has
+//!   ended, by whatever signal, nothing is left.
+//! - SHM-2 (sealed): its size never changes (it is sealed), so a peer can't make an access fault.
+//! - SHM-3 (slot-ownership): a slot is written only while no other rank may read it, and read only after its owner
+//!   published it. Both are checked here, at every access, so that the rest of the crate can be safe code.
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -22,11 +21,10 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 use phalanx_types::{Error, ErrorKind, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 
-use crate::activity::ActivityRecord;
 use crate::call::Call;
 use crate::failure::FailureRecord;
 use crate::flag::Flag;
-use crate::stream::SlotWriter;
+use crate::nontemporal::SlotWriter;
 
 /// A type that may lie in shared memory: atomics only, for which zeros are a valid value.
 ///
@@ -38,23 +36,20 @@ unsafe impl Shareable for Flag {}
 // SAFETY: atomics only, `repr(C)`.
 unsafe impl Shareable for FailureRecord {}
 // SAFETY: atomics only, `repr(C)`.
-unsafe impl Shareable for Seat {}
+unsafe impl Shareable for RankRecord {}
 // SAFETY: atomics only, `repr(C)`.
 unsafe impl Shareable for RingEnds {}
 
-// SAFETY: atomics only, `repr(C)`.
-unsafe impl Shareable for ActivityRecord {}
-
-/// One record in memory of its own, in a file where others are to see it.
-pub(crate) struct Mapped<T> {
+/// So many words in memory of their own, in a file where others are to see them.
+pub(crate) struct MappedWords<const WORDS: usize> {
     map: MmapRaw,
-    record: PhantomData<T>,
 }
 
-#[allow(private_bounds, reason = "only this module can vouch for a type")]
-impl<T: Shareable> Mapped<T> {
-    /// A record of zeros. A file is made anew, readable by its owner only, and stays when this ends.
-    pub(crate) fn new(path: Option<&Path>) -> Result<Mapped<T>> {
+impl<const WORDS: usize> MappedWords<WORDS> {
+    const BYTES: usize = WORDS * size_of::<AtomicU64>();
+
+    /// All zeros. A file is made anew, readable by its owner only, and stays when this ends.
+    pub(crate) fn new(path: Option<&Path>) -> Result<MappedWords<WORDS>> {
         let failed = |error: io::Error| Error::io("map a record", &error);
         let file = match path {
             Some(path) => {
@@ -67,21 +62,21 @@ impl<T: Shareable> Mapped<T> {
                 File::from(fd.map_err(|errno| failed(errno.into()))?)
             }
         };
-        file.set_len(size_of::<T>() as u64).map_err(failed)?;
-        let map = MmapOptions::new().len(size_of::<T>()).map_raw(&file).map_err(failed)?;
-        Ok(Mapped { map, record: PhantomData })
+        file.set_len(Self::BYTES as u64).map_err(failed)?;
+        let map = MmapOptions::new().len(Self::BYTES).map_raw(&file).map_err(failed)?;
+        Ok(MappedWords { map })
     }
 
-    pub(crate) fn get(&self) -> &T {
-        // SAFETY: as in `Segment::at`; the mapping has just this size. Someone with this user's rights could cut the
-        // file short, as they could end the process.
-        unsafe { &*self.map.as_ptr().cast::<T>() }
+    pub(crate) fn get(&self) -> &[AtomicU64; WORDS] {
+        // SAFETY: atomics only; the mapping has just this size and begins with a page. Someone with this user's rights
+        // could cut the file short, as they could end the process.
+        unsafe { &*self.map.as_ptr().cast::<[AtomicU64; WORDS]>() }
     }
 }
 
 /// What a rank tells the others besides its steps.
 #[repr(C, align(128))]
-pub(crate) struct Seat {
+pub(crate) struct RankRecord {
     /// Raised whenever a message for this rank arrives, or one of its messages was taken.
     pub(crate) doorbell: Flag,
     /// 1 once the rank has left in good order.
@@ -101,7 +96,7 @@ struct Line(AtomicU64);
 
 const PAGE: usize = 4096;
 const HEADER_BYTES: usize = PAGE;
-/// The flag, and its seat.
+/// A rank's flag and its record.
 const CONTROL_BYTES: usize = 512;
 const FLAG_STRIDE: usize = 128;
 /// In one slot, writes to its multiples are trials of the [`SlotWriter`]: pieces begin there, and what follows on them.
@@ -190,8 +185,8 @@ impl Segment {
         self.at(self.layout.control(rank))
     }
 
-    pub(crate) fn seat(&self, rank: usize) -> &Seat {
-        self.at(self.layout.control(rank) + FLAG_STRIDE)
+    pub(crate) fn rank_record(&self, local_rank: usize) -> &RankRecord {
+        self.at(self.layout.control(local_rank) + FLAG_STRIDE)
     }
 
     pub(crate) fn failure(&self) -> &FailureRecord {
@@ -235,7 +230,7 @@ impl Steps {
         self.segment.layout.slot_bytes
     }
 
-    /// Writes into the slot that the next step publishes. What else is in it is of no use.
+    /// Writes into the slot that the next step publishes. Nothing else in it is needed.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(self.is_together, "SHM-3: others may still read the slot");
         let step = self.step.wrapping_add(1);
@@ -373,7 +368,7 @@ mod tests {
         ];
         assert!(starts.is_sorted(), "{starts:?}");
         assert!(size_of::<FailureRecord>() <= HEADER_BYTES);
-        assert!(FLAG_STRIDE + size_of::<Seat>() <= CONTROL_BYTES && size_of::<Flag>() <= FLAG_STRIDE);
+        assert!(FLAG_STRIDE + size_of::<RankRecord>() <= CONTROL_BYTES && size_of::<Flag>() <= FLAG_STRIDE);
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Which ranks form a host: a pure function of who can map whose memory.
+//! Which ranks form a host: a pure function of which rank can map whose memory.
 //!
-//! - TOP-1: all ranks compute the same hosts, from the same facts.
-//! - TOP-2: any two ranks of a host have proven to each other that they share memory.
+//! - TOP-1 (same-hosts): all ranks compute the same hosts, from the same facts.
+//! - TOP-2 (pairwise-proof): any two ranks of a host have proven to each other that they share memory.
 
 /// Where the ranks are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +16,7 @@ impl Topology {
         let mut hosts: Vec<Vec<usize>> = Vec::new();
         for (rank, reaches) in reached.iter().enumerate() {
             // TOP-2. Sharing needn't be transitive: with two views of /proc, for example.
-            match hosts.iter_mut().find(|host| host.iter().all(|member| reaches.contains(member))) {
+            match hosts.iter_mut().find(|host| host.iter().all(|other| reaches.contains(other))) {
                 Some(host) => host.push(rank),
                 None => hosts.push(vec![rank]),
             }
@@ -24,10 +24,10 @@ impl Topology {
         Topology { hosts }
     }
 
-    /// The host of a rank, and its place in it.
-    pub fn place(&self, rank: usize) -> (usize, usize) {
-        let places = self.hosts.iter().enumerate();
-        places
+    /// The index of a rank's host, and its local rank there.
+    pub fn locate(&self, rank: usize) -> (usize, usize) {
+        let hosts = self.hosts.iter().enumerate();
+        hosts
             .filter_map(|(host, ranks)| Some((host, ranks.binary_search(&rank).ok()?)))
             .next()
             .unwrap_or_default()
@@ -35,7 +35,7 @@ impl Topology {
 
     /// Ranks that share a host with `rank`, and itself.
     pub fn host_of(&self, rank: usize) -> &[usize] {
-        &self.hosts[self.place(rank).0]
+        &self.hosts[self.locate(rank).0]
     }
 }
 
@@ -47,7 +47,7 @@ mod tests {
     fn ranks_that_reach_one_another_form_a_host() {
         let topology = Topology::from_reach(&[vec![], vec![0], vec![], vec![0, 1], vec![2]]);
         assert_eq!(topology.hosts, [vec![0, 1, 3], vec![2, 4]]);
-        assert_eq!(topology.place(3), (0, 2));
+        assert_eq!(topology.locate(3), (0, 2));
         assert_eq!(topology.host_of(4), [2, 4]);
     }
 

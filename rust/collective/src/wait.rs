@@ -1,21 +1,22 @@
-//! How a rank waits for another: spinning, then giving way, then asleep.
+//! How a rank waits for another: it spins, then gives way, then sleeps.
 //!
-//! - WAI-1: while both ranks run, nothing here makes a system call.
-//! - WAI-2: who waits longer than a time slice's fraction sleeps, so that more ranks than processors get on.
-//! - WAI-3: every wait ends: with what was waited for, at the deadline, on a failure of the group, or when the rank
-//!   that is waited for has left.
+//! - WAI-1 (no-system-call): if the others have reached a step, or reach it while the rank spins, the wait makes no
+//!   system call.
+//! - WAI-2 (sleeps): a rank that waits longer than a fraction of a time slice sleeps, so that the others get the
+//!   processor if there are more ranks than processors.
+//! - WAI-3 (ends): every wait ends: with what was waited for, at the deadline, on a failure of the group, or when the
+//!   rank that is waited for has left.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use phalanx_types::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, Timespec};
-use rustix::thread::futex;
 
 use crate::call::Call;
 use crate::flag::Flag;
-use crate::peers::{Peers, wake};
-use crate::shm::Steps;
+use crate::futex::sleep_unless;
+use crate::peers::Peers;
 
 /// Spins before the processor is first offered to others: about 5 us (a pause takes 20 to 50 ns), in which a peer that
 /// is running arrives. Longer spins hurt whenever two ranks share a processor, which a scheduler may do to them even
@@ -31,25 +32,27 @@ const SENTINEL_GRACE: Duration = Duration::from_millis(250);
 /// The longest while messages are on their way that nothing wakes us for.
 const SHORT_NAP: Duration = Duration::from_micros(500);
 
-/// How patiently this rank spins; depends on how many share the processors.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+/// For how long this rank spins; depends on how many share the processors.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SpinPolicy {
     spins: u32,
 }
 
-impl Patience {
+impl SpinPolicy {
     /// For `ranks` on this host, with as many processors as this process may use.
-    pub(crate) fn of(ranks: usize) -> Patience {
+    pub(crate) fn of(ranks: usize) -> SpinPolicy {
         let processors = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize);
         // With fewer processors than ranks, who is waited for may be waiting for this processor.
-        Patience { spins: if ranks <= processors { SPINS } else { 0 } }
+        SpinPolicy { spins: if ranks <= processors { SPINS } else { 0 } }
     }
 }
 
 /// One wait, or the waits of one operation: what ends them.
 pub(crate) struct Watch<'a> {
+    /// The operation that waits.
+    pub(crate) call: Call,
     pub(crate) peers: &'a Peers,
-    pub(crate) patience: Patience,
+    pub(crate) spin_policy: SpinPolicy,
     pub(crate) start: Instant,
     pub(crate) timeout: Duration,
     /// What else there is to do while nothing happens; whether more of it may come soon.
@@ -62,9 +65,9 @@ impl Watch<'_> {
         &self,
         flag: &Flag,
         is_so: impl Fn(u32) -> bool,
-        whom: &dyn Fn() -> Waited,
+        whom: &dyn Fn() -> AwaitedRank,
     ) -> Result<()> {
-        for _ in 0..self.patience.spins {
+        for _ in 0..self.spin_policy.spins {
             if is_so(flag.value()) {
                 return Ok(());
             }
@@ -81,10 +84,7 @@ impl Watch<'_> {
         let mut looked = Instant::now();
         loop {
             let nap = self.nap(is_busy);
-            flag.sleep_unless(&is_so, |word, value| {
-                // Woken, changed already, timed out or interrupted: looked at below.
-                let _ = futex::wait(word, futex::Flags::empty(), value, Some(&nap));
-            });
+            sleep_unless(flag, &is_so, &nap);
             if is_so(flag.value()) {
                 return Ok(());
             }
@@ -95,7 +95,7 @@ impl Watch<'_> {
             }
             if now.duration_since(looked) >= NAP / 2 {
                 looked = now;
-                self.peers.look(&[], &Timespec::default())?;
+                self.peers.poll(&[], &Timespec::default())?;
                 is_busy = (self.idle)()?;
                 let whom = whom();
                 // PEE-3. Whoever left did so after all that it published.
@@ -116,9 +116,9 @@ impl Watch<'_> {
     }
 
     /// Waits until one of the sockets is ready, or for a nap; whether one is. `whom` it waits for, for the error.
-    pub(crate) fn until_ready(&self, sockets: &[PollFd<'_>], whom: &Waited) -> Result<bool> {
+    pub(crate) fn until_ready(&self, sockets: &[PollFd<'_>], whom: &AwaitedRank) -> Result<bool> {
         let is_busy = (self.idle)()?;
-        let is_ready = self.peers.look(sockets, &self.nap(is_busy))?;
+        let is_ready = self.peers.poll(sockets, &self.nap(is_busy))?;
         if !is_ready && self.start.elapsed() >= self.timeout {
             return Err(self.timed_out(whom));
         }
@@ -131,7 +131,7 @@ impl Watch<'_> {
             return Ok(());
         }
         match whom {
-            Some(rank) => Err(self.timed_out(&Waited { rank, last_call: None })),
+            Some(rank) => Err(self.timed_out(&AwaitedRank { rank, last_call: None })),
             None => Err(self.late("a message from any rank")),
         }
     }
@@ -154,53 +154,30 @@ impl Watch<'_> {
 
     /// The error of a connection that carries data and broke: better known from what its sentinel says, which a dying
     /// process's kernel closes a moment earlier or later.
-    pub(crate) fn broken_link(&self, rank: usize, error: &io::Error) -> Error {
+    pub(crate) fn broken_connection(&self, rank: usize, error: &io::Error) -> Error {
         let found = Instant::now();
         while found.elapsed() < SENTINEL_GRACE {
             let nap = Timespec { tv_sec: 0, tv_nsec: SENTINEL_GRACE.subsec_nanos().into() };
-            if let Err(error) = self.peers.look(&[], &nap).and_then(|_| self.not_left(Some(rank))) {
+            if let Err(error) = self.peers.poll(&[], &nap).and_then(|_| self.not_left(Some(rank))) {
                 return error;
             }
         }
         let text = format!("rank {rank} died or can't be reached: the connection for data broke: {error}");
-        Error::new(ErrorKind::Closed, text)
+        Error::new(ErrorKind::PeerLost, text)
     }
 
     /// The error of a deadline that passed.
-    fn timed_out(&self, whom: &Waited) -> Error {
+    fn timed_out(&self, whom: &AwaitedRank) -> Error {
         self.late(&whom.name())
     }
 
     fn late(&self, whom: &str) -> Error {
-        let seconds = self.start.elapsed().as_secs_f64();
-        Error::new(ErrorKind::Timeout, format!("after {seconds:.1} s still waiting for {whom}"))
-    }
-
-    /// Publishes this rank's slot and waits until all ranks of the host have published theirs.
-    pub(crate) fn step(&self, steps: &mut Steps, ranks: &[usize], begins: Option<Call>) -> Result<()> {
-        if steps.publish(begins) {
-            wake(steps.flag(steps.me()));
-        }
-        let step = steps.step();
-        while let Some(missing) = steps.missing() {
-            let flag = steps.flag(missing);
-            let whom = || Waited { rank: ranks[missing], last_call: Some(flag.call(flag.value())) };
-            self.until(flag, |value| value.wrapping_sub(step) as i32 >= 0, &whom)?;
-        }
-        match begins {
-            Some(call) => self.same_call(steps, ranks, call),
-            None => Ok(()),
-        }
-    }
-
-    fn same_call(&self, steps: &Steps, ranks: &[usize], mine: Call) -> Result<()> {
-        for (seat, rank) in ranks.iter().enumerate() {
-            let theirs = steps.flag(seat).call(steps.step());
-            if theirs != mine {
-                return Err(mismatch(*rank, theirs, self.peers.me(), mine));
-            }
-        }
-        Ok(())
+        let (seconds, limit) = (self.start.elapsed().as_secs_f64(), self.timeout.as_secs_f64() * 1e3);
+        // The last words are gloo's, which programs look for.
+        let text = format!(
+            "timed out after {seconds:.1} s, still waiting for {whom}; Timed out waiting {limit:.0}ms for it"
+        );
+        Error::new(ErrorKind::Timeout, text)
     }
 }
 
@@ -210,17 +187,17 @@ pub(crate) fn mismatch(rank: usize, theirs: Call, me: usize, mine: Call) -> Erro
 }
 
 fn has_left(rank: usize) -> Error {
-    Error::new(ErrorKind::Closed, format!("rank {rank} has left the group"))
+    Error::new(ErrorKind::PeerLost, format!("rank {rank} has left the group"))
 }
 
 /// A rank that is waited for.
-pub(crate) struct Waited {
+pub(crate) struct AwaitedRank {
     pub(crate) rank: usize,
     /// What it called last, where that can be seen.
     pub(crate) last_call: Option<Call>,
 }
 
-impl Waited {
+impl AwaitedRank {
     fn name(&self) -> String {
         match self.last_call {
             Some(call) if call.operation().is_some() => {

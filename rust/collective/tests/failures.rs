@@ -1,24 +1,32 @@
-//! Failures that ranks as threads can have: GRO-1 to GRO-4, PEE-2, PEE-3, JOI-2, HAN-1.
+//! Failures that ranks as threads can have: GRO-1 to GRO-4, PEE-2, PEE-3, BOOT-2.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
 
-use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use common::{LONG, options, world_with};
-use phalanx_collective::{DType, Exchange, Group, GroupOptions, MemoryExchange, ReduceOp};
+use phalanx_collective::{DType, Group, GroupOptions, HashStore, ReduceOp};
 use phalanx_testkit::leaks;
-use phalanx_types::{Deadline, Error, ErrorKind, Result};
+use phalanx_types::{Error, ErrorKind, Result};
+use rustix::time::{ClockId, clock_gettime};
 
-/// On one host; on a host each; and mixed.
+/// On one host; on a host each, plain and encrypted; and mixed.
 fn worlds(ranks: usize, timeout: Duration, run: impl Fn(&mut Group) + Sync) {
-    let layouts: [fn(usize) -> Option<u32>; 3] =
-        [|_| None, |rank| Some(rank as u32), |rank| Some(u32::from(rank > 0))];
-    for layout in layouts {
-        let change =
-            |options: GroupOptions| GroupOptions { pretended_host: layout(options.rank), timeout, ..options };
+    type Layout = fn(usize) -> Option<u32>;
+    let layouts: [(bool, Layout); 4] = [
+        (false, |_| None),
+        (false, |rank| Some(rank as u32)),
+        (true, |rank| Some(rank as u32)),
+        (false, |rank| Some(u32::from(rank > 0))),
+    ];
+    for (encryption, layout) in layouts {
+        let change = |options: GroupOptions| GroupOptions {
+            pretended_host: layout(options.rank),
+            encryption,
+            timeout,
+            ..options
+        };
         world_with(ranks, change, &run);
     }
 }
@@ -41,7 +49,7 @@ fn is_broken(group: &mut Group, kind: ErrorKind) {
 
 #[test]
 fn ranks_that_call_different_things_are_told_what_each_called() {
-    // GRO-4
+    // GRO-4, TRA-1
     let _leaks = leaks();
     type Call = fn(&mut Group) -> Result<()>;
     let pairs: [(Call, Call, [&str; 2]); 5] = [
@@ -87,8 +95,8 @@ fn ranks_that_call_different_things_are_told_what_each_called() {
 }
 
 #[test]
-fn messages_of_different_lengths_in_an_exchange_are_named() {
-    // GRO-4
+fn messages_of_different_lengths_in_an_all_to_all_are_named() {
+    // GRO-4, TRA-1
     worlds(2, LONG, |group| {
         let counts = if group.rank() == 0 { [1, 5] } else { [4, 1] };
         let (input, mut output) = (vec![0; counts.iter().sum()], vec![0; counts.iter().sum()]);
@@ -99,7 +107,7 @@ fn messages_of_different_lengths_in_an_exchange_are_named() {
 
 #[test]
 fn a_rank_that_does_not_come_is_named_at_the_deadline() {
-    // GRO-1
+    // GRO-1, WAI-3
     let _leaks = leaks();
     worlds(3, LONG, |group| {
         group.barrier().unwrap();
@@ -138,7 +146,7 @@ fn receiving_what_nobody_sends_ends_at_the_deadline() {
                 says(&error, ErrorKind::Timeout, &["recv", "rank"]);
             } else {
                 let error = group.barrier().unwrap_err();
-                assert!([ErrorKind::Timeout, ErrorKind::Closed].contains(&error.kind()), "{error}");
+                assert!([ErrorKind::Timeout, ErrorKind::PeerLost].contains(&error.kind()), "{error}");
             }
         });
     }
@@ -146,6 +154,7 @@ fn receiving_what_nobody_sends_ends_at_the_deadline() {
 
 #[test]
 fn an_abort_from_another_thread_ends_what_runs_on_all_ranks() {
+    // WAI-3
     let _leaks = leaks();
     worlds(3, LONG, |group| {
         group.barrier().unwrap();
@@ -173,7 +182,7 @@ fn an_abort_from_another_thread_ends_what_runs_on_all_ranks() {
 
 #[test]
 fn a_rank_that_left_fails_only_those_that_wait_for_it() {
-    // PEE-3
+    // PEE-3, WAI-3
     worlds(3, LONG, |group| {
         group.barrier().unwrap();
         match group.rank() {
@@ -184,14 +193,14 @@ fn a_rank_that_left_fails_only_those_that_wait_for_it() {
                 // What fails here is told to rank 1: only after it has its message.
                 group.recv(&mut buffer, Some(1), 0).unwrap();
                 let error = group.recv(&mut buffer, Some(2), 0).unwrap_err();
-                says(&error, ErrorKind::Closed, &["rank 2 has left the group"]);
+                says(&error, ErrorKind::PeerLost, &["rank 2 has left the group"]);
             }
             1 => {
                 group.send(&[1; 2], 0, 0).unwrap();
                 group.recv(&mut [0; 2], Some(0), 0).unwrap();
                 group.send(&[1; 2], 0, 0).unwrap();
                 let error = group.barrier().unwrap_err();
-                says(&error, ErrorKind::Closed, &["rank 2 has left the group"]);
+                says(&error, ErrorKind::PeerLost, &["rank 2 has left the group"]);
             }
             _ => {}
         }
@@ -199,7 +208,31 @@ fn a_rank_that_left_fails_only_those_that_wait_for_it() {
 }
 
 #[test]
-fn a_rank_that_left_may_be_sent_beats_and_is_no_failure() {
+fn a_rank_that_waits_for_long_leaves_the_processor_to_others() {
+    // WAI-2
+    let pause = Duration::from_millis(500);
+    worlds(2, LONG, |group| {
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            std::thread::sleep(pause);
+        }
+        let (start, used) = (Instant::now(), processor_time());
+        group.barrier().unwrap();
+        if group.rank() == 0 {
+            let (took, used) = (start.elapsed(), processor_time() - used);
+            assert!(took > pause / 2 && used < took / 4, "{used:?} of {took:?}");
+        }
+    });
+}
+
+/// Of this thread.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[test]
+fn a_rank_that_left_may_be_sent_heartbeats_and_is_no_failure() {
     // PEE-3, PEE-4: what is sent to a closed socket resets the connection; that is no news.
     worlds(3, LONG, |group| {
         group.barrier().unwrap();
@@ -210,7 +243,7 @@ fn a_rank_that_left_may_be_sent_beats_and_is_no_failure() {
                 std::thread::sleep(pause);
                 group.send(&one, 0, 0).unwrap();
             }
-            // Leaves with beats unread, and while some are on their way.
+            // Leaves with heartbeats unread, and while some are on their way.
             _ => std::thread::sleep(pause / 2),
         }
         assert!(group.failure().is_none(), "{:?}", group.failure());
@@ -220,12 +253,12 @@ fn a_rank_that_left_may_be_sent_beats_and_is_no_failure() {
 #[test]
 fn a_rank_that_panics_fails_the_others() {
     // PEE-2
-    let exchange = MemoryExchange::default();
+    let store = HashStore::default();
     std::thread::scope(|scope| {
         for rank in 0..2 {
-            let mut exchange = exchange.clone();
+            let mut store = store.clone();
             scope.spawn(move || {
-                let mut group = Group::join(options(rank, 2), &mut exchange).unwrap();
+                let mut group = Group::join(options(rank, 2), &mut store).unwrap();
                 if rank == 1 {
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                         let _group = group;
@@ -234,7 +267,7 @@ fn a_rank_that_panics_fails_the_others() {
                     return;
                 }
                 let error = group.barrier().unwrap_err();
-                says(&error, ErrorKind::Closed, &["rank 1 panicked"]);
+                says(&error, ErrorKind::PeerLost, &["rank 1 panicked"]);
             });
         }
     });
@@ -266,43 +299,16 @@ fn arguments_that_can_not_work_leave_the_group_usable() {
 
 #[test]
 fn options_that_can_not_work_are_refused() {
-    let refused = |options| Group::join(options, &mut MemoryExchange::default()).err().unwrap().kind();
+    let refused = |options| Group::join(options, &mut HashStore::default()).err().unwrap().kind();
     assert_eq!(refused(options(2, 2)), ErrorKind::Invalid);
-    assert_eq!(refused(GroupOptions { streams: 0, ..options(0, 1) }), ErrorKind::Invalid);
+    assert_eq!(refused(GroupOptions { connections: 0, ..options(0, 1) }), ErrorKind::Invalid);
 }
 
 #[test]
 fn a_rank_that_does_not_join_is_named_and_nothing_is_left() {
-    // JOI-2
+    // BOOT-2
     let _leaks = leaks();
     let options = GroupOptions { timeout: Duration::from_millis(100), ..options(0, 2) };
-    let error = Group::join(options, &mut MemoryExchange::default()).err().unwrap();
+    let error = Group::join(options, &mut HashStore::default()).err().unwrap();
     says(&error, ErrorKind::Timeout, &["rank 1 has not joined \"world\""]);
-}
-
-#[test]
-fn strangers_that_connect_change_nothing() {
-    // HAN-1
-    let _leaks = leaks();
-    let exchange = MemoryExchange::default();
-    std::thread::scope(|scope| {
-        let join = |rank: usize| {
-            let mut exchange = exchange.clone();
-            let options = GroupOptions { pretended_host: Some(rank as u32), ..options(rank, 2) };
-            move || {
-                let mut group = Group::join(options, &mut exchange).unwrap();
-                let mut sum = [1.5f32];
-                group.all_reduce_of(&mut sum, ReduceOp::Sum).unwrap();
-                assert_eq!(sum, [3.0]);
-            }
-        };
-        scope.spawn(join(0));
-        let card = exchange.clone().get("world/card/0", Deadline::after(LONG)).unwrap();
-        let card: serde_json::Value = serde_json::from_slice(&card).unwrap();
-        let address: SocketAddr = card["address"].as_str().unwrap().parse().unwrap();
-        let mut strangers: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
-        strangers[0].write_all(&[b'x'; 200]).unwrap();
-        strangers.truncate(2);
-        scope.spawn(join(1));
-    });
 }

@@ -99,15 +99,20 @@ fn model(preemptions: Option<usize>, run: impl Fn() + Send + Sync + 'static) {
     builder.check(move || run());
 }
 
+/// What two ranks do, each on a thread of its own.
+fn beside(one: fn(&Shared), two: fn(&Shared)) {
+    let shared = Arc::new(Shared::new());
+    let other = Arc::clone(&shared);
+    let thread = loom::thread::spawn(move || one(&other));
+    two(&shared);
+    thread.join().unwrap();
+}
+
 #[test]
 fn what_was_written_before_a_step_is_seen_after_it_and_slots_are_never_in_two_hands() {
     // FLA-1, FLA-3: three steps, so that the first slot is used again.
     model(Some(3), || {
-        let shared = Arc::new(Shared::new());
-        let other = Arc::clone(&shared);
-        let thread = loom::thread::spawn(move || other.steps(1, 3, spin));
-        shared.steps(0, 3, spin);
-        thread.join().unwrap();
+        beside(|shared| shared.steps(1, 3, spin), |shared| shared.steps(0, 3, spin));
     });
 }
 
@@ -115,21 +120,13 @@ fn what_was_written_before_a_step_is_seen_after_it_and_slots_are_never_in_two_ha
 fn no_wake_up_is_lost() {
     // FLA-2: loom reports a deadlock if a sleeper is never woken.
     model(Some(3), || {
-        let shared = Arc::new(Shared::new());
-        let other = Arc::clone(&shared);
-        let thread = loom::thread::spawn(move || other.sleep(0, 1));
-        shared.publish(0, 1);
-        thread.join().unwrap();
+        beside(|shared| shared.sleep(0, 1), |shared| shared.publish(0, 1));
     });
 }
 
 #[test]
 fn two_ranks_that_sleep_for_each_other_both_go_on() {
     model(Some(2), || {
-        let shared = Arc::new(Shared::new());
-        let other = Arc::clone(&shared);
-        let thread = loom::thread::spawn(move || other.steps(1, 2, Shared::sleep));
-        shared.steps(0, 2, Shared::sleep);
-        thread.join().unwrap();
+        beside(|shared| shared.steps(1, 2, Shared::sleep), |shared| shared.steps(0, 2, Shared::sleep));
     });
 }

@@ -1,4 +1,5 @@
-//! Hosts joined by links that are slow, stall, and are cut: GRO-1, PEE-1.
+//! Hosts joined by links that are slow, stall, and are cut, and that count what crosses them: GRO-1, PEE-1, TRA-2,
+//! HIE-1, HIE-2.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -14,11 +15,22 @@ use phalanx_types::{Error, ErrorKind};
 
 /// Runs one rank a thread, each a host of its own.
 fn world<T: Send>(ranks: usize, links: &Links, run: impl Fn(Group) -> T + Sync) -> Vec<T> {
+    world_of_hosts(ranks, ranks, links, run)
+}
+
+/// Runs one rank a thread, on so many hosts in turn.
+fn world_of_hosts<T: Send>(
+    ranks: usize,
+    hosts: usize,
+    links: &Links,
+    run: impl Fn(Group) -> T + Sync,
+) -> Vec<T> {
     std::thread::scope(|scope| {
         let start = |rank| {
             let run = &run;
             scope.spawn(move || {
-                let options = GroupOptions { pretended_host: Some(rank as u32), ..options(rank, ranks) };
+                let options =
+                    GroupOptions { pretended_host: Some((rank % hosts) as u32), ..options(rank, ranks) };
                 run(Group::join(options, &mut links.through(rank)).unwrap())
             })
         };
@@ -41,8 +53,31 @@ fn delay_and_little_bandwidth_cost_time_but_no_correctness() {
 }
 
 #[test]
+fn a_long_all_reduce_crosses_once_a_host_in_as_many_channels_as_a_host_has_ranks() {
+    let _leaks = leaks();
+    let links = Links::new(Speed::default());
+    const BYTES: usize = 4 << 20;
+    world_of_hosts(4, 2, &links, |mut group| {
+        assert_eq!(group.topology().hosts, [vec![0, 2], vec![1, 3]]);
+        let mut numbers = vec![group.rank() as f32; BYTES / 4];
+        group.all_reduce_of(&mut numbers, ReduceOp::Sum).unwrap();
+        assert!(numbers.iter().all(|number| *number == 6.0));
+    });
+    let (little, crossed) = (BYTES / 100, links.bytes());
+    // HIE-1: each host sends half of the sum's parts and the other half's results, both ways.
+    let all: usize = crossed.values().sum();
+    assert!(all.abs_diff(2 * BYTES) < little, "{crossed:?}");
+    // HIE-2: the i-th of one host with the i-th of the other.
+    for (pair, bytes) in &crossed {
+        let half = if [(1, 0), (3, 2)].contains(pair) { BYTES } else { 0 };
+        assert!(bytes.abs_diff(half) < little, "{crossed:?}");
+    }
+    links.end();
+}
+
+#[test]
 fn a_link_that_stalls_past_the_deadline_is_a_timeout_that_names_the_peer() {
-    // GRO-1. The connections stand, and beats are acknowledged: nobody has died.
+    // GRO-1, TRA-2. The connections stand, and heartbeats are acknowledged: nobody has died.
     let _leaks = leaks();
     let links = Links::new(Speed::default());
     let stalled = Barrier::new(2);
@@ -105,7 +140,7 @@ fn a_cut_in_the_middle_of_an_operation_fails_all_ranks() {
     });
     for (rank, error) in errors.iter().enumerate() {
         let culprit = if rank == 2 { "rank " } else { "rank 2 " };
-        assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+        assert_eq!(error.kind(), ErrorKind::PeerLost, "{error}");
         assert!(error.to_string().contains("died or can't be reached"), "{error}");
         assert!(error.to_string().contains(culprit), "{error}");
     }

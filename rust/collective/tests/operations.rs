@@ -8,13 +8,14 @@ use common::{world, world_with};
 use phalanx_collective::{DType, Group, GroupOptions, ReduceOp};
 
 /// A world on one host; one of hosts with a rank each; and one of two hosts with different numbers of ranks, which
-/// aren't in order.
+/// aren't in order. The second is encrypted where the number of ranks is odd, the third where it is even.
 fn worlds<T: Send>(ranks: usize, run: impl Fn(&mut Group) -> T + Sync) {
     world(ranks, &run);
     let layouts: [fn(usize) -> usize; 2] = [|rank| rank, |rank| rank % 3 / 2];
-    for layout in layouts.into_iter().take(ranks - 1) {
+    for (number, layout) in layouts.into_iter().take(ranks - 1).enumerate() {
         let on_hosts = |options: GroupOptions| GroupOptions {
             pretended_host: Some(layout(options.rank) as u32),
+            encryption: number != ranks % 2,
             ..options
         };
         world_with(ranks, on_hosts, &run);
@@ -27,6 +28,15 @@ fn every_reduction(mut check: impl FnMut(DType, ReduceOp)) {
             check(dtype, op);
         }
     }
+}
+
+#[test]
+fn all_ranks_find_the_same_hosts() {
+    // TOP-1
+    let on_hosts =
+        |options: GroupOptions| GroupOptions { pretended_host: Some(options.rank as u32 % 3 / 2), ..options };
+    let found = world_with(7, on_hosts, |group| group.topology().hosts.clone());
+    assert!(found.iter().all(|hosts| *hosts == [vec![0, 1, 3, 4, 6], vec![2, 5]]), "{found:?}");
 }
 
 #[test]

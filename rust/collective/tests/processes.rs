@@ -9,14 +9,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use common::processes::{NOTICE, Processes, is_ready, leave_outcome};
+use common::processes::{NOTICE, Processes, in_words, is_ready, leave_outcome};
 use common::{LONG, options, program};
-use phalanx_collective::{DType, DirectoryExchange, Group, GroupOptions, ReduceOp, read_activity};
+use phalanx_collective::{DType, FileStore, Group, GroupOptions, ReduceOp, read_activity};
 use phalanx_testkit::{eventually, eventually_some};
 use phalanx_types::Error;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 
-/// The variable that makes [`acts_as_rank`] one: what to do, its number, how many there are, hosts or none, directory.
+/// The variable that makes [`acts_as_rank`] one: what to do, its number, how many there are, hosts or none, whether
+/// they encrypt, directory.
 const RANK: &str = "PHALANX_TEST_RANK";
 
 /// Not a test of its own: the tests below run this test program again.
@@ -25,14 +26,16 @@ fn acts_as_rank() {
     let Ok(role) = std::env::var(RANK) else { return };
     let mut words = role.split(' ');
     let mut word = || words.next().unwrap().to_owned();
-    let (what, rank, ranks, hosts, directory) = (word(), word(), word(), word(), word());
+    let (what, rank, ranks, hosts) = (word(), word(), word(), word());
+    let (encryption, directory) = (word(), word());
     let (rank, ranks, directory) = (rank.parse().unwrap(), ranks.parse().unwrap(), Path::new(&directory));
     let options = GroupOptions {
         pretended_host: hosts.parse::<u32>().ok().map(|hosts| rank as u32 % hosts),
+        encryption: encryption == "true",
         activity: Some(directory.join(format!("activity.{rank}"))),
         ..options(rank, ranks)
     };
-    let mut group = Group::join(options, &mut DirectoryExchange::new(directory)).unwrap();
+    let mut group = Group::join(options, &mut FileStore::new(directory)).unwrap();
     if what == "program" {
         program::run(&mut group, 7, 40);
         return leave_outcome(directory, rank, SystemTime::now(), "done");
@@ -41,7 +44,7 @@ fn acts_as_rank() {
     let at = SystemTime::now();
     // GRO-2
     assert!(group.barrier().unwrap_err().to_string().contains("broken"));
-    leave_outcome(directory, rank, at, &error.to_string());
+    leave_outcome(directory, rank, at, &in_words(&error));
 }
 
 /// The phases in which a rank is killed: it is rank 1, and the others are in the middle of the same, or wait for it.
@@ -74,19 +77,25 @@ fn until_failure(group: &mut Group, what: &str, directory: &Path) -> Error {
 }
 
 fn start(what: &str, ranks: usize, hosts: Option<usize>) -> Processes {
+    start_with(what, ranks, hosts, false)
+}
+
+fn start_with(what: &str, ranks: usize, hosts: Option<usize>, encryption: bool) -> Processes {
     let hosts = hosts.map_or("none".into(), |hosts| hosts.to_string());
     Processes::start(ranks, |rank, directory| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "acts_as_rank", "--nocapture"]);
-        command.env(RANK, format!("{what} {rank} {ranks} {hosts} {}", directory.display()));
+        command.env(RANK, format!("{what} {rank} {ranks} {hosts} {encryption} {}", directory.display()));
         command
     })
 }
 
 #[test]
 fn programs_give_the_same_among_processes() {
-    for (ranks, hosts) in [(2, None), (5, None), (4, Some(2)), (3, Some(3))] {
-        let world = start("program", ranks, hosts);
+    for (ranks, hosts, encryption) in
+        [(2, None, false), (5, None, false), (4, Some(2), false), (3, Some(3), false), (4, Some(2), true)]
+    {
+        let world = start_with("program", ranks, hosts, encryption);
         for rank in 0..ranks {
             assert_eq!(world.outcome(rank, LONG).text, "done");
         }
@@ -94,8 +103,8 @@ fn programs_give_the_same_among_processes() {
 }
 
 #[track_caller]
-fn survivors_name_the_dead(what: &str, hosts: Option<usize>) {
-    let mut world = start(what, 3, hosts);
+fn survivors_name_the_dead(what: &str, hosts: Option<usize>, encryption: bool) {
+    let mut world = start_with(what, 3, hosts, encryption);
     world.wait_until_ready();
     // In the middle of it: their activity says so.
     let path = world.directory.path().join("activity.0");
@@ -106,7 +115,8 @@ fn survivors_name_the_dead(what: &str, hosts: Option<usize>) {
     for rank in [0, 2] {
         let outcome = world.outcome(rank, LONG);
         assert!(
-            outcome.text.contains("rank 1 died") || outcome.text.contains("rank 1 has"),
+            outcome.text.starts_with("peer_lost: ")
+                && (outcome.text.contains("rank 1 died") || outcome.text.contains("rank 1 has")),
             "{what} {hosts:?}: {outcome:?}"
         );
         let took = outcome.after(killed);
@@ -121,17 +131,24 @@ fn survivors_name_the_dead(what: &str, hosts: Option<usize>) {
 #[test]
 fn survivors_on_the_same_host_name_a_killed_rank_within_a_second() {
     for what in ["short", "long", "broadcast", "gather", "absent", "receive"] {
-        survivors_name_the_dead(what, None);
+        survivors_name_the_dead(what, None, false);
     }
 }
 
 #[test]
 fn survivors_on_other_hosts_name_a_killed_rank_within_a_second() {
     for what in ["short", "long", "broadcast", "gather", "absent", "receive"] {
-        survivors_name_the_dead(what, Some(3));
+        survivors_name_the_dead(what, Some(3), false);
     }
-    survivors_name_the_dead("long", Some(2));
-    survivors_name_the_dead("absent", Some(2));
+    survivors_name_the_dead("long", Some(2), false);
+    survivors_name_the_dead("absent", Some(2), false);
+}
+
+#[test]
+fn survivors_that_encrypt_name_a_killed_rank_within_a_second() {
+    for what in ["short", "long", "broadcast", "absent", "receive"] {
+        survivors_name_the_dead(what, Some(3), true);
+    }
 }
 
 #[test]

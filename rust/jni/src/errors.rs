@@ -1,12 +1,15 @@
 //! The one policy by which errors and panics of the core become Java exceptions.
+//!
+//! `tests/contract/errors.json` says which class belongs to which kind (KIND-1).
 
 use std::any::Any;
 
 use jni::errors::ErrorPolicy;
 use jni::objects::{JThrowable, JValue};
 use jni::refs::Global;
+use jni::strings::JNIString;
 use jni::{Env, jni_sig, jni_str};
-use phalanx_types::{Error, panic_text};
+use phalanx_types::{Error, ErrorClass, ErrorKind, panic_text};
 
 /// What a call of the core can end in, besides a value.
 #[derive(Debug, thiserror::Error)]
@@ -25,10 +28,10 @@ pub(crate) enum CallError {
 /// What an export returns before the policy.
 pub(crate) type Call<T> = Result<T, CallError>;
 
-/// Throws errors and panics as `dev.phalanx.spark.TrainingException`.
-pub(crate) struct ThrowTrainingException;
+/// Throws errors as exceptions by their kind, and panics.
+pub(crate) struct ThrowException;
 
-impl<T: Default> ErrorPolicy<T, CallError> for ThrowTrainingException {
+impl<T: Default> ErrorPolicy<T, CallError> for ThrowException {
     type Captures<'local: 'call, 'call> = ();
 
     fn on_error<'local: 'call, 'call>(
@@ -41,10 +44,17 @@ impl<T: Default> ErrorPolicy<T, CallError> for ThrowTrainingException {
         }
         let (kind, message) = match error {
             CallError::Thrown(throwable) => return thrown(env.throw(&throwable)),
-            CallError::Core(error) => (error.kind().name(), error.to_string()),
-            CallError::Jni(error) => ("invalid", error.to_string()),
+            CallError::Core(error) => (error.kind(), error.to_string()),
+            CallError::Jni(error) => (ErrorKind::Invalid, error.to_string()),
         };
-        throw(env, kind, &message)
+        let class = match kind.class() {
+            ErrorClass::Value | ErrorClass::Type => jni_str!("java/lang/IllegalArgumentException"),
+            ErrorClass::MissingFile => jni_str!("java/io/FileNotFoundException"),
+            ErrorClass::Directory => jni_str!("java/io/IOException"),
+            ErrorClass::State => jni_str!("java/lang/IllegalStateException"),
+            ErrorClass::Core => return throw_training_exception(env, kind.name(), &message),
+        };
+        thrown(env.throw_new(class, JNIString::from(message)))
     }
 
     fn on_panic<'local: 'call, 'call>(
@@ -55,11 +65,15 @@ impl<T: Default> ErrorPolicy<T, CallError> for ThrowTrainingException {
         if env.exception_check() {
             env.exception_clear();
         }
-        throw(env, "panic", &panic_text(panic.as_ref()))
+        throw_training_exception(env, "panic", &panic_text(panic.as_ref()))
     }
 }
 
-fn throw<T: Default>(env: &mut Env<'_>, kind: &str, message: &str) -> jni::errors::Result<T> {
+fn throw_training_exception<T: Default>(
+    env: &mut Env<'_>,
+    kind: &str,
+    message: &str,
+) -> jni::errors::Result<T> {
     let class = env.find_class(jni_str!("dev/phalanx/spark/TrainingException"))?;
     let (kind, message) = (env.new_string(kind)?, env.new_string(message)?);
     let arguments = [JValue::Object(&kind), JValue::Object(&message)];

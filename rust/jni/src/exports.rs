@@ -1,47 +1,40 @@
-//! Java calls Rust: the native methods of `dev.phalanx.spark.Native`, in its order.
+//! Java calls Rust: the native methods of `dev.phalanx.spark.jni.Native`, in its order.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use jni::Env;
 use jni::objects::{JByteArray, JLongArray, JObject, JString};
 use jni::sys::{jboolean, jint, jlong};
-use jni::{Env, NativeMethod, native_method};
 use phalanx_job::settings::{self, Settings};
-use phalanx_job::{
-    DriverJob, DriverOptions, Event, NodeOptions, collect_logs, run_node as run_node_of, take_logs,
-};
-use phalanx_rendezvous::HubAddress;
+use phalanx_job::{Here, Home, Hub, HubOptions, Metric, Payload, collect_logs, take_logs};
 use phalanx_types::stacks::group;
-use phalanx_types::{Deadline, Job};
+use phalanx_types::{Deadline, Error, Job, NodeSpec, RankProgram};
 
-use crate::errors::{Call, ThrowTrainingException};
-use crate::host::JvmHost;
+use crate::callbacks::JvmCallbacks;
+use crate::errors::{Call, ThrowException};
 use crate::hubs;
+use crate::methods::methods;
 use crate::values::{
     JStringArray, bytes, java_bytes, java_longs, java_string, java_strings, number, optional_string, pairs,
-    string, strings, token,
+    string, strings,
 };
-
-/// Exports each function as a method of `Native`, its types checked, under the one error policy.
-macro_rules! methods {
-    ($($name:ident $arguments:tt -> $returned:tt;)*) => {
-        $(const _: NativeMethod = native_method! {
-            java_type = "dev.phalanx.spark.Native",
-            error_policy = ThrowTrainingException,
-            extern fn $name $arguments -> $returned,
-        };)*
-    };
-}
 
 methods! {
     version() -> JString;
     new_job(name: JString, ranks: jint, tasks: jint, use_gpu: jboolean, settings: [JString]) -> [jbyte];
+    setting_keys() -> [JString];
     setting_warnings(settings: [JString]) -> [JString];
+    rank_variables(settings: [JString], given: [JString]) -> [JString];
+    job_ranks(job: [jbyte]) -> jint;
+    job_grace_millis(job: [jbyte]) -> jlong;
     slots_timeout_millis(settings: [JString]) -> jlong;
+    grace_millis(settings: [JString]) -> jlong;
     stage_choice(settings: [JString]) -> JString;
     open_hub(job: [jbyte], bind: JString, advertise: JString, work_dir: JString) -> jlong;
-    hub_address(hub: jlong) -> JString;
-    hub_token(hub: jlong) -> [jbyte];
+    node_spec(
+        hub: jlong, attempt: jint, python: JString, program: [JString], env: [JString], local_gpus: [JString],
+    ) -> [jbyte];
     next_event(hub: jlong, timeout_millis: jlong) -> [JString];
     result_path(hub: jlong, rank: jint) -> JString;
     logs(hub: jlong, rank: jint) -> JString;
@@ -51,15 +44,17 @@ methods! {
     stop(hub: jlong, reason: JString) -> void;
     close_hub(hub: jlong) -> void;
     run_node(
-        job: [jbyte], payload: [jbyte], hub: JString, token: [jbyte], partition: jint, attempt: jint, host: JString,
-        gpus: [JString], program: [JString], pool: [JString], env: [JString], work_dir: JString, guard: JString,
-        node: dev.phalanx.spark.NodeHost,
+        spec: [jbyte], payload: [jbyte], payload_file: JString, partition: jint, host: JString, gpus: [JString],
+        work_dir: JString, home: JString, env: [JString], tunnel: JString,
+        callbacks: dev.phalanx.spark.jni.NodeCallbacks,
     ) -> [jbyte];
-    prestart_pool(settings: [JString], guard: JString, program: [JString], env: [JString]) -> void;
+    hub_of(spec: [jbyte]) -> [JString];
+    prestart_pool(settings: [JString], python: JString, application: [JString], home: JString, env: [JString]) -> void;
+    metrics() -> [JString];
     pool_usage() -> [jlong];
     end_pools() -> void;
     drain_logs() -> [JString];
-    panic_for_test(message: JString) -> void;
+    fail_for_test(kind: JString, message: JString) -> void;
 }
 
 fn version<'local>(env: &mut Env<'local>, _this: JObject<'local>) -> Call<JString<'local>> {
@@ -81,6 +76,10 @@ fn new_job<'local>(
     java_bytes(env, &job.to_json())
 }
 
+fn setting_keys<'local>(env: &mut Env<'local>, _this: JObject<'local>) -> Call<JStringArray<'local>> {
+    java_strings(env, &settings::keys().collect::<Vec<_>>())
+}
+
 fn setting_warnings<'local>(
     env: &mut Env<'local>,
     _this: JObject<'local>,
@@ -91,13 +90,54 @@ fn setting_warnings<'local>(
     java_strings(env, &settings::unknown_keys(settings.keys().map(String::as_str)))
 }
 
+fn rank_variables<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    settings: JStringArray<'local>,
+    given: JStringArray<'local>,
+) -> Call<JStringArray<'local>> {
+    let (settings, given) = (pairs(env, &settings)?, pairs(env, &given)?);
+    let found: Vec<String> = phalanx_job::rank_variables(&settings, &given)?
+        .into_iter()
+        .flat_map(|(name, value)| [name, value])
+        .collect();
+    java_strings(env, &found)
+}
+
+fn job_ranks<'local>(env: &mut Env<'local>, _this: JObject<'local>, job: JByteArray<'local>) -> Call<jint> {
+    Ok(jint::try_from(read_job(env, &job)?.ranks).unwrap_or(jint::MAX))
+}
+
+fn job_grace_millis<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    job: JByteArray<'local>,
+) -> Call<jlong> {
+    Ok(millis(read_job(env, &job)?.policy.grace))
+}
+
+fn read_job<'local>(env: &mut Env<'local>, job: &JByteArray<'local>) -> Call<Job> {
+    Ok(Job::from_json(&bytes(env, job)?)?)
+}
+
+fn millis(time: Duration) -> jlong {
+    jlong::try_from(time.as_millis()).unwrap_or(jlong::MAX)
+}
+
 fn slots_timeout_millis<'local>(
     env: &mut Env<'local>,
     _this: JObject<'local>,
     settings: JStringArray<'local>,
 ) -> Call<jlong> {
-    let timeout = Settings::read(&pairs(env, &settings)?)?.slots_timeout;
-    Ok(jlong::try_from(timeout.as_millis()).unwrap_or(jlong::MAX))
+    Ok(millis(Settings::read(&pairs(env, &settings)?)?.slots_timeout))
+}
+
+fn grace_millis<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    settings: JStringArray<'local>,
+) -> Call<jlong> {
+    Ok(millis(Settings::read(&pairs(env, &settings)?)?.policy.grace))
 }
 
 fn stage_choice<'local>(
@@ -118,21 +158,33 @@ fn open_hub<'local>(
     work_dir: JString<'local>,
 ) -> Call<jlong> {
     collect_logs();
-    let job = Job::from_json(&bytes(env, &job)?)?;
-    let options = DriverOptions {
+    let job = read_job(env, &job)?;
+    let options = HubOptions {
         bind: string(env, &bind)?,
         advertise: string(env, &advertise)?,
         work_dir: PathBuf::from(string(env, &work_dir)?),
     };
-    Ok(hubs::add(DriverJob::open(job, &options)?))
+    Ok(hubs::add(Hub::open(job, &options)?))
 }
 
-fn hub_address<'local>(env: &mut Env<'local>, _this: JObject<'local>, hub: jlong) -> Call<JString<'local>> {
-    java_string(env, hubs::get(hub)?.address())
-}
-
-fn hub_token<'local>(env: &mut Env<'local>, _this: JObject<'local>, hub: jlong) -> Call<JByteArray<'local>> {
-    java_bytes(env, hubs::get(hub)?.token())
+#[allow(clippy::too_many_arguments, reason = "the arguments of a Java method")]
+fn node_spec<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    hub: jlong,
+    attempt: jint,
+    python: JString<'local>,
+    program: JStringArray<'local>,
+    variables: JStringArray<'local>,
+    local_gpus: JStringArray<'local>,
+) -> Call<JByteArray<'local>> {
+    let program = match optional_string(env, &python)? {
+        Some(python) => RankProgram::Python(Some(python)),
+        None => RankProgram::Command(strings(env, &program)?),
+    };
+    let (variables, local_gpus) = (pairs(env, &variables)?, strings(env, &local_gpus)?);
+    let spec = hubs::get(hub)?.node_spec(number("an attempt", attempt)?, program, variables, local_gpus);
+    java_bytes(env, &spec.pack())
 }
 
 fn next_event<'local>(
@@ -141,31 +193,14 @@ fn next_event<'local>(
     hub: jlong,
     timeout_millis: jlong,
 ) -> Call<JStringArray<'local>> {
-    let event = hubs::get(hub)?.next(within(timeout_millis))?;
-    let fields = match event {
-        None => return Ok(JStringArray::null()),
-        Some(Event::Output(text)) => vec!["output".to_string(), text],
-        Some(Event::Phase(phase)) => {
-            let rank = phase.rank.map_or(-1, i64::from);
-            vec!["phase".into(), phase.name, rank.to_string(), phase.at.as_secs_f64().to_string()]
-        }
-        Some(Event::Status(text)) => vec!["status".into(), text],
-        Some(Event::Report(report)) => {
-            vec!["report".into(), report.rank.to_string(), report.step.to_string(), report.values]
-        }
-        Some(Event::Resubmit { attempt }) => vec!["resubmit".into(), attempt.to_string()],
-        Some(Event::Finished(ranks)) => vec!["finished".into(), json(&ranks)],
-        Some(Event::Failed(failure)) => vec!["failed".into(), json(&failure), failure.render()],
-    };
-    java_strings(env, &fields)
+    match hubs::get(hub)?.next(within(timeout_millis))? {
+        None => Ok(JStringArray::null()),
+        Some(event) => java_strings(env, &event.pack()),
+    }
 }
 
 fn within(millis: jlong) -> Deadline {
     Deadline::after(Duration::from_millis(u64::try_from(millis).unwrap_or(0)))
-}
-
-fn json(value: &impl serde::Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_default()
 }
 
 fn result_path<'local>(
@@ -186,7 +221,7 @@ fn logs<'local>(
     hub: jlong,
     rank: jint,
 ) -> Call<JString<'local>> {
-    java_string(env, &hubs::get(hub)?.logs(number("a rank", rank)?)?)
+    java_string(env, &hubs::get(hub)?.logs().newest(number("a rank", rank)?))
 }
 
 fn stacks<'local>(
@@ -237,63 +272,88 @@ fn close_hub<'local>(_env: &mut Env<'local>, _this: JObject<'local>, hub: jlong)
     Ok(())
 }
 
+fn hub_of<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    spec: JByteArray<'local>,
+) -> Call<JStringArray<'local>> {
+    let spec = NodeSpec::unpack(&bytes(env, &spec)?)?;
+    java_strings(env, &[spec.job.id, spec.hub])
+}
+
 #[allow(clippy::too_many_arguments, reason = "the arguments of a Java method")]
 fn run_node<'local>(
     env: &mut Env<'local>,
     _this: JObject<'local>,
-    job: JByteArray<'local>,
+    spec: JByteArray<'local>,
     payload: JByteArray<'local>,
-    hub: JString<'local>,
-    secret: JByteArray<'local>,
+    payload_file: JString<'local>,
     partition: jint,
-    attempt: jint,
     host: JString<'local>,
     gpus: JStringArray<'local>,
-    program: JStringArray<'local>,
-    pool: JStringArray<'local>,
-    variables: JStringArray<'local>,
     work_dir: JString<'local>,
-    guard: JString<'local>,
-    node: JObject<'local>,
+    home: JString<'local>,
+    variables: JStringArray<'local>,
+    tunnel: JString<'local>,
+    callbacks: JObject<'local>,
 ) -> Call<JByteArray<'local>> {
     collect_logs();
-    let job = Job::from_json(&bytes(env, &job)?)?;
-    let options = NodeOptions {
-        payload: bytes(env, &payload)?,
-        hub: HubAddress { address: string(env, &hub)?, job: job.id.clone(), token: token(env, &secret)? },
-        job,
-        partition: number("a partition", partition)?,
-        attempt: number("an attempt", attempt)?,
-        host: string(env, &host)?,
-        gpus: strings(env, &gpus)?,
-        program: strings(env, &program)?,
-        pool: strings(env, &pool)?,
-        shares_pool: false,
-        env: pairs(env, &variables)?,
-        work_dir: PathBuf::from(string(env, &work_dir)?),
-        guard: PathBuf::from(string(env, &guard)?),
+    let spec = NodeSpec::unpack(&bytes(env, &spec)?)?;
+    let (payload, payload_file) = (bytes(env, &payload)?, optional_string(env, &payload_file)?);
+    let payload = match &payload_file {
+        Some(file) => Payload::File(Path::new(file)),
+        None => Payload::Bytes(&payload),
     };
-    let mut jvm = JvmHost::new(env, &node);
-    let outcome = run_node_of(&options, &mut jvm);
+    let here = Here {
+        partition: number("a partition", partition)?,
+        host: string(env, &host)?,
+        gpus: if gpus.is_null() { None } else { Some(strings(env, &gpus)?) },
+        work_dir: PathBuf::from(string(env, &work_dir)?),
+        home: home_at(env, &home, &variables)?,
+        tunnel: optional_string(env, &tunnel)?,
+    };
+    let mut jvm = JvmCallbacks::new(env, &callbacks);
+    let outcome = phalanx_job::run_node(&spec, payload, &here, &mut jvm);
     match jvm.failed() {
         Some(error) => Err(error),
         None => java_bytes(env, &outcome?),
     }
 }
 
+/// What the jar has unpacked into a folder of this executor's.
+fn home_at<'local>(
+    env: &mut Env<'local>,
+    folder: &JString<'local>,
+    variables: &JStringArray<'local>,
+) -> Call<Home> {
+    let folder = PathBuf::from(string(env, folder)?);
+    let (guard, package) = (folder.join("phalanx-guard"), folder.join("python"));
+    Ok(Home { guard, package, env: pairs(env, variables)?, ..Home::default() })
+}
+
 fn prestart_pool<'local>(
     env: &mut Env<'local>,
     _this: JObject<'local>,
     settings: JStringArray<'local>,
-    guard: JString<'local>,
-    program: JStringArray<'local>,
+    python: JString<'local>,
+    application: JStringArray<'local>,
+    home: JString<'local>,
     variables: JStringArray<'local>,
 ) -> Call<()> {
     collect_logs();
-    let warm = Settings::read(&pairs(env, &settings)?)?.warm;
-    let (guard, program) = (PathBuf::from(string(env, &guard)?), strings(env, &program)?);
-    phalanx_job::prestart_pool(&warm, guard, program, &pairs(env, &variables)?);
+    let settings = Settings::read(&pairs(env, &settings)?)?;
+    let program = RankProgram::Python(Some(string(env, &python)?));
+    let (application, home) = (pairs(env, &application)?, home_at(env, &home, &variables)?);
+    phalanx_job::prestart_pool(&settings.warm, &settings.cpus, &program, &application, &home);
     Ok(())
+}
+
+fn metrics<'local>(env: &mut Env<'local>, _this: JObject<'local>) -> Call<JStringArray<'local>> {
+    let declared = Metric::ALL.into_iter().flat_map(|metric| {
+        let (name, kind, _) = metric.declaration();
+        [name, kind.name()]
+    });
+    java_strings(env, &declared.collect::<Vec<_>>())
 }
 
 fn pool_usage<'local>(env: &mut Env<'local>, _this: JObject<'local>) -> Call<JLongArray<'local>> {
@@ -313,12 +373,12 @@ fn drain_logs<'local>(env: &mut Env<'local>, _this: JObject<'local>) -> Call<JSt
     java_strings(env, &fields)
 }
 
-/// For the test of JNI-1: nothing else here is known to panic.
-#[allow(clippy::panic, reason = "what it is for")]
-fn panic_for_test<'local>(
+/// For the tests of JNI-1 and KIND-1: fails by the kind of this name, or panics, which nothing else is known to do.
+fn fail_for_test<'local>(
     env: &mut Env<'local>,
     _this: JObject<'local>,
+    kind: JString<'local>,
     message: JString<'local>,
 ) -> Call<()> {
-    panic!("{}", string(env, &message)?)
+    Err(Error::for_test(&string(env, &kind)?, string(env, &message)?).into())
 }

@@ -1,13 +1,18 @@
 //! `libphalanx_jni`: the Rust core for the JVM. Each export unpacks, calls one function of the core, packs.
 //!
-//! The other side is the class `dev.phalanx.spark.Native`, where the methods are documented.
+//! The other side is the class `dev.phalanx.spark.jni.Native`, where the methods are documented.
 //!
-//! JNI-1: no error and no panic leaves an export as anything but a `TrainingException`; what Java code threw that was
-//! called from here is thrown again as it was. JNI-2: a handle that is no longer good is an error. JNI-3: no thread of
-//! the core is ever attached to the JVM, and no reference outlives the call that made it.
+//! - JNI-1 (one-exception): an error or a panic leaves an export only as the exception of its kind. What Java code
+//!   threw that was called from here is thrown again as it was.
+//! - JNI-2 (stale-handles): a handle that is no longer good is an error.
+//! - JNI-3 (no-attaching): no thread of the core is ever attached to the JVM, and no reference outlives the call that
+//!   made it.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod callbacks;
 mod errors;
 mod exports;
-mod host;
 mod hubs;
+mod methods;
+mod preflight;
 mod values;

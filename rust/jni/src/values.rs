@@ -1,10 +1,9 @@
-//! Java's values as Rust's, and back. A null where a value must be is an error of the caller's.
+//! Java's values as Rust's, and back. A null where a value must be is the caller's error.
 
 use std::collections::BTreeMap;
 
 use jni::Env;
 use jni::objects::{JByteArray, JLongArray, JObjectArray, JString};
-use phalanx_rendezvous::Token;
 use phalanx_types::{Error, ErrorKind};
 
 use crate::errors::Call;
@@ -21,12 +20,6 @@ pub(crate) fn optional_string(env: &Env<'_>, text: &JString<'_>) -> Call<Option<
 
 pub(crate) fn bytes(env: &Env<'_>, array: &JByteArray<'_>) -> Call<Vec<u8>> {
     Ok(env.convert_byte_array(array)?)
-}
-
-pub(crate) fn token(env: &Env<'_>, array: &JByteArray<'_>) -> Call<Token> {
-    let bytes = bytes(env, array)?;
-    Ok(Token::try_from(bytes.as_slice())
-        .map_err(|_| Error::new(ErrorKind::Invalid, format!("a token has not {} bytes", bytes.len())))?)
 }
 
 pub(crate) fn number(what: &str, value: i32) -> Call<u32> {

@@ -1,36 +1,29 @@
-//! One job's two ends: the driver's (`driver`) and a node's (`node`), composed of rendezvous and supervisor.
+//! The two ends of one job: the driver's (`driver`) and a node's (`node`), composed of rendezvous and supervisor.
 //!
-//! Every language binding calls these two and holds no logic of its own.
+//! Every language binding calls these two, and holds no logic of its own.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-mod activity;
-mod board;
-mod control;
-pub mod course;
+pub mod console;
 pub mod driver;
-pub mod environment;
-mod facts;
-mod folder;
-mod gather;
-mod guarding;
-mod host;
-mod link;
-pub mod live;
+#[doc(hidden)]
+pub mod fuzz;
 mod log_queue;
-mod meter;
+mod log_tail;
 pub mod node;
-mod parting;
-mod ranks;
-mod recent;
-mod relay;
-mod results;
+pub mod preflight;
+mod report;
 pub mod settings;
+mod units;
+mod variables;
 
-pub use driver::{DriverJob, DriverOptions, Event, StacksAnswer};
-pub use guarding::prestart_pool;
-pub use host::{NodeHost, Observation};
+pub use driver::{Event, Hub, HubOptions, StacksAnswer};
 pub use log_queue::{collect_logs, take_logs};
-pub use node::{NodeOptions, run_node};
-pub use phalanx_supervisor::pool::{Usage as PoolUsage, end_pools, pool_usage};
+pub use log_tail::LogTails;
+pub use node::{
+    Here, Home, Metric, MetricChange, MetricKind, NodeCallbacks, Payload, logs_uri, prestart_pool, run_node,
+};
+pub use phalanx_supervisor::warm_pool::{Usage as PoolUsage, end_pools, pool_usage};
 pub use phalanx_supervisor::{serve_forked, use_huge_pages};
 pub use settings::Settings;
+pub use variables::rank_variables;

@@ -1,7 +1,8 @@
 //! The core's log records on their way to a language's own logging.
 //!
-//! LOG-1: no thread of the core ever calls into a language's runtime to log, nor waits for it: records wait here for
-//! the calls that the runtime makes anyway. LOG-2: beyond [`QUEUE_RECORDS`] records are dropped.
+//! - LOG-1 (no-upcalls): no thread of the core calls into a language's runtime to log, or waits for it. Records wait
+//!   here for the calls that the runtime makes anyway.
+//! - LOG-2 (bounded): when there are more than [`QUEUE_RECORDS`] records, the rest is dropped.
 
 use std::sync::OnceLock;
 
@@ -47,4 +48,19 @@ pub fn collect_logs() {
 /// Takes what has been collected, oldest first; empty at once where there is nothing.
 pub fn take_logs() -> Vec<(Level, String)> {
     QUEUE.get().map(|queue| queue.receiver.try_iter().take(QUEUE_RECORDS).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_nobody_empties_takes_what_it_can_and_holds_up_no_thread() {
+        collect_logs();
+        let more = QUEUE_RECORDS + 100;
+        let writer = std::thread::spawn(move || (0..more).for_each(|i| log::debug!("record {i}")));
+        writer.join().unwrap();
+        let texts: Vec<String> = take_logs().into_iter().map(|(_, text)| text).collect();
+        assert_eq!(texts.len(), QUEUE_RECORDS, "LOG-1, LOG-2");
+    }
 }

@@ -1,153 +1,28 @@
 //! Every `spark.phalanx.*` setting: one table for all languages.
 //!
-//! SET-1: a value that can't be read is an error that names the key, the value and what is allowed. SET-2:
-//! `docs/configuration.md` has exactly this table; a test compares them. SET-3: the defaults here are those of
-//! [`Policy`], [`LogPolicy`] and [`WarmPolicy`].
+//! SET-1 (names-the-key): a value that can't be read is an error that names the key, the value and what is allowed.
+//! SET-2 (same-table): `docs/configuration.md` has exactly this table; a test compares them.
+//! SET-3 (same-defaults): the defaults here are those of [`Policy`], [`LogPolicy`] and [`WarmPolicy`].
+//! SET-4 (same-variables): the same page has exactly the variables below.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use phalanx_rendezvous::wire;
-use phalanx_types::{Error, ErrorKind, FailureKind, Job, LogPolicy, Policy, Result, WarmPolicy};
+use phalanx_types::{
+    CheckpointPolicy, CpuPolicy, Error, ErrorKind, FailureKind, Job, LocalRanks, LogPolicy,
+    MAX_CHECKPOINT_NAME_BYTES, Policy, Result, WarmPolicy,
+};
+
+use crate::preflight::{self, EncryptionWish};
+use crate::units::{bytes, time};
+
+mod table;
+
+pub use table::{SETTINGS, Setting, VARIABLES, Variable};
+use table::{Takes, Zero};
 
 const PREFIX: &str = "spark.phalanx.";
-
-/// One setting.
-#[derive(Debug)]
-pub struct Setting {
-    /// How it is called, e.g. `spark.phalanx.grace`.
-    pub key: &'static str,
-    /// Its value where nobody sets it.
-    pub default: &'static str,
-    /// What it means, for people.
-    pub meaning: &'static str,
-    takes: Takes,
-}
-
-/// What a setting's value is, and where it goes.
-#[derive(Debug, Clone, Copy)]
-enum Takes {
-    Time(fn(&mut Settings) -> &mut Duration, Zero),
-    Bytes(fn(&mut Settings) -> &mut u64, Zero),
-    Flag(fn(&mut Settings) -> &mut bool),
-    Count(fn(&mut Settings) -> &mut u32),
-    Kinds(fn(&mut Settings) -> &mut Vec<FailureKind>),
-    Choice(fn(&mut Settings) -> &mut String, &'static [&'static str]),
-    Modules(fn(&mut Settings) -> &mut Vec<String>),
-}
-
-/// Whether 0 is a value.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Zero {
-    Allowed,
-    Refused,
-}
-
-/// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 17] = [
-    Setting {
-        key: "spark.phalanx.joinTimeout",
-        default: "120s",
-        meaning: "How long after the start every task must have joined; then the run fails and says which are missing.",
-        takes: Takes::Time(|s| &mut s.policy.join_timeout, Zero::Refused),
-    },
-    Setting {
-        key: "spark.phalanx.connectTimeout",
-        default: "3s",
-        meaning: "How long a task tries to reach the driver directly before it exchanges addresses through Spark's barrier.",
-        takes: Takes::Time(|s| &mut s.policy.connect_timeout, Zero::Refused),
-    },
-    Setting {
-        key: "spark.phalanx.grace",
-        default: "30s",
-        meaning: "How long ranks have between SIGTERM and SIGKILL when a run is ended.",
-        takes: Takes::Time(|s| &mut s.policy.grace, Zero::Allowed),
-    },
-    Setting {
-        key: "spark.phalanx.nodeTimeout",
-        default: "30s",
-        meaning: "A node that the driver has not heard of for this long is lost.",
-        takes: Takes::Time(|s| &mut s.policy.node_timeout, Zero::Refused),
-    },
-    Setting {
-        key: "spark.phalanx.maxRestarts",
-        default: "0",
-        meaning: "How often the ranks of a run start again after a failure, all failures together.",
-        takes: Takes::Count(|s| &mut s.policy.max_restarts),
-    },
-    Setting {
-        key: "spark.phalanx.restartOn",
-        default: "lost_node,signal,hang",
-        meaning: "The kinds of failure after which they do.",
-        takes: Takes::Kinds(|s| &mut s.policy.restart_on),
-    },
-    Setting {
-        key: "spark.phalanx.hangTimeout",
-        default: "0s",
-        meaning: "A run whose ranks all make no progress for this long fails, with their stacks; 0 for never.",
-        takes: Takes::Time(|s| &mut s.policy.hang_timeout, Zero::Allowed),
-    },
-    Setting {
-        key: "spark.phalanx.results.maxBytes",
-        default: "64m",
-        meaning: "Results of ranks other than 0 that are larger stay behind; rank 0's has no limit.",
-        takes: Takes::Bytes(|s| &mut s.policy.max_other_result_bytes, Zero::Allowed),
-    },
-    Setting {
-        key: "spark.phalanx.logs.maxFileBytes",
-        default: "1g",
-        meaning: "What a rank's log keeps on its host: beyond it, the older half of the output is dropped, with a notice.",
-        takes: Takes::Bytes(|s| &mut s.logs.max_file_bytes, Zero::Refused),
-    },
-    Setting {
-        key: "spark.phalanx.logs.maxLiveLag",
-        default: "64m",
-        meaning: "The live view skips ahead when it is this far behind a rank's output.",
-        takes: Takes::Bytes(|s| &mut s.logs.max_live_lag_bytes, Zero::Refused),
-    },
-    Setting {
-        key: "spark.phalanx.logs.drainTimeout",
-        default: "10s",
-        meaning: "How long a finished run waits for the live view to catch up.",
-        takes: Takes::Time(|s| &mut s.logs.drain_timeout, Zero::Allowed),
-    },
-    Setting {
-        key: "spark.phalanx.logs.live",
-        default: "true",
-        meaning: "Whether the ranks' output is shown at the driver while they run.",
-        takes: Takes::Flag(|s| &mut s.logs.live),
-    },
-    Setting {
-        key: "spark.phalanx.slots.timeout",
-        default: "30s",
-        meaning: "How long a run waits for executors to register when the cluster has too few task slots yet.",
-        takes: Takes::Time(|s| &mut s.slots_timeout, Zero::Allowed),
-    },
-    Setting {
-        key: "spark.phalanx.stage",
-        default: "auto",
-        meaning: "What starts the ranks of a Python run: executors' JVMs, Python workers, or the first of the two that is possible.",
-        takes: Takes::Choice(|s| &mut s.stage, &["auto", "jvm", "python"]),
-    },
-    Setting {
-        key: "spark.phalanx.warm.enabled",
-        default: "true",
-        meaning: "Whether ranks in Python are forked from a process that has imported torch already, which stays for the next run.",
-        takes: Takes::Flag(|s| &mut s.warm.enabled),
-    },
-    Setting {
-        key: "spark.phalanx.warm.imports",
-        default: "",
-        meaning: "What that process imports besides torch, numpy and cloudpickle; it only imports, and must start no thread.",
-        takes: Takes::Modules(|s| &mut s.warm.imports),
-    },
-    Setting {
-        key: "spark.phalanx.warm.idleTimeout",
-        default: "10min",
-        meaning: "How long that process stays without a run.",
-        takes: Takes::Time(|s| &mut s.warm.idle_timeout, Zero::Refused),
-    },
-];
 
 impl Setting {
     /// What its value is: `time`, `bytes`, `boolean`, or its choices.
@@ -159,7 +34,10 @@ impl Setting {
             Takes::Count(_) => "number".into(),
             Takes::Kinds(_) => "kinds of failure".into(),
             Takes::Choice(_, choices) => choices.join(", "),
-            Takes::Modules(_) => "modules".into(),
+            Takes::Folder(_) => "folder or URI".into(),
+            Takes::Name(_) => "name".into(),
+            Takes::Names(_) => "names".into(),
+            Takes::Networks(_) => "networks".into(),
         }
     }
 
@@ -173,64 +51,70 @@ impl Setting {
             Err(Error::new(ErrorKind::Invalid, format!("{} is {text:?}, but has to be {allowed}", self.key)))
         };
         match self.takes {
-            Takes::Time(field, zero) => match with_unit(&lower, millis_of, "s").map(|ms| ms.round() as u64) {
+            Takes::Time(field, zero) => match time(&lower) {
                 None => refused("a time such as 500ms, 30s, 5min or 2h (a plain number means seconds)"),
-                Some(0) if zero == Zero::Refused => refused("more than 0"),
-                Some(ms) => {
-                    *field(into) = Duration::from_millis(ms);
-                    Ok(())
-                }
+                Some(time) if zero == Zero::Refused && time.is_zero() => refused("more than 0"),
+                Some(time) => keep(field(into), time),
             },
-            Takes::Bytes(field, zero) => match with_unit(&lower, bytes_of, "b").map(|b| b.round() as u64) {
+            Takes::Bytes(field, zero) => match bytes(&lower) {
                 None => refused("a size such as 512k, 64m or 1g (a plain number means bytes)"),
                 Some(0) if zero == Zero::Refused => refused("more than 0"),
-                Some(bytes) => {
-                    *field(into) = bytes;
-                    Ok(())
-                }
+                Some(bytes) => keep(field(into), bytes),
             },
             Takes::Flag(field) => match lower.parse() {
-                Ok(flag) => {
-                    *field(into) = flag;
-                    Ok(())
-                }
+                Ok(flag) => keep(field(into), flag),
                 Err(_) => refused("true or false"),
             },
             Takes::Count(field) => match lower.parse() {
-                Ok(count) => {
-                    *field(into) = count;
-                    Ok(())
-                }
+                Ok(count) => keep(field(into), count),
                 Err(_) => refused("a whole number, 0 or more"),
             },
             Takes::Kinds(field) => match kinds(&lower) {
-                Some(kinds) => {
-                    *field(into) = kinds;
-                    Ok(())
-                }
+                Some(kinds) => keep(field(into), kinds),
                 None => {
                     let all: Vec<&str> = retryable().map(FailureKind::name).collect();
                     refused(&format!("some of {}, with commas between them", all.join(", ")))
                 }
             },
-            Takes::Choice(field, choices) => match choices.iter().find(|choice| **choice == lower) {
+            Takes::Choice(choose, choices) => match choices.iter().find(|choice| **choice == lower) {
                 Some(choice) => {
-                    *field(into) = (*choice).to_string();
+                    choose(into, choice);
                     Ok(())
                 }
                 None => refused(&format!("one of {}", choices.join(", "))),
             },
-            Takes::Modules(field) => {
-                let names: Vec<String> = text
-                    .split(',')
-                    .map(|name| name.trim().to_string())
-                    .filter(|name| !name.is_empty())
-                    .collect();
+            Takes::Networks(field) => match listed(text).map(str::parse).collect::<Result<_>>() {
+                Ok(networks) => keep(field(into), networks),
+                Err(_) => refused("networks such as 10.0.0.0/8, with commas between them"),
+            },
+            Takes::Folder(field) => {
+                let folder = text.trim();
+                if !(folder.is_empty() || folder.starts_with('/') || folder.contains(":/")) {
+                    return refused("an absolute path, or a URI such as s3a://bucket/logs");
+                }
+                *field(into) = folder.to_string();
+                Ok(())
+            }
+            Takes::Name(field) => {
+                let plain = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+                if text.starts_with(['-', '.']) || !text.chars().all(plain) {
+                    return refused(
+                        "letters, digits, '_', '-' and '.', and to begin with none of the latter two",
+                    );
+                }
+                if text.len() > MAX_CHECKPOINT_NAME_BYTES {
+                    return refused(&format!("of {MAX_CHECKPOINT_NAME_BYTES} bytes at most"));
+                }
+                *field(into) = text.to_string();
+                Ok(())
+            }
+            Takes::Names(field) => {
+                let names: Vec<String> = listed(text).map(str::to_string).collect();
                 if names
                     .iter()
                     .any(|name| name.contains(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')))
                 {
-                    return refused("names of Python modules with commas between them");
+                    return refused("names with commas between them");
                 }
                 *field(into) = names;
                 Ok(())
@@ -248,10 +132,24 @@ pub struct Settings {
     pub logs: LogPolicy,
     /// Whether and from what ranks are forked.
     pub warm: WarmPolicy,
+    /// Where the ranks' checkpoints are.
+    pub checkpoint: CheckpointPolicy,
+    /// What the number of a rank's threads follows from.
+    pub cpus: CpuPolicy,
+    /// What the folders of the run's data sets are called.
+    pub data_folder: String,
     /// How long to wait for task slots.
     pub slots_timeout: Duration,
     /// `auto`, `jvm` or `python`.
     pub stage: String,
+    /// Variables of the caller's environment that its ranks get, by name.
+    pub env_pass: Vec<String>,
+    /// What is wanted of encryption between hosts; what follows from it is in the policy.
+    pub encryption: EncryptionWish,
+    /// Whether gloo and NCCL may be plain where the rest is encrypted.
+    pub allow_plain_gradients: bool,
+    /// What counts as a node for the ranks' local numbers and their GPUs.
+    pub local_ranks: LocalRanks,
 }
 
 impl Default for Settings {
@@ -260,17 +158,25 @@ impl Default for Settings {
             policy: Policy::default(),
             logs: LogPolicy::default(),
             warm: WarmPolicy::default(),
+            checkpoint: CheckpointPolicy::default(),
+            cpus: CpuPolicy::default(),
+            data_folder: String::new(),
             slots_timeout: Duration::from_secs(30),
             stage: "auto".into(),
+            env_pass: Vec::new(),
+            encryption: EncryptionWish::Auto,
+            allow_plain_gradients: false,
+            local_ranks: LocalRanks::default(),
         }
     }
 }
 
 impl Settings {
-    /// Reads the settings among the keys of `conf`; what is not there has its default. Other keys don't matter.
+    /// Reads the settings among the keys of `conf`, and those of Spark's that they follow; what is not there has its
+    /// default. Other keys don't matter.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a value that can't be read.
+    /// [`ErrorKind::Invalid`] for a value that can't be read, and for two that contradict each other.
     pub fn read(conf: &BTreeMap<String, String>) -> Result<Settings> {
         let mut settings = Settings::default();
         for setting in &SETTINGS {
@@ -278,6 +184,11 @@ impl Settings {
                 setting.read(text, &mut settings)?;
             }
         }
+        settings.allow_plain_gradients |= preflight::ignores_ssl(conf);
+        settings.policy.encryption =
+            preflight::encryption(settings.encryption, settings.allow_plain_gradients, conf)?;
+        read_cpus(conf, &mut settings.cpus);
+        settings.data_folder = conf.get(DATA_FOLDER).cloned().unwrap_or_default();
         Ok(settings)
     }
 
@@ -286,13 +197,46 @@ impl Settings {
     /// # Errors
     /// [`ErrorKind::Invalid`] where the numbers don't fit together.
     pub fn job(&self, name: &str, ranks: u32, tasks: u32, use_gpu: bool) -> Result<Job> {
-        let mut job = Job::new(wire::hex(&wire::random_token()?[..8]), name, ranks, tasks)?;
+        let mut job = Job::new(hex::encode(&wire::random_token()?[..8]), name, ranks, tasks)?;
         job.use_gpu = use_gpu;
+        job.local_ranks = self.local_ranks;
         job.policy = self.policy.clone();
         job.logs = self.logs.clone();
         job.warm = self.warm.clone();
+        job.checkpoint = self.checkpoint.clone();
+        job.cpus = self.cpus.clone();
+        job.data_folder = self.data_folder.clone();
         Ok(job)
     }
+}
+
+/// Keys of Spark's own from which the number of a rank's threads follows.
+const CPU_KEYS: [&str; 5] = [
+    "spark.task.cpus",
+    "spark.executorEnv.OMP_NUM_THREADS",
+    "spark.driver.cores",
+    "spark.yarn.appMasterEnv.OMP_NUM_THREADS",
+    "spark.kubernetes.driverEnv.OMP_NUM_THREADS",
+];
+
+/// What a distributor says beside the settings: whether the ranks are on the driver's host, outside of any task.
+const LOCAL_MODE: &str = "phalanx.localMode";
+/// The same: what the folders of the run's data sets are called.
+const DATA_FOLDER: &str = "phalanx.dataFolder";
+
+/// What Spark's configuration says of cores.
+fn read_cpus(conf: &BTreeMap<String, String>, cpus: &mut CpuPolicy) {
+    let [task, executors, cores, yarn, kubernetes] = CPU_KEYS.map(|key| conf.get(key));
+    cpus.per_task = task.and_then(|text| text.trim().parse().ok()).unwrap_or(1);
+    cpus.user_says_on_executors = executors.is_some();
+    cpus.user_says_on_driver = yarn.or(kubernetes).is_some();
+    cpus.driver_cores = cores.cloned();
+    cpus.local_mode = conf.get(LOCAL_MODE).is_some_and(|text| text == "true");
+}
+
+/// Every key that [`Settings::read`] looks at: the settings, and those of Spark's that they follow.
+pub fn keys() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().map(|setting| setting.key).chain(preflight::ENCRYPTION_KEYS).chain(CPU_KEYS)
 }
 
 /// A sentence for every `spark.phalanx.*` key that is no setting, with the nearest one that is.
@@ -312,53 +256,29 @@ pub fn unknown_keys<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> 
         .collect()
 }
 
-/// A number with a unit, in Spark's notation.
-fn with_unit(text: &str, scale: fn(&str) -> Option<f64>, without_unit: &str) -> Option<f64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    // parse() would also take "1." and ".5".
-    if !number.starts_with(|c: char| c.is_ascii_digit()) || number.ends_with('.') {
-        return None;
-    }
-    let unit = unit.trim_start();
-    Some(number.parse::<f64>().ok()? * scale(if unit.is_empty() { without_unit } else { unit })?)
-}
-
 /// The kinds that a run can be restarted after: all but the caller's own wish.
 fn retryable() -> impl Iterator<Item = FailureKind> {
     FailureKind::ALL.into_iter().filter(|kind| *kind != FailureKind::Cancelled)
 }
 
-/// Names with commas between them; none at all is a list, too.
+fn keep<T>(field: &mut T, value: T) -> Result<()> {
+    *field = value;
+    Ok(())
+}
+
+/// What stands between commas; nothing at all is a list, too.
+fn listed(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|name| !name.is_empty())
+}
+
 fn kinds(text: &str) -> Option<Vec<FailureKind>> {
-    text.split(',')
-        .map(str::trim)
-        .filter(|name| !name.is_empty())
-        .map(|name| retryable().find(|kind| kind.name() == name))
-        .collect()
-}
-
-fn millis_of(unit: &str) -> Option<f64> {
-    Some(match unit {
-        "us" => 0.001,
-        "ms" => 1.0,
-        "s" => 1e3,
-        "m" | "min" => 6e4,
-        "h" => 3.6e6,
-        "d" => 8.64e7,
-        _ => return None,
-    })
-}
-
-fn bytes_of(unit: &str) -> Option<f64> {
-    let power = ["", "k", "m", "g", "t", "p"]
-        .iter()
-        .position(|prefix| unit == *prefix || unit.strip_suffix('b') == Some(prefix))?;
-    Some(1024_f64.powi(i32::try_from(power).ok()?))
+    listed(text).map(|name| retryable().find(|kind| kind.name() == name)).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use phalanx_types::{Encryption, ExecutorLog};
+
     use super::*;
 
     fn read(key: &str, value: &str) -> Result<Settings> {
@@ -399,6 +319,12 @@ mod tests {
         assert_eq!(kinds, [FailureKind::Exception, FailureKind::Signal]);
         assert_eq!(read("restartOn", "").unwrap().policy.restart_on, []);
         assert_eq!(read("stage", "JVM").unwrap().stage, "jvm");
+        for (name, executor) in ExecutorLog::ALL {
+            assert_eq!(read("logs.executor", name).unwrap().logs.executor, executor);
+        }
+        assert_eq!(read("logs.directory", " s3a://b/Logs").unwrap().logs.directory, "s3a://b/Logs");
+        let networks = read("store.allowedNetworks", "127.0.0.6, fd00::/8").unwrap().policy.store_networks;
+        assert_eq!(networks, ["127.0.0.6".parse().unwrap(), "fd00::/8".parse().unwrap()]);
         assert_eq!(read("warm.imports", " a.b, c,").unwrap().warm.imports, ["a.b", "c"]);
     }
 
@@ -413,8 +339,12 @@ mod tests {
             ("logs.maxFileBytes", "1 gallon", "a size such as 512k, 64m or 1g"),
             ("logs.live", "yes", "true or false"),
             ("grace", "", "a time such as"),
+            ("logs.directory", "logs", "an absolute path, or a URI"),
+            ("checkpoint.name", "a/b", "letters, digits,"),
+            ("checkpoint.name", "ü".repeat(51).as_str(), "of 100 bytes at most"),
             ("stage", "scala", "one of auto, jvm, python"),
-            ("warm.imports", "torchvision os", "names of Python modules"),
+            ("warm.imports", "torchvision os", "names with commas"),
+            ("store.allowedNetworks", "10.0.0.0/99", "networks such as 10.0.0.0/8"),
             ("maxRestarts", "-1", "a whole number, 0 or more"),
             ("restartOn", "signal,bad luck", "some of exception, signal, exit_code"),
             ("restartOn", "cancelled", "some of exception"),
@@ -426,6 +356,41 @@ mod tests {
                 assert!(said.contains(part), "SET-1: {part} in {said}");
             }
         }
+    }
+
+    #[test]
+    fn encryption_follows_sparks_rpc_unless_it_is_set() {
+        let crypto = [("spark.authenticate", "true"), ("spark.network.crypto.enabled", "true")];
+        let sasl = [("spark.authenticate", "true"), ("spark.authenticate.enableSaslEncryption", "true")];
+        let (rpc, ui) = ([("spark.ssl.rpc.enabled", "true")], [("spark.ssl.enabled", "true")]);
+        let allowed = ("spark.phalanx.encryption.allowPlainGradients", "true");
+        let pysparks = ("pytorch.spark.distributor.ignoreSsl", "TRUE");
+        let decided = |conf: &[(&str, &str)]| {
+            let conf = conf.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+            Settings::read(&conf).unwrap().policy.encryption
+        };
+        let on = Encryption::On { plain_gradients: false };
+        assert_eq!((decided(&crypto), decided(&sasl), decided(&rpc)), (on, on, on));
+        assert_eq!((decided(&[]), decided(&ui), decided(&crypto[1..])), Default::default());
+        assert_eq!(decided(&[rpc[0], ("spark.phalanx.encryption", "off")]), Encryption::Off);
+        assert_eq!(decided(&[("spark.phalanx.encryption", "Required")]), on);
+        for plain in [allowed, pysparks] {
+            assert_eq!(decided(&[rpc[0], plain]), Encryption::On { plain_gradients: true });
+            assert_eq!(decided(&[plain]), Encryption::Off);
+        }
+    }
+
+    #[test]
+    fn cores_are_those_of_sparks_configuration() {
+        let conf = [
+            ("spark.task.cpus", "4"),
+            ("spark.executorEnv.OMP_NUM_THREADS", "2"),
+            ("spark.driver.cores", "3"),
+        ];
+        let conf = conf.map(|(key, value)| (key.to_string(), value.to_string()));
+        let cpus = Settings::read(&BTreeMap::from(conf)).unwrap().cpus;
+        assert!(cpus.user_says_on_executors && !cpus.user_says_on_driver && cpus.per_task == 4);
+        assert_eq!(cpus.driver_cores.as_deref(), Some("3"));
     }
 
     #[test]
@@ -449,5 +414,9 @@ mod tests {
             .collect();
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `spark.phalanx.")).collect();
         assert_eq!(rows, expected, "SET-2");
+        let variables: Vec<String> =
+            VARIABLES.iter().map(|v| format!("| `{}` | {} |", v.name, v.meaning)).collect();
+        let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `PHALANX_")).collect();
+        assert_eq!(rows, variables, "SET-4");
     }
 }

@@ -5,22 +5,30 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{TestHost, listen, node_options, open, spawn_node};
+use common::{TestCallbacks, listen, open, spawn_node, test_node};
 use phalanx_types::Job;
 
-/// Passes bytes on to `hub`. Connections whose first words contain `role` are cut after `after` bytes, `cuts` of them.
-fn cutting_proxy(hub: String, role: &'static str, after: usize, cuts: usize) -> (String, Arc<AtomicUsize>) {
+/// Passes bytes on to `hub`. Of the connections with the numbers `which` those are cut that have passed `after` bytes,
+/// `cuts` of them. What they carry is encrypted; but a node opens one for control first, one for output next, and one
+/// for each result when it is there.
+fn cutting_proxy(
+    hub: String,
+    which: RangeInclusive<usize>,
+    after: usize,
+    cuts: usize,
+) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let done = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&done);
     // Ends with the test program; a test's connections end with their two ends.
     std::thread::spawn(move || {
-        for client in listener.incoming() {
+        for (number, client) in (1..).zip(listener.incoming()) {
             let (client, count) = (client.unwrap(), Arc::clone(&count));
             let Ok(server) = TcpStream::connect(&hub) else { continue };
             let (mut back, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
@@ -28,32 +36,24 @@ fn cutting_proxy(hub: String, role: &'static str, after: usize, cuts: usize) -> 
                 let _ = std::io::copy(&mut back, &mut to_client);
                 let _ = to_client.shutdown(Shutdown::Both);
             });
-            std::thread::spawn(move || pass(client, server, role, after, cuts, &count));
+            let cuts = if which.contains(&number) { cuts } else { 0 };
+            std::thread::spawn(move || pass(client, server, after, cuts, &count));
         }
     });
     (address, done)
 }
 
-fn pass(
-    mut client: TcpStream,
-    mut server: TcpStream,
-    role: &str,
-    after: usize,
-    cuts: usize,
-    count: &AtomicUsize,
-) {
+fn pass(mut client: TcpStream, mut server: TcpStream, after: usize, cuts: usize, count: &AtomicUsize) {
     let mut buffer = [0; 4096];
-    let (mut passed, mut chosen) = (0, None);
+    let mut passed = 0;
     loop {
         let n = client.read(&mut buffer).unwrap_or(0);
         if n == 0 || server.write_all(&buffer[..n]).is_err() {
             break;
         }
-        let first = String::from_utf8_lossy(&buffer[..n]).contains(role);
-        let is_chosen = *chosen.get_or_insert(first && count.load(Ordering::SeqCst) < cuts);
         passed += n;
-        if is_chosen && passed >= after {
-            count.fetch_add(1, Ordering::SeqCst);
+        let may_cut = |done: usize| (done < cuts).then_some(done + 1);
+        if passed >= after && count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, may_cut).is_ok() {
             break;
         }
     }
@@ -67,12 +67,12 @@ fn a_connection_for_output_that_breaks_is_opened_again_and_nothing_is_lost_or_do
     let job = Job::new("cuts", "t", 2, 1).unwrap();
     let dir = phalanx_testkit::temp_dir("cuts");
     let driver = open(&job);
-    let (proxy, cuts) = cutting_proxy(driver.address().into(), "\"logs\"", 50_000, 3);
+    let (proxy, cuts) = cutting_proxy(driver.address().into(), 2..=usize::MAX, 50_000, 3);
     // Slow enough that the relay is at work when the connection breaks.
     let script = format!("seq 1 {0}; sleep 0.3; seq {1} {lines}", lines / 2, lines / 2 + 1);
-    let mut options = node_options(&driver, &job, 0, &script, dir.path());
-    options.hub.address = proxy;
-    let node = spawn_node(options, TestHost::default());
+    let mut test = test_node(&driver, 0, &script, dir.path());
+    test.spec.hub = proxy;
+    let node = spawn_node(test, TestCallbacks::default());
     let told = listen(&driver);
     node.join().unwrap().unwrap();
     assert_eq!(told.failure, None, "D4");
@@ -87,12 +87,12 @@ fn a_connection_for_output_that_breaks_is_opened_again_and_nothing_is_lost_or_do
     }
 }
 
-/// Passes bytes on to `hub`, but what belongs to a result only after `delay`.
+/// Passes bytes on to `hub`, but those of the third connection, which is a result's, only after `delay`.
 fn delaying_proxy(hub: String, delay: Duration) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
-        for client in listener.incoming() {
+        for (number, client) in (1..).zip(listener.incoming()) {
             let (mut client, Ok(mut server)) = (client.unwrap(), TcpStream::connect(&hub)) else { continue };
             let (mut back, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
             std::thread::spawn(move || {
@@ -102,7 +102,7 @@ fn delaying_proxy(hub: String, delay: Duration) -> String {
             std::thread::spawn(move || {
                 let mut first = [0; 4096];
                 let n = client.read(&mut first).unwrap_or(0);
-                if String::from_utf8_lossy(&first[..n]).contains("\"result\"") {
+                if number == 3 {
                     std::thread::sleep(delay);
                 }
                 let _ = server.write_all(&first[..n]);
@@ -121,9 +121,9 @@ fn a_node_whose_result_takes_longer_than_the_node_time_out_is_not_lost() {
     let dir = phalanx_testkit::temp_dir("cuts");
     let driver = open(&job);
     let script = r#"sleep 2; printf whole > "$PHALANX_RANK_DIR/result""#;
-    let mut options = node_options(&driver, &job, 0, script, dir.path());
-    options.hub.address = delaying_proxy(driver.address().into(), Duration::from_secs(3));
-    let node = spawn_node(options, TestHost::default());
+    let mut test = test_node(&driver, 0, script, dir.path());
+    test.spec.hub = delaying_proxy(driver.address().into(), Duration::from_secs(3));
+    let node = spawn_node(test, TestCallbacks::default());
     let told = listen(&driver);
     node.join().unwrap().unwrap();
     assert_eq!(told.failure, None);
@@ -135,12 +135,12 @@ fn a_control_connection_that_breaks_is_opened_again_and_the_job_goes_on() {
     let job = Job::new("cuts", "t", 2, 1).unwrap();
     let dir = phalanx_testkit::temp_dir("cuts");
     let driver = open(&job);
-    // The handshake and the join are about 600 bytes; the ranks' starts come after.
-    let (proxy, cuts) = cutting_proxy(driver.address().into(), "\"control\"", 900, 1);
+    // The handshake and the join are about 700 bytes; the ranks' starts come after.
+    let (proxy, cuts) = cutting_proxy(driver.address().into(), 1..=1, 1000, 1);
     let script = r#"echo up; sleep 0.5; printf done > "$PHALANX_RANK_DIR/result""#;
-    let mut options = node_options(&driver, &job, 0, script, dir.path());
-    options.hub.address = proxy;
-    let node = spawn_node(options, TestHost::default());
+    let mut test = test_node(&driver, 0, script, dir.path());
+    test.spec.hub = proxy;
+    let node = spawn_node(test, TestCallbacks::default());
     let told = listen(&driver);
     node.join().unwrap().unwrap();
     assert_eq!(told.failure, None);
@@ -155,12 +155,12 @@ fn a_result_whose_connection_breaks_is_sent_again() {
     let job = Job::new("cuts", "t", 1, 1).unwrap();
     let dir = phalanx_testkit::temp_dir("cuts");
     let driver = open(&job);
-    let (proxy, cuts) = cutting_proxy(driver.address().into(), "\"result\"", 500_000, 3);
+    let (proxy, cuts) = cutting_proxy(driver.address().into(), 2..=usize::MAX, 500_000, 3);
     let script =
         r#"seq 1 500000 > "$PHALANX_RANK_DIR/r"; mv "$PHALANX_RANK_DIR/r" "$PHALANX_RANK_DIR/result""#;
-    let mut options = node_options(&driver, &job, 0, script, dir.path());
-    options.hub.address = proxy;
-    let node = spawn_node(options, TestHost::default());
+    let mut test = test_node(&driver, 0, script, dir.path());
+    test.spec.hub = proxy;
+    let node = spawn_node(test, TestCallbacks::default());
     assert_eq!(listen(&driver).failure, None);
     node.join().unwrap().unwrap();
     assert_eq!(cuts.load(Ordering::SeqCst), 3, "the proxy has cut");

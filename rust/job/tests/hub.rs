@@ -3,37 +3,44 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use common::{LONG, TestHost, listen, node_options, open, spawn_node};
-use phalanx_job::{DriverJob, DriverOptions};
-use phalanx_rendezvous::{HubAddress, HubConnection};
-use phalanx_types::failure::RankEnd;
+use common::{LONG, TestCallbacks, listen, open, spawn_node, test_node};
+use phalanx_job::{Hub, HubOptions};
+use phalanx_rendezvous::wire::Frame;
+use phalanx_rendezvous::{HubAddress, HubConnection, Sender};
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Deadline, ErrorKind, FailureKind, Job, Join, NodePlacement, RankState};
+use phalanx_types::{
+    Deadline, ErrorKind, FailureKind, Job, Join, NodePlacement, RankExit, RankProgram, RankState,
+};
 
 fn soon() -> Deadline {
     Deadline::after(LONG)
 }
 
-fn hub_of(driver: &DriverJob, job: &Job) -> HubAddress {
-    HubAddress { address: driver.address().into(), job: job.id.clone(), token: *driver.token() }
+fn hub_of(driver: &Hub) -> HubAddress {
+    let spec = driver.node_spec(0, RankProgram::Command(Vec::new()), BTreeMap::new(), Vec::new());
+    HubAddress { address: spec.hub, job: spec.job.id, token: spec.token, key: spec.hub_key }
 }
 
 /// A node that speaks by hand.
-fn join_by_hand(driver: &DriverJob, job: &Job, partition: u32) -> HubConnection {
+fn join_by_hand(driver: &Hub, partition: u32) -> HubConnection {
     let mut node =
-        HubConnection::open(&hub_of(driver, job), Role::Control { partition, attempt: 0 }, soon()).unwrap();
+        HubConnection::open(&hub_of(driver), Role::Control { partition, attempt: 0 }, soon()).unwrap();
     let join = Join {
         partition,
+        instance: 1,
         host: "by-hand".into(),
         address: [127, 0, 0, 1].into(),
         interface: "lo".into(),
         addresses: vec![[127, 0, 0, 1].into()],
         store_port: 1,
+        store_key: Vec::new(),
         gpus: vec![],
+        folder: String::new(),
     };
     node.send(&NodeMessage::Join(join), soon()).unwrap();
     node
@@ -47,18 +54,8 @@ fn place_of(node: &mut HubConnection) -> NodePlacement {
 }
 
 fn finished(rank: u32) -> NodeMessage {
-    let end = RankEnd {
-        rank,
-        host: "by-hand".into(),
-        state: RankState::Finished,
-        message: String::new(),
-        error: None,
-        last_lines: vec![],
-        log_path: String::new(),
-        at_us: 0,
-        last_output_us: None,
-    };
-    NodeMessage::RankEnded { end: Box::new(end) }
+    let exit = RankExit::new(rank, "by-hand", RankState::Finished);
+    NodeMessage::RankEnded { exit: Box::new(exit) }
 }
 
 #[test]
@@ -78,7 +75,7 @@ fn garbage_slow_and_half_open_clients_disturb_no_job() {
         held.push(client);
     }
     let nodes: Vec<_> = (0..2)
-        .map(|p| spawn_node(node_options(&driver, &job, p, "echo fine", dir.path()), TestHost::default()))
+        .map(|p| spawn_node(test_node(&driver, p, "echo fine", dir.path()), TestCallbacks::default()))
         .collect();
     let told = listen(&driver);
     assert_eq!(told.failure, None, "HUB-2");
@@ -96,19 +93,19 @@ fn a_connection_that_does_not_prove_itself_is_closed() {
     silent.set_read_timeout(Some(LONG)).unwrap();
     let mut rest = Vec::new();
     silent.read_to_end(&mut rest).expect("HUB-1: the hub closes it");
-    assert!(rest.len() < 4096, "it was told no more than the challenge");
+    assert_eq!(rest, b"", "HUB-1: it was told nothing");
 }
 
 #[test]
 fn a_token_of_another_job_and_a_job_of_another_id_are_refused() {
     let job = Job::new("hub", "t", 1, 1).unwrap();
     let driver = open(&job);
-    let mut other = hub_of(&driver, &job);
+    let mut other = hub_of(&driver);
     other.job = "else".into();
     let refused =
         HubConnection::open(&other, Role::Control { partition: 0, attempt: 0 }, soon()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused);
-    let mut wrong = hub_of(&driver, &job);
+    let mut wrong = hub_of(&driver);
     wrong.token[31] ^= 1;
     let refused =
         HubConnection::open(&wrong, Role::Result { rank: 0, attempt: 0, bytes: 4 }, soon()).unwrap_err();
@@ -121,33 +118,36 @@ fn a_connection_that_ends_while_both_sides_prove_themselves_is_not_taken_for_a_r
     let job = Job::new("hub", "t", 1, 1).unwrap();
     let driver = open(&job);
     let between = TcpListener::bind("127.0.0.1:0").unwrap();
-    let hub = HubAddress { address: between.local_addr().unwrap().to_string(), ..hub_of(&driver, &job) };
+    let hub = HubAddress { address: between.local_addr().unwrap().to_string(), ..hub_of(&driver) };
     let error = std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut node, _) = between.accept().unwrap();
-            let mut challenge = [0; 4096];
-            let read = TcpStream::connect(driver.address()).unwrap().read(&mut challenge).unwrap();
-            node.write_all(&challenge[..read]).unwrap();
-            assert!(node.read(&mut challenge).unwrap() > 0, "its proof, which gets no further");
+            let mut driver = TcpStream::connect(driver.address()).unwrap();
+            let mut handshake = [0; 4096];
+            let read = node.read(&mut handshake).unwrap();
+            driver.write_all(&handshake[..read]).unwrap();
+            let read = driver.read(&mut handshake).unwrap();
+            node.write_all(&handshake[..read]).unwrap();
+            assert!(node.read(&mut handshake).unwrap() > 0, "its proof, which gets no further");
         });
         HubConnection::open(&hub, Role::Control { partition: 0, attempt: 0 }, soon()).unwrap_err()
     });
-    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
 }
 
 #[test]
 fn a_node_that_vanishes_is_lost_and_its_ranks_with_it() {
     let job = Job::new("hub", "t", 2, 2).unwrap();
     let driver = open(&job);
-    let mut gone = join_by_hand(&driver, &job, 0);
-    let mut stays = join_by_hand(&driver, &job, 1);
+    let mut gone = join_by_hand(&driver, 0);
+    let mut stays = join_by_hand(&driver, 1);
     let rank = place_of(&mut gone).ranks[0].rank;
     place_of(&mut stays);
     gone.send(&NodeMessage::RankStarted { rank, pid: 1, age_us: 0 }, soon()).unwrap();
     drop(gone);
     match stays.receive(soon()).unwrap() {
         HubMessage::Stop { .. } => {}
-        other => panic!("COURSE-2: a stop was expected, not {other:?}"),
+        other => panic!("STATE-2: a stop was expected, not {other:?}"),
     }
     stays.send(&NodeMessage::Done { problem: None, interrupted: None, output: vec![] }, soon()).unwrap();
     let failure = listen(&driver).failure.unwrap();
@@ -159,13 +159,12 @@ fn a_node_that_vanishes_is_lost_and_its_ranks_with_it() {
 fn a_node_that_comes_back_in_time_goes_on_and_repeats_itself_without_harm() {
     let job = Job::new("hub", "t", 1, 1).unwrap();
     let driver = open(&job);
-    let mut node = join_by_hand(&driver, &job, 0);
+    let mut node = join_by_hand(&driver, 0);
     place_of(&mut node);
     node.send(&NodeMessage::RankStarted { rank: 0, pid: 1, age_us: 0 }, soon()).unwrap();
     drop(node);
     let mut back =
-        HubConnection::open(&hub_of(&driver, &job), Role::Control { partition: 0, attempt: 0 }, soon())
-            .unwrap();
+        HubConnection::open(&hub_of(&driver), Role::Control { partition: 0, attempt: 0 }, soon()).unwrap();
     for message in [NodeMessage::RankStarted { rank: 0, pid: 1, age_us: 9 }, finished(0), finished(0)] {
         back.send(&message, soon()).unwrap();
     }
@@ -198,17 +197,14 @@ fn a_hub_on_ipv6_serves_as_one_on_ipv4_does() {
     let mut job = Job::new("hub", "t", 2, 1).unwrap();
     job.policy.grace = Duration::from_millis(300);
     let dir = phalanx_testkit::temp_dir("hub");
-    let options =
-        DriverOptions { bind: "::1".into(), advertise: "::1".into(), work_dir: std::env::temp_dir() };
-    let driver = match DriverJob::open(job.clone(), &options) {
+    let options = HubOptions { bind: "::1".into(), advertise: "::1".into(), work_dir: std::env::temp_dir() };
+    let driver = match Hub::open(job.clone(), &options) {
         Ok(driver) => driver,
         Err(e) => return eprintln_skip(&e.to_string()),
     };
     assert!(driver.address().starts_with("[::1]:"), "{}", driver.address());
-    let node = spawn_node(
-        node_options(&driver, &job, 0, "echo master $MASTER_ADDR", dir.path()),
-        TestHost::default(),
-    );
+    let node =
+        spawn_node(test_node(&driver, 0, "echo master $MASTER_ADDR", dir.path()), TestCallbacks::default());
     let told = listen(&driver);
     node.join().unwrap().unwrap();
     assert_eq!(told.failure, None);
@@ -219,19 +215,16 @@ fn a_hub_on_ipv6_serves_as_one_on_ipv4_does() {
 fn a_driver_whose_advertised_address_is_not_its_own_is_reached_through_the_others() {
     let job = Job::new("hub", "t", 1, 1).unwrap();
     // An address for documentation (RFC 5737): no host's own, as one behind NAT isn't.
-    let options = DriverOptions {
-        bind: String::new(),
-        advertise: "198.51.100.7".into(),
-        work_dir: std::env::temp_dir(),
-    };
-    let driver = DriverJob::open(job.clone(), &options).unwrap();
+    let options =
+        HubOptions { bind: String::new(), advertise: "198.51.100.7".into(), work_dir: std::env::temp_dir() };
+    let driver = Hub::open(job.clone(), &options).unwrap();
     let (host, port) = driver.address().rsplit_once(':').unwrap();
     assert_eq!(host, "198.51.100.7");
-    let mut hub = hub_of(&driver, &job);
+    let mut hub = hub_of(&driver);
     hub.address = format!("127.0.0.1:{port}");
     HubConnection::open(&hub, Role::Control { partition: 0, attempt: 0 }, soon()).unwrap();
-    let bound = DriverOptions { bind: "198.51.100.7".into(), ..options };
-    assert!(DriverJob::open(job, &bound).is_err(), "a bind address that was asked for is no wish");
+    let bound = HubOptions { bind: "198.51.100.7".into(), ..options };
+    assert!(Hub::open(job, &bound).is_err(), "a bind address that was asked for is no wish");
 }
 
 #[allow(clippy::print_stderr, reason = "a skipped test says why")]
@@ -244,18 +237,18 @@ fn a_result_that_the_driver_can_not_keep_fails_the_job_and_says_why() {
     for left_in in ["", "x"] {
         let job = Job::new("hub", "t", 1, 1).unwrap();
         let (dir, work) = (phalanx_testkit::temp_dir("hub"), phalanx_testkit::temp_dir("hub"));
-        let options = DriverOptions {
+        let options = HubOptions {
             bind: "127.0.0.1".into(),
             advertise: "127.0.0.1".into(),
             work_dir: work.path().to_path_buf(),
         };
-        let driver = DriverJob::open(job.clone(), &options).unwrap();
+        let driver = Hub::open(job.clone(), &options).unwrap();
         // As if the file system had no room for another file.
         for results in std::fs::read_dir(work.path()).unwrap() {
             std::fs::remove_dir(results.unwrap().path()).unwrap();
         }
         let script = format!(r#"printf '{left_in}' > "$PHALANX_RANK_DIR/result""#);
-        let node = spawn_node(node_options(&driver, &job, 0, &script, dir.path()), TestHost::default());
+        let node = spawn_node(test_node(&driver, 0, &script, dir.path()), TestCallbacks::default());
         let failure = listen(&driver).failure.unwrap();
         assert_eq!(failure.kind, FailureKind::Exception, "FAIL-1");
         let why = "rank 0 ended well, but its result can't be kept by the driver: can't ";
@@ -263,6 +256,70 @@ fn a_result_that_the_driver_can_not_keep_fails_the_job_and_says_why() {
         assert!(failure.message.contains("No such file"), "{}", failure.message);
         node.join().unwrap().unwrap();
     }
+}
+
+/// A connection that brings a result of `bytes` bytes.
+fn bring(driver: &Hub, rank: u32, bytes: u64) -> (HubConnection, Sender) {
+    let node =
+        HubConnection::open(&hub_of(driver), Role::Result { rank, attempt: 0, bytes }, soon()).unwrap();
+    let sender = node.sender();
+    (node, sender)
+}
+
+#[test]
+fn a_result_that_comes_again_is_kept_once_and_is_no_event() {
+    let job = Job::new("hub", "t", 1, 1).unwrap();
+    let (work, driver) = {
+        let work = phalanx_testkit::temp_dir("hub");
+        let local = "127.0.0.1".to_string();
+        let options =
+            HubOptions { bind: local.clone(), advertise: local, work_dir: work.path().to_path_buf() };
+        (work, Hub::open(job, &options).unwrap())
+    };
+    let mut control = join_by_hand(&driver, 0);
+    place_of(&mut control);
+    let (mut older, mut from_older) = bring(&driver, 0, 8);
+    from_older.send_frame(&Frame::Data(b"half"), soon()).unwrap();
+    // As after a reconnect, while the hub takes the older connection for open.
+    let (mut newer, mut from_newer) = bring(&driver, 0, 8);
+    from_newer.send_frame(&Frame::Data(b"who"), soon()).unwrap();
+    assert_eq!(older.receive::<HubMessage>(soon()).unwrap_err().kind(), ErrorKind::Closed, "HUB-5");
+    from_newer.send_frame(&Frame::Data(b"le me"), soon()).unwrap();
+    assert_eq!(newer.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released);
+    // The node did not hear that, and brings it again.
+    let (mut again, mut from_again) = bring(&driver, 0, 8);
+    from_again.send_frame(&Frame::Data(b"whole me"), soon()).unwrap();
+    assert_eq!(again.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-5");
+
+    control.send(&finished(0), soon()).unwrap();
+    control.send(&NodeMessage::Done { problem: None, interrupted: None, output: vec![] }, soon()).unwrap();
+    assert_eq!(listen(&driver).failure, None, "HUB-5: a second arrival is no event");
+    let result = driver.result_path(0).unwrap();
+    assert_eq!(std::fs::read(&result).unwrap(), b"whole me");
+    let files = std::fs::read_dir(result.parent().unwrap()).unwrap().count();
+    assert_eq!(files, 1, "RESULTS-2: what did not arrive whole left nothing in {work:?}");
+}
+
+#[test]
+fn a_result_of_an_attempt_that_is_over_is_passed_over() {
+    let mut job = Job::new("hub", "t", 1, 1).unwrap();
+    job.policy.max_restarts = 1;
+    let driver = open(&job);
+    let mut control = join_by_hand(&driver, 0);
+    place_of(&mut control);
+    let (mut late, mut from_late) = bring(&driver, 0, 5);
+    from_late.send_frame(&Frame::Data(b"st"), soon()).unwrap();
+    let exit = Box::new(RankExit::new(0, "by-hand", RankState::Signaled(9)));
+    for message in [
+        NodeMessage::RankEnded { exit },
+        NodeMessage::Done { problem: None, interrupted: None, output: vec![] },
+    ] {
+        control.send(&message, soon()).unwrap();
+    }
+    while !matches!(control.receive::<HubMessage>(soon()).unwrap(), HubMessage::Again { attempt: 1, .. }) {}
+    from_late.send_frame(&Frame::Data(b"ale"), soon()).unwrap();
+    assert_eq!(late.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-5");
+    assert_eq!(driver.result_path(0), None, "HUB-5");
 }
 
 #[test]
@@ -273,7 +330,7 @@ fn a_node_that_can_not_begin_says_why_itself() {
     // No folder can be made below a file.
     let work = dir.path().join("file");
     std::fs::write(&work, "").unwrap();
-    let node = spawn_node(node_options(&driver, &job, 0, "true", &work), TestHost::default());
+    let node = spawn_node(test_node(&driver, 0, "true", &work), TestCallbacks::default());
     let failure = listen(&driver).failure.unwrap();
     assert_eq!(failure.kind, FailureKind::Start);
     assert!(failure.message.starts_with("can't make the folder "), "{}", failure.message);

@@ -6,10 +6,10 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{Gather, LONG, TestHost, listen, node_options, open, run, spawn_node};
-use phalanx_job::Observation;
+use common::{Gather, LONG, TestCallbacks, listen, open, run, silent, spawn_node, test_node};
+use phalanx_job::Metric;
 use phalanx_testkit::{alive, eventually, eventually_some};
-use phalanx_types::{Deadline, FailureKind, Job};
+use phalanx_types::{Deadline, FailureKind, Job, RankProgram};
 
 fn job(ranks: u32, tasks: u32) -> Job {
     let mut job = Job::new("test", "test", ranks, tasks).unwrap();
@@ -20,7 +20,8 @@ fn job(ranks: u32, tasks: u32) -> Job {
 
 #[test]
 fn every_ranks_output_and_result_arrive_over_two_nodes() {
-    let script = r#"echo "rank $RANK local $LOCAL_RANK of $WORLD_SIZE at $MASTER_ADDR"; printf "result $RANK" > "$PHALANX_RANK_DIR/result""#;
+    let script = r#"echo "rank $RANK local $LOCAL_RANK of $WORLD_SIZE at $MASTER_ADDR"
+        printf "result $RANK" > "$PHALANX_RANK_DIR/result""#;
     let (told, driver, dir) = run(&job(4, 2), script);
     assert_eq!(told.failure, None);
     for rank in 0..4 {
@@ -33,9 +34,27 @@ fn every_ranks_output_and_result_arrive_over_two_nodes() {
     let left: Vec<_> = std::fs::read_dir(dir.path().join("phalanx-test"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| !name.ends_with(".log") && name != ".ended")
+        .filter(|name| !name.ends_with(".log") && !name.starts_with('.'))
         .collect();
     assert!(left.is_empty(), "NODE-1: only logs stay, not {left:?}");
+}
+
+#[test]
+fn checkpoints_that_the_distributor_names_win_over_the_environments() {
+    let mut job = job(1, 1);
+    job.checkpoint.directory = "/given".into();
+    job.checkpoint.name = "digits".into();
+    let dir = phalanx_testkit::temp_dir("job");
+    let driver = open(&job);
+    let mut test =
+        test_node(&driver, 0, r#"echo "$PHALANX_CHECKPOINT_DIR $PHALANX_CHECKPOINT_NAME""#, dir.path());
+    for name in ["PHALANX_CHECKPOINT_DIR", "PHALANX_CHECKPOINT_NAME"] {
+        test.spec.env.insert(name.into(), "/of-the-cluster".into());
+    }
+    let node = spawn_node(test, TestCallbacks::default());
+    let told = listen(&driver);
+    node.join().unwrap().unwrap();
+    assert!(told.output.contains("[rank 0] /given digits\n"), "{}", told.output);
 }
 
 #[test]
@@ -49,7 +68,7 @@ fn the_rank_that_failed_is_named_and_the_others_are_stopped() {
     assert!(failure.log_path.ends_with("rank-1.log"));
     let states: Vec<&str> = failure.ranks.iter().map(|r| r.state.as_str()).collect();
     assert_eq!(states, ["stopped", "exited with code 3", "stopped", "stopped"]);
-    assert!(began.elapsed() < LONG, "nobody waited for the sleepers");
+    assert!(began.elapsed() < LONG, "NODE-2: nobody waited for the sleepers");
 }
 
 #[test]
@@ -61,7 +80,8 @@ fn a_rank_that_a_signal_ends_is_the_cause_and_not_its_victims() {
         until [ -s "$cause" ]; do sleep 0.01; done
         while [ -e "/proc/$(cat "$cause")" ]; do sleep 0.01; done
         now=$(awk '{printf "%d", $1 * 1000000}' /proc/uptime)
-        echo "{\"type_name\": \"RuntimeError\", \"message\": \"peer\", \"peer_lost\": true, \"at_us\": $((now - 50000))}" > "$PHALANX_RANK_DIR/error.json"
+        error='"type_name": "RuntimeError", "message": "peer", "peer_lost": true'
+        echo "{$error, \"at_us\": $((now - 50000))}" > "$PHALANX_RANK_DIR/error.json"
         exit 1"#;
     let (told, ..) = run(&job(2, 1), script);
     let failure = told.failure.unwrap();
@@ -77,9 +97,9 @@ fn a_program_that_is_not_there_is_a_start_failure_that_names_it() {
     let job = job(1, 1);
     let dir = phalanx_testkit::temp_dir("job");
     let driver = open(&job);
-    let mut options = node_options(&driver, &job, 0, "", dir.path());
-    options.program = vec!["/nowhere/python".into()];
-    let node = spawn_node(options, TestHost::default());
+    let mut test = test_node(&driver, 0, "", dir.path());
+    test.spec.program = RankProgram::Command(vec!["/nowhere/python".into()]);
+    let node = spawn_node(test, TestCallbacks::default());
     let failure = listen(&driver).failure.unwrap();
     node.join().unwrap().unwrap();
     assert_eq!(failure.kind, FailureKind::Start);
@@ -91,9 +111,9 @@ fn a_node_without_its_guard_fails_in_words_and_leaves_no_file() {
     let job = job(1, 1);
     let dir = phalanx_testkit::temp_dir("job");
     let driver = open(&job);
-    let mut options = node_options(&driver, &job, 0, "exit 0", dir.path());
-    options.guard = "/nowhere/phalanx-guard".into();
-    let error = spawn_node(options, TestHost::default()).join().unwrap().unwrap_err();
+    let mut test = test_node(&driver, 0, "exit 0", dir.path());
+    test.here.home.guard = "/nowhere/phalanx-guard".into();
+    let error = spawn_node(test, TestCallbacks::default()).join().unwrap().unwrap_err();
     assert!(error.to_string().contains("/nowhere/phalanx-guard"), "{error}");
     assert!(!dir.path().join("phalanx-test/task-0").exists(), "NODE-1");
     driver.stage_ended(0, Some(error.to_string()));
@@ -107,10 +127,10 @@ fn a_task_that_never_comes_is_named_at_the_deadline() {
     let dir = phalanx_testkit::temp_dir("job");
     let driver = open(&job);
     let nodes: Vec<_> = [0, 2]
-        .map(|p| spawn_node(node_options(&driver, &job, p, "exit 0", dir.path()), TestHost::default()))
+        .map(|p| spawn_node(test_node(&driver, p, "exit 0", dir.path()), TestCallbacks::default()))
         .into();
     let failure = listen(&driver).failure.unwrap();
-    assert_eq!(failure.kind, FailureKind::Start, "COURSE-3");
+    assert_eq!(failure.kind, FailureKind::Start, "STATE-3, JOIN-2");
     assert!(failure.message.contains("partition 1 did not join"), "{}", failure.message);
     assert!(failure.message.contains("2 of 3"), "{}", failure.message);
     for node in nodes {
@@ -123,25 +143,24 @@ fn when_one_task_can_not_reach_the_hub_all_meet_through_spark_and_its_report_cou
     let job = job(3, 3);
     let gather = Gather::of(3);
     let dir = phalanx_testkit::temp_dir("job");
-    let driver = open(&job);
+    let (driver, nowhere) = (open(&job), silent());
     let script = r#"echo hello $RANK; printf "r$RANK" > "$PHALANX_RANK_DIR/result""#;
     let nodes: Vec<_> = (0..3)
         .map(|partition| {
-            let mut options = node_options(&driver, &job, partition, script, dir.path());
+            let mut test = test_node(&driver, partition, script, dir.path());
             if partition == 0 {
-                // A port of this host where nobody listens.
-                let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-                options.hub.address = closed.to_string();
+                test.spec.hub.clone_from(&nowhere.address);
             }
-            let host = TestHost { gather: Some(Arc::clone(&gather)), partition, ..TestHost::default() };
-            spawn_node(options, host)
+            let callbacks =
+                TestCallbacks { gather: Some(Arc::clone(&gather)), partition, ..TestCallbacks::default() };
+            spawn_node(test, callbacks)
         })
         .collect();
     let mut reports = Vec::new();
     for node in nodes {
         reports.push(node.join().unwrap().unwrap());
     }
-    assert!(!reports[0].is_empty() && reports[1].is_empty() && reports[2].is_empty(), "GATHER-1");
+    assert!(!reports[0].is_empty() && reports[1].is_empty() && reports[2].is_empty(), "JOIN-1, LINK-3");
     driver.node_report(&reports[0]).unwrap();
     driver.stage_ended(0, None);
     let told = listen(&driver);
@@ -157,10 +176,11 @@ fn a_failure_on_a_node_without_the_hub_reaches_the_caller() {
     let job = job(1, 1);
     let dir = phalanx_testkit::temp_dir("job");
     let driver = open(&job);
-    let mut options = node_options(&driver, &job, 0, "echo oh; exit 7", dir.path());
-    options.hub.address = "127.0.0.1:1".into();
-    let host = TestHost { gather: Some(Gather::of(1)), ..TestHost::default() };
-    let report = spawn_node(options, host).join().unwrap().unwrap();
+    let mut test = test_node(&driver, 0, "echo oh; exit 7", dir.path());
+    let nowhere = silent();
+    test.spec.hub.clone_from(&nowhere.address);
+    let callbacks = TestCallbacks { gather: Some(Gather::of(1)), ..TestCallbacks::default() };
+    let report = spawn_node(test, callbacks).join().unwrap().unwrap();
     driver.node_report(&report).unwrap();
     let failure = listen(&driver).failure.unwrap();
     assert_eq!((failure.exit_code, failure.last_lines.as_slice()), (Some(7), &["oh".to_string()][..]));
@@ -184,23 +204,30 @@ fn a_failure_that_is_posted_before_the_store_answers_ends_all_ranks() {
 fn without_the_hub(without_hub: &[u32], fails: u32, store_is_late: Duration) {
     let job = job(6, 3);
     let dir = phalanx_testkit::temp_dir("job");
-    let (driver, gather) = (open(&job), Gather::of(3));
+    let (driver, gather, nowhere) = (open(&job), Gather::of(3), silent());
     let failing = fails * 2;
     let script = format!("[ $RANK = {failing} ] || exec sleep 600; echo oh; exit 7");
     let nodes: Vec<_> = (0..3)
         .map(|partition| {
-            let mut options = node_options(&driver, &job, partition, &script, dir.path());
+            let mut test = test_node(&driver, partition, &script, dir.path());
             if without_hub.contains(&partition) {
-                options.hub.address = "127.0.0.1:1".into();
+                test.spec.hub.clone_from(&nowhere.address);
             }
             let late = if partition == 0 { store_is_late } else { Duration::ZERO };
-            let host = TestHost { gather: Some(Arc::clone(&gather)), partition, late, ..TestHost::default() };
-            spawn_node(options, host)
+            let callbacks = TestCallbacks {
+                gather: Some(Arc::clone(&gather)),
+                partition,
+                late,
+                ..TestCallbacks::default()
+            };
+            spawn_node(test, callbacks)
         })
         .collect();
     let nodes_end = Deadline::after(LONG);
     for node in nodes {
-        eventually("BOARD-1: a node ends", nodes_end.left().unwrap(), || node.is_finished());
+        eventually("FALLBACK-1, FALLBACK-2, FALLBACK-3: a node ends", nodes_end.left().unwrap(), || {
+            node.is_finished()
+        });
         let report = node.join().unwrap().unwrap();
         if !report.is_empty() {
             driver.node_report(&report).unwrap();
@@ -208,7 +235,7 @@ fn without_the_hub(without_hub: &[u32], fails: u32, store_is_late: Duration) {
     }
     driver.stage_ended(0, None);
     let failure = listen(&driver).failure.unwrap();
-    assert_eq!((failure.rank, failure.exit_code), (Some(failing), Some(7)), "BOARD-1");
+    assert_eq!((failure.rank, failure.exit_code), (Some(failing), Some(7)), "FALLBACK-1");
     assert_eq!(failure.last_lines, ["oh"]);
     let states: Vec<&str> = failure.ranks.iter().map(|r| r.state.as_str()).collect();
     // The outcome doesn't wait for what Spark brings at the end.
@@ -221,12 +248,12 @@ fn a_wrong_token_is_refused_and_disturbs_nobody() {
     let job = job(2, 2);
     let dir = phalanx_testkit::temp_dir("job");
     let driver = open(&job);
-    let mut intruder = node_options(&driver, &job, 0, "echo intruder", dir.path());
-    intruder.hub.token = [0; 32];
-    let error = spawn_node(intruder, TestHost::default()).join().unwrap().unwrap_err();
+    let mut intruder = test_node(&driver, 0, "echo intruder", dir.path());
+    intruder.spec.token = [0; 32];
+    let error = spawn_node(intruder, TestCallbacks::default()).join().unwrap().unwrap_err();
     assert_eq!(error.kind(), phalanx_types::ErrorKind::Refused, "{error}");
     let nodes: Vec<_> = (0..2)
-        .map(|p| spawn_node(node_options(&driver, &job, p, "echo mine", dir.path()), TestHost::default()))
+        .map(|p| spawn_node(test_node(&driver, p, "echo mine", dir.path()), TestCallbacks::default()))
         .collect();
     let told = listen(&driver);
     assert_eq!(told.failure, None);
@@ -243,10 +270,11 @@ fn cancelling_ends_ranks_that_ignore_it_and_their_detached_children() {
     let driver = open(&job);
     let pids = dir.path().join("pids");
     let script = format!(
-        r#"trap '' TERM; setsid sh -c 'trap "" TERM; echo $$ >> {pids}; while :; do sleep 1; done' & echo $$ >> {pids}; wait; sleep 600"#,
+        r#"trap '' TERM; setsid sh -c 'trap "" TERM; echo $$ >> {pids}; while :; do sleep 1; done' &
+           echo $$ >> {pids}; wait; sleep 600"#,
         pids = pids.display()
     );
-    let node = spawn_node(node_options(&driver, &job, 0, &script, dir.path()), TestHost::default());
+    let node = spawn_node(test_node(&driver, 0, &script, dir.path()), TestCallbacks::default());
     let started = eventually_some("four processes run", LONG, || {
         let text = std::fs::read_to_string(&pids).ok()?;
         let pids: Vec<u32> = text.lines().map(|line| line.parse().unwrap()).collect();
@@ -269,7 +297,7 @@ fn a_node_that_loses_its_driver_ends_its_ranks() {
     let mut driver = open(&job);
     let pid_file = dir.path().join("pid");
     let script = format!("echo $$ > {}; sleep 600", pid_file.display());
-    let node = spawn_node(node_options(&driver, &job, 0, &script, dir.path()), TestHost::default());
+    let node = spawn_node(test_node(&driver, 0, &script, dir.path()), TestCallbacks::default());
     let pid: u32 = eventually_some("the rank runs", LONG, || {
         std::fs::read_to_string(&pid_file).ok()?.trim().parse().ok()
     });
@@ -287,12 +315,12 @@ fn an_interrupted_task_ends_its_ranks_and_says_why() {
     let interrupt = Arc::new(Mutex::new(None));
     let nodes: Vec<_> = (0..2)
         .map(|partition| {
-            let options = node_options(&driver, &job, partition, "echo up; sleep 600", dir.path());
-            let mut host = TestHost::default();
+            let test = test_node(&driver, partition, "echo up; sleep 600", dir.path());
+            let mut callbacks = TestCallbacks::default();
             if partition == 1 {
-                host.interrupt = Arc::clone(&interrupt);
+                callbacks.interrupt = Arc::clone(&interrupt);
             }
-            spawn_node(options, host)
+            spawn_node(test, callbacks)
         })
         .collect();
     let mut output = String::new();
@@ -312,27 +340,33 @@ fn an_interrupted_task_ends_its_ranks_and_says_why() {
 }
 
 #[test]
-fn a_nodes_host_hears_what_it_may_count() {
+fn a_nodes_process_hears_what_it_may_count() {
     let dir = phalanx_testkit::temp_dir("job");
     let job = job(2, 1);
     let driver = open(&job);
     let script = r#"echo one; echo two; [ "$RANK" = 0 ] || { sleep 0.3; exit 3; }"#;
-    let host = TestHost::default();
-    let observed = Arc::clone(&host.observed);
-    let node = spawn_node(node_options(&driver, &job, 0, script, dir.path()), host);
+    let callbacks = TestCallbacks::default();
+    let observed = Arc::clone(&callbacks.observed);
+    let node = spawn_node(test_node(&driver, 0, script, dir.path()), callbacks);
     listen(&driver).failure.unwrap();
     node.join().unwrap().unwrap();
-    let (mut started, mut ended, mut written) = (0, Vec::new(), (0, 0));
-    for what in observed.lock().unwrap().iter() {
-        match *what {
-            Observation::Joined(after) => assert!(started == 0 && after < LONG),
-            Observation::RankStarted(after) => started += u32::from(after < LONG),
-            Observation::RankRestarted => panic!("nothing was restarted"),
-            Observation::RankEnded { failed } => ended.push(failed),
-            Observation::Output { lines, bytes } => written = (written.0 + lines, written.1 + bytes),
-        }
+    let observed = observed.lock().unwrap();
+    assert_eq!(observed[0].0, Metric::JoinLatency);
+    let values = |of: Metric| observed.iter().filter(move |(metric, _)| *metric == of).map(|(_, by)| *by);
+    assert_eq!(values(Metric::RanksRunning).collect::<Vec<_>>(), [1, 1, -1, -1], "METRIC-4, PROCESS-2");
+    assert_eq!(
+        values(Metric::StartLatency).filter(|ms| u128::from(ms.unsigned_abs()) < LONG.as_millis()).count(),
+        2
+    );
+    for (metric, sum) in [
+        (Metric::RanksStarted, 2),
+        (Metric::RanksRestarted, 0),
+        (Metric::RanksFailed, 1),
+        (Metric::LogsLines, 4),
+        (Metric::LogsBytes, 16),
+    ] {
+        assert_eq!(values(metric).sum::<i64>(), sum, "{metric:?}");
     }
-    assert_eq!((started, ended, written), (2, vec![false, true], (4, 16)));
 }
 
 #[test]
@@ -345,13 +379,16 @@ fn a_reader_that_sleeps_slows_no_rank_and_is_told_what_it_missed() {
     let done = dir.path().join("done");
     let line = "x".repeat(99);
     let script = format!("yes {line} | head -c 40000000; echo end; touch {}", done.display());
-    let node = spawn_node(node_options(&driver, &job, 0, &script, dir.path()), TestHost::default());
+    let node = spawn_node(test_node(&driver, 0, &script, dir.path()), TestCallbacks::default());
     eventually("the rank has written everything, though nobody reads", LONG, || done.exists());
     let told = listen(&driver);
     node.join().unwrap().unwrap();
     assert_eq!(told.failure, None);
-    assert!(told.output.contains("bytes skipped here"), "RELAY-1");
-    assert!(told.output.ends_with("[rank 0] end\n"), "the view ends where the output ends");
+    assert!(
+        told.output.contains("bytes skipped here"),
+        "RELAY-1, FOLLOW-1, DRIVER-2: the driver took it all"
+    );
+    assert!(told.output.ends_with("[rank 0] end\n"), "DRIVER-1: the view ends where the output ends");
     let log = std::fs::metadata(dir.path().join("phalanx-test/rank-0.log")).unwrap().len();
     assert_eq!(log, 40_000_004, "the file has it all");
 }
@@ -375,7 +412,7 @@ fn logs_of_old_jobs_make_room() {
         let mut job = job(1, 1);
         job.id = format!("job-{i}");
         let driver = open(&job);
-        let node = spawn_node(node_options(&driver, &job, 0, "echo x", dir.path()), TestHost::default());
+        let node = spawn_node(test_node(&driver, 0, "echo x", dir.path()), TestCallbacks::default());
         assert_eq!(listen(&driver).failure, None);
         node.join().unwrap().unwrap();
     }

@@ -8,9 +8,9 @@ mod outage;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{LONG, TestHost, Told, listen, node_options, open, spawn_node};
+use common::{LONG, TestCallbacks, Told, listen, open, spawn_node, test_node};
 use outage::{Network, Outage};
-use phalanx_job::DriverJob;
+use phalanx_job::Hub;
 use phalanx_testkit::{alive, eventually};
 use phalanx_types::{FailureKind, Job};
 
@@ -41,7 +41,7 @@ fn pids(dir: &Path) -> Option<Vec<u32>> {
     [0, 1].map(read).into_iter().collect()
 }
 
-fn nothing_was_lost(told: &Told, driver: &DriverJob, when: &str) {
+fn nothing_was_lost(told: &Told, driver: &Hub, when: &str) {
     assert_eq!(told.failure, None, "{when}");
     for rank in 0..2 {
         let prefix = format!("[rank {rank}] ");
@@ -58,7 +58,7 @@ fn nothing_was_lost(told: &Told, driver: &DriverJob, when: &str) {
 }
 
 /// Runs the job with both nodes behind a network; `events` is played beside it.
-fn played(events: impl FnOnce(&Network, &Path) + Send) -> (Told, DriverJob) {
+fn played(events: impl FnOnce(&Network, &Path) + Send) -> (Told, Hub) {
     let dir = phalanx_testkit::temp_dir("outages");
     let job = job();
     let driver = open(&job);
@@ -67,9 +67,9 @@ fn played(events: impl FnOnce(&Network, &Path) + Send) -> (Told, DriverJob) {
         let beside = scope.spawn(|| events(&network, dir.path()));
         let nodes: Vec<_> = (0..2)
             .map(|partition| {
-                let mut options = node_options(&driver, &job, partition, &script(dir.path()), dir.path());
-                options.hub.address.clone_from(&network.address);
-                spawn_node(options, TestHost::default())
+                let mut test = test_node(&driver, partition, &script(dir.path()), dir.path());
+                test.spec.hub.clone_from(&network.address);
+                spawn_node(test, TestCallbacks::default())
             })
             .collect();
         let told = listen(&driver);
@@ -91,31 +91,27 @@ fn goes_on(dir: &Path) {
     std::fs::write(dir.join("go"), "").unwrap();
 }
 
-#[test]
-fn an_outage_of_a_second_before_the_tasks_join_costs_nothing() {
+fn an_outage_of_a_second_costs_nothing(when: &str, before: impl Fn(&Path) + Sync) {
     for outage in ALL {
         let (told, driver) = played(|network, dir| {
+            before(dir);
             network.fails(outage);
             std::thread::sleep(SHORT);
             network.works();
             goes_on(dir);
         });
-        nothing_was_lost(&told, &driver, &format!("{outage:?} before joining"));
+        nothing_was_lost(&told, &driver, &format!("{outage:?} {when}"));
     }
 }
 
 #[test]
+fn an_outage_of_a_second_before_the_tasks_join_costs_nothing() {
+    an_outage_of_a_second_costs_nothing("before joining", |_| ());
+}
+
+#[test]
 fn an_outage_of_a_second_while_ranks_run_costs_nothing() {
-    for outage in ALL {
-        let (told, driver) = played(|network, dir| {
-            ranks_run(dir);
-            network.fails(outage);
-            std::thread::sleep(SHORT);
-            network.works();
-            goes_on(dir);
-        });
-        nothing_was_lost(&told, &driver, &format!("{outage:?} while ranks run"));
-    }
+    an_outage_of_a_second_costs_nothing("while ranks run", ranks_run);
 }
 
 #[test]
@@ -148,8 +144,9 @@ fn an_outage_for_good_is_a_lost_node_and_ends_the_ranks_on_both_sides() {
         assert_eq!(failure.kind, FailureKind::LostNode, "{outage:?}: {failure:?}");
         assert!(failure.message.contains("is lost"), "{outage:?}: {}", failure.message);
         assert!(
-            failed_at.unwrap().elapsed() < Duration::from_secs(20),
-            "{outage:?}: 4 s of silence and the grace"
+            failed_at.unwrap().elapsed() < Duration::from_secs(10),
+            "LINK-2, LINK-4, {outage:?}: 4 s of silence, 2 s more for the nodes, the grace of 1 s, 2 s for the guards, \
+             and 1 s for the machine"
         );
         assert!(!ranks.iter().any(|pid| alive(*pid)), "NODE-3: {outage:?}");
     }
@@ -169,11 +166,11 @@ fn a_stop_that_went_with_the_connection_is_told_again() {
     );
     let nodes: Vec<_> = (0..2)
         .map(|partition| {
-            let mut options = node_options(&driver, &job, partition, &fails, dir.path());
+            let mut test = test_node(&driver, partition, &fails, dir.path());
             if partition == 0 {
-                options.hub.address.clone_from(&network.address);
+                test.spec.hub.clone_from(&network.address);
             }
-            spawn_node(options, TestHost::default())
+            spawn_node(test, TestCallbacks::default())
         })
         .collect();
     eventually("rank 0 runs", LONG, || dir.path().join("pid-0").exists());

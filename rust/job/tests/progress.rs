@@ -1,4 +1,4 @@
-//! What the course of a job makes of its ranks' progress: hangs, stacks, slow ranks, how far it is.
+//! What the state machine of a job makes of its ranks' progress: hangs, stacks, slow ranks, how far it is.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
 
 #[path = "common/play.rs"]
@@ -6,11 +6,11 @@ mod play;
 
 use std::time::{Duration, Instant};
 
-use phalanx_job::course::Course;
+use phalanx_job::driver::state::JobState;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage, RankActivity};
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{FailureKind, Job, RankState};
+use phalanx_types::{FailureKind, Job, Policy, RankState};
 
 use play::{Play, ended, join};
 
@@ -38,8 +38,7 @@ fn a_job_hangs_when_all_running_ranks_do_and_their_stacks_come_before_their_end(
     play.tell(13, 1, stacks(1, 1, "in lock"));
     assert!(matches!(play.orders()[..], [(0, HubMessage::Stop { .. }), (1, HubMessage::Stop { .. })]));
     for rank in 0..2 {
-        play.tell(14, rank, ended(rank, RankState::Stopped, 0));
-        play.done(14, rank);
+        play.ends(14, rank, RankState::Stopped);
     }
     assert_eq!((play.failure().kind, play.failure().rank), (FailureKind::Hang, Some(0)));
     assert!(play.failure().message.contains("no running rank has made progress for 10.0s"));
@@ -57,8 +56,7 @@ fn a_node_that_has_no_stacks_to_tell_does_not_hold_up_the_end_of_a_hang() {
     play.tick(18);
     assert!(matches!(play.orders()[..], [(0, HubMessage::Stop { .. }), ..]), "HANG-2");
     for rank in 0..2 {
-        play.tell(19, rank, ended(rank, RankState::Stopped, 0));
-        play.done(19, rank);
+        play.ends(19, rank, RankState::Stopped);
     }
     assert!(play.failure().stacks.contains("(its node did not answer in time)"));
 }
@@ -77,6 +75,21 @@ fn a_rank_that_ended_is_not_waited_for_and_without_a_time_out_nothing_hangs() {
 }
 
 #[test]
+fn ranks_that_end_well_while_their_stacks_are_asked_for_did_not_hang() {
+    let mut play = Play::hanging(10);
+    play.tell(12, 0, ended(0, RankState::Finished, 0));
+    play.tell(13, 1, doing(1, 12_000));
+    assert!(matches!(play.orders()[..], [(_, HubMessage::Stacks { request: 1 }), ..]), "HANG-1");
+    play.tell(13, 1, ended(1, RankState::Finished, 0));
+    play.tell(13, 1, NodeMessage::Stacks { request: 1, ranks: vec![] });
+    play.tick(20);
+    for partition in 0..2 {
+        play.done(20, partition);
+    }
+    assert!(play.is_finished(), "HANG-1");
+}
+
+#[test]
 fn a_stopped_process_is_the_one_that_hangs() {
     let mut play = Play::hanging(10);
     play.tell(12, 0, doing(0, 12_000));
@@ -84,8 +97,7 @@ fn a_stopped_process_is_the_one_that_hangs() {
     play.tell(12, 1, NodeMessage::Activity { ranks: vec![stopped] });
     play.tick(18);
     for rank in 0..2 {
-        play.tell(19, rank, ended(rank, RankState::Stopped, 0));
-        play.done(19, rank);
+        play.ends(19, rank, RankState::Stopped);
     }
     assert_eq!(play.failure().rank, Some(1));
     assert!(play.failure().message.ends_with("; its process is stopped"), "{}", play.failure().message);
@@ -95,61 +107,64 @@ fn a_stopped_process_is_the_one_that_hangs() {
 fn the_caller_can_ask_for_stacks_and_the_run_goes_on() {
     let mut play = Play::placed();
     let now = play.at(3);
-    play.course.ask_for_stacks(now, &mut play.out);
+    play.state.ask_for_stacks(now, &mut play.out);
     assert_eq!(play.orders().len(), 2);
     for rank in 0..2 {
         play.tell(3, rank, stacks(rank, 1, "in train"));
     }
-    assert_eq!(play.course.take_stacks()[0].len(), 2);
+    assert_eq!(play.state.take_stacks()[0].len(), 2);
     assert_eq!(play.orders(), []);
-    assert_eq!(play.course.outcome(), None);
+    assert_eq!(play.state.outcome(), None);
+}
+
+fn tried_again_after_a_hang(policy: &mut Policy) {
+    policy.max_restarts = 1;
+    policy.hang_timeout = Duration::from_secs(10);
 }
 
 #[test]
 fn a_caller_that_asks_is_told_a_hangs_stacks_and_none_in_a_restart() {
-    let mut play = Play::under(|policy| {
-        policy.max_restarts = 1;
-        policy.hang_timeout = Duration::from_secs(10);
-    });
+    let mut play = Play::under(tried_again_after_a_hang);
     for rank in 0..2 {
         play.tell(12, rank, doing(rank, 11_000));
     }
     let now = play.at(12);
-    play.course.ask_for_stacks(now, &mut play.out);
+    play.state.ask_for_stacks(now, &mut play.out);
     for rank in 0..2 {
         play.tell(13, rank, stacks(rank, 1, "in train"));
     }
-    assert_eq!(play.course.take_stacks()[0].len(), 2, "those that were asked for already");
+    assert_eq!(play.state.take_stacks()[0].len(), 2, "those that were asked for already");
     for rank in 0..2 {
         play.tell(14, rank, ended(rank, RankState::Stopped, 0));
     }
     play.done(14, 0);
     let now = play.at(14);
-    play.course.ask_for_stacks(now, &mut play.out);
-    assert_eq!(play.course.take_stacks(), Vec::<Vec<RankStacks>>::new(), "node 1 still has to answer");
+    play.state.ask_for_stacks(now, &mut play.out);
+    assert_eq!(play.state.take_stacks(), Vec::<Vec<RankStacks>>::new(), "node 1 still has to answer");
     play.done(14, 1);
-    assert_eq!(play.course.take_stacks(), [Vec::new()], "no rank runs now");
+    assert_eq!(play.state.take_stacks(), [Vec::new()], "no rank runs now");
 }
 
 #[test]
 fn a_run_whose_hangs_can_not_be_noticed_says_so_once() {
     for (seconds, said) in [(10, 1), (0, 0)] {
-        let mut job = Job::new("course", "t", 3, 3).unwrap();
+        let mut job = Job::new("state", "t", 3, 3).unwrap();
         job.policy.hang_timeout = Duration::from_secs(seconds);
         let began = Instant::now();
-        let mut play = Play { course: Course::new(job, began), out: Outbox::default(), began, attempt: 0 };
+        let mut play = Play { state: JobState::new(job, began), out: Outbox::default(), began, attempt: 0 };
         for partition in 0..2 {
             play.tell(0, partition, NodeMessage::Join(join(partition)));
         }
         play.tick(6);
         assert!(matches!(play.orders()[..], [(0, HubMessage::UseFallback), (1, HubMessage::UseFallback)]));
-        assert_eq!(play.course.status(), "waiting for 1 of 3 tasks");
+        assert_eq!(play.state.status(), "waiting for 1 of 3 tasks");
         for partition in 0..2 {
             play.tell(7, partition, NodeMessage::Placed(join(partition)));
         }
-        let line = "[phalanx] a hang of this run will not be noticed: the task of partition 2 can't connect to the driver";
-        assert_eq!(play.course.take_notices(), vec![line; said], "HANG-3");
-        assert_eq!(play.course.status(), "training");
+        let line = "[phalanx] a hang of this run will not be noticed: \
+                    the task of partition 2 can't connect to the driver";
+        assert_eq!(play.state.take_notices(), vec![line; said], "HANG-3");
+        assert_eq!(play.state.status(), "training");
     }
 }
 
@@ -166,40 +181,37 @@ fn a_slow_rank_is_named_once_after_a_while() {
         play.tell(seconds, 0, step(0, i, 100_000));
         // One break of rank 1's slowness, early.
         play.tell(seconds, 1, step(1, i, if i == 2 { 150_000 } else { 250_000 }));
-        let new = play.course.take_notices();
-        assert!(new.is_empty() || seconds >= 14 + 30, "PACE-1: {new:?} at {seconds}");
+        let new = play.state.take_notices();
+        assert!(new.is_empty() || seconds >= 14 + 30, "STRAGGLER-1: {new:?} at {seconds}");
         notices.extend(new);
     }
     let expected = "[phalanx] rank 1 (host-1) is slow: 0.25 s a step, the median of the ranks is 0.10 s";
-    assert_eq!(notices, [expected], "PACE-1");
-    assert_eq!(play.course.status(), "training, step 19");
-    assert_eq!(play.course.take_reports().len(), 40);
+    assert_eq!(notices, [expected], "STRAGGLER-1");
+    assert_eq!(play.state.status(), "training, step 19");
+    assert_eq!(play.state.take_progress().len(), 40);
 }
 
 #[test]
 fn the_status_says_how_far_the_job_is() {
-    let job = Job::new("course", "t", 2, 2).unwrap();
+    let job = Job::new("state", "t", 2, 2).unwrap();
     let began = Instant::now();
-    let mut play = Play { course: Course::new(job, began), out: Outbox::default(), began, attempt: 0 };
-    assert_eq!(play.course.status(), "waiting for 2 of 2 tasks");
+    let mut play = Play { state: JobState::new(job, began), out: Outbox::default(), began, attempt: 0 };
+    assert_eq!(play.state.status(), "waiting for 2 of 2 tasks");
     play.tell(0, 1, NodeMessage::Join(join(1)));
-    assert_eq!(play.course.status(), "waiting for 1 of 2 tasks");
+    assert_eq!(play.state.status(), "waiting for 1 of 2 tasks");
     play.tell(0, 0, NodeMessage::Join(join(0)));
-    assert_eq!(play.course.status(), "starting ranks");
+    assert_eq!(play.state.status(), "starting ranks");
     for rank in 0..2 {
         play.tell(1, rank, NodeMessage::RankStarted { rank, pid: 1, age_us: 0 });
     }
-    assert_eq!(play.course.status(), "training");
+    assert_eq!(play.state.status(), "training");
     play.finishes(3);
-    assert_eq!(play.course.status(), "over");
+    assert_eq!(play.state.status(), "over");
 }
 
 #[test]
 fn a_hang_is_tried_again_in_place_and_looked_for_again() {
-    let mut play = Play::under(|policy| {
-        policy.max_restarts = 1;
-        policy.hang_timeout = Duration::from_secs(10);
-    });
+    let mut play = Play::under(tried_again_after_a_hang);
     for attempt in 0..2 {
         play.attempt = attempt;
         if attempt == 1 {

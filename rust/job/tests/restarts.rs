@@ -6,8 +6,8 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{LONG, TestHost, Told, listen, node_options, open, spawn_node};
-use phalanx_job::{DriverJob, Event, Observation};
+use common::{LONG, TestCallbacks, Told, listen, open, spawn_node, test_node};
+use phalanx_job::{Event, Hub, Metric, MetricChange};
 use phalanx_types::{Deadline, FailureKind, Job};
 
 fn job(ranks: u32, tasks: u32, max_restarts: u32) -> Job {
@@ -17,15 +17,15 @@ fn job(ranks: u32, tasks: u32, max_restarts: u32) -> Job {
     job
 }
 
-/// Runs `script` on all nodes; also what their hosts observed.
-fn run(job: &Job, script: &str) -> (Told, DriverJob, tempfile::TempDir, Vec<Observation>) {
+/// Runs `script` on all nodes; also what was observed there.
+fn run(job: &Job, script: &str) -> (Told, Hub, tempfile::TempDir, Vec<MetricChange>) {
     let dir = phalanx_testkit::temp_dir("job");
     let driver = open(job);
     let observed = Arc::new(Mutex::new(Vec::new()));
     let nodes: Vec<_> = (0..job.tasks)
         .map(|p| {
-            let host = TestHost { observed: Arc::clone(&observed), ..TestHost::default() };
-            spawn_node(node_options(&driver, job, p, script, dir.path()), host)
+            let callbacks = TestCallbacks { observed: Arc::clone(&observed), ..TestCallbacks::default() };
+            spawn_node(test_node(&driver, p, script, dir.path()), callbacks)
         })
         .collect();
     let told = listen(&driver);
@@ -42,13 +42,15 @@ fn a_killed_rank_starts_again_with_the_others_in_place() {
         echo "attempt $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS rank $RANK"
         [ -e "$PHALANX_RANK_DIR/left" ] && echo "an old folder"
         touch "$PHALANX_RANK_DIR/left"
-        [ "$TORCHELASTIC_RESTART_COUNT" = 0 ] || { echo "at $MASTER_PORT"; printf "r$RANK" > "$PHALANX_RANK_DIR/result"; exit 0; }
+        [ "$TORCHELASTIC_RESTART_COUNT" = 0 ] || {
+            echo "at $MASTER_PORT"; printf "r$RANK" > "$PHALANX_RANK_DIR/result"; exit 0
+        }
         job="$PHALANX_RANK_DIR/../.."; touch "$job/up-$RANK"
         [ "$RANK" = 3 ] && { for r in 0 1 2; do until [ -e "$job/up-$r" ]; do sleep 0.01; done; done; kill -KILL $$; }
         printf old > "$PHALANX_RANK_DIR/result"; [ "$RANK" = 0 ] || sleep 600"#;
     let (told, driver, dir, observed) = run(&job(4, 2, 2), script);
     assert_eq!(told.failure, None);
-    assert_eq!(told.resubmits, [0; 0], "RESTART-2");
+    assert_eq!(told.resubmits, [0; 0], "RESTART-2, NODE-4");
     let line = "[phalanx] restart 1 of 2: rank 3 (host-1) was ended by SIGKILL\n";
     assert_eq!(told.output.matches(line).count(), 1, "{}", told.output);
     let (before, after) = told.output.split_once(line).unwrap();
@@ -62,7 +64,30 @@ fn a_killed_rank_starts_again_with_the_others_in_place() {
         assert!(log.contains("[phalanx: restart 1: rank 3 (host-1) was ended by SIGKILL]"), "{log}");
     }
     assert!(!told.output.contains("an old folder"), "NODE-5");
-    assert_eq!(observed.iter().filter(|what| **what == Observation::RankRestarted).count(), 4);
+    assert_eq!(observed.iter().filter(|what| what.0 == Metric::RanksRestarted).count(), 4);
+}
+
+#[test]
+fn ranks_in_place_run_again_within_a_tenth_of_a_second_after_one_was_killed() {
+    // Rank 1 kills itself as soon as rank 0 runs, but in the last attempt; the others end at SIGTERM.
+    let script = r#"up="$PHALANX_RANK_DIR/../../up-$TORCHELASTIC_RESTART_COUNT"
+        echo "rank $RANK runs at $(date +%s%N)"
+        [ "$TORCHELASTIC_RESTART_COUNT" = 5 ] && exit 0
+        [ "$RANK" = 0 ] && { touch "$up"; exec sleep 600; }
+        until [ -e "$up" ]; do sleep 0.01; done
+        echo "it ends at $(date +%s%N)"; kill -KILL $$"#;
+    let (told, ..) = run(&job(2, 1, 5), script);
+    assert_eq!(told.failure, None);
+    let times = |what: &str| -> Vec<u64> {
+        let lines = told.output.lines().filter_map(|line| line.split_once(what)?.1.parse().ok());
+        lines.collect()
+    };
+    let (ends, runs) = (times("[rank 1] it ends at "), times("[rank 0] rank 0 runs at "));
+    assert_eq!((ends.len(), runs.len()), (5, 6), "{}", told.output);
+    let took: Vec<_> =
+        ends.iter().zip(&runs[1..]).map(|(end, run)| Duration::from_nanos(run - end)).collect();
+    let least = took.iter().min().unwrap();
+    assert!(*least < Duration::from_millis(100), "docs/failures.md, Restarts: {took:?}");
 }
 
 #[test]
@@ -81,7 +106,7 @@ fn a_result_of_a_failed_attempt_is_not_the_last_ones() {
         [ "$RANK" = 0 ] && { printf old > "$PHALANX_RANK_DIR/result"; exit 0; }; sleep 0.3; kill -KILL $$"#;
     let (told, driver, ..) = run(&job(2, 1, 1), script);
     assert_eq!(told.failure.unwrap().exit_code, Some(3));
-    assert_eq!(driver.result_path(0), None);
+    assert_eq!(driver.result_path(0), None, "MSG-2");
 }
 
 #[test]
@@ -90,8 +115,11 @@ fn an_attempt_leaves_nothing_that_the_next_one_meets() {
     let dir = phalanx_testkit::temp_dir("job");
     let pid = dir.path().join("pid");
     let script = format!(
-        r#"if [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then setsid sh -c 'trap "" TERM; echo $$ > {pid}.part; mv {pid}.part {pid}; sleep 600' & 
-           until [ -e {pid} ]; do sleep 0.01; done; kill -KILL $$; fi; [ -d /proc/$(cat {pid}) ] && echo alive; exit 0"#,
+        r#"if [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then
+               setsid sh -c 'trap "" TERM; echo $$ > {pid}.part; mv {pid}.part {pid}; sleep 600' &
+               until [ -e {pid} ]; do sleep 0.01; done; kill -KILL $$
+           fi
+           [ -d /proc/$(cat {pid}) ] && echo alive; exit 0"#,
         pid = pid.display()
     );
     let (told, ..) = run(&job(1, 1, 1), &script);
@@ -105,13 +133,14 @@ fn a_lost_task_has_the_stage_submitted_again_and_the_new_one_finishes_the_job() 
     job.policy.node_timeout = Duration::from_millis(1500);
     let dir = phalanx_testkit::temp_dir("job");
     let driver = open(&job);
-    let script = r#"[ "$TORCHELASTIC_RESTART_COUNT" = 0 ] && { echo up $RANK; exec sleep 600; }; echo again $RANK; printf "r$RANK" > "$PHALANX_RANK_DIR/result""#;
+    let script = r#"[ "$TORCHELASTIC_RESTART_COUNT" = 0 ] && { echo up $RANK; exec sleep 600; }
+        echo again $RANK; printf "r$RANK" > "$PHALANX_RANK_DIR/result""#;
     let node = |partition, attempt| {
-        let mut options = node_options(&driver, &job, partition, script, dir.path());
-        options.attempt = attempt;
-        let host = TestHost::default();
-        let interrupt = Arc::clone(&host.interrupt);
-        (spawn_node(options, host), interrupt)
+        let mut test = test_node(&driver, partition, script, dir.path());
+        test.spec.attempt = attempt;
+        let callbacks = TestCallbacks::default();
+        let interrupt = Arc::clone(&callbacks.interrupt);
+        (spawn_node(test, callbacks), interrupt)
     };
     let first = [node(0, 0), node(1, 0)];
     let mut output = String::new();

@@ -1,16 +1,18 @@
 //! One rank's end of a process group of torch: collectives on the memory of tensors, in the order of their calls.
 //!
-//! Each runs on the thread that asks for it, or, if that doesn't want to wait, on a thread of the group's; both
-//! without the interpreter lock.
+//! Each runs on the thread that asks for it or, if that thread doesn't want to wait, on a thread of the group's.
+//! Neither holds the interpreter lock. Messages go beside the collectives.
 //!
-//! - COL-1: a forked child has nothing of its parent's group: no connection, no memory, and no way to speak for the rank.
+//! - COL-1 (no-inheritance): a forked child has nothing of its parent's group: no connection, no memory, and no way to
+//!   speak for the rank.
 
 mod call;
+mod engine;
 mod job_ranks;
-mod lane;
-mod member;
+mod postbox;
 mod signals;
-mod ticket;
+mod work;
+mod work_queue;
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -19,53 +21,71 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use phalanx_collective::{Aborter, Exchange, Group, GroupOptions};
+use phalanx_collective::{Aborter, Group, GroupOptions, Store, job_encryption, job_key};
 use phalanx_rendezvous::interfaces;
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
+use pyo3::exceptions::{PyConnectionError, PyRuntimeWarning};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 pub(crate) use call::Call;
-use call::{Memory, Place};
+use call::Memory;
+use engine::Engine;
 use job_ranks::JobRanks;
-use lane::Lane;
-use member::{Member, Receive};
-pub(crate) use ticket::Ticket;
-use ticket::{Callbacks, Progress};
+use postbox::{Postbox, Receive};
+pub(crate) use work::Work;
+use work::{CallbackThread, Completion};
+use work_queue::WorkQueue;
 
-use crate::errors::{checked, detached};
+use crate::errors::group::{checked, detached};
 
 /// c10d's store, as Python holds it.
-struct Store {
+struct PythonStore {
     get: Py<PyAny>,
     set: Py<PyAny>,
 }
 
-impl Exchange for Store {
+impl Store for PythonStore {
     fn set(&mut self, key: &str, value: &[u8], _deadline: Deadline) -> Result<()> {
-        Python::attach(|py| self.set.call1(py, (key, PyBytes::new(py, value))).map(drop)).map_err(|error| {
-            Error::new(ErrorKind::Unreachable, format!("the store didn't take {key}: {error}"))
+        Python::attach(|py| {
+            self.set.call1(py, (key, PyBytes::new(py, value))).map(drop).map_err(|error| {
+                let kind = kind_of(py, &error, ErrorKind::Unreachable);
+                Error::new(kind, format!("the store didn't take {key}: {error}"))
+            })
         })
     }
 
     fn get(&mut self, key: &str, deadline: Deadline) -> Result<Vec<u8>> {
         let left = deadline.left().unwrap_or(Duration::from_secs(1 << 30));
-        Python::attach(|py| self.get.call1(py, (key, left.as_secs_f64()))?.extract(py))
-            .map_err(|error| Error::new(ErrorKind::Timeout, format!("the store has no {key}: {error}")))
+        Python::attach(|py| {
+            let value = self.get.call1(py, (key, left.as_secs_f64())).and_then(|value| value.extract(py));
+            value.map_err(|error| {
+                let kind = kind_of(py, &error, ErrorKind::Timeout);
+                Error::new(kind, format!("the store has no {key}: {error}"))
+            })
+        })
     }
 }
 
+/// The kind of an error of the store: whether it went away with the rank or node that serves it, else `otherwise`.
+fn kind_of(py: Python<'_>, error: &PyErr, otherwise: ErrorKind) -> ErrorKind {
+    let distributed = py.import("torch.distributed").and_then(|torch| torch.getattr("DistNetworkError"));
+    let is_network = distributed.is_ok_and(|class| error.is_instance(py, &class));
+    if is_network || error.is_instance_of::<PyConnectionError>(py) { ErrorKind::PeerLost } else { otherwise }
+}
+
 #[pyclass(module = "phalanx._native", frozen, weakref)]
-pub(crate) struct Collective {
-    lane: Lane<Member>,
+pub(crate) struct ProcessGroup {
+    queue: WorkQueue<Engine>,
+    messages: WorkQueue<Postbox>,
     aborter: Aborter,
-    callbacks: Arc<Callbacks>,
+    callbacks: Arc<CallbackThread>,
     timeout: Mutex<Duration>,
     process: u32,
     sockets: Vec<RawFd>,
 }
 
-impl Collective {
+impl ProcessGroup {
     /// COL-1: in a forked child, locks may be held by threads that it doesn't have.
     fn is_own(&self) -> bool {
         std::process::id() == self.process
@@ -82,10 +102,19 @@ impl Collective {
         Err(Error::new(ErrorKind::Closed, text))
     }
 
-    fn ticket(&self, kept: Py<PyAny>) -> (Ticket, Arc<Progress>, Arc<Callbacks>) {
-        let progress = Arc::new(Progress::keeping(kept));
-        let ticket = Ticket { progress: Arc::clone(&progress), callbacks: Arc::clone(&self.callbacks) };
-        (ticket, progress, Arc::clone(&self.callbacks))
+    fn work(&self, kept: Py<PyAny>) -> (Work, Arc<Completion>, Arc<CallbackThread>) {
+        let completion = Arc::new(Completion::keeping(kept));
+        let work = Work { completion: Arc::clone(&completion), callbacks: Arc::clone(&self.callbacks) };
+        (work, completion, Arc::clone(&self.callbacks))
+    }
+
+    /// WORK-5
+    fn end_callbacks(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.is_own() || detached(py, || Ok(self.callbacks.end()))? {
+            return Ok(());
+        }
+        let text = c"a callback of a collective still runs, though its process group has been left";
+        PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), text, 1)
     }
 
     fn deadline(&self, timeout: Option<f64>) -> Deadline {
@@ -95,9 +124,9 @@ impl Collective {
 }
 
 #[pymethods]
-impl Collective {
+impl ProcessGroup {
     #[new]
-    #[pyo3(signature = (*, rank, ranks, name, get, set, timeout, interface, towards, activity))]
+    #[pyo3(signature = (*, rank, ranks, name, get, set, timeout, interface, towards, cut_timeout, activity))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
     fn new(
         py: Python<'_>,
@@ -109,26 +138,33 @@ impl Collective {
         timeout: f64,
         interface: Option<&str>,
         towards: Option<&str>,
+        cut_timeout: Option<f64>,
         activity: Option<PathBuf>,
-    ) -> PyResult<Collective> {
-        let mut store = Store { get, set };
+    ) -> PyResult<ProcessGroup> {
+        let mut store = PythonStore { get, set };
         let timeout = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
         detached(py, || {
             let names = JobRanks::new(&ranks);
             let mut options = GroupOptions::new(rank, ranks.len(), name);
             options.timeout = timeout;
+            options.key = job_key()?;
+            options.encryption = job_encryption()?;
             options.address = own_address(interface, towards);
+            options.cut_timeout = cut_timeout.and_then(|limit| Duration::try_from_secs_f64(limit).ok());
             options.activity = activity;
-            let mut group =
-                Group::join(options, &mut store).map_err(|error| names.in_words_of_the_job(error))?;
-            group.ask_while_waiting(signals::look);
-            Ok(Collective {
+            let mut group = Group::join(options, &mut store).map_err(|error| names.with_job_ranks(error))?;
+            group.set_interrupt_check(signals::check);
+            Ok(ProcessGroup {
                 aborter: group.aborter(),
                 callbacks: Arc::default(),
                 timeout: Mutex::new(timeout),
                 process: std::process::id(),
                 sockets: group.sockets().to_vec(),
-                lane: Lane::new(Member::new(group, names)),
+                messages: WorkQueue::new(
+                    "phalanx-messages",
+                    Postbox::new(rank, group.messenger(), names.clone()),
+                ),
+                queue: WorkQueue::new("phalanx-collective", Engine::new(group, names)),
             })
         })
     }
@@ -142,10 +178,11 @@ impl Collective {
         checked(py, self.own())?;
         let deadline = self.deadline(timeout);
         // SAFETY: the caller holds the tensors and waits here.
-        let now = || self.lane.run_if_idle(|member| unsafe { member.perform(&calls, deadline) });
+        let now = || self.queue.run_if_idle(|engine| unsafe { engine.perform(&calls, deadline) });
         match signals::watched(|| detached(py, || Ok(now()))?.map(|result| checked(py, result)).transpose())?
         {
             Some(()) => Ok(()),
+            None if self.queue.is_mine() => checked(py, Err(in_itself())),
             // Others are at it: this can be interrupted meanwhile.
             None => self.submit(py, calls, timeout, kept)?.wait(py, None),
         }
@@ -157,71 +194,47 @@ impl Collective {
         calls: Vec<Call>,
         timeout: Option<f64>,
         kept: Py<PyAny>,
-    ) -> PyResult<Ticket> {
+    ) -> PyResult<Work> {
         checked(py, self.own())?;
         let deadline = self.deadline(timeout);
-        let (ticket, progress, callbacks) = self.ticket(kept);
+        let (work, completion, callbacks) = self.work(kept);
         detached(py, || {
-            self.lane.leave(move |member| {
+            self.queue.submit(move |engine| {
                 // SAFETY: `kept` holds the tensors until the end; torch forbids to touch them before.
-                let perform = || unsafe { member.perform(&calls, deadline) };
+                let perform = || unsafe { engine.perform(&calls, deadline) };
                 let result = catch_unwind(AssertUnwindSafe(perform)).unwrap_or_else(|_| Err(panicked()));
-                progress.end(result.map(|()| None), &callbacks);
+                completion.end(result.map(|()| None), &callbacks);
             })
         })?;
-        Ok(ticket)
+        Ok(work)
     }
 
-    fn send(
-        &self,
-        py: Python<'_>,
-        memory: Place,
-        to: usize,
-        tag: u64,
-        kept: Py<PyAny>,
-    ) -> PyResult<Option<Ticket>> {
+    fn send(&self, py: Python<'_>, memory: Memory, to: usize, tag: u64) -> PyResult<()> {
         checked(py, self.own())?;
-        let memory = Memory::from(memory);
         // SAFETY: the caller holds the tensor and waits here.
-        let now = || self.lane.run_if_idle(|member| unsafe { member.send(memory, to, tag) });
-        if let Some(sent) = py.detach(now) {
-            return checked(py, sent).map(|()| None);
-        }
-        let (ticket, progress, callbacks) = self.ticket(kept);
-        detached(py, || {
-            self.lane.leave(move |member| {
-                // SAFETY: `kept` holds the tensor until the end; torch forbids to touch it before.
-                let result = unsafe { member.send(memory, to, tag) };
-                progress.end(result.map(|()| None), &callbacks);
-            })
-        })?;
-        Ok(Some(ticket))
+        let send = |postbox: &mut Postbox| unsafe { postbox.send(memory, to, tag) };
+        detached(py, || self.messages.run(send).unwrap_or_else(|| Err(in_itself())))
     }
 
     fn receive(
         &self,
         py: Python<'_>,
-        memory: Place,
+        memory: Memory,
         source: Option<usize>,
         tag: u64,
         timeout: Option<f64>,
         kept: Py<PyAny>,
-    ) -> PyResult<Ticket> {
+    ) -> PyResult<Work> {
         checked(py, self.own())?;
         let deadline = self.deadline(timeout);
         let timeout = deadline.left().unwrap_or(Duration::MAX);
-        let (ticket, progress, callbacks) = self.ticket(kept);
-        let receive =
-            Receive { memory: memory.into(), from: source, tag, deadline, timeout, progress, callbacks };
+        let (work, completion, callbacks) = self.work(kept);
+        let receive = Receive { memory, from: source, tag, deadline, timeout, completion, callbacks };
         detached(py, || {
-            let mut receive = Some(receive);
-            let now = self.lane.run_if_idle(|member| receive.take().map(|receive| member.receive(receive)));
-            match (now, receive) {
-                (None, Some(receive)) => self.lane.leave(move |member| member.receive(receive)),
-                _ => Ok(()),
-            }
+            let asked = self.messages.run(|postbox| postbox.receive(receive));
+            asked.ok_or_else(in_itself)
         })?;
-        Ok(ticket)
+        Ok(work)
     }
 
     fn abort(&self, py: Python<'_>, why: &str) -> PyResult<()> {
@@ -235,19 +248,30 @@ impl Collective {
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, || {
             if self.is_own() {
-                self.lane.run_if_idle(Member::leave);
+                self.queue.run_if_idle(|engine| {
+                    self.messages.run_if_idle(Postbox::close);
+                    engine.leave();
+                });
             }
             Ok(())
-        })
+        })?;
+        self.end_callbacks(py)
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, || {
             if self.is_own() {
-                self.lane.run(Member::leave);
+                let leave = |engine: &mut Engine| {
+                    self.messages.run(Postbox::close);
+                    engine.leave();
+                };
+                if self.queue.run(leave).is_none() {
+                    self.aborter.abort("it closed the process group while a call of its own was waiting");
+                }
             }
             Ok(())
-        })
+        })?;
+        self.end_callbacks(py)
     }
 
     fn disown(slf: Py<Self>) -> Vec<RawFd> {
@@ -256,6 +280,12 @@ impl Collective {
         std::mem::forget(slf);
         sockets
     }
+}
+
+/// QUEUE-4
+fn in_itself() -> Error {
+    let text = "this thread is in a call of the same process group already, as where a signal's handler makes another";
+    Error::new(ErrorKind::State, text)
 }
 
 fn panicked() -> Error {

@@ -1,34 +1,71 @@
-//! Jobs, settings and failures.
+//! Jobs and settings.
 
 use std::collections::BTreeMap;
 
 use phalanx_job::{Settings, settings};
-use phalanx_rendezvous::wire;
-use phalanx_types::Failure;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
 use crate::errors::detached;
 
 type Conf = BTreeMap<String, String>;
 
-#[pyfunction]
-#[pyo3(signature = (*, name, ranks, tasks, use_gpu, settings))]
-pub(crate) fn new_job<'py>(
-    py: Python<'py>,
-    name: &str,
-    ranks: u32,
-    tasks: u32,
-    use_gpu: bool,
-    settings: Conf,
-) -> PyResult<Bound<'py, PyBytes>> {
-    let bytes = detached(py, || Ok(Settings::read(&settings)?.job(name, ranks, tasks, use_gpu)?.to_json()))?;
-    Ok(PyBytes::new(py, &bytes))
+#[pyclass(module = "phalanx._native", frozen)]
+pub(crate) struct Job(pub(crate) phalanx_types::Job);
+
+#[pymethods]
+impl Job {
+    #[new]
+    #[pyo3(signature = (*, name, ranks, tasks, use_gpu, settings))]
+    fn new(
+        py: Python<'_>,
+        name: &str,
+        ranks: u32,
+        tasks: u32,
+        use_gpu: bool,
+        settings: Conf,
+    ) -> PyResult<Job> {
+        detached(py, || Ok(Job(Settings::read(&settings)?.job(name, ranks, tasks, use_gpu)?)))
+    }
+
+    #[getter]
+    fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    #[getter]
+    fn ranks(&self) -> u32 {
+        self.0.ranks
+    }
+
+    #[getter]
+    fn tasks(&self) -> u32 {
+        self.0.tasks
+    }
+
+    #[getter]
+    fn use_gpu(&self) -> bool {
+        self.0.use_gpu
+    }
+
+    #[getter]
+    fn grace(&self) -> f64 {
+        self.0.policy.grace.as_secs_f64()
+    }
+
+    #[getter]
+    fn logs_uri(&self) -> Option<&str> {
+        phalanx_job::logs_uri(&self.0)
+    }
 }
 
 #[pyfunction]
 pub(crate) fn setting_keys() -> Vec<&'static str> {
-    settings::SETTINGS.iter().map(|setting| setting.key).collect()
+    settings::keys().collect()
 }
 
 #[pyfunction]
@@ -38,11 +75,11 @@ pub(crate) fn read_settings(py: Python<'_>, settings: Conf) -> PyResult<(f64, St
 }
 
 #[pyfunction]
-pub(crate) fn unknown_settings(keys: Vec<String>) -> Vec<String> {
-    settings::unknown_keys(keys.iter().map(String::as_str))
+pub(crate) fn rank_variables(py: Python<'_>, settings: Conf, given: Conf) -> PyResult<Conf> {
+    detached(py, || phalanx_job::rank_variables(&settings, &given))
 }
 
 #[pyfunction]
-pub(crate) fn render_failure(py: Python<'_>, failure: &str) -> PyResult<String> {
-    detached(py, || Ok(wire::message::<Failure>(failure.as_bytes())?.render()))
+pub(crate) fn unknown_settings(keys: Vec<String>) -> Vec<String> {
+    settings::unknown_keys(keys.iter().map(String::as_str))
 }

@@ -1,11 +1,11 @@
 //! A node's end of a job, in a Python worker of Spark or in the driver.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 
-use phalanx_job::{NodeHost, NodeOptions, collect_logs};
-use phalanx_rendezvous::{HubAddress, Token};
-use phalanx_types::{Error, ErrorKind, Job, Result};
+use phalanx_job::{Here, Home, NodeCallbacks, Payload, collect_logs};
+use phalanx_types::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -13,13 +13,17 @@ use crate::errors::detached;
 use crate::logs;
 
 /// The Python process that the node runs in.
-struct PythonHost {
+struct PythonCallbacks {
     all_gather: Option<Py<PyAny>>,
+    /// Whether its stderr is an executor's log.
+    in_executor: bool,
+    /// Copies files to a folder by its URI, where Python has a way to.
+    copy_files: Option<Py<PyAny>>,
     /// What Python wants raised instead of the node's outcome, e.g. KeyboardInterrupt.
     raised: Option<PyErr>,
 }
 
-impl NodeHost for PythonHost {
+impl NodeCallbacks for PythonCallbacks {
     fn interrupted(&mut self) -> Option<String> {
         if self.raised.is_some() {
             return Some("its Python process was interrupted".into());
@@ -45,53 +49,70 @@ impl NodeHost for PythonHost {
             })
         })
     }
+
+    fn executor_log(&mut self) -> Option<OwnedFd> {
+        // Spark has a worker's stderr in its executor's; its stdout goes there, too, but for a worker's beginning.
+        self.in_executor.then(|| std::io::stderr().as_fd().try_clone_to_owned().ok()).flatten()
+    }
+
+    fn copy_files(&mut self, files: &[PathBuf], folder: &str) -> Result<()> {
+        let Some(copy) = &self.copy_files else {
+            let why = "a URI takes Spark's JVM to write to, which its Python workers can't call";
+            return Err(Error::new(ErrorKind::Unreachable, why));
+        };
+        let files: Vec<_> = files.iter().map(|file| file.to_string_lossy()).collect();
+        Python::attach(|py| copy.bind(py).call1((files, folder)).map(drop))
+            .map_err(|e| Error::new(ErrorKind::Io, e.to_string()))
+    }
+}
+
+#[pyclass(module = "phalanx._native", frozen)]
+pub(crate) struct NodeSpec(phalanx_types::NodeSpec);
+
+#[pymethods]
+impl NodeSpec {
+    #[new]
+    fn new(py: Python<'_>, packed: &[u8]) -> PyResult<NodeSpec> {
+        detached(py, || Ok(NodeSpec(phalanx_types::NodeSpec::unpack(packed)?)))
+    }
+
+    #[getter]
+    fn tasks(&self) -> u32 {
+        self.0.job.tasks
+    }
 }
 
 #[pyfunction]
-#[pyo3(signature = (job, payload, *, hub, token, partition, attempt, host, gpus, program, pool, shares_pool, env, work_dir, guard, all_gather))]
+#[pyo3(signature = (
+    spec, payload, *, partition, host, gpus, work_dir, guard, package, python, in_python_worker, env, all_gather,
+    in_executor=false, copy_files=None
+))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
 pub(crate) fn run_node<'py>(
     py: Python<'py>,
-    job: &[u8],
-    payload: Vec<u8>,
-    hub: String,
-    token: Token,
+    spec: &NodeSpec,
+    payload: &[u8],
     partition: u32,
-    attempt: u32,
     host: String,
-    gpus: Vec<String>,
-    program: Vec<String>,
-    pool: Vec<String>,
-    shares_pool: bool,
-    env: BTreeMap<String, String>,
+    gpus: Option<Vec<String>>,
     work_dir: PathBuf,
     guard: PathBuf,
+    package: PathBuf,
+    python: String,
+    in_python_worker: bool,
+    env: BTreeMap<String, String>,
     all_gather: Option<Py<PyAny>>,
+    in_executor: bool,
+    copy_files: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     collect_logs();
-    let mut python = PythonHost { all_gather, raised: None };
-    let outcome = detached(py, || {
-        let job = Job::from_json(job)?;
-        let hub = HubAddress { address: hub, job: job.id.clone(), token };
-        let options = NodeOptions {
-            job,
-            payload,
-            hub,
-            partition,
-            attempt,
-            host,
-            gpus,
-            program,
-            pool,
-            shares_pool,
-            env,
-            work_dir,
-            guard,
-        };
-        phalanx_job::run_node(&options, &mut python)
-    });
+    let home = Home { guard, package, python, env, in_python_worker };
+    let here = Here { partition, host, gpus, work_dir, home, tunnel: None };
+    let mut callbacks = PythonCallbacks { all_gather, in_executor, copy_files, raised: None };
+    let outcome =
+        detached(py, || phalanx_job::run_node(&spec.0, Payload::Bytes(payload), &here, &mut callbacks));
     logs::hand_over(py)?;
-    match python.raised {
+    match callbacks.raised {
         Some(raised) => Err(raised),
         None => Ok(PyBytes::new(py, &outcome?)),
     }

@@ -1,4 +1,4 @@
-//! Warm pools, in the pool's own process and in a host of such.
+//! Warm pools, in the pool's own process and in a client of it.
 
 use std::io;
 use std::time::Duration;

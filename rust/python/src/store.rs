@@ -1,10 +1,10 @@
 //! The c10d store by itself, for tests and benchmarks against torch's own clients.
 
-use std::net::{IpAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::{Mutex, PoisonError};
 
 use phalanx_job::collect_logs;
-use phalanx_types::{Error, ErrorKind};
+use phalanx_types::{Error, Network};
 use pyo3::prelude::*;
 
 use crate::errors::detached;
@@ -23,12 +23,9 @@ impl StoreServer {
     fn new(py: Python<'_>, host: &str, port: u16, allowed: Option<Vec<String>>) -> PyResult<StoreServer> {
         collect_logs();
         detached(py, || {
-            let parse = |text: &String| {
-                text.parse::<IpAddr>()
-                    .map_err(|e| Error::new(ErrorKind::Invalid, format!("{text:?} is no address: {e}")))
-            };
-            let allowed =
-                allowed.map(|all| all.iter().map(parse).collect::<Result<Vec<_>, _>>()).transpose()?;
+            let allowed = allowed
+                .map(|all| all.iter().map(|text| text.parse()).collect::<Result<Vec<Network>, _>>())
+                .transpose()?;
             let listener = TcpListener::bind((host, port))
                 .map_err(|e| Error::io(format!("bind the store to {host}:{port}"), &e))?;
             let server = phalanx_rendezvous::store::StoreServer::start(listener, allowed)?;

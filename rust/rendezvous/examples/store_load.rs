@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! store_load serve [HOST:PORT]                              prints its address, serves until stdin ends
+//! store_load serve-through                                  the same, and the address leads there over TLS
+//! store_load HOST:PORT values OPS                           each value of 8 MiB is set and read: {"seconds": ...}
 //! store_load HOST:PORT set|get|waitget|add CLIENTS OPS      {"ops_per_s": ..., "seconds": ...}
 //! store_load HOST:PORT rendezvous CLIENTS                   {"connect_s": ..., "total_s": ...}
 //! ```
@@ -15,8 +17,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Interest, Poll, Token};
-use phalanx_rendezvous::store::StoreServer;
+use phalanx_io::Identity;
 use phalanx_rendezvous::store::protocol::{Query, put_bytes, put_greeting, put_list, put_query};
+use phalanx_rendezvous::store::{StoreClient, StoreEntrance, StoreServer};
+use phalanx_types::{Deadline, Key};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const VALUE: &[u8; 16] = b"0123456789abcdef";
@@ -32,6 +36,8 @@ fn main() -> Outcome<()> {
     match arguments[..] {
         ["serve"] => serve("127.0.0.1:0"),
         ["serve", address] => serve(address),
+        ["serve-through"] => serve_through(),
+        [server, "values", count] => values(server.parse()?, count.parse()?),
         [server, "rendezvous", clients] => rendezvous(server.parse()?, clients.parse()?),
         [server, operation, clients, count] => {
             let operation = match operation {
@@ -43,7 +49,10 @@ fn main() -> Outcome<()> {
             };
             operations(server.parse()?, operation, clients.parse()?, count.parse()?)
         }
-        _ => Err("usage: store_load serve [HOST:PORT] | HOST:PORT OPERATION CLIENTS [OPS]".into()),
+        _ => Err(
+            "usage: store_load serve [HOST:PORT] | HOST:PORT values OPS | HOST:PORT OPERATION CLIENTS [OPS]"
+                .into(),
+        ),
     }
 }
 
@@ -60,6 +69,38 @@ fn serve(address: &str) -> Outcome<()> {
     io::stdout().flush()?;
     io::copy(&mut io::stdin(), &mut io::sink())?;
     server.stop();
+    Ok(())
+}
+
+/// As between two hosts whose nodes encrypt.
+fn serve_through() -> Outcome<()> {
+    let local = || TcpListener::bind("127.0.0.1:0");
+    let (identity, key, nodes) = (Identity::new()?, Key::from_bytes([7; 32]), local()?);
+    let outside = nodes.local_addr()?;
+    let server = StoreServer::start_secure(local()?, nodes, &identity, key.clone())?;
+    let entrance = StoreEntrance::start(local()?, outside, identity.public_key().clone(), key)?;
+    writeln!(io::stdout(), "{}", entrance.address())?;
+    io::stdout().flush()?;
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    entrance.stop();
+    server.stop();
+    Ok(())
+}
+
+fn values(server: SocketAddr, count: u32) -> Outcome<()> {
+    let value: Vec<u8> = (0..8 << 20).map(|i: u32| (i % 251) as u8).collect();
+    let deadline = Deadline::after(PATIENCE);
+    let mut client = StoreClient::connect(server, deadline)?;
+    let begin = Instant::now();
+    for number in 0..count {
+        client.set(&format!("value {number}"), &value, deadline)?;
+    }
+    for number in 0..count {
+        if client.get(&format!("value {number}"), deadline)? != value {
+            return Err("another value came back".into());
+        }
+    }
+    writeln!(io::stdout(), "{{\"seconds\": {}}}", begin.elapsed().as_secs_f64())?;
     Ok(())
 }
 

@@ -1,13 +1,18 @@
-//! A node's connection to the hub: connect within a deadline, prove each other, then messages both ways.
+//! A node's connection to the hub: TLS within a deadline, prove each other, then messages both ways.
 //!
-//! Owns its socket. CLIENT-1: every blocking call takes a deadline. CLIENT-2: a peer that can't prove that it knows
-//! the token is told nothing but the job's id.
+//! It owns its socket.
+//!
+//! - CLIENT-1 (deadline): every blocking call takes a deadline.
+//! - CLIENT-2 (proof-first): a peer without the hub's key is told nothing. One that can't prove, too, that it knows the
+//!   token is told only the job's id.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use phalanx_types::message::{Challenge, Role, Welcome};
+use phalanx_io::{FrameBuffer, PublicKey, TlsChannel};
+use phalanx_types::message::{Role, Welcome};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -28,6 +33,8 @@ pub struct HubAddress {
     pub job: String,
     /// The job's secret.
     pub token: Token,
+    /// The hub's own key: nobody else is spoken with.
+    pub key: PublicKey,
 }
 
 impl std::fmt::Debug for HubAddress {
@@ -39,9 +46,44 @@ impl std::fmt::Debug for HubAddress {
 /// A proved connection to the hub.
 #[derive(Debug)]
 pub struct HubConnection {
-    stream: TcpStream,
-    received: Vec<u8>,
+    line: Arc<Line>,
+    received: FrameBuffer,
     welcome: Welcome,
+}
+
+/// The socket and its encryption, which a thread that receives and threads that send share.
+#[derive(Debug)]
+struct Line {
+    stream: TcpStream,
+    /// Held for no longer than it takes to encrypt or decrypt.
+    tls: Mutex<TlsChannel>,
+    /// What is being sent, as it goes over the wire: held until it has gone, so that it goes in order.
+    wire: Mutex<Vec<u8>>,
+}
+
+impl Line {
+    fn tls(&self) -> MutexGuard<'_, TlsChannel> {
+        self.tls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what `encrypt` appends.
+    fn write(
+        &self,
+        deadline: Deadline,
+        encrypt: impl FnOnce(&mut TlsChannel, &mut Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
+        let mut wire = self.wire.lock().unwrap_or_else(PoisonError::into_inner);
+        wire.clear();
+        encrypt(&mut self.tls(), &mut wire)?;
+        write_all(&self.stream, &wire, deadline)
+    }
+
+    /// Reads once; what the hub said goes to `received`, if it is a whole record.
+    fn read(&self, received: &mut FrameBuffer, deadline: Deadline) -> Result<()> {
+        let mut chunk = [0; 4096];
+        let n = read_some(&self.stream, &mut chunk, deadline)?;
+        self.tls().receive(&chunk[..n], |said| received.push(said))
+    }
 }
 
 /// Sets what every connection between hub and node has: no delay, keep-alive.
@@ -57,28 +99,28 @@ impl HubConnection {
     /// Connects and proves both sides before `deadline`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] or [`ErrorKind::Timeout`] if nobody answers, [`ErrorKind::Closed`] if the connection
-    /// ends, [`ErrorKind::Refused`] if a side doesn't know the token, [`ErrorKind::Protocol`] if the peer is no hub of
-    /// this version.
+    /// [`ErrorKind::Unreachable`] or [`ErrorKind::Timeout`] if nobody answers, or the connection ends before both are
+    /// proved; [`ErrorKind::Closed`] if the host answers that nobody listens there, [`ErrorKind::Refused`] if a side
+    /// doesn't know the token, [`ErrorKind::Protocol`] if the peer is no hub of this version.
     pub fn open(hub: &HubAddress, role: Role, deadline: Deadline) -> Result<HubConnection> {
         let about = |e: Error| e.context(format!("the hub at {}", hub.address));
         let stream = dial(&hub.address, deadline).map_err(about)?;
         tune(&SockRef::from(&stream));
+        let tls = TlsChannel::connect(&hub.key, &wire::protocol_name())?;
+        let line = Arc::new(Line { stream, tls: Mutex::new(tls), wire: Mutex::default() });
         let welcome = Welcome { mac: String::new(), received: Vec::new() };
-        let mut connection = HubConnection { stream, received: Vec::new(), welcome };
-        connection.prove(hub, role, deadline).map_err(about)?;
+        let mut connection = HubConnection { line, received: FrameBuffer::default(), welcome };
+        connection.prove(hub, role, deadline).map_err(unproved).map_err(about)?;
         Ok(connection)
     }
 
     fn prove(&mut self, hub: &HubAddress, role: Role, deadline: Deadline) -> Result<()> {
-        let challenge: Challenge = self.receive(deadline)?;
-        if challenge.version != phalanx_types::job::VERSION {
-            return Err(Error::new(
-                ErrorKind::Protocol,
-                format!("it speaks version {}, not {}", challenge.version, phalanx_types::job::VERSION),
-            ));
+        while !self.line.tls().is_ready() {
+            self.line.write(deadline, TlsChannel::drain)?;
+            self.line.read(&mut self.received, deadline)?;
         }
-        let hello = wire::answer(&hub.token, &challenge, &hub.job, role, &wire::random_token()?);
+        let binding = self.line.tls().binding()?;
+        let hello = wire::hello(&hub.token, &binding, &hub.job, role);
         self.send(&hello, deadline)?;
         let welcome: Welcome = self.receive(deadline)?;
         if welcome == Welcome::refusal() {
@@ -87,7 +129,7 @@ impl HubConnection {
                 "it refused this job's token, or has gone on without this node",
             ));
         }
-        if !wire::hub_is_proved(&hub.token, &challenge, &hello, &welcome) {
+        if !wire::hub_is_proved(&hub.token, &binding, &hello, &welcome) {
             return Err(Error::new(ErrorKind::Refused, "it does not know this job's token"));
         }
         self.welcome = welcome;
@@ -101,16 +143,12 @@ impl HubConnection {
 
     /// The address of this host on the way to the hub.
     pub fn local_address(&self) -> Option<IpAddr> {
-        self.stream.local_addr().ok().map(|a| a.ip().to_canonical())
+        self.line.stream.local_addr().ok().map(|a| a.ip().to_canonical())
     }
 
     /// A second handle on the connection, for a thread that only sends.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`] if the system gives no descriptor.
-    pub fn sender(&self) -> Result<Sender> {
-        let stream = self.stream.try_clone().map_err(|e| Error::io("share the connection to the hub", &e))?;
-        Ok(Sender { stream, buffer: Vec::new() })
+    pub fn sender(&self) -> Sender {
+        Sender { line: Arc::clone(&self.line), buffer: Vec::new() }
     }
 
     /// Sends one message.
@@ -118,9 +156,7 @@ impl HubConnection {
     /// # Errors
     /// [`ErrorKind::Timeout`] at the deadline, [`ErrorKind::Closed`] if the hub is gone.
     pub fn send<T: Serialize>(&mut self, message: &T, deadline: Deadline) -> Result<()> {
-        let mut frame = Vec::new();
-        wire::encode_json(message, &mut frame);
-        write_all(&mut self.stream, &frame, deadline)
+        self.sender().send(message, deadline)
     }
 
     /// Waits for one message.
@@ -129,17 +165,13 @@ impl HubConnection {
     /// As [`HubConnection::send`], and [`ErrorKind::Protocol`] for bytes that are no message.
     pub fn receive<T: DeserializeOwned>(&mut self, deadline: Deadline) -> Result<T> {
         loop {
-            if let Some((frame, used)) = wire::decode(&self.received, wire::MAX_FRAME_BYTES)? {
-                let Frame::Json(json) = frame else {
+            if let Some(body) = self.received.next_frame(wire::MAX_FRAME_BYTES)? {
+                let Frame::Json(json) = wire::parse(body)? else {
                     return Err(Error::new(ErrorKind::Protocol, "data where a message was expected"));
                 };
-                let message = wire::message(json)?;
-                self.received.drain(..used);
-                return Ok(message);
+                return wire::message(json);
             }
-            let mut chunk = [0; 4096];
-            let n = read_some(&mut self.stream, &mut chunk, deadline)?;
-            self.received.extend_from_slice(&chunk[..n]);
+            self.line.read(&mut self.received, deadline)?;
         }
     }
 }
@@ -147,7 +179,7 @@ impl HubConnection {
 /// The sending half of a connection.
 #[derive(Debug)]
 pub struct Sender {
-    stream: TcpStream,
+    line: Arc<Line>,
     buffer: Vec<u8>,
 }
 
@@ -155,11 +187,12 @@ impl Sender {
     /// Sends one message.
     ///
     /// # Errors
-    /// As [`HubConnection::send`]. After an error part of a frame may be sent: the connection is of no more use.
+    /// As [`HubConnection::send`]. After an error part of a frame may have been sent, so the connection can't be used
+    /// any more.
     pub fn send<T: Serialize>(&mut self, message: &T, deadline: Deadline) -> Result<()> {
         self.buffer.clear();
         wire::encode_json(message, &mut self.buffer);
-        write_all(&mut self.stream, &self.buffer, deadline)
+        self.line.write(deadline, |tls, wire| tls.send(&self.buffer, wire))
     }
 
     /// Sends one frame of data.
@@ -169,14 +202,19 @@ impl Sender {
     pub fn send_frame(&mut self, frame: &Frame<'_>, deadline: Deadline) -> Result<()> {
         self.buffer.clear();
         wire::encode(frame, &mut self.buffer);
-        write_all(&mut self.stream, &self.buffer, deadline)
+        self.line.write(deadline, |tls, wire| tls.send(&self.buffer, wire))
     }
 
     /// Ends the connection in both directions; a thread that waits for a message is woken.
     pub fn close(&self) {
         // An error here means that the peer closed first.
-        let _ = self.stream.shutdown(Shutdown::Both);
+        let _ = self.line.stream.shutdown(Shutdown::Both);
     }
+}
+
+/// A connection that ends before both sides are proved says nothing of the hub: a proxy in between may have ended it.
+fn unproved(e: Error) -> Error {
+    if e.kind() == ErrorKind::Closed { Error::new(ErrorKind::Unreachable, e.to_string()) } else { e }
 }
 
 /// Resolves and connects.
@@ -186,6 +224,7 @@ fn dial(address: &str, deadline: Deadline) -> Result<TcpStream> {
         Ok(ip) => vec![SocketAddr::new(ip, port)],
         Err(_) => interfaces::resolve_in_time(host, port, deadline)?,
     };
+    let mut refused = 0;
     let mut last = Error::new(ErrorKind::Unreachable, "it has no address");
     for (i, candidate) in candidates.iter().enumerate() {
         let left = deadline.left().unwrap_or(Duration::from_secs(60));
@@ -193,12 +232,19 @@ fn dial(address: &str, deadline: Deadline) -> Result<TcpStream> {
         if share.is_zero() {
             return Err(Error::new(ErrorKind::Timeout, "it did not answer in time"));
         }
-        match TcpStream::connect_timeout(candidate, share) {
-            Ok(stream) => return Ok(stream),
-            Err(e) => last = Error::io(format!("connect to {candidate}"), &e),
+        match phalanx_io::connect_unless_refused(*candidate, Deadline::after(share)) {
+            Ok(Some(stream)) => return Ok(stream),
+            Ok(None) => refused += 1,
+            Err(e) => last = e,
         }
     }
-    Err(last)
+    // A hub may listen at some of its host's addresses only: one that does not answer may be it.
+    match refused {
+        n if n > 0 && n == candidates.len() => {
+            Err(Error::new(ErrorKind::Closed, "its host refuses the connection: nobody listens there"))
+        }
+        _ => Err(last),
+    }
 }
 
 fn time_left(deadline: Deadline) -> Result<Option<Duration>> {
@@ -212,7 +258,7 @@ fn retry(e: &std::io::Error) -> bool {
     matches!(e.kind(), IoKind::WouldBlock | IoKind::TimedOut | IoKind::Interrupted)
 }
 
-fn read_some(stream: &mut TcpStream, buffer: &mut [u8], deadline: Deadline) -> Result<usize> {
+fn read_some(mut stream: &TcpStream, buffer: &mut [u8], deadline: Deadline) -> Result<usize> {
     loop {
         let left = time_left(deadline)?;
         stream.set_read_timeout(left).map_err(|e| Error::io("set a time-out", &e))?;
@@ -225,7 +271,7 @@ fn read_some(stream: &mut TcpStream, buffer: &mut [u8], deadline: Deadline) -> R
     }
 }
 
-fn write_all(stream: &mut TcpStream, mut bytes: &[u8], deadline: Deadline) -> Result<()> {
+fn write_all(mut stream: &TcpStream, mut bytes: &[u8], deadline: Deadline) -> Result<()> {
     while !bytes.is_empty() {
         let left = time_left(deadline)?;
         stream.set_write_timeout(left).map_err(|e| Error::io("set a time-out", &e))?;

@@ -1,7 +1,8 @@
 //! The hub's clock: monotonic time, less the time in which its process did not run.
 //!
-//! CLOCK-1: a driver that was stopped (SIGSTOP, a debugger, a frozen container) takes what came meanwhile before any
-//! time-out ends: what it could not hear is nobody's silence. That shows in a wait that ends much later than it should.
+//! CLOCK-1 (skips-stops): a driver that was stopped (SIGSTOP, a debugger, a frozen container) reads what has come in
+//! the meantime before any time-out ends. A node isn't silent if the driver could not hear it. A stop shows in a wait
+//! that ends much later than it should.
 
 use std::time::{Duration, Instant};
 

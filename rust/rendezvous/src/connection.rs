@@ -1,40 +1,42 @@
-//! One non-blocking connection of the hub: bytes in, frames out of them, and bytes to send.
+//! One non-blocking connection of the hub: TLS and its bytes, frames out of them, and bytes to send.
 //!
-//! CONN-1: what waits to be sent is bounded; a peer that doesn't read is closed, never waited for. CONN-2: what is
-//! received but not yet whole is bounded by the longest frame that the connection's role may send.
+//! - CONN-1 (bounded-unsent): what waits to be sent is bounded. A peer that doesn't read is closed, never waited for.
+//! - CONN-2 (bounded-received): what is received but not yet whole is bounded by the longest frame that the
+//!   connection's role may send; who has not proved itself may send `MAX_UNPROVED_BYTES` in all.
 
-use std::fs::File;
 use std::io::{ErrorKind as IoKind, Read, Write};
 
 use mio::net::TcpStream;
-use phalanx_types::message::Challenge;
+use phalanx_io::{FrameBuffer, TlsChannel};
 use phalanx_types::{Error, ErrorKind, Result};
 
-use crate::wire::{self, Frame};
+use crate::wire;
 
 /// The most bytes that wait to be sent to one peer.
 const MAX_UNSENT_BYTES: usize = 16 << 20;
 /// How much is read at once.
-const READ_BYTES: usize = 64 << 10;
+pub(crate) const READ_BYTES: usize = 64 << 10;
+/// What a client sends until it has proved itself: a handshake of some hundred bytes, and its proof.
+const MAX_UNPROVED_BYTES: usize = 2 * wire::MAX_HELLO_BYTES;
 
 /// How far a connection has got, and what it is for.
 #[derive(Debug)]
 pub(crate) enum Stage {
-    /// Has been asked to prove itself.
-    Challenged { challenge: Challenge },
+    /// Has yet to prove itself, and has sent so much.
+    Unproved { bytes: usize },
     /// Joins, facts and orders of this partition.
     Control { partition: u32, attempt: u32 },
     /// Live output of this partition.
     Logs { partition: u32, attempt: u32 },
-    /// A result on its way into a file; into none where it can't be kept.
-    Result { rank: u32, file: Option<File>, left: u64 },
+    /// A result on its way to the disk, into a file of this connection's own.
+    Result { rank: u32, attempt: u32, left: u64 },
 }
 
 impl Stage {
     /// The longest frame that the peer may send at this stage.
     pub(crate) fn max_frame_bytes(&self) -> usize {
         match self {
-            Stage::Challenged { .. } => wire::MAX_HELLO_BYTES,
+            Stage::Unproved { .. } => wire::MAX_HELLO_BYTES,
             Stage::Control { .. } => wire::MAX_FRAME_BYTES,
             Stage::Logs { .. } | Stage::Result { .. } => wire::MAX_DATA_BYTES + 64,
         }
@@ -52,55 +54,53 @@ pub(crate) enum ReadState {
     Ended,
 }
 
-/// What was received and not yet taken as frames.
-#[derive(Debug, Default)]
-pub(crate) struct Inbox {
-    received: Vec<u8>,
-    taken: usize,
-}
-
-impl Inbox {
-    /// The next whole frame.
-    pub(crate) fn next_frame(&mut self, max_bytes: usize) -> Result<Option<Frame<'_>>> {
-        match wire::decode(&self.received[self.taken..], max_bytes)? {
-            None => Ok(None),
-            Some((frame, used)) => {
-                self.taken += used;
-                Ok(Some(frame))
-            }
-        }
-    }
-}
-
+/// `S` is a socket that doesn't block, and memory for the fuzzer.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) stream: TcpStream,
+pub(crate) struct Connection<S = TcpStream> {
+    pub(crate) stream: S,
     pub(crate) stage: Stage,
-    pub(crate) inbox: Inbox,
+    pub(crate) inbox: FrameBuffer,
+    tls: TlsChannel,
+    /// As it goes over the wire.
     unsent: Vec<u8>,
     sent: usize,
 }
 
-impl Connection {
-    pub(crate) fn new(stream: TcpStream, stage: Stage) -> Connection {
-        Connection { stream, stage, inbox: Inbox::default(), unsent: Vec::new(), sent: 0 }
+impl<S: Read + Write> Connection<S> {
+    /// One that was accepted, and has yet to prove itself.
+    pub(crate) fn new(stream: S, tls: TlsChannel) -> Connection<S> {
+        let stage = Stage::Unproved { bytes: 0 };
+        Connection { stream, stage, inbox: FrameBuffer::default(), tls, unsent: Vec::new(), sent: 0 }
     }
 
-    /// Reads once.
-    pub(crate) fn read(&mut self) -> Result<ReadState> {
-        let Inbox { received, taken } = &mut self.inbox;
-        received.drain(..std::mem::take(taken));
-        let old = received.len();
-        received.resize(old + READ_BYTES, 0);
-        let result = self.stream.read(&mut received[old..]);
-        received.truncate(old + *result.as_ref().unwrap_or(&0));
-        match result {
+    /// What a proof must be bound to.
+    pub(crate) fn binding(&self) -> Result<wire::Binding> {
+        self.tls.binding()
+    }
+
+    /// Reads once, by way of `buffer`.
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<ReadState> {
+        match self.stream.read(buffer) {
             Ok(0) => Ok(ReadState::Ended),
-            Ok(_) => Ok(ReadState::More),
+            Ok(n) => self.take(&buffer[..n]).map(|()| ReadState::More),
             Err(e) if e.kind() == IoKind::WouldBlock => Ok(ReadState::Drained),
             Err(e) if e.kind() == IoKind::Interrupted => Ok(ReadState::More),
             Err(e) => Err(Error::io("read from a node", &e)),
         }
+    }
+
+    fn take(&mut self, came: &[u8]) -> Result<()> {
+        if let Stage::Unproved { bytes } = &mut self.stage {
+            *bytes += came.len();
+            if *bytes > MAX_UNPROVED_BYTES {
+                let why = format!("{bytes} bytes came where a proof of this job's token was expected");
+                return Err(Error::new(ErrorKind::Refused, why));
+            }
+        }
+        let taken = self.tls.receive(came, |said| self.inbox.push(said));
+        // The next words of the handshake; after an error the word that tells the peer.
+        let told = self.tls.drain(&mut self.unsent).and_then(|()| self.flush());
+        taken.and(told)
     }
 
     /// Queues `frame` and sends what the peer takes.
@@ -108,7 +108,7 @@ impl Connection {
         if self.unsent.len() - self.sent + frame.len() > MAX_UNSENT_BYTES {
             return Err(Error::new(ErrorKind::Closed, "a node doesn't read what the hub says"));
         }
-        self.unsent.extend_from_slice(frame);
+        self.tls.send(frame, &mut self.unsent)?;
         self.flush()
     }
 
@@ -126,5 +126,50 @@ impl Connection {
         self.unsent.clear();
         self.sent = 0;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream as StdStream};
+
+    use phalanx_io::{Identity, TlsServer};
+
+    use super::*;
+
+    /// A connection whose client has done its handshake, and then reads nothing.
+    fn connected() -> (Connection, StdStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut there = StdStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let identity = Identity::new().unwrap();
+        let mut client = TlsChannel::connect(identity.public_key(), "test").unwrap();
+        let server = TlsServer::new(&identity, "test").unwrap().accept().unwrap();
+        let mut connection = Connection::new(TcpStream::from_std(stream), server);
+        let mut buffer = vec![0; READ_BYTES];
+        while !connection.tls.is_ready() {
+            let mut wire = Vec::new();
+            client.drain(&mut wire).unwrap();
+            there.write_all(&wire).unwrap();
+            while connection.read(&mut buffer).unwrap() != ReadState::More {}
+            if !client.is_ready() {
+                let n = there.read(&mut buffer).unwrap();
+                client.receive(&buffer[..n], |_| {}).unwrap();
+            }
+        }
+        (connection, there)
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_is_given_up_and_never_waited_for() {
+        let (mut connection, _silent) = connected();
+        let frame = vec![0; 1 << 20];
+        // Beyond the bound only what the kernel takes.
+        let sent = (0..256).take_while(|_| connection.send(&frame).is_ok()).count();
+        assert!((16..256).contains(&sent), "CONN-1: {sent} MiB");
+        assert_eq!(connection.send(&frame).unwrap_err().kind(), ErrorKind::Closed, "CONN-1");
+        let slack = MAX_UNSENT_BYTES / 100;
+        assert!(connection.unsent.len() - connection.sent <= MAX_UNSENT_BYTES + slack, "CONN-1");
     }
 }

@@ -1,6 +1,7 @@
 //! What gives the hub's events their meaning, and what it may order.
 
-use std::fs::File;
+use std::fmt::Debug;
+use std::io::Write;
 use std::time::Instant;
 
 use phalanx_types::message::{HubMessage, NodeMessage};
@@ -24,6 +25,18 @@ impl Outbox {
     }
 }
 
+/// Where a result goes while it arrives over one connection. Dropped before it was kept, it leaves nothing.
+pub trait Arriving: Write + Send + Debug {
+    /// All of it has been written.
+    ///
+    /// # Errors
+    /// If it can't be kept.
+    fn keep(self: Box<Self>) -> Result<()>;
+}
+
+/// Opens the file of a result, on the thread that writes it; `None` if the result is there already, and is passed over.
+pub type Opening = Box<dyn FnOnce() -> Result<Option<Box<dyn Arriving>>> + Send>;
+
 /// What the hub's events mean. Called on the hub's thread; must not block.
 pub trait Handler: Send + 'static {
     /// What the owner of the hub may tell the handler.
@@ -31,6 +44,8 @@ pub trait Handler: Send + 'static {
 
     /// Whether a connection for this attempt may be opened; else it is refused, as one without the token.
     fn admits(&self, attempt: u32) -> bool;
+    /// Whether this attempt is the present one: the results of others, which are on their way yet, are passed over.
+    fn is_present(&self, attempt: u32) -> bool;
     /// A node told a fact, over its connection for an attempt.
     fn message(&mut self, now: Instant, partition: u32, attempt: u32, message: NodeMessage, out: &mut Outbox);
     /// The control connection of a node is gone.
@@ -45,13 +60,11 @@ pub trait Handler: Send + 'static {
     fn skip(&mut self, attempt: u32, rank: u32, resume_at: u64, notice: &str);
     /// Whether output can be taken at the moment.
     fn takes_output(&self) -> bool;
-    /// Where a rank's result goes.
+    /// Where a rank's result goes that begins to arrive; `None` if it is of another attempt, and is passed over.
     ///
     /// # Errors
-    /// `ErrorKind::Io` if no file can be made; any other if no result is wanted, and the connection is closed.
-    fn result_file(&mut self, rank: u32) -> Result<File>;
-    /// A rank's result is whole.
-    fn result_arrived(&mut self, now: Instant, rank: u32, out: &mut Outbox);
+    /// If no result is wanted; the connection is then closed.
+    fn result_begins(&mut self, rank: u32, attempt: u32) -> Result<Option<Opening>>;
     /// A rank's result can't be kept; the rest of it is passed over.
     fn result_lost(&mut self, now: Instant, rank: u32, why: &Error, out: &mut Outbox);
     /// The owner says something.

@@ -1,7 +1,7 @@
 //! Which address and interface of this host lead to another host.
 //!
-//! The kernel's routing table decides, asked by connecting a UDP socket (no packet is sent): with several interfaces
-//! the one that really reaches the peer is found, where the host's name may lead to any.
+//! The kernel's routing table decides. It is asked by connecting a UDP socket, which sends no packet. So on a host with
+//! several interfaces the one that really reaches the peer is found. The host's name may lead to any of them.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -57,15 +57,17 @@ pub fn split_host_port(text: &str) -> Result<(&str, u16)> {
     })
 }
 
-/// Joins what [`split_host_port`] splits.
+/// Joins what [`split_host_port`] splits; Spark writes an IPv6 address with brackets, others without.
 pub fn join_host_port(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    if bare.contains(':') { format!("[{bare}]:{port}") } else { format!("{bare}:{port}") }
 }
 
 /// All addresses of `host:port`. Blocks for as long as the system's resolver does.
 ///
 /// # Errors
 /// [`ErrorKind::Unreachable`] if the name has none.
+#[allow(clippy::disallowed_methods, reason = "resolve_in_time calls it, in a thread")]
 pub fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     let unknown = |why: String| Error::new(ErrorKind::Unreachable, format!("{host:?} has no address: {why}"));
     let bare = host.trim_start_matches('[').trim_end_matches(']');
@@ -131,7 +133,9 @@ mod tests {
         assert_eq!(split_host_port("driver.example:70").unwrap(), ("driver.example", 70));
         assert_eq!(split_host_port("10.0.0.1:70").unwrap(), ("10.0.0.1", 70));
         assert_eq!(split_host_port("[fd00::1]:70").unwrap(), ("fd00::1", 70));
-        assert_eq!(join_host_port("fd00::1", 70), "[fd00::1]:70");
+        for host in ["fd00::1", "[fd00::1]"] {
+            assert_eq!(join_host_port(host, 70), "[fd00::1]:70");
+        }
         for bad in ["fd00::1:70", ":70", "host", "host:", "host:70000", ""] {
             assert_eq!(split_host_port(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
         }

@@ -1,11 +1,14 @@
 //! Frames between hub and clients, and the proof that both know the job's token.
 //!
-//! A frame is a `u32` length (little-endian, of what follows), one kind byte and a payload. WIRE-1: nothing is
-//! allocated for a length that the receiver hasn't allowed. WIRE-2: a message authentication code is compared in
-//! constant time, and each side proves itself over both nonces, so that a recorded handshake proves nothing.
+//! A frame's body is one kind byte and a payload.
+//!
+//! WIRE-1 (no-replay): each side's proof covers the role and what only the two ends of one TLS connection know. So a
+//! recorded proof proves nothing, nor does one that somebody in the middle passes on. Codes
+//! are compared in constant time.
 
 use hmac::{Hmac, KeyInit, Mac};
-use phalanx_types::message::{Challenge, Hello, Role, Welcome};
+use phalanx_io::write_frame;
+use phalanx_types::message::{Hello, Role, Welcome};
 use phalanx_types::{Error, ErrorKind, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,6 +16,13 @@ use sha2::Sha256;
 
 /// A job's secret.
 pub type Token = [u8; 32];
+/// What binds a proof to its connection: [`phalanx_io::TlsChannel::binding`].
+pub type Binding = [u8; 32];
+
+/// What is spoken above TLS: hub and clients of different versions part before a word.
+pub fn protocol_name() -> String {
+    format!("phalanx-hub/{}", phalanx_types::job::VERSION)
+}
 
 /// The longest frame before a connection has proved itself.
 pub const MAX_HELLO_BYTES: usize = 4 << 10;
@@ -20,8 +30,6 @@ pub const MAX_HELLO_BYTES: usize = 4 << 10;
 pub const MAX_FRAME_BYTES: usize = 8 << 20;
 /// The most output or result bytes that a client puts into one frame.
 pub const MAX_DATA_BYTES: usize = 64 << 10;
-
-const HEADER_BYTES: usize = 5;
 
 /// One frame, payload borrowed from the receive buffer.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,33 +64,20 @@ fn protocol(why: impl Into<String>) -> Error {
 
 /// Appends `frame` to `out`.
 pub fn encode(frame: &Frame<'_>, out: &mut Vec<u8>) {
-    let start = out.len();
-    out.extend_from_slice(&[0; HEADER_BYTES]);
-    let kind = match frame {
-        Frame::Json(json) => {
-            out.extend_from_slice(json);
-            0
-        }
-        Frame::Output { rank, offset, bytes } => {
+    let (kind, position, payload) = match *frame {
+        Frame::Json(json) => (0, None, json),
+        Frame::Output { rank, offset, bytes } => (1, Some((rank, offset)), bytes),
+        Frame::Skip { rank, resume_at, notice } => (2, Some((rank, resume_at)), notice.as_bytes()),
+        Frame::Data(bytes) => (3, None, bytes),
+    };
+    write_frame(out, |out| {
+        out.push(kind);
+        if let Some((rank, offset)) = position {
             out.extend_from_slice(&rank.to_le_bytes());
             out.extend_from_slice(&offset.to_le_bytes());
-            out.extend_from_slice(bytes);
-            1
         }
-        Frame::Skip { rank, resume_at, notice } => {
-            out.extend_from_slice(&rank.to_le_bytes());
-            out.extend_from_slice(&resume_at.to_le_bytes());
-            out.extend_from_slice(notice.as_bytes());
-            2
-        }
-        Frame::Data(bytes) => {
-            out.extend_from_slice(bytes);
-            3
-        }
-    };
-    let length = u32::try_from(out.len() - start - 4).unwrap_or(u32::MAX);
-    out[start..start + 4].copy_from_slice(&length.to_le_bytes());
-    out[start + 4] = kind;
+        out.extend_from_slice(payload);
+    });
 }
 
 /// Appends `message` as a JSON frame to `out`.
@@ -92,19 +87,13 @@ pub fn encode_json<T: Serialize>(message: &T, out: &mut Vec<u8>) {
     encode(&Frame::Json(&json), out);
 }
 
-/// The first frame in `buffer` and how many bytes it takes; `None` if more bytes are needed.
+/// What the body of a frame says.
 ///
 /// # Errors
-/// [`ErrorKind::Protocol`] for a frame longer than `max_bytes`, of unknown kind or too short for its kind.
-pub fn decode(buffer: &[u8], max_bytes: usize) -> Result<Option<(Frame<'_>, usize)>> {
-    let Some((length, rest)) = buffer.split_first_chunk::<4>() else { return Ok(None) };
-    let length = u32::from_le_bytes(*length) as usize;
-    if length == 0 || length > max_bytes {
-        return Err(protocol(format!("a frame of {length} bytes where 1 to {max_bytes} are allowed")));
-    }
-    let Some(body) = rest.get(..length) else { return Ok(None) };
-    let (kind, payload) = (body[0], &body[1..]);
-    let frame = match kind {
+/// [`ErrorKind::Protocol`] for one of unknown kind, or too short for its kind.
+pub fn parse(body: &[u8]) -> Result<Frame<'_>> {
+    let (kind, payload) = body.split_first().ok_or_else(|| protocol("a frame without a kind"))?;
+    Ok(match kind {
         0 => Frame::Json(payload),
         1 => {
             let (rank, offset, bytes) = positioned(payload)?;
@@ -117,8 +106,7 @@ pub fn decode(buffer: &[u8], max_bytes: usize) -> Result<Option<(Frame<'_>, usiz
         }
         3 => Frame::Data(payload),
         other => return Err(protocol(format!("a frame of unknown kind {other}"))),
-    };
-    Ok(Some((frame, 4 + length)))
+    })
 }
 
 fn positioned(payload: &[u8]) -> Result<(u32, u64, &[u8])> {
@@ -148,137 +136,108 @@ pub fn random_token() -> Result<Token> {
     Ok(token)
 }
 
-/// Bytes as lower-case hex.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .flat_map(|b| [b >> 4, b & 15])
-        .map(|d| char::from_digit(d.into(), 16).unwrap_or('0'))
-        .collect()
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> =
-        text.chars().map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok())).collect();
-    let digits = digits?;
-    digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(|d| d[0] << 4 | d[1]).collect())
-}
-
-fn mac(
-    token: &Token,
-    direction: &str,
-    hub_nonce: &str,
-    client_nonce: &str,
-    job: &str,
-    role: Role,
-) -> Hmac<Sha256> {
+fn mac(token: &Token, direction: &str, binding: &Binding, hello: &Hello) -> Hmac<Sha256> {
     // A key shorter than SHA-256's block is padded with zeros (RFC 2104), which is done here to have no fallible step.
     let mut key = [0; 64];
     key[..token.len()].copy_from_slice(token);
     let mut mac = Hmac::<Sha256>::new(&key.into());
-    let role = serde_json::to_string(&role).unwrap_or_default();
-    for part in ["phalanx-hub-1", direction, hub_nonce, client_nonce, job, &role] {
+    let role = serde_json::to_string(&hello.role).unwrap_or_default();
+    for part in [b"phalanx-hub-2", direction.as_bytes(), binding, hello.job.as_bytes(), role.as_bytes()] {
         mac.update(&(part.len() as u64).to_le_bytes());
-        mac.update(part.as_bytes());
+        mac.update(part);
     }
     mac
 }
 
-fn prove(token: &Token, direction: &str, challenge: &Challenge, hello: &Hello) -> String {
-    let mac = mac(token, direction, &challenge.nonce, &hello.nonce, &hello.job, hello.role);
-    hex(&mac.finalize().into_bytes())
+fn prove(token: &Token, direction: &str, binding: &Binding, hello: &Hello) -> String {
+    hex::encode(mac(token, direction, binding, hello).finalize().into_bytes())
 }
 
-fn verify(token: &Token, direction: &str, challenge: &Challenge, hello: &Hello, proof: &str) -> bool {
-    let mac = mac(token, direction, &challenge.nonce, &hello.nonce, &hello.job, hello.role);
-    unhex(proof).is_some_and(|proof| mac.verify_slice(&proof).is_ok())
+fn verify(token: &Token, direction: &str, binding: &Binding, hello: &Hello, proof: &str) -> bool {
+    let mac = mac(token, direction, binding, hello);
+    hex::decode(proof).is_ok_and(|proof| mac.verify_slice(&proof).is_ok())
 }
 
-/// The client's answer to a challenge.
-pub fn answer(token: &Token, challenge: &Challenge, job: &str, role: Role, nonce: &Token) -> Hello {
-    let mut hello = Hello {
-        version: phalanx_types::job::VERSION,
-        job: job.to_string(),
-        role,
-        nonce: hex(nonce),
-        mac: String::new(),
-    };
-    hello.mac = prove(token, "client", challenge, &hello);
+/// The client's proof, for one connection.
+pub fn hello(token: &Token, binding: &Binding, job: &str, role: Role) -> Hello {
+    let version = phalanx_types::job::VERSION;
+    let mut hello = Hello { version, job: job.to_string(), role, mac: String::new() };
+    hello.mac = prove(token, "client", binding, &hello);
     hello
 }
 
 /// Whether `hello` proves knowledge of the token.
-pub fn client_is_proved(token: &Token, challenge: &Challenge, hello: &Hello) -> bool {
-    verify(token, "client", challenge, hello, &hello.mac)
+pub fn client_is_proved(token: &Token, binding: &Binding, hello: &Hello) -> bool {
+    verify(token, "client", binding, hello, &hello.mac)
 }
 
 /// The hub's own proof.
-pub fn welcome(token: &Token, challenge: &Challenge, hello: &Hello, received: Vec<(u32, u64)>) -> Welcome {
-    Welcome { mac: prove(token, "hub", challenge, hello), received }
+pub fn welcome(token: &Token, binding: &Binding, hello: &Hello, received: Vec<(u32, u64)>) -> Welcome {
+    Welcome { mac: prove(token, "hub", binding, hello), received }
 }
 
 /// Whether `welcome` proves that the hub knows the token.
-pub fn hub_is_proved(token: &Token, challenge: &Challenge, hello: &Hello, welcome: &Welcome) -> bool {
-    verify(token, "hub", challenge, hello, &welcome.mac)
+pub fn hub_is_proved(token: &Token, binding: &Binding, hello: &Hello, welcome: &Welcome) -> bool {
+    verify(token, "hub", binding, hello, &welcome.mac)
 }
 
 #[cfg(test)]
 mod tests {
+    use phalanx_io::split_frame;
     use proptest::prelude::*;
 
     use super::*;
 
-    fn challenge() -> Challenge {
-        Challenge { version: 1, nonce: hex(&[7; 32]) }
-    }
+    const HERE: Binding = [7; 32];
 
     #[test]
-    fn only_the_right_token_nonce_and_role_prove_a_client() {
+    fn only_the_right_token_connection_and_role_prove_a_client() {
         let (token, other) = ([1; 32], [2; 32]);
-        let role = Role::Control { partition: 3, attempt: 0 };
-        let hello = answer(&token, &challenge(), "job", role, &[9; 32]);
-        assert!(client_is_proved(&token, &challenge(), &hello));
-        assert!(!client_is_proved(&other, &challenge(), &hello), "another token");
-        let replayed = Challenge { nonce: hex(&[8; 32]), ..challenge() };
-        assert!(!client_is_proved(&token, &replayed, &hello), "another nonce");
-        let promoted = Hello { role: Role::Control { partition: 0, attempt: 0 }, ..hello.clone() };
-        assert!(!client_is_proved(&token, &challenge(), &promoted), "another role");
+        let said = hello(&token, &HERE, "job", Role::Control { partition: 3, attempt: 0 });
+        assert!(client_is_proved(&token, &HERE, &said));
+        assert!(!client_is_proved(&other, &HERE, &said), "another token");
+        assert!(!client_is_proved(&token, &[8; 32], &said), "WIRE-1: another connection");
+        let promoted = Hello { role: Role::Control { partition: 0, attempt: 0 }, ..said.clone() };
+        assert!(!client_is_proved(&token, &HERE, &promoted), "WIRE-1: another role");
         for mac in ["", "zz", "abc", &"0".repeat(64)] {
-            assert!(!client_is_proved(&token, &challenge(), &Hello { mac: mac.into(), ..hello.clone() }));
+            assert!(!client_is_proved(&token, &HERE, &Hello { mac: mac.into(), ..said.clone() }));
         }
     }
 
     #[test]
     fn a_clients_proof_can_not_be_sent_back_as_the_hubs() {
         let token = [1; 32];
-        let hello = answer(&token, &challenge(), "job", Role::Logs { partition: 0, attempt: 0 }, &[9; 32]);
-        assert!(hub_is_proved(&token, &challenge(), &hello, &welcome(&token, &challenge(), &hello, vec![])));
-        let echoed = Welcome { mac: hello.mac.clone(), received: vec![] };
-        assert!(!hub_is_proved(&token, &challenge(), &hello, &echoed));
+        let said = hello(&token, &HERE, "job", Role::Logs { partition: 0, attempt: 0 });
+        assert!(hub_is_proved(&token, &HERE, &said, &welcome(&token, &HERE, &said, vec![])));
+        let echoed = Welcome { mac: said.mac.clone(), received: vec![] };
+        assert!(!hub_is_proved(&token, &HERE, &said, &echoed), "WIRE-1");
     }
 
     #[test]
-    fn a_length_beyond_the_limit_is_refused_before_anything_is_read() {
-        let bytes = u32::MAX.to_le_bytes();
-        assert_eq!(decode(&bytes, MAX_HELLO_BYTES).unwrap_err().kind(), ErrorKind::Protocol, "WIRE-1");
+    fn a_body_that_is_no_frame_is_refused() {
+        for body in [&[][..], &[9], &[1, 0, 0, 0, 0], &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff]] {
+            assert_eq!(parse(body).unwrap_err().kind(), ErrorKind::Protocol, "{body:?}");
+        }
     }
 
     proptest! {
         #[test]
-        fn frames_survive_the_wire_and_partial_ones_wait(rank: u32, offset: u64, bytes: Vec<u8>, cut in 0usize..64) {
-            let mut wire = Vec::new();
-            let frame = Frame::Output { rank, offset, bytes: &bytes };
-            encode(&frame, &mut wire);
-            let partial = cut.min(wire.len() - 1);
-            prop_assert_eq!(decode(&wire[..partial], 1 << 20).unwrap(), None);
-            let (read, used) = decode(&wire, 1 << 20).unwrap().unwrap();
-            prop_assert_eq!(read, frame);
-            prop_assert_eq!(used, wire.len());
+        fn frames_survive_the_wire(rank: u32, offset: u64, bytes: Vec<u8>, notice: String) {
+            let json = Frame::Json(&bytes);
+            let output = Frame::Output { rank, offset, bytes: &bytes };
+            let skip = Frame::Skip { rank, resume_at: offset, notice: &notice };
+            for frame in [json, output, skip, Frame::Data(&bytes)] {
+                let mut wire = Vec::new();
+                encode(&frame, &mut wire);
+                let (body, used) = split_frame(&wire, 1 << 20).unwrap().unwrap();
+                prop_assert_eq!(parse(body).unwrap(), frame);
+                prop_assert_eq!(used, wire.len());
+            }
         }
 
         #[test]
-        fn no_bytes_panic_the_decoder(bytes: Vec<u8>) {
-            let _ = decode(&bytes, 256);
+        fn no_bytes_panic_the_parser(body: Vec<u8>) {
+            let _ = parse(&body);
         }
     }
 }

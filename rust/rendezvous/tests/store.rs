@@ -11,7 +11,7 @@ use phalanx_rendezvous::store::protocol::{
     MAX_VALUE_BYTES, Query, put_bytes, put_greeting, put_list, put_query,
 };
 use phalanx_rendezvous::store::{StoreClient, StoreServer};
-use phalanx_types::{Deadline, ErrorKind};
+use phalanx_types::{Deadline, ErrorKind, Network};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -19,7 +19,7 @@ fn soon() -> Deadline {
     Deadline::after(PATIENCE)
 }
 
-fn serve(allowed: Option<Vec<IpAddr>>) -> StoreServer {
+fn serve(allowed: Option<Vec<Network>>) -> StoreServer {
     StoreServer::start(TcpListener::bind("127.0.0.1:0").unwrap(), allowed).unwrap()
 }
 
@@ -275,11 +275,13 @@ fn garbage_closes_its_own_connection_only() {
 #[test]
 fn a_client_that_never_reads_is_stalled_and_the_others_are_served() {
     within_deadline(|| {
-        const GETS: usize = 64;
+        const GETS: usize = 192;
         let server = serve(None);
         let mut other = client(&server);
         let value = vec![3; MAX_VALUE_BYTES / 8];
         other.set("big", &value, soon()).unwrap();
+        // A SET has no answer: another connection's requests may come before it.
+        other.wait(&["big"], soon()).unwrap();
         let mut greedy = raw(&server);
         let mut message = Vec::new();
         put_query(&mut message, Query::Get, b"/big");
@@ -291,7 +293,7 @@ fn a_client_that_never_reads_is_stalled_and_the_others_are_served() {
         for _ in 0..50 {
             assert_eq!(other.get("big", soon()).unwrap().len(), value.len());
         }
-        // 64 MiB don't fit into the sockets' buffers, so its last request can't have been looked at.
+        // 192 MiB don't fit into the sockets' buffers, so its last request can't have been looked at.
         assert!(!other.check(&["the greedy one got this far"], soon()).unwrap());
         let mut reply = vec![0; 8 + value.len()];
         for _ in 0..GETS {
@@ -320,18 +322,37 @@ fn a_waiter_that_is_gone_wakes_nobody_else_by_mistake() {
     });
 }
 
+/// A connection of this host that comes from another of its addresses.
+fn from_elsewhere(server: &StoreServer) -> TcpStream {
+    let foreign = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    foreign.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
+    foreign.connect(&server.address().into()).unwrap();
+    let foreign = TcpStream::from(foreign);
+    foreign.set_read_timeout(Some(PATIENCE)).unwrap();
+    foreign
+}
+
 #[test]
-fn a_host_that_is_not_of_the_job_is_closed_at_once() {
+fn a_host_that_is_not_of_the_job_is_told_its_address_and_closed() {
     within_deadline(|| {
         let allowed = IpAddr::from(Ipv4Addr::LOCALHOST.to_ipv6_mapped());
-        let server = serve(Some(vec![allowed]));
-        let foreign = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        foreign.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
-        foreign.connect(&server.address().into()).unwrap();
-        let mut foreign = TcpStream::from(foreign);
-        foreign.set_read_timeout(Some(PATIENCE)).unwrap();
-        assert!(is_closed(&mut foreign));
+        let server = serve(Some(vec![allowed.into()]));
+        let mut told = String::new();
+        from_elsewhere(&server).read_to_string(&mut told).unwrap();
+        assert_eq!(told, "phalanx refuses 127.0.0.2\n", "STORE-1: not of an allowed address; STORE-5");
         assert_serves(&server);
+    });
+}
+
+#[test]
+fn a_host_of_an_allowed_network_is_served() {
+    within_deadline(|| {
+        let server = serve(Some(vec!["127.0.0.0/30".parse().unwrap()]));
+        let mut stream = from_elsewhere(&server);
+        let mut greeting = Vec::new();
+        put_greeting(&mut greeting, 7);
+        stream.write_all(&greeting).unwrap();
+        assert_eq!(answer::<4>(&mut stream), 7_u32.to_le_bytes());
     });
 }
 
@@ -340,7 +361,8 @@ fn an_empty_list_of_hosts_allows_none() {
     within_deadline(|| {
         let server = serve(Some(Vec::new()));
         let error = StoreClient::connect(server.address(), soon()).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Closed | ErrorKind::Io), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Refused, "STORE-5");
+        assert!(error.to_string().contains("sees this one as 127.0.0.1"), "STORE-5: {error}");
     });
 }
 

@@ -55,8 +55,8 @@ fn a_store_survives_want_of_files_and_leaves_no_thread_file_or_port() {
     setrlimit(Resource::Nofile, before).unwrap();
 
     server.stop();
-    assert_eq!(store_threads(), 0);
-    TcpListener::bind(address).expect("the port is free");
+    assert_eq!(store_threads(), 0, "STORE-4");
+    TcpListener::bind(address).expect("STORE-4: the port is free");
     drop((server, first));
     assert_eq!(open_files(), files);
 }

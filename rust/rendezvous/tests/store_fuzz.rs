@@ -3,19 +3,25 @@
 
 use std::path::Path;
 
-use phalanx_rendezvous::store::fuzz::play;
+use phalanx_rendezvous::store::fuzz::{meet, play};
 use phalanx_rendezvous::store::protocol::{Query, put_bytes, put_list, put_query};
+use phalanx_testkit::play_corpus;
 use proptest::prelude::*;
 
 #[test]
 fn every_script_of_the_corpus_plays() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/store");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/store");
     let mut played = 0;
     for file in std::fs::read_dir(corpus).unwrap() {
         play(&std::fs::read(file.unwrap().path()).unwrap());
         played += 1;
     }
     assert!(played >= Query::ALL.len());
+}
+
+#[test]
+fn every_meeting_of_the_corpus_plays() {
+    play_corpus("store_secure", meet);
 }
 
 /// A well-formed message, among few keys, so that clients meet.
@@ -76,6 +82,7 @@ proptest! {
     #[test]
     fn byte_soup_hurts_no_invariant(script in prop::collection::vec(any::<u8>(), 0..2000)) {
         play(&script);
+        meet(&script);
     }
 
     #[test]

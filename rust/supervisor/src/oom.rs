@@ -1,17 +1,32 @@
-//! Evidence that the kernel ended a rank for want of memory: a SIGKILL by the kernel looks like any other, but the
+//! Evidence that the kernel ended a rank for want of memory. A SIGKILL by the kernel looks like any other, but the
 //! memory cgroup counts them.
 //!
-//! Ranks are in the cgroup of the process that supervises them, so its own counter is the one to read: `memory.events`
-//! of cgroup v2, `memory.oom_control` of v1. Outside of every memory cgroup it is the machine's, in `/proc/vmstat`.
+//! Ranks are in the cgroup of the process that supervises them, so its own counter is the right one: `memory.events` of
+//! cgroup v2, `memory.oom_control` of v1. Outside of every memory cgroup it is the machine's, in `/proc/vmstat`.
+//!
+//! - OOM-1 (just-before): a kill counts for what ends soon after it, not for what ends hours later: the counter is
+//!   compared with what it was a little before.
+//!
+//! Where the cgroup has `memory.oom.group`, as containers of Kubernetes have, the kernel kills all of it at once: then
+//! nobody is left here to count, and the driver learns of a lost node.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a process may take from the kernel's kill to its end: to give back hundreds of gigabytes takes seconds.
+const DYING: Duration = Duration::from_secs(15);
+/// How far samples are apart.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 
 /// Counts the kernel's out-of-memory kills from its making on.
 #[derive(Debug, Clone)]
 pub struct OomWatch {
-    /// The counter and what it was at the start. None where the system has no counter: then there is no evidence.
-    counter: Option<(PathBuf, u64)>,
+    /// `None` where the system has no counter: then there is no evidence.
+    counter: Option<PathBuf>,
+    /// What the counter was and when, oldest first: of more than `DYING`, one only.
+    samples: VecDeque<(Instant, u64)>,
 }
 
 impl OomWatch {
@@ -21,23 +36,42 @@ impl OomWatch {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let of_cgroup = counters(&cgroups, &mounts);
         let all = of_cgroup.into_iter().chain([PathBuf::from("/proc/vmstat")]);
-        OomWatch { counter: all.filter_map(|path| read(&path).map(|count| (path, count))).next() }
+        OomWatch::of(all.filter_map(|path| read(&path).map(|count| (path, count))).next())
     }
 
     /// Begins to watch a counter at `path`, of any of the three kinds of file.
     pub fn at(path: &Path) -> OomWatch {
-        OomWatch { counter: read(path).map(|count| (path.to_path_buf(), count)) }
+        OomWatch::of(read(path).map(|count| (path.to_path_buf(), count)))
     }
 
-    /// Whether the kernel has killed for want of memory since the start. It counts before it kills, so this may be
-    /// asked as soon as a rank's death by SIGKILL is known.
-    pub fn killed_since(&self) -> bool {
-        self.counter.as_ref().is_some_and(|(path, start)| read(path).is_some_and(|now| now > *start))
+    fn of(found: Option<(PathBuf, u64)>) -> OomWatch {
+        let (counter, count) = found.unzip();
+        OomWatch { counter, samples: count.map(|count| (Instant::now(), count)).into_iter().collect() }
+    }
+
+    /// Looks at the counter, if the last look was a second ago. To be called now and then.
+    pub fn sample(&mut self, now: Instant) {
+        let due =
+            self.samples.back().is_some_and(|(at, _)| now.saturating_duration_since(*at) >= SAMPLE_EVERY);
+        let count = self.counter.as_ref().filter(|_| due).and_then(|path| read(path));
+        self.samples.extend(count.map(|count| (now, count)));
+        while self.samples.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) > DYING) {
+            self.samples.pop_front();
+        }
+    }
+
+    /// Whether the kernel has killed for want of memory in the seconds before `ended`, when a process was ended by
+    /// SIGKILL. It counts before it kills, so this may be asked as soon as that is known.
+    pub fn killed_before(&self, ended: Instant) -> bool {
+        let Some(now) = self.counter.as_ref().and_then(|path| read(path)) else { return false };
+        let long_before = |(at, _): &&(Instant, u64)| ended.saturating_duration_since(*at) > DYING;
+        let before = self.samples.iter().rev().find(long_before).or(self.samples.front());
+        before.is_some_and(|(_, before)| now > *before)
     }
 
     /// The file that is watched, if there is one.
     pub fn path(&self) -> Option<&Path> {
-        self.counter.as_ref().map(|(path, _)| path.as_path())
+        self.counter.as_deref()
     }
 }
 
@@ -114,13 +148,36 @@ mod tests {
             let path = directory.path().join("counter");
             fs::write(&path, text).unwrap();
             let watch = OomWatch::at(&path);
-            assert!(!watch.killed_since());
+            assert!(!watch.killed_before(Instant::now()));
             fs::write(&path, text.replace("oom_kill 2", "oom_kill 3")).unwrap();
-            assert!(watch.killed_since());
+            assert!(watch.killed_before(Instant::now()));
             fs::remove_file(&path).unwrap();
-            assert!(!watch.killed_since(), "no counter, no evidence");
+            assert!(!watch.killed_before(Instant::now()), "no counter, no evidence");
         }
-        assert!(!OomWatch::at(&directory.path().join("none")).killed_since());
+        assert!(!OomWatch::at(&directory.path().join("none")).killed_before(Instant::now()));
+    }
+
+    #[test]
+    fn a_kill_of_long_ago_is_no_evidence() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("counter");
+        fs::write(&path, "oom_kill 2\n").unwrap();
+        let mut watch = OomWatch::at(&path);
+        let start = Instant::now();
+        let sampled = |watch: &mut OomWatch, from: u64, to: u64| {
+            (from..to).for_each(|second| watch.sample(start + Duration::from_secs(second)));
+        };
+        sampled(&mut watch, 0, 100);
+        fs::write(&path, "oom_kill 3\n").unwrap();
+        let at = |second| start + Duration::from_secs(second);
+        assert!(watch.killed_before(at(101)), "it was not even sampled");
+        sampled(&mut watch, 101, 110);
+        assert!(watch.killed_before(at(110)), "large processes die slowly");
+        sampled(&mut watch, 110, 200);
+        assert!(!watch.killed_before(at(200)), "OOM-1");
+        assert!(watch.samples.len() < 20);
+        fs::write(&path, "oom_kill 4\n").unwrap();
+        assert!(watch.killed_before(at(200)));
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! One rank's output as a file, which is also the buffer of the live view: the pump writes at the speed of the rank,
-//! whoever shows the output reads by offset at his own.
+//! One rank's output as a file, which is also the buffer of the live view. It is written as fast as the rank writes. A
+//! reader that shows the output reads by offset, at its own speed.
 //!
-//! Two segments of half the cap each: `rank-3.log` is written, `rank-3.log.1` is the one before. Offsets count the
-//! rank's bytes and nothing else (SUP-8): notices of what was dropped or lost stand in the files, for people, and have
-//! no offsets. When the disk refuses, bytes are lost, counted, and the next that it takes follow a notice (SUP-7).
+//! There are two segments of half the cap each: `rank-3.log` is written, and `rank-3.log.1` is the one before. Offsets
+//! count the rank's bytes and nothing else (SUP-8). Notices of what was dropped or lost stand in the files, for people,
+//! and have no offsets. When the disk refuses bytes, they are lost and counted. The next bytes that it takes follow a
+//! notice (SUP-7).
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -48,7 +49,7 @@ pub struct Loss {
 pub struct RankLog {
     path: PathBuf,
     segment_bytes: u64,
-    /// Held while the disk works; the pump is the only one to write, so nobody waits for it.
+    /// Held while the disk works, by the only thread that writes.
     writer: Mutex<Writer>,
     /// Held for moments.
     index: Mutex<Index>,
@@ -106,6 +107,11 @@ impl RankLog {
         &self.path
     }
 
+    /// Its files, the one before first.
+    pub fn files(&self) -> Vec<PathBuf> {
+        [before(&self.path), self.path.clone()].into_iter().filter(|file| file.exists()).collect()
+    }
+
     /// How many bytes the rank has written so far.
     pub fn end(&self) -> u64 {
         self.index().segments.end()
@@ -137,12 +143,11 @@ impl RankLog {
         let index = self.index();
         let mut lines = index.tail.last(n);
         if let Some(loss) = &index.loss {
-            lines.push(notice(&format!(
-                "{} bytes of this output are not in {}: {}",
-                loss.bytes,
-                self.path.display(),
-                loss.reason
-            )));
+            let (file, reason) = (self.path.display(), &loss.reason);
+            lines.push(notice(&match loss.bytes {
+                0 => format!("some of this output is not in {file}: {reason}"),
+                bytes => format!("{bytes} bytes of this output are not in {file}: {reason}"),
+            }));
         }
         lines
     }
@@ -172,26 +177,38 @@ impl RankLog {
         Ok(ReadAt::Bytes(read))
     }
 
-    /// Takes more of the rank's output.
-    pub(crate) fn append(&self, bytes: &[u8]) {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The rank has written more: what is known of it without the disk.
+    pub(crate) fn note(&self, bytes: &[u8]) {
         let lines = bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
-        {
-            let mut index = self.index();
-            index.tail.push(bytes);
-            index.lines += lines;
-            index.last_output = Some(Instant::now());
-        }
+        let mut index = self.index();
+        index.tail.push(bytes);
+        index.lines += lines;
+        index.last_output = Some(Instant::now());
+    }
+
+    /// Writes output to the disk, after which `lost` bytes are missing, and why.
+    pub(crate) fn write_down(&self, bytes: &[u8], lost: u64, why: &io::Error) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rest = bytes;
         while !rest.is_empty() {
             match self.write_some(&mut writer, rest) {
                 Ok(written) => rest = &rest[written..],
                 Err(error) => {
-                    self.lose(&mut writer, rest.len(), &error);
-                    return;
+                    self.lose(&mut writer, rest.len() as u64, &error);
+                    break;
                 }
             }
         }
+        if lost > 0 {
+            self.lose(&mut writer, lost, why);
+        }
+    }
+
+    /// There is no more output, and the disk hangs with what there was last.
+    pub(crate) fn give_up(&self, why: &io::Error) {
+        let mut index = self.index();
+        index.loss.get_or_insert_with(|| Loss { bytes: 0, reason: why.to_string() });
+        index.finished = true;
     }
 
     /// There will be no more.
@@ -205,9 +222,10 @@ impl RankLog {
 
     /// Goes on after an end, with a notice in the file: the rank starts again. Its last lines begin anew.
     pub fn resume(&self, text: &str) {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without it the file is harder to read, and nothing else.
-        let _ = writer.write_notice(&format!("{}\n", notice(text)));
+        // Without it the file is harder to read, and nothing else: a disk that hangs is not waited for.
+        if let Ok(mut writer) = self.writer.try_lock() {
+            let _ = writer.write_notice(&format!("{}\n", notice(text)));
+        }
         let mut index = self.index();
         index.tail = Tail::default();
         index.finished = false;
@@ -230,8 +248,7 @@ impl RankLog {
         Ok(written)
     }
 
-    fn lose(&self, writer: &mut Writer, bytes: usize, error: &io::Error) {
-        let bytes = u64::try_from(bytes).unwrap_or(0);
+    fn lose(&self, writer: &mut Writer, bytes: u64, error: &io::Error) {
         writer.gap += bytes;
         let mut index = self.index();
         index.segments.lost(bytes);
@@ -272,6 +289,19 @@ impl RankLog {
             let _ = writer.write_notice(&format!("{}\n", notice(&text)));
         }
         Ok(())
+    }
+
+    /// For tests: the disk hangs for as long as this is held.
+    #[cfg(test)]
+    pub(crate) fn hang(&self) -> MutexGuard<'_, impl Sized> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For tests: notes and writes.
+    #[cfg(test)]
+    fn append(&self, bytes: &[u8]) {
+        self.note(bytes);
+        self.write_down(bytes, 0, &io::Error::other(""));
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
@@ -324,148 +354,4 @@ fn new_file(path: &Path) -> io::Result<File> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// The byte that stands at `offset` in every rank's output here.
-    fn byte(offset: u64) -> u8 {
-        (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
-    }
-
-    fn bytes(from: u64, to: u64) -> Vec<u8> {
-        (from..to).map(byte).collect()
-    }
-
-    fn log(max_bytes: u64) -> (tempfile::TempDir, Arc<RankLog>) {
-        let directory = tempfile::tempdir().unwrap();
-        let log = RankLog::create(&directory.path().join("rank-3.log"), max_bytes).unwrap();
-        (directory, log)
-    }
-
-    /// Reads from `offset` to the end, checks every byte, and returns which offsets could be read.
-    fn check(log: &RankLog, mut offset: u64, buffer: &mut [u8]) -> Vec<std::ops::Range<u64>> {
-        let mut ranges = Vec::new();
-        let mut start = offset;
-        loop {
-            match log.read_at(offset, buffer).unwrap() {
-                ReadAt::Bytes(0) => {
-                    assert_eq!(offset, log.end());
-                    ranges.push(start..offset);
-                    ranges.retain(|range| !range.is_empty());
-                    return ranges;
-                }
-                ReadAt::Bytes(n) => {
-                    let to = offset + n as u64;
-                    assert!(buffer[..n] == bytes(offset, to), "SUP-8: the bytes from {offset} to {to}");
-                    offset = to;
-                }
-                ReadAt::Dropped { resume_at, .. } => {
-                    assert!(resume_at > offset);
-                    ranges.push(start..offset);
-                    (start, offset) = (resume_at, resume_at);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_log_is_its_owner_s_alone_and_replaces_an_older_one() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("rank-0.log");
-        for name in ["rank-0.log", "rank-0.log.1"] {
-            fs::write(directory.path().join(name), "old").unwrap();
-        }
-        let log = RankLog::create(&path, 1 << 20).unwrap();
-        assert_eq!(fs::metadata(log.path()).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
-        assert!(RankLog::create(&directory.path().join("no/such.log"), 1).is_err());
-    }
-
-    #[test]
-    fn a_segment_that_follows_dropped_ones_says_so_in_its_first_line() {
-        let (directory, log) = log(4096);
-        log.append(&bytes(0, 6000));
-        let readable = check(&log, 0, &mut [0; 100]);
-        assert!(readable.len() == 1 && readable[0] == (2048..6000), "{readable:?}");
-        let current = fs::read(log.path()).unwrap();
-        assert!(current.starts_with(
-            b"[phalanx: the first 2048 bytes of this output were dropped, its log is capped at 4096]\n"
-        ));
-        assert_eq!(fs::read(directory.path().join("rank-3.log.1")).unwrap(), bytes(2048, 4096));
-    }
-
-    #[test]
-    fn what_a_full_disk_takes_no_more_is_counted_and_the_rest_follows_a_notice() {
-        let (_directory, log) = log(1 << 20);
-        log.append(&bytes(0, 100));
-        let full = Arc::new(OpenOptions::new().write(true).open("/dev/full").unwrap());
-        let disk = std::mem::replace(&mut log.writer.lock().unwrap().file, full);
-        log.append(&bytes(100, 150));
-        log.append(&bytes(150, 200));
-        let loss = log.loss().unwrap();
-        assert!(loss.bytes == 100 && loss.reason.contains("No space left"), "{loss:?}");
-        assert_eq!(log.read_at(120, &mut [0; 9]).unwrap(), ReadAt::Dropped { resume_at: 200, lost: true });
-        log.writer.lock().unwrap().file = disk;
-        log.append(&bytes(200, 300));
-        log.finish();
-        assert_eq!(check(&log, 0, &mut [0; 64]), [0..100, 200..300], "SUP-8");
-        let file = fs::read(log.path()).unwrap();
-        let notice = b"\n[phalanx: 100 bytes of output were lost here]\n";
-        assert_eq!(file, [&bytes(0, 100)[..], notice, &bytes(200, 300)].concat());
-        assert!(
-            log.last_lines(20).last().unwrap().starts_with("[phalanx: 100 bytes of this output are not in ")
-        );
-    }
-
-    #[test]
-    fn a_log_that_somebody_cut_short_is_read_as_dropped() {
-        let (_directory, log) = log(1 << 20);
-        log.append(&bytes(0, 1000));
-        OpenOptions::new().write(true).open(log.path()).unwrap().set_len(10).unwrap();
-        assert_eq!(log.read_at(500, &mut [0; 9]).unwrap(), ReadAt::Dropped { resume_at: 1000, lost: false });
-        assert_eq!(log.read_at(1000, &mut [0; 9]).unwrap(), ReadAt::Bytes(0));
-    }
-
-    proptest! {
-        #[test]
-        fn rotation_at_the_cap_keeps_logical_offsets_right(
-            pieces in prop::collection::vec((1u64..3000, prop::bool::weighted(0.1)), 1..40),
-            cap in 0u64..20_000,
-            buffer in 1usize..5000,
-            from in 0u64..40_000,
-        ) {
-            let (directory, log) = log(cap);
-            let cap = cap.max(MIN_CAP_BYTES);
-            let mut lost = 0;
-            for (length, fails) in pieces {
-                let (start, end) = (log.end(), log.end() + length);
-                if fails {
-                    let full = Arc::new(OpenOptions::new().write(true).open("/dev/full").unwrap());
-                    let disk = std::mem::replace(&mut log.writer.lock().unwrap().file, full);
-                    log.append(&bytes(start, end));
-                    // A rotation brings a new file, which takes bytes again.
-                    let mut writer = log.writer.lock().unwrap();
-                    if writer.gap > 0 && writer.file_bytes < log.segment_bytes {
-                        writer.file = disk;
-                    }
-                    drop(writer);
-                } else {
-                    log.append(&bytes(start, end));
-                }
-                lost = log.loss().map_or(0, |loss| loss.bytes);
-                prop_assert_eq!(log.end(), end);
-            }
-            let readable = check(&log, from.min(log.end()), &mut vec![0; buffer]);
-            prop_assert!(readable.iter().all(|range| range.start >= from.min(log.end())));
-            let all: u64 = check(&log, 0, &mut vec![0; buffer]).iter().map(|range| range.end - range.start).sum();
-            let notices = 400;
-            prop_assert!(all + lost >= log.end().min(cap / 2 - notices), "at least a segment is kept");
-            let on_disk: u64 = fs::read_dir(directory.path()).unwrap().map(|f| f.unwrap().metadata().unwrap().len()).sum();
-            prop_assert!(on_disk <= cap + 2 * notices, "{} on disk, capped at {}", on_disk, cap);
-        }
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! The crate's only unsafe code: system calls that no safe crate offers.
 //!
 //! All but [`peer_uid`] runs in a pool or a guard, which have one thread, or in a rank between fork and exec, or as the
-//! first that a forked rank does.
+//! first thing that a forked rank does.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -30,7 +30,7 @@ pub(crate) fn signal_child(child: Pid, number: i32) {
     let _ = unsafe { libc::kill(child.as_raw_nonzero().get(), number) };
 }
 
-/// Closes every descriptor from `first` on: what the host had open without close-on-exec must reach no rank, nor be
+/// Closes every descriptor from `first` on: what the client had open without close-on-exec must reach no rank, nor be
 /// kept open by the guard. To be called before the process opens anything, or by one that forgets what it had.
 pub(crate) fn close_from(first: u32) -> io::Result<()> {
     // SAFETY: the call takes no pointers. Nothing in this process uses a descriptor from `first` on: it is the first

@@ -153,7 +153,10 @@ mod tests {
     proptest! {
         #[test]
         fn how_the_bytes_are_cut_changes_nothing(
-            bytes in prop::collection::vec(prop_oneof![5 => Just(b'x'), 2 => Just(b'\n'), 2 => Just(b'\r'), 1 => any::<u8>()], 0..400),
+            bytes in prop::collection::vec(
+                prop_oneof![5 => Just(b'x'), 2 => Just(b'\n'), 2 => Just(b'\r'), 1 => any::<u8>()],
+                0..400,
+            ),
             piece in 1usize..50,
         ) {
             let mut tail = Tail::default();

@@ -1,4 +1,4 @@
-//! What happens when the host or the guard dies: SUP-4 and SUP-5.
+//! What happens when the client or the guard dies: SUP-4 and SUP-5.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -9,19 +9,19 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{LONG, guard, last_events, number_in, sh, started};
-use phalanx_supervisor::{ExitHow, GuardEvent, PipeReader};
+use phalanx_supervisor::{ExitStatus, GuardEvent, PipeReader};
 use phalanx_testkit::{alive, eventually, leaks, temp_dir};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 
 const GRACE: Duration = Duration::from_millis(300);
 
-/// The variable that makes [`acts_as_host`] a host: the directory for what it has to tell.
-const HOST: &str = "PHALANX_TEST_HOST";
+/// The variable that makes [`acts_as_client`] a client: the directory for what it has to tell.
+const CLIENT: &str = "PHALANX_TEST_CLIENT";
 
-/// Not a test of its own: the tests below run this test program again, as the host that dies.
+/// Not a test of its own: the tests below run this test program again, as the client that dies.
 #[test]
-fn acts_as_host() {
-    let Some(directory) = std::env::var_os(HOST) else { return };
+fn acts_as_client() {
+    let Some(directory) = std::env::var_os(CLIENT) else { return };
     let directory = Path::new(&directory);
     let guard = guard(GRACE);
     let script = format!(
@@ -35,27 +35,27 @@ fn acts_as_host() {
     drop((pipes, guard));
 }
 
-struct Host {
+struct Client {
     process: Child,
     directory: tempfile::TempDir,
     tree: [u32; 3],
 }
 
-fn host() -> Host {
-    let directory = temp_dir("host");
+fn client() -> Client {
+    let directory = temp_dir("client");
     let process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "acts_as_host", "--nocapture"])
-        .env(HOST, directory.path())
+        .args(["--exact", "acts_as_client", "--nocapture"])
+        .env(CLIENT, directory.path())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let tree = ["guard", "rank", "daemon"].map(|name| number_in(&directory.path().join(name)));
     assert!(tree.iter().all(|pid| alive(*pid)));
-    Host { process, directory, tree }
+    Client { process, directory, tree }
 }
 
-impl Host {
+impl Client {
     fn pid(&self) -> Pid {
         Pid::from_child(&self.process)
     }
@@ -73,19 +73,19 @@ impl Host {
 }
 
 #[test]
-fn the_tree_ends_when_the_host_is_killed() {
+fn the_tree_ends_when_the_client_is_killed() {
     let _leaks = leaks();
-    host().tree_ends_after_sigkill();
+    client().tree_ends_after_sigkill();
 }
 
 #[test]
-fn the_tree_ends_when_the_host_is_killed_while_a_copy_of_its_socket_stays_open() {
+fn the_tree_ends_when_the_client_is_killed_while_a_copy_of_its_socket_stays_open() {
     let _leaks = leaks();
-    let host = host();
-    // What a forked child of the host would have: its end of the control socket, open beyond its death.
-    let pidfd = pidfd_open(host.pid(), PidfdFlags::empty()).unwrap();
+    let client = client();
+    // What a forked child of the client would have: its end of the control socket, open beyond its death.
+    let pidfd = pidfd_open(client.pid(), PidfdFlags::empty()).unwrap();
     let sockets: Vec<rustix::io::Result<OwnedFd>> =
-        std::fs::read_dir(format!("/proc/{}/fd", host.process.id()))
+        std::fs::read_dir(format!("/proc/{}/fd", client.process.id()))
             .unwrap()
             .map(|entry| entry.unwrap().path())
             .filter(|fd| std::fs::read_link(fd).is_ok_and(|to| to.to_string_lossy().starts_with("socket:")))
@@ -94,7 +94,7 @@ fn the_tree_ends_when_the_host_is_killed_while_a_copy_of_its_socket_stays_open()
             .collect();
     assert!(!sockets.is_empty());
     let held = sockets.iter().all(Result::is_ok);
-    host.tree_ends_after_sigkill();
+    client.tree_ends_after_sigkill();
     if !held {
         // Nothing to print with; the plain case was tested all the same.
         assert!(matches!(sockets[0], Err(rustix::io::Errno::PERM | rustix::io::Errno::NOSYS)));
@@ -102,15 +102,15 @@ fn the_tree_ends_when_the_host_is_killed_while_a_copy_of_its_socket_stays_open()
 }
 
 #[test]
-fn the_tree_ends_when_the_host_is_killed_while_it_is_stopped() {
+fn the_tree_ends_when_the_client_is_killed_while_it_is_stopped() {
     let _leaks = leaks();
-    let host = host();
-    kill_process(host.pid(), Signal::STOP).unwrap();
-    host.tree_ends_after_sigkill();
+    let client = client();
+    kill_process(client.pid(), Signal::STOP).unwrap();
+    client.tree_ends_after_sigkill();
 }
 
 #[test]
-fn ranks_die_with_the_guard_and_the_host_hears_of_it() {
+fn ranks_die_with_the_guard_and_the_client_hears_of_it() {
     let _leaks = leaks();
     let guard = guard(LONG);
     let (rank, output) = started(&guard, &sh(0, "trap '' TERM; sleep 1000 & echo child $!; wait"));
@@ -142,7 +142,7 @@ fn ranks_live_on_when_the_thread_that_started_the_guard_ends() {
     output.said("up");
     assert!(alive(rank));
     std::fs::write(&go, "").unwrap();
-    assert_eq!(common::ended(&guard), (0, ExitHow::Code(4)));
+    assert_eq!(common::ended(&guard), (0, ExitStatus::Code(4)));
     guard.stop();
     common::empty(&guard);
 }

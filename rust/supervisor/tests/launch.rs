@@ -5,56 +5,55 @@ mod common;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use common::{LONG, Output, empty, ended, guard, last_events, next_event, sh, started};
-use phalanx_supervisor::{ExitHow, GuardEvent, Launch, PipeReader};
+use common::{LONG, Output, empty, ended, guard, last_events, next_event, sh, started, with_guard};
+use phalanx_supervisor::{ExitStatus, GuardEvent, Launch, PipeReader};
 use phalanx_testkit::{eventually, leaks, temp_dir};
+use phalanx_types::RankNote;
 
 const GRACE: Duration = Duration::from_secs(5);
 
 #[test]
 fn a_rank_has_the_environment_it_was_given_and_no_other() {
-    let _leaks = leaks();
-    let guard = guard(GRACE);
-    let directory = temp_dir("cwd");
-    let set_below = ["RANK", "HOME", "ODD"];
-    let (unwanted, _) =
-        std::env::vars().find(|(name, _)| !set_below.contains(&name.as_str()) && name != "PATH").unwrap();
-    let launch = Launch {
-        env: vec![
-            ("RANK".into(), "3".into()),
-            ("HOME".into(), "first".into()),
-            ("HOME".into(), "/over".into()),
-            ("ODD".into(), "a=b\nc \u{1f980}".into()),
-        ],
-        env_remove: vec![unwanted.clone(), "HOME".into(), "NOT_THERE".into()],
-        cwd: Some(directory.path().into()),
-        program: "env".into(),
-        args: vec!["-0".into()],
-        ..Launch::default()
-    };
-    let (_, output) = started(&guard, &launch);
-    assert_eq!(ended(&guard), (0, ExitHow::Code(0)));
-    for reader in output.readers {
-        reader.join();
-    }
-    let got: BTreeMap<String, String> = String::from_utf8(common::read_all(&output.log))
-        .unwrap()
-        .split_terminator('\0')
-        .map(|one| one.split_once('=').map(|(name, value)| (name.into(), value.into())).unwrap())
-        .collect();
-    let mut expected: BTreeMap<String, String> = std::env::vars().collect();
-    expected.remove(&unwanted);
-    expected.extend(launch.env);
-    expected.insert("PHALANX_NOTES_FD".into(), "3".into());
-    assert_eq!(got, expected, "SUP-6");
-    guard.stop();
-    empty(&guard);
+    with_guard(GRACE, |guard| {
+        let directory = temp_dir("cwd");
+        let set_below = ["RANK", "HOME", "ODD"];
+        let (unwanted, _) =
+            std::env::vars().find(|(name, _)| !set_below.contains(&name.as_str()) && name != "PATH").unwrap();
+        let launch = Launch {
+            env: vec![
+                ("RANK".into(), "3".into()),
+                ("HOME".into(), "first".into()),
+                ("HOME".into(), "/over".into()),
+                ("ODD".into(), "a=b\nc \u{1f980}".into()),
+            ],
+            env_remove: vec![unwanted.clone(), "HOME".into(), "NOT_THERE".into()],
+            cwd: Some(directory.path().into()),
+            program: "env".into(),
+            args: vec!["-0".into()],
+            ..Launch::default()
+        };
+        let (_, output) = started(guard, &launch);
+        assert_eq!(ended(guard), (0, ExitStatus::Code(0)));
+        for reader in output.readers {
+            reader.join();
+        }
+        let got: BTreeMap<String, String> = String::from_utf8(common::read_all(&output.log))
+            .unwrap()
+            .split_terminator('\0')
+            .map(|one| one.split_once('=').map(|(name, value)| (name.into(), value.into())).unwrap())
+            .collect();
+        let mut expected: BTreeMap<String, String> = std::env::vars().collect();
+        expected.remove(&unwanted);
+        expected.extend(launch.env);
+        expected.insert("PHALANX_NOTES_FD".into(), "3".into());
+        assert_eq!(got, expected, "SUP-6");
+    });
 }
 
 #[test]
 fn a_rank_has_four_descriptors_default_signals_and_a_session_of_its_own() {
     let _leaks = leaks();
-    // Not close-on-exec: what a careless library in the host leaves open.
+    // Not close-on-exec: what a careless library in the client leaves open.
     let careless = std::fs::File::open("/dev/zero").unwrap();
     rustix::io::fcntl_setfd(&careless, rustix::io::FdFlags::empty()).unwrap();
     let guard = guard(GRACE);
@@ -62,7 +61,7 @@ fn a_rank_has_four_descriptors_default_signals_and_a_session_of_its_own() {
     let run = |program: &str, args: &[&str]| {
         let args = args.iter().map(ToString::to_string).collect();
         let (pid, output) = started(&guard, &Launch { program: program.into(), args, ..Launch::default() });
-        assert_eq!(ended(&guard), (0, ExitHow::Code(0)));
+        assert_eq!(ended(&guard), (0, ExitStatus::Code(0)));
         let Output { log, readers, .. } = &output;
         eventually("all is read", LONG, || readers.iter().all(PipeReader::is_finished));
         (pid, String::from_utf8(common::read_all(log)).unwrap())
@@ -95,7 +94,7 @@ fn a_rank_has_four_descriptors_default_signals_and_a_session_of_its_own() {
     let session = text.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(3).unwrap();
     assert_eq!(session, pid.to_string(), "SUP-6");
     let (_, text) = run("pwd", &[]);
-    assert_eq!(text.trim_end(), std::env::current_dir().unwrap().to_str().unwrap(), "the host's directory");
+    assert_eq!(text.trim_end(), std::env::current_dir().unwrap().to_str().unwrap(), "the client's directory");
     guard.stop();
     empty(&guard);
 }
@@ -141,54 +140,53 @@ fn every_end_is_told_exactly_once() {
 
 #[test]
 fn a_rank_that_can_not_start_says_why() {
-    let _leaks = leaks();
-    let guard = guard(GRACE);
-    let directory = temp_dir("programs");
-    let file = directory.path().join("not-executable");
-    std::fs::write(&file, "x").unwrap();
-    let program = |program: &str| Launch { program: program.into(), ..Launch::default() };
-    let path = |path: &str| vec![("PATH".to_string(), path.to_string())];
-    let cases = [
-        (program("/no/such/python"), "\"/no/such/python\": no such file"),
-        (Launch { env: path("/nowhere:/else"), ..program("python") }, "on the rank's PATH (/nowhere:/else)"),
-        (program(file.to_str().unwrap()), "permission denied"),
-        (program("a\0b"), "holds a NUL byte"),
-        (
-            Launch { cwd: Some("/no/such/place".into()), ..sh(0, "true") },
-            "directory /no/such/place is not there",
-        ),
-        (
-            Launch { args: vec!["x".repeat(8 << 20)], ..program("true") },
-            "arguments and environment are too long",
-        ),
-    ];
-    for (launch, expected) in cases {
-        let pipes = guard.launch(&launch).unwrap();
-        match next_event(&guard) {
-            GuardEvent::NotStarted { rank: 0, reason, .. } => assert!(reason.contains(expected), "{reason}"),
-            other => panic!("{expected}: {other:?}"),
+    with_guard(GRACE, |guard| {
+        let directory = temp_dir("programs");
+        let file = directory.path().join("not-executable");
+        std::fs::write(&file, "x").unwrap();
+        let program = |program: &str| Launch { program: program.into(), ..Launch::default() };
+        let path = |path: &str| vec![("PATH".to_string(), path.to_string())];
+        let cases = [
+            (program("/no/such/python"), "\"/no/such/python\": no such file"),
+            (
+                Launch { env: path("/nowhere:/else"), ..program("python") },
+                "on the rank's PATH (/nowhere:/else)",
+            ),
+            (program(file.to_str().unwrap()), "permission denied"),
+            (program("a\0b"), "holds a NUL byte"),
+            (
+                Launch { cwd: Some("/no/such/place".into()), ..sh(0, "true") },
+                "directory /no/such/place is not there",
+            ),
+            (
+                Launch { args: vec!["x".repeat(8 << 20)], ..program("true") },
+                "arguments and environment are too long",
+            ),
+        ];
+        for (launch, expected) in cases {
+            let pipes = guard.launch(&launch).unwrap();
+            match next_event(guard) {
+                GuardEvent::NotStarted { rank: 0, reason, .. } => {
+                    assert!(reason.contains(expected), "{reason}")
+                }
+                other => panic!("{expected}: {other:?}"),
+            }
+            drop(pipes);
         }
-        drop(pipes);
-    }
-    guard.stop();
-    empty(&guard);
+    });
 }
 
 #[test]
 fn notes_come_on_descriptor_three() {
-    let _leaks = leaks();
-    let guard = guard(GRACE);
-    let pipes = guard.launch(&sh(0, r#"echo "{\"phase\": \"user code\"}" >&$PHALANX_NOTES_FD"#)).unwrap();
-    let (send, got) = crossbeam_channel::unbounded();
-    let reader =
-        phalanx_supervisor::notes(pipes.notes, Box::new(move |note| send.send(note).unwrap())).unwrap();
-    reader.join();
-    let all: Vec<_> = got.iter().collect();
-    assert_eq!(all.len(), 1);
-    assert_eq!(all[0]["phase"], "user code");
-    drop(pipes.output);
-    guard.stop();
-    empty(&guard);
+    with_guard(GRACE, |guard| {
+        let pipes = guard.launch(&sh(0, r#"echo "{\"phase\": \"user code\"}" >&$PHALANX_NOTES_FD"#)).unwrap();
+        let (send, got) = crossbeam_channel::unbounded();
+        let reader =
+            phalanx_supervisor::notes(pipes.notes, Box::new(move |note| send.send(note).unwrap())).unwrap();
+        reader.join();
+        assert_eq!(got.iter().collect::<Vec<_>>(), [RankNote::Phase("user code".into())]);
+        drop(pipes.output);
+    });
 }
 
 #[test]
@@ -211,23 +209,41 @@ fn after_a_stop_nothing_starts_any_more() {
 }
 
 #[test]
-fn two_hundred_launches_leave_nothing() {
-    let _leaks = leaks();
+fn a_client_keeps_its_signal_handlers_and_its_children() {
+    let caught = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        status.lines().find(|line| line.starts_with("SigCgt:")).unwrap().to_string()
+    };
+    let before = caught();
+    let mut own = std::process::Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
     let guard = guard(GRACE);
-    for round in 0..20 {
-        let outputs: Vec<Output> =
-            (0..10).map(|i| Output::of(guard.launch(&sh(round * 10 + i, "echo $$")).unwrap())).collect();
-        let mut ends = 0;
-        while ends < 10 {
-            ends += u32::from(matches!(next_event(&guard), GuardEvent::Ended { how: ExitHow::Code(0), .. }));
-        }
-        for output in outputs {
-            output.readers.into_iter().for_each(PipeReader::join);
-        }
-        assert!(phalanx_testkit::children(guard.pid()).is_empty(), "no zombies under the guard");
-        let fds = std::fs::read_dir(format!("/proc/{}/fd", guard.pid())).unwrap().count();
-        assert!(fds <= 6, "the guard has {fds} descriptors open");
-    }
+    let _output = started(&guard, &sh(0, "exit 0"));
+    assert_eq!(ended(&guard), (0, ExitStatus::Code(0)));
+    assert_eq!(caught(), before, "SUP-9");
     guard.stop();
     empty(&guard);
+    assert_eq!(own.wait().unwrap().code(), Some(3), "SUP-9: nobody else has waited for it");
+}
+
+#[test]
+fn two_hundred_launches_leave_nothing() {
+    with_guard(GRACE, |guard| {
+        for round in 0..20 {
+            let outputs: Vec<Output> =
+                (0..10).map(|i| Output::of(guard.launch(&sh(round * 10 + i, "echo $$")).unwrap())).collect();
+            let mut ends = 0;
+            while ends < 10 {
+                ends += u32::from(matches!(
+                    next_event(guard),
+                    GuardEvent::Ended { how: ExitStatus::Code(0), .. }
+                ));
+            }
+            for output in outputs {
+                output.readers.into_iter().for_each(PipeReader::join);
+            }
+            assert!(phalanx_testkit::children(guard.pid()).is_empty(), "no zombies under the guard");
+            let fds = std::fs::read_dir(format!("/proc/{}/fd", guard.pid())).unwrap().count();
+            assert!(fds <= 6, "the guard has {fds} descriptors open");
+        }
+    });
 }

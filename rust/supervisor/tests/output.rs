@@ -6,44 +6,40 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{LONG, Output, empty, ended, guard, read_all, sh, started};
-use phalanx_supervisor::{ExitHow, PipeReader, RankLog, pump};
+use common::{LONG, Output, empty, ended, guard, read_all, sh, started, with_guard};
+use phalanx_supervisor::{ExitStatus, PipeReader, RankLog, pump};
 use phalanx_testkit::{eventually, leaks, temp_dir};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 #[test]
 fn a_rank_writes_ten_megabytes_while_nobody_reads_the_log() {
-    let _leaks = leaks();
-    let guard = guard(LONG);
-    let (_, output) = started(&guard, &sh(0, "yes 0123456 | head -c 10000000"));
-    assert_eq!(ended(&guard), (0, ExitHow::Code(0)), "SUP-7");
-    output.readers.into_iter().for_each(PipeReader::join);
-    assert_eq!(output.log.end(), 10_000_000);
-    assert!(read_all(&output.log).chunks(8).all(|line| line == b"0123456\n"), "SUP-8");
-    guard.stop();
-    empty(&guard);
+    with_guard(LONG, |guard| {
+        let (_, output) = started(guard, &sh(0, "yes 0123456 | head -c 10000000"));
+        assert_eq!(ended(guard), (0, ExitStatus::Code(0)), "SUP-7");
+        output.readers.into_iter().for_each(PipeReader::join);
+        assert_eq!(output.log.end(), 10_000_000);
+        assert!(read_all(&output.log).chunks(8).all(|line| line == b"0123456\n"), "SUP-8");
+    });
 }
 
 #[test]
 fn a_rank_writes_on_although_its_log_can_not_be_written() {
-    let _leaks = leaks();
-    let guard = guard(LONG);
-    let directory = temp_dir("gone");
-    let log = RankLog::create(&directory.path().join("rank.log"), 1 << 20).unwrap();
-    directory.close().unwrap();
-    let pipes = guard.launch(&sh(0, "yes 0123456 | head -c 10000000; echo the end")).unwrap();
-    let reader = pump(pipes.output, Arc::clone(&log), Box::new(|| {})).unwrap();
-    assert!(matches!(common::next_event(&guard), phalanx_supervisor::GuardEvent::Started { .. }));
-    assert_eq!(ended(&guard), (0, ExitHow::Code(0)), "SUP-7");
-    reader.join();
-    assert_eq!(log.end(), 10_000_008);
-    let loss = log.loss().unwrap();
-    assert_eq!(loss.bytes, 10_000_008 - (1 << 19), "all but the segment that was open");
-    let lines = log.last_lines(2);
-    assert_eq!(lines[1], "the end");
-    assert!(lines[2].contains(&format!("{} bytes of this output are not in", loss.bytes)), "{lines:?}");
-    guard.stop();
-    empty(&guard);
+    with_guard(LONG, |guard| {
+        let directory = temp_dir("gone");
+        let log = RankLog::create(&directory.path().join("rank.log"), 1 << 20).unwrap();
+        directory.close().unwrap();
+        let pipes = guard.launch(&sh(0, "yes 0123456 | head -c 10000000; echo the end")).unwrap();
+        let reader = pump(pipes.output, Arc::clone(&log), Box::new(|| {})).unwrap();
+        assert!(matches!(common::next_event(guard), phalanx_supervisor::GuardEvent::Started { .. }));
+        assert_eq!(ended(guard), (0, ExitStatus::Code(0)), "SUP-7");
+        reader.join();
+        assert_eq!(log.end(), 10_000_008);
+        let loss = log.loss().unwrap();
+        assert_eq!(loss.bytes, 10_000_008 - (1 << 19), "all but the segment that was open");
+        let lines = log.last_lines(2);
+        assert_eq!(lines[1], "the end");
+        assert!(lines[2].contains(&format!("{} bytes of this output are not in", loss.bytes)), "{lines:?}");
+    });
 }
 
 #[test]
@@ -113,7 +109,7 @@ fn a_reader_that_is_told_to_finish_does_although_a_writer_never_stops() {
     output.readers.into_iter().for_each(PipeReader::finish);
     assert!(output.log.finished() && told.elapsed() < LONG);
     // What the rank writes now meets a closed pipe.
-    assert_eq!(ended(&guard), (0, ExitHow::Signal(13)));
+    assert_eq!(ended(&guard), (0, ExitStatus::Signal(13)));
     guard.stop();
     empty(&guard);
 }

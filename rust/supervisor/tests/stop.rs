@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{LONG, empty, ended, guard, last_events, sh, started};
-use phalanx_supervisor::{ExitHow, Guard, GuardEvent, PipeReader};
+use phalanx_supervisor::{ExitStatus, Guard, GuardEvent, PipeReader};
 use phalanx_testkit::{alive, descendants, eventually, leaks, temp_dir};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -41,7 +41,7 @@ fn a_stop_ends_a_tree_that_ignores_sigterm_within_the_grace_and_two_seconds() {
     guard.stop();
     guard.stop();
     let events = empty_after(&guard, stopped, grace);
-    assert!(matches!(events[0], GuardEvent::Ended { rank: 0, how: ExitHow::Signal(9), .. }), "{events:?}");
+    assert!(matches!(events[0], GuardEvent::Ended { rank: 0, how: ExitStatus::Signal(9), .. }), "{events:?}");
     assert_eq!(events.len(), 2, "{events:?}");
     for pid in [rank, daemon, child] {
         assert!(!alive(pid), "SUP-2");
@@ -57,7 +57,7 @@ fn a_rank_that_handles_sigterm_has_its_grace_and_no_more_is_waited() {
     output.said("up");
     let stopped = Instant::now();
     guard.stop();
-    assert_eq!(ended(&guard), (0, ExitHow::Code(5)));
+    assert_eq!(ended(&guard), (0, ExitStatus::Code(5)));
     empty_after(&guard, stopped, Duration::from_millis(300));
     output.said("saved");
 }
@@ -70,7 +70,7 @@ fn sigterm_comes_once() {
     output.said("up");
     guard.stop();
     guard.stop();
-    assert_eq!(ended(&guard), (0, ExitHow::Signal(9)));
+    assert_eq!(ended(&guard), (0, ExitStatus::Signal(9)));
     empty(&guard);
     output.readers.into_iter().for_each(PipeReader::join);
     assert_eq!(output.log.last_lines(9), ["up", "term"]);
@@ -97,7 +97,7 @@ fn what_ranks_left_behind_is_ended_by_the_stop_after_their_exit() {
     let guard = guard(Duration::from_millis(300));
     let (_, output) =
         started(&guard, &sh(0, "setsid sh -c 'trap \"\" TERM; echo left $$; sleep 1000' & exit 0"));
-    assert_eq!(ended(&guard), (0, ExitHow::Code(0)));
+    assert_eq!(ended(&guard), (0, ExitStatus::Code(0)));
     let left = output.pid("left");
     assert!(alive(left));
     let stopped = Instant::now();
@@ -181,7 +181,7 @@ fn a_stopped_rank_goes_on_to_save_its_work_and_does_not_hold_up_the_end() {
         })
         .collect();
     ends.sort_by_key(|(rank, _)| *rank);
-    assert_eq!(ends, [(0, ExitHow::Code(5)), (1, ExitHow::Signal(15))]);
+    assert_eq!(ends, [(0, ExitStatus::Code(5)), (1, ExitStatus::Signal(15))]);
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_tree_that_forks_all_the_time_ends() {
 #[test]
 fn nobody_else_is_signalled() {
     let _leaks = leaks();
-    // In the host's session and process group, a sibling of the guard; it tells of every signal that can be told of.
+    // In the client's session and process group, a sibling of the guard; it tells of every signal that can be told of.
     let script = "for s in HUP INT QUIT TERM USR1 USR2 ALRM CONT CHLD; do trap \"echo $s\" $s; done
         echo up; while read line; do [ $line = end ] && exit 7; done";
     let mut bystander =
@@ -253,10 +253,10 @@ fn signals_to_the_guard_change_nothing() {
         kill_process(pid, signal).unwrap();
     }
     let late = started(&guard, &sh(1, "exit 0"));
-    assert_eq!(ended(&guard), (1, ExitHow::Code(0)), "it still serves, and rank 0 still runs");
+    assert_eq!(ended(&guard), (1, ExitStatus::Code(0)), "it still serves, and rank 0 still runs");
     drop(late);
     guard.stop();
-    assert_eq!(ended(&guard), (0, ExitHow::Code(3)));
+    assert_eq!(ended(&guard), (0, ExitStatus::Code(3)));
     empty(&guard);
 }
 

@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{LONG, empty, ended, last_events, next_event, number_in, started};
-use phalanx_supervisor::pool::{PoolOptions, end_pools, pool_usage, warm_guard};
-use phalanx_supervisor::{ExitHow, Guard, GuardEvent, Launch};
+use phalanx_supervisor::warm_pool::{PoolOptions, end_pools, pool_usage, warm_guard};
+use phalanx_supervisor::{ExitStatus, Guard, GuardEvent, Launch};
 use phalanx_testkit::{
     Leaks, Process, alive, children, descendants, eventually, guard_binary, leaks, temp_dir,
 };
@@ -21,8 +21,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 const GRACE: Duration = Duration::from_millis(300);
-const HOST: &str = "PHALANX_TEST_WARM_HOST";
-const SHARES: &str = "PHALANX_TEST_WARM_SHARING_HOST";
+const CLIENT: &str = "PHALANX_TEST_WARM_CLIENT";
+const SHARES: &str = "PHALANX_TEST_WARM_SHARING_CLIENT";
 const OWNER: &str = "PHALANX_TEST_WARM_OWNER";
 
 /// A place for payloads, and the proof that a test leaves nothing, its pools included.
@@ -46,8 +46,10 @@ impl Stage {
     }
 
     fn options(&self, shared: bool) -> PoolOptions {
-        let boot =
-            format!("import sys; sys.path.append({:?}); from phalanx.pool import main; main()", self.package);
+        let boot = format!(
+            "import sys; sys.path.append({:?}); from phalanx.warm_pool.entry import main; main()",
+            self.package
+        );
         PoolOptions {
             guard: guard_binary(),
             program: vec![self.python.to_string_lossy().into_owned(), "-c".into(), boot],
@@ -92,9 +94,9 @@ fn every_end_of_a_warm_rank_is_told_exactly_once() {
     let guard = stage.guard();
     assert!(guard.is_warm());
     for (rank, script, how) in [
-        (0, "exit 0", ExitHow::Code(0)),
-        (1, "exit 7", ExitHow::Code(7)),
-        (2, "kill -SEGV $$", ExitHow::Signal(11)),
+        (0, "exit 0", ExitStatus::Code(0)),
+        (1, "exit 7", ExitStatus::Code(7)),
+        (2, "kill -SEGV $$", ExitStatus::Signal(11)),
     ] {
         let _output = started(&guard, &stage.sh(rank, script));
         assert_eq!(ended(&guard), (rank, how), "SUP-1");
@@ -117,7 +119,8 @@ fn every_end_of_a_warm_rank_is_told_exactly_once() {
 fn a_stop_leaves_nothing_of_a_warm_rank_and_keeps_the_grace() {
     let Some(stage) = Stage::set() else { return };
     let guard = stage.guard();
-    let script = "trap '' TERM; (setsid sh -c 'echo daemon $$; sleep 1000' &) & echo rank $$; while :; do sleep 1; done";
+    let script = "trap '' TERM; (setsid sh -c 'echo daemon $$; sleep 1000' &) & echo rank $$
+        while :; do sleep 1; done";
     let (_, output) = started(&guard, &stage.sh(0, script));
     let tree = [output.pid("rank"), output.pid("daemon")];
     let stopped = std::time::Instant::now();
@@ -125,6 +128,22 @@ fn a_stop_leaves_nothing_of_a_warm_rank_and_keeps_the_grace() {
     empty(&guard);
     assert!(stopped.elapsed() >= GRACE, "the rank that ignores SIGTERM has its grace");
     assert!(tree.iter().all(|pid| !alive(*pid)), "SUP-2");
+}
+
+#[test]
+fn the_guard_of_a_pool_cuts_graces_to_an_hour() {
+    let Some(stage) = Stage::set() else { return };
+    let guard = stage.guard();
+    let pool = Process::find(pools()[0]).unwrap();
+    let command = std::fs::read_to_string(format!("/proc/{}/cmdline", pool.parent)).unwrap();
+    // The guard's main says which argument this is; what it makes of it is seen in its state's tests.
+    assert_eq!(
+        command.split('\0').nth(3),
+        Some("3600000"),
+        "docs/failures.md, What is left behind: {command:?}"
+    );
+    guard.stop();
+    empty(&guard);
 }
 
 #[test]
@@ -139,7 +158,7 @@ fn warm_ranks_die_with_their_guard_and_the_next_job_has_another() {
     eventually("the rank is gone", LONG, || !alive(rank));
     let next = stage.guard();
     let _output = started(&next, &stage.sh(1, "exit 0"));
-    assert_eq!(ended(&next), (1, ExitHow::Code(0)));
+    assert_eq!(ended(&next), (1, ExitStatus::Code(0)));
 }
 
 #[test]
@@ -153,7 +172,7 @@ fn a_guard_needs_no_pool_once_it_serves() {
     eventually("the pool is gone", LONG, || !alive(pool) && pool_usage().pools == 0);
     assert!(alive(rank) && alive(guard.pid()), "POOL-2");
     let _output = started(&guard, &stage.sh(1, "exit 3"));
-    assert_eq!(ended(&guard), (1, ExitHow::Code(3)), "POOL-2");
+    assert_eq!(ended(&guard), (1, ExitStatus::Code(3)), "POOL-2");
     guard.stop();
     empty(&guard);
     assert!(!alive(rank), "SUP-2");
@@ -173,6 +192,19 @@ fn two_jobs_at_once_share_a_pool_and_do_not_end_one_another() {
     assert!(!alive(lives));
 }
 
+#[test]
+fn a_pool_that_can_not_be_made_is_told_and_costs_nothing_else() {
+    let _leaks = phalanx_testkit::leaks();
+    let options = PoolOptions {
+        guard: phalanx_testkit::guard_binary(),
+        program: vec!["/no/such/python".into()],
+        ..PoolOptions::default()
+    };
+    let why = warm_guard(&options, GRACE, Deadline::after(LONG), &mut || true).unwrap_err();
+    assert!(why.contains("/no/such/python"), "POOL-4: {why}");
+    end_pools();
+}
+
 /// This test program once more, as another process that one test only is for.
 fn again(test: &str, variable: &str, directory: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
@@ -185,7 +217,7 @@ fn again(test: &str, variable: &str, directory: &Path) -> Child {
 }
 
 /// Writes what the guard's rank, the guard and the pool are to files of `directory`, then lives on.
-fn host_of(stage: &Stage, guard: &Guard, pool: u32, directory: &Path) {
+fn client_of(stage: &Stage, guard: &Guard, pool: u32, directory: &Path) {
     let script = format!("cd {}; trap '' TERM; echo $$ >rank; sleep 1000", directory.display());
     let pipes = guard.launch(&stage.sh(0, &script)).unwrap();
     eventually("it runs", LONG, || directory.join("rank").exists());
@@ -195,40 +227,40 @@ fn host_of(stage: &Stage, guard: &Guard, pool: u32, directory: &Path) {
     drop(pipes);
 }
 
-/// Not a test of its own: the one below runs this test program again, as the host that dies.
+/// Not a test of its own: the one below runs this test program again, as the client that dies.
 #[test]
-fn acts_as_host() {
-    let Some(directory) = std::env::var_os(HOST) else { return };
+fn acts_as_client() {
+    let Some(directory) = std::env::var_os(CLIENT) else { return };
     let directory = Path::new(&directory);
     let stage = Stage::set().unwrap();
     let guard = stage.guard();
     for child in children(std::process::id()) {
         std::fs::write(directory.join("cold"), format!("{}\n", child.pid)).unwrap();
     }
-    host_of(&stage, &guard, pools()[0], directory);
+    client_of(&stage, &guard, pools()[0], directory);
 }
 
 #[test]
-fn ranks_and_pool_end_when_the_host_is_killed() {
+fn ranks_and_pool_end_when_the_client_is_killed() {
     let Some(stage) = Stage::set() else { return };
-    let directory = temp_dir("warm-host");
-    let mut host = again("acts_as_host", HOST, directory.path());
+    let directory = temp_dir("warm-client");
+    let mut client = again("acts_as_client", CLIENT, directory.path());
     let tree = ["guard", "rank", "pool", "cold"].map(|name| number_in(&directory.path().join(name)));
     assert!(tree.iter().all(|pid| alive(*pid)));
-    host.kill().unwrap();
-    host.wait().unwrap();
+    client.kill().unwrap();
+    client.wait().unwrap();
     eventually("guards, rank and pool have ended", LONG, || tree.iter().all(|pid| !alive(*pid)));
     drop(stage);
 }
 
-/// As `acts_as_host`, with the pool of all children of its parent.
+/// As `acts_as_client`, with the pool of all children of its parent.
 #[test]
-fn acts_as_host_that_shares() {
+fn acts_as_client_that_shares() {
     let Some(directory) = std::env::var_os(SHARES) else { return };
     let stage = Stage::set().unwrap();
     let guard = warm_guard(&stage.options(true), GRACE, Deadline::after(LONG), &mut || true).unwrap();
     let pool = Process::find(guard.pid()).unwrap().parent;
-    host_of(&stage, &guard, pool, Path::new(&directory));
+    client_of(&stage, &guard, pool, Path::new(&directory));
 }
 
 /// As a Spark daemon: has a child for every folder that appears, and reaps them.
@@ -236,17 +268,17 @@ fn acts_as_host_that_shares() {
 fn acts_as_owner() {
     let Some(directory) = std::env::var_os(OWNER) else { return };
     let directory = Path::new(&directory);
-    let mut hosts: Vec<Child> = Vec::new();
+    let mut clients: Vec<Child> = Vec::new();
     let begun = std::time::Instant::now();
     while begun.elapsed() < LONG * 2 {
-        let next = directory.join(format!("host-{}", hosts.len()));
+        let next = directory.join(format!("client-{}", clients.len()));
         if next.exists() {
-            let host = again("acts_as_host_that_shares", SHARES, &next);
-            std::fs::write(next.join("host"), format!("{}\n", host.id())).unwrap();
-            hosts.push(host);
+            let client = again("acts_as_client_that_shares", SHARES, &next);
+            std::fs::write(next.join("client"), format!("{}\n", client.id())).unwrap();
+            clients.push(client);
         }
-        for host in &mut hosts {
-            host.try_wait().unwrap();
+        for client in &mut clients {
+            client.try_wait().unwrap();
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -257,7 +289,7 @@ fn children_of_one_owner_share_a_pool_that_outlives_them_and_ends_with_the_owner
     let Some(stage) = Stage::set() else { return };
     let directory = temp_dir("warm-owner");
     let mut owner = again("acts_as_owner", OWNER, directory.path());
-    let folder = |n: u32| directory.path().join(format!("host-{n}"));
+    let folder = |n: u32| directory.path().join(format!("client-{n}"));
     let number = |n: u32, name: &str| number_in(&folder(n).join(name));
     // Two that begin at once start one between them.
     std::fs::create_dir(folder(0)).unwrap();
@@ -265,20 +297,20 @@ fn children_of_one_owner_share_a_pool_that_outlives_them_and_ends_with_the_owner
     let pool = number(0, "pool");
     assert_eq!(number(1, "pool"), pool, "one for all");
     for n in [0, 1] {
-        let (rank, guard, host) = (number(n, "rank"), number(n, "guard"), number(n, "host"));
-        kill_process(Pid::from_raw(host.cast_signed()).unwrap(), Signal::KILL).unwrap();
-        eventually("the host's guard and rank have ended", LONG, || !alive(rank) && !alive(guard));
+        let (rank, guard, client) = (number(n, "rank"), number(n, "guard"), number(n, "client"));
+        kill_process(Pid::from_raw(client.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        eventually("the client's guard and rank have ended", LONG, || !alive(rank) && !alive(guard));
     }
-    assert!(alive(pool), "POOL-1: it is the owner's, whichever host started it");
+    assert!(alive(pool), "POOL-1: it is the owner's, whichever client started it");
     std::fs::create_dir(folder(2)).unwrap();
     assert_eq!(number(2, "pool"), pool, "it is there for the next");
     let (rank, guard) = (number(2, "rank"), number(2, "guard"));
     owner.kill().unwrap();
     owner.wait().unwrap();
     eventually("the pool has ended with the owner", LONG, || !alive(pool));
-    // The host is alive, and its job with it: what the pool had forked is its own.
+    // The client is alive, and its job with it: what the pool had forked is its own.
     assert!(alive(rank) && alive(guard), "POOL-2");
-    kill_process(Pid::from_raw(number(2, "host").cast_signed()).unwrap(), Signal::KILL).unwrap();
+    kill_process(Pid::from_raw(number(2, "client").cast_signed()).unwrap(), Signal::KILL).unwrap();
     eventually("its guard and rank have ended", LONG, || !alive(rank) && !alive(guard));
     drop(stage);
 }

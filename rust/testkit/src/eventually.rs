@@ -1,4 +1,4 @@
-//! Waiting by polling a condition, with a deadline: what tests do instead of sleeping.
+//! Waiting by polling a condition until a deadline. Tests do this instead of sleeping.
 
 use std::time::{Duration, Instant};
 

@@ -1,17 +1,24 @@
-//! For tests only: waiting for conditions, looking at processes, and the proof that a test leaves nothing.
+//! For tests only: waiting for conditions, looking at processes and at the log, the proof that a test leaves nothing,
+//! and nodes by the thousand.
 //!
 //! Everything here panics where a test should fail.
 #![forbid(unsafe_code)]
 
+mod corpus;
 mod eventually;
+#[cfg(feature = "fleet")]
+pub mod fleet;
 mod guard;
 mod leaks;
 mod process;
+mod warnings;
 
+pub use corpus::play_corpus;
 pub use eventually::{eventually, eventually_some};
 pub use guard::guard_binary;
 pub use leaks::{Leaks, leaks};
 pub use process::{Process, alive, children, descendants, processes};
+pub use warnings::warnings;
 
 /// A directory of this test's own, gone with the value. `what` is in its name.
 pub fn temp_dir(what: &str) -> tempfile::TempDir {

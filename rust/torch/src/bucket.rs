@@ -1,7 +1,8 @@
 //! One bucket: gradients that travel together, in a flat buffer of torch's memory with a view for each of them.
 //!
-//! - BUC-1: nothing outside this file holds a tensor that shares the buffer's memory.
-//! - BUC-2: whether a rank averages in place is its own affair: the bytes on their way are the same.
+//! Nothing outside this file holds a tensor that shares the buffer's memory.
+//!
+//! - BUC-1 (same-bytes): the bytes that are sent are the same whether a rank averages in place or not.
 
 use std::slice;
 

@@ -33,6 +33,7 @@
 //! }
 //! # fn batches_of(_rank: usize) -> Vec<tch::Tensor> { Vec::new() }
 //! ```
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod agreement;
 mod bucket;
@@ -43,5 +44,5 @@ mod plan;
 mod replica;
 
 pub use error::torch_error;
-pub use native::{NativeRank, StoreExchange, check_libtorch, run_rank};
+pub use native::{NativeRank, TcpStore, check_libtorch, run_rank};
 pub use replica::{BUCKET_BYTES, Replica, named_parameters};

@@ -9,8 +9,8 @@ pub(crate) const REQUIRED: &str = "2.13.0";
 /// As for `tch`: set, any version will do.
 pub(crate) const BYPASS: &str = "LIBTORCH_BYPASS_VERSION_CHECK";
 
-const REMEDY: &str = "install torch 2.13.0, put its environment's bin folder first on PATH and set LIBTORCH_USE_PYTORCH=1, or set \
-     LIBTORCH to an unpacked libtorch 2.13.0";
+const REMEDY: &str = "install torch 2.13.0, put its environment's bin folder first on PATH and set \
+     LIBTORCH_USE_PYTORCH=1, or set LIBTORCH to an unpacked libtorch 2.13.0";
 
 /// What is wrong, in one sentence, and what to do.
 pub(crate) fn misfit(what: &str) -> String {

@@ -1,17 +1,21 @@
-//! A rank without Python: where it is, how it finds the others, and what it leaves when it ends.
+//! A rank without Python: its place, how it finds the others, and what it leaves when it ends.
 //!
-//! NAT-1: exit code 0 means that the result is there, whole; otherwise `error.json` says why.
+//! NAT-1 (whole-result): exit code 0 means that the result is there, whole; otherwise `error.json` says why.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use phalanx_collective::{Exchange, Group, GroupOptions};
-use phalanx_rendezvous::interfaces::local_address_towards;
+use phalanx_collective::{Group, GroupOptions, Store, job_encryption, job_key};
+use phalanx_io::{monotonic_us, write_whole};
+use phalanx_rendezvous::interfaces::{local_address_towards, resolve};
 use phalanx_rendezvous::store::StoreClient;
-use phalanx_types::{Deadline, Error, ErrorKind, RankError, Result};
-use rustix::time::{ClockId, clock_gettime};
+use phalanx_types::contract::{
+    ENV_MASTER_ADDR, ENV_MASTER_PORT, ENV_PAYLOAD, ENV_RANK, ENV_RANK_DIR, ENV_RANK0_ADDRESS,
+    ENV_RESTART_COUNT, ENV_WORLD_SIZE, FILE_ERROR, FILE_RESULT,
+};
+use phalanx_types::{Deadline, Error, ErrorKind, RankError, RankErrorKind, Result};
 
 use crate::libtorch;
 
@@ -30,6 +34,8 @@ pub struct NativeRank {
     /// What the job gave its ranks to run; empty under torchrun.
     pub payload: Option<PathBuf>,
     restart: String,
+    /// Where rank 0 is: the others reach this rank at its address on the way there.
+    rank0: SocketAddr,
 }
 
 impl NativeRank {
@@ -54,26 +60,25 @@ impl NativeRank {
                 |_| Error::new(ErrorKind::Invalid, format!("{name} is {value:?}, which is no number"));
             value.parse::<u16>().map_err(wrong)
         };
-        let (host, port) = (text("MASTER_ADDR")?, number("MASTER_PORT")?);
-        let no_address =
-            |why: String| Error::new(ErrorKind::Unreachable, format!("no address of {host}: {why}"));
-        let store = (host.as_str(), port)
-            .to_socket_addrs()
-            .map_err(|error| no_address(error.to_string()))?
-            .next()
-            .ok_or_else(|| no_address("its name has none".into()))?;
-        let world_size = text("WORLD_SIZE")?
+        let (host, port) = (text(ENV_MASTER_ADDR)?, number(ENV_MASTER_PORT)?);
+        let no_address = || Error::new(ErrorKind::Unreachable, format!("{host} has no address"));
+        let store = resolve(&host, port)?.into_iter().next().ok_or_else(no_address)?;
+        let world_size = text(ENV_WORLD_SIZE)?
             .parse()
             .map_err(|_| Error::new(ErrorKind::Invalid, "WORLD_SIZE is no number"))?;
-        let rank = text("RANK")?.parse().map_err(|_| Error::new(ErrorKind::Invalid, "RANK is no number"))?;
-        let restart = variable("TORCHELASTIC_RESTART_COUNT").unwrap_or_else(|| "0".into());
-        Ok(NativeRank {
-            rank,
-            world_size,
-            store,
-            payload: variable("PHALANX_PAYLOAD").map(Into::into),
-            restart,
-        })
+        let rank =
+            text(ENV_RANK)?.parse().map_err(|_| Error::new(ErrorKind::Invalid, "RANK is no number"))?;
+        let restart = variable(ENV_RESTART_COUNT).unwrap_or_else(|| "0".into());
+        let rank0 = match variable(ENV_RANK0_ADDRESS) {
+            Some(address) => address.parse().map_err(|_| {
+                let text = format!("{ENV_RANK0_ADDRESS} is {address:?}, which is no address");
+                Error::new(ErrorKind::Invalid, text)
+            })?,
+            None => store.ip(),
+        };
+        let rank0 = SocketAddr::new(rank0, store.port());
+        let payload = variable(ENV_PAYLOAD).map(Into::into);
+        Ok(NativeRank { rank, world_size, store, payload, restart, rank0 })
     }
 
     /// Joins the group of all ranks. `name` tells groups apart: each is used once.
@@ -81,32 +86,34 @@ impl NativeRank {
     /// # Errors
     /// As [`Group::join`]; what the store fails with.
     pub fn join(&self, name: &str, timeout: Duration) -> Result<Group> {
-        let mut exchange = StoreExchange::connect(self.store, Deadline::after(timeout.min(CONNECT_TIMEOUT)))?;
+        let mut store = TcpStore::connect(self.store, Deadline::after(timeout.min(CONNECT_TIMEOUT)))?;
         let name = format!("phalanx-torch/{}/{name}", self.restart);
         let mut options = GroupOptions::new(self.rank, self.world_size, name);
         options.timeout = timeout;
-        if let Some(address) = local_address_towards(self.store) {
+        options.key = job_key()?;
+        options.encryption = job_encryption()?;
+        if let Some(address) = local_address_towards(self.rank0) {
             options.address = address;
         }
-        Group::join(options, &mut exchange)
+        Group::join(options, &mut store)
     }
 }
 
 /// The c10d store as the place where the ranks of a group find one another.
 #[derive(Debug)]
-pub struct StoreExchange(StoreClient);
+pub struct TcpStore(StoreClient);
 
-impl StoreExchange {
+impl TcpStore {
     /// Connects to the store.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] if nothing listens there, [`ErrorKind::Timeout`] at the deadline.
-    pub fn connect(store: SocketAddr, deadline: Deadline) -> Result<StoreExchange> {
-        StoreClient::connect(store, deadline).map(StoreExchange)
+    pub fn connect(store: SocketAddr, deadline: Deadline) -> Result<TcpStore> {
+        StoreClient::connect(store, deadline).map(TcpStore)
     }
 }
 
-impl Exchange for StoreExchange {
+impl Store for TcpStore {
     fn set(&mut self, key: &str, value: &[u8], deadline: Deadline) -> Result<()> {
         self.0.set(key, value, deadline)
     }
@@ -119,20 +126,30 @@ impl Exchange for StoreExchange {
 /// Runs `train` as this process's part in a job; for `main`. What it returns is the rank's result; an error or a panic
 /// is recorded where the job's failure takes it from, and written to standard error.
 pub fn run_rank(train: impl FnOnce(&NativeRank) -> Result<Vec<u8>>) -> ExitCode {
-    let directory = std::env::var_os("PHALANX_RANK_DIR").map(PathBuf::from);
-    let outcome = caught(|| {
+    let directory = std::env::var_os(ENV_RANK_DIR).map(PathBuf::from);
+    let outcome = recorded(directory.as_deref(), || {
         check_libtorch()?;
-        let result = train(&NativeRank::from_environment()?)?;
-        directory.as_deref().map_or(Ok(()), |path| leave(path, "result", &result))
+        train(&NativeRank::from_environment()?)
     });
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     #[allow(clippy::print_stderr, reason = "the last words of a program, for its log")]
     {
         eprintln!("{}: {}", error.type_name, error.message);
     }
-    // Without the record the exit code still tells of the failure.
-    let _ = directory.map(|path| leave(&path, "error.json", &serde_json::to_vec(&error).unwrap_or_default()));
     ExitCode::FAILURE
+}
+
+/// Runs `train` and leaves what became of it in `directory`, if there is one: the result, else the record.
+fn recorded(
+    directory: Option<&Path>,
+    train: impl FnOnce() -> Result<Vec<u8>>,
+) -> std::result::Result<(), RankError> {
+    let leave =
+        |name: &str, bytes: &[u8]| directory.map_or(Ok(()), |path| write_whole(&path.join(name), bytes));
+    caught(|| leave(FILE_RESULT, &train()?)).inspect_err(|error| {
+        // Without the record the exit code still tells of the failure.
+        let _ = leave(FILE_ERROR, &serde_json::to_vec(error).unwrap_or_default());
+    })
 }
 
 /// Runs `work`; an error or a panic as the record of it.
@@ -161,22 +178,16 @@ pub fn check_libtorch() -> Result<()> {
 }
 
 fn record(error: &Error) -> RankError {
-    let peer_lost = error.kind() == ErrorKind::Closed;
-    RankError { peer_lost, ..record_of(&format!("phalanx {:?}", error.kind()), error.to_string()) }
+    let kind = match error.kind() {
+        // The store's connection closes with the node that serves it.
+        ErrorKind::PeerLost | ErrorKind::Closed => RankErrorKind::PeerLost,
+        _ => RankErrorKind::TrainingCode,
+    };
+    RankError { kind, ..record_of(&format!("phalanx {:?}", error.kind()), error.to_string()) }
 }
 
 fn record_of(type_name: &str, message: String) -> RankError {
-    let now = clock_gettime(ClockId::Monotonic);
-    let at_us =
-        u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1000;
-    RankError { type_name: type_name.into(), message, at_us, ..RankError::default() }
-}
-
-/// Whole or not at all.
-fn leave(directory: &Path, name: &str, bytes: &[u8]) -> Result<()> {
-    let (path, unfinished) = (directory.join(name), directory.join(format!("{name}.part")));
-    let written = std::fs::write(&unfinished, bytes).and_then(|()| std::fs::rename(&unfinished, &path));
-    written.map_err(|error| Error::io(format_args!("write {}", path.display()), &error))
+    RankError { type_name: type_name.into(), message, at_us: monotonic_us(), ..RankError::default() }
 }
 
 #[cfg(test)]
@@ -202,7 +213,12 @@ mod tests {
 
     #[test]
     fn a_variable_that_is_missing_or_wrong_is_named() {
-        for (name, value) in [("RANK", None), ("WORLD_SIZE", Some("many")), ("MASTER_PORT", Some("x"))] {
+        for (name, value) in [
+            ("RANK", None),
+            ("WORLD_SIZE", Some("many")),
+            ("MASTER_PORT", Some("x")),
+            ("PHALANX_RANK0_ADDRESS", Some("10.0.0.")),
+        ] {
             let error = rank_with(&[(name, value)]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains(name), "{error}");
@@ -211,9 +227,10 @@ mod tests {
 
     #[test]
     fn the_end_of_a_peer_is_recorded_as_an_echo() {
-        assert!(record(&Error::new(ErrorKind::Closed, "rank 1 is gone")).peer_lost);
+        let echo = record(&Error::new(ErrorKind::PeerLost, "rank 1 is gone"));
+        assert_eq!(echo.kind, RankErrorKind::PeerLost);
         let own = record(&Error::new(ErrorKind::Invalid, "no such file"));
-        assert_eq!((own.peer_lost, own.type_name.as_str()), (false, "phalanx Invalid"));
+        assert_eq!((own.kind, own.type_name.as_str()), (RankErrorKind::TrainingCode, "phalanx Invalid"));
         assert!(own.at_us > 0);
     }
 
@@ -227,14 +244,19 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rank_leaves_is_whole_or_absent() {
-        // NAT-1
-        let folder = tempfile::tempdir().unwrap();
-        leave(folder.path(), "result", b"result").unwrap();
-        let names: Vec<_> =
-            std::fs::read_dir(folder.path()).unwrap().map(|one| one.unwrap().file_name()).collect();
-        assert_eq!(names, ["result"]);
-        assert_eq!(leave(&folder.path().join("none"), "result", b"").unwrap_err().kind(), ErrorKind::Io);
+    fn a_rank_leaves_its_result_or_says_why_it_has_none() {
+        let left = |train: fn() -> Result<Vec<u8>>| {
+            let folder = tempfile::tempdir().unwrap();
+            let outcome = recorded(Some(folder.path()), train);
+            let names = std::fs::read_dir(folder.path()).unwrap().map(|one| one.unwrap().file_name());
+            (outcome.is_ok(), names.map(|name| name.into_string().unwrap()).collect::<Vec<_>>())
+        };
+        assert_eq!(left(|| Ok(b"result".to_vec())), (true, vec!["result".into()]), "NAT-1");
+        let fails = || Err(Error::new(ErrorKind::Io, "disk"));
+        assert_eq!(left(fails), (false, vec!["error.json".into()]), "NAT-1");
+        assert_eq!(left(|| panic!("shape")), (false, vec!["error.json".into()]), "NAT-1");
+        let nowhere = recorded(Some(Path::new("/nowhere")), || Ok(Vec::new())).unwrap_err();
+        assert_eq!(nowhere.type_name, "phalanx Io", "NAT-1: a result that can't be kept is a failure");
     }
 
     #[test]

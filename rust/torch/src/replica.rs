@@ -1,10 +1,11 @@
-//! One rank's copy of a model: begins as rank 0's, and stays it, because all ranks step with the same gradients.
+//! One rank's copy of a model. It begins as rank 0's and stays equal, because all ranks step with the same gradients.
 //!
-//! - REP-1: after [`Replica::new`] all ranks have rank 0's parameters, to the last bit.
-//! - REP-2: after [`Replica::average_gradients`] all ranks have the same gradients, to the last bit; a parameter that
-//!   no rank used has none.
-//! - REP-3: buffers that TorchScript modules keep beside their parameters (running means) are not seen: `tch` lists
-//!   parameters only.
+//! - REP-1 (same-parameters): after [`Replica::new`] all ranks have rank 0's parameters, to the last bit.
+//! - REP-2 (same-gradients): after [`Replica::average_gradients`] all ranks have the same gradients, to the last bit; a
+//!   parameter that no rank used has none.
+//!
+//! TorchScript modules keep buffers beside their parameters (running means). These are not seen, because `tch` lists
+//! parameters only.
 
 use std::collections::BTreeSet;
 
@@ -163,7 +164,8 @@ impl Replica {
     }
 }
 
-/// All variables of a store: those that are trained in the order in which they were registered, then the others by name.
+/// All variables of a store: those that are trained in the order in which they were registered, then the others by
+/// name.
 pub fn named_parameters(store: &VarStore) -> Vec<(String, Tensor)> {
     // The store keeps names in no order, and the order without names; both are of the same tensors.
     let mut named: Vec<(String, Tensor)> = store.variables().into_iter().collect();
@@ -206,7 +208,8 @@ fn contents(name: &str, tensor: &Tensor) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes the gradient of a parameter that has none. `tch` can't set one, but the backward pass of its sum, times 0, does.
+/// Makes the gradient of a parameter that has none. `tch` can't set one, but the backward pass of its sum, times 0,
+/// does.
 fn zero_gradient(parameter: &Tensor) -> std::result::Result<Tensor, tch::TchError> {
     tch::with_grad(|| parameter.f_sum(parameter.f_kind()?)?.f_mul_scalar(0)?.f_backward())?;
     parameter.f_grad()

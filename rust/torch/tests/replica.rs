@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use phalanx_collective::{Group, GroupOptions, MemoryExchange};
+use phalanx_collective::{Group, GroupOptions, HashStore};
 use phalanx_torch::{BUCKET_BYTES, Replica, named_parameters};
 use phalanx_types::{ErrorKind, Result};
 use tch::nn::{Init, VarStore};
@@ -14,14 +14,14 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Runs `rank` on so many ranks, each in a thread; what each came to.
 fn ranks<T: Send>(world_size: usize, rank: impl Fn(Group) -> T + Sync) -> Vec<T> {
-    let exchange = MemoryExchange::default();
+    let store = HashStore::default();
     std::thread::scope(|scope| {
         let start = |number: usize| {
-            let (mut exchange, rank) = (exchange.clone(), &rank);
+            let (mut store, rank) = (store.clone(), &rank);
             scope.spawn(move || {
                 let mut options = GroupOptions::new(number, world_size, "test");
                 options.timeout = LONG;
-                rank(Group::join(options, &mut exchange).unwrap())
+                rank(Group::join(options, &mut store).unwrap())
             })
         };
         let threads: Vec<_> = (0..world_size).map(start).collect();
@@ -120,7 +120,7 @@ fn a_parameter_that_only_one_rank_used_has_a_gradient_on_all_and_one_that_none_u
             assert!(!tensors[2].grad().defined(), "REP-2");
             (numbers(&tensors[0].grad()), numbers(&tensors[1].grad()))
         });
-        assert_eq!(grads, vec![(vec![4.0; 2], vec![3.0; 4]); 2], "REP-2, BUC-2");
+        assert_eq!(grads, vec![(vec![4.0; 2], vec![3.0; 4]); 2], "REP-2, BUC-1");
     }
 }
 
@@ -214,7 +214,7 @@ fn a_rank_that_leaves_fails_the_others_instead_of_leaving_them_waiting() {
         }
         Some(replica.average_gradients().unwrap_err().kind())
     });
-    assert_eq!(outcomes, [Some(ErrorKind::Closed), None]);
+    assert_eq!(outcomes, [Some(ErrorKind::PeerLost), None]);
 }
 
 #[test]

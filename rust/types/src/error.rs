@@ -1,6 +1,10 @@
 //! The one error type of the Rust crates: a kind for programs, a sentence for people.
 //!
-//! Callers match on [`ErrorKind`]; nobody branches on the text. Bindings map kinds to exception classes.
+//! Callers match on [`ErrorKind`]; nobody branches on the text. Each binding has one function from kinds to exception
+//! classes (`rust/python/src/errors.rs`, `rust/jni/src/errors.rs`).
+//!
+//! KIND-1 (one-class): in one language a kind is the same class of exception wherever it occurs. The table is
+//! `tests/contract/errors.json`, which the tests of all languages read.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -25,9 +29,36 @@ pub enum ErrorKind {
     Cancelled,
     /// The other side ended, or the thing asked for no longer exists.
     Closed,
+    /// Another rank of the group died, left or can't be reached: who gets this is the victim, not the cause.
+    PeerLost,
+    /// The caller passed something of another type than it has to be.
+    WrongType,
+    /// A file that the caller named isn't there.
+    MissingFile,
+    /// What the caller named as a file is a directory.
+    Directory,
+    /// The arguments are fine, but the cluster, the session or the run is not such that it could be done.
+    State,
 }
 
 impl ErrorKind {
+    /// Every kind, in the order of the error table; also the order of their codes between ranks.
+    pub const ALL: [ErrorKind; 13] = [
+        ErrorKind::Invalid,
+        ErrorKind::Timeout,
+        ErrorKind::Unreachable,
+        ErrorKind::Refused,
+        ErrorKind::Protocol,
+        ErrorKind::Io,
+        ErrorKind::Cancelled,
+        ErrorKind::Closed,
+        ErrorKind::PeerLost,
+        ErrorKind::WrongType,
+        ErrorKind::MissingFile,
+        ErrorKind::Directory,
+        ErrorKind::State,
+    ];
+
     /// Its name in every language's exceptions.
     pub fn name(self) -> &'static str {
         match self {
@@ -39,8 +70,49 @@ impl ErrorKind {
             ErrorKind::Io => "io",
             ErrorKind::Cancelled => "cancelled",
             ErrorKind::Closed => "closed",
+            ErrorKind::PeerLost => "peer_lost",
+            ErrorKind::WrongType => "wrong_type",
+            ErrorKind::MissingFile => "missing_file",
+            ErrorKind::Directory => "directory",
+            ErrorKind::State => "state",
         }
     }
+
+    /// What sort of exception it is in every language.
+    pub fn class(self) -> ErrorClass {
+        match self {
+            ErrorKind::Invalid => ErrorClass::Value,
+            ErrorKind::WrongType => ErrorClass::Type,
+            ErrorKind::MissingFile => ErrorClass::MissingFile,
+            ErrorKind::Directory => ErrorClass::Directory,
+            ErrorKind::State => ErrorClass::State,
+            ErrorKind::Timeout
+            | ErrorKind::Unreachable
+            | ErrorKind::Refused
+            | ErrorKind::Protocol
+            | ErrorKind::Io
+            | ErrorKind::Cancelled
+            | ErrorKind::Closed
+            | ErrorKind::PeerLost => ErrorClass::Core,
+        }
+    }
+}
+
+/// What sort of exception an error becomes: one that a language has for what its caller did wrong, or the core's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// A value that can't be.
+    Value,
+    /// A value of the wrong type.
+    Type,
+    /// A file that isn't there.
+    MissingFile,
+    /// A directory in place of a file.
+    Directory,
+    /// The wrong moment or place.
+    State,
+    /// None of these: it has a kind of its own.
+    Core,
 }
 
 /// What is said of a panic that a language binding caught; its kind in exceptions is `panic`.
@@ -65,6 +137,15 @@ impl Error {
     /// An error of `kind`; `message` is one clear sentence without a trailing full stop.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error { kind, message: message.into() }
+    }
+
+    /// An error of the kind of this name, for the bindings' tests of KIND-1; there is none of a panic.
+    #[allow(clippy::panic, reason = "what it is for")]
+    pub fn for_test(kind: &str, message: String) -> Self {
+        match ErrorKind::ALL.into_iter().find(|known| known.name() == kind) {
+            Some(kind) => Error::new(kind, message),
+            None => panic!("{message}"),
+        }
     }
 
     /// An operating system error, with what was being done: `doing("bind the hub to 10.0.0.1")`.

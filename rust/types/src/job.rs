@@ -1,22 +1,29 @@
-//! What one `run()` is: immutable, made at the driver, carried to every node as JSON.
+//! What one `run()` is. It is immutable, made at the driver, and carried to every node as JSON.
 //!
-//! JOB-1: a job of another version, or with a field this version doesn't know, is refused with an error that names it.
+//! JOB-1 (refuses-strangers): a job of another version, or with a field this version doesn't know, is refused with an
+//! error that names it.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
+use crate::encryption::Encryption;
 use crate::error::{Error, ErrorKind, Result};
-use crate::failure::FailureKind;
+use crate::failure_kind::FailureKind;
+use crate::network::Network;
 
 /// The version of [`Job`] and of the messages between hub and nodes.
 pub const VERSION: u32 = 1;
+
+/// How long the name of a job's checkpoints can be: one that is given, and as much of the job's own as is in it.
+pub const MAX_CHECKPOINT_NAME_BYTES: usize = 100;
 
 /// One training run: how many ranks, over how many tasks, under which policy.
 ///
 /// What the ranks execute is not in here: a node gets it as an opaque payload beside the job, and the language
 /// binding that wrote it (a pickled function, a script and its arguments) is the one that reads it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
     /// [`VERSION`] of the writer.
@@ -27,20 +34,69 @@ pub struct Job {
     pub name: String,
     /// World size: how many ranks.
     pub ranks: u32,
-    /// How many tasks (supervisors) the ranks are spread over; divides `ranks`.
+    /// How many tasks (nodes) the ranks are spread over; divides `ranks`.
     pub tasks: u32,
     /// Whether the ranks use GPUs; without, `CUDA_VISIBLE_DEVICES` is empty for them.
     pub use_gpu: bool,
+    /// What counts as a node for the ranks' local numbers and their GPUs.
+    pub local_ranks: LocalRanks,
     /// Deadlines and limits.
     pub policy: Policy,
     /// What is kept and shown of the ranks' output.
     pub logs: LogPolicy,
     /// Whether and from what ranks are forked.
     pub warm: WarmPolicy,
+    /// Where the ranks' checkpoints are.
+    pub checkpoint: CheckpointPolicy,
+    /// What the number of a rank's threads follows from.
+    pub cpus: CpuPolicy,
+    /// What the folders are called that have the blocks of the run's data sets; empty for a run without.
+    pub data_folder: String,
+}
+
+/// What the number of a rank's threads follows from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuPolicy {
+    /// How many cores a rank computes with; 0 for its share of what there is.
+    pub per_rank: u32,
+    /// How many cores Spark gives a task.
+    pub per_task: u32,
+    /// Whether all ranks are on the driver's host, outside of any task.
+    pub local_mode: bool,
+    /// Whether Spark's configuration has `OMP_NUM_THREADS` for executors.
+    pub user_says_on_executors: bool,
+    /// Whether it has it for drivers.
+    pub user_says_on_driver: bool,
+    /// What Spark takes for a driver's number of cores, where it is set.
+    pub driver_cores: Option<String>,
+}
+
+impl Default for CpuPolicy {
+    fn default() -> Self {
+        CpuPolicy {
+            per_rank: 0,
+            per_task: 1,
+            local_mode: false,
+            user_says_on_executors: false,
+            user_says_on_driver: false,
+            driver_cores: None,
+        }
+    }
+}
+
+/// Where the ranks' checkpoints are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointPolicy {
+    /// The folder, or the URI of one, that all hosts share; empty where none was named.
+    pub directory: String,
+    /// What tells this run's checkpoints there from those of others; empty for the name of what is run.
+    pub name: String,
 }
 
 /// Deadlines and limits of a job. Durations are milliseconds on the wire.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
     /// How long after the hub opened every task must have joined.
@@ -49,6 +105,8 @@ pub struct Policy {
     /// How long a task tries to reach the hub before it takes the fallback.
     #[serde(with = "millis")]
     pub connect_timeout: Duration,
+    /// The port at which the hub listens, or the first of some to try; 0 for any.
+    pub hub_port: u32,
     /// Between SIGTERM and SIGKILL when ranks are ended.
     #[serde(with = "millis")]
     pub grace: Duration,
@@ -64,10 +122,16 @@ pub struct Policy {
     /// Ranks that make no progress for this long hang; zero for ever.
     #[serde(with = "millis")]
     pub hang_timeout: Duration,
+    /// The port at which the store listens, or the first of some to try; 0 for any.
+    pub store_port: u32,
+    /// From where, besides the addresses of its hosts, the job's store takes connections.
+    pub store_networks: Vec<Network>,
+    /// Whether what nodes and ranks of different hosts send one another is encrypted.
+    pub encryption: Encryption,
 }
 
 /// What is kept and shown of the ranks' output.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogPolicy {
     /// A rank's log keeps this much: beyond it, the older half is dropped, with a notice.
@@ -79,10 +143,48 @@ pub struct LogPolicy {
     pub drain_timeout: Duration,
     /// Whether output is relayed to the driver at all.
     pub live: bool,
+    /// What of it goes to the executor's own log.
+    pub executor: ExecutorLog,
+    /// The folder, or the URI of one, to which the logs are copied at the end; empty for none.
+    pub directory: String,
+}
+
+/// What of the ranks' output goes to their executor's own log, which the platform collects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecutorLog {
+    /// Nothing.
+    Off,
+    /// The last output of ranks that failed.
+    Errors,
+    /// The output of all ranks.
+    All,
+}
+
+impl ExecutorLog {
+    /// All of them, by name.
+    pub const ALL: [(&'static str, ExecutorLog); 3] =
+        [("off", ExecutorLog::Off), ("errors", ExecutorLog::Errors), ("all", ExecutorLog::All)];
+}
+
+/// What counts as a node for `LOCAL_RANK`, `GROUP_RANK` and `CUDA_VISIBLE_DEVICES`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LocalRanks {
+    /// A task, as in pyspark and torchrun.
+    #[default]
+    Task,
+    /// A host, with the ranks and GPUs of all its tasks.
+    Host,
+}
+
+impl LocalRanks {
+    /// All of them, by name.
+    pub const ALL: [(&'static str, LocalRanks); 2] = [("task", LocalRanks::Task), ("host", LocalRanks::Host)];
 }
 
 /// Whether and from what ranks are forked.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WarmPolicy {
     /// Whether ranks that are Python are forked from a process that has imported torch.
@@ -100,17 +202,45 @@ impl Default for WarmPolicy {
     }
 }
 
+impl Policy {
+    /// [`Policy::hub_port`] as a port.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if there is no such port.
+    pub fn hub_port(&self) -> Result<u16> {
+        port("spark.phalanx.hub.port", self.hub_port)
+    }
+
+    /// [`Policy::store_port`] as a port.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if there is no such port.
+    pub fn store_port(&self) -> Result<u16> {
+        port("spark.phalanx.store.port", self.store_port)
+    }
+}
+
+fn port(key: &str, number: u32) -> Result<u16> {
+    let none =
+        |_| Error::new(ErrorKind::Invalid, format!("{key} is {number}, but has to be a port, 0 to 65535"));
+    u16::try_from(number).map_err(none)
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Policy {
             join_timeout: Duration::from_secs(120),
             connect_timeout: Duration::from_secs(3),
+            hub_port: 0,
             grace: Duration::from_secs(30),
             node_timeout: Duration::from_secs(30),
             max_other_result_bytes: 64 << 20,
             max_restarts: 0,
             restart_on: vec![FailureKind::LostNode, FailureKind::Signal, FailureKind::Hang],
             hang_timeout: Duration::ZERO,
+            store_port: 0,
+            store_networks: Vec::new(),
+            encryption: Encryption::Off,
         }
     }
 }
@@ -122,6 +252,8 @@ impl Default for LogPolicy {
             max_live_lag_bytes: 64 << 20,
             drain_timeout: Duration::from_secs(10),
             live: true,
+            executor: ExecutorLog::Errors,
+            directory: String::new(),
         }
     }
 }
@@ -139,9 +271,13 @@ impl Job {
             ranks,
             tasks,
             use_gpu: false,
+            local_ranks: LocalRanks::default(),
             policy: Policy::default(),
             logs: LogPolicy::default(),
             warm: WarmPolicy::default(),
+            checkpoint: CheckpointPolicy::default(),
+            cpus: CpuPolicy::default(),
+            data_folder: String::new(),
         };
         job.check()?;
         Ok(job)
@@ -150,6 +286,29 @@ impl Job {
     /// How many ranks each task starts.
     pub fn ranks_per_task(&self) -> u32 {
         self.ranks / self.tasks.max(1)
+    }
+
+    /// The name of the job's checkpoints: the one that was given, or what is run, as a folder can be called. Of a long
+    /// one it is the beginning and a code of the whole, so that it differs from others that begin alike.
+    pub fn checkpoint_name(&self) -> String {
+        if !self.checkpoint.name.is_empty() {
+            return self.checkpoint.name.clone();
+        }
+        let plain = |c: char| if c.is_alphanumeric() || "_-.".contains(c) { c } else { '_' };
+        let name: String = self.name.chars().map(plain).collect();
+        match name.trim_start_matches(['-', '.']) {
+            "" => "run".into(),
+            name if name.len() <= MAX_CHECKPOINT_NAME_BYTES => name.into(),
+            name => {
+                let code = Sha256::digest(&self.name);
+                let code = format!("-{:02x}{:02x}{:02x}{:02x}", code[0], code[1], code[2], code[3]);
+                let mut end = MAX_CHECKPOINT_NAME_BYTES - code.len();
+                while !name.is_char_boundary(end) {
+                    end -= 1;
+                }
+                format!("{}{code}", &name[..end])
+            }
+        }
     }
 
     /// The job as JSON.
@@ -176,12 +335,7 @@ impl Job {
     /// [`ErrorKind::Protocol`] for another version, [`ErrorKind::Invalid`] for anything else.
     pub fn check(&self) -> Result<()> {
         let invalid = |why: String| Err(Error::new(ErrorKind::Invalid, why));
-        if self.version != VERSION {
-            return Err(Error::new(
-                ErrorKind::Protocol,
-                format!("the job is of version {}, this Phalanx reads version {VERSION}", self.version),
-            ));
-        }
+        check_version(self.version)?;
         let id_ok = (1..=64).contains(&self.id.len())
             && self.id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
         if !id_ok {
@@ -193,8 +347,17 @@ impl Job {
         if !self.ranks.is_multiple_of(self.tasks) {
             return invalid(format!("{} ranks don't spread evenly over {} tasks", self.ranks, self.tasks));
         }
-        Ok(())
+        self.policy.hub_port().and(self.policy.store_port()).map(drop)
     }
+}
+
+/// Whether this version reads what `version` wrote.
+pub(crate) fn check_version(version: u32) -> Result<()> {
+    if version == VERSION {
+        return Ok(());
+    }
+    let text = format!("the job is of version {version}, this Phalanx reads version {VERSION}");
+    Err(Error::new(ErrorKind::Protocol, text))
 }
 
 /// serde for durations as whole milliseconds.
@@ -230,7 +393,7 @@ mod tests {
         json["warp"] = 9.into();
         let error = Job::from_json(json.to_string().as_bytes()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Protocol);
-        assert!(error.to_string().contains("warp"), "{error}");
+        assert!(error.to_string().contains("warp"), "JOB-1: {error}");
     }
 
     #[test]
@@ -238,7 +401,24 @@ mod tests {
         let mut job = Job::new("a1", "t", 1, 1).unwrap();
         job.version = 7;
         let error = Job::from_json(&job.to_json()).unwrap_err();
-        assert!(error.to_string().contains("version 7"), "{error}");
+        assert!(error.to_string().contains("version 7"), "JOB-1: {error}");
+    }
+
+    #[test]
+    fn checkpoints_of_long_names_that_begin_alike_are_told_apart() {
+        let named = |name: &str| Job::new("a", name, 1, 1).unwrap().checkpoint_name();
+        assert_eq!(named("train_digits"), "train_digits");
+        assert_eq!(named("-.<lambda>"), "_lambda_");
+        assert_eq!(named("--"), "run");
+        assert_eq!(named(&"x".repeat(100)), "x".repeat(100));
+        for letter in ["x", "ü", "語"] {
+            let [one, other] = ["1", "2"].map(|end| named(&(letter.repeat(120) + end)));
+            assert_ne!(one, other);
+            assert!(one.starts_with(letter) && (98..=100).contains(&one.len()), "{one}");
+        }
+        let mut job = Job::new("a", "train", 1, 1).unwrap();
+        job.checkpoint.name = "digits".into();
+        assert_eq!(job.checkpoint_name(), "digits");
     }
 
     #[test]

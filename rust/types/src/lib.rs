@@ -1,20 +1,40 @@
 //! The plain data that every other crate shares: what a job is, where its ranks go, how it ends, and what the
 //! driver and the nodes say to each other.
 //!
-//! Owns no socket, thread, file or process. Everything that crosses a process boundary is a serde type with
-//! unknown fields refused, so that two versions that meet say so instead of guessing.
+//! It owns no socket, thread, file or process. Everything that crosses a process boundary is a serde type that refuses
+//! unknown fields, so two versions that meet say so instead of guessing.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod contract;
 pub mod deadline;
+pub mod encryption;
 pub mod error;
 pub mod failure;
+pub mod failure_kind;
 pub mod job;
+pub mod keys;
 pub mod message;
+pub mod network;
+pub mod node_spec;
 pub mod placement;
+pub mod rank_exit;
+pub mod rank_outcome;
 pub mod stacks;
 
+pub use contract::RankNote;
 pub use deadline::Deadline;
-pub use error::{Error, ErrorKind, Result, panic_text};
-pub use failure::{Failure, FailureKind, RankEnd, RankError, RankReport, RankState};
-pub use job::{Job, LogPolicy, Policy, WarmPolicy};
+pub use encryption::Encryption;
+pub use error::{Error, ErrorClass, ErrorKind, Result, panic_text};
+pub use failure::Failure;
+pub use failure_kind::FailureKind;
+pub use job::{
+    CheckpointPolicy, CpuPolicy, ExecutorLog, Job, LocalRanks, LogPolicy, MAX_CHECKPOINT_NAME_BYTES, Policy,
+    WarmPolicy,
+};
+pub use keys::Key;
+pub use network::Network;
+pub use node_spec::{NodeSpec, RankProgram};
 pub use placement::{Join, NodePlacement, Placement, RankPlace, place};
+pub use rank_exit::{RankError, RankErrorKind, RankExit, RankState};
+pub use rank_outcome::RankOutcome;

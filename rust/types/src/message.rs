@@ -1,14 +1,19 @@
-//! What the hub and its clients say to each other. JSON in length-prefixed frames; `rendezvous` carries them.
+//! What the hub and its clients say to each other: JSON in length-prefixed frames under TLS. `rendezvous` carries them.
 //!
-//! MSG-1: everything a node tells is a fact that may be told again: after a reconnect the node repeats itself, and
-//! the hub takes the first copy. MSG-2: what belongs to an attempt says which, so that nothing of an attempt that is
-//! over is taken for the present one's: connections do, and the reports that go through Spark.
+//! - MSG-1 (told-again): everything that a node tells is a fact that may be told again. After a reconnect the node
+//!   repeats itself, and the hub takes the first copy.
+//! - MSG-2 (names-attempt): what belongs to an attempt says which, so that nothing of an earlier attempt is taken for
+//!   the present one's. Connections do so, and the reports that go through Spark.
+//! - MSG-3 (bounded): a rank tells at most [`MAX_PHASES`] phases in an attempt. The others are passed over.
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::RankEnd;
 use crate::placement::{Join, NodePlacement};
+use crate::rank_exit::RankExit;
 use crate::stacks::RankStacks;
+
+/// How many phases of a rank are told in one attempt, at most: they are kept until the run is over.
+pub const MAX_PHASES: u32 = 1000;
 
 /// What a connection to the hub is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -39,17 +44,7 @@ pub enum Role {
     },
 }
 
-/// The hub's first words: prove that you know the token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Challenge {
-    /// [`crate::job::VERSION`] of the hub.
-    pub version: u32,
-    /// 32 random bytes, hex.
-    pub nonce: String,
-}
-
-/// The client's answer.
+/// A client's first words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hello {
@@ -59,9 +54,7 @@ pub struct Hello {
     pub job: String,
     /// What the connection is for.
     pub role: Role,
-    /// 32 random bytes, hex: the hub has to prove itself, too.
-    pub nonce: String,
-    /// HMAC-SHA256 under the token over both nonces, the job's id and the role; hex.
+    /// HMAC-SHA256 under the token over what binds it to its connection, the job's id and the role; hex.
     pub mac: String,
 }
 
@@ -110,10 +103,11 @@ pub enum NodeMessage {
         /// How long ago, in microseconds.
         age_us: u64,
     },
-    /// A rank ended. The times in `end` are ages: microseconds before this message was sent, negated.
+    /// A rank ended. The times in `exit` are ages: microseconds before this message was sent, negated.
     RankEnded {
         /// How it ended.
-        end: Box<RankEnd>,
+        #[serde(rename = "end")]
+        exit: Box<RankExit>,
     },
     /// All ranks of the node have ended and nothing of them is left.
     Done {
@@ -122,7 +116,7 @@ pub enum NodeMessage {
         /// Why the process that it runs in told it to end; `None` if it didn't.
         interrupted: Option<String>,
         /// How much each of its ranks wrote, so that the hub can tell what the live view missed.
-        output: Vec<OutputEnd>,
+        output: Vec<OutputTotal>,
     },
     /// What the ranks of the node that run are doing now. Not repeated after a reconnect.
     Activity {
@@ -163,7 +157,7 @@ pub struct RankActivity {
 /// How much a rank wrote in all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OutputEnd {
+pub struct OutputTotal {
     /// The rank.
     pub rank: u32,
     /// Bytes that it wrote to stdout and stderr.
@@ -175,13 +169,14 @@ pub struct OutputEnd {
 /// What a node that couldn't reach the hub hands back through Spark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct NodeReport {
+pub struct NodeOutcome {
     /// The task's partition.
     pub partition: u32,
     /// The attempt that it reports on.
     pub attempt: u32,
     /// How its ranks ended; times are microseconds before `sent`, negated.
-    pub ends: Vec<RankEnd>,
+    #[serde(rename = "ends")]
+    pub exits: Vec<RankExit>,
     /// Why the node could not do its part; `None` if it could.
     pub problem: Option<String>,
     /// Why the process that it runs in told it to end; `None` if it didn't.
@@ -194,7 +189,7 @@ pub struct NodeReport {
 pub enum HubMessage {
     /// All have joined; this is your place.
     Place(Box<NodePlacement>),
-    /// Not all can reach the hub: exchange the joins through Spark.
+    /// Not all are at the hub, and some may be unable to reach it: ask them through Spark, and go on waiting meanwhile.
     UseFallback,
     /// End your ranks.
     Stop {

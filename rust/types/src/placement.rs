@@ -1,8 +1,12 @@
 //! Where every rank goes: a pure function of what the tasks said when they joined.
 //!
-//! PLACE-1: every rank is placed exactly once. PLACE-2: ranks of a host are consecutive, local ranks dense from 0.
-//! PLACE-3: hosts and the tasks on them are in partition order. PLACE-4: rank 0 is on the task that serves the store.
-//! PLACE-5: the order in which the joins arrived changes nothing.
+//! - PLACE-1 (all-once): every rank is placed exactly once.
+//! - PLACE-2 (host-blocks): the ranks of a host are consecutive.
+//! - PLACE-3 (partition-order): hosts and the tasks on them are in partition order.
+//! - PLACE-4 (rank-0-serves): rank 0 is on the task that serves the store, which is that of partition 0.
+//! - PLACE-5 (any-join-order): the order in which the joins arrived changes nothing.
+//! - PLACE-6 (node-blocks): the ranks of a node, which is what [`LocalRanks`] says, are consecutive. Its local ranks
+//!   count from 0 without a gap.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::job::Job;
+use crate::job::{Job, LocalRanks};
 
 /// What a task says of itself when it joins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +22,8 @@ use crate::job::Job;
 pub struct Join {
     /// The Spark partition of the task: 0 up to the number of tasks.
     pub partition: u32,
+    /// A random number, which another process that comes in this one's place has not.
+    pub instance: u64,
     /// What tells one host from another: tasks with the same text are on the same host.
     pub host: String,
     /// The address of this host on the way to the driver; the other nodes reach the store there.
@@ -28,8 +34,12 @@ pub struct Join {
     pub addresses: Vec<IpAddr>,
     /// The port of the store socket that the task already listens on, at `address`.
     pub store_port: u16,
+    /// The public key that its store would show other nodes; empty where they don't encrypt.
+    pub store_key: Vec<u8>,
     /// The GPUs that Spark gave the task, as its discovery names them; empty without GPUs.
     pub gpus: Vec<String>,
+    /// The folder on the host in which the node keeps its files.
+    pub folder: String,
 }
 
 /// One rank's place.
@@ -52,22 +62,28 @@ pub struct NodePlacement {
     pub ranks: Vec<RankPlace>,
     /// `WORLD_SIZE`.
     pub world_size: u32,
-    /// `LOCAL_WORLD_SIZE`: the ranks of all tasks on this host.
+    /// `LOCAL_WORLD_SIZE`: how many ranks the node has.
     pub local_world_size: u32,
-    /// `GROUP_RANK` and `NODE_RANK`: the number of this host.
+    /// `GROUP_RANK` and `NODE_RANK`: the number of the node, in the order of the ranks.
     pub node_rank: u32,
-    /// `GROUP_WORLD_SIZE`: how many hosts there are.
+    /// `GROUP_WORLD_SIZE`: how many nodes there are.
     pub node_count: u32,
-    /// `MASTER_ADDR` and `MASTER_PORT`.
+    /// Where other nodes reach the store.
     pub store: SocketAddr,
+    /// The public key that the store shows them; empty where nodes don't encrypt.
+    pub store_key: Vec<u8>,
     /// Whether this task serves the store.
     pub serves_store: bool,
     /// For the task that serves the store: the addresses that may connect to it.
     pub peers: Vec<IpAddr>,
-    /// `CUDA_VISIBLE_DEVICES`: the GPUs of all ranks on this host, so that `cuda:LOCAL_RANK` is the rank's own.
+    /// `CUDA_VISIBLE_DEVICES`: the GPUs of all ranks of the node, so that `cuda:LOCAL_RANK` is the rank's own.
     pub gpus: Vec<String>,
     /// The interface that reaches the other nodes; empty if not known.
     pub interface: String,
+    /// How many different folders all nodes have for their files.
+    pub folder_count: u32,
+    /// The first and the last rank of the host, which has those between them (PLACE-2), however nodes are counted.
+    pub host_ranks: [u32; 2],
 }
 
 /// Where every rank of a job goes; one entry a task, in partition order.
@@ -87,6 +103,16 @@ pub struct Placement {
 pub fn place(job: &Job, joins: &[Join]) -> Result<Placement> {
     let by_partition = by_partition(job, joins)?;
     let hosts = group_by_host(&by_partition);
+    let grouped: Vec<&[&Join]> = hosts
+        .iter()
+        .flat_map(|tasks| {
+            let a_node = match job.local_ranks {
+                LocalRanks::Task => 1,
+                LocalRanks::Host => tasks.len(),
+            };
+            tasks.chunks(a_node)
+        })
+        .collect();
     let per_task = job.ranks_per_task();
     let first = by_partition[0];
     let store = SocketAddr::new(first.address.to_canonical(), first.store_port);
@@ -96,12 +122,26 @@ pub fn place(job: &Job, joins: &[Join]) -> Result<Placement> {
         .map(IpAddr::to_canonical)
         .collect();
 
+    let folders: BTreeSet<(usize, &str)> = hosts
+        .iter()
+        .enumerate()
+        .flat_map(|(host, tasks)| tasks.iter().map(move |join| (host, join.folder.as_str())))
+        .collect();
+
+    let mut host_ranks = BTreeMap::new();
+    let mut first_rank = 0;
+    for tasks in &hosts {
+        let after = first_rank + per_task * count(tasks);
+        host_ranks.extend(tasks.iter().map(|join| (join.partition, [first_rank, after - 1])));
+        first_rank = after;
+    }
+
     let mut nodes = Vec::with_capacity(by_partition.len());
     let mut next_rank = 0;
-    for (node_rank, tasks) in (0..).zip(&hosts) {
+    for (node_rank, tasks) in (0..).zip(&grouped) {
         let gpus: Vec<String> = tasks.iter().flat_map(|join| join.gpus.iter().cloned()).collect();
         let mut next_local = 0;
-        for join in tasks {
+        for join in *tasks {
             let ranks = (0..per_task)
                 .map(|i| RankPlace { rank: next_rank + i, local_rank: next_local + i })
                 .collect();
@@ -110,14 +150,17 @@ pub fn place(job: &Job, joins: &[Join]) -> Result<Placement> {
                 partition: join.partition,
                 ranks,
                 world_size: job.ranks,
-                local_world_size: per_task * u32::try_from(tasks.len()).unwrap_or(u32::MAX),
+                local_world_size: per_task * count(tasks),
                 node_rank,
-                node_count: u32::try_from(hosts.len()).unwrap_or(u32::MAX),
+                node_count: count(&grouped),
                 store,
+                store_key: first.store_key.clone(),
                 serves_store,
                 peers: if serves_store { peers.iter().copied().collect() } else { Vec::new() },
                 gpus: gpus.clone(),
                 interface: join.interface.clone(),
+                folder_count: u32::try_from(folders.len()).unwrap_or(u32::MAX),
+                host_ranks: host_ranks[&join.partition],
             });
             next_rank += per_task;
             next_local += per_task;
@@ -162,6 +205,10 @@ fn group_by_host<'a>(joins: &[&'a Join]) -> Vec<Vec<&'a Join>> {
         .collect()
 }
 
+fn count<T>(some: &[T]) -> u32 {
+    u32::try_from(some.len()).unwrap_or(u32::MAX)
+}
+
 fn gpus_overlap(tasks: &[&Join]) -> bool {
     let mut seen = BTreeSet::new();
     !tasks.iter().flat_map(|join| &join.gpus).all(|gpu| seen.insert(gpu))
@@ -176,13 +223,28 @@ mod tests {
     fn join(partition: u32, host: &str, address: IpAddr, gpus: &[&str]) -> Join {
         Join {
             partition,
+            instance: u64::from(partition),
             host: host.into(),
             address,
             interface: "eth0".into(),
             addresses: vec![address],
             store_port: 4000,
+            store_key: vec![u8::try_from(partition).unwrap()],
             gpus: gpus.iter().map(ToString::to_string).collect(),
+            folder: "/tmp".into(),
         }
+    }
+
+    #[test]
+    fn executors_of_one_host_may_have_folders_of_their_own() {
+        let job = Job::new("j", "t", 3, 3).unwrap();
+        let other = Join { folder: "/data".into(), ..on(2, "a", &[]) };
+        let placed = place(&job, &[on(0, "a", &[]), on(1, "a", &[]), other]).unwrap();
+        assert!(placed.nodes.iter().all(|node| node.folder_count == 2));
+        let placed = place(&job, &[on(0, "a", &[]), on(1, "a", &[]), on(2, "b", &[])]).unwrap();
+        assert!(placed.nodes.iter().all(|node| node.folder_count == 2), "equal names on two hosts");
+        let placed = place(&job, &[on(0, "a", &[]), on(1, "a", &[]), on(2, "a", &[])]).unwrap();
+        assert!(placed.nodes.iter().all(|node| node.folder_count == 1));
     }
 
     fn on(partition: u32, host: &str, gpus: &[&str]) -> Join {
@@ -199,8 +261,21 @@ mod tests {
     }
 
     #[test]
-    fn one_gpu_a_task_on_a_shared_host_gives_dense_local_ranks_and_all_its_gpus() {
-        let job = Job::new("j", "t", 2, 2).unwrap();
+    fn a_task_is_a_node_with_its_own_gpus_also_where_two_share_a_host() {
+        let job = Job::new("j", "t", 4, 2).unwrap();
+        let placed = place(&job, &[on(0, "a", &["3", "5"]), on(1, "a", &["GPU-77", "1"])]).unwrap();
+        for (node, gpus) in placed.nodes.iter().zip([["3", "5"], ["GPU-77", "1"]]) {
+            assert_eq!(node.gpus, gpus);
+            let places: Vec<(u32, u32)> = node.ranks.iter().map(|at| (at.rank, at.local_rank)).collect();
+            assert_eq!(places, [(2 * node.node_rank, 0), (2 * node.node_rank + 1, 1)], "PLACE-6");
+            assert_eq!((node.local_world_size, node.node_count, node.node_rank), (2, 2, node.partition));
+        }
+    }
+
+    #[test]
+    fn with_a_host_as_the_node_its_tasks_have_dense_local_ranks_and_all_its_gpus() {
+        let mut job = Job::new("j", "t", 2, 2).unwrap();
+        job.local_ranks = LocalRanks::Host;
         let placed = place(&job, &[on(0, "a", &["3"]), on(1, "a", &["GPU-77"])]).unwrap();
         for (node, local_rank) in placed.nodes.iter().zip(0..) {
             assert_eq!(node.gpus, ["3", "GPU-77"]);
@@ -254,9 +329,11 @@ mod tests {
             per_task in 1u32..5,
             v6: bool,
             seed: u64,
+            by_host: bool,
         ) {
             let tasks = u32::try_from(hosts.len()).unwrap();
-            let job = Job::new("j", "t", tasks * per_task, tasks).unwrap();
+            let mut job = Job::new("j", "t", tasks * per_task, tasks).unwrap();
+            job.local_ranks = if by_host { LocalRanks::Host } else { LocalRanks::Task };
             let joins: Vec<Join> = hosts
                 .iter()
                 .zip(0..)
@@ -275,7 +352,8 @@ mod tests {
 
             let serving: Vec<&NodePlacement> = placement.nodes.iter().filter(|n| n.serves_store).collect();
             prop_assert_eq!(serving.len(), 1, "PLACE-4");
-            prop_assert!(serving[0].ranks.iter().any(|r| r.rank == 0), "PLACE-4");
+            prop_assert!(serving[0].ranks.iter().any(|r| r.rank == 0) && serving[0].partition == 0, "PLACE-4");
+            prop_assert!(placement.nodes.iter().all(|node| node.store_key == joins[0].store_key), "PLACE-4");
             prop_assert_eq!(serving[0].store.ip(), joins[serving[0].partition as usize].address);
             for j in &joins {
                 prop_assert!(serving[0].peers.contains(&j.address));
@@ -283,22 +361,34 @@ mod tests {
 
             let distinct: BTreeSet<u8> = hosts.iter().copied().collect();
             for host in &distinct {
-                let mut on_host: Vec<(u32, u32)> = placement
+                let on_host: Vec<u32> = placement
                     .nodes
                     .iter()
                     .filter(|n| hosts[n.partition as usize] == *host)
-                    .flat_map(|n| n.ranks.iter().map(|r| (r.local_rank, r.rank)))
+                    .flat_map(|n| n.ranks.iter().map(|r| r.rank))
                     .collect();
-                on_host.sort_unstable();
-                let first = on_host[0].1;
-                for (i, (local, rank)) in (0..).zip(&on_host) {
-                    prop_assert_eq!((*local, *rank), (i, first + i), "PLACE-2");
-                }
+                prop_assert!((on_host[0]..).zip(&on_host).all(|(i, rank)| i == *rank), "PLACE-2 and PLACE-3");
+                let told = placement.nodes.iter().filter(|n| hosts[n.partition as usize] == *host);
+                let expected = [on_host[0], on_host[on_host.len() - 1]];
+                prop_assert!(told.into_iter().all(|n| n.host_ranks == expected), "PLACE-2");
             }
+            let mut in_order: Vec<&NodePlacement> = placement.nodes.iter().collect();
+            in_order.sort_by_key(|n| n.ranks[0].rank);
+            let all: Vec<(u32, u32)> =
+                in_order.iter().flat_map(|n| n.ranks.iter().map(|r| (n.node_rank, r.local_rank))).collect();
+            for two in all.windows(2) {
+                let ((node, local), next) = (two[0], two[1]);
+                prop_assert!(next == (node, local + 1) || next == (node + 1, 0), "PLACE-6");
+            }
+            prop_assert_eq!(all[0], (0, 0), "PLACE-6");
+            let first_of = |host: u8| hosts.iter().position(|h| *h == host);
+            prop_assert!(in_order.is_sorted_by_key(|n| first_of(hosts[n.partition as usize])), "PLACE-3: hosts");
             for node in &placement.nodes {
-                prop_assert_eq!(node.node_count as usize, distinct.len());
                 let same = hosts.iter().filter(|h| **h == hosts[node.partition as usize]).count();
-                prop_assert_eq!(node.local_world_size as usize, same * per_task as usize);
+                let on_host = u32::try_from(same).unwrap() * per_task;
+                let distinct = u32::try_from(distinct.len()).unwrap();
+                let expected = if by_host { (distinct, on_host) } else { (tasks, per_task) };
+                prop_assert_eq!((node.node_count, node.local_world_size), expected, "PLACE-6");
             }
         }
     }

@@ -1,5 +1,6 @@
-//! What the ranks' threads were doing: Python stacks as faulthandler writes them, equal ones shown once.
+//! What the ranks' threads were doing: Python stacks as faulthandler writes them. Equal stacks are shown once.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,10 @@ use serde::{Deserialize, Serialize};
 pub const MAX_STACKS_BYTES: usize = 64 << 10;
 /// How many lines of one group a failure shows.
 const SHOWN_LINES: usize = 60;
+/// How many groups are shown.
+const SHOWN_GROUPS: usize = 50;
+/// How many runs of ranks without a gap are named.
+const NAMED_RUNS: usize = 20;
 
 /// The stacks of one rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,18 +30,21 @@ pub struct RankStacks {
 /// own. The folders that are shown are those of the first rank.
 pub fn group(stacks: &[RankStacks]) -> String {
     let mut groups: Vec<Group> = Vec::new();
+    let mut known: HashMap<String, usize> = HashMap::new();
     for RankStacks { rank, text } in stacks {
         let shown = without_addresses(&without_watchdog(text));
         let key = without_folders(&shown);
-        match groups.iter_mut().find(|group| group.key == key) {
-            Some(group) => group.ranks.push(*rank),
-            None => groups.push(Group { key, shown, ranks: vec![*rank] }),
-        }
+        let at = *known.entry(key).or_insert_with(|| {
+            groups.push(Group { shown, ranks: Vec::new() });
+            groups.len() - 1
+        });
+        groups[at].ranks.push(*rank);
     }
     groups.iter_mut().for_each(|group| group.ranks.sort_unstable());
     groups.sort_by_key(|group| (std::cmp::Reverse(group.ranks.len()), group.ranks.first().copied()));
     let mut text = String::new();
-    for Group { shown, ranks, .. } in groups {
+    let rest: usize = groups.iter().skip(SHOWN_GROUPS).map(|group| group.ranks.len()).sum();
+    for Group { shown, ranks } in groups.into_iter().take(SHOWN_GROUPS) {
         let _ = writeln!(text, "{}:", ranges(&ranks));
         for line in shown.lines().take(SHOWN_LINES) {
             let _ = writeln!(text, "  {line}");
@@ -45,18 +53,19 @@ pub fn group(stacks: &[RankStacks]) -> String {
             let _ = writeln!(text, "  ... {} more lines", shown.lines().count() - SHOWN_LINES);
         }
     }
+    if rest > 0 {
+        let _ = writeln!(text, "{rest} more ranks with other stacks");
+    }
     text
 }
 
 /// Ranks with equal stacks.
 struct Group {
-    /// What is equal.
-    key: String,
     shown: String,
     ranks: Vec<u32>,
 }
 
-/// `rank 3`, `ranks 0, 2-7`.
+/// `rank 3`, `ranks 0, 2-7`; of many runs the first, and how many ranks are in the others.
 pub fn ranges(ranks: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for rank in ranks {
@@ -65,17 +74,21 @@ pub fn ranges(ranks: &[u32]) -> String {
             _ => runs.push((*rank, *rank)),
         }
     }
+    let rest: u32 = runs.iter().skip(NAMED_RUNS).map(|(first, last)| last - first + 1).sum();
     let runs: Vec<String> = runs
         .iter()
+        .take(NAMED_RUNS)
         .map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") })
         .collect();
-    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, runs.join(", "))
+    let more = if rest == 0 { String::new() } else { format!(" and {rest} more") };
+    format!("rank{} {}{more}", if ranks.len() == 1 { "" } else { "s" }, runs.join(", "))
 }
 
 /// The stacks without the thread that Phalanx itself has in a rank.
 fn without_watchdog(text: &str) -> String {
     let threads = text.split("\n\n");
-    let own = |thread: &&str| thread.lines().nth(1).is_none_or(|top| !top.contains("phalanx/watchdog.py\""));
+    let own =
+        |thread: &&str| thread.lines().nth(1).is_none_or(|top| !top.contains("phalanx/rank/watchdog.py\""));
     threads.filter(own).collect::<Vec<_>>().join("\n\n")
 }
 
@@ -131,12 +144,26 @@ mod tests {
 
     #[test]
     fn the_threads_of_phalanx_are_left_out() {
-        let own =
-            "Thread 0x01 (most recent call first):\n  File \"/x/phalanx/watchdog.py\", line 9 in _watch\n";
+        let own = "Thread 0x01 (most recent call first):\n  File \"/x/phalanx/rank/watchdog.py\", line 9 in _watch\n";
         let text =
             format!("{own}\nCurrent thread 0x02 (most recent call first):\n  File \"a.py\", line 3 in f\n");
         let shown = group(&[of(0, &text)]);
         assert!(!shown.contains("watchdog") && shown.contains("line 3 in f"), "{shown}");
+    }
+
+    #[test]
+    fn of_thousands_of_ranks_with_stacks_of_their_own_fifty_are_shown() {
+        let stacks: Vec<RankStacks> = (0..8000).map(|rank| of(rank, &format!("in f{rank}"))).collect();
+        let shown = group(&stacks);
+        assert_eq!(shown.lines().count(), 2 * 50 + 1);
+        assert!(shown.ends_with("in f49\n7950 more ranks with other stacks\n"), "{shown}");
+    }
+
+    #[test]
+    fn ranks_with_many_gaps_are_not_all_named() {
+        let ranks: Vec<u32> = (0..8000).step_by(2).chain([8001]).collect();
+        let named: Vec<String> = (0..20).map(|i| (2 * i).to_string()).collect();
+        assert_eq!(ranges(&ranks), format!("ranks {} and 3981 more", named.join(", ")));
     }
 
     #[test]

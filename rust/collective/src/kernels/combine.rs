@@ -5,15 +5,15 @@ use std::marker::PhantomData;
 
 use half::bf16;
 
-use super::lanes::{BFloat16Pair, Lane};
+use super::dispatch::{Loop, run_widest};
 use super::ops::{Op, Two};
-use super::processor::{Loop, run_widest};
+use super::simd_lane::{BFloat16Pair, SimdLane};
 
 /// Elements that are combined before the next block: their accumulators stay in the first-level cache.
 const BLOCK: usize = 512;
 
 /// Combines `destination`, source number `own`, with the `others` around it.
-pub(super) fn combine<L: Lane<N>, O: Op<L::Acc>, const N: usize>(
+pub(super) fn combine<L: SimdLane<N>, O: Op<L::Acc>, const N: usize>(
     destination: &mut [u8],
     own: usize,
     others: &[&[u8]],
@@ -46,7 +46,7 @@ struct Combining<'a, L, O, const N: usize> {
     of: PhantomData<(L, O)>,
 }
 
-impl<L: Lane<N>, O: Op<L::Acc>, const N: usize> Loop for Combining<'_, L, O, N> {
+impl<L: SimdLane<N>, O: Op<L::Acc>, const N: usize> Loop for Combining<'_, L, O, N> {
     #[inline(always)]
     fn run(self) {
         let Combining { destination, own, others, ranks, .. } = self;
@@ -62,17 +62,17 @@ impl<L: Lane<N>, O: Op<L::Acc>, const N: usize> Loop for Combining<'_, L, O, N> 
             return;
         }
         let mut accumulators = [L::load([0; N]); BLOCK];
-        for (number, block) in destination.chunks_mut(BLOCK).enumerate() {
+        for (index, block) in destination.chunks_mut(BLOCK).enumerate() {
             let accumulators = &mut accumulators[..block.len()];
-            let at = number * BLOCK;
-            for place in 0..=others.len() {
-                let source = match place.cmp(&own) {
-                    Ordering::Less => &others[place].as_chunks::<N>().0[at..][..block.len()],
+            let at = index * BLOCK;
+            for number in 0..=others.len() {
+                let source = match number.cmp(&own) {
+                    Ordering::Less => &others[number].as_chunks::<N>().0[at..][..block.len()],
                     Ordering::Equal => &*block,
-                    Ordering::Greater => &others[place - 1].as_chunks::<N>().0[at..][..block.len()],
+                    Ordering::Greater => &others[number - 1].as_chunks::<N>().0[at..][..block.len()],
                 };
                 let pairs = accumulators.iter_mut().zip(source);
-                if place == 0 {
+                if number == 0 {
                     pairs.for_each(|(sum, bytes)| *sum = L::load(*bytes));
                 } else {
                     pairs.for_each(|(sum, bytes)| *sum = O::apply(*sum, L::load(*bytes)));

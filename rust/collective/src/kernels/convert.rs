@@ -1,16 +1,16 @@
-//! Kernels on one buffer: factors, the end of an average, and shorter floating-point types.
+//! Kernels on one buffer: factors, the end of an average, and 16-bit floating-point types.
 
 use half::{bf16, f16};
 
+use super::dispatch::{Loop, run_widest};
 use super::float16::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
-use super::lanes::Lane;
 use super::ops::{Average, Op};
-use super::processor::{Loop, run_widest};
+use super::simd_lane::SimdLane;
 use crate::dtype::DType;
 
 /// Multiplies every element by `factor`: floating point and complex; other types stay as they are.
 pub(crate) fn scale(buffer: &mut [u8], dtype: DType, factor: f64) {
-    fn each<L: Lane<N>, const N: usize>(buffer: &mut [u8], by: impl Fn(L::Acc) -> L::Acc) {
+    fn each<L: SimdLane<N>, const N: usize>(buffer: &mut [u8], by: impl Fn(L::Acc) -> L::Acc) {
         buffer.as_chunks_mut::<N>().0.iter_mut().for_each(|bytes| *bytes = L::store(by(L::load(*bytes))));
     }
     let single = factor as f32;
@@ -25,7 +25,7 @@ pub(crate) fn scale(buffer: &mut [u8], dtype: DType, factor: f64) {
 
 /// Divides every element by the number of ranks: the end of an average whose sum was made elsewhere.
 pub(crate) fn divide(buffer: &mut [u8], dtype: DType, ranks: usize) {
-    fn each<L: Lane<N>, const N: usize>(buffer: &mut [u8], ranks: u32)
+    fn each<L: SimdLane<N>, const N: usize>(buffer: &mut [u8], ranks: u32)
     where
         Average: Op<L::Acc>,
     {
@@ -47,16 +47,16 @@ pub(crate) fn divide(buffer: &mut [u8], dtype: DType, ranks: usize) {
     }
 }
 
-/// Rounds singles to a short floating-point type. `to` is half as long as `from`.
-pub(crate) fn shorten(dtype: DType, from: &[u8], to: &mut [u8]) {
+/// Rounds singles to a 16-bit floating-point type. `to` is half as long as `from`.
+pub(crate) fn narrow(dtype: DType, from: &[u8], to: &mut [u8]) {
     if dtype == DType::F16 {
-        run_widest(Shorten(from, to, f32_to_f16));
+        run_widest(Narrow(from, to, f32_to_f16));
     } else {
-        run_widest(Shorten(from, to, f32_to_bf16));
+        run_widest(Narrow(from, to, f32_to_bf16));
     }
 }
 
-/// Singles from a short floating-point type. `to` is twice as long as `from`.
+/// Singles from a 16-bit floating-point type. `to` is twice as long as `from`.
 pub(crate) fn widen(dtype: DType, from: &[u8], to: &mut [u8]) {
     if dtype == DType::F16 {
         run_widest(Widen(from, to, f16_to_f32));
@@ -65,9 +65,9 @@ pub(crate) fn widen(dtype: DType, from: &[u8], to: &mut [u8]) {
     }
 }
 
-struct Shorten<'a, F>(&'a [u8], &'a mut [u8], F);
+struct Narrow<'a, F>(&'a [u8], &'a mut [u8], F);
 
-impl<F: Fn(f32) -> u16> Loop for Shorten<'_, F> {
+impl<F: Fn(f32) -> u16> Loop for Narrow<'_, F> {
     #[inline(always)]
     fn run(self) {
         let pairs = self.0.as_chunks::<4>().0.iter().zip(self.1.as_chunks_mut::<2>().0);

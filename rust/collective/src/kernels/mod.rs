@@ -1,29 +1,29 @@
 //! Reduction kernels: several buffers become one.
 //!
-//! Owns no memory and knows no rank. Plain loops over arrays of bytes, which the compiler vectorises without asking
-//! for any alignment.
+//! It owns no memory and knows no rank. It has plain loops over arrays of bytes, which the compiler vectorises without
+//! asking for any alignment.
 //!
-//! - KER-1: sources are combined in their order, whichever of them the destination is, so equal sources give equal
-//!   bits everywhere.
-//! - KER-2: float16 and bfloat16 are accumulated in float32 and rounded once.
+//! - KER-1 (fixed-order): sources are combined in their order, whichever of them is the destination. So equal sources
+//!   give equal bits everywhere.
+//! - KER-2 (rounded-once): float16 and bfloat16 are accumulated in float32 and rounded once.
 
 mod combine;
 mod convert;
+mod dispatch;
 mod float16;
-mod lanes;
+mod float16_sums;
 mod ops;
-mod processor;
-mod short_sums;
+mod simd_lane;
 
 use half::f16;
 
 use crate::dtype::{DType, ReduceOp};
 use combine::{combine, combine_bfloat16};
-pub(crate) use convert::{divide, scale, shorten, widen};
-use lanes::Lane;
+pub(crate) use convert::{divide, narrow, scale, widen};
 use ops::{And, Average, Complex, Max, Min, Op, Or, Product, Sum, Xor};
+use simd_lane::SimdLane;
 
-/// `fn(destination, its place among the sources, the other sources, ranks to average over)`
+/// `fn(destination, its index among the sources, the other sources, ranks to average over)`
 type Kernel = fn(&mut [u8], usize, &[&[u8]], u32);
 
 /// A reduction for one type of element.
@@ -41,8 +41,8 @@ impl Combine {
         let kernel = op.supports(dtype).then(|| kernel(dtype, op))?;
         let is_costly = match dtype {
             // The ranks of a host have the same processors, so they all choose alike.
-            DType::BF16 => !short_sums::has_bfloat16(),
-            DType::F16 => !short_sums::has_float16(),
+            DType::BF16 => !float16_sums::has_bfloat16(),
+            DType::F16 => !float16_sums::has_float16(),
             _ => false,
         };
         Some(Combine { kernel, ranks: u32::try_from(ranks).ok()?, is_costly })
@@ -98,7 +98,7 @@ fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
     }
 }
 
-macro_rules! short_sums {
+macro_rules! float16_sums {
     ($($name:ident, $divisor:expr, $fast:path, $portable:expr);*) => {$(
         /// By the processor's own instructions as far as they go.
         fn $name(destination: &mut [u8], own: usize, others: &[&[u8]], ranks: u32) {
@@ -111,14 +111,14 @@ macro_rules! short_sums {
         }
     )*};
 }
-short_sums! {
-    sum_bfloat16, |_| 1.0, short_sums::sum_bfloat16, combine_bfloat16::<Sum>;
-    average_bfloat16, |ranks| ranks as f32, short_sums::sum_bfloat16, combine_bfloat16::<Average>;
-    sum_float16, |_| 1.0, short_sums::sum_float16, combine::<f16, Sum, 2>;
-    average_float16, |ranks| ranks as f32, short_sums::sum_float16, combine::<f16, Average, 2>
+float16_sums! {
+    sum_bfloat16, |_| 1.0, float16_sums::sum_bfloat16, combine_bfloat16::<Sum>;
+    average_bfloat16, |ranks| ranks as f32, float16_sums::sum_bfloat16, combine_bfloat16::<Average>;
+    sum_float16, |_| 1.0, float16_sums::sum_float16, combine::<f16, Sum, 2>;
+    average_float16, |ranks| ranks as f32, float16_sums::sum_float16, combine::<f16, Average, 2>
 }
 
-fn arithmetic<L: Lane<N>, const N: usize>(op: ReduceOp) -> Kernel
+fn arithmetic<L: SimdLane<N>, const N: usize>(op: ReduceOp) -> Kernel
 where
     Sum: Op<L::Acc>,
     Product: Op<L::Acc>,
@@ -135,7 +135,7 @@ where
     }
 }
 
-fn bits<L: Lane<N>, const N: usize>(op: ReduceOp) -> Option<Kernel>
+fn bits<L: SimdLane<N>, const N: usize>(op: ReduceOp) -> Option<Kernel>
 where
     And: Op<L::Acc>,
     Or: Op<L::Acc>,
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn short_floats_are_rounded_once() {
+    fn float16_sums_are_rounded_once() {
         // KER-2: 256 + 1 is 256 in bfloat16, so summing 256 ones one by one in it would stay at 256.
         let one = [bf16::from_f32(1.0)];
         let large = [bf16::from_f32(256.0)];
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn sums_are_the_same_to_the_bit_whatever_the_processor_can() {
-        // SHO-1. All exponents and both signs; the second source cancels some of the first, to subnormal numbers.
+        // SUM-1. All exponents and both signs; the second source cancels some of the first, to subnormal numbers.
         fn check(
             dtype: DType,
             op: ReduceOp,
@@ -292,10 +292,10 @@ mod tests {
         bytes[1..].copy_from_slice(&[1.5f32, -2.0].map(f32::to_ne_bytes).concat());
         scale(&mut bytes[1..], DType::F32, 2.0);
         assert_eq!(bytes[1..], [3.0f32, -4.0].map(f32::to_ne_bytes).concat());
-        let mut short = [0; 4];
-        shorten(DType::BF16, &bytes[1..], &mut short);
+        let mut half = [0; 4];
+        narrow(DType::BF16, &bytes[1..], &mut half);
         let mut back = [0; 8];
-        widen(DType::BF16, &short, &mut back);
+        widen(DType::BF16, &half, &mut back);
         assert_eq!(back, bytes[1..]);
     }
 }

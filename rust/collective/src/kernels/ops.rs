@@ -1,4 +1,4 @@
-//! What the kernels compute with: one type an operation, so that each loop is compiled for its own.
+//! What the kernels compute with: one type for each operation, so that each loop is compiled for its own operation.
 
 pub(super) trait Op<A> {
     fn apply(a: A, b: A) -> A;

@@ -1,16 +1,16 @@
-//! Links between ranks that can be slowed down, stalled and cut: proxies of this process through which the ranks'
-//! connections go. No kernel has to be asked for anything.
+//! Links between ranks that can be slowed down, stalled, cut, read along and changed: proxies of this process through
+//! which the ranks' connections go. No kernel has to be asked for anything.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use phalanx_collective::{Exchange, MemoryExchange};
+use phalanx_collective::{HashStore, Store};
 use phalanx_types::{Deadline, Result};
 
 /// How often what stands still looks whether it may go on.
@@ -38,9 +38,13 @@ pub struct Links(Arc<Inner>);
 
 struct Inner {
     speed: Speed,
-    board: MemoryExchange,
+    board: HashStore,
     links: Mutex<HashMap<(usize, usize), Link>>,
     is_over: AtomicBool,
+    /// How many bytes cross until one is changed; none where zero.
+    until_change: AtomicUsize,
+    /// What crossed, where somebody reads along.
+    seen: Option<Mutex<Vec<u8>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -49,6 +53,8 @@ struct Inner {
 struct Link {
     address: SocketAddr,
     state: Arc<AtomicU8>,
+    /// What has crossed, either way.
+    bytes: Arc<AtomicUsize>,
 }
 
 /// What a rank joins with: the addresses of the others lead through the links.
@@ -59,11 +65,22 @@ pub struct Through {
 
 impl Links {
     pub fn new(speed: Speed) -> Links {
+        Links::with(speed, None)
+    }
+
+    /// Somebody reads along.
+    pub fn watched() -> Links {
+        Links::with(Speed::default(), Some(Mutex::default()))
+    }
+
+    fn with(speed: Speed, seen: Option<Mutex<Vec<u8>>>) -> Links {
         Links(Arc::new(Inner {
             speed,
-            board: MemoryExchange::default(),
+            board: HashStore::default(),
             links: Mutex::default(),
             is_over: AtomicBool::new(false),
+            until_change: AtomicUsize::new(0),
+            seen,
             threads: Mutex::default(),
         }))
     }
@@ -84,6 +101,37 @@ impl Links {
     /// Ends all connections of a rank.
     pub fn cut(&self, rank: usize) {
         self.set(|(one, other)| one == rank || other == rank, CUT);
+    }
+
+    /// Changes a bit of what crosses, after so many bytes.
+    pub fn change_after(&self, bytes: usize) {
+        self.0.until_change.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether these bytes crossed, in one piece.
+    pub fn saw(&self, bytes: &[u8]) -> bool {
+        let seen = self.0.seen.as_ref().unwrap().lock().unwrap_or_else(PoisonError::into_inner);
+        seen.windows(bytes.len()).any(|some| some == bytes)
+    }
+
+    /// Reads along what crosses, and changes it.
+    fn meddle(&self, bytes: &mut [u8]) {
+        if let Some(seen) = &self.0.seen {
+            seen.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        }
+        let left = self.0.until_change.load(Ordering::Relaxed);
+        if left > 0 {
+            if let Some(byte) = bytes.get_mut(left - 1) {
+                *byte ^= 16;
+            }
+            self.0.until_change.store(left.saturating_sub(bytes.len()), Ordering::Relaxed);
+        }
+    }
+
+    /// How many bytes crossed between two ranks, of which the first connected to the second.
+    pub fn bytes(&self) -> HashMap<(usize, usize), usize> {
+        let links = self.0.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.iter().map(|(pair, link)| (*pair, link.bytes.load(Ordering::Relaxed))).collect()
     }
 
     /// Ends the threads, once the ranks have ended.
@@ -109,9 +157,10 @@ impl Links {
         let mut links = self.0.links.lock().unwrap_or_else(PoisonError::into_inner);
         let link = links.entry((from, to)).or_insert_with(|| {
             let listener = TcpListener::bind((target.ip(), 0)).unwrap();
-            let link = Link { address: listener.local_addr().unwrap(), state: Arc::default() };
-            let (links, state) = (self.clone(), Arc::clone(&link.state));
-            self.run(move || links.serve(&listener, target, &state));
+            let address = listener.local_addr().unwrap();
+            let link = Link { address, state: Arc::default(), bytes: Arc::default() };
+            let (links, served) = (self.clone(), link.clone());
+            self.run(move || links.serve(&listener, target, &served));
             link
         });
         link.address
@@ -121,7 +170,7 @@ impl Links {
         self.0.threads.lock().unwrap_or_else(PoisonError::into_inner).push(std::thread::spawn(thread));
     }
 
-    fn serve(&self, listener: &TcpListener, target: SocketAddr, state: &Arc<AtomicU8>) {
+    fn serve(&self, listener: &TcpListener, target: SocketAddr, link: &Link) {
         listener.set_nonblocking(true).unwrap();
         while !self.0.is_over.load(Ordering::Relaxed) {
             let Ok((near, _)) = listener.accept() else {
@@ -135,9 +184,9 @@ impl Links {
                 let (sender, receiver) = sync_channel(CHUNKS);
                 let source = from.try_clone().unwrap();
                 self.run(move || read(source, &sender));
-                let (ends, speed, state) =
-                    ([to.try_clone().unwrap(), from.try_clone().unwrap()], self.0.speed, Arc::clone(state));
-                self.run(move || pass_on(&ends, &receiver, speed, &state));
+                let ends = [to.try_clone().unwrap(), from.try_clone().unwrap()];
+                let (links, link) = (self.clone(), link.clone());
+                self.run(move || pass_on(&ends, &receiver, &links, &link));
             }
         }
     }
@@ -154,16 +203,12 @@ fn read(mut from: TcpStream, to: &SyncSender<(Instant, Vec<u8>)>) {
 }
 
 /// Passes it on when it is time, and the end too.
-fn pass_on(
-    [to, from]: &[TcpStream; 2],
-    chunks: &Receiver<(Instant, Vec<u8>)>,
-    speed: Speed,
-    state: &AtomicU8,
-) {
+fn pass_on([to, from]: &[TcpStream; 2], chunks: &Receiver<(Instant, Vec<u8>)>, links: &Links, link: &Link) {
+    let speed = links.0.speed;
     let mut late = VecDeque::new();
     let mut is_over = false;
     loop {
-        match state.load(Ordering::Relaxed) {
+        match link.state.load(Ordering::Relaxed) {
             CUT => {
                 let _ = (to.shutdown(Shutdown::Both), from.shutdown(Shutdown::Both));
                 return;
@@ -180,7 +225,7 @@ fn pass_on(
                 Err(error) => is_over = error == std::sync::mpsc::RecvTimeoutError::Disconnected,
             }
         }
-        let Some((since, bytes)) = late.pop_front() else {
+        let Some((since, mut bytes)) = late.pop_front() else {
             if is_over {
                 let _ = to.shutdown(Shutdown::Write);
                 return;
@@ -191,16 +236,20 @@ fn pass_on(
         if speed.bytes_per_second > 0 {
             std::thread::sleep(Duration::from_secs_f64(bytes.len() as f64 / speed.bytes_per_second as f64));
         }
-        if state.load(Ordering::Relaxed) != FLOWS {
+        if link.state.load(Ordering::Relaxed) != FLOWS {
             late.push_front((since, bytes));
-        } else if (&mut &*to).write_all(&bytes).is_err() {
+            continue;
+        }
+        links.meddle(&mut bytes);
+        link.bytes.fetch_add(bytes.len(), Ordering::Relaxed);
+        if (&mut &*to).write_all(&bytes).is_err() {
             // That side has ended. What it said before may still be on its way, the other way.
             return;
         }
     }
 }
 
-impl Exchange for Through {
+impl Store for Through {
     fn set(&mut self, key: &str, value: &[u8], deadline: Deadline) -> Result<()> {
         self.links.0.board.clone().set(key, value, deadline)
     }
@@ -213,9 +262,11 @@ impl Exchange for Through {
         if to == self.rank {
             return Ok(value);
         }
-        let mut card: serde_json::Value = serde_json::from_slice(&value).unwrap();
+        // It is a rank of the group, so it may.
+        let group = super::key().of_group("world");
+        let mut card: serde_json::Value = serde_json::from_slice(group.open(key, &value).unwrap()).unwrap();
         let target = card["address"].as_str().unwrap().parse().unwrap();
         card["address"] = self.links.address(self.rank, to, target).to_string().into();
-        Ok(serde_json::to_vec(&card).unwrap())
+        Ok(group.seal(key, &serde_json::to_vec(&card).unwrap()))
     }
 }

@@ -8,13 +8,19 @@ pub mod reference;
 
 use std::time::Duration;
 
-use phalanx_collective::{Exchange, Group, GroupOptions, MemoryExchange};
+use phalanx_collective::{Group, GroupOptions, HashStore, Store};
+use phalanx_types::Key;
 
 /// Far longer than anything here takes.
 pub const LONG: Duration = Duration::from_secs(30);
 
+/// What the ranks of a job have from their node.
+pub fn key() -> Key {
+    Key::of_groups(&[7; 32], "tests", 0)
+}
+
 pub fn options(rank: usize, world_size: usize) -> GroupOptions {
-    GroupOptions { timeout: LONG, ..GroupOptions::new(rank, world_size, "world") }
+    GroupOptions { timeout: LONG, key: Some(key()), ..GroupOptions::new(rank, world_size, "world") }
 }
 
 /// Runs one rank a thread; their results in the order of ranks.
@@ -28,14 +34,14 @@ pub fn world_with<T: Send>(
     change: impl Fn(GroupOptions) -> GroupOptions + Sync,
     run: impl Fn(&mut Group) -> T + Sync,
 ) -> Vec<T> {
-    let exchange = MemoryExchange::default();
+    let store = HashStore::default();
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..world_size)
             .map(|rank| {
-                let mut exchange = exchange.clone();
+                let mut store = store.clone();
                 let (change, run) = (&change, &run);
                 scope.spawn(move || {
-                    let mut group = join(change(options(rank, world_size)), &mut exchange);
+                    let mut group = join(change(options(rank, world_size)), &mut store);
                     run(&mut group)
                 })
             })
@@ -44,6 +50,6 @@ pub fn world_with<T: Send>(
     })
 }
 
-fn join(options: GroupOptions, exchange: &mut dyn Exchange) -> Group {
-    Group::join(options, exchange).expect("joins")
+fn join(options: GroupOptions, store: &mut dyn Store) -> Group {
+    Group::join(options, store).expect("joins")
 }

@@ -4,18 +4,24 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use phalanx_testkit::{eventually, eventually_some, temp_dir};
+use phalanx_types::Error;
 
 use super::LONG;
 
-/// A dead or cut peer is noticed within a second; the rest is for a machine that is busy with other tests.
-pub const NOTICE: Duration = Duration::from_secs(3);
+/// Within this a dead or cut peer is noticed by all that wait for it (docs/collectives.md).
+pub const NOTICE: Duration = Duration::from_millis(1500);
+
+/// One world at a time, since its tests assert how long something takes.
+static ALONE: Mutex<()> = Mutex::new(());
 
 pub struct Processes {
     pub ranks: Vec<Child>,
     pub directory: tempfile::TempDir,
+    _alone: MutexGuard<'static, ()>,
 }
 
 /// What a rank left, and when.
@@ -35,9 +41,10 @@ impl Outcome {
 impl Processes {
     /// `command` starts a rank, given its number and the directory, but for its standard output.
     pub fn start(ranks: usize, command: impl Fn(usize, &Path) -> Command) -> Processes {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = temp_dir("collective");
         let start = |rank| command(rank, directory.path()).stdout(Stdio::null()).spawn().unwrap();
-        Processes { ranks: (0..ranks).map(start).collect(), directory }
+        Processes { ranks: (0..ranks).map(start).collect(), directory, _alone: alone }
     }
 
     pub fn outcome(&self, rank: usize, within: Duration) -> Outcome {
@@ -73,6 +80,11 @@ impl Drop for Processes {
 /// Says that this rank has joined.
 pub fn is_ready(directory: &Path, rank: usize) {
     fs::write(directory.join(format!("ready.{rank}")), "").unwrap();
+}
+
+/// An error with its kind.
+pub fn in_words(error: &Error) -> String {
+    format!("{}: {error}", error.kind().name())
 }
 
 /// Leaves what became of this rank, `at` some time.

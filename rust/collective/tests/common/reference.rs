@@ -2,17 +2,7 @@
 
 use phalanx_collective::{DType, Group, ReduceOp};
 
-pub const OPS: [ReduceOp; 9] = [
-    ReduceOp::Sum,
-    ReduceOp::Product,
-    ReduceOp::Min,
-    ReduceOp::Max,
-    ReduceOp::Average,
-    ReduceOp::BitAnd,
-    ReduceOp::BitOr,
-    ReduceOp::BitXor,
-    ReduceOp::PremulSum(0.5),
-];
+pub const OPS: [ReduceOp; 9] = ReduceOp::all(0.5);
 
 /// Element `at` of the buffer of `rank`: small whole numbers, exact in every type.
 fn number(rank: usize, at: usize) -> i32 {

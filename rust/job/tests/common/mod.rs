@@ -2,29 +2,32 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use phalanx_job::course::Report;
-use phalanx_job::{DriverJob, DriverOptions, Event, NodeHost, NodeOptions, Observation, run_node};
-use phalanx_rendezvous::HubAddress;
-use phalanx_types::{Deadline, Failure, Job, Result};
+use phalanx_job::driver::state::Progress;
+use phalanx_job::{Event, Here, Home, Hub, HubOptions, MetricChange, NodeCallbacks, Payload, run_node};
+use phalanx_types::{Deadline, Failure, Job, NodeSpec, RankProgram, Result};
 
 /// No test waits longer for anything.
 pub const LONG: Duration = Duration::from_secs(40);
 
-/// A host process of a node, as the tests need it.
+/// The process of a node, as the tests need it.
 #[derive(Default)]
-pub struct TestHost {
+pub struct TestCallbacks {
     pub gather: Option<Arc<Gather>>,
     pub partition: u32,
     /// For how long it then does nothing, as on a busy machine.
     pub late: Duration,
     pub interrupt: Arc<Mutex<Option<String>>>,
-    pub observed: Arc<Mutex<Vec<Observation>>>,
+    /// While a test holds it, the process does nothing, as a JVM in a full collection.
+    pub stopped: Arc<Mutex<()>>,
+    pub observed: Arc<Mutex<Vec<MetricChange>>>,
+    pub executor_log: Option<OwnedFd>,
 }
 
 #[derive(Default)]
@@ -44,7 +47,18 @@ impl Gather {
         Arc::new(Gather { tasks, state: Mutex::default() })
     }
 
-    fn exchange(&self, partition: u32, text: &str) -> Vec<String> {
+    /// What the tasks have said that ask.
+    pub fn asked(&self) -> Vec<String> {
+        self.state.lock().unwrap().texts.values().cloned().collect()
+    }
+
+    /// What the tasks have told one another, once all have.
+    pub fn texts(&self) -> Vec<String> {
+        let state = self.state.lock().unwrap();
+        if state.texts.len() == self.tasks { state.texts.values().cloned().collect() } else { Vec::new() }
+    }
+
+    pub fn exchange(&self, partition: u32, text: &str) -> Vec<String> {
         let answer: Receiver<Vec<String>> = {
             let mut state = self.state.lock().unwrap();
             let (sender, receiver) = channel();
@@ -62,8 +76,9 @@ impl Gather {
     }
 }
 
-impl NodeHost for TestHost {
+impl NodeCallbacks for TestCallbacks {
     fn interrupted(&mut self) -> Option<String> {
+        drop(self.stopped.lock().unwrap());
         self.interrupt.lock().unwrap().clone()
     }
 
@@ -73,8 +88,12 @@ impl NodeHost for TestHost {
         Ok(all)
     }
 
-    fn observe(&mut self, what: Observation) {
-        self.observed.lock().unwrap().push(what);
+    fn observed(&mut self, changes: &[MetricChange]) {
+        self.observed.lock().unwrap().extend(changes);
+    }
+
+    fn executor_log(&mut self) -> Option<OwnedFd> {
+        self.executor_log.take()
     }
 }
 
@@ -84,16 +103,16 @@ pub struct Told {
     pub output: String,
     pub phases: Vec<String>,
     pub statuses: Vec<String>,
-    pub reports: Vec<Report>,
+    pub reports: Vec<Progress>,
     /// The attempts for which the stage was to be submitted again.
     pub resubmits: Vec<u32>,
     pub failure: Option<Failure>,
 }
 
-pub fn open(job: &Job) -> DriverJob {
-    DriverJob::open(
+pub fn open(job: &Job) -> Hub {
+    Hub::open(
         job.clone(),
-        &DriverOptions {
+        &HubOptions {
             bind: "127.0.0.1".into(),
             advertise: "127.0.0.1".into(),
             work_dir: std::env::temp_dir(),
@@ -102,22 +121,25 @@ pub fn open(job: &Job) -> DriverJob {
     .unwrap()
 }
 
-/// The options of a node whose ranks run `script` in a shell.
-pub fn node_options(driver: &DriverJob, job: &Job, partition: u32, script: &str, dir: &Path) -> NodeOptions {
-    NodeOptions {
-        job: job.clone(),
-        payload: b"payload".to_vec(),
-        hub: HubAddress { address: driver.address().into(), job: job.id.clone(), token: *driver.token() },
-        partition,
-        attempt: 0,
-        host: format!("host-{partition}"),
-        gpus: Vec::new(),
-        program: vec!["/bin/sh".into(), "-c".into(), script.into()],
-        pool: Vec::new(),
-        shares_pool: false,
-        env: BTreeMap::new(),
-        work_dir: dir.to_path_buf(),
-        guard: guard(),
+/// What one node is told, and what it knows itself.
+pub struct TestNode {
+    pub spec: NodeSpec,
+    pub here: Here,
+}
+
+/// A node whose ranks run `script` in a shell.
+pub fn test_node(driver: &Hub, partition: u32, script: &str, dir: &Path) -> TestNode {
+    let program = RankProgram::Command(vec!["/bin/sh".into(), "-c".into(), script.into()]);
+    TestNode {
+        spec: driver.node_spec(0, program, BTreeMap::new(), Vec::new()),
+        here: Here {
+            partition,
+            host: format!("host-{partition}"),
+            gpus: None,
+            work_dir: dir.to_path_buf(),
+            home: Home { guard: guard(), ..Home::default() },
+            tunnel: None,
+        },
     }
 }
 
@@ -125,12 +147,28 @@ pub fn guard() -> PathBuf {
     phalanx_testkit::guard_binary()
 }
 
-pub fn spawn_node(options: NodeOptions, mut host: TestHost) -> JoinHandle<Result<Vec<u8>>> {
-    std::thread::spawn(move || run_node(&options, &mut host))
+pub fn run_node_of(node: &TestNode, payload: Payload<'_>, mut callbacks: TestCallbacks) -> Result<Vec<u8>> {
+    run_node(&node.spec, payload, &node.here, &mut callbacks)
+}
+
+pub fn spawn_node(node: TestNode, callbacks: TestCallbacks) -> JoinHandle<Result<Vec<u8>>> {
+    std::thread::spawn(move || run_node_of(&node, Payload::Bytes(b"payload"), callbacks))
+}
+
+/// Gives the driver what each node reports through Spark, ends the stage, and takes events to the last one.
+pub fn end_stage(driver: &Hub, nodes: impl IntoIterator<Item = JoinHandle<Result<Vec<u8>>>>) -> Told {
+    for node in nodes {
+        let report = node.join().unwrap().unwrap();
+        if !report.is_empty() {
+            driver.node_report(&report).unwrap();
+        }
+    }
+    driver.stage_ended(0, None);
+    listen(driver)
 }
 
 /// Takes events to the last one.
-pub fn listen(driver: &DriverJob) -> Told {
+pub fn listen(driver: &Hub) -> Told {
     let mut told = Told::default();
     let deadline = Deadline::after(LONG);
     loop {
@@ -139,7 +177,7 @@ pub fn listen(driver: &DriverJob) -> Told {
             Some(Event::Output(text)) => told.output.push_str(&text),
             Some(Event::Phase(phase)) => told.phases.push(phase.name),
             Some(Event::Status(status)) => told.statuses.push(status),
-            Some(Event::Report(report)) => told.reports.push(report),
+            Some(Event::Progress(report)) => told.reports.push(report),
             Some(Event::Resubmit { attempt }) => told.resubmits.push(attempt),
             Some(Event::Finished(_)) => return told,
             Some(Event::Failed(failure)) => {
@@ -150,12 +188,34 @@ pub fn listen(driver: &DriverJob) -> Told {
     }
 }
 
+/// An address at which nobody answers, as behind a firewall that drops what it doesn't like.
+pub struct Silent {
+    pub address: String,
+    _listener: socket2::Socket,
+    _waiting: std::net::TcpStream,
+}
+
+/// Makes one: a listener that accepts nobody, and has no room for one more to wait.
+pub fn silent() -> Silent {
+    let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    listener.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    listener.listen(0).unwrap();
+    let address = listener.local_addr().unwrap().as_socket().unwrap();
+    let waiting = std::net::TcpStream::connect(address).unwrap();
+    Silent { address: address.to_string(), _listener: listener, _waiting: waiting }
+}
+
+/// An address of this host where nobody listens.
+pub fn closed() -> String {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
 /// Runs `script` as every rank of `job`, all nodes here; returns what was told after all nodes returned.
-pub fn run(job: &Job, script: &str) -> (Told, DriverJob, tempfile::TempDir) {
+pub fn run(job: &Job, script: &str) -> (Told, Hub, tempfile::TempDir) {
     let dir = phalanx_testkit::temp_dir("job");
     let driver = open(job);
     let nodes: Vec<_> = (0..job.tasks)
-        .map(|p| spawn_node(node_options(&driver, job, p, script, dir.path()), TestHost::default()))
+        .map(|p| spawn_node(test_node(&driver, p, script, dir.path()), TestCallbacks::default()))
         .collect();
     let told = listen(&driver);
     for node in nodes {

@@ -1,4 +1,5 @@
 //! A network between nodes and hub that can fail: a proxy that passes bytes on, and stops doing so when it is told.
+#![allow(dead_code, reason = "each test program uses some of it")]
 #![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
 
 use std::io::{Read, Write};

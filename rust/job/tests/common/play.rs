@@ -1,16 +1,19 @@
-//! A job's course by itself, played with facts and time.
+//! A job's state by itself, played with facts and time.
 #![allow(dead_code, reason = "each test program uses some of it")]
 #![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
 
 use std::time::{Duration, Instant};
 
-use phalanx_job::course::{Course, Outcome};
+use phalanx_job::driver::state::{JobState, Outcome};
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Failure, Job, Join, Policy, RankEnd, RankState};
+use phalanx_types::{Failure, Job, Join, Policy, RankExit, RankState};
+
+/// Of all jobs that are played.
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Play {
-    pub(crate) course: Course,
+    pub(crate) state: JobState,
     pub(crate) out: Outbox,
     pub(crate) began: Instant,
     /// The attempt whose nodes speak.
@@ -28,13 +31,18 @@ impl Play {
     }
 
     pub(crate) fn under(change: impl FnOnce(&mut Policy)) -> Play {
-        let began = Instant::now();
-        let mut job = Job::new("course", "t", 2, 2).unwrap();
-        job.policy.grace = Duration::from_secs(5);
-        change(&mut job.policy);
-        let mut play = Play { course: Course::new(job, began), out: Outbox::default(), began, attempt: 0 };
+        let mut play = Play::joining(change);
         play.starts(0);
         play
+    }
+
+    /// Two tasks of a rank each, of which nothing was heard yet.
+    pub(crate) fn joining(change: impl FnOnce(&mut Policy)) -> Play {
+        let began = Instant::now();
+        let mut job = Job::new("state", "t", 2, 2).unwrap();
+        job.policy.grace = GRACE;
+        change(&mut job.policy);
+        Play { state: JobState::new(job, began), out: Outbox::default(), began, attempt: 0 }
     }
 
     pub(crate) fn hanging(seconds: u64) -> Play {
@@ -54,22 +62,18 @@ impl Play {
 
     /// Rank 1 ends like this, rank 0 is stopped, and both nodes are done.
     pub(crate) fn fails(&mut self, seconds: u64, state: RankState) {
-        self.tell(seconds, 1, ended(1, state, 0));
-        self.done(seconds, 1);
+        self.ends(seconds, 1, state);
         self.tell(seconds, 0, ended(0, RankState::Stopped, 0));
         self.orders();
         self.done(seconds, 0);
     }
 
     pub(crate) fn finishes(&mut self, seconds: u64) {
-        for rank in 0..2 {
-            self.tell(seconds, rank, ended(rank, RankState::Finished, 0));
-            self.done(seconds, rank);
-        }
+        (0..2).for_each(|rank| self.ends(seconds, rank, RankState::Finished));
     }
 
     pub(crate) fn is_finished(&self) -> bool {
-        matches!(self.course.outcome(), Some(Outcome::Finished(_)))
+        matches!(self.state.outcome(), Some(Outcome::Finished(_)))
     }
 
     pub(crate) fn at(&self, seconds: u64) -> Instant {
@@ -78,12 +82,22 @@ impl Play {
 
     pub(crate) fn tell(&mut self, seconds: u64, partition: u32, message: NodeMessage) {
         let now = self.at(seconds);
-        self.course.message(now, partition, self.attempt, message, &mut self.out);
+        self.state.message(now, partition, self.attempt, message, &mut self.out);
+    }
+
+    pub(crate) fn joins(&mut self, seconds: u64, partition: u32) {
+        self.tell(seconds, partition, NodeMessage::Join(join(partition)));
+    }
+
+    /// The connection of a node breaks.
+    pub(crate) fn breaks(&mut self, seconds: u64, partition: u32) {
+        let now = self.at(seconds);
+        self.state.disconnected(now, partition);
     }
 
     pub(crate) fn tick(&mut self, seconds: u64) {
         let now = self.at(seconds);
-        self.course.tick(now, &mut self.out);
+        self.state.tick(now, &mut self.out);
     }
 
     pub(crate) fn orders(&mut self) -> Vec<(u32, HubMessage)> {
@@ -94,8 +108,14 @@ impl Play {
         self.tell(seconds, partition, NodeMessage::Done { problem: None, interrupted: None, output: vec![] });
     }
 
+    /// A rank ends, and its node is done.
+    pub(crate) fn ends(&mut self, seconds: u64, rank: u32, state: RankState) {
+        self.tell(seconds, rank, ended(rank, state, 0));
+        self.done(seconds, rank);
+    }
+
     pub(crate) fn failure(&self) -> &Failure {
-        match self.course.outcome() {
+        match self.state.outcome() {
             Some(Outcome::Failed(failure)) => failure,
             other => panic!("a failure was expected, not {other:?}"),
         }
@@ -105,27 +125,20 @@ impl Play {
 pub(crate) fn join(partition: u32) -> Join {
     Join {
         partition,
+        instance: 1,
         host: format!("host-{partition}"),
         address: [127, 0, 0, 1].into(),
         interface: String::new(),
         addresses: vec![],
         store_port: 1,
+        store_key: Vec::new(),
         gpus: vec![],
+        folder: String::new(),
     }
 }
 
 /// A rank that ended `ago_ms` before it is told.
 pub(crate) fn ended(rank: u32, state: RankState, ago_ms: i64) -> NodeMessage {
-    let end = RankEnd {
-        rank,
-        host: format!("host-{rank}"),
-        state,
-        message: String::new(),
-        error: None,
-        last_lines: vec![],
-        log_path: String::new(),
-        at_us: -ago_ms * 1000,
-        last_output_us: None,
-    };
-    NodeMessage::RankEnded { end: Box::new(end) }
+    let exit = RankExit { at_us: -ago_ms * 1000, ..RankExit::new(rank, format!("host-{rank}"), state) };
+    NodeMessage::RankEnded { exit: Box::new(exit) }
 }

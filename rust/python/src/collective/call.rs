@@ -1,24 +1,23 @@
 //! One collective on the memory of tensors.
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use phalanx_collective::{DType, Group, ReduceOp};
 use phalanx_types::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
+use pyo3::types::PyByteArray;
 
-use crate::errors::checked;
+use crate::errors::group::checked;
 
-/// Memory of a tensor: what Python says of it is true until the call is done, because the ticket, or the caller who
-/// waits, keeps the tensor.
-#[derive(Clone, Copy)]
-pub(crate) struct Memory {
-    address: usize,
-    bytes: usize,
-}
+/// Memory of a tensor, its address and bytes: what Python says of it is true until the call is done, because the work,
+/// or the caller who waits, keeps the tensor.
+#[derive(Clone, Copy, FromPyObject)]
+pub(crate) struct Memory(usize, usize);
 
 impl Memory {
     fn range(self) -> Range<usize> {
-        self.address..self.address + self.bytes
+        self.0..self.0 + self.1
     }
 
     fn overlaps(self, other: Memory) -> bool {
@@ -29,29 +28,21 @@ impl Memory {
     /// # Safety
     /// The memory is a tensor's that lives on for `'a`, and nobody writes it meanwhile.
     pub(crate) unsafe fn read<'a>(self) -> &'a [u8] {
-        if self.bytes == 0 {
+        if self.1 == 0 {
             return &[]; // an empty tensor has no address
         }
         // SAFETY: passed on to the caller.
-        unsafe { std::slice::from_raw_parts(self.address as *const u8, self.bytes) }
+        unsafe { std::slice::from_raw_parts(self.0 as *const u8, self.1) }
     }
 
     /// # Safety
     /// The memory is a tensor's that lives on for `'a`, and nobody reads or writes it meanwhile.
     pub(crate) unsafe fn write<'a>(self) -> &'a mut [u8] {
-        if self.bytes == 0 {
+        if self.1 == 0 {
             return &mut [];
         }
         // SAFETY: passed on to the caller.
-        unsafe { std::slice::from_raw_parts_mut(self.address as *mut u8, self.bytes) }
-    }
-}
-
-pub(crate) type Place = (usize, usize);
-
-impl From<Place> for Memory {
-    fn from((address, bytes): Place) -> Memory {
-        Memory { address, bytes }
+        unsafe { std::slice::from_raw_parts_mut(self.0 as *mut u8, self.1) }
     }
 }
 
@@ -68,12 +59,16 @@ impl Parts {
     }
 }
 
+/// What all ranks gave, of sizes that nobody knew before, until it is fetched.
+type Gathered = Mutex<Vec<Vec<u8>>>;
+
 #[derive(Clone)]
 enum Operation {
     AllReduce(Memory, DType, ReduceOp),
     Reduce(Memory, DType, ReduceOp, usize),
     Broadcast(Memory, DType, usize),
     AllGather(Memory, Memory, Counted),
+    AllGatherSized(Memory, Arc<Gathered>),
     ReduceScatter(Memory, Memory, Vec<usize>, DType, ReduceOp),
     AllToAll(Memory, Vec<usize>, Memory, Vec<usize>, DType),
     Gather(Memory, Memory, Counted, usize),
@@ -101,10 +96,15 @@ impl Call {
                 Operation::Broadcast(memory, dtype, root) => group.broadcast(memory.write(), *dtype, *root),
                 Operation::AllGather(source, target, (counts, dtype)) => {
                     let before: usize = counts.iter().take(group.rank()).sum();
-                    if source.address == target.address + before * dtype.size() {
+                    if source.0 == target.0 + before * dtype.size() {
                         return group.all_gather_in_place(target.write(), counts, *dtype);
                     }
                     apart(*source, *target, |input, output| group.all_gather_v(input, output, counts, *dtype))
+                }
+                Operation::AllGatherSized(source, gathered) => {
+                    let everything = all_gather_sized(group, source.read())?;
+                    *gathered.lock().unwrap_or_else(PoisonError::into_inner) = everything;
+                    Ok(())
                 }
                 Operation::ReduceScatter(source, target, counts, dtype, op) => {
                     apart(*source, *target, |input, output| {
@@ -132,6 +132,23 @@ impl Call {
     }
 }
 
+/// What each rank has, whatever its size.
+fn all_gather_sized(group: &mut Group, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let mut sizes = vec![0; group.world_size() * size_of::<u64>()];
+    group.all_gather(&(bytes.len() as u64).to_le_bytes(), &mut sizes, DType::U8)?;
+    let (sizes, _) = sizes.as_chunks();
+    let sizes: Vec<usize> = sizes.iter().map(|size| u64::from_le_bytes(*size) as usize).collect();
+    let mut all = vec![0; sizes.iter().sum()];
+    group.all_gather_v(bytes, &mut all, &sizes, DType::U8)?;
+    let mut rest = &all[..];
+    let each = sizes.iter().map(|size| {
+        let (one, others) = rest.split_at(*size);
+        rest = others;
+        one.to_vec()
+    });
+    Ok(each.collect())
+}
+
 /// Calls `work` with both memories; with a copy of the source where they overlap.
 ///
 /// # Safety
@@ -153,18 +170,8 @@ fn dtype_named(name: &str) -> Result<DType> {
 }
 
 fn reduction(name: &str, factor: f64) -> Result<ReduceOp> {
-    let all = [
-        ReduceOp::Sum,
-        ReduceOp::Product,
-        ReduceOp::Min,
-        ReduceOp::Max,
-        ReduceOp::Average,
-        ReduceOp::BitAnd,
-        ReduceOp::BitOr,
-        ReduceOp::BitXor,
-        ReduceOp::PremulSum(factor),
-    ];
-    all.into_iter()
+    ReduceOp::all(factor)
+        .into_iter()
         .find(|op| op.name() == name)
         .ok_or_else(|| Error::new(ErrorKind::Invalid, format!("there is no reduction {name:?}")))
 }
@@ -176,37 +183,49 @@ fn made(py: Python<'_>, make: impl FnOnce() -> Result<Operation>) -> PyResult<Ca
 #[pymethods]
 impl Call {
     #[staticmethod]
-    fn all_reduce(py: Python<'_>, memory: Place, dtype: &str, op: &str, factor: f64) -> PyResult<Call> {
-        made(py, || Ok(Operation::AllReduce(memory.into(), dtype_named(dtype)?, reduction(op, factor)?)))
+    fn all_reduce(py: Python<'_>, memory: Memory, dtype: &str, op: &str, factor: f64) -> PyResult<Call> {
+        made(py, || Ok(Operation::AllReduce(memory, dtype_named(dtype)?, reduction(op, factor)?)))
     }
 
     #[staticmethod]
     fn reduce(
         py: Python<'_>,
-        memory: Place,
+        memory: Memory,
         dtype: &str,
         op: &str,
         factor: f64,
         root: usize,
     ) -> PyResult<Call> {
-        made(py, || Ok(Operation::Reduce(memory.into(), dtype_named(dtype)?, reduction(op, factor)?, root)))
+        made(py, || Ok(Operation::Reduce(memory, dtype_named(dtype)?, reduction(op, factor)?, root)))
     }
 
     #[staticmethod]
-    fn broadcast(py: Python<'_>, memory: Place, dtype: &str, root: usize) -> PyResult<Call> {
-        made(py, || Ok(Operation::Broadcast(memory.into(), dtype_named(dtype)?, root)))
+    fn broadcast(py: Python<'_>, memory: Memory, dtype: &str, root: usize) -> PyResult<Call> {
+        made(py, || Ok(Operation::Broadcast(memory, dtype_named(dtype)?, root)))
     }
 
     #[staticmethod]
-    fn all_gather(py: Python<'_>, source: Place, target: Place, parts: Parts) -> PyResult<Call> {
-        made(py, || Ok(Operation::AllGather(source.into(), target.into(), parts.checked()?)))
+    fn all_gather(py: Python<'_>, source: Memory, target: Memory, parts: Parts) -> PyResult<Call> {
+        made(py, || Ok(Operation::AllGather(source, target, parts.checked()?)))
+    }
+
+    #[staticmethod]
+    fn all_gather_sized(source: Memory) -> Call {
+        Call(Operation::AllGatherSized(source, Arc::default()))
+    }
+
+    fn gathered<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyByteArray>> {
+        let Operation::AllGatherSized(_, gathered) = &self.0 else { return Vec::new() };
+        // WORK-4: to make objects may be to give up the interpreter lock.
+        let taken = std::mem::take(&mut *gathered.lock().unwrap_or_else(PoisonError::into_inner));
+        taken.iter().map(|bytes| PyByteArray::new(py, bytes)).collect()
     }
 
     #[staticmethod]
     fn reduce_scatter(
         py: Python<'_>,
-        source: Place,
-        target: Place,
+        source: Memory,
+        target: Memory,
         counts: Vec<usize>,
         dtype: &str,
         op: &str,
@@ -214,32 +233,30 @@ impl Call {
     ) -> PyResult<Call> {
         made(py, || {
             let (dtype, op) = (dtype_named(dtype)?, reduction(op, factor)?);
-            Ok(Operation::ReduceScatter(source.into(), target.into(), counts, dtype, op))
+            Ok(Operation::ReduceScatter(source, target, counts, dtype, op))
         })
     }
 
     #[staticmethod]
     fn all_to_all(
         py: Python<'_>,
-        source: Place,
+        source: Memory,
         sent: Vec<usize>,
-        target: Place,
+        target: Memory,
         received: Vec<usize>,
         dtype: &str,
     ) -> PyResult<Call> {
-        made(py, || {
-            Ok(Operation::AllToAll(source.into(), sent, target.into(), received, dtype_named(dtype)?))
-        })
+        made(py, || Ok(Operation::AllToAll(source, sent, target, received, dtype_named(dtype)?)))
     }
 
     #[staticmethod]
-    fn gather(py: Python<'_>, source: Place, target: Place, parts: Parts, root: usize) -> PyResult<Call> {
-        made(py, || Ok(Operation::Gather(source.into(), target.into(), parts.checked()?, root)))
+    fn gather(py: Python<'_>, source: Memory, target: Memory, parts: Parts, root: usize) -> PyResult<Call> {
+        made(py, || Ok(Operation::Gather(source, target, parts.checked()?, root)))
     }
 
     #[staticmethod]
-    fn scatter(py: Python<'_>, source: Place, target: Place, parts: Parts, root: usize) -> PyResult<Call> {
-        made(py, || Ok(Operation::Scatter(source.into(), target.into(), parts.checked()?, root)))
+    fn scatter(py: Python<'_>, source: Memory, target: Memory, parts: Parts, root: usize) -> PyResult<Call> {
+        made(py, || Ok(Operation::Scatter(source, target, parts.checked()?, root)))
     }
 
     #[staticmethod]

@@ -1,7 +1,7 @@
 //! What a group's errors say, in the numbers that its ranks have in the job.
 //!
-//! A group counts its ranks from 0, and says so in its messages, which pass between its ranks in these words. People,
-//! logs and reports know a rank by its number in the job.
+//! A group counts its ranks from 0, and its messages use these numbers on their way between its ranks. People, logs and
+//! reports know a rank by its number in the job.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl JobRanks {
     }
 
     /// The error with the job's numbers.
-    pub(crate) fn in_words_of_the_job(&self, error: Error) -> Error {
+    pub(crate) fn with_job_ranks(&self, error: Error) -> Error {
         match &self.0 {
             Some(ranks) => Error::new(error.kind(), reworded(&error.to_string(), ranks)),
             None => error,

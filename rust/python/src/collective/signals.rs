@@ -1,7 +1,7 @@
 //! Signals that Python is to handle while a synchronous collective waits.
 //!
-//! - SIG-1: an interrupt, as by Ctrl-C, ends a collective that waits on the main thread, and what its handler raised
-//!   reaches the caller. The group is broken then, and the other ranks are told.
+//! - SIG-1 (interruptible): an interrupt, such as that of Ctrl-C, ends a collective that waits on the main thread. What
+//!   its handler raised reaches the caller. The group is broken then, and the other ranks are told.
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use phalanx_types::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 
-use super::ticket::BETWEEN_SIGNALS;
+use super::work::BETWEEN_SIGNALS;
 
 thread_local! {
     /// When this thread looked last; None on threads that have no signals to handle.
@@ -18,7 +18,7 @@ thread_local! {
 }
 
 /// Asked by the group while it waits.
-pub(crate) fn look() -> Result<()> {
+pub(crate) fn check() -> Result<()> {
     match LOOKED.get() {
         Some(looked) if looked.elapsed() >= BETWEEN_SIGNALS => LOOKED.set(Some(Instant::now())),
         _ => return Ok(()),

@@ -9,11 +9,14 @@ use std::time::Duration;
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 use super::protocol::{
-    self, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Query, READY, STOP_WAITING, put_bytes, put_greeting,
+    self, MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, Query, READY, REFUSAL, STOP_WAITING, put_bytes,
+    put_greeting, refused_as,
 };
 
 /// How long the server may take to confirm that a wait is cancelled.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
+/// The longest refusal.
+const MAX_REFUSAL_BYTES: usize = 80;
 /// How many keys an error message names.
 const KEYS_NAMED: usize = 3;
 
@@ -28,20 +31,22 @@ pub struct StoreClient {
 
 impl StoreClient {
     /// Connects, and returns once the server has answered.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] if the server takes this host for a stranger, with the address that it sees.
     pub fn connect(server: SocketAddr, deadline: Deadline) -> Result<StoreClient> {
         let failed = |error: io::Error| Error::io(format_args!("connect to the store at {server}"), &error);
-        let stream = match deadline.left() {
-            Some(left) if left.is_zero() => return Err(failed(io::ErrorKind::TimedOut.into())),
-            Some(left) => TcpStream::connect_timeout(&server, left),
-            None => TcpStream::connect(server),
-        }
-        .map_err(failed)?;
+        let stream = phalanx_io::connect(server, deadline).map_err(|error| error.context("the store"))?;
         stream.set_nodelay(true).map_err(failed)?;
         let mut client = StoreClient { stream, server, is_broken: false };
         let nonce = std::process::id();
         let mut message = Vec::new();
         put_greeting(&mut message, nonce);
-        if client.call(&message, deadline)? != nonce.to_le_bytes() {
+        let answer: [u8; 4] = client.call(&message, deadline)?;
+        if answer == REFUSAL {
+            return Err(client.refused(deadline));
+        }
+        if answer != nonce.to_le_bytes() {
             return Err(Error::new(
                 ErrorKind::Protocol,
                 format!("{server} is not a store: wrong answer to a ping"),
@@ -132,6 +137,26 @@ impl StoreClient {
         put_bytes(&mut message, checked(desired)?);
         self.send(&message, deadline)?;
         self.receive_value(deadline)
+    }
+
+    /// Why the server has let this client go: STORE-5.
+    fn refused(&mut self, deadline: Deadline) -> Error {
+        let mut told = REFUSAL.to_vec();
+        let mut byte = [0];
+        while told.len() < MAX_REFUSAL_BYTES
+            && !told.ends_with(b"\n")
+            && self.receive(&mut byte, deadline).is_ok()
+        {
+            told.extend(byte);
+        }
+        let seen = refused_as(&told).map_or("an address".into(), |address| address.to_string());
+        let server = self.server;
+        let text = format!(
+            "the job's store at {server} lets only the job's hosts in, and sees this one as {seen}, which is none of \
+             theirs: a proxy or address translation is on the way; allow that network by \
+             spark.phalanx.store.allowedNetworks"
+        );
+        Error::new(ErrorKind::Refused, text)
     }
 
     /// Sends a message and receives an answer of fixed length.

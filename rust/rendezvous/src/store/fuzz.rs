@@ -6,7 +6,11 @@
 
 use super::machine::{HIGH_WATER_BYTES, Machine};
 use super::protocol::{MAX_REQUEST_BYTES, put_greeting};
-use super::state::ClientId;
+use super::waits::ClientId;
+
+mod secure;
+
+pub use secure::meet;
 
 const CLIENTS: usize = 8;
 const NONCE: u32 = 0x7a7a_7a7a;
@@ -67,7 +71,7 @@ impl Stage {
 
     fn leave(&mut self, client: usize) {
         if let Some(id) = self.clients[client].take() {
-            self.heard[client].extend_from_slice(self.machine.unsent(id));
+            self.machine.unsent(id).for_each(|piece| self.heard[client].extend_from_slice(piece));
             self.heard[client].push(b'!');
             self.machine.disconnect(id);
         }
@@ -78,10 +82,9 @@ impl Stage {
         while self.machine.next_dirty().is_some() {}
         for client in 0..CLIENTS {
             let Some(id) = self.clients[client] else { continue };
-            while !self.machine.unsent(id).is_empty() {
-                let unsent = self.machine.unsent(id);
-                self.heard[client].extend_from_slice(unsent);
-                self.machine.sent(id, unsent.len());
+            while self.machine.has_unsent(id) {
+                self.machine.unsent(id).for_each(|piece| self.heard[client].extend_from_slice(piece));
+                self.machine.sent(id, self.machine.buffered(id).1);
                 if self.machine.resume(id).is_err() {
                     self.leave(client);
                     break;

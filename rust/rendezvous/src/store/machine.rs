@@ -1,17 +1,25 @@
 //! The whole store without I/O: bytes of many clients in, bytes for them out.
 //!
-//! The caller moves bytes between [`Machine`] and its sockets and closes what the machine asks it to close. A client
-//! whose replies pile up is stalled: its requests wait, unparsed, until what it was sent is gone, so a client that
-//! never reads costs one reply beyond [`HIGH_WATER_BYTES`] and what it sent in one read.
+//! The caller moves bytes between [`Machine`] and its sockets, and closes what the machine asks it to close. A client
+//! whose replies pile up is stalled: its requests wait, unparsed, until its replies have been sent. So a client that
+//! never reads costs one reply beyond [`HIGH_WATER_BYTES`] and what it sent in one read; of the long values in it, the
+//! store's own memory is all that there is (REPLIES-1).
+
+use std::io::IoSlice;
+use std::sync::Arc;
 
 use super::protocol::{self, Parser, Request, Violation};
-use super::state::{ClientId, Keys, Refusal};
+use super::replies::Replies;
+use super::state::{Keys, Refusal};
+use super::waits::ClientId;
 
 /// Requests of a client wait while more bytes than this wait to be sent to it.
 pub const HIGH_WATER_BYTES: usize = 1024 * 1024;
 /// A client is closed rather than given more unsent bytes than this. Gloo reads all addresses of a group with one
-/// `MULTI_GET`: about 128 MB with 1000 ranks, so the limit is above that.
-pub const MAX_UNSENT_BYTES: usize = 256 * 1024 * 1024;
+/// `MULTI_GET`: 128 bytes for each two ranks, which is 128 MB with 1,000 ranks and 2 GB with 4,000.
+pub const MAX_UNSENT_BYTES: usize = 4 * 1024 * 1024 * 1024;
+/// A client is closed rather than have more memory than this for what is not shared with others.
+const MAX_HELD_BYTES: usize = 256 * 1024 * 1024;
 /// A buffer that grew beyond this is given back once it is empty.
 const KEPT_CAPACITY: usize = 64 * 1024;
 
@@ -30,9 +38,8 @@ struct Client {
     parser: Parser,
     /// Bytes that arrived and are not yet parsed.
     input: Vec<u8>,
-    /// Bytes to send, from `sent` on.
-    output: Vec<u8>,
-    sent: usize,
+    /// Bytes to send.
+    replies: Replies,
     dirty: bool,
 }
 
@@ -107,24 +114,25 @@ impl Machine {
         None
     }
 
-    /// The bytes to send to a client.
-    pub fn unsent(&self, id: ClientId) -> &[u8] {
-        let client = self.clients.get(id as usize).and_then(Option::as_ref);
-        client.map_or(&[], |client| &client.output[client.sent..])
+    /// Whether there are bytes to send to a client.
+    pub fn has_unsent(&self, id: ClientId) -> bool {
+        self.replies(id).is_some_and(|replies| replies.len() > 0)
     }
 
-    /// Tells that the first `count` of [`Machine::unsent`] are sent.
+    /// The bytes to send to a client, in pieces that are not empty.
+    pub fn unsent(&self, id: ClientId) -> impl Iterator<Item = &[u8]> {
+        self.replies(id).into_iter().flat_map(Replies::pieces)
+    }
+
+    /// Fills `slices` with the first of [`Machine::unsent`]; how many these are.
+    pub fn fill<'a>(&'a self, id: ClientId, slices: &mut [IoSlice<'a>]) -> usize {
+        self.replies(id).map_or(0, |replies| replies.fill(slices))
+    }
+
+    /// Tells that the first `count` bytes of [`Machine::unsent`] are sent.
     pub fn sent(&mut self, id: ClientId, count: usize) {
-        let Some(client) = self.client(id) else { return };
-        client.sent += count;
-        if client.sent >= client.output.len() {
-            client.sent = 0;
-            client.output.clear();
-            client.output.shrink_to(KEPT_CAPACITY);
-        } else if client.sent > HIGH_WATER_BYTES && client.sent * 2 > client.output.len() {
-            // A client that reads slowly but always asks for more never lets the buffer run empty.
-            client.output.drain(..client.sent);
-            client.sent = 0;
+        if let Some(client) = self.client(id) {
+            client.replies.sent(count);
         }
     }
 
@@ -136,7 +144,11 @@ impl Machine {
     /// How many bytes are kept for a client: not yet parsed, and not yet sent.
     pub fn buffered(&self, id: ClientId) -> (usize, usize) {
         let client = self.clients.get(id as usize).and_then(Option::as_ref);
-        client.map_or((0, 0), |client| (client.input.len(), client.unsent_len()))
+        client.map_or((0, 0), |client| (client.input.len(), client.replies.len()))
+    }
+
+    fn replies(&self, id: ClientId) -> Option<&Replies> {
+        self.clients.get(id as usize).and_then(Option::as_ref).map(|client| &client.replies)
     }
 
     fn client(&mut self, id: ClientId) -> Option<&mut Client> {
@@ -200,8 +212,8 @@ impl Machine {
                 self.reply_with(id, |keys, out| list.try_for_each(|key| put_value(keys, key, out)))?;
             }
             Request::ListKeys => self.reply_with(id, |keys, out| {
-                out.extend_from_slice(&(keys.count() as u64).to_le_bytes());
-                keys.names().try_for_each(|key| put_limited(key, out))
+                out.put(&(keys.count() as u64).to_le_bytes());
+                keys.names().try_for_each(|key| put_limited(&Arc::new(key.to_vec()), out))
             })?,
             Request::NumKeys => self.reply_count(id, self.keys.count()),
             Request::QueueLen(key) => self.reply_count(id, self.keys.queue_len(key)),
@@ -213,7 +225,7 @@ impl Machine {
                 let (length, value) = self.keys.pop(key);
                 self.reply_count(id, length);
                 if let Some(value) = value {
-                    self.reply_with(id, |_, out| put_limited(&value, out))?;
+                    self.reply_with(id, |_, out| put_limited(&Arc::new(value), out))?;
                 }
             }
             Request::Ping { nonce } => self.reply(id, &nonce.to_le_bytes()),
@@ -226,7 +238,7 @@ impl Machine {
     fn wake(&mut self) {
         for id in self.keys.woken() {
             if let Some(client) = self.clients.get_mut(id as usize).and_then(Option::as_mut) {
-                client.output.push(protocol::STOP_WAITING);
+                client.replies.put(&[protocol::STOP_WAITING]);
                 client.mark_dirty(id, &mut self.dirty);
             }
         }
@@ -234,7 +246,7 @@ impl Machine {
 
     fn reply(&mut self, id: ClientId, bytes: &[u8]) {
         if let Some(client) = self.clients.get_mut(id as usize).and_then(Option::as_mut) {
-            client.output.extend_from_slice(bytes);
+            client.replies.put(bytes);
             client.mark_dirty(id, &mut self.dirty);
         }
     }
@@ -246,21 +258,17 @@ impl Machine {
     fn reply_with(
         &mut self,
         id: ClientId,
-        write: impl FnOnce(&Keys, &mut Vec<u8>) -> Result<(), Violation>,
+        write: impl FnOnce(&Keys, &mut Replies) -> Result<(), Violation>,
     ) -> Result<(), Violation> {
         let Some(client) = self.clients.get_mut(id as usize).and_then(Option::as_mut) else { return Ok(()) };
         client.mark_dirty(id, &mut self.dirty);
-        write(&self.keys, &mut client.output)
+        write(&self.keys, &mut client.replies)
     }
 }
 
 impl Client {
-    fn unsent_len(&self) -> usize {
-        self.output.len() - self.sent
-    }
-
     fn is_stalled(&self) -> bool {
-        self.unsent_len() > HIGH_WATER_BYTES
+        self.replies.len() > HIGH_WATER_BYTES
     }
 
     fn mark_dirty(&mut self, id: ClientId, dirty: &mut Vec<ClientId>) {
@@ -279,15 +287,19 @@ impl From<Refusal> for Violation {
     }
 }
 
-fn put_value(keys: &Keys, key: &[u8], out: &mut Vec<u8>) -> Result<(), Violation> {
-    put_limited(keys.get(key).unwrap_or_default(), out)
+fn put_value(keys: &Keys, key: &[u8], out: &mut Replies) -> Result<(), Violation> {
+    match keys.shared(key) {
+        Some(value) => put_limited(value, out),
+        None => put_limited(&Arc::default(), out),
+    }
 }
 
-fn put_limited(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Violation> {
-    if out.len() + bytes.len() > MAX_UNSENT_BYTES {
+fn put_limited(value: &Arc<Vec<u8>>, out: &mut Replies) -> Result<(), Violation> {
+    if out.len() + value.len() > MAX_UNSENT_BYTES || out.held_bytes() > MAX_HELD_BYTES {
         return Err(Violation("a reply is too long"));
     }
-    protocol::put_bytes(out, bytes);
+    out.put(&(value.len() as u64).to_le_bytes());
+    out.put_value(value);
     Ok(())
 }
 
@@ -312,9 +324,13 @@ mod tests {
     }
 
     fn take(machine: &mut Machine, id: ClientId) -> Vec<u8> {
-        let bytes = machine.unsent(id).to_vec();
+        let bytes = unsent(machine, id);
         machine.sent(id, bytes.len());
         bytes
+    }
+
+    fn unsent(machine: &Machine, id: ClientId) -> Vec<u8> {
+        machine.unsent(id).collect::<Vec<_>>().concat()
     }
 
     fn query(query: Query, fields: &[&[u8]]) -> Vec<u8> {
@@ -387,8 +403,8 @@ mod tests {
         let newcomer = machine.connect();
         assert_eq!(newcomer, clients[0], "numbers are used again");
         machine.receive(clients[2], &query(Query::Set, &[b"/a", b""])).unwrap();
-        assert_eq!(machine.unsent(newcomer), b"");
-        assert_eq!(machine.unsent(clients[1]), [protocol::STOP_WAITING]);
+        assert_eq!(unsent(&machine, newcomer), b"");
+        assert_eq!(unsent(&machine, clients[1]), [protocol::STOP_WAITING]);
         machine.keys().assert_consistent();
     }
 
@@ -428,7 +444,7 @@ mod tests {
         put_query(&mut bytes, Query::QueueLen, b"/q");
         bytes.push(200);
         assert!(machine.receive(clients[0], &bytes).is_err());
-        assert_eq!(machine.unsent(clients[0]), 0_i64.to_le_bytes());
+        assert_eq!(unsent(&machine, clients[0]), 0_i64.to_le_bytes());
         machine.disconnect(clients[0]);
         machine.disconnect(clients[0]);
         assert_eq!(machine.next_dirty(), None);
@@ -440,7 +456,37 @@ mod tests {
         let value = vec![1; MAX_VALUE_BYTES];
         machine.receive(clients[0], &query(Query::Set, &[b"/big", &value])).unwrap();
         let mut bytes = Vec::new();
-        put_list(&mut bytes, Query::MultiGet, &["/big"; 33]);
+        put_list(&mut bytes, Query::MultiGet, &["/big"; 513]);
         assert!(machine.receive(clients[0], &bytes).is_err());
+    }
+
+    #[test]
+    fn a_thousand_slow_readers_of_a_group_of_a_thousand_cost_no_copies_of_its_addresses() {
+        const RANKS: usize = 1000;
+        let (mut machine, clients) = machine(RANKS);
+        let names: Vec<String> = (0..RANKS).map(|rank| format!("/gloo/{rank}")).collect();
+        let addresses = |rank: usize, byte: u8| vec![byte ^ rank as u8; 128 * RANKS];
+        for (rank, name) in names.iter().enumerate() {
+            machine.receive(clients[0], &query(Query::Set, &[name.as_bytes(), &addresses(rank, 0)])).unwrap();
+        }
+        let mut ask = Vec::new();
+        put_list(&mut ask, Query::MultiGet, &names);
+        for &id in &clients {
+            machine.receive(id, &ask).unwrap();
+            assert_eq!(machine.buffered(id).1, RANKS * (8 + 128 * RANKS));
+        }
+        let held: usize = clients.iter().map(|&id| machine.replies(id).unwrap().held_bytes()).sum();
+        assert!(held <= 48 * RANKS * RANKS, "REPLIES-1: {held} bytes, where 128 GB are to be sent");
+        // What they asked for is what they get, though the keys have other values now.
+        for (rank, name) in names.iter().enumerate().take(10) {
+            machine.receive(clients[0], &query(Query::Set, &[name.as_bytes(), &addresses(rank, 1)])).unwrap();
+        }
+        let last = clients[RANKS - 1];
+        let mut rest = machine.unsent(last);
+        for rank in 0..RANKS {
+            assert_eq!(rest.next().unwrap(), (128 * RANKS as u64).to_le_bytes());
+            assert_eq!(rest.next().unwrap(), addresses(rank, 0), "REPLIES-1");
+        }
+        assert_eq!(rest.next(), None);
     }
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::prelude::*;
 
-use super::state::{ClientId, Keys};
+use super::state::Keys;
+use super::waits::ClientId;
 
 const NAMES: [&str; 4] = ["a", "b", "c", ""];
 

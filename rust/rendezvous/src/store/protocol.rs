@@ -4,6 +4,8 @@
 //! `u64` count and elements. There is no length in front of a message, so the parser finds its end. It never
 //! allocates: requests borrow from the buffer, and no length or count from the wire is trusted with memory.
 
+use std::net::IpAddr;
+
 /// What the first message of a connection carries.
 pub const MAGIC: u32 = 0x3C85_F7CE;
 /// The longest key, as torch's server has it.
@@ -333,9 +335,35 @@ pub fn put_greeting(out: &mut Vec<u8>, nonce: u32) {
     out.extend_from_slice(&nonce.to_le_bytes());
 }
 
+/// How a refusal begins. No answer to a ping of [`super::StoreClient`] does: no process has such a number.
+pub(super) const REFUSAL: [u8; 4] = *b"phal";
+const REFUSES: &str = "phalanx refuses ";
+
+/// What a peer is told that may not connect: STORE-5.
+pub(super) fn refusal(peer: IpAddr) -> Vec<u8> {
+    format!("{REFUSES}{}\n", peer.to_canonical()).into_bytes()
+}
+
+/// The address that a refusal tells, once it is whole.
+pub(super) fn refused_as(bytes: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    text.strip_prefix(REFUSES)?.strip_suffix('\n')?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_tells_the_peers_address() {
+        for address in ["10.0.0.9", "fd00::1"] {
+            let told = refusal(address.parse().unwrap());
+            assert!(told.starts_with(&REFUSAL), "STORE-5");
+            assert_eq!(refused_as(&told), address.parse().ok(), "STORE-5");
+            assert_eq!(refused_as(&told[..told.len() - 1]), None, "STORE-5: not yet whole");
+        }
+        assert_eq!(refused_as(b"phalanx refuses a joke\n"), None);
+    }
 
     fn validated() -> Parser {
         Parser { validated: true, ..Parser::default() }

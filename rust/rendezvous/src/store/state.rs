@@ -11,10 +11,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::waits::{Waiter, Waits};
-
-/// A client, by the number that the machine gave it.
-pub type ClientId = u32;
+use super::waits::{ClientId, Waiter, Waits};
 
 /// Why a request can't be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +36,8 @@ pub struct Keys {
 #[derive(Debug)]
 struct Entry {
     key: Arc<[u8]>,
-    value: Option<Vec<u8>>,
+    /// Shared with the answers that are on their way.
+    value: Option<Arc<Vec<u8>>>,
     queue: VecDeque<Vec<u8>>,
     waiters: Vec<Waiter>,
     /// At least how many of `waiters` belong to waits that are over.
@@ -68,7 +66,12 @@ impl Keys {
 
     /// The key's value.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
-        self.entry(key)?.value.as_deref()
+        self.shared(key).map(|value| value.as_slice())
+    }
+
+    /// The key's value, to be kept: it stays as it is now.
+    pub fn shared(&self, key: &[u8]) -> Option<&Arc<Vec<u8>>> {
+        self.entry(key)?.value.as_ref()
     }
 
     /// Adds to a number and returns the sum, which wraps. A missing key counts as 0.
@@ -85,7 +88,7 @@ impl Keys {
         let slot = self.slot_of(key);
         match &mut self.entries[slot as usize].value {
             Some(stored) => {
-                stored.extend_from_slice(value);
+                Arc::make_mut(stored).extend_from_slice(value);
                 self.wake_all(slot);
             }
             None => self.put(slot, |stored| stored.extend_from_slice(value)),
@@ -238,9 +241,19 @@ impl Keys {
         let stored = &mut self.entries[slot as usize].value;
         self.with_value += usize::from(stored.is_none());
         let stored = stored.get_or_insert_default();
-        stored.clear();
-        stored.shrink_to(KEPT_CAPACITY);
-        write(stored);
+        match Arc::get_mut(stored) {
+            Some(stored) => {
+                stored.clear();
+                stored.shrink_to(KEPT_CAPACITY);
+                write(stored);
+            }
+            // Somebody is being answered with it.
+            None => {
+                let mut new = Vec::new();
+                write(&mut new);
+                *stored = Arc::new(new);
+            }
+        }
     }
 
     fn put_number(&mut self, slot: u32, number: i64) {
@@ -267,11 +280,11 @@ impl Keys {
         let begun = self.waits.begin(client, slots.clone());
         for slot in slots {
             match begun {
-                Ok(waiter) => self.entries[slot as usize].waiters.push(waiter),
-                Err(_) => self.free_if_unused(slot),
+                Some(waiter) => self.entries[slot as usize].waiters.push(waiter),
+                None => self.free_if_unused(slot),
             }
         }
-        begun.map(drop)
+        begun.map(drop).ok_or(Refusal::TooManyWaits)
     }
 
     /// Counts one stale waiter, and cleans the list when they may be more than half of it. The slot may meanwhile be

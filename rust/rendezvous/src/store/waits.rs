@@ -1,10 +1,12 @@
-//! Waits without an answer: what each still misses, whose it is, and who has been woken.
+//! Waits without an answer: which keys each still misses, which client it belongs to, and which have been woken.
 //!
-//! A wait is named by a number and a generation. The number is used again, the generation isn't, so that a
-//! registration left behind by a wait that is over is told from a live one by looking at the wait alone.
+//! A wait is named by a number and a generation. The number is used again, the generation isn't. So a registration that
+//! a finished wait left behind can be told from a live one by looking at the wait alone.
 
 use super::protocol::MAX_KEYS;
-use super::state::{ClientId, Refusal};
+
+/// A client, by the number that the machine gave it.
+pub type ClientId = u32;
 
 /// A registration of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,15 +46,16 @@ struct Held {
 }
 
 impl Waits {
-    /// Begins a wait for all of `slots`, where the caller puts the waiter that is returned, one each.
-    pub fn begin(&mut self, client: ClientId, slots: Vec<u32>) -> Result<Waiter, Refusal> {
+    /// Begins a wait for all of `slots`, where the caller puts the waiter that is returned, one each. `None` if the
+    /// client would then wait for more keys than one message may name.
+    pub fn begin(&mut self, client: ClientId, slots: Vec<u32>) -> Option<Waiter> {
         let index = client as usize;
         if index >= self.held.len() {
             self.held.resize_with(index + 1, Held::default);
         }
         let held = &mut self.held[index];
         if held.registrations + slots.len() > MAX_KEYS as usize {
-            return Err(Refusal::TooManyWaits);
+            return None;
         }
         held.registrations += slots.len();
         let place = held.waits.len();
@@ -64,7 +67,7 @@ impl Waits {
         let wait = &mut self.waits[number as usize];
         let generation = wait.generation;
         *wait = Wait { generation, client, place, missing: slots.len(), slots };
-        Ok(Waiter { wait: number, generation })
+        Some(Waiter { wait: number, generation })
     }
 
     /// Whether the wait of a registration is not over.

@@ -1,19 +1,17 @@
-//! The guard's end of the control socket. Never blocks: a host that doesn't read must not keep the guard from its
+//! The guard's end of the control socket. It never blocks: a client that doesn't read must not keep the guard from its
 //! children.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use phalanx_io::{FrameBuffer, receive_with_descriptors};
 use phalanx_types::{Error, ErrorKind, Result};
-use rustix::cmsg_space;
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
-};
+use rustix::net::{RecvFlags, SendFlags, send};
 
-use super::wire::{Frames, Launch, Order, Report, frame};
+use super::launch::Launch;
+use super::wire::{GuardMessage, Order, frame, next_message};
 
 const READ_BYTES: usize = 64 << 10;
 
@@ -40,7 +38,7 @@ pub(crate) struct Start {
 #[derive(Debug)]
 pub(crate) struct Control {
     stdin: io::Stdin,
-    frames: Frames,
+    received: FrameBuffer,
     /// Received and not yet used. Descriptors arrive with the first byte of their frame, so never after it.
     fds: VecDeque<OwnedFd>,
     unsent: Vec<u8>,
@@ -52,19 +50,19 @@ impl Control {
     pub(crate) fn on_stdin() -> Control {
         Control {
             stdin: io::stdin(),
-            frames: Frames::default(),
+            received: FrameBuffer::default(),
             fds: VecDeque::new(),
             unsent: Vec::new(),
             open: true,
         }
     }
 
-    /// The socket, to wait on; `None` once the host has closed it.
+    /// The socket, to wait on; `None` once the client has closed it.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.open.then(|| self.stdin.as_fd())
     }
 
-    /// Whether reports wait for the host to read.
+    /// Whether reports wait for the client to read.
     pub(crate) fn has_unsent(&self) -> bool {
         self.open && !self.unsent.is_empty()
     }
@@ -72,7 +70,7 @@ impl Control {
     /// Takes in what has arrived, and returns the next order; `None` when there is none yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`] once the host has closed its end, [`ErrorKind::Protocol`] if it is not our host. There
+    /// [`ErrorKind::Closed`] once the client has closed its end, [`ErrorKind::Protocol`] if it is not our client. There
     /// is no more to come, and nobody to report to, after either.
     pub(crate) fn next_order(&mut self) -> Result<Option<Incoming>> {
         let order = self.try_next();
@@ -82,7 +80,7 @@ impl Control {
 
     fn try_next(&mut self) -> Result<Option<Incoming>> {
         loop {
-            if let Some(order) = self.frames.next::<Order>()? {
+            if let Some(order) = next_message(&mut self.received)? {
                 return self.with_fds(order).map(Some);
             }
             if !self.receive()? {
@@ -109,38 +107,23 @@ impl Control {
     /// Whether anything came.
     fn receive(&mut self) -> Result<bool> {
         let mut bytes = [0; READ_BYTES];
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(8))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = loop {
-            match recvmsg(self.stdin.as_fd(), &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(false),
-                other => break other,
-            }
-        };
-        let received = match received {
+        let received = match receive_with_descriptors(&self.stdin, &mut bytes, RecvFlags::DONTWAIT) {
             Ok(received) if received.bytes > 0 => received,
-            Ok(_) => return Err(Error::new(ErrorKind::Closed, "the host closed the control socket")),
+            Ok(_) => return Err(Error::new(ErrorKind::Closed, "the client closed the control socket")),
+            Err(Errno::AGAIN) => return Ok(false),
             Err(errno) => return Err(Error::io("read the control socket", &errno.into())),
         };
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(fds) = message {
-                self.fds.extend(fds);
-            }
+        self.fds.extend(received.descriptors);
+        if received.lacks_descriptors {
+            let why = "the guard has no descriptor left for a rank's pipe";
+            return Err(Error::new(ErrorKind::Protocol, why));
         }
-        if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(Error::new(
-                ErrorKind::Protocol,
-                "the guard has no descriptor left for a rank's pipe",
-            ));
-        }
-        self.frames.push(&bytes[..received.bytes]);
+        self.received.push(&bytes[..received.bytes]);
         Ok(true)
     }
 
     /// Queues a report and sends what the socket takes.
-    pub(crate) fn report(&mut self, report: &Report) {
+    pub(crate) fn report(&mut self, report: &GuardMessage) {
         // Nothing the guard says can be too long for a frame.
         if let Ok(bytes) = frame(report) {
             self.unsent.extend(bytes);

@@ -1,9 +1,9 @@
-//! A guard's process as its host sees it: a child of the host, or of a pool.
+//! A guard's process as its client sees it: a child of the client, or of a pool.
 
 use std::os::fd::OwnedFd;
 use std::process::Child;
 
-use phalanx_types::failure::signal_name;
+use phalanx_types::rank_exit::signal_name;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::tree::has_ended;
@@ -12,7 +12,7 @@ use super::wire::EXIT_OTHER_BUILD;
 /// A running guard.
 #[derive(Debug)]
 pub(super) enum GuardProcess {
-    /// The host's own child, and its pidfd where the kernel has such.
+    /// The client's own child, and its pidfd where the kernel has such.
     Child(Child, Option<OwnedFd>),
     /// A pool's child, which the pool waits for.
     Forked(OwnedFd),

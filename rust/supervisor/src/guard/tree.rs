@@ -1,10 +1,10 @@
 //! The processes below the guard: which there are, and signals to them and to nobody else.
 //!
-//! SUP-3 rests on two arguments. *Direct children* are signalled by process id: only the guard waits for them, and it
-//! does so in the same thread, so between looking and signalling their ids can't go to anyone else. *Deeper ones* are
-//! signalled through pidfds and from the top down: the pidfd is opened first, then the process's parent is read and
-//! must be one that is proven already, and that one must still be alive afterwards, so its id meant it all along. And
-//! who descends from a subreaper once does so for life.
+//! SUP-3 rests on two arguments. *Direct children* are signalled by process id. Only the guard waits for them, and it
+//! does so in the same thread. So between looking and signalling their ids can't go to other processes. *Deeper
+//! processes* are signalled through pidfds, from the top down. The pidfd is opened first. Then the process's parent is
+//! read. It must be a process that is proven already, and it must still be alive afterwards, so its id meant that
+//! process all along. And a process that descends from a subreaper once does so for life.
 
 use std::collections::HashMap;
 use std::fs;
@@ -81,6 +81,7 @@ impl Tree {
 }
 
 /// Signals a direct child that nobody waited for. A refusal (another user's process) is for the deadline to find.
+#[allow(clippy::disallowed_methods, reason = "nobody has waited for the child, so the id is its own")]
 pub(crate) fn signal_child(child: Pid, signal: Signal) {
     let _ = kill_process(child, signal);
 }

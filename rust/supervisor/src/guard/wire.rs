@@ -1,13 +1,13 @@
-//! What the host and its guard say to each other: frames of JSON with their length in front, on the control socket.
+//! What the client and its guard say to each other: frames of JSON with their length in front, on the control socket.
 //!
-//! Both ends are of one build, which the guard checks by its first argument; so there is no other version to speak.
+//! Both ends are of one build, which the guard checks by its first argument. So there is only one version of it.
 
-use std::time::{Duration, Instant};
-
+use phalanx_io::{FrameBuffer, write_frame};
 use phalanx_types::{Error, ErrorKind, Result};
-use rustix::time::{ClockId, clock_gettime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use super::launch::Launch;
 
 /// What the guard must have been built from to understand this end.
 pub(crate) const BUILD: &str = env!("CARGO_PKG_VERSION");
@@ -18,36 +18,17 @@ pub(crate) const EXIT_OTHER_BUILD: u8 = 3;
 /// Longer frames are refused: a kernel takes no environment near this size.
 const MAX_FRAME_BYTES: usize = 64 << 20;
 
-/// One rank to start.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Launch {
-    /// The rank, for the events.
-    pub rank: u32,
-    /// The program: a path, or a name to look for on the rank's `PATH`.
-    pub program: String,
-    /// Its arguments, without the program's name.
-    pub args: Vec<String>,
-    /// Variables to set, over what is inherited from the host process and also where `env_remove` names them. The
-    /// last of a name wins.
-    pub env: Vec<(String, String)>,
-    /// Variables not to inherit.
-    pub env_remove: Vec<String>,
-    /// The working directory; `None` for the host's.
-    pub cwd: Option<std::path::PathBuf>,
-}
-
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ExitHow {
+pub enum ExitStatus {
     /// It exited with this code.
     Code(i32),
     /// This signal ended it.
     Signal(i32),
 }
 
-/// From the host.
+/// From the client.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
@@ -64,10 +45,10 @@ pub(crate) enum Order {
     Kill,
 }
 
-/// From the guard. Times are nanoseconds of `CLOCK_MONOTONIC`, which all processes of a host share.
+/// From the guard. Times are [`phalanx_io::monotonic_ns`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Report {
+pub(crate) enum GuardMessage {
     Started {
         rank: u32,
         pid: u32,
@@ -80,7 +61,7 @@ pub(crate) enum Report {
     },
     Ended {
         rank: u32,
-        how: ExitHow,
+        how: ExitStatus,
         by_itself: bool,
         at_ns: u64,
     },
@@ -90,74 +71,35 @@ pub(crate) enum Report {
     },
 }
 
-/// Now, as reports tell it.
-pub(crate) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
-}
-
-/// The instant of a report's time.
-pub(crate) fn instant_of(at_ns: u64) -> Instant {
-    let now = Instant::now();
-    now.checked_sub(Duration::from_nanos(now_ns().saturating_sub(at_ns))).unwrap_or(now)
-}
-
 /// `message` as a frame.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] if it is too long.
 pub(crate) fn frame(message: &impl Serialize) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; 4];
-    serde_json::to_writer(&mut bytes, message).map_err(|error| {
-        Error::new(ErrorKind::Invalid, format!("can't write a frame for the guard: {error}"))
-    })?;
-    let length = bytes.len() - 4;
-    if length > MAX_FRAME_BYTES {
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            format!("a launch of {length} bytes is too long for the guard, which takes {MAX_FRAME_BYTES}"),
-        ));
+    let invalid = |why: String| Error::new(ErrorKind::Invalid, why);
+    let json = serde_json::to_vec(message)
+        .map_err(|error| invalid(format!("can't write a frame for the guard: {error}")))?;
+    if json.len() > MAX_FRAME_BYTES {
+        let length = json.len();
+        let why =
+            format!("a launch of {length} bytes is too long for the guard, which takes {MAX_FRAME_BYTES}");
+        return Err(invalid(why));
     }
-    let header = u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes();
-    bytes[..4].copy_from_slice(&header);
+    let mut bytes = Vec::with_capacity(json.len() + 4);
+    write_frame(&mut bytes, |bytes| bytes.extend_from_slice(&json));
     Ok(bytes)
 }
 
-/// Puts frames together from the bytes of a stream.
-#[derive(Debug, Default)]
-pub(crate) struct Frames {
-    bytes: Vec<u8>,
-}
-
-impl Frames {
-    /// Adds what arrived.
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// The next whole message; `None` while it isn't complete.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Protocol`] if the bytes are none of ours.
-    pub(crate) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
-        let Some(header) = self.bytes.first_chunk::<4>() else { return Ok(None) };
-        let length = usize::try_from(u32::from_le_bytes(*header)).unwrap_or(usize::MAX);
-        if length > MAX_FRAME_BYTES {
-            return Err(Error::new(
-                ErrorKind::Protocol,
-                format!("a frame of {length} bytes on the control socket"),
-            ));
-        }
-        let Some(body) = self.bytes.get(4..4 + length) else { return Ok(None) };
-        let message = serde_json::from_slice(body).map_err(|error| {
-            Error::new(
-                ErrorKind::Protocol,
-                format!("a frame on the control socket that says nothing known: {error}"),
-            )
-        })?;
-        self.bytes.drain(..4 + length);
-        Ok(Some(message))
-    }
+/// The next whole message of a control socket; `None` while it isn't complete.
+///
+/// # Errors
+/// [`ErrorKind::Protocol`] if the bytes are none of ours.
+pub(crate) fn next_message<T: DeserializeOwned>(received: &mut FrameBuffer) -> Result<Option<T>> {
+    let Some(body) = received.next_frame(MAX_FRAME_BYTES)? else { return Ok(None) };
+    serde_json::from_slice(body).map(Some).map_err(|error| {
+        let why = format!("a frame on the control socket that says nothing known: {error}");
+        Error::new(ErrorKind::Protocol, why)
+    })
 }
 
 #[cfg(test)]
@@ -165,34 +107,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_put_together_from_single_bytes() {
+    fn orders_come_as_they_were_sent() {
         let launch = Launch { rank: 7, program: "p".into(), ..Launch::default() };
-        let mut bytes = frame(&Order::Launch(Box::new(launch.clone()))).unwrap();
-        bytes.extend(frame(&Order::Stop).unwrap());
-        let mut frames = Frames::default();
-        let mut got = Vec::new();
-        for byte in bytes {
-            frames.push(&[byte]);
-            got.extend(frames.next::<Order>().unwrap());
-        }
+        let mut received = FrameBuffer::default();
+        received.push(&frame(&Order::Launch(Box::new(launch.clone()))).unwrap());
+        received.push(&frame(&Order::Stop).unwrap());
+        let got: Vec<Order> = std::iter::from_fn(|| next_message(&mut received).unwrap()).collect();
         assert!(matches!(&got[..], [Order::Launch(l), Order::Stop] if **l == launch), "{got:?}");
     }
 
     #[test]
     fn bytes_of_somebody_else_are_refused() {
-        let mut frames = Frames::default();
-        frames.push(b"GET / HTTP/1.1\r\n");
-        assert_eq!(frames.next::<Order>().unwrap_err().kind(), ErrorKind::Protocol);
-        let mut frames = Frames::default();
-        frames.push(&[2, 0, 0, 0, b'{', b'}']);
-        assert_eq!(frames.next::<Order>().unwrap_err().kind(), ErrorKind::Protocol);
-    }
-
-    #[test]
-    fn a_report_s_time_comes_back_as_the_instant_it_was_made_at() {
-        let (before, at_ns, after) = (Instant::now(), now_ns(), Instant::now());
-        let at = instant_of(at_ns);
-        let slack = Duration::from_millis(50);
-        assert!(at + slack >= before && at <= after + slack);
+        for bytes in [&b"GET / HTTP/1.1\r\n"[..], &[2, 0, 0, 0, b'{', b'}']] {
+            let mut received = FrameBuffer::default();
+            received.push(bytes);
+            assert_eq!(next_message::<Order>(&mut received).unwrap_err().kind(), ErrorKind::Protocol);
+        }
     }
 }

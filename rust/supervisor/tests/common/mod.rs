@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use phalanx_supervisor::{
-    ExitHow, Guard, GuardEvent, GuardOptions, Launch, PipeReader, RankLog, RankPipes, ReadAt, notes, pump,
+    ExitStatus, Guard, GuardEvent, GuardOptions, Launch, PipeReader, RankLog, RankPipes, ReadAt, notes, pump,
 };
-use phalanx_testkit::{eventually, guard_binary, temp_dir};
+use phalanx_testkit::{eventually, guard_binary, leaks, temp_dir};
 
 /// Longer than anything here takes on a busy machine.
 pub const LONG: Duration = Duration::from_secs(30);
@@ -17,6 +17,16 @@ pub const LONG: Duration = Duration::from_secs(30);
 /// A guard with the given grace.
 pub fn guard(grace: Duration) -> Guard {
     Guard::spawn(&GuardOptions { binary: guard_binary(), grace }).unwrap()
+}
+
+/// Runs `test` with a guard, ends it, and sees to it that nothing is left.
+#[track_caller]
+pub fn with_guard(grace: Duration, test: impl FnOnce(&Guard)) {
+    let _leaks = leaks();
+    let guard = guard(grace);
+    test(&guard);
+    guard.stop();
+    empty(&guard);
 }
 
 /// A rank that runs `script` in a shell.
@@ -108,7 +118,7 @@ pub fn next_event(guard: &Guard) -> GuardEvent {
 
 /// Waits for a rank's end.
 #[track_caller]
-pub fn ended(guard: &Guard) -> (u32, ExitHow) {
+pub fn ended(guard: &Guard) -> (u32, ExitStatus) {
     match next_event(guard) {
         GuardEvent::Ended { rank, how, .. } => (rank, how),
         other => panic!("expected the end of a rank: {other:?}"),

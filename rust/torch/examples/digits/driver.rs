@@ -5,17 +5,16 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use phalanx_job::{DriverJob, DriverOptions, Event, NodeHost, NodeOptions, run_node};
-use phalanx_rendezvous::HubAddress;
-use phalanx_types::{Deadline, Error, ErrorKind, Failure, Job, RankReport, Result};
+use phalanx_job::{Event, Here, Home, Hub, HubOptions, NodeCallbacks, Payload, run_node};
+use phalanx_types::{Deadline, Error, ErrorKind, Failure, Job, RankOutcome, RankProgram, Result};
 use tch::Tensor;
 
 use crate::{RANK, Task};
 
-/// This process as the host of the node.
-struct Here;
+/// This process, which asks nothing of the node and has no other way to meet.
+struct NoCallbacks;
 
-impl NodeHost for Here {
+impl NodeCallbacks for NoCallbacks {
     fn interrupted(&mut self) -> Option<String> {
         // Ctrl-C ends this process, and the guard then the ranks.
         None
@@ -44,13 +43,15 @@ pub(crate) fn run(task: &Task) -> Result<()> {
     let work = tempfile::tempdir().map_err(|error| Error::io("make a folder for the job", &error))?;
     let job = Job::new(format!("digits-{}", std::process::id()), "digits", ranks, 1)?;
     let local = "127.0.0.1".to_string();
-    let options =
-        DriverOptions { bind: local.clone(), advertise: local, work_dir: work.path().to_path_buf() };
-    let mut driver = DriverJob::open(job.clone(), &options)?;
-    let node = node_options(task, job, &driver, work.path())?;
+    let options = HubOptions { bind: local.clone(), advertise: local, work_dir: work.path().to_path_buf() };
+    let mut driver = Hub::open(job, &options)?;
+    let program = std::env::current_exe().map_err(|error| Error::io("find this program", &error))?;
+    let program = RankProgram::Command(vec![program.to_string_lossy().into_owned(), RANK.into()]);
+    let spec = driver.node_spec(0, program, BTreeMap::new(), Vec::new());
+    let payload = serde_json::to_vec(task).unwrap_or_default();
     let outcome = std::thread::scope(|scope| {
         let node = scope.spawn(|| {
-            let outcome = run_node(&node, &mut Here);
+            let outcome = run_node(&spec, Payload::Bytes(&payload), &here(work.path()), &mut NoCallbacks);
             driver.stage_ended(0, outcome.as_ref().err().map(ToString::to_string));
         });
         let outcome = listen(&driver);
@@ -75,31 +76,24 @@ pub(crate) fn run(task: &Task) -> Result<()> {
     }
 }
 
-fn node_options(task: &Task, job: Job, driver: &DriverJob, work: &Path) -> Result<NodeOptions> {
-    let program = std::env::current_exe().map_err(|error| Error::io("find this program", &error))?;
-    Ok(NodeOptions {
-        payload: serde_json::to_vec(task).unwrap_or_default(),
-        hub: HubAddress { address: driver.address().into(), job: job.id.clone(), token: *driver.token() },
-        job,
+/// What the node of this machine knows itself.
+fn here(work: &Path) -> Here {
+    Here {
         partition: 0,
-        attempt: 0,
         host: "localhost".into(),
-        gpus: Vec::new(),
-        program: vec![program.to_string_lossy().into_owned(), RANK.into()],
-        pool: Vec::new(),
-        shares_pool: false,
-        env: BTreeMap::new(),
+        gpus: None,
         work_dir: work.to_path_buf(),
-        guard: phalanx_testkit::guard_binary(),
-    })
+        home: Home { guard: phalanx_testkit::guard_binary(), ..Home::default() },
+        tunnel: None,
+    }
 }
 
 /// Shows the ranks' output until the job is over.
-fn listen(driver: &DriverJob) -> Result<std::result::Result<Vec<RankReport>, Box<Failure>>> {
+fn listen(driver: &Hub) -> Result<std::result::Result<Vec<RankOutcome>, Box<Failure>>> {
     loop {
         match driver.next(Deadline::after(Duration::from_secs(600)))? {
             Some(Event::Output(text)) => say(text.trim_end()),
-            Some(Event::Phase(_) | Event::Status(_) | Event::Report(_)) => {}
+            Some(Event::Phase(_) | Event::Status(_) | Event::Progress(_)) => {}
             Some(Event::Resubmit { .. }) => {}
             Some(Event::Finished(reports)) => return Ok(Ok(reports)),
             Some(Event::Failed(failure)) => return Ok(Err(failure)),
@@ -108,7 +102,7 @@ fn listen(driver: &DriverJob) -> Result<std::result::Result<Vec<RankReport>, Box
     }
 }
 
-fn keep_losses(driver: &DriverJob, rank: u32, folder: &Path) -> Result<()> {
+fn keep_losses(driver: &Hub, rank: u32, folder: &Path) -> Result<()> {
     let path = driver
         .result_path(rank)
         .ok_or_else(|| Error::new(ErrorKind::Closed, format!("rank {rank} left no result")))?;

@@ -11,8 +11,8 @@ import dev.phalanx.spark.{TorchDistributor, TrainingException}
 /** Trains by a Python file from a Scala application, on the cluster that `spark-submit` was given:
   *
   * {{{
-  * spark-submit --master local[2] --jars phalanx-spark_2.13-0.1.0.jar \
-  *   --class dev.phalanx.examples.TrainDigits phalanx-examples_2.13-0.1.0.jar --ranks=2 --epochs=10
+  * spark-submit --master local[2] --jars phalanx-spark_2.13-VERSION.jar \
+  *   --class dev.phalanx.examples.TrainDigits phalanx-examples_2.13-VERSION.jar --ranks=2 --epochs=10
   * }}}
   *
   * `--ranks=N` is how many ranks, `--file=PATH` another training file than the one in this jar, `--local` trains on
@@ -37,7 +37,7 @@ object TrainDigits {
           case Some(file) => distributor.run(file, training: _*)
           case None       => withOwnFile(file => distributor.run(file.toString, training: _*))
         }
-        result.ranks.foreach(report => println(s"rank ${report.rank} on ${report.host}: ${report.state}"))
+        result.ranks.foreach(outcome => println(s"rank ${outcome.rank} on ${outcome.host}: ${outcome.state}"))
         println(s"result: ${result.resultJson.getOrElse("none")}")
         0
       } catch {

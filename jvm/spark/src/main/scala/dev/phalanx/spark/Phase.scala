@@ -3,7 +3,7 @@ package dev.phalanx.spark
 /** A point in a run's life.
   *
   * {{{
-  * result.phases.foreach(phase => println(f"${phase.seconds}%6.2f s  ${phase.name}"))
+  * result.phases.foreach(phase => println("%6.2f s  %s".format(phase.seconds, phase.name)))
   * }}}
   *
   * @param name `all joined`, `rank started`, `user code`, what the training code names by `phalanx.phase`, ...

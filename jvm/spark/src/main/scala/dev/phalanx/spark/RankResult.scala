@@ -1,41 +1,56 @@
 package dev.phalanx.spark
 
-import java.nio.charset.StandardCharsets.UTF_8
-import java.nio.file.{Files, NoSuchFileException, Path, Paths}
+import java.io.InputStream
+import java.nio.file.{Files, Paths}
+
+import scala.util.control.NonFatal
+
+import dev.phalanx.spark.driver.ResultFile
+import dev.phalanx.spark.internal.TempFolder
 
 /** What one rank gave to `phalanx.set_result`, and how it ended.
   *
   * {{{
-  * run.results().foreach(result => println(s"rank ${result.rank} ${result.state}: ${result.json.getOrElse("nothing")}"))
+  * run.results().foreach { result =>
+  *   println((result.rank, result.state, result.json.getOrElse("nothing")))
+  * }
+  * Using.resource(run.results().head.stream().get)(Files.copy(_, path))    // a large one
   * }}}
   *
-  * RES-3: it is read from a file of the driver's when it is asked for; the file is there as long as this is, and no
-  * longer than the application.
+  * RES-3 (read-late): the result is read from a file of the driver's when it is asked for. The file is there as long
+  * as this object is, and no longer than the application. After that, asking throws `IllegalStateException`. A result
+  * of at most 1 MiB is kept in memory once it has been asked for. A larger one is read again each time.
   *
-  * @param report how the rank ended
+  * @param outcome how the rank ended
   */
 final class RankResult private[spark] (
-    val report: RankReport,
+    val outcome: RankOutcome,
     private[spark] val path: Option[String],
-    @transient private[spark] val folder: ResultFolder
+    @transient private[spark] val folder: TempFolder
 ) extends Serializable {
-  private lazy val left: RankResult.Left = path.fold(RankResult.Nothing)(RankResult.read)
+  private lazy val file: Option[ResultFile] = path.map(ResultFile.at)
 
-  def rank: Int = report.rank
+  def rank: Int = outcome.rank
 
   /** How the rank ended, in words. */
-  def state: String = report.state
+  def state: String = outcome.state
 
-  /** Its result, where it was `bytes`. */
-  def bytes: Option[Array[Byte]] = left.bytes
+  /** Its result, where it was `bytes`; throws `IllegalStateException` for one of 2 GiB or more. */
+  def bytes: Option[Array[Byte]] = of("bytes").map(_.bytes)
 
   /** Its result, where it was anything else that JSON can hold. */
-  def json: Option[String] = left.json
+  def json: Option[String] = of("json").map(_.text)
 
   /** Why its result could not be brought back, of a rank other than 0: it was too large, or neither bytes nor JSON. */
-  def unavailable: Option[String] = left.unavailable
+  def unavailable: Option[String] = of("unavailable").map(_.text)
 
-  def getReport: RankReport = report
+  /** Its result as a stream, of any size, which the caller closes: the `bytes`, or the JSON in UTF-8. */
+  def stream(): Option[InputStream] = result.map(_.stream())
+
+  /** How many bytes `stream` has; 0 where there is no result. */
+  def size: Long = result.fold(0L)(_.size)
+
+  def getOutcome: RankOutcome = outcome
   def getRank: Int = rank
   def getState: String = state
 
@@ -48,64 +63,33 @@ final class RankResult private[spark] (
   /** As `unavailable`; null for `None`. */
   def getUnavailable: String = unavailable.orNull
 
+  /** As `stream`; null for `None`. */
+  def getStream(): InputStream = stream().orNull
+
+  def getSize: Long = size
+
   override def toString: String = s"RankResult($rank, $state)"
+
+  private def of(kind: String) = file.filter(_.kind == kind)
+
+  private[spark] def result: Option[ResultFile] = file.filter(_.kind != "unavailable")
 }
 
 private[spark] object RankResult {
 
-  final case class Left(
-      bytes: Option[Array[Byte]] = None,
-      json: Option[String] = None,
-      unavailable: Option[String] = None
-  )
-
-  val Nothing: Left = Left()
-
-  /** Takes the results out of the hub's folder, which ends with the hub. */
-  def keep(reports: Seq[RankReport], hubsFile: Int => Option[String]): Seq[RankResult] = {
-    val folder = new ResultFolder
-    reports.map { report =>
-      val kept = hubsFile(report.rank).map(file => folder.take(Paths.get(file)).toString)
-      new RankResult(report, kept, folder)
+  /** Takes the results out of the hub's folder, which ends with the hub. Rank 0's outlives the application if it is
+    * small: people stop Spark, and then print it.
+    */
+  def keep(outcomes: Seq[RankOutcome], hubsFile: Int => Option[String]): Seq[RankResult] = {
+    val folder = new TempFolder("phalanx-run-")
+    val kept = outcomes.map { outcome =>
+      val file = hubsFile(outcome.rank).map(Paths.get(_)).map { file =>
+        Files.move(file, folder.path.resolve(file.getFileName)).toString
+      }
+      new RankResult(outcome, file, folder)
     }
+    try kept.headOption.foreach(_.file)
+    catch { case NonFatal(_) => () } // whoever asks for it hears of it
+    kept
   }
-
-  private def read(file: String): Left =
-    try of(Files.readAllBytes(Paths.get(file)))
-    catch {
-      case problem: NoSuchFileException =>
-        val why = "the results went with the Spark application; ask for them before it stops"
-        throw new TrainingException("closed", why, problem)
-    }
-
-  /** Reads a rank's file: a line with the kind, then the result; a program of the user's may leave bytes of any form. */
-  def of(contents: Array[Byte]): Left = {
-    def after(kind: String): Option[Array[Byte]] = {
-      val line = s"$kind\n".getBytes(UTF_8)
-      if (contents.startsWith(line)) Some(contents.drop(line.length)) else None
-    }
-    def text(bytes: Array[Byte]) = Some(new String(bytes, UTF_8))
-    after("json")
-      .map(body => Left(json = text(body)))
-      .orElse(after("unavailable").map(body => Left(unavailable = text(body))))
-      .getOrElse(Left(bytes = after("bytes").orElse(Some(contents))))
-  }
-}
-
-/** A folder of results, made for the first, and removed when nothing refers to this any more, or with the
-  * application.
-  */
-final private[spark] class ResultFolder {
-  private lazy val path: Path = {
-    val made = Files.createTempDirectory(SparkInternals.localDir.toPath, "phalanx-run-")
-    SparkInternals.deleteAtShutdown(made.toFile)
-    ResultFolder.cleaner.register(this, () => SparkInternals.delete(made.toFile))
-    made
-  }
-
-  def take(file: Path): Path = Files.move(file, path.resolve(file.getFileName))
-}
-
-private object ResultFolder {
-  private lazy val cleaner = java.lang.ref.Cleaner.create()
 }

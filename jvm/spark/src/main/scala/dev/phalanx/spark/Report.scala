@@ -1,5 +1,7 @@
 package dev.phalanx.spark
 
+import dev.phalanx.spark.internal.Json
+
 /** What a rank told last by `phalanx.report`.
   *
   * {{{

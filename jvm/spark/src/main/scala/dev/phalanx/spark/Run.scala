@@ -4,28 +4,32 @@ import java.time.Duration
 import java.util.concurrent.{CountDownLatch, TimeUnit, TimeoutException}
 
 import scala.jdk.CollectionConverters._
-import scala.util.control.NonFatal
 import scala.util.{Failure, Success, Try}
 
 import org.slf4j.LoggerFactory
 
-/** One training run, with what Python's `phalanx.run.Run` has; made by `TorchDistributor.start`, not by hand.
+import dev.phalanx.spark.driver.{Hub, Job, OutputPrinter, Stage}
+import dev.phalanx.spark.internal.{JvmEnd, SparkInternals}
+
+/** One training run. It has what Python's `phalanx.run.Run` has. `TorchDistributor.start` makes it.
   *
   * {{{
   * val run = new TorchDistributor(4, localMode = false, useGpu = false).start("train.py")
-  * println(run.phase)               // waiting for 3 of 4 tasks, starting ranks, training, step 120, ..., over
+  * println(run.status)              // waiting for 3 of 4 tasks, starting ranks, training, step 120, ..., over
   * println(run.stacks())            // what every thread of every rank is doing; the ranks go on
   * run.result().resultJson          // waits for the end; TrainingException where it failed
   * }}}
   *
-  * Calls from any thread. RUN-1: output, phases and the outcome are handled in one thread: the caller's for
-  * `TorchDistributor.run`. RUN-2: when the run is over, so is its Spark job, and the hub is closed. RUN-3: showing
-  * output never fails a run. RUN-4: an interrupt of the driving thread, and the JVM's end (Ctrl-C), end every rank
-  * first.
+  * Any thread may call it. As RUN-1, output, phases and the outcome are handled in one thread: the caller's for
+  * `TorchDistributor.run`. As RUN-2, when the run is over, so is its Spark job, and the hub is closed. As RUN-3,
+  * showing output never fails a run.
+  *
+  * RUN-4 (interrupt-ends-ranks): an interrupt of the driving thread, and the JVM's end (Ctrl-C), end every rank
+  * first. As JVMEND-1 says, the JVM's end waits for them no longer than Spark has time to stop.
   */
 final class Run private[spark] (
     val name: String,
-    job: Array[Byte],
+    job: Job,
     bind: String,
     advertise: String,
     stage: Stage,
@@ -38,17 +42,16 @@ final class Run private[spark] (
 
   private val log = LoggerFactory.getLogger("dev.phalanx")
   private val began = System.nanoTime
-  private val show = new Show(log)
-  private val numRanks = Json.read(job).path("ranks").asInt()
-  private val graceMillis = Json.read(job).path("policy").path("grace").asLong()
+  private val show = new OutputPrinter(log)
+  private val graceMillis = job.graceMillis
   private val over = new CountDownLatch(1)
   private var interrupted = false
 
   // Written by the driving thread only.
-  @volatile private var status = "preparing"
+  @volatile private var words = "preparing"
   @volatile private var points = Vector.empty[Phase]
   @volatile private var newest = Map.empty[Int, Report]
-  @volatile private var ended = Seq.empty[RankReport]
+  @volatile private var ended = Seq.empty[RankOutcome]
   @volatile private var outcome: Try[TrainingResult] = _
 
   // Under this object's lock.
@@ -57,7 +60,7 @@ final class Run private[spark] (
   private var keptLogs = Vector.empty[String]
 
   /** Where the run is, in words: `waiting for 3 of 8 tasks`, `starting ranks`, `training, step 120`, `over`. */
-  def phase: String = status
+  def status: String = words
 
   /** When the run got where, in order of arrival, so far. */
   def phases: Seq[Phase] = points
@@ -65,8 +68,8 @@ final class Run private[spark] (
   /** The newest `phalanx.report` of each rank that made one. */
   def reports: Map[Int, Report] = newest
 
-  /** What became of each rank, once the run is over. */
-  def ranks: Seq[RankReport] = ended
+  /** How each rank ended, once the run is over. */
+  def ranks: Seq[RankOutcome] = ended
 
   /** Whether the run is over, well or not. */
   def done: Boolean = over.getCount == 0
@@ -81,7 +84,9 @@ final class Run private[spark] (
     outcome.get
   }
 
-  /** As the other; throws `java.util.concurrent.TimeoutException` where the run is not over in time. It goes on. */
+  /** As `result()`. If the run is not over in time, it throws `java.util.concurrent.TimeoutException`, and the run
+    * goes on.
+    */
   def result(timeout: Duration): TrainingResult =
     if (over.await(timeout.toMillis, TimeUnit.MILLISECONDS)) outcome.get
     else throw new TimeoutException(s"$name is not over after ${timeout.toMillis / 1e3} s; it goes on")
@@ -89,7 +94,7 @@ final class Run private[spark] (
   /** What every rank left, by rank; waits and throws as `result`. Of a failed run, `TrainingException` has them. */
   def results(): Seq[RankResult] = result().results
 
-  /** As the other, with a time-out. */
+  /** As `results()`, with a time-out. */
   def results(timeout: Duration): Seq[RankResult] = result(timeout).results
 
   /** Ends every rank; `result` then throws [[TrainingException]] of kind `cancelled`. Returns at once; a run that is
@@ -97,7 +102,7 @@ final class Run private[spark] (
     */
   def cancel(): Unit = cancel("cancelled by the caller")
 
-  /** As the other, and says why. */
+  /** As `cancel()`, and says why. */
   def cancel(reason: String): Unit = synchronized {
     cancelled = Some(reason)
     openHub.foreach(_.stop(reason))
@@ -117,7 +122,9 @@ final class Run private[spark] (
       )
   }
 
-  /** What the driver has seen of a rank's output: whole lines, the newest 256 KiB of them. */
+  /** What the driver has seen of a rank's output: whole lines, the newest 256 KiB of them. All ranks together have 96
+    * MiB, so of more than 384 ranks each has less.
+    */
   def logs(rank: Int): String = synchronized {
     openHub match {
       case Some(hub) if rank >= 0 => hub.logs(rank)
@@ -126,10 +133,10 @@ final class Run private[spark] (
   }
 
   def getName: String = name
-  def getPhase: String = phase
+  def getStatus: String = status
   def getPhases: java.util.List[Phase] = phases.asJava
   def getReports: java.util.Map[Integer, Report] = reports.map { case (rank, told) => Int.box(rank) -> told }.asJava
-  def getRanks: java.util.List[RankReport] = ranks.asJava
+  def getRanks: java.util.List[RankOutcome] = ranks.asJava
   def getResults(): java.util.List[RankResult] = results().asJava
   def isDone: Boolean = done
 
@@ -152,7 +159,7 @@ final class Run private[spark] (
         outcome = Failure(problem)
         throw problem
     } finally {
-      status = "over"
+      words = "over"
       lease.close()
       over.countDown()
       if (interrupted) Thread.currentThread.interrupt()
@@ -160,8 +167,9 @@ final class Run private[spark] (
 
   private def withHub(): TrainingResult = {
     val hub = Hub.open(job, bind, advertise, SparkInternals.localDir.getAbsolutePath)
-    val hook = SparkInternals.beforeShutdown(() => endWithJvm(hub))
+    val ending = endingOf(hub)
     try {
+      JvmEnd.add(ending)
       synchronized {
         openHub = Some(hub)
         cancelled.foreach(hub.stop)
@@ -170,11 +178,11 @@ final class Run private[spark] (
     } finally {
       synchronized {
         // A hub that broke is told by other means.
-        keptLogs = Try((0 until numRanks).map(hub.logs).toVector).getOrElse(Vector.empty)
+        keptLogs = Try((0 until job.ranks).map(hub.logs).toVector).getOrElse(Vector.empty)
         openHub = None
       }
       hub.close()
-      SparkInternals.notBeforeShutdown(hook)
+      JvmEnd.remove(ending)
     }
   }
 
@@ -201,17 +209,17 @@ final class Run private[spark] (
     }
   }
 
-  private def endOf(hub: Hub, opened: Double): Hub.End = {
-    var end: Hub.End = null
+  private def endOf(hub: Hub, opened: Double): Hub.Outcome = {
+    var end: Hub.Outcome = null
     while (end == null) {
       heedInterrupt(hub)
       hub.next(EventMillis).foreach {
-        case Hub.Output(text)                  => show(text)
-        case Hub.Reached(point, rank, seconds) => reached(point, rank, opened + seconds)
-        case Hub.Status(text)                  => status = text
-        case Hub.Told(rank, report)            => newest += rank -> report
-        case Hub.Resubmit(attempt)             => stage.start(hub, attempt)
-        case last: Hub.End                     => end = last
+        case Hub.Output(text)                       => show(text)
+        case Hub.PhaseReached(point, rank, seconds) => reached(point, rank, opened + seconds)
+        case Hub.Status(text)                       => words = text
+        case Hub.Reported(rank, report)             => newest += rank -> report
+        case Hub.Resubmit(attempt)                  => stage.start(hub, attempt)
+        case last: Hub.Outcome                      => end = last
       }
     }
     end
@@ -237,17 +245,21 @@ final class Run private[spark] (
         stage.cancel()
     }
 
-  private def asked = "the driver was asked to end (Ctrl-C, or a signal)"
+  /** The JVM's end is the run's, in so far as there is time for it: its guards and nodes do the rest. */
+  private def endingOf(hub: Hub): JvmEnd.Ending = new JvmEnd.Ending {
+    private val asked = "the driver was asked to end (Ctrl-C, or a signal)"
 
-  private def endWithJvm(hub: Hub): Unit =
-    try {
-      hub.stop(asked)
-      val ended = over.await(graceMillis + ShutdownMillis, TimeUnit.MILLISECONDS)
-      // The caller's thread may not get to say it any more, and neither may the loggers.
-      System.err.println(
-        s"$name was cancelled: $asked; ${if (ended) "its ranks are gone" else "it has not ended yet"}"
-      )
-    } catch { case NonFatal(_) => () } // the run was over
+    override def begin(): Unit = hub.stop(asked)
+
+    override def await(millis: Long): Unit =
+      try over.await(millis.min(graceMillis + ShutdownMillis), TimeUnit.MILLISECONDS): Unit
+      finally {
+        val ranks = if (done) "its ranks are gone"
+        else s"its ranks have up to ${graceMillis / 1e3} s to end, then they are killed"
+        // The caller's thread may not get to say it any more, and neither may the loggers.
+        System.err.println(s"$name was cancelled: $asked; $ranks")
+      }
+  }
 
   private def reached(point: String, rank: Option[Int], seconds: Double): Unit =
     points :+= Phase(point, rank, seconds)

@@ -9,6 +9,10 @@ import scala.jdk.CollectionConverters._
 import org.apache.spark.sql.SparkSession
 import org.slf4j.LoggerFactory
 
+import dev.phalanx.spark.driver._
+import dev.phalanx.spark.internal.{Settings, SparkInternals}
+import dev.phalanx.spark.jni.Core
+
 /** Runs PyTorch training as ranks, on the driver or in a Spark stage, from Scala or Java.
   *
   * {{{
@@ -17,10 +21,10 @@ import org.slf4j.LoggerFactory
   * }}}
   *
   * What runs is Python: a file, a module, or a program of its own. Each rank has torchrun's environment, so
-  * `torch.distributed.init_process_group("gloo")` works as it is. What rank 0 gives to `phalanx.set_result` comes
-  * back.
+  * `torch.distributed.init_process_group("gloo")` works as it is. A run returns what rank 0 gives to
+  * `phalanx.set_result`.
   *
-  * What is given by the `with` methods goes before the session's settings:
+  * Values of the `with` methods win over the session's settings:
   *
   * {{{
   * val run = new TorchDistributor(4, localMode = false, useGpu = false)
@@ -29,64 +33,90 @@ import org.slf4j.LoggerFactory
   *   .start("train.py")                 // returns at once; see Run
   * }}}
   *
-  * DIST-1: rules, messages and log lines are those of Python's `phalanx.TorchDistributor`. DIST-2: whatever can be
-  * known to be wrong throws before anything is started. A distributor never changes, and can be used again, and by
-  * several threads at once.
+  * DIST-3 (as-python): rules, messages and log lines are those of Python's `phalanx.TorchDistributor`. As DIST-2,
+  * what can be known to be wrong throws before anything is started. A distributor never changes. It can be used
+  * again, and by several threads at once.
   */
 class TorchDistributor private (
     numProcesses: Int,
     localMode: Boolean,
     useGpu: Boolean,
-    settings: Map[String, String]
+    settings: Map[String, String],
+    variables: Map[String, String]
 ) {
   private val log = LoggerFactory.getLogger(classOf[TorchDistributor])
 
   private val spark = SparkSession.getActiveSession
     .orElse(SparkSession.getDefaultSession)
     .getOrElse(
-      Checks.refuse(
+      throw new IllegalStateException(
         "TorchDistributor needs an active SparkSession; make one by SparkSession.builder.getOrCreate()"
       )
     )
   private val sc = spark.sparkContext
 
+  private val plan =
+    Preflight.plan(numProcesses, localMode, useGpu, sc.resources.contains("gpu"), conf, log)
+
   /** How many ranks there will be: `numProcesses`, or in local mode no more than the driver has GPUs. */
-  val numRanks: Int = {
-    val wanted = Checks.numProcesses(numProcesses)
-    if (localMode && useGpu) Gpus.driverLimited(wanted, conf, sc.resources.keySet.toSet, log) else wanted
-  }
+  val numRanks: Int = plan.ranks
 
-  private val numTasks = if (localMode) 1 else Gpus.numTasks(numRanks, useGpu, conf)
-
-  /** @param numProcesses how many ranks
-    * @param localMode whether they run on the driver; else they run in tasks of the cluster
-    * @param useGpu whether each has a GPU of its own
+  /** @param numProcesses the number of ranks
+    * @param localMode whether the ranks run on the driver's host; otherwise they run in tasks of the cluster
+    * @param useGpu whether each rank has a GPU of its own
     */
   def this(numProcesses: Int = 1, localMode: Boolean = true, useGpu: Boolean = true) =
-    this(numProcesses, localMode, useGpu, Map.empty)
+    this(numProcesses, localMode, useGpu, Map.empty, Map.empty)
 
   /** All ranks on the driver, with GPUs. */
   def this(numProcesses: Int) = this(numProcesses, true, true)
 
-  /** One whose ranks start again after a failure, so often at most, all failures together. */
+  /** A distributor whose ranks start again after a failure, at most `count` times in a run. */
   def withMaxRestarts(count: Int): TorchDistributor = having(Settings.maxRestarts(count))
 
-  /** One whose ranks do so after these kinds of failure only (`TrainingException.kind`); by default `lost_node`,
-    * `signal` and `hang`.
+  /** A distributor whose ranks start again only after these kinds of failure (`TrainingException.kind`). By default
+    * they are `lost_node`, `signal` and `hang`.
     */
   @varargs def withRestartOn(kinds: String*): TorchDistributor = having(Settings.restartOn(kinds))
 
-  /** One whose runs fail, with the stacks of all ranks, when none has made progress for so long. */
+  /** A distributor whose runs fail, with the stacks of all ranks, when no rank makes progress for this time. */
   def withHangTimeout(time: Duration): TorchDistributor = having(Settings.hangTimeout(time))
 
-  /** One whose ranks have so long between SIGTERM and SIGKILL when a run is ended. */
+  /** A distributor whose ranks have this time between SIGTERM and SIGKILL when a run is ended. */
   def withGrace(time: Duration): TorchDistributor = having(Settings.grace(time))
 
-  /** One whose ranks are forked from a process that has torch imported already, or are not. */
+  /** A distributor whose ranks are forked from a process that has imported torch already, or are not. */
   def withWarm(enabled: Boolean): TorchDistributor = having(Settings.warm(enabled))
 
+  /** A distributor whose ranks compute with this many cores each, unless the environment has `OMP_NUM_THREADS`. */
+  def withCpusPerRank(count: Int): TorchDistributor = having(Settings.cpusPerRank(count))
+
+  /** A distributor whose ranks have their checkpoints (`phalanx.checkpoint`) in this folder, which all hosts share,
+    * or at this URI, which Python's fsspec opens.
+    */
+  def withCheckpointDir(directory: String): TorchDistributor = having(Settings.checkpointDir(directory))
+
+  /** A distributor whose checkpoints have this name, which tells them from those of other runs in the same folder. By
+    * default it is the name of what is run.
+    */
+  def withCheckpointName(name: String): TorchDistributor = having(Settings.checkpointName(name))
+
+  /** A distributor whose ranks have these variables in their environment, besides those that `spark.phalanx.env.pass`
+    * names. The values are in no setting, argument or log.
+    */
+  def withEnv(variables: Map[String, String]): TorchDistributor =
+    new TorchDistributor(numRanks, localMode, useGpu, settings, this.variables ++ variables)
+
+  /** As the other, for Java. */
+  def withEnv(variables: java.util.Map[String, String]): TorchDistributor = withEnv(variables.asScala.toMap)
+
+  /** A distributor for which a node, as in `LOCAL_RANK`, `GROUP_RANK` and `CUDA_VISIBLE_DEVICES`, is a Spark task
+    * (`task`) or a host with all its tasks (`host`). By default it is a task.
+    */
+  def withLocalRanks(by: String): TorchDistributor = having(Settings.localRanks(by))
+
   private def having(setting: (String, String)) =
-    new TorchDistributor(numRanks, localMode, useGpu, settings + setting)
+    new TorchDistributor(numRanks, localMode, useGpu, settings + setting, variables)
 
   /** Trains by a Python file, with `args` as its command line.
     *
@@ -103,10 +133,10 @@ class TorchDistributor private (
     */
   @varargs def run(path: String, args: String*): TrainingResult = train(file(path, args))
 
-  /** As `run`, but returns at once; throws what is wrong before the start. */
+  /** As `run`, but returns at once. It throws what is wrong before the start. */
   @varargs def start(path: String, args: String*): Run = begin(file(path, args))
 
-  /** Trains by a Python module that the ranks can import, as `python -m` runs it; else as `run`.
+  /** Trains by a Python module that the ranks can import, as `python -m` runs it. The rest is as for `run`.
     *
     * {{{
     * sc.addFile("trainer.zip")
@@ -118,7 +148,7 @@ class TorchDistributor private (
   /** As `runModule`, but returns at once. */
   @varargs def startModule(name: String, args: String*): Run = begin(module(name, args))
 
-  /** Trains by a program of its own, which gets torchrun's environment; else as `run`.
+  /** Trains by a program of its own, which gets torchrun's environment. The rest is as for `run`.
     *
     * {{{
     * new TorchDistributor(2, localMode = false, useGpu = false).runProgram(Seq("/opt/trainer", "--epochs=3"))
@@ -144,7 +174,7 @@ class TorchDistributor private (
 
   private def program(command: Seq[String]): Training = {
     if (command.isEmpty) throw new IllegalArgumentException("a program has to have a name")
-    Training(new File(command.head).getName, Payload.none, RankProgram.Native(command))
+    Training(new File(command.head).getName, Payload.none, RankProgram.Command(command))
   }
 
   private def python = RankProgram.Python(RankProgram.pythonOf(conf))
@@ -167,19 +197,14 @@ class TorchDistributor private (
   private def prepared(training: Training): Run = {
     val all = Settings.of(spark.conf.getAll ++ settings)
     Core(_.settingWarnings(all)).foreach(log.warn)
-    val job = Core(_.newJob(training.name, numRanks, numTasks, useGpu, all))
+    val job = Job(training.name, numRanks, plan.tasks, useGpu, all ++ Settings.localMode(localMode))
     val slotsTimeout = Core(_.slotsTimeoutMillis(all))
+    val own = variables.toArray.flatMap { case (name, value) => Seq(name, value) }
+    val ofRanks = Core(_.rankVariables(all, own)).toSeq
     if (!localMode) {
-      Checks.encryption(conf, log)
-      Checks.dynamicAllocation(conf)
-      Checks.slots(
-        sc.master,
-        conf,
-        numTasks,
-        slotsTimeout,
-        log,
-        () => SparkInternals.taskSlots(sc)
-      )
+      Preflight.mayStart(plan.tasks, key => settings.get(key).orElse(conf(key)), log)
+      val slots = () => SparkInternals.taskSlots(sc)
+      Preflight.awaitSlots(plan.tasks, sc.master, sc.getConf.getOption, slotsTimeout, log, slots)
     }
     val (bind, advertise) =
       if (localMode) ("127.0.0.1", "127.0.0.1")
@@ -189,7 +214,7 @@ class TorchDistributor private (
           conf("spark.driver.host").getOrElse(SparkInternals.hostName)
         )
     val lease = leased()
-    try new Run(training.name, job, bind, advertise, stage(job, training, lease.gpus, slotsTimeout), lease)
+    try new Run(training.name, job, bind, advertise, stage(training, lease.gpus, ofRanks, slotsTimeout), lease)
     catch {
       case problem: Throwable =>
         lease.close()
@@ -197,23 +222,21 @@ class TorchDistributor private (
     }
   }
 
-  private def stage(job: Array[Byte], training: Training, gpus: Seq[String], slotsTimeout: Long): Stage = {
+  private def stage(training: Training, gpus: Seq[String], variables: Seq[String], slotsTimeout: Long): Stage = {
     val Training(name, payload, program) = training
-    val pyFiles = PyFiles.shipped(sc)
-    if (localMode) new LocalStage(job, payload, gpus, program, pyFiles)
+    val ranks = RankOptions(program, PyFiles.shipped(sc), gpus, variables)
+    if (localMode) new LocalStage(payload, ranks)
     else {
       val description = s"Phalanx: $name, $numRanks ranks"
-      new SparkStage(sc, job, payload, numTasks, description, gpus, program, pyFiles, slotsTimeout)
+      new SparkStage(sc, payload, ranks, plan.tasks, description, slotsTimeout)
     }
   }
 
   /** The driver's GPUs for a run: in local mode, and on a local master, whose tasks get none. */
-  private def leased(): GpuLease =
-    if (!useGpu || !(localMode || Checks.isLocal(sc.master))) GpuLease.take(Vector.empty, 0)
-    else {
-      val addresses = sc.resources.get("gpu").fold(Seq.empty[String])(_.addresses.toSeq)
-      GpuLease.take(Gpus.devices(addresses, sys.env.get(Gpus.Visible)), numRanks)
-    }
+  private def leased(): GpuLease = {
+    val addresses = sc.resources.get("gpu").fold(Seq.empty[String])(_.addresses.toSeq)
+    GpuLease.take(numRanks, useGpu, localMode, sc.master, addresses)
+  }
 
   private def where =
     if (localMode) s"local training with $numRanks processes"

@@ -4,17 +4,19 @@ import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.JsonNode
 
-/** A training run failed. Has the fields of Python's `phalanx.TrainingError`; `getMessage` is the whole story.
+import dev.phalanx.spark.internal.Json
+
+/** A training run failed. It has the fields of Python's `phalanx.TrainingError`. `getMessage` is the whole story.
   *
   * {{{
   * try new TorchDistributor(4, localMode = false, useGpu = false).run("train.py")
   * catch {
   *   case failure: TrainingException if failure.kind == "exit_code" =>
-  *     println(s"rank ${failure.rank.get} on ${failure.host} exited with ${failure.exitCode.get}")
+  *     println((failure.rank.get, failure.host, failure.exitCode.get))
   * }
   * }}}
   *
-  * EXC-1: making one from the core's JSON never throws; a field that is missing has its empty value.
+  * EXC-1 (never-throws): making one from the core's fields never throws. A field that is missing has its empty value.
   */
 final class TrainingException private (text: String, failure: TrainingException.Fields, cause: Throwable)
     extends RuntimeException(text, cause) {
@@ -26,7 +28,7 @@ final class TrainingException private (text: String, failure: TrainingException.
     this(message, TrainingException.Fields(kind, message), cause)
 
   /** `exception`, `signal`, `exit_code`, `out_of_memory`, `hang`, `lost_node`, `start` or `cancelled`; for a call
-    * that the Rust core refuses its own kind, such as `invalid` or `closed`.
+    * that fails in the Rust core its own kind, such as `closed` or `timeout`.
     */
   def kind: String = failure.kind
 
@@ -63,8 +65,8 @@ final class TrainingException private (text: String, failure: TrainingException.
   /** How often the ranks had been started again before this. */
   def restarts: Int = failure.restarts
 
-  /** What every rank was doing. */
-  def ranks: Seq[RankReport] = failure.ranks
+  /** How every rank ended, and what it was doing before. */
+  def ranks: Seq[RankOutcome] = failure.ranks
 
   /** What every rank left, by rank: those that had ended well before have their result. */
   def results: Seq[RankResult] = failure.results
@@ -77,7 +79,7 @@ final class TrainingException private (text: String, failure: TrainingException.
   def getRestarts: Int = restarts
   def getStacks: String = stacks
   def getLastLines: java.util.List[String] = lastLines.asJava
-  def getRanks: java.util.List[RankReport] = ranks.asJava
+  def getRanks: java.util.List[RankOutcome] = ranks.asJava
   def getResults: java.util.List[RankResult] = results.asJava
 
   /** As `rank`; null for `None`. */
@@ -105,21 +107,20 @@ private[spark] object TrainingException {
       logPath: String = "",
       stacks: String = "",
       restarts: Int = 0,
-      ranks: Seq[RankReport] = Vector.empty,
+      ranks: Seq[RankOutcome] = Vector.empty,
       results: Seq[RankResult] = Vector.empty
   )
 
-  /** The exception for a failure of the core; `text` is the failure as rendered there. */
+  /** The exception for the fields of a failure of the core; `text` is the failure as rendered there. */
   def ofFailure(
-      json: String,
+      failure: JsonNode,
       text: String,
       cause: Throwable,
       results: Seq[RankResult] = Vector.empty
   ): TrainingException = {
-    val node = Json.read(json)
-    def number(name: String) = Option(node.get(name)).filter(_.isNumber).map(_.asInt())
-    def words(name: String, default: String = "") = node.path(name).asText(default)
-    val lines: JsonNode = node.path("last_lines")
+    def number(name: String) = Option(failure.get(name)).filter(_.isNumber).map(_.asInt())
+    def words(name: String, default: String = "") = failure.path(name).asText(default)
+    val lines: JsonNode = failure.path("last_lines")
     new TrainingException(
       text,
       Fields(
@@ -135,7 +136,7 @@ private[spark] object TrainingException {
         logPath = words("log_path"),
         stacks = words("stacks"),
         restarts = number("restarts").getOrElse(0),
-        ranks = Json.ranks(node.get("ranks")),
+        ranks = Json.ranks(failure.get("ranks")),
         results = results
       ),
       cause

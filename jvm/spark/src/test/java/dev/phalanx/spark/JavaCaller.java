@@ -1,5 +1,6 @@
 package dev.phalanx.spark;
 
+import java.io.InputStream;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -13,7 +14,7 @@ public final class JavaCaller {
     TrainingResult result = new TorchDistributor(2, false, false).run(file, "a", "b");
     List<String> lines = new ArrayList<>();
     lines.add(result.getResultJson());
-    for (RankReport rank : result.getRanks()) {
+    for (RankOutcome rank : result.getRanks()) {
       lines.add(rank.getRank() + " " + rank.getState());
     }
     for (Phase phase : result.getPhases()) {
@@ -54,11 +55,14 @@ public final class JavaCaller {
     distributor.startProgram(List.of("/bin/true"));
     Report report = run.getReports().get(0);
     Double loss = report.getNumber("loss");
-    System.out.println(run.getPhase() + report.getStep() + loss + run.logs(0) + run.isDone());
+    System.out.println(run.getStatus() + report.getStep() + loss + run.logs(0) + run.isDone());
     System.out.println(run.stacks().getByRank().get(0) + run.getPhases() + run.getRanks());
     RankResult result = run.results(Duration.ofMinutes(1)).apply(0);
     byte[] bytes = result.getBytes();
     System.out.println(result.getJson() + result.getUnavailable() + result.getState() + bytes.length);
+    try (InputStream stream = result.getStream()) {
+      System.out.println(result.getSize() + stream.read());
+    }
     System.out.println(run.result(Duration.ofMinutes(1)).getResults().get(0).getRank());
     run.cancel();
     run.cancel("enough");

@@ -1,10 +1,18 @@
 package dev.phalanx.spark
 
 import java.nio.file.{Files, Path}
+import java.util.concurrent.ConcurrentLinkedQueue
 
 import scala.jdk.CollectionConverters._
 
-import dev.phalanx.spark.Cluster.{Going, distributor, printed, sc}
+import org.apache.spark.scheduler.{SparkListener, SparkListenerTaskEnd}
+import org.apache.spark.{Success, TaskEndReason, TaskKilled}
+
+import dev.phalanx.spark.driver.{Hub, Job, Payload, RankOptions, RankProgram}
+import dev.phalanx.spark.internal.{Json, SparkInternals}
+import dev.phalanx.spark.node.NodeTask
+import dev.phalanx.spark.support.Cluster.{Going, distributor, printed, sc}
+import dev.phalanx.spark.support.{Cluster, Logged, PhalanxSuite, SparkUi}
 
 /** Trainings on a real cluster, from Scala. */
 class DistributorSuite extends PhalanxSuite {
@@ -46,12 +54,42 @@ class DistributorSuite extends PhalanxSuite {
       val output = printed { result = distributor().run(file, "--lr=0.01", "ü") }
       assert(Json.read(result.resultJson.get) == Json.read("""{"rank": 0, "args": ["--lr=0.01", "ü"]}"""))
       assert(result.resultBytes.isEmpty)
-      assert(result.ranks.map(report => report.rank -> report.state) == Seq(0 -> "finished", 1 -> "finished"))
+      assert(result.ranks.map(outcome => outcome.rank -> outcome.state) == Seq(0 -> "finished", 1 -> "finished"))
       assert(output.contains("[rank 0] rank 0 of 2 ['--lr=0.01', 'ü']"))
       assert(output.contains("[rank 1] rank 1 of 2"))
       val points = result.phases.map(_.name)
       assert(Seq("hub open", "all joined", "rank started", "user code", "returned").forall(points.contains))
       assert(result.phases.map(_.seconds).forall(_ >= 0))
+    }
+  }
+
+  test("ranks have the variables that they are given, and one that is Phalanx's is refused without its value") {
+    withFolder { folder =>
+      val file = python(
+        folder,
+        "variables.py",
+        """import os
+          |import phalanx
+          |phalanx.set_result([os.environ["GIVEN"], os.environ["OTHER"]])"""
+      )
+      val having = distributor().withEnv(Map("GIVEN" -> "ü=1")).withEnv(java.util.Map.of("OTHER", "2"))
+      assert(Json.read(having.run(file).resultJson.get) == Json.read("""["ü=1", "2"]"""))
+      val refused = intercept[IllegalArgumentException](distributor().withEnv(Map("RANK" -> "hidden")).run(file))
+      assert(refused.getMessage.contains("RANK") && !refused.getMessage.contains("hidden"), "VAR-1")
+    }
+  }
+
+  test("a node is a task, or a host where that is wanted") {
+    withFolder { folder =>
+      val file = python(
+        folder,
+        "nodes.py",
+        """import os, phalanx
+          |phalanx.set_result([os.environ["LOCAL_WORLD_SIZE"], os.environ["GROUP_WORLD_SIZE"]])"""
+      )
+      def nodes(distributor: TorchDistributor) = Json.texts(Json.read(distributor.run(file).getResultJson))
+      assert(nodes(distributor()) == Seq("1", "2"))
+      assert(nodes(distributor().withLocalRanks("host")) == Seq("2", "1"))
     }
   }
 
@@ -115,6 +153,11 @@ class DistributorSuite extends PhalanxSuite {
   test("cancelling the caller's job group ends the training as cancelled") {
     withFolder { folder =>
       val file = sleeper(folder)
+      val ends = new ConcurrentLinkedQueue[TaskEndReason]
+      val listener = new SparkListener {
+        override def onTaskEnd(end: SparkListenerTaskEnd): Unit = ends.add(end.reason): Unit
+      }
+      sc.addSparkListener(listener)
       val going = new Going({
         sc.setJobGroup("mine", "my own description")
         distributor().run(file)
@@ -124,6 +167,11 @@ class DistributorSuite extends PhalanxSuite {
       sc.cancelJobGroup("mine")
       val failed = going.end().failed.get.asInstanceOf[TrainingException]
       assert(failed.kind == "cancelled", failed.message)
+      eventually(assert(ends.size == 2))
+      sc.removeSparkListener(listener)
+      // The hub may have told a node to end before Spark's order comes to its task, which then ends well.
+      val (killed, others) = ends.asScala.partition(_.isInstanceOf[TaskKilled])
+      assert(killed.nonEmpty && others.forall(_ == Success), s"TASK-1: $ends")
     }
   }
 
@@ -193,8 +241,8 @@ class DistributorSuite extends PhalanxSuite {
   }
 
   test("a run that can't get its slots says so before anything starts") {
-    val refused = intercept[TrainingException](distributor(3).runProgram(Seq("/bin/true")))
-    assert(refused.kind == "invalid" && refused.message.contains("there are never more than 2"))
+    val refused = intercept[IllegalStateException](distributor(3).runProgram(Seq("/bin/true")))
+    assert(refused.getMessage.contains("there are never more than 2"))
   }
 
   test("an unknown setting is warned about with the nearest one") {
@@ -203,26 +251,28 @@ class DistributorSuite extends PhalanxSuite {
       try Logged.by("dev.phalanx")(distributor().runProgram(Seq("/bin/true")): Unit)
       finally Cluster.spark.conf.unset("spark.phalanx.gracee")
     assert(said.exists(line => line.contains("spark.phalanx.gracee") && line.contains("spark.phalanx.grace")))
-    assert(said.contains("INFO Started distributed training with 2 executor processes"))
+    assert(said.contains("INFO Started distributed training with 2 executor processes"), "DIST-3")
     assert(said.contains("INFO Finished distributed training with 2 executor processes"))
   }
 
-  test("a stage that fails on its own is explained in a sentence") {
-    val task = new NodeTask(Array(), Array(), "127.0.0.1:1", Array(), 0, Nil, RankProgram.Native(Nil), Map.empty, Nil)
-    val failed = intercept[TrainingException](BarrierRunner.run(sc, 1, "broken", task))
-    assert(failed.message.linesIterator.length == 1 && !failed.message.contains("Exception"), failed.message)
-    assert(failed.getCause.isInstanceOf[org.apache.spark.SparkException])
+  test("what the nodes can't read is told before there is a stage") {
+    val failed =
+      intercept[TrainingException](BarrierRunner.run(sc, 1, "none", new NodeTask(Array.empty, Array.empty)))
+    assert(failed.message.contains("these are no orders for a node"), failed.message)
   }
 
-  test("tasks that can't reach the hub meet through Spark, and their reports come back as the stage's result") {
+  test("tasks that find the hub closed end in a sentence, and nobody trains without a driver") {
     val settings = Array("spark.phalanx.connectTimeout", "200ms", "spark.phalanx.grace", "1s")
-    val job = Core(_.newJob("unreachable", 2, 2, false, settings))
-    val program = RankProgram.Native(Seq("/bin/true"))
-    val token = new Array[Byte](32)
-    val task = new NodeTask(job, Payload.none, "127.0.0.1:1", token, 0, Nil, program, Map.empty, Nil)
+    val job = Job("closed", 2, 2, useGpu = false, settings)
+    val hub = Hub.open(job, "127.0.0.1", "127.0.0.1", sys.props("java.io.tmpdir"))
+    val spec = hub.nodeSpec(0, RankOptions(RankProgram.Command(Seq("/bin/true")), Nil, Nil))
+    hub.close()
+    val task = new NodeTask(spec, Payload.none)
     Cluster.spark
-    val reports = BarrierRunner.run(sc, 2, "unreachable", task)
-    assert(reports.length == 2 && reports.forall(_.nonEmpty))
+    val failed = intercept[TrainingException](BarrierRunner.run(sc, 2, "closed", task))
+    assert(failed.message.contains("the job is over"), failed.message)
+    assert(failed.message.linesIterator.length == 1 && !failed.message.contains("Exception"), failed.message)
+    assert(failed.getCause.isInstanceOf[org.apache.spark.SparkException])
   }
 
   private def stageDescriptions: Seq[String] = {

@@ -5,6 +5,8 @@ import java.nio.file.{Files, Path}
 
 import org.apache.spark.sql.SparkSession
 
+import dev.phalanx.spark.support.{ChildJvm, PhalanxSuite}
+
 /** A rank with a GPU, on a cluster whose worker says that it has one: `GpuMain DISCOVERY-SCRIPT`. */
 final class GpuMain
 
@@ -19,6 +21,7 @@ object GpuMain {
       .config("spark.driver.host", "127.0.0.1")
       .config("spark.driver.bindAddress", "127.0.0.1")
       .config("spark.executor.memory", "512m")
+      .config("spark.executor.extraJavaOptions", ChildJvm.Quick)
       .config("spark.executor.extraClassPath", classPath.mkString(File.pathSeparator))
       .config("spark.worker.resource.gpu.amount", "1")
       .config("spark.worker.resource.gpu.discoveryScript", args(0))

@@ -6,13 +6,14 @@ import java.util.concurrent.TimeoutException
 
 import scala.util.Try
 
-import dev.phalanx.spark.Cluster.{Going, distributor, printed}
+import dev.phalanx.spark.support.Cluster.{Going, distributor, printed}
+import dev.phalanx.spark.support.{Cluster, PhalanxSuite}
 
 /** What a run tells while it goes on, and how it is ended and begun again, from Scala. */
 class RunSuite extends PhalanxSuite {
   private val Soon = Duration.ofSeconds(60)
 
-  /** The words of `Run.phase`, in the order in which they can come. */
+  /** The words of `Run.status`, in the order in which they can come. */
   private val Words = Seq(
     "preparing",
     "waiting for 2 of 2 tasks",
@@ -51,15 +52,15 @@ class RunSuite extends PhalanxSuite {
   private def ended(run: Run): TrainingException =
     Try(run.result(Soon)).failed.get.asInstanceOf[TrainingException]
 
-  test("phase, reports, logs and stacks are told while a run goes on") {
+  test("status, reports, logs and stacks are told while a run goes on") {
     withFolder(folder =>
       going(distributor().start(waiting(folder))) { run =>
-        var phases = Vector(run.phase)
+        var told = Vector(run.status)
         val watch = new Going(while (!run.done) {
-          if (run.phase != phases.last) phases :+= run.phase
+          if (run.status != told.last) told :+= run.status
           Thread.sleep(1)
         })
-        eventually(assert(run.phase == "training, step 120" && run.reports.size == 2))
+        eventually(assert(run.status == "training, step 120" && run.reports.size == 2))
         assert(run.reports(1).step == 120 && run.reports(1).number("loss").contains(0.5))
         assert(run.reports(1).number("accuracy").isEmpty)
         eventually(assert(run.logs(1) == "hello from 1\n"))
@@ -71,8 +72,8 @@ class RunSuite extends PhalanxSuite {
         Files.createFile(folder.resolve("go"))
         assert(run.results(Soon).map(_.json) == Seq(Some("0"), Some("1")))
         watch.end()
-        assert(run.done && run.phase == "over" && run.ranks.map(_.state) == Seq("finished", "finished"))
-        assert(phases == Words.filter(phases.contains), "each once, in this order")
+        assert(run.done && run.status == "over" && run.ranks.map(_.state) == Seq("finished", "finished"))
+        assert(told == Words.filter(told.contains), "each once, in this order")
         assert(run.logs(1) == "hello from 1\n" && run.logs(-1) == "" && run.logs(2) == "")
         assert(run.phases.last.name == "returned")
         intercept[IllegalStateException](run.stacks())
@@ -154,10 +155,18 @@ class RunSuite extends PhalanxSuite {
   /** Where the file of a result was that nothing refers to any more. */
   private def keptFor(folder: Path): Path = {
     val left = Files.writeString(folder.resolve("rank-0"), "json\n1")
-    val results = RankResult.keep(Seq(RankReport(0, "h", "finished", None)), _ => Some(left.toString))
+    val results = RankResult.keep(Seq(RankOutcome(0, "h", "finished", None)), _ => Some(left.toString))
     val kept = Path.of(results.head.path.get)
     assert(!Files.exists(left) && Files.exists(kept) && results.head.json.contains("1"))
     kept
+  }
+
+  test("a result that went with its application says so") {
+    withFolder { folder =>
+      val gone = new RankResult(RankOutcome(0, "h", "finished", None), Some(s"$folder/rank-0"), null)
+      val refused = intercept[IllegalStateException](gone.json)
+      assert(refused.getMessage.startsWith("the results went with the Spark application"), "RES-3")
+    }
   }
 
   test("cancel ends the ranks with the reason, and a run that is over stays as it is") {
@@ -177,9 +186,18 @@ class RunSuite extends PhalanxSuite {
   }
 
   test("what is wrong is thrown by start itself") {
-    val refused = intercept[TrainingException](distributor().withMaxRestarts(-1).startProgram(Seq("/bin/true")))
-    assert(refused.kind == "invalid" && refused.message.contains("spark.phalanx.maxRestarts"), "DIST-2")
+    val refused =
+      intercept[IllegalArgumentException](distributor().withMaxRestarts(-1).startProgram(Seq("/bin/true")))
+    assert(refused.getMessage.contains("spark.phalanx.maxRestarts"), "DIST-2")
     intercept[java.io.FileNotFoundException](distributor().start("no-such-file.py"))
+  }
+
+  test("a bad setting that a distributor overrides is nobody's trouble") {
+    Cluster.spark.conf.set("spark.phalanx.maxRestarts", "many")
+    try {
+      distributor().withMaxRestarts(1).runProgram(Seq("/bin/true"))
+      intercept[IllegalArgumentException](distributor().runProgram(Seq("/bin/true")))
+    } finally Cluster.spark.conf.unset("spark.phalanx.maxRestarts")
   }
 
   test("a killed rank starts again in place, and is counted") {

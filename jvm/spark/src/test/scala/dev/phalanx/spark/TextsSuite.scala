@@ -2,6 +2,11 @@ package dev.phalanx.spark
 
 import org.apache.spark.SparkException
 
+import dev.phalanx.spark.driver.{RankOptions, RankProgram, StageFailure}
+import dev.phalanx.spark.internal.Settings
+import dev.phalanx.spark.node.{NodeTask, RankEnvironment}
+import dev.phalanx.spark.support.PhalanxSuite
+
 /** Small functions from texts to texts. */
 class TextsSuite extends PhalanxSuite {
 
@@ -14,22 +19,14 @@ class TextsSuite extends PhalanxSuite {
     assert(NodeTask.hostOf("localhost") == "localhost")
   }
 
-  test("a rank's environment is a PySpark worker's, and says where Spark's files are") {
-    val variables = RankEnvironment
-      .variables(
-        Map("PYTHONPATH" -> "/app", "A" -> "1"),
-        Seq("a.zip", "b.egg"),
-        Map("PYTHONPATH" -> "/executor").get,
-        "./files",
-        "/spark/pyspark.zip"
-      )
-      .grouped(2)
-      .map(pair => pair(0) -> pair(1))
-      .toMap
-    assert(variables("PYTHONPATH") == "/spark/pyspark.zip:/app:/executor", "ENV-2")
-    assert(variables("PHALANX_PY_FILES") == "a.zip:b.egg", "ENV-1")
-    assert(variables("PHALANX_SPARK_FILES") == s"${sys.props("user.dir")}/files", "ENV-1")
-    assert(variables("A") == "1")
+  test("a rank is told where Spark's files are, and Spark's Python modules") {
+    val here = RankEnvironment.here("./files", "/spark/pyspark.zip").grouped(2).map(pair => pair(0) -> pair(1)).toMap
+    assert(here("PYTHONPATH") == "/spark/pyspark.zip", "ENV-2")
+    assert(here("PHALANX_SPARK_FILES") == s"${sys.props("user.dir")}/files", "ENV-1")
+    val options = RankOptions(RankProgram.Python("python3"), Seq("a.zip", "b.egg"), Nil)
+    assert(options.env.toSeq == Seq("PHALANX_PY_FILES", "a.zip:b.egg"))
+    val having = options.copy(variables = Seq("TOKEN", "hidden"))
+    assert(having.env.toSeq.drop(2) == Seq("TOKEN", "hidden") && !having.toString.contains("hidden"))
   }
 
   test("the ranks' Python is chosen by PySpark's rules") {
@@ -39,40 +36,22 @@ class TextsSuite extends PhalanxSuite {
     assert(RankProgram.pythonOf(_ => None, _ => None) == "python3")
   }
 
-  test("a stage's failure is explained by what the task threw") {
-    val aborted = "Job aborted due to stage failure: Could not recover from a failed barrier ResultStage. " +
-      "Most recent failure reason: Stage failed because barrier task ResultTask(0, 1) finished unsuccessfully.\n"
-    def explained(text: String) = StageFailure.explain(new RuntimeException(text))
-    assert(
-      explained(aborted + "dev.phalanx.spark.TrainingException: no library\n\tat a.b(C.scala:1)") == "no library"
-    )
-    assert(explained(aborted + "java.lang.OutOfMemoryError: heap") == "OutOfMemoryError: heap")
-    val lost = "ExecutorLostFailure (executor 1 exited) Reason: Command exited with code 137"
-    assert(explained(aborted + lost) == lost)
-    assert(explained("Job 3 cancelled part of cancelled job group mine").startsWith("Job 3 cancelled"))
-    assert(explained("x" * 900).length == 503)
-    assert(StageFailure.explain(new RuntimeException) == "java.lang.RuntimeException")
+  test("a stage's failure is explained by what was thrown, without words by its class") {
+    assert(StageFailure.of(new RuntimeException("no library")) == StageFailure("start", "no library"))
+    assert(StageFailure.of(new RuntimeException).sentence == "java.lang.RuntimeException")
   }
 
   test("a cancelled Spark job is a cancellation, anything else is not") {
     val cancelled = new SparkException("SPARK_JOB_CANCELLED", Map("jobId" -> "1", "reason" -> "x"), null)
-    assert(StageFailure.isCancellation(cancelled))
-    assert(StageFailure.isCancellation(new RuntimeException(cancelled)))
-    assert(!StageFailure.isCancellation(new SparkException("no")))
+    assert(StageFailure.of(cancelled).isCancellation)
+    assert(StageFailure.of(new RuntimeException(cancelled)).isCancellation)
+    assert(!StageFailure.of(new SparkException("no")).isCancellation)
   }
 
-  test("only Phalanx's settings reach the core") {
-    val pairs = Seq("spark.phalanx.grace" -> "1s", "spark.app.name" -> "x", "spark.phalanx.a" -> "b")
-    assert(Settings.of(pairs).toSeq == Seq("spark.phalanx.a", "b", "spark.phalanx.grace", "1s"))
-  }
-
-  test("a rank's result is bytes or JSON, by its first line") {
-    def result(contents: String) = RankResult.of(contents.getBytes("UTF-8"))
-    assert(result("json\n{\"a\": 1}").json.contains("{\"a\": 1}"))
-    assert(result("json\n{}").bytes.isEmpty)
-    assert(result("bytes\njson\n").bytes.map(new String(_)).contains("json\n"))
-    assert(result("anything").bytes.map(new String(_)).contains("anything"))
-    assert(result("unavailable\nwhy") == RankResult.Left(unavailable = Some("why")))
-    assert(new TrainingResult(Nil, Nil, Nil).getResultJson == null)
+  test("only Phalanx's settings reach the core, and those of Spark's that they follow") {
+    val ours = Seq("spark.phalanx.a" -> "b", "spark.phalanx.grace" -> "1s")
+    val followed = "spark.ssl.rpc.enabled" -> "true"
+    assert(Settings.of(followed +: ("spark.app.name" -> "x") +: ours.reverse).toSeq ==
+      (ours :+ followed).flatMap { case (key, value) => Seq(key, value) })
   }
 }

@@ -1,20 +1,26 @@
 package dev.phalanx.spark
 
-import dev.phalanx.spark.PhalanxSuite.{contract, rows, text}
+import scala.util.Try
+
+import dev.phalanx.spark.internal.Json
+import dev.phalanx.spark.jni.Core
+import dev.phalanx.spark.support.PhalanxSuite
+import dev.phalanx.spark.support.PhalanxSuite.{contract, rows, text}
 
 class TrainingExceptionSuite extends PhalanxSuite {
-  private val failure = """{"kind": "exit_code", "rank": 1, "host": "h", "message": "rank 1 (h) exited with code 3",
+  private val failure = Json.read("""{
+    "kind": "exit_code", "rank": 1, "host": "h", "message": "rank 1 (h) exited with code 3",
     "exit_code": 3, "signal": null, "exception_type": "", "traceback": "", "last_lines": ["a", "b"],
     "log_path": "/x/r1.log", "pickle": "", "stacks": "ranks 0-1:", "ranks": [
       {"rank": 0, "host": "h", "state": "stopped", "idle_seconds": 0.5, "doing": "all_reduce"},
-      {"rank": 1, "host": "h", "state": "exited with code 3", "idle_seconds": null}]}"""
+      {"rank": 1, "host": "h", "state": "exited with code 3", "idle_seconds": null}]}""")
 
   test("every kind of failure becomes the exception that the table names") {
     rows(contract("errors.json").path("kinds")).foreach { row =>
       val kind = row.path("kind").asText()
       val jvm = row.path("jvm")
       val json = Json.write("kind" -> kind, "message" -> "why")
-      val exception: Throwable = TrainingException.ofFailure(json, "the whole story", null)
+      val exception: Throwable = TrainingException.ofFailure(Json.read(json), "the whole story", null)
       assert(text(jvm, "class").contains(exception.getClass.getName), kind)
       assert(Class.forName(text(jvm, "base").get).isInstance(exception), kind)
       assert(exception.asInstanceOf[TrainingException].kind == kind)
@@ -22,9 +28,22 @@ class TrainingExceptionSuite extends PhalanxSuite {
     }
   }
 
-  test("the exception and the ranks' reports have all fields of the table, also for Java") {
+  test("every kind of error of the core becomes the exception that the table names") {
+    rows(contract("errors.json").path("errors")).foreach { row =>
+      val kind = row.path("kind").asText()
+      val thrown = Try(Core(_.failForTest(kind, "why"))).failed.get
+      assert(text(row.path("jvm"), "class").contains(thrown.getClass.getName), s"KIND-1: $kind")
+      assert(thrown.getMessage.endsWith("why"))
+      thrown match {
+        case failure: TrainingException => assert(failure.kind == kind)
+        case _                          => ()
+      }
+    }
+  }
+
+  test("the exception and the ranks' outcomes have all fields of the table, also for Java") {
     val camel = (name: String) => "_([a-z])".r.replaceAllIn(name, _.group(1).toUpperCase)
-    Seq("fields" -> classOf[TrainingException], "rank_fields" -> classOf[RankReport]).foreach {
+    Seq("fields" -> classOf[TrainingException], "rank_fields" -> classOf[RankOutcome]).foreach {
       case (part, of) =>
         val methods = of.getMethods.map(_.getName).toSet
         Json.texts(contract("errors.json").path(part)).map(camel).foreach { name =>
@@ -46,7 +65,7 @@ class TrainingExceptionSuite extends PhalanxSuite {
   }
 
   test("a failure without fields still becomes an exception") {
-    val exception = TrainingException.ofFailure("{}", "text", null)
+    val exception = TrainingException.ofFailure(Json.read("{}"), "text", null)
     assert(exception.message == "text" && exception.ranks.isEmpty && exception.rank.isEmpty, "EXC-1")
   }
 

@@ -1,0 +1,97 @@
+"""What every pytest of the repository has: the environment of a process of tests, and which tests go together.
+
+With `-n N` the tests run in N processes (pytest-xdist). Tests of a group run in one of them, in their order: those of
+a file over one stage, and all that share a cluster of daemons. Each process has an identity and a folder for temporary
+files of its own, which all that it starts inherits: the guards against leftovers see nothing of the other processes.
+Tests marked `alone` assert how long something takes: `make` runs them when no other test runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+
+import pytest
+from support import identity, jvm, sessions
+from support.places import PYTHON
+
+# The groups that take longest; they begin first, so that none of them is what is left at the end.
+LONGEST_FIRST = (
+    "standalone",
+    "test_soak",
+    "test_hosts",
+    "test_matrix",
+    "test_outages",
+    "test_leaks",
+    "test_ends",
+)
+# The parameters that say over which stage a test runs.
+FACES = ("face", "distributor", "stage")
+
+_FOLDER = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return  # it only hands out the tests
+    # What a test leaves for a person to read outlives the folder for temporary files.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = tempfile.mkdtemp(prefix="tests-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"])
+    config.stash[_FOLDER] = folder
+    identity.take()
+    # What a shell starts in its background ignores Ctrl-C, and so would the drivers that tests start and interrupt.
+    if (
+        signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        and threading.current_thread() is threading.main_thread()
+    ):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.update(jvm.environment(folder))
+    tempfile.tempdir = None
+    # Executors have the Python of the tests, whose environment knows the package; everything stays on the loopback.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if folder := config.stash.get(_FOLDER, None):
+        sessions.end()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def group_of(item: pytest.Item) -> str:
+    fixtures = getattr(item, "fixturenames", ())
+    if "standalone" in fixtures:
+        return "standalone"
+    if "installed" in fixtures:
+        return "installed"
+    if "hosts" in fixtures:
+        return f"{item.path.stem}-hosts"
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return "-".join([item.path.stem, *(str(parameters[name]) for name in FACES if name in parameters)])
+
+
+def turn(item: pytest.Item) -> int:
+    """When it comes: the longest groups first, then those with the same session, at last those with another one."""
+    if item.path.is_relative_to(PYTHON):
+        return len(LONGEST_FIRST) + 1
+    group = group_of(item)
+    return next((i for i, name in enumerate(LONGEST_FIRST) if group.startswith(name)), len(LONGEST_FIRST))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    items.sort(key=turn)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Versions of pytest and pytest-xdist that don't fit each other hand out the tests of a group one by one.
+    grouped = getattr(session.config.option, "loadgroup", False)
+    if grouped and not all("@" in item.nodeid for item in session.items):
+        raise pytest.UsageError("pytest-xdist doesn't keep the tests of a group together")

@@ -1,0 +1,116 @@
+package dev.phalanx.spark.internal;
+
+import java.io.File;
+import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.CommonConfigurationKeysPublic;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkContext;
+import org.apache.spark.SparkContext$;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.TaskContext;
+import org.apache.spark.deploy.SparkHadoopUtil;
+import org.apache.spark.api.python.PythonUtils;
+import org.apache.spark.util.ShutdownHookManager;
+import org.apache.spark.util.Utils;
+import scala.runtime.BoxedUnit;
+
+/** What Spark keeps for its own packages. Scala hides it from others, Java doesn't. All uses of it are here. */
+public final class SparkInternals {
+  private SparkInternals() {}
+
+  /** Whether the executor of this id is the driver itself: on a local master. */
+  public static boolean isDriver(String executorId) {
+    return SparkContext$.MODULE$.DRIVER_IDENTIFIER().equals(executorId);
+  }
+
+  /** Whether this JVM is the driver's. */
+  public static boolean inDriver() {
+    SparkEnv env = SparkEnv.get();
+    return env == null || isDriver(env.executorId());
+  }
+
+  /** How this application reaches file systems. */
+  public static Configuration hadoopConfiguration() {
+    SparkEnv env = SparkEnv.get();
+    return SparkHadoopUtil.get().newConfiguration(env == null ? new SparkConf() : env.conf());
+  }
+
+  /** Spark's local directory in this JVM, which ends with the application. */
+  public static File localDir() {
+    SparkEnv env = SparkEnv.get();
+    return env == null
+        ? new File(System.getProperty("java.io.tmpdir"))
+        : new File(SparkVersions.localDir(env.conf()));
+  }
+
+  /** All of Spark's local directories in this JVM; none where Spark isn't running. */
+  public static String[] localDirs() {
+    SparkEnv env = SparkEnv.get();
+    return env == null ? new String[0] : SparkVersions.configuredLocalDirs(env.conf());
+  }
+
+  /** This host's name, by Spark's rules. */
+  public static String hostName() {
+    return Utils.localHostName();
+  }
+
+  /** Deletes a folder when the JVM ends. */
+  public static void deleteAtShutdown(File folder) {
+    ShutdownHookManager.registerShutdownDeleteDir(folder);
+  }
+
+  /** Deletes a folder now. */
+  public static void delete(File folder) {
+    ShutdownHookManager.removeShutdownDeleteDir(folder);
+    Utils.deleteRecursively(folder);
+  }
+
+  /** Runs `action` when the JVM is asked to end, before Spark's own context is stopped. */
+  public static Object beforeShutdown(Runnable action) {
+    return ShutdownHookManager.addShutdownHook(
+        ShutdownHookManager.SPARK_CONTEXT_SHUTDOWN_PRIORITY() + 10,
+        () -> {
+          action.run();
+          return BoxedUnit.UNIT;
+        });
+  }
+
+  /** Whether the JVM is ending. */
+  public static boolean inShutdown() {
+    return ShutdownHookManager.inShutdown();
+  }
+
+  /** How long Hadoop waits for Spark's shutdown hooks, all together, before it interrupts them. */
+  public static long shutdownTimeoutMillis() {
+    long hadoops =
+        new Configuration()
+            .getTimeDuration(
+                CommonConfigurationKeysPublic.SERVICE_SHUTDOWN_TIMEOUT,
+                CommonConfigurationKeysPublic.SERVICE_SHUTDOWN_TIMEOUT_DEFAULT,
+                TimeUnit.SECONDS,
+                TimeUnit.MILLISECONDS);
+    return new SparkConf().getTimeAsMs("spark.shutdown.timeout", hadoops + "ms");
+  }
+
+  /** How many tasks of the default resource profile the registered executors can run at once. */
+  public static int taskSlots(SparkContext context) {
+    return context.maxNumConcurrentTasks(
+        context.resourceProfileManager().defaultResourceProfile());
+  }
+
+  /** Throws what Spark expects of a task that was killed, if this one was. */
+  public static void throwIfKilled(TaskContext context) {
+    context.killTaskIfInterrupted();
+  }
+
+  /** Why this task was killed; null if it wasn't. */
+  public static String killReason(TaskContext context) {
+    return context.getKillReason().isDefined() ? context.getKillReason().get() : null;
+  }
+
+  /** The PYTHONPATH of PySpark's own modules in this JVM's Spark. */
+  public static String sparkPythonPath() {
+    return PythonUtils.sparkPythonPath();
+  }
+}

@@ -1,0 +1,18 @@
+package dev.phalanx.spark.driver
+
+import dev.phalanx.spark.jni.Core
+
+/** What one run is, as the core packed it. Only the core reads it, and it answers questions about it here. */
+final private[spark] class Job private (val packed: Array[Byte]) {
+  lazy val ranks: Int = Core(_.jobRanks(packed))
+
+  /** Between SIGTERM and SIGKILL when the ranks are ended. */
+  lazy val graceMillis: Long = Core(_.jobGraceMillis(packed))
+}
+
+private[spark] object Job {
+
+  /** A job under these settings (keys and values, in turn), with a fresh id. */
+  def apply(name: String, ranks: Int, tasks: Int, useGpu: Boolean, settings: Array[String]): Job =
+    new Job(Core(_.newJob(name, ranks, tasks, useGpu, settings)))
+}

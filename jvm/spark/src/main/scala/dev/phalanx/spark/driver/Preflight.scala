@@ -1,0 +1,69 @@
+package dev.phalanx.spark.driver
+
+import org.slf4j.Logger
+
+import dev.phalanx.spark.jni.Core
+
+/** The checks before a run starts: the Rust core decides from what Spark says, and throws what is wrong.
+  *
+  * As CHECK-1 says, a run that can't get its slots fails here, by a deadline, and not in Spark's silent retries. As
+  * CHECK-2 says, every language refuses the same in the same words.
+  */
+private[spark] object Preflight {
+
+  /** How many ranks there will be, over how many tasks. */
+  final case class Plan(ranks: Int, tasks: Int)
+
+  def plan(
+      numProcesses: Int,
+      localMode: Boolean,
+      useGpu: Boolean,
+      driverHasGpus: Boolean,
+      conf: String => Option[String],
+      log: Logger
+  ): Plan = {
+    val plan = Core(native => native.plan(numProcesses, localMode, useGpu, driverHasGpus, asked(conf)))
+    plan.drop(2).foreach(log.warn)
+    Plan(plan(0).toInt, plan(1).toInt)
+  }
+
+  /** Throws where a distributed run can't start on this cluster. */
+  def mayStart(tasks: Int, conf: String => Option[String], log: Logger): Unit =
+    Option(Core(_.mayStart(tasks, asked(conf)))).foreach(log.warn)
+
+  /** Waits until the cluster has the slots of a run, at most so long; throws where they don't come. */
+  def awaitSlots(
+      tasks: Int,
+      master: String,
+      conf: String => Option[String],
+      timeoutMillis: Long,
+      log: Logger,
+      slotsNow: () => Int
+  ): Unit = {
+    val set = asked(conf)
+    val began = System.nanoTime
+    Iterator
+      .from(0)
+      .map(n => Core(_.lookForSlots(tasks, master, set, timeoutMillis, slotsNow(), millisSince(began), n)))
+      .takeWhile(_ != null)
+      .foreach { wait =>
+        wait.drop(1).foreach(log.info)
+        Thread.sleep(wait(0).toLong)
+      }
+  }
+
+  /** The same before a stage is submitted again: until the time-out, or until the run is given up. */
+  def awaitSlotsAgain(tasks: Int, timeoutMillis: Long, slotsNow: () => Int, givenUp: () => Boolean): Unit = {
+    val began = System.nanoTime
+    Iterator
+      .continually(Core(_.lookBeforeRestart(tasks, slotsNow(), millisSince(began), timeoutMillis)))
+      .takeWhile(pause => pause > 0 && !givenUp())
+      .foreach(pause => Thread.sleep(pause))
+  }
+
+  private def millisSince(began: Long): Long = (System.nanoTime - began) / 1000000
+
+  /** What the core asks of Spark's configuration: keys and values, in turn. */
+  private def asked(conf: String => Option[String]): Array[String] =
+    Core(_.preflightKeys()).flatMap(key => conf(key).toSeq.flatMap(Seq(key, _)))
+}

@@ -1,0 +1,185 @@
+package dev.phalanx.spark.jni
+
+import scala.annotation.nowarn
+
+/** The Rust core, `libphalanx_jni.so`. There is one instance. Get it through [[Core]], which also hands on the core's
+  * log records.
+  *
+  * Every error of the core is thrown as the exception of its kind (`tests/contract/errors.json`), every panic as
+  * [[TrainingException]]. A hub is a number, and a stale number is an error. The core keeps nothing from here once a
+  * call has returned, except the hub of `openHub` and the lease of `leaseGpus`.
+  */
+@nowarn("cat=unused-params")
+final private[spark] class Native {
+
+  /** The version of Phalanx that the library was built from. */
+  @native def version(): String
+
+  /** A job, packed. `settings` are keys and values, in turn, of what is set of `settingKeys`. */
+  @native def newJob(name: String, ranks: Int, tasks: Int, useGpu: Boolean, settings: Array[String]): Array[Byte]
+
+  /** The settings, and those of Spark's that they follow. */
+  @native def settingKeys(): Array[String]
+
+  /** A sentence for each unknown `spark.phalanx.*` key; throws for a bad value. */
+  @native def settingWarnings(settings: Array[String]): Array[String]
+
+  /** The variables that a caller gives its ranks, names and values in turn; throws for a name that can't be. */
+  @native def rankVariables(settings: Array[String], variables: Array[String]): Array[String]
+
+  @native def jobRanks(job: Array[Byte]): Int
+
+  @native def jobGraceMillis(job: Array[Byte]): Long
+
+  @native def slotsTimeoutMillis(settings: Array[String]): Long
+
+  /** `spark.phalanx.grace`. */
+  @native def graceMillis(settings: Array[String]): Long
+
+  /** `auto`, `jvm` or `python`. */
+  @native def stageChoice(settings: Array[String]): String
+
+  @native def openHub(job: Array[Byte], bind: String, advertise: String, workDir: String): Long
+
+  /** What the nodes of an attempt are told, packed. Ranks are Python's by `python`; where that is null, `program`.
+    * `env` are the application's variables for them, names and values in turn; `localGpus` the driver's GPUs, for its
+    * own node or for the tasks of a local master.
+    */
+  @native def nodeSpec(
+      hub: Long,
+      attempt: Int,
+      python: String,
+      program: Array[String],
+      env: Array[String],
+      localGpus: Array[String]
+  ): Array[Byte]
+
+  /** The next event: its kind, a text, and its fields as a JSON object; null at the time-out. */
+  @native def nextEvent(hub: Long, timeoutMillis: Long): Array[String]
+
+  /** The file with a rank's result; null if there is none. */
+  @native def resultPath(hub: Long, rank: Int): String
+
+  /** The newest whole lines of a rank's output that have come here; empty for an unknown rank. */
+  @native def logs(hub: Long, rank: Int): String
+
+  /** What the ranks' threads are doing: all as one text, equal ones once, then rank and text in turn; null at the
+    * time-out. Nodes are waited for 5 s. For a thread other than the one that waits in `nextEvent`.
+    */
+  @native def stacks(hub: Long, timeoutMillis: Long): Array[String]
+
+  @native def nodeReport(hub: Long, report: Array[Byte]): Unit
+
+  /** Tells the hub that the stage that was submitted for `attempt` is over; `problem` is null if it ended well. */
+  @native def stageEnded(hub: Long, attempt: Int, problem: String): Unit
+
+  @native def stop(hub: Long, reason: String): Unit
+
+  @native def closeHub(hub: Long): Unit
+
+  /** The id of the job of a node spec, and where its hub is (`host:port`). */
+  @native def hubOf(spec: Array[Byte]): Array[String]
+
+  /** Runs one node of a job to its end; the bytes are a report for `nodeReport` if the hub could not be told.
+    * `payload` is what the ranks execute; a large one is in `payloadFile`, which stays until then, and null else.
+    * `gpus` are the addresses of those that Spark gave the task, null where it gave none; `home` is the folder of
+    * `UnpackedJar`; `env` are the variables that only this machine knows, names and values in turn; `tunnel` is the
+    * near end of a way to the hub through Spark (`host:port`), null where there is none.
+    */
+  @native def runNode(
+      spec: Array[Byte],
+      payload: Array[Byte],
+      payloadFile: String,
+      partition: Int,
+      host: String,
+      gpus: Array[String],
+      workDir: String,
+      home: String,
+      env: Array[String],
+      tunnel: String,
+      callbacks: NodeCallbacks
+  ): Array[Byte]
+
+  /** Starts, in the background, the warm pool that a run with these settings, this Python and these variables of the
+    * application would have, unless they turn it off. `home` and `env` as for `runNode`.
+    */
+  @native def prestartPool(
+      settings: Array[String],
+      python: String,
+      application: Array[String],
+      home: String,
+      env: Array[String]
+  ): Unit
+
+  /** Every metric that nodes count: name and kind (`gauge`, `counter` or `histogram`), in turn. */
+  @native def metrics(): Array[String]
+
+  /** The warm pools of this JVM: how many, their resident bytes, how many guards came from pools so far. */
+  @native def poolUsage(): Array[Long]
+
+  /** Ends the warm pools of this JVM, and the ranks that came from them. */
+  @native def endPools(): Unit
+
+  /** Level and text, in turn, of the log records that have come up since the last call. */
+  @native def drainLogs(): Array[String]
+
+  /** What `plan`, `mayStart` and `lookForSlots` ask of Spark's configuration. */
+  @native def preflightKeys(): Array[String]
+
+  /** How many ranks there will be and over how many tasks, and a warning if there is one. `conf` are keys and values,
+    * in turn, of what is set of `preflightKeys`.
+    */
+  @native def plan(
+      numProcesses: Int,
+      localMode: Boolean,
+      useGpu: Boolean,
+      driverHasGpus: Boolean,
+      conf: Array[String]
+  ): Array[String]
+
+  /** Throws where nothing, or a directory, was found at a training file's `path`, nor among Spark's files by the name
+    * `shipped`.
+    */
+  @native def checkTrainFile(path: String, isFile: Boolean, isDirectory: Boolean, shipped: String): Unit
+
+  /** Throws where a distributed run can't start on this cluster; else a warning, or null. */
+  @native def mayStart(tasks: Int, conf: Array[String]): String
+
+  /** Whether a run gets its slots: null if they are `there`; else milliseconds until the next look, and a line for
+    * the log if there is one. Throws where they never will be. `looks` counts from 0.
+    */
+  @native def lookForSlots(
+      tasks: Int,
+      master: String,
+      conf: Array[String],
+      timeoutMillis: Long,
+      there: Int,
+      waitedMillis: Long,
+      looks: Int
+  ): Array[String]
+
+  /** The same before a stage is submitted again: milliseconds until the next look, or 0 to submit it. */
+  @native def lookBeforeRestart(tasks: Int, there: Int, waitedMillis: Long, timeoutMillis: Long): Long
+
+  /** Takes a GPU of the driver's for each rank that runs there: a number to release them by, and the GPUs. `visible`
+    * is `CUDA_VISIBLE_DEVICES`, or null.
+    */
+  @native def leaseGpus(
+      ranks: Int,
+      useGpu: Boolean,
+      localMode: Boolean,
+      master: String,
+      addresses: Array[String],
+      visible: String
+  ): Array[String]
+
+  @native def releaseGpus(lease: Long): Unit
+
+  /** Why a stage ended: `cancelled` or `start`, and a sentence. `said` are class and message, in turn, of an
+    * exception and its causes.
+    */
+  @native def explainStage(said: Array[String]): Array[String]
+
+  /** Fails by this kind, or panics if there is none such: for the tests that both become exceptions. */
+  @native def failForTest(kind: String, message: String): Unit
+}

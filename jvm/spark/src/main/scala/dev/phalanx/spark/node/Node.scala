@@ -1,0 +1,75 @@
+package dev.phalanx.spark.node
+
+import java.nio.file.Path
+
+import dev.phalanx.spark.internal.SparkInternals
+import dev.phalanx.spark.jni.{Core, CoreLog, Native, NodeCallbacks}
+import dev.phalanx.spark.metrics.NodeMetrics
+import dev.phalanx.spark.tunnel.TunnelEntrance
+
+/** One node of a job, run in this JVM: by a barrier task, or by a thread of the driver in local mode.
+  *
+  * @param spec what the hub tells every node
+  * @param payload what the ranks execute, unless it is in `payloadFile`
+  * @param gpus the addresses of the GPUs that Spark gave the task; `None` where it gave none
+  */
+final private[spark] case class Node(
+    spec: Array[Byte],
+    payload: Array[Byte],
+    partition: Int,
+    host: String,
+    gpus: Option[Seq[String]],
+    payloadFile: Option[Path] = None
+) {
+
+  /** Runs the node to its end: its ranks are gone when this returns or throws.
+    *
+    * @param interrupted why it has to end; null while it may go on
+    * @param gather Spark's `allGather`
+    * @return a report for the hub if the hub could not be told; empty else
+    */
+  def run(interrupted: () => String, gather: String => Array[String]): Array[Byte] = LiveNodes.run { live =>
+    val home = UnpackedJar.get()
+    Core { native =>
+      val tunnel = TunnelEntrance.to(native.hubOf(spec)(0))
+      try native.runNode(
+          spec,
+          payload,
+          payloadFile.fold[String](null)(_.toString),
+          partition,
+          host,
+          gpus.map(_.toArray).orNull,
+          SparkInternals.localDir.getAbsolutePath,
+          home.folder.toString,
+          RankEnvironment.here(),
+          tunnel.map(_.address).orNull,
+          new Node.Callbacks(native, NodeMetrics.current, live, interrupted, gather)
+        )
+      finally tunnel.foreach(_.close())
+    }
+  }
+}
+
+private[spark] object Node {
+
+  final private class Callbacks(
+      native: Native,
+      metrics: NodeMetrics,
+      live: LiveNode,
+      why: () => String,
+      gather: String => Array[String]
+  ) extends NodeCallbacks {
+
+    override def interrupted(): String = {
+      CoreLog.handOver(native)
+      val reason = why()
+      if (reason != null) reason else live.endingBecause
+    }
+
+    override def allGather(text: String): Array[String] = gather(text)
+    override def observed(changes: Array[Long]): Unit = metrics.observed(changes)
+    override def stdoutIsExecutors(): java.lang.Boolean = !SparkInternals.inDriver
+    override def copyFiles(folderAndFiles: Array[String]): String =
+      HadoopFolder.copy(folderAndFiles.head, folderAndFiles.toSeq.tail).orNull
+  }
+}

@@ -1,0 +1,71 @@
+package dev.phalanx.spark.node
+
+import java.lang.ref.Reference
+
+import org.apache.spark.broadcast.Broadcast
+import org.apache.spark.{BarrierTaskContext, SerializableWritable}
+
+import dev.phalanx.spark.TrainingException
+import dev.phalanx.spark.internal.SparkInternals
+
+/** What each task of the barrier stage does: it is a node of the job.
+  *
+  * TASK-1 (killed-task): a task that Spark kills ends its ranks, and then ends as Spark expects, by
+  * `TaskKilledException`.
+  *
+  * @param spec what the hub tells every node
+  * @param payloadFile the payload, where it is too large to travel in here
+  */
+final private[spark] class NodeTask(
+    val spec: Array[Byte],
+    payload: Array[Byte],
+    payloadFile: Option[Broadcast[SerializableWritable[PayloadFile]]] = None
+) extends (Iterator[Int] => Iterator[Array[Byte]])
+    with Serializable {
+
+  override def apply(partition: Iterator[Int]): Iterator[Array[Byte]] = {
+    val context = BarrierTaskContext.get()
+    val number = context.partitionId()
+    val host = NodeTask.hostOf(context.getTaskInfos()(number).address)
+    val file = payloadFile.map(_.value.value)
+    val report =
+      try {
+        val gpus = context.resources().get("gpu").map(_.addresses.toSeq)
+        val node = Node(spec, payload, number, host, gpus, file.map(_.file))
+        node.run(() => interruption(context), context.allGather)
+      } catch {
+        case problem: Throwable =>
+          SparkInternals.throwIfKilled(context)
+          throw NodeTask.failure(problem)
+      } finally Reference.reachabilityFence(file) // the file goes with it
+    SparkInternals.throwIfKilled(context)
+    if (report.isEmpty) Iterator.empty else Iterator.single(report)
+  }
+
+  private def interruption(context: BarrierTaskContext): String = {
+    val reason = SparkInternals.killReason(context)
+    if (reason != null) s"its Spark task was killed: $reason"
+    else if (Thread.currentThread.isInterrupted) "its Spark task was interrupted"
+    else null
+  }
+}
+
+private[spark] object NodeTask {
+
+  /** What the core refuses in a task is a failure of the run, whoever made the mistake. */
+  private def failure(problem: Throwable): Throwable = problem match {
+    case _: IllegalArgumentException | _: IllegalStateException =>
+      new TrainingException("start", problem.getMessage, problem)
+    case other => other
+  }
+
+  /** The host of Spark's `host:port`, which may be an IPv6 address in brackets or without any. */
+  def hostOf(address: String): String = {
+    val colon = address.lastIndexOf(':')
+    val port = address.substring(colon + 1)
+    val host = if (colon < 0) address else address.substring(0, colon)
+    val hasPort =
+      colon >= 0 && port.nonEmpty && port.forall(_.isDigit) && !(host.contains(':') && !host.startsWith("["))
+    (if (hasPort) host else address).stripPrefix("[").stripSuffix("]")
+  }
+}

@@ -1,0 +1,72 @@
+package dev.phalanx.spark.metrics
+
+import scala.jdk.CollectionConverters._
+
+import com.codahale.metrics.MetricRegistry
+import org.apache.spark.scheduler.SparkListenerExecutorRemoved
+
+import dev.phalanx.spark.support.PhalanxSuite
+
+class MetricsSuite extends PhalanxSuite {
+
+  private def running(registry: MetricRegistry) = registry.getGauges.get("ranks.running").getValue
+
+  private def change(executor: String, by: (String, Long)*) =
+    MetricChange(executor, by.map { case (name, by) => Metric.declared.find(_.name == name).get -> by })
+
+  private def packed(by: (String, Long)*) =
+    by.flatMap { case (name, by) => Seq(Metric.declared.indexWhere(_.name == name).toLong, by) }.toArray
+
+  test("every metric has its published name from the start") {
+    val registry = new MetricRegistry
+    new MetricSet(registry, Metric.declared)
+    val names = Set(
+      "ranks.running",
+      "ranks.started",
+      "ranks.failed",
+      "ranks.restarted",
+      "logs.lines",
+      "logs.bytes",
+      "join.latency",
+      "start.latency"
+    )
+    assert(registry.getNames.asScala == names, "METRIC-2")
+  }
+
+  test("an executor counts, and tells the driver what it has counted") {
+    val registry = new MetricRegistry
+    var told = Seq.empty[MetricChange]
+    val own = new MetricSet(registry, Metric.declared)
+    val metrics = new ExecutorMetrics("1", Metric.declared, Some(own), told :+= _)
+    metrics.observed(packed("ranks.restarted" -> 1, "ranks.running" -> 1, "start.latency" -> 9))
+    metrics.observed(packed("logs.lines" -> 5, "logs.bytes" -> 50))
+    assert(running(registry) == 1)
+    metrics.observed(packed("ranks.running" -> -1, "ranks.failed" -> 1))
+    assert(running(registry) == 0)
+    assert(registry.getCounters.get("ranks.failed").getCount == 1)
+    assert(registry.getCounters.get("ranks.restarted").getCount == 1)
+    assert(registry.getCounters.get("logs.bytes").getCount == 50)
+    assert(registry.getHistograms.get("start.latency").getSnapshot.getMax == 9, "METRIC-2")
+    assert(told(1) == change("1", "logs.lines" -> 5, "logs.bytes" -> 50) && told.length == 3)
+  }
+
+  test("a driver that can't be told costs a node nothing") {
+    val registry = new MetricRegistry
+    val own = new MetricSet(registry, Metric.declared)
+    val send = (_: MetricChange) => throw new IllegalStateException("gone")
+    new ExecutorMetrics("1", Metric.declared, Some(own), send).observed(packed("ranks.running" -> 1))
+    assert(running(registry) == 1, "METRIC-1")
+  }
+
+  test("the driver adds up executors, and forgets the ranks of one that is gone") {
+    val registry = new MetricRegistry
+    val cluster = new ClusterMetrics(registry, Metric.declared)
+    cluster.add(change("1", "ranks.started" -> 2, "ranks.running" -> 2, "join.latency" -> 1))
+    cluster.add(change("2", "ranks.started" -> 3, "ranks.running" -> 3))
+    assert(running(registry) == 5)
+    cluster.onExecutorRemoved(SparkListenerExecutorRemoved(0, "2", "killed"))
+    cluster.add(change("2", "ranks.running" -> -1))
+    assert(running(registry) == 2)
+    assert(registry.getCounters.get("ranks.started").getCount == 5)
+  }
+}

@@ -1,0 +1,190 @@
+"""Where checkpoints lie: a folder, or whatever `fsspec` opens by a URI.
+
+FSSPEC-1 (few-imports): fsspec is imported for a URI only, and never for `file:`, `local:` and `dbfs:/Volumes/`, which
+are folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any, BinaryIO, Protocol
+
+from ..plumbing.whole_file import whole_or_absent, write_through
+from . import layout
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?P<rest>.*)", re.DOTALL)
+_FOLDERS = re.compile(r"(?:file|local):(?://(?:localhost)?(?=/))?(?P<path>/.*)", re.DOTALL)
+_VOLUME = re.compile(r"dbfs:(?://)?(?P<path>/Volumes/.*)", re.DOTALL)
+
+
+class Store(Protocol):
+    """A folder of checkpoints, and what is done with it."""
+
+    publishes_files: bool
+    """Whether a file that was not written to its end is never seen under its name."""
+
+    def path(self, name: str) -> str:
+        """What a user opens a file or folder by."""
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """What is there, or in a folder there, by name; a folder's size is 0. Empty if it isn't there."""
+
+    def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        """A new file to write; it is gone where the block raises. `OSError` where it can't be written."""
+
+    def written_at(self, name: str) -> float | None:
+        """When a file, or something in a folder, was last written, in seconds since 1970; None where nothing tells."""
+
+    def open(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        """A file to read, of which any part can be sought."""
+
+    def settle(self, folder: str) -> None:
+        """What is in a folder now outlasts a loss of power, where that is possible."""
+
+    def publish(self, name: str, content: bytes) -> None:
+        """Writes a small file, at once where the store can do that."""
+
+    def remove(self, name: str) -> None:
+        """Removes a file, or a folder with all that is in it. One that isn't there is no error."""
+
+
+def is_uri(path: str) -> bool:
+    """Whether this is a URI of something else than a folder of this machine."""
+    return _SCHEME.fullmatch(path) is not None and _folder_of(path) is None
+
+
+def open_store(path: str) -> Store:
+    """The store at a folder's path or a URI. Raises `ImportError` where fsspec has no such file system here."""
+    return UriStore(path) if is_uri(path) else FolderStore(_folder_of(path) or path)
+
+
+def _folder_of(path: str) -> str | None:
+    match = _FOLDERS.fullmatch(path) or _VOLUME.fullmatch(path)
+    return None if match is None else match["path"]
+
+
+class FolderStore:
+    """A folder of a file system that renames files at once."""
+
+    publishes_files = True
+
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.abspath(folder)
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        found = {}
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.path(folder)) as items:
+            for item in items:
+                with contextlib.suppress(FileNotFoundError):  # another rank was quicker
+                    found[item.name] = 0 if item.is_dir() else item.stat().st_size
+        return found
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        path = self.path(name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with whole_or_absent(path, part=f"{path}.part-{layout.writer()}", durable=True) as file:
+            yield file
+
+    def written_at(self, name: str) -> float | None:
+        path = self.path(name)
+        with contextlib.suppress(FileNotFoundError):  # another rank was quicker
+            inside = [os.path.join(path, each) for each in os.listdir(path)] if os.path.isdir(path) else []
+            return max(os.stat(each).st_mtime for each in (path, *inside))
+        return None
+
+    def open(self, name: str) -> BinaryIO:
+        return open(self.path(name), "rb")
+
+    def settle(self, folder: str) -> None:
+        write_through(self.path(folder))
+
+    def publish(self, name: str, content: bytes) -> None:
+        with self.create(name) as file:
+            file.write(content)
+
+    def remove(self, name: str) -> None:
+        path = self.path(name)
+        if os.path.isdir(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(FileNotFoundError):  # another rank was quicker
+                os.unlink(path)
+
+
+class UriStore:
+    """What fsspec opens. It has to list, to read, and to write a file from its beginning to its end; no more."""
+
+    publishes_files = False
+
+    def __init__(self, uri: str) -> None:
+        from fsspec.core import url_to_fs
+
+        match = _SCHEME.fullmatch(uri)
+        rest = "" if match is None else match["rest"]
+        if match is not None and not rest.startswith((":", "//")):
+            uri = f"{match[1]}://{rest}"  # fsspec takes `memory:/x` for a file's name
+        self._uri = uri.rstrip("/")
+        self._fs, root = url_to_fs(uri)
+        self._root = str(root).rstrip("/")
+
+    def path(self, name: str) -> str:
+        return f"{self._uri}/{name}"
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        self._fs.invalidate_cache()
+        try:
+            items = self._fs.ls(self._inside(folder), detail=True)
+        except FileNotFoundError:
+            return {}
+        found = {}
+        for item in items:
+            name = str(item["name"]).rstrip("/").rpartition("/")[2]
+            found[name] = 0 if item.get("type") == "directory" else int(item.get("size") or 0)
+        return found
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        path = self._inside(name)
+        self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        try:
+            with self._fs.open(path, "wb") as file:
+                yield file
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._fs.rm_file(path)
+            raise
+
+    def written_at(self, name: str) -> float | None:
+        with contextlib.suppress(Exception):  # not every file system knows, and they say so in many ways
+            files = self._fs.find(self._inside(name))
+            return max((_seconds(self._fs.modified(file)) for file in files), default=None)
+        return None
+
+    def open(self, name: str) -> Any:
+        return self._fs.open(self._inside(name), "rb")
+
+    def settle(self, folder: str) -> None:
+        pass
+
+    def publish(self, name: str, content: bytes) -> None:
+        self._fs.pipe_file(self._inside(name), content)
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm(self._inside(name), recursive=True)
+
+    def _inside(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+
+def _seconds(time: datetime) -> float:
+    return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()

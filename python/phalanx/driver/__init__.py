@@ -1,0 +1,1 @@
+"""The driver's side of a run: what is checked, packed and kept there."""

@@ -1,0 +1,79 @@
+"""What happens during a run, as the hub tells it: the one place where its events are read.
+
+An event of the Rust core (`rust/job/src/driver/event.rs`) is three texts: its kind, a text for people, and its fields
+as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from ..errors import RankOutcome
+
+
+class Output(NamedTuple):
+    """Whole, prefixed lines to show."""
+
+    text: str
+
+
+class PhaseReached(NamedTuple):
+    """The job, or a rank, got to a phase, so many seconds after the hub opened."""
+
+    name: str
+    rank: int | None
+    seconds: float
+
+
+class Status(NamedTuple):
+    """Where the job is, in words."""
+
+    text: str
+
+
+class Reported(NamedTuple):
+    """A rank told by `phalanx.report` how far it is: its step, and what else it told."""
+
+    rank: int
+    report: dict[str, Any]
+
+
+class Resubmit(NamedTuple):
+    """A task was lost: end the Spark stage, and submit another whose nodes begin with this attempt."""
+
+    attempt: int
+
+
+class Outcome(NamedTuple):
+    """The last event."""
+
+    ranks: list[RankOutcome]
+    failure: dict[str, Any] | None
+    """The fields of the failure; None where every rank ended well."""
+    text: str
+    """The failure for people."""
+
+
+Event = Output | PhaseReached | Status | Reported | Resubmit | Outcome
+
+
+def event_of(packed: tuple[str, str, str]) -> Event:
+    """The event that `Hub.next` gave."""
+    kind, text, packed_fields = packed
+    fields: dict[str, Any] = json.loads(packed_fields) if packed_fields else {}
+    match kind:
+        case "output":
+            return Output(text)
+        case "phase":
+            return PhaseReached(text, fields["rank"], fields["seconds"])
+        case "status":
+            return Status(text)
+        case "progress":
+            return Reported(fields["rank"], {"step": fields["step"], **(json.loads(text) if text else {})})
+        case "resubmit":
+            return Resubmit(fields["attempt"])
+        case "finished" | "failed":
+            ranks = [RankOutcome(**outcome) for outcome in fields["ranks"]]
+            return Outcome(ranks, fields if kind == "failed" else None, text)
+    raise ValueError(f"an unknown event: {kind}")

@@ -1,0 +1,1 @@
+"""How Spark's data reaches the ranks."""

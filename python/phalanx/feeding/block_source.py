@@ -1,0 +1,171 @@
+"""Where a loader's blocks come from: files that Spark's tasks wrote, on this host or another, or a table in memory.
+
+SOURCE-1 (says-so): a block that can't be read is an error which says where it should be, and who wrote it.
+SOURCE-2 (few-files): at most `OPEN_FILES` files are mapped at a time.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import weakref
+import zlib
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .. import _native
+from .far_blocks import FarBlocks
+from .index import Facts, Index, fingerprint
+from .write_blocks import BLOCK_BYTES, BLOCK_ROWS, as_stream, facts_of, regrouped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+OPEN_FILES = 256
+
+
+class BlockSource(Protocol):
+    """The blocks of a data set."""
+
+    name: str
+    rows: list[int]
+    """How many rows each block has."""
+    bytes: int
+    """How many bytes all have."""
+    facts: Facts
+    whole: bool
+    """Whether every rank takes all rows."""
+    far_bytes: int
+    """How many bytes are on other hosts."""
+
+    def ahead(self, blocks: Iterable[int]) -> None:
+        """Has blocks of other hosts fetched that are needed soon, the first of these first."""
+
+    def batch(self, block: int) -> Any:
+        """A block as an Arrow record batch, without a copy."""
+
+    def fingerprint(self) -> str:
+        """What tells the data set from another one."""
+
+
+class MappedBlocks:
+    """Blocks in files, mapped into memory.
+
+    Those of other hosts are fetched into `folder`, where `access` says how (`rank.contract.FILE_BLOCKS`).
+    """
+
+    def __init__(self, index: Index, access: bytes | None = None, folder: str = "") -> None:
+        self.name = index.name
+        self.rows = [block.rows for block in index.blocks]
+        self.bytes = sum(block.bytes for block in index.blocks)
+        self.facts = index.facts
+        self.whole = index.whole
+        self._index = index
+        self._files: OrderedDict[int, Any] = OrderedDict()
+        self._access = access
+        self._folder = folder
+        self._far: FarBlocks | None = None
+        # What is here is read here: hosts may share a disk, or a name.
+        gone = {number for number, file in enumerate(index.files) if access and not os.path.exists(file)}
+        self._far_files = gone
+        self.far_bytes = sum(block.bytes for block in index.blocks if block.file in gone)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_files": OrderedDict(), "_far": None}
+
+    def ahead(self, blocks: Iterable[int]) -> None:
+        far = [block for block in blocks if self._index.blocks[block].file in self._far_files]
+        self._fetching().ahead(far)
+
+    def batch(self, block: int) -> Any:
+        import pyarrow as pa
+
+        at = self._index.blocks[block]
+        if at.file in self._far_files:
+            with pa.ipc.open_stream(pa.py_buffer(self._fetched(block))) as stream:
+                return stream.read_next_batch()
+        file = self._file(at.file)
+        if len(file) < at.start + at.bytes:
+            raise self._unreadable(at.file, f"it has {len(file)} bytes and should have more")
+        with pa.ipc.open_stream(pa.py_buffer(file).slice(at.start, at.bytes)) as stream:
+            return stream.read_next_batch()
+
+    def fingerprint(self) -> str:
+        return self._index.fingerprint()
+
+    def _fetching(self) -> FarBlocks:
+        # A process that was forked has neither the thread nor a right to the connections.
+        if self._far is None or self._far.process != os.getpid():
+            assert self._access is not None
+            self._far = FarBlocks(self._index, _native.BlockClient(self._access), self._folder)
+            weakref.finalize(self, self._far.close).atexit = False
+        return self._far
+
+    def _fetched(self, block: int) -> mmap.mmap:
+        try:
+            return self._fetching().get(block)
+        except FileNotFoundError as problem:
+            raise self._unreadable(self._index.blocks[block].file, str(problem)) from problem
+
+    def _file(self, number: int) -> mmap.mmap:
+        found = self._files.get(number)
+        if found is None:
+            try:
+                with open(self._index.files[number], "rb") as file:
+                    found = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as problem:  # an empty file can't be mapped
+                raise self._unreadable(number, str(problem)) from problem
+            self._files[number] = found
+            if len(self._files) > OPEN_FILES:
+                # Arrays that still use it keep it.
+                self._files.popitem(last=False)
+        self._files.move_to_end(number)
+        return found
+
+    def _unreadable(self, number: int, problem: str) -> RuntimeError:
+        host, here = self._index.hosts[number], socket.gethostname()
+        if host != here and self._access is None:
+            return RuntimeError(
+                f"blocks of the data set {self.name!r} are on {host}, and all ranks of this run on {here}, so nobody "
+                "serves them there: give the run a task on each host with executors (more processes), or bring the "
+                "rows to fewer hosts (df.coalesce)"
+            )
+        return RuntimeError(
+            f"the blocks of the data set {self.name!r} in {self._index.files[number]} on {host} "
+            f"can't be read: {problem}; Spark removes them with the executor that wrote them, so start the run again"
+        )
+
+
+class TableBlocks:
+    """An Arrow table in memory."""
+
+    def __init__(self, table: Any, *, whole: bool, name: str = "table") -> None:
+        self.name = name
+        self.whole = whole
+        self.far_bytes = 0
+        self._batches = list(regrouped(_batches(table), BLOCK_BYTES, BLOCK_ROWS))
+        self.rows = [batch.num_rows for batch in self._batches]
+        self.bytes = sum(batch.nbytes for batch in self._batches)
+        self.facts = Facts.together(map(facts_of, self._batches))
+
+    def ahead(self, blocks: Iterable[int]) -> None:
+        """All are here."""
+
+    def batch(self, block: int) -> Any:
+        return self._batches[block]
+
+    def fingerprint(self) -> str:
+        return fingerprint((batch.num_rows, zlib.crc32(as_stream(batch))) for batch in self._batches)
+
+
+def _batches(table: Any) -> Iterable[Any]:
+    """The record batches of a table, with values in the place of what a dictionary has."""
+    import pyarrow as pa
+
+    fields = [
+        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        for field in table.schema
+    ]
+    batches: list[Any] = table.cast(pa.schema(fields)).to_batches()
+    return batches

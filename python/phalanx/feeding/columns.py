@@ -1,0 +1,184 @@
+"""A column of rows as tensors.
+
+COLUMN-1 (as-they-are): values keep their bits and their types; docs/data.md has the tensor type of each.
+COLUMN-2 (own-memory): a tensor's memory is its batch's own: whoever changes it changes no data.
+COLUMN-3 (named): what can't be a tensor is an error that names the column and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .index import Facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+Nulls = Any
+"""`"error"`, or the value that stands for nulls in tensors."""
+
+
+class Column:
+    """How one column becomes tensors.
+
+    `plain` says that each block's rows are numbers in one piece of memory, which `view` shows.
+    """
+
+    def __init__(self, field: Any, facts: Facts, *, data_set: str, nulls: Nulls, pad: Any) -> None:
+        import pyarrow as pa
+
+        self.name: str = field.name
+        self._nulls = nulls
+        self._pad = pad
+        self._called = f"the column {self.name!r} of the data set {data_set!r}"
+        element, self._levels = field.type, 0
+        while _is_list(element):
+            element = element.value_type
+            self._levels += 1
+        self._element = element
+        self._storage = _storage(element)
+        self.listed = self._levels == 0 and _is_text(element)
+        """Whether its values are Python's, in a list."""
+        number = self._storage is not None or pa.types.is_boolean(element) or pa.types.is_decimal(element)
+        if not number and not self.listed:
+            raise TypeError(
+                f"{self._called} is of type {field.type}, which is no tensor; leave it out, or give the loader a "
+                "transform that makes tensors of its record batches"
+            )
+        lengths = facts.lengths.get(self.name, [])
+        self.shape: tuple[int, ...] | None = None
+        """The shape of each row, where all have the same."""
+        if all(shortest == longest for shortest, longest in lengths) and len(lengths) == self._levels:
+            self.shape = tuple(max(longest, 0) for _, longest in lengths)
+        elif self._levels > 1:
+            raise TypeError(
+                f"{self._called} has arrays of arrays with different lengths, which are no tensor; give the loader a "
+                "transform that makes tensors of its record batches"
+            )
+        has_nulls = bool(facts.nulls.get(self.name) or facts.nulls.get(f"{self.name}[]"))
+        if has_nulls and not self.listed:
+            self._check_nulls(facts)
+        self.plain = self._storage is not None and self.shape is not None and not has_nulls
+
+    def _check_nulls(self, facts: Facts) -> None:
+        nulls = facts.nulls.get(self.name, 0)
+        if self._levels and nulls:
+            raise ValueError(
+                f"{self._called} has {nulls} rows without an array; fill them in Spark (coalesce), or give the loader "
+                "a transform"
+            )
+        if isinstance(self._nulls, str) and self._nulls == "error":
+            count = nulls + facts.nulls.get(f"{self.name}[]", 0)
+            raise ValueError(
+                f"{self._called} has {count} nulls; give the loader a value for them (nulls=0), or fill them in Spark"
+            )
+        self._filler()
+
+    def _filler(self) -> Any:
+        import pyarrow as pa
+
+        try:
+            return pa.scalar(self._nulls).cast(self._element)
+        except (pa.ArrowException, ValueError, TypeError) as problem:
+            raise ValueError(
+                f"nulls={self._nulls!r} can't stand in {self._called}, which has {self._element}: {problem}"
+            ) from problem
+
+    def view(self, array: Any) -> np.ndarray[Any, Any]:
+        """The rows of a block, in its own memory; for `plain` columns."""
+        assert self.shape is not None
+        rows = len(array)
+        for _ in range(self._levels):
+            array = array.flatten()
+        values: np.ndarray[Any, Any] = array.view(self._storage).to_numpy(zero_copy_only=True)
+        return values.reshape(rows, *self.shape)
+
+    def batches(self, array: Any, batch_size: int) -> Sequence[Any]:
+        """Rows that were gathered, as what each batch has of them; for columns that aren't `listed`."""
+        rows = len(array)
+        if self.shape is not None:
+            for _ in range(self._levels):
+                array = array.flatten()
+            return split(self._numbers(array).reshape(rows, *self.shape), batch_size)
+        offsets = array.offsets.to_numpy()
+        values = self._numbers(array.flatten())
+        return [
+            self._ragged(values, offsets[at : at + batch_size + 1] - offsets[0])
+            for at in range(0, rows, batch_size)
+        ]
+
+    def _numbers(self, array: Any) -> np.ndarray[Any, Any]:
+        """Values in memory of their own, which can be written."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if array.null_count:
+            array = pc.fill_null(array, self._filler())
+        if pa.types.is_decimal(array.type):
+            array = array.cast(pa.float64())
+        elif self._storage is not None:
+            array = array.view(self._storage)
+        return np.array(array.to_numpy(zero_copy_only=False))
+
+    def _ragged(self, values: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any]) -> Any:
+        """Arrays of different lengths: a list of tensors, or one that is padded to the longest of the batch."""
+        import numpy as np
+        import torch
+
+        if self._pad is None:
+            starts = offsets.tolist()
+            return [
+                torch.from_numpy(values[starts[i] : starts[i + 1]].copy()) for i in range(len(starts) - 1)
+            ]
+        lengths = np.diff(offsets)
+        try:
+            padded = np.full((len(lengths), lengths.max(initial=0)), self._pad, values.dtype)
+        except (ValueError, TypeError, OverflowError) as problem:
+            raise ValueError(f"pad={self._pad!r} can't stand in {self._called}: {problem}") from problem
+        padded[np.arange(padded.shape[1]) < lengths[:, None]] = values[offsets[0] : offsets[-1]]
+        return torch.from_numpy(padded)
+
+
+def split(values: np.ndarray[Any, Any], batch_size: int) -> Sequence[Any]:
+    """An array as the tensors of batches, in the same memory."""
+    import torch
+
+    tensors: Sequence[Any] = torch.from_numpy(values).split(batch_size)  # type: ignore[no-untyped-call]
+    return tensors
+
+
+def _storage(kind: Any) -> Any:
+    """The Arrow type of numbers that has the same bits, if there is one."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_integer(kind) or types.is_floating(kind):
+        return kind
+    if types.is_date32(kind) or types.is_time32(kind):
+        return pa.int32()
+    if types.is_timestamp(kind) or types.is_duration(kind) or types.is_time64(kind) or types.is_date64(kind):
+        return pa.int64()
+    return None
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    tests = (
+        types.is_string,
+        types.is_large_string,
+        types.is_binary,
+        types.is_large_binary,
+        types.is_fixed_size_binary,
+    )
+    return any(test(kind) for test in tests)
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

@@ -1,0 +1,340 @@
+"""The data sets of a run, prepared before its ranks start: an ordinary Spark job writes each DataFrame as blocks.
+
+So feeding needs no task slot while ranks hold theirs, and any DataFrame will do: of any partitioning, with shuffles,
+retried and adaptive, classic or of Spark Connect.
+
+PREPARE-1 (refused-first): data that can't become tensors, or can't be read to its end, is refused before any job
+starts, in a sentence that names the data set and the column.
+PREPARE-2 (one-owner): the blocks belong to the run, which removes them when it is over, however it ends. Spark removes
+them with its local directories where the driver can't any more, or where an executor that has some takes no task.
+PREPARE-3 (reachable): blocks on hosts where there surely is no node to serve them are refused before any rank starts.
+PREPARE-4 (same-data): blocks that went with an executor are computed again before ranks start again. Where that gives
+other data the run fails, and says so: nothing trains on a mixture.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .. import _native
+from ..driver.connect import is_remote
+from ..driver.spark_version import inheriting
+from ..errors import TrainingError
+from ..plumbing.by_value import by_value
+from . import write_blocks
+from .index import Block, Facts, Index
+from .replicated import Replicated
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger("phalanx")
+
+# How long Spark may take to hear of a cancel, and to remove what it wrote.
+_CANCEL_S = 3.0
+_REMOVE_S = 30.0
+
+_ATOMS = {
+    *("Byte", "Short", "Integer", "Long", "Float", "Double", "Boolean", "Decimal"),
+    *("Date", "Timestamp", "TimestampNTZ", "DayTimeInterval"),
+    *("String", "Char", "Varchar", "Binary"),
+}
+
+
+def is_data(argument: object) -> bool:
+    """Whether an argument `data` is Phalanx's and not the training function's: it has DataFrames, which can't be sent
+    to a function."""
+    return isinstance(argument, Mapping) and any(map(_is_ours, argument.values()))
+
+
+def _is_ours(value: object) -> bool:
+    return isinstance(value, Replicated) or _is_frame(value)
+
+
+def _is_frame(value: object) -> bool:
+    return type(value).__module__.startswith("pyspark.") and hasattr(value, "mapInArrow")
+
+
+class Preparation:
+    """The data sets of one run, from the DataFrames to the removal of their blocks.
+
+    Making one starts nothing. Raises `TypeError` for what is no DataFrame or a column that can't be a tensor,
+    `ValueError` for streams and for columns that can't be told from one another, and `RuntimeError` where Spark
+    encrypts what it writes to disks. `tasks` is how many nodes the run has.
+    """
+
+    def __init__(
+        self, spark: SparkSession, data: Mapping[str, Any], *, local_mode: bool, tasks: int = 1
+    ) -> None:
+        self._spark = spark
+        self._local_mode = local_mode
+        self._tasks = tasks
+        self._frames: dict[str, tuple[Any, bool]] = {}
+        for name, given in data.items():
+            whole = isinstance(given, Replicated)
+            frame = given.data if isinstance(given, Replicated) else given
+            self._frames[name] = readable(name, frame), whole
+        if (spark.conf.get("spark.io.encryption.enabled", None) or "false").lower() == "true":
+            raise RuntimeError(
+                "spark.io.encryption.enabled is true, and blocks of data sets are not encrypted on local disks; "
+                "run(data=...) can't be used here"
+            )
+        self._id = os.urandom(8).hex()
+        self._tag = self.folder = f"phalanx-data-{self._id}"
+        self._cancelled = False
+        self._indexes: dict[str, Index] = {}
+        self._folders: set[str] = set()
+        self._broken = False
+        """Whether tasks may have left blocks that no index has."""
+        self._error: BaseException | None = None
+        # Made in the caller's thread, whose Spark properties it is to have; the run may be driven by another.
+        self._target = inheriting(spark, self._main)
+
+    def run(self) -> dict[str, dict[str, Any]]:
+        """Prepares the data sets; their packed indexes, by name.
+
+        Raises `TrainingError` where Spark can't compute or write one, also where it was cancelled; `RuntimeError` where
+        ranks could not read the blocks.
+        """
+        self._compute()
+        return self._packed()
+
+    def again(self) -> dict[str, dict[str, Any]]:
+        """The indexes for another attempt of the run; blocks are computed again where some are gone, or may be.
+
+        Raises as `run`, and `TrainingError` where the data is not what it was.
+        """
+        before = self._indexes
+        files = [file for index in before.values() for file in index.files]
+        if self._is_here() and all(map(os.path.exists, files)):
+            return self._packed()
+        logger.info("Blocks of the data sets have gone with an executor; they are computed again")
+        self._remove_files()
+        self._indexes = {}
+        self._compute()
+        for name, index in self._indexes.items():
+            was, now = before[name].fingerprint(), index.fingerprint()
+            if was != now:
+                said = (
+                    f"the data set {name!r} is not what it was when the run began ({was}; now {now}): blocks went with "
+                    "an executor, and computing them again gave other rows; write the DataFrame to a table, read that"
+                )
+                raise TrainingError(said, {"kind": "start", "message": said})
+        return self._packed()
+
+    def _compute(self) -> None:
+        thread = threading.Thread(target=self._target, name="phalanx-prepare", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive() and not self._cancelled:
+                thread.join(0.05)
+        except BaseException:
+            self._cancelled = True
+            raise
+        finally:
+            # Again and again: a job that is not there yet is not cancelled.
+            late = time.monotonic() + _CANCEL_S
+            while self._cancelled and thread.is_alive() and time.monotonic() < late:
+                self._cancel_jobs()
+                thread.join(0.3)
+        if self._error is not None or self._cancelled:
+            raise self._failure()
+
+    def _packed(self) -> dict[str, dict[str, Any]]:
+        for index in self._indexes.values():
+            self._check_place(index)
+        return {name: index.pack() for name, index in self._indexes.items()}
+
+    def _is_here(self) -> bool:
+        """Whether the blocks are on the driver's host."""
+        return self._hosts() <= {socket.gethostname()}
+
+    def _hosts(self) -> set[str]:
+        return {host for index in self._indexes.values() for host in index.hosts}
+
+    def cancel(self) -> None:
+        """Ends `run`; waits for nothing."""
+        self._cancelled = True
+
+    def remove(self) -> None:
+        """Removes the blocks; again is harmless. What can't be removed is logged, and goes with Spark's directories."""
+        self._cancelled = True
+        self._remove_files()
+        self._frames = {}
+
+    def _remove_files(self) -> None:
+        folders, self._folders = self._folders, set()
+        broken, self._broken = self._broken, False
+        if self._is_here():
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
+            folders = {folder for folder in folders if os.path.isdir(folder)}
+        if folders or broken:
+            everywhere = broken or len(self._hosts()) > 1
+            remove = functools.partial(self._remove_there, folders, everywhere=everywhere)
+            self._in_time(remove, _REMOVE_S, "removing blocks")
+
+    def _main(self) -> None:
+        try:
+            self._tag_jobs()
+            for name, (frame, whole) in self._frames.items():
+                if not self._cancelled:
+                    self._broken = True  # until it is known where all its blocks are
+                    self._indexes[name] = self._prepared(name, frame, whole)
+                    self._broken = False
+        except BaseException as error:
+            self._error = error
+        if self._cancelled:  # the run may be over, and nobody else will
+            self._remove_files()
+
+    def _tag_jobs(self) -> None:
+        if is_remote(self._spark):
+            self._spark.addTag(self._tag)
+        else:
+            self._spark.sparkContext.addJobTag(self._tag)
+
+    def _prepared(self, name: str, frame: Any, whole: bool) -> Index:
+        write = write_blocks.writer(self._tag, write_blocks.BLOCK_BYTES, write_blocks.BLOCK_ROWS)
+        with by_value(write_blocks):
+            found = frame.mapInArrow(write, write_blocks.SCHEMA).collect()
+        found.sort(key=lambda row: (row.partition, row.number))
+        host_of = {row.path: row.host for row in found}
+        files = list(host_of)
+        self._folders.update(map(os.path.dirname, files))
+        number = {path: at for at, path in enumerate(files)}
+        index = Index(
+            name=name,
+            hosts=list(host_of.values()),
+            files=files,
+            blocks=[Block(number[row.path], row.start, row.bytes, row.rows, row.checksum) for row in found],
+            facts=Facts.together(json.loads(row.facts) for row in found),
+            whole=whole,
+        )
+        rows, size = (sum(getattr(block, of) for block in index.blocks) for of in ("rows", "bytes"))
+        logger.info("The data set %r has %d rows and %d bytes in %d blocks", name, rows, size, len(found))
+        if not rows:
+            logger.warning("The data set %r has no rows, so its loaders have no steps", name)
+        return index
+
+    def _check_place(self, index: Index) -> None:
+        hosts = sorted(set(index.hosts))
+        here = socket.gethostname()
+        if self._local_mode and hosts not in ([], [here]):
+            raise RuntimeError(
+                f"the blocks of the data set {index.name!r} are on {', '.join(hosts)}, and in local mode the ranks are "
+                f"on {here} and can't fetch them; use local_mode=False, or executors on the driver's host only"
+            )
+        if len(hosts) > self._tasks:
+            raise RuntimeError(
+                f"the blocks of the data set {index.name!r} are on {len(hosts)} hosts ({', '.join(hosts)}), and the "
+                f"run has {self._tasks} tasks, so nobody would serve the blocks of some; give it a task on each host "
+                "(more processes), or bring the rows to fewer hosts (df.coalesce)"
+            )
+
+    def _failure(self) -> TrainingError:
+        """Why there are no data sets."""
+        if self._cancelled or self._error is None:
+            kind, said = "cancelled", "preparing the data sets was cancelled"
+        else:
+            error = self._error
+            kind, said = _native.explain_stage(
+                type(error).__name__, str(getattr(error, "java_exception", error))
+            )
+            said = f"the data sets can't be prepared: {said}"
+        failure = TrainingError(said, {"kind": kind, "message": said})
+        failure.__cause__ = self._error
+        return failure
+
+    def _cancel_jobs(self) -> None:
+        cancel = (
+            functools.partial(self._spark.interruptTag, self._tag)
+            if is_remote(self._spark)
+            else functools.partial(self._spark.sparkContext.cancelJobsWithTag, self._tag)
+        )
+        self._in_time(cancel, _CANCEL_S, "cancelling")
+
+    def _remove_there(self, folders: Iterable[str], *, everywhere: bool) -> None:
+        """By a task on the host that has them; what no index has by tasks enough that each executor gets some."""
+        tasks = 1
+        if everywhere:
+            tasks = 16 if is_remote(self._spark) else 2 * self._spark.sparkContext.defaultParallelism
+        with by_value(write_blocks):
+            task = write_blocks.remover(sorted(folders), self._tag)
+            self._spark.range(0, tasks, 1, tasks).mapInArrow(task, "removed int").collect()
+
+    def _in_time(self, call: Callable[[], object], seconds: float, what: str) -> None:
+        """Calls Spark, which may be gone, and a client of which tries for minutes to reach it."""
+
+        def quietly() -> None:
+            try:
+                call()
+            except Exception as problem:  # the session may be gone, and with it the job and the blocks
+                logger.debug("%s failed: %s", what, problem)
+
+        thread = threading.Thread(target=quietly, name="phalanx-prepare", daemon=True)
+        thread.start()
+        thread.join(seconds)
+
+
+def readable(name: str, frame: Any) -> Any:
+    """The DataFrame, with vectors as arrays.
+
+    Raises as `Preparation`.
+    """
+    called = f"the data set {name!r}"
+    if not _is_frame(frame):
+        raise TypeError(f"{called} has to be a Spark DataFrame, not {type(frame).__name__}")
+    if frame.isStreaming:
+        raise ValueError(
+            f"{called} is a stream, which has no end, and an epoch needs one; write it to a table and read that, or "
+            "take its micro-batches one by one (foreachBatch)"
+        )
+    names = [field.name for field in frame.schema.fields]
+    if not names:
+        raise ValueError(f"{called} has no columns")
+    for column in names:
+        if names.count(column) > 1:
+            raise ValueError(f"{called} has several columns {column!r}; rename them")
+    vectors = []
+    for field in frame.schema.fields:
+        if type(field.dataType).__name__ == "VectorUDT":
+            vectors.append(field.name)
+        elif not _can_travel(field.dataType):
+            raise TypeError(
+                f"the column {field.name!r} of {called} is of type {field.dataType.simpleString()}, which can't be a "
+                "tensor; cast it or leave it out (df.select)"
+            )
+    if not vectors:
+        return frame
+    from pyspark.ml.functions import vector_to_array
+
+    quoted = {column: "`" + column.replace("`", "``") + "`" for column in names}
+    return frame.select(
+        *(
+            vector_to_array(frame[quoted[column]]).alias(column)
+            if column in vectors
+            else frame[quoted[column]]
+            for column in names
+        )
+    )
+
+
+def _can_travel(kind: Any) -> bool:
+    """Whether a type is one that Spark brings to Arrow, and a loader to tensors or to a transform."""
+    name = type(kind).__name__.removesuffix("Type")
+    if name == "Array":
+        return _can_travel(kind.elementType)
+    if name == "Map":
+        return _can_travel(kind.keyType) and _can_travel(kind.valueType)
+    if name == "Struct":
+        return all(_can_travel(field.dataType) for field in kind.fields)
+    return name in _ATOMS

@@ -1,0 +1,146 @@
+"""`phalanx.data`: a data set, in a rank by its name, and anywhere from a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..rank import contract
+from ..rank.payload import Payload
+from .block_source import BlockSource, MappedBlocks, TableBlocks
+from .index import Index
+from .loader import Loader
+from .replicated import Replicated
+
+if TYPE_CHECKING:
+    from .dataset import BatchDataset
+
+
+def data(source: Any) -> DataSet:
+    """A data set: by the name that `TorchDistributor.run(train, data={name: df})` gave it, or from a table.
+
+    A table may be Arrow's, pandas' or a Spark DataFrame that fits into memory; so the same code can be tried without a
+    run. In a rank each rank takes its part of a table, unless it is `replicated`.
+
+    Raises `RuntimeError` for a name outside a run, `ValueError` for a name that the run doesn't have, and `TypeError`
+    for what is no table.
+    """
+    if isinstance(source, str):
+        return DataSet(_prepared(source))
+    whole = isinstance(source, Replicated)
+    return DataSet(TableBlocks(_table(source.data if whole else source), whole=whole))
+
+
+class DataSet:
+    """The rows of a data set; `loader` gives them in batches."""
+
+    def __init__(self, source: BlockSource) -> None:
+        self._source = source
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are, on all ranks together."""
+        return sum(self._source.rows)
+
+    def loader(
+        self,
+        *,
+        batch_size: int,
+        shuffle: bool | str = False,
+        seed: int = 0,
+        uneven: str = "drop",
+        nulls: Any = "error",
+        pad: Any = None,
+        transform: Callable[[Any], Any] | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> Loader:
+        """This rank's batches, each a dictionary of tensors by column; every rank has the same number of them.
+
+        batch_size      rows of a batch; all ranks together take `batch_size` times the number of ranks in a step
+        shuffle         True: blocks, and rows within windows of at least 16 blocks. "full": all rows. False: not at all
+        seed            which of the orders; each epoch has another
+        uneven          what becomes of the last rows, too few for a step: "drop" leaves them out, "wrap" takes rows of
+                        the epoch's beginning once more, "pad" does so and tells by `batch["mask"]` which rows count
+        nulls           the value that stands for nulls in tensors; "error" refuses columns that have some
+        pad             the value to pad arrays of different lengths with; without one they are lists of tensors
+        transform       called in the rank with each batch as a `pyarrow.RecordBatch`; what it returns is the batch
+        rank, world_size    another part than this rank's own
+
+        Raises `ValueError` or `TypeError` where a column can't be a tensor, and for arguments that can't be.
+        """
+        if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__"):
+            raise TypeError(f"batch_size has to be an int, not {batch_size!r}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size has to be positive, not {batch_size}")
+        if self._source.whole:
+            rank, world_size = 0, 1
+        if world_size is None:
+            world_size = int(os.environ.get(contract.ENV_WORLD_SIZE, "1"))
+        if rank is None:
+            rank = int(os.environ.get(contract.ENV_RANK, "0"))
+        return Loader(
+            self._source,
+            batch_size=batch_size.__index__(),
+            shuffle=shuffle,
+            seed=seed,
+            uneven=uneven,
+            nulls=nulls,
+            pad=pad,
+            transform=transform,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def dataset(self, **options: Any) -> BatchDataset:
+        """A `torch.utils.data.IterableDataset` of the batches that `loader(**options)` gives, for code that wants
+        `DataLoader(dataset, batch_size=None, num_workers=2)`."""
+        from .dataset import BatchDataset
+
+        return BatchDataset(self.loader(**options))
+
+
+def _prepared(name: str) -> MappedBlocks:
+    path = os.environ.get(contract.ENV_PAYLOAD)
+    if path is None:
+        raise RuntimeError(
+            f"there is no data set {name!r} here: names are for what TorchDistributor.run(train, data={{...}}) runs; "
+            "elsewhere give phalanx.data a DataFrame or a table"
+        )
+    there = Payload(path).data
+    if name not in there:
+        has = ", ".join(map(repr, there)) or "none"
+        raise ValueError(
+            f"the run has no data set {name!r}; it has {has} (TorchDistributor.run(train, data=...))"
+        )
+    folder = os.environ[contract.ENV_RANK_DIR]
+    return MappedBlocks(Index.read(there[name]), _access(folder), folder)
+
+
+def _access(folder: str) -> bytes | None:
+    """How this rank fetches blocks of other hosts; None where the run has ranks on one host only."""
+    try:
+        with open(os.path.join(folder, contract.FILE_BLOCKS), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _table(source: Any) -> Any:
+    import pyarrow as pa
+
+    if isinstance(source, pa.RecordBatch):
+        return pa.Table.from_batches([source])
+    if isinstance(source, pa.Table):
+        return source
+    kind = type(source).__module__.partition(".")[0]
+    if kind == "pandas" and hasattr(source, "columns"):
+        return pa.Table.from_pandas(source, preserve_index=False)
+    if kind == "pyspark" and hasattr(source, "mapInArrow"):
+        # Spark 3.5 has no toArrow.
+        return source.toArrow() if hasattr(source, "toArrow") else pa.Table.from_pandas(source.toPandas())
+    raise TypeError(
+        "phalanx.data takes the name of a data set of the run, a Spark or pandas DataFrame, or an Arrow table, "
+        f"not {type(source).__name__}"
+    )

@@ -1,0 +1,199 @@
+"""A partition as blocks, written in a Python worker of Spark. A block is one Arrow record batch as an IPC stream.
+
+The blocks of a partition stand in one file, one behind the other, in a folder of the run below Spark's local directory.
+This module travels to the workers by value, so that executors need no Phalanx: it uses nothing else of Phalanx's.
+
+BLOCK-1 (as-they-are): a block has the partition's rows in their order, with the types and bits that Spark gave.
+BLOCK-2 (bounded): a block has at most `BLOCK_ROWS` rows, and about `BLOCK_BYTES` bytes unless one row has more.
+BLOCK-3 (private): only the user can read the folder. A task that fails leaves no file in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+BLOCK_BYTES = 16 << 20
+BLOCK_ROWS = 1 << 20
+
+# Each block begins at such a multiple, so that the numbers in it are aligned in memory.
+ALIGNMENT = 64
+
+SCHEMA = ", ".join(
+    [
+        *("partition int", "number int", "host string", "path string"),
+        *("start long", "bytes long", "rows long", "checksum long", "facts string"),
+    ]
+)
+"""What a task answers, as Spark says it: a row for each block."""
+
+
+def writer(folder: str, block_bytes: int, block_rows: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """What `DataFrame.mapInArrow` is to run in each task: it writes the partition into `folder`, below one of Spark's
+    local directories, and answers with its blocks."""
+
+    def write(batches: Iterator[Any]) -> Iterator[Any]:
+        import socket
+
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context: Any = TaskContext.get()
+        partition = context.partitionId()
+        # Partitions take turns: there may be a disk behind each directory.
+        directories = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+        directory = directories[partition % len(directories)] or tempfile.gettempdir()
+        path = os.path.join(directory, folder, f"{partition}-{context.taskAttemptId()}")
+        blocks = write_partition(batches, path, block_bytes, block_rows)
+        if blocks:
+            own = {"partition": partition, "host": socket.gethostname(), "path": path}
+            yield pa.RecordBatch.from_pylist(
+                [{**own, "number": number, **block} for number, block in enumerate(blocks)],
+                schema=_answer(pa),
+            )
+
+    return write
+
+
+def remover(folders: list[str], own: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """What `DataFrame.mapInArrow` is to run in a task on the host that has these folders: it removes them, and the one
+    that is called `own` below Spark's local directories there."""
+
+    def remove(batches: Iterator[Any]) -> Iterator[Any]:
+        import shutil
+
+        for _ in batches:  # Spark takes a worker whose input was left unread for broken
+            pass
+        directories = filter(None, os.environ.get("SPARK_LOCAL_DIRS", "").split(","))
+        for folder in [*folders, *(os.path.join(directory, own) for directory in directories)]:
+            shutil.rmtree(folder, ignore_errors=True)
+        yield from ()
+
+    return remove
+
+
+def write_partition(
+    batches: Iterable[Any], path: str, block_bytes: int, block_rows: int
+) -> list[dict[str, Any]]:
+    """Writes the rows of `batches` to a file at `path`, and says of each block where it is there, and what it has.
+
+    Raises `OSError` where it can't be written.
+    """
+    blocks: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack:
+        file = None
+        for batch in regrouped(batches, block_bytes, block_rows):
+            if file is None:
+                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+                file = stack.enter_context(_new_file(path))
+            data = as_stream(batch)
+            start = file.tell()
+            file.write(data)
+            file.write(bytes(-len(data) % ALIGNMENT))
+            blocks.append(
+                {
+                    "start": start,
+                    "bytes": len(data),
+                    "rows": batch.num_rows,
+                    "checksum": zlib.crc32(data),
+                    "facts": json.dumps(facts_of(batch)),
+                }
+            )
+    return blocks
+
+
+def as_stream(batch: Any) -> Any:
+    """A record batch as an IPC stream, in a buffer."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue()
+
+
+def regrouped(batches: Iterable[Any], block_bytes: int, block_rows: int) -> Iterator[Any]:
+    """The same rows in record batches of the size of a block; only the last may be smaller."""
+    import pyarrow as pa
+
+    waiting: list[Any] = []
+    rows = size = 0
+
+    def whole() -> Any:
+        table = pa.Table.from_batches(waiting).combine_chunks()
+        return table.to_batches()[0]
+
+    for batch in batches:
+        at = 0
+        while at < batch.num_rows:
+            rest = batch.slice(at)
+            a_row = max(1, rest.nbytes // rest.num_rows)
+            piece = rest.slice(0, max(1, min(block_rows - rows, (block_bytes - size) // a_row)))
+            waiting.append(piece)
+            at += piece.num_rows
+            rows += piece.num_rows
+            size += piece.nbytes
+            if rows >= block_rows or size + a_row > block_bytes:
+                yield whole()
+                waiting, rows, size = [], 0, 0
+    if waiting:
+        yield whole()
+
+
+def facts_of(batch: Any) -> dict[str, Any]:
+    """What a loader has to know of a block's columns before it reads them.
+
+    nulls     how many nulls a column has; those of an array's elements have the column's name with `[]`
+    lengths   of a column of arrays the shortest and the longest, for each level of nesting
+    """
+    nulls: dict[str, int] = {}
+    lengths: dict[str, list[list[int]]] = {}
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        levels = []
+        at = name
+        if array.null_count:
+            nulls[at] = array.null_count
+        while _is_list(array.type):
+            levels.append(_lengths(array))
+            array = array.flatten()
+            at = f"{name}[]"
+            if array.null_count:
+                nulls[at] = nulls.get(at, 0) + array.null_count
+        if levels:
+            lengths[name] = levels
+    return {"nulls": nulls, "lengths": lengths}
+
+
+def _lengths(array: Any) -> list[int]:
+    import pyarrow.compute as pc
+
+    found = pc.min_max(pc.list_value_length(array))
+    # Where there is no array at all, any length would do.
+    return [-1, -1] if found["min"].as_py() is None else [found["min"].as_py(), found["max"].as_py()]
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+@contextlib.contextmanager
+def _new_file(path: str) -> Iterator[Any]:
+    try:
+        with open(path, "xb") as file:
+            yield file
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+def _answer(pa: Any) -> Any:
+    kinds = {"int": pa.int32(), "long": pa.int64(), "string": pa.string()}
+    return pa.schema([(name, kinds[kind]) for name, kind in (field.split() for field in SCHEMA.split(", "))])

@@ -1,0 +1,308 @@
+"""The caller's MLflow run: what ranks need to continue it, and what becomes of it with the training.
+
+MLFLOW-1 (only-if-used): mlflow is never imported for its own sake, but found where the caller has imported it.
+MLFLOW-2 (no-stall): what is sent to MLflow's server waits in a bounded queue of a thread. A server that is slow or
+gone holds up no training and fails none; the end of a run waits for it for `LAST_S` at most.
+MLFLOW-3 (says-how-it-ended): a run that failed is FAILED, one that was cancelled or interrupted is KILLED, each with
+the cause as a tag. One that ended well goes on, though rank 0 has ended it at its own end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import queue
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from ..errors import TrainingError
+from ..rank import contract, tracking
+
+logger = logging.getLogger("phalanx")
+
+LAST_S = 10.0
+# Reports that wait for the server; more are dropped.
+_MOST_WAITING = 10_000
+# What MLflow takes in one call, as a tag, and as a metric's name (mlflow/utils/validation.py).
+_MOST_METRICS = 1000
+_MOST_TAG_CHARS = 5000
+_MOST_NAME_CHARS = 250
+_NOT_IN_NAMES = re.compile(r"[^/\w.\- :]")
+
+# What of the caller's environment is about MLflow, and reaches the ranks with its run.
+_CARRIED = (
+    "MLFLOW_TRACKING_URI",
+    "MLFLOW_REGISTRY_URI",
+    "MLFLOW_TRACKING_USERNAME",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_TRACKING_AUTH",
+    "MLFLOW_TRACKING_INSECURE_TLS",
+    "MLFLOW_ALLOW_FILE_STORE",
+    "MLFLOW_EXPERIMENT_ID",
+    "MLFLOW_EXPERIMENT_NAME",
+    "MLFLOW_RUN_ID",
+    "DATABRICKS_HOST",
+    "DATABRICKS_TOKEN",
+    "DATABRICKS_CLIENT_ID",
+    "DATABRICKS_CLIENT_SECRET",
+)
+
+
+def callers_run(
+    wanted: bool | str | None, *, local_mode: bool, given: Collection[str] = ()
+) -> tuple[dict[str, str], TrackedRun | None]:
+    """The variables by which ranks continue what the caller has of MLflow, and the caller's active run, if there is
+    one. To be called in the caller's thread.
+
+    `wanted` is None for these, False for nothing, True to have `phalanx.report` of rank 0 logged as well, "all" to have
+    all ranks continue the run, and report. `given` are the variables that the caller gives the ranks itself.
+
+    Raises `ValueError` for another value, `RuntimeError` where reports have no active run to go to.
+    """
+    if wanted not in (None, True, False, "all"):
+        raise ValueError(f"mlflow has to be True, False, 'all' or None, not {wanted!r}")
+    if wanted is False:
+        return {}, None
+    # Whoever imports it in another thread at this moment has no run yet.
+    mlflow = sys.modules.get("mlflow")
+    mlflow = mlflow if hasattr(mlflow, "active_run") else None
+    active = mlflow.active_run() if mlflow is not None else None
+    if wanted and active is None:
+        raise RuntimeError(
+            f"mlflow={wanted!r} logs to the active MLflow run, and there is none; run the distributor within "
+            "`with mlflow.start_run():`"
+        )
+    variables = {name: os.environ[name] for name in _CARRIED if name in os.environ}
+    # What MLflow takes where nobody has said anything is a file here, and no reason to overrule the executors' own.
+    if mlflow is not None and (local_mode or active is not None or mlflow.is_tracking_uri_set()):
+        variables |= _context(mlflow, active)
+    if not {"MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID"} & variables.keys():
+        return {}, None
+    if "MLFLOW_EXPERIMENT_ID" in variables:
+        variables.pop("MLFLOW_EXPERIMENT_NAME", None)  # it may be another's, which libraries would then set
+    uri, named = variables.get("MLFLOW_TRACKING_URI", ""), "MLFLOW_TRACKING_URI" in given
+    if named and active is None:  # the ranks go where they are sent, all of them
+        variables = {name: value for name, value in variables.items() if name not in tracking.OF_THE_RUN}
+    else:
+        variables[contract.ENV_MLFLOW] = tracking.ALL if wanted == "all" else tracking.FIRST
+    if uri and not (local_mode or named) and _for_others(uri).startswith(("file:", "sqlite:")):
+        logger.warning(
+            f"MLflow's tracking URI {uri} is a file of this host: what ranks log on other hosts is not seen here"
+        )
+    if mlflow is None or active is None:
+        return variables, None
+    return variables, TrackedRun(mlflow, active.info.run_id, reports=bool(wanted), every_rank=wanted == "all")
+
+
+def _context(mlflow: Any, active: Any) -> dict[str, str]:
+    """What the caller has set by mlflow's functions."""
+    uri, registry = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
+    found = {}
+    for name, value in (("MLFLOW_TRACKING_URI", uri), ("MLFLOW_REGISTRY_URI", registry)):
+        if value:
+            found[name] = _for_others(value)
+    databricks = next((value for value in (uri, registry) if str(value).startswith("databricks")), None)
+    if databricks:
+        found |= _databricks(databricks.replace("databricks-uc", "databricks", 1))
+    if active is not None:
+        found |= {"MLFLOW_RUN_ID": active.info.run_id, "MLFLOW_EXPERIMENT_ID": active.info.experiment_id}
+    return found
+
+
+def _for_others(uri: str) -> str:
+    """A URI for processes elsewhere: a file's is absolute; a profile of Databricks stays here, with its credentials."""
+    if uri.startswith("databricks"):
+        return uri.partition("://")[0]
+    scheme, colon, path = uri.partition(":")
+    if scheme == "sqlite" and path.startswith("///") and not path.startswith("////"):
+        return f"sqlite:///{os.path.abspath(path[3:])}"
+    if colon and scheme != "file":
+        return uri
+    path = path if colon else uri
+    return "file://" + os.path.abspath(path[2:] if path.startswith("//") else path)
+
+
+def _databricks(uri: str) -> dict[str, str]:
+    """Host and token: the environment's, or what Databricks' own rules find (a notebook's context, a profile)."""
+    if "://" not in uri and {"DATABRICKS_HOST", "DATABRICKS_TOKEN"} <= os.environ.keys():
+        return {}
+    try:
+        # The caller has mlflow, and mlflow knows where it has its own credentials from.
+        utils = importlib.import_module("mlflow.utils.databricks_utils")
+        found = utils.get_databricks_host_creds(uri)
+        token = found.token or _bearer(uri)
+        return {"DATABRICKS_HOST": found.host, "DATABRICKS_TOKEN": token} if found.host and token else {}
+    except Exception as problem:  # its text may hold what it shouldn't
+        logger.warning(
+            f"MLflow's Databricks credentials can't be found for the ranks ({type(problem).__name__}); "
+            "set DATABRICKS_HOST and DATABRICKS_TOKEN"
+        )
+        return {}
+
+
+def _bearer(uri: str) -> str:
+    """The token of whatever sign-in Databricks' SDK has used."""
+    from databricks.sdk.core import Config  # type: ignore[import-not-found,unused-ignore]
+
+    headers = Config(profile=uri.partition("://")[2] or None).authenticate()
+    return str(headers.get("Authorization", "")).removeprefix("Bearer ")
+
+
+def _end() -> None:
+    """What ends the thread, in the place of something to do."""
+
+
+class TrackedRun:
+    """The caller's active MLflow run, during a training and at its end."""
+
+    def __init__(self, mlflow: Any, run_id: str, *, reports: bool, every_rank: bool) -> None:
+        self._mlflow = mlflow
+        self._client = mlflow.MlflowClient(tracking_uri=mlflow.get_tracking_uri())
+        self.run_id = run_id
+        self._reports, self._every_rank = reports, every_rank
+        self._waiting: queue.Queue[tuple[int, dict[str, Any], int] | Callable[[], object]] = queue.Queue(
+            _MOST_WAITING
+        )
+        self._thread: threading.Thread | None = None
+        self._complained = False
+        self._renamed: set[str] = set()
+        self._settled = False
+        self._unreachable = False
+
+    def reported(self, rank: int, report: dict[str, Any]) -> None:
+        """A rank's `phalanx.report` is a step's metrics. Returns at once."""
+        if self._reports and (rank == 0 or self._every_rank):
+            with contextlib.suppress(queue.Full):
+                self._waiting.put_nowait((rank, report, int(time.time() * 1000)))
+                self._work()
+
+    def over(self, error: BaseException | None) -> None:
+        """The training is over: everything is logged, and a failure with its cause. Waits for `LAST_S` at most."""
+        if error is not None:
+            self._then(lambda: self._mark(error))
+        self._finish()
+
+    def settle(self, error: BaseException | None) -> None:
+        """To be called where the outcome is returned or raised: if the run is active in this thread, it goes on, or has
+        been killed."""
+        active = self._mlflow.active_run()
+        if self._settled or self._unreachable or active is None or active.info.run_id != self.run_id:
+            return
+        self._settled = True
+        if error is None:
+            self._then(lambda: self._client.update_run(self.run_id, status="RUNNING"))
+            self._finish()
+        elif _is_kill(error):
+            # Otherwise `with mlflow.start_run()` would mark it FAILED.
+            with contextlib.suppress(Exception):
+                self._mlflow.end_run("KILLED")
+
+    def _mark(self, error: BaseException) -> None:
+        entities = importlib.import_module("mlflow.entities")
+        kind = error.kind if isinstance(error, TrainingError) else type(error).__name__
+        cause = error.message if isinstance(error, TrainingError) else str(error)
+        tags = [
+            entities.RunTag("phalanx.failure", kind),
+            entities.RunTag("phalanx.cause", cause[:_MOST_TAG_CHARS] or kind),
+        ]
+        self._client.log_batch(self.run_id, tags=tags)
+        self._client.set_terminated(self.run_id, "KILLED" if _is_kill(error) else "FAILED")
+
+    def _then(self, call: Callable[[], object]) -> None:
+        """Has this done after all that waits; where too much waits, the oldest of it goes."""
+        while True:
+            try:
+                self._waiting.put_nowait(call)
+                break
+            except queue.Full:
+                with contextlib.suppress(queue.Empty):
+                    self._waiting.get_nowait()
+        self._work()
+
+    def _work(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._main, name="phalanx-mlflow", daemon=True)
+            self._thread.start()
+
+    def _finish(self) -> None:
+        """Waits until all that waits has been sent."""
+        if self._thread is None or self._unreachable:
+            return
+        self._then(_end)
+        self._thread.join(LAST_S)
+        if self._thread.is_alive():
+            self._unreachable = True
+            self._complain(f"has not taken everything within {LAST_S:g} s")
+
+    def _main(self) -> None:
+        held: tuple[int, dict[str, Any], int] | Callable[[], object] | None = None
+        while True:
+            item = held or self._waiting.get()
+            held, reports = None, []
+            metrics = 0
+            while not callable(item):
+                metrics += len(item[1])
+                reports.append(item)
+                try:
+                    item = self._waiting.get_nowait()
+                except queue.Empty:
+                    break
+                if callable(item) or metrics + len(item[1]) > _MOST_METRICS:
+                    held = item
+                    break
+            try:
+                if reports:
+                    self._log(reports)
+                elif item is _end:
+                    return
+                elif callable(item):
+                    item()
+            except Exception as problem:
+                self._complain(f"has not taken what was logged: {type(problem).__name__}: {problem}")
+
+    def _log(self, reports: list[tuple[int, dict[str, Any], int]]) -> None:
+        entities = importlib.import_module("mlflow.entities")
+        metrics = []
+        for rank, report, at_ms in reports:
+            before = "" if rank == 0 else f"rank_{rank}/"
+            for name, value in report.items():
+                with contextlib.suppress(ValueError, TypeError):  # words are no metric
+                    if name != "step":
+                        number = float(value)
+                        name = self._as_metric(before + name)
+                        metrics.append(entities.Metric(name, number, at_ms, report["step"]))
+        if metrics:
+            self._client.log_batch(self.run_id, metrics=metrics)
+
+    def _as_metric(self, name: str) -> str:
+        """What a report's value is called at MLflow, which refuses all of a call for one name. Says so once."""
+        taken = _metric_name(name)
+        if taken != name and name not in self._renamed:
+            self._renamed.add(name)
+            logger.warning(
+                f"MLflow takes no metric called {name!r}; the run {self.run_id} has it as {taken!r}"
+            )
+        return taken
+
+    def _complain(self, what: str) -> None:
+        if not self._complained:
+            self._complained = True
+            logger.warning(f"MLflow's server {what}; the run {self.run_id} lacks some of it")
+
+
+def _metric_name(name: str) -> str:
+    """The nearest name that MLflow takes: of few characters, and a path without detours."""
+    parts = [part for part in _NOT_IN_NAMES.sub("_", name).split("/") if part.strip(".")]
+    path = "/".join(parts)[:_MOST_NAME_CHARS].rstrip("/")
+    return "_" + path[1:] if path.startswith("..") or not path else path
+
+
+def _is_kill(error: BaseException) -> bool:
+    return isinstance(error, KeyboardInterrupt) or getattr(error, "kind", "") == "cancelled"

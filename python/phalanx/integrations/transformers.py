@@ -1,0 +1,34 @@
+"""`PhalanxCallback` for the `Trainer` of Hugging Face's transformers.
+
+>>> from phalanx.integrations.transformers import PhalanxCallback
+>>> trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[PhalanxCallback])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers.trainer_callback import TrainerCallback
+
+from .step_report import StepReport
+
+
+class PhalanxCallback(TrainerCallback):  # type: ignore[misc]
+    """Reports each training step, so that the driver knows how far the rank is: for `run.status`, `run.reports`, slow
+    ranks and hangs.
+
+    It reports `global_step`, the epoch, and the loss from the `Trainer`'s newest log. Outside a rank it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._report = StepReport()
+        self._loss: float | None = None
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
+        """The `Trainer` has the loss of all ranks only here, every `logging_steps`."""
+        if logs is not None and "loss" in logs:
+            self._loss = logs["loss"]
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """A step of the optimizer is done."""
+        self._report(state.global_step, loss=self._loss, epoch=state.epoch or 0.0)

@@ -1,0 +1,1 @@
+"""The rank's side: what runs in the process that trains."""

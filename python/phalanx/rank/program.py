@@ -1,0 +1,132 @@
+"""The training code, ready to be called, in a `__main__` like the caller's.
+
+MAIN-1 (caller-main): the training code finds in `sys.modules["__main__"]` what it would find at the caller. A file or a
+module is its own `__main__`. A function's `__main__` has the caller's functions and classes that were sent along.
+Phalanx's entry is not in there, so plain pickle, `torch.save` and processes started by `spawn` work.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import types
+from importlib.machinery import ModuleSpec, SourceFileLoader
+
+from . import spark_files
+from .payload import Payload, PayloadError, host
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+# Processes that multiprocessing spawns from a function's rank import this as their __main__.
+SPAWN_MAIN = "phalanx.rank.spawn_main"
+
+
+def prepare(payload: Payload, directory: str) -> Callable[[], Any]:
+    """What to call to train; `sys.path`, `sys.argv` and `__main__` are set for it.
+
+    `directory` is the rank's own.
+
+    Raises `ModuleNotFoundError`, `PayloadError` or `OSError` with a sentence on why the training can't begin.
+    """
+    spark_files.enter()
+    payload.extend_sys_path()
+    payload.check_results()
+    if payload.kind == "function":
+        return _function(payload, directory)
+    return _file(payload, directory) if payload.kind == "file" else _module(payload, directory)
+
+
+def _function(payload: Payload, directory: str) -> Callable[[], Any]:
+    sys.argv = ["", *payload.arguments(directory)]
+    for file_name, text in payload.sources.items():
+        # no modification time: linecache then never asks the file system about a notebook's cell
+        linecache.cache[file_name] = (len(text), None, text.splitlines(keepends=True), file_name)
+    main = _fresh_main()
+    fn, args, kwargs, names = payload.call()
+    versions = payload.other_version()
+    if versions and sys.stderr is not None:
+        print(f"phalanx: {versions}; what one writes, the other may not read", file=sys.stderr)
+    vars(main).update(names)
+    if names:
+        main.__spec__ = ModuleSpec(SPAWN_MAIN, None)
+    return lambda: fn(*args, **kwargs)
+
+
+def _file(payload: Payload, directory: str) -> Callable[[], Any]:
+    source = payload.source()
+    path = payload.file_path
+    folder = os.path.dirname(path)
+    if not _holds(path, source):
+        # the caller's file is not on this host, or another version of it
+        own_folder = os.path.join(directory, "script")
+        os.makedirs(own_folder, exist_ok=True)
+        path = os.path.join(own_folder, os.path.basename(path))
+        with open(path, "wb") as file:
+            file.write(source)
+        folder = folder if os.path.isdir(folder) else own_folder
+    sys.path.insert(0, folder)
+    sys.argv = [path, *payload.arguments(directory)]
+    main = _fresh_main()
+    main.__file__ = path
+    main.__loader__ = SourceFileLoader("__main__", path)
+    vars(main)["__cached__"] = None
+
+    def run() -> None:
+        exec(compile(source, path, "exec", dont_inherit=True), vars(main))
+
+    return run
+
+
+def _module(payload: Payload, directory: str) -> Callable[[], Any]:
+    """As `python -m` runs it: a package by its `__main__`; `__main__.__spec__` is the module's."""
+    import importlib.util
+
+    def spec_of(name: str) -> ModuleSpec:
+        try:
+            spec = importlib.util.find_spec(name)
+        except ModuleNotFoundError as problem:  # a parent package
+            raise payload.lacks(problem.name, "run") from problem
+        if spec is None:
+            raise payload.lacks(name, "run")
+        return spec
+
+    spec = spec_of(payload.name)
+    if spec.submodule_search_locations is not None:
+        spec = spec_of(f"{payload.name}.__main__")
+    code: types.CodeType | None = getattr(spec.loader, "get_code", lambda _: None)(spec.name)
+    if code is None:
+        raise PayloadError(f"{payload.name} can't run on {host()}: it is no Python module ({spec.origin})")
+    sys.argv = [spec.origin or payload.name, *payload.arguments(directory)]
+    main = _fresh_main()
+    main.__spec__ = spec
+    main.__loader__ = spec.loader
+    main.__package__ = spec.parent
+    if spec.has_location:
+        main.__file__ = spec.origin
+        vars(main)["__cached__"] = spec.cached
+
+    def run() -> None:
+        exec(code, vars(main))
+
+    return run
+
+
+def _fresh_main() -> types.ModuleType:
+    main = types.ModuleType("__main__")
+    main.__package__ = None
+    vars(main)["__builtins__"] = sys.modules["builtins"]
+    vars(main)["__annotations__"] = {}
+    sys.modules["__main__"] = main
+    return main
+
+
+def _holds(path: str, source: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(source) + 1) == source
+    except OSError:
+        return False

@@ -1,0 +1,239 @@
+"""What training code can tell Phalanx from inside a rank: phases, steps and a file's result.
+
+REPORT-1 (ranks-only): outside a rank, and in the processes that a rank starts, every call does nothing.
+REPORT-2 (never-disturbs): no call here raises, waits or overwrites anything because of the state of the pipe to the
+node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+
+from . import contract
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# A pipe takes lines up to PIPE_BUF (4096 on Linux, 512 at least) whole or not at all; names stay well below.
+MAX_NAME_CHARS = 60
+
+# What is kept of an exception's text and of the end of its traceback: as JSON, where a character takes six bytes at
+# the most, still one line of a note.
+MAX_TEXT_CHARS = 150
+MAX_TRACEBACK_CHARS = 400
+
+# Beyond these a report is cut, so that its note stays whole; sooner after another it waits for the watchdog.
+MAX_VALUES = 20
+REPORT_SECONDS = 0.5
+
+# The value of a report that says which share of the time since the report before a rank has waited for its loaders.
+DATA_SHARE = "data"
+
+_NO_RESULT = object()
+
+
+class Notes:
+    """The rank's line to its node: JSON lines on a pipe, lost rather than late.
+
+    `fd` is not inherited by programs that the rank starts. The node may go at any time, and the
+    training code may close every descriptor that it doesn't know and open others; neither is an error here.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = -1
+        self._pid = os.getpid()
+        try:
+            os.set_inheritable(fd, False)
+            os.set_blocking(fd, False)  # a node that doesn't read must not stop the training
+            self._identity = _identity(fd)
+            self._fd = fd
+        except OSError:
+            pass
+
+    def send(self, note: dict[str, Any]) -> None:
+        """Writes one note; drops it where it can't go out now, and all later ones once the line is broken."""
+        if self._fd < 0 or os.getpid() != self._pid:
+            return
+        line = json.dumps(note).encode() + b"\n"
+        try:
+            if _identity(self._fd) != self._identity:
+                self._fd = -1  # the number belongs to another file by now
+            elif os.write(self._fd, line) != len(line):
+                self._fd = -1  # half a line is out (no pipe then): another line would be glued to it
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._fd = -1
+
+
+class _Rank:
+    """This process as a rank."""
+
+    def __init__(self, notes: Notes, directory: str) -> None:
+        self.notes = notes
+        self.owed = os.path.join(directory, contract.FILE_OWED)
+        self.failed = False
+        self.pid = os.getpid()
+        self.result: object = _NO_RESULT
+        self.report: tuple[int, dict[str, Any]] | None = None
+        self.sent: tuple[int, float] | None = None
+        self.data_seconds: float | None = None
+        """How long it has waited for batches since it sent a report; None before its first batch."""
+
+
+_entered: _Rank | None = None
+
+
+def _this_rank() -> _Rank | None:
+    """This process as a rank; None in every other process, also in one that a rank forked."""
+    return _entered if _entered is not None and _entered.pid == os.getpid() else None
+
+
+def in_rank() -> bool:
+    """Whether this process is a rank."""
+    return _this_rank() is not None
+
+
+def enter(notes: Notes, directory: str) -> None:
+    """Makes this process a rank, whose private folder is `directory`; called by the entry point only."""
+    global _entered
+    _entered = _Rank(notes, directory)
+
+
+def owe_result() -> None:
+    """Says in a file that the rank is to leave a result: an exit before it has is a failure, also with code 0."""
+    rank = _this_rank()
+    if rank is not None:
+        with contextlib.suppress(OSError), open(rank.owed, "wb"):
+            pass
+
+
+def fail() -> None:
+    """This rank ends, and not well; called by the entry point only."""
+    rank = _this_rank()
+    if rank is not None:
+        rank.failed = True
+
+
+def has_failed() -> bool:
+    """Whether this is a rank that is ending after a failure."""
+    rank = _this_rank()
+    return rank is not None and rank.failed
+
+
+def owe_nothing() -> None:
+    """Takes `owe_result` back: the training code is over, and its result is where it belongs."""
+    rank = _this_rank()
+    if rank is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(rank.owed)
+
+
+def phase(name: str) -> None:
+    """Says which phase of its work this rank has got to, e.g. `phase("validation")`; shown at the driver.
+
+    Never blocks, never raises for want of a listener, and does nothing outside a rank. Names longer than 60
+    characters are cut.
+    """
+    rank = _this_rank()
+    if rank is not None:
+        rank.notes.send({contract.NOTE_PHASE: str(name)[:MAX_NAME_CHARS]})
+
+
+def error(record: dict[str, Any]) -> None:
+    """Tells what this rank raised, where no file takes it: cut, so that its note stays whole."""
+    rank = _this_rank()
+    if rank is not None:
+        cut = {
+            contract.ERROR_TYPE_NAME: str(record[contract.ERROR_TYPE_NAME])[:MAX_NAME_CHARS],
+            contract.ERROR_MESSAGE: str(record[contract.ERROR_MESSAGE])[:MAX_TEXT_CHARS],
+            contract.ERROR_TRACEBACK: str(record[contract.ERROR_TRACEBACK])[-MAX_TRACEBACK_CHARS:],
+        }
+        rank.notes.send({contract.NOTE_ERROR: {**record, **cut}})
+
+
+def report(*, step: int, **values: Any) -> None:
+    """Says which step of the training this rank has done, and numbers beside it: `report(step=120, loss=0.3)`.
+
+    The driver shows it in `run.status` and `run.reports`, names ranks whose steps take much longer than the others do,
+    and takes it for a sign that the rank doesn't hang. As often as you like: what comes quicker than twice a second
+    replaces what has not been sent. Never blocks, never raises for want of a listener, and does nothing outside a rank.
+
+    A rank that takes batches from `phalanx.data` also tells `data`, the share of the time since its last report in
+    which it waited for them, if no value of yours has that name.
+    """
+    rank = _this_rank()
+    if rank is None:
+        return
+    kept = {str(name)[:MAX_NAME_CHARS]: _number(value) for name, value in list(values.items())[:MAX_VALUES]}
+    rank.report = int(step), kept
+    if rank.sent is None or time.monotonic() >= rank.sent[1] + REPORT_SECONDS:
+        send_late_report()
+
+
+def waited_for_data(seconds: float) -> None:
+    """Says how long this rank has waited for a batch; its next report has the share of its time that this takes."""
+    rank = _this_rank()
+    if rank is not None:
+        rank.data_seconds = (rank.data_seconds or 0.0) + seconds
+
+
+def send_late_report() -> None:
+    """Sends the newest report, if it has not been sent."""
+    rank = _this_rank()
+    if rank is None:
+        return
+    newest, rank.report = rank.report, None
+    if newest is None:  # the watchdog was quicker
+        return
+    step, values = newest
+    now = time.monotonic()
+    note: dict[str, Any] = {contract.REPORT_STEP: max(step, 0), contract.REPORT_VALUES: values}
+    if rank.sent is not None and step > rank.sent[0]:
+        note[contract.REPORT_STEP_US] = int((now - rank.sent[1]) / (step - rank.sent[0]) * 1e6)
+        if rank.data_seconds is not None:
+            share = min(1.0, rank.data_seconds / max(now - rank.sent[1], 1e-9))
+            note[contract.REPORT_VALUES] = {DATA_SHARE: round(share, 3), **values}
+    rank.sent = step, now
+    rank.data_seconds = None if rank.data_seconds is None else 0.0
+    rank.notes.send({contract.NOTE_REPORT: note})
+
+
+def _number(value: Any) -> float | str:
+    """A number as JSON has it; a tensor of one element is one."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return str(value)[:MAX_NAME_CHARS]
+    return number if abs(number) < float("inf") else str(number)
+
+
+def set_result(value: object) -> None:
+    """Leaves `value` as this rank's result, for training files and modules: rank 0's is what `run()` returns.
+
+    The last call counts; the value is pickled when the file has ended. A training function simply returns its
+    result, and what it returns goes before. A caller in Scala or Java gets `bytes` (also `bytearray` and
+    `memoryview`) as they are and anything else as JSON, by `json.dumps`; what is neither fails rank 0. Outside
+    a rank this does nothing, so that the file also runs alone.
+    """
+    rank = _this_rank()
+    if rank is not None:
+        owe_result()
+        rank.result = value
+
+
+def result(returned: object = None) -> object:
+    """The rank's result: what the training code returned, else what it left by `set_result`, else None."""
+    rank = _this_rank()
+    if returned is None and rank is not None and rank.result is not _NO_RESULT:
+        return rank.result
+    return returned
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    stat = os.fstat(fd)
+    return stat.st_dev, stat.st_ino

@@ -1,0 +1,72 @@
+"""The stage from the JVM: Spark's executors start and watch the ranks themselves.
+
+JVM-3 (no-python-worker): no Python worker takes part, and executors need no Phalanx in their Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..rank import contract
+from .spark import SparkStage
+
+if TYPE_CHECKING:
+    from .. import _native
+
+# py4j sends bytes as base64 in one line of text, of which the JVM makes several copies, and a stage's closure is one
+# array. Beyond this a payload goes through a file and Spark's broadcast.
+DIRECT_BYTES = 1 << 20
+
+
+class JvmStage(SparkStage):
+    """A barrier stage of tasks of the JVM (`dev.phalanx.spark.BarrierRunner`), submitted by py4j."""
+
+    def _run(self, hub: _native.Hub, attempt: int) -> None:
+        context = self._spark.sparkContext
+        context.addJobTag(self._tag)
+        spec = hub.node_spec(
+            attempt,
+            python=context.pythonExec,
+            env={
+                **context.environment,
+                contract.ENV_PY_FILES: os.pathsep.join(context._python_includes),
+                **self._variables,
+            },
+            local_gpus=self._local_gpus,
+        )
+        with _for_jvm(context, self._payload) as payload:
+            reports = barrier_runner(context).runPython(
+                context._jsc.sc(),
+                self._job.tasks,
+                spec,
+                payload,
+                self._description,
+            )
+        for report in reports:
+            hub.node_report(bytes(report))
+
+
+def barrier_runner(context: Any) -> Any:
+    """The class BarrierRunner of the driver's JVM; None where it hasn't one."""
+    from py4j.java_gateway import JavaClass
+
+    found = context._jvm.dev.phalanx.spark.BarrierRunner
+    # For a name without a class, py4j takes it for a package.
+    return found if isinstance(found, JavaClass) else None
+
+
+@contextlib.contextmanager
+def _for_jvm(context: Any, payload: bytes) -> Iterator[bytes | str]:
+    """A payload as py4j's argument: itself, or where it is large the name of a file that holds it."""
+    if len(payload) <= DIRECT_BYTES:
+        yield payload
+        return
+    # The file is its owner's only, and in a folder that goes with the application.
+    with tempfile.NamedTemporaryFile(prefix="phalanx-payload-", dir=context._temp_dir) as file:
+        file.write(payload)
+        file.flush()
+        yield file.name

@@ -1,0 +1,76 @@
+"""The stage of Spark's Python workers. It needs no jar, and runs on Spark Connect."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..driver.connect import is_remote, shipped
+from ..driver.session import is_local
+from .spark import SparkStage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from .. import _native
+
+
+logger = logging.getLogger("phalanx")
+
+
+class PythonStage(SparkStage):
+    """A barrier stage of Python workers (`mapInArrow`)."""
+
+    def __init__(self, *, dataframe: DataFrame | None, **common: Any) -> None:
+        super().__init__(**common)
+        self._dataframe = dataframe
+        if self._job.logs_uri is not None:
+            logger.warning(
+                "The ranks' logs stay on their hosts: Spark's Python workers, in which this run's tasks are, can't "
+                f"write to {self._job.logs_uri} (spark.phalanx.logs.directory); executors' JVMs can "
+                "(the jvm stage), and any worker to a folder that all hosts share"
+            )
+
+    def _run(self, hub: _native.Hub, attempt: int) -> None:
+        remote = is_remote(self._spark)
+        if remote:
+            self._spark.addTag(self._tag)
+        else:
+            context = self._spark.sparkContext
+            context.addJobTag(self._tag)
+            if context.getLocalProperty("spark.job.description") is None:
+                context.setLocalProperty("spark.job.description", self._description)
+        schema = None
+        frame = self._dataframe
+        if frame is None:
+            frame = self._spark.range(0, self._job.tasks, 1, self._job.tasks)
+        else:
+            schema = frame.schema.json()
+        task = _task(
+            spec=hub.node_spec(attempt, python=None, env=self._variables, local_gpus=self._local_gpus),
+            payload=shipped(self._spark, self._payload) if remote else self._payload,
+            schema=schema,
+            in_executor=not is_local(self._spark),
+        )
+        for row in frame.mapInArrow(task, "report binary", barrier=True).collect():
+            hub.node_report(bytes(row.report))
+
+
+def _task(**arguments: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    # A nested function travels by value, so that an executor without Phalanx can still say so.
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            from phalanx.stages.python_task import run_task
+        except ImportError as error:
+            import socket
+            import sys
+
+            where = f"{sys.executable} on {socket.gethostname()}"
+            raise RuntimeError(
+                f"Phalanx can't be imported by the executors' Python ({where}): {error}"
+            ) from None
+        yield from run_task(batches, **arguments)
+
+    return task

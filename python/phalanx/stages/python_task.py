@@ -1,0 +1,84 @@
+"""One task of the Python stage, in a Python worker of Spark: it is a node of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .home import home
+from .spark_files import workers_files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def run_task(
+    batches: Iterator[pa.RecordBatch],
+    *,
+    spec: bytes,
+    payload: bytes | str,
+    schema: str | None,
+    in_executor: bool,
+) -> Iterator[pa.RecordBatch]:
+    """The node of one barrier task; yields a report if the hub could not be told.
+
+    `spec` is what the hub tells every node; `payload` is a name where it came as a file of Spark's. `in_executor` says
+    that this worker's stderr is an executor's, and not the driver's.
+    """
+    from pyspark import BarrierTaskContext
+
+    from .. import _native
+
+    if isinstance(payload, str):
+        from pyspark import SparkFiles
+
+        with open(SparkFiles.get(payload), "rb") as file:
+            payload = file.read()
+    node_spec = _native.NodeSpec(spec)
+    context = BarrierTaskContext.get()
+    partition = context.partitionId()
+    addresses = [info.address for info in context.getTaskInfos()]
+    tasks = node_spec.tasks
+    if len(addresses) != tasks:
+        raise RuntimeError(
+            f"the DataFrame has {len(addresses)} partitions and the run {tasks} tasks; repartition it to {tasks}"
+        )
+    given = context.resources().get("gpu")
+    work_dir = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
+    with contextlib.ExitStack() as stack:
+        env = workers_files()
+        if schema is not None:
+            from ..feeding.partition_files import partition_files
+
+            env |= stack.enter_context(partition_files(batches, schema, work_dir))
+        # Spark takes a worker whose input was left unread for broken, and the next task waits for another: seconds.
+        for _ in batches:
+            pass
+        report = _native.run_node(
+            node_spec,
+            payload,
+            partition=partition,
+            host=host_of(addresses[partition]),
+            gpus=None if given is None else list(given.addresses),
+            work_dir=work_dir,
+            **home(),
+            in_python_worker=True,
+            env=env,
+            all_gather=context.allGather,
+            in_executor=in_executor,
+        )
+    if report:
+        import pyarrow as pa
+
+        yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], ["report"])
+
+
+def host_of(address: str) -> str:
+    """The host of Spark's `host:port`, which may be an IPv6 address in brackets or without any."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or (":" in host and not host.startswith("[")):
+        host = address
+    return host.strip("[]")

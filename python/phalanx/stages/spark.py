@@ -1,0 +1,95 @@
+"""A stage that is a Spark job.
+
+STAGE-2 (caller-properties): the caller's Spark properties (job group, scheduler pool) hold for the stage. Nothing that
+the stage sets is left behind in the caller's properties.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..driver.connect import is_remote
+from ..driver.preflight import wait_for_slots
+from ..driver.spark_version import inheriting
+from .stage import Stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from .. import _native
+
+logger = logging.getLogger("phalanx")
+
+# How long Spark may take to hear of a cancel.
+_CANCEL_S = 3.0
+
+
+class SparkStage(Stage):
+    """A stage that is a Spark job, with the caller's Spark properties and a tag of its own to cancel it by."""
+
+    def __init__(
+        self,
+        *,
+        spark: SparkSession,
+        job: _native.Job,
+        payload: bytes,
+        slots_timeout: float,
+        local_gpus: list[str],
+        variables: dict[str, str],
+    ) -> None:
+        self._spark = spark
+        super().__init__()
+        self._job = job
+        self._payload = payload
+        self._slots_timeout = slots_timeout
+        self._local_gpus = local_gpus
+        self._variables = variables
+        self._description = f"Phalanx: {job.name}, {job.ranks} ranks"
+        self._tag = _new_tag()
+        self._deaf = False
+
+    def _inheriting(self, target: Callable[..., None]) -> Callable[..., None]:
+        return inheriting(self._spark, target)
+
+    def _make_room(self) -> None:
+        self._cancel_jobs()
+        self._tag = _new_tag()
+        # Spark itself would look only every 15 s whether the lost executor has been replaced.
+        wait_for_slots(self._spark, self._job.tasks, self._slots_timeout, lambda: self._cancelled)
+
+    def cancel(self) -> None:
+        """Cancels the stage's Spark job; safe when it is over. Blocks for `_CANCEL_S` at most."""
+        super().cancel()
+        self._cancel_jobs()
+
+    def _cancel_jobs(self) -> None:
+        if not is_remote(self._spark):
+            self._cancel_by(functools.partial(self._spark.sparkContext.cancelJobsWithTag, self._tag))
+        elif not self._deaf:
+            # A client tries for ten minutes to reach a server that has gone.
+            interrupt = functools.partial(
+                self._cancel_by, functools.partial(self._spark.interruptTag, self._tag)
+            )
+            telling = threading.Thread(target=interrupt, name="phalanx-cancel", daemon=True)
+            telling.start()
+            telling.join(_CANCEL_S)
+            self._deaf = telling.is_alive()
+
+    def _cancel_by(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # the session may be gone, and with it the job
+            logger.debug("The Spark job can't be cancelled: %s", error)
+
+    def join(self, timeout: float) -> bool:
+        """As `Stage.join`; doesn't wait for a Spark that could not be told to cancel."""
+        return super().join(0 if self._deaf else timeout)
+
+
+def _new_tag() -> str:
+    return f"phalanx-{os.urandom(8).hex()}"

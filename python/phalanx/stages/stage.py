@@ -1,0 +1,109 @@
+"""What every stage is: a thread that hosts or submits the nodes of a run.
+
+STAGE-1 (told-once): a stage tells the hub when it is over, once for each time that it was started.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .spark_errors import explain
+
+if TYPE_CHECKING:
+    from .. import _native
+
+logger = logging.getLogger("phalanx")
+
+# How long a stage may take to end before the next attempt's begins.
+_STAGE_END_S = 30.0
+
+
+class Stage:
+    """A thread that hosts or submits the nodes of a run."""
+
+    what = "the Spark stage"
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        """What ended the stage, where it did not end well."""
+        self._payload = b""
+        """What the ranks execute."""
+        self._variables: dict[str, str] = {}
+        """What the caller gives the ranks' environment; it may have secrets."""
+        self._again: Callable[[], bytes] | None = None
+        self._cancelled = False
+        self._attempt = 0
+        self._thread: threading.Thread | None = None
+        # Made in the caller's thread, whose Spark properties it is to have; the run may be driven by another.
+        self._target = self._inheriting(self._main)
+
+    def start(self, hub: _native.Hub, attempt: int = 0) -> None:
+        """Begins; returns at once. A later attempt first ends what is left of the one before."""
+        before, self._attempt = self._thread, attempt
+        self._thread = threading.Thread(
+            target=self._target, args=(hub, attempt, before), name="phalanx-stage", daemon=True
+        )
+        self._thread.start()
+
+    def _inheriting(self, target: Callable[..., None]) -> Callable[..., None]:
+        """`target`, with what a thread of the stage has from the caller's."""
+        return target
+
+    def _main(self, hub: _native.Hub, attempt: int, before: threading.Thread | None) -> None:
+        problem: str | None = None
+        cancelled = False
+        try:
+            if before is not None:
+                self._make_room()
+                before.join(_STAGE_END_S)
+                if before.is_alive():
+                    raise RuntimeError("the stage of the attempt before has not ended")
+                if self._again is not None and not self._cancelled:
+                    self._payload = self._again()
+            if not self._cancelled:
+                self._run(hub, attempt)
+        except BaseException as error:
+            if not self._cancelled and attempt == self._attempt:
+                self.error = error
+                kind, said = explain(error)
+                cancelled = kind == "cancelled"
+                problem = said if cancelled else f"{self.what} failed: {said}"
+        try:
+            if problem is not None and cancelled:
+                hub.stop(problem)
+                problem = None
+            hub.stage_ended(attempt, problem)
+        except RuntimeError as error:  # the run is over and the hub closed
+            logger.debug("%s", error)
+
+    def _run(self, hub: _native.Hub, attempt: int) -> None:
+        """Runs all nodes to their end; they begin with `attempt`."""
+        raise NotImplementedError
+
+    def _make_room(self) -> None:
+        """Before a later attempt: ends what is left of the one before, and waits until another can run."""
+
+    def carry(self, payload: bytes, again: Callable[[], bytes]) -> None:
+        """Gives the ranks another payload than the stage was made with; before it starts. `again` makes the one of a
+        later attempt, once there are slots for it."""
+        self._payload, self._again = payload, again
+
+    def forget_payload(self) -> None:
+        """Lets go of what the ranks were sent: the run is over, and somebody may keep it."""
+        self._payload, self._variables, self._again = b"", {}, None
+        if self.error is not None:
+            traceback.clear_frames(self.error.__traceback__)
+
+    def cancel(self) -> None:
+        """Ends the stage from outside, where that is possible; how it ends is then no news."""
+        self._cancelled = True
+
+    def join(self, timeout: float) -> bool:
+        """Waits for the end; False if it has not come."""
+        assert self._thread is not None
+        self._thread.join(timeout)
+        return not self._thread.is_alive()

@@ -1,0 +1,1 @@
+"""The warm pool: a process that has imported torch, from which ranks are forked."""

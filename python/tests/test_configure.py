@@ -1,0 +1,164 @@
+"""The jar and the plugin beside those of the user, wherever these are listed, and what is said when it is too late."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import phalanx
+import pytest
+from phalanx import jar
+from phalanx.driver import configure as room
+from support.places import PYTHON, ROOT
+
+pytestmark = [
+    pytest.mark.timeout(150),
+    pytest.mark.skipif(
+        not os.path.exists(jar.expected_path()), reason="the jar is not built; `make build` does it"
+    ),
+]
+OURS = jar.expected_path()
+
+
+class Builder:
+    """Stands for a builder of sessions."""
+
+    def __init__(self, **options: str) -> None:
+        self._options = {f"spark.{name}": value for name, value in options.items()}
+
+    def config(self, key: str, value: str) -> Builder:
+        self._options[key] = value
+        return self
+
+
+@pytest.fixture(autouse=True)
+def no_jvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As a process finds it that has started nothing yet."""
+    monkeypatch.setattr(room, "_session", lambda: None)
+    monkeypatch.setattr(room, "_started_with", lambda: None)
+    for name in ("PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+
+
+def configured(**options: str) -> dict[str, Any]:
+    builder: Any = Builder(**options)
+    assert phalanx.configure(builder) is builder
+    found: dict[str, Any] = builder._options
+    return found
+
+
+def test_a_builder_without_lists_gets_jar_and_plugin() -> None:
+    assert configured() == {"spark.jars": OURS, "spark.plugins": jar.PLUGIN}
+
+
+def test_the_users_lists_stay_wherever_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    both = {"spark.jars": f"a.jar,b.jar,{OURS}", "spark.plugins": f"their.Plugin,{jar.PLUGIN}"}
+    assert configured(jars="a.jar, b.jar", plugins="their.Plugin") == both, "CONFIGURE-1"
+    assert configured(jars=both["spark.jars"], plugins=both["spark.plugins"]) == both, "twice is as once"
+
+    defaults = "# spark.jars x\nspark.jars=a.jar,b.jar\n  spark.plugins\ttheir.Plugin  \nspark.jarsx 1\n"
+    (tmp_path / "spark-defaults.conf").write_text(defaults)
+    assert configured() == both, "CONFIGURE-1"
+    # A builder's own list is instead of that of the file, as it is without Phalanx.
+    assert configured(jars="c.jar")["spark.jars"] == f"c.jar,{OURS}"
+    other = tmp_path / "other file"
+    other.write_text("spark.jars: d.jar")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {shlex.quote(str(other))} pyspark-shell")
+    assert configured() == {"spark.jars": f"d.jar,{OURS}", "spark.plugins": jar.PLUGIN}
+
+
+def test_lists_of_the_command_line_are_joined_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = "--conf spark.plugins=their.Plugin --jars a.jar --name 'my app' pyspark-shell"
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
+    jars, plugins = f"a.jar,{OURS}", f"their.Plugin,{jar.PLUGIN}"
+    assert configured(jars="overruled.jar") == {"spark.jars": jars, "spark.plugins": plugins}
+    words = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
+    assert words[-1] == "pyspark-shell"
+    assert words[:-1] == [*shlex.split(given)[:-1], "--jars", jars, "--conf", f"spark.plugins={plugins}"]
+
+
+def test_a_client_of_spark_connect_is_told_that_it_is_the_servers_matter(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert configured(remote="sc://there") == {"spark.remote": "sc://there"}
+    assert "start the server with phalanx.spark_conf()" in caplog.text, "CONFIGURE-2"
+
+
+def run(program: str, folder: Path, *command: str, **env: str) -> Any:
+    """What a program prints as its answer that has a process, and a driver, of its own."""
+    path = folder / "program.py"
+    path.write_text(textwrap.dedent(program))
+    done = subprocess.run(
+        [*(command or [sys.executable]), str(path)],
+        capture_output=True,
+        text=True,
+        timeout=140,
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'tests'}:{PYTHON}"} | env,
+    )
+    assert done.returncode == 0, done.stderr
+    [answer] = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
+    # `spark-submit` puts a program's stderr into its stdout.
+    return json.loads(answer.removeprefix("ANSWER ")), done.stdout + done.stderr
+
+
+TRAINS = """
+    import json
+    import phalanx
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.master", "local[1]")
+    spark = phalanx.configure(builder).getOrCreate()
+    distributor = phalanx.TorchDistributor(1, local_mode=False, use_gpu=False)
+    distributor.run(print)
+    answer = [type(distributor.last_run._stage).__name__, spark.sparkContext.getConf().get("spark.plugins")]
+    answer.append(spark._jvm.Thread.currentThread().getContextClassLoader().getResource("theirs") is not None)
+    phalanx.configure(SparkSession.builder)
+    spark.stop()
+    print("ANSWER", json.dumps(answer))
+"""
+
+
+@pytest.mark.parametrize("listed", ["defaults", "command line"])
+def test_a_real_driver_has_both_jars_and_takes_the_jvm_stage(tmp_path: Path, listed: str) -> None:
+    theirs = tmp_path / "theirs.jar"
+    with zipfile.ZipFile(theirs, "w") as archive:
+        archive.writestr("theirs", "")
+    args = "pyspark-shell"
+    if listed == "defaults":
+        (tmp_path / "spark-defaults.conf").write_text(f"spark.jars {theirs}\n")
+    else:
+        args = f"--jars {theirs} pyspark-shell"
+    answer, said = run(TRAINS, tmp_path, PYSPARK_SUBMIT_ARGS=args)
+    assert answer == ["JvmStage", jar.PLUGIN, True], "CONFIGURE-1"
+    assert "was there before phalanx.configure" not in said, "a session that has both is told nothing"
+
+
+def test_an_application_that_was_started_without_the_jar_is_told_so_and_goes_on(tmp_path: Path) -> None:
+    from support.programs import spark_home
+
+    answer, said = run(TRAINS, tmp_path, str(spark_home() / "bin" / "spark-submit"))
+    assert answer == ["PythonStage", None, False], "CONFIGURE-2"
+    assert f"spark-submit --jars {OURS} --conf spark.plugins={jar.PLUGIN}" in said, "CONFIGURE-2"
+    assert "This session was there before phalanx.configure" in said, "CONFIGURE-2"
+
+
+def test_an_application_that_has_the_jar_by_another_name_is_not_told_that_it_lacks_it(tmp_path: Path) -> None:
+    from support.programs import spark_home
+
+    renamed = tmp_path / "theirs.jar"
+    shutil.copy(OURS, renamed)
+    submit = [str(spark_home() / "bin" / "spark-submit"), "--driver-class-path", str(renamed)]
+    answer, said = run(TRAINS, tmp_path, *submit)
+    # Executors may lack it when they start, and would fail of the plugin.
+    assert answer == ["JvmStage", None, False], "CONFIGURE-2"
+    assert "was started without Phalanx's jar" not in said, "CONFIGURE-2"
+    assert "it has the jar, but spark.plugins lacks" in said, "CONFIGURE-2"

@@ -1,0 +1,148 @@
+"""What is refused before a stage starts, and how it is said."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from phalanx.driver import preflight
+from support.fakes import FakeCluster
+from support.own_session import in_session
+
+pytestmark = pytest.mark.timeout(150)
+LOGGER = logging.getLogger("test")
+NO_CONF: dict[str, str] = {}
+
+
+@pytest.mark.parametrize("value", [True, 2.0, "2", None, [2]])
+def test_num_processes_has_to_be_an_int(value: object) -> None:
+    with pytest.raises(TypeError, match="num_processes has to be an int, not"):
+        preflight.check_num_processes(value)
+
+
+def test_num_processes_may_be_numpys() -> None:
+    import numpy
+
+    number = preflight.check_num_processes(numpy.int64(3))
+    assert (number, type(number)) == (3, int)
+
+
+def test_train_object_is_a_function_or_a_file(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    for fine in (print, lambda: 0, str(script), script, SimpleNamespace):
+        preflight.check_train_object(fine, {})
+    for wrong in (3, None, b"train.py"):
+        with pytest.raises(TypeError, match="train_object has to be a function or the path of a Python file"):
+            preflight.check_train_object(wrong, {})
+    with pytest.raises(FileNotFoundError, match=f"there is no training file {tmp_path}/none.py"):
+        preflight.check_train_object(str(tmp_path / "none.py"), {})
+    with pytest.raises(IsADirectoryError, match="is a directory"):
+        preflight.check_train_object(tmp_path, {})
+    with pytest.raises(ValueError, match="does not support key-word type arguments: lr"):
+        preflight.check_train_object(str(script), {"lr": 1})
+    preflight.check_train_object(print, {"lr": 1})
+
+
+def test_d12_a_cluster_with_tls_trains(caplog: pytest.LogCaptureFixture) -> None:
+    ignored = {"spark.ssl.enabled": "true", "pytorch.spark.distributor.ignoreSsl": "true"}
+    preflight.check_start(1, ignored.get, LOGGER)
+    preflight.check_start(1, {"spark.ssl.rpc.enabled": "true"}.get, LOGGER)
+    assert not caplog.records
+    preflight.check_start(1, {"spark.ssl.enabled": "true"}.get, LOGGER)
+    assert "in plain" in caplog.text
+    preflight.check_start(1, {"spark.phalanx.encryption": "required"}.get, LOGGER)
+    assert "token" in caplog.text
+
+
+def test_too_few_slots_at_the_deadline_say_how_many_there_are() -> None:
+    began = time.monotonic()
+    with pytest.raises(RuntimeError) as raised:
+        preflight.check_slots(FakeCluster([3]), 4, 0.3, LOGGER)
+    assert 0.3 <= time.monotonic() - began < 5, "CHECK-1"
+    assert "needs 4 task slots at once, but after 0.3 s the registered executors have 3" in str(raised.value)
+    assert "spark.phalanx.slots.timeout" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("master", "most"),
+    [("local[3]", 3), ("local[3,2]", 3), ("local-cluster[2,1,1024]", 2), ("local[*]", None)],
+)
+def test_spark_connect_is_not_asked_for_slots_but_its_settings_are(master: str, most: int | None) -> None:
+    began = time.monotonic()
+    server = SimpleNamespace(conf={"spark.master": master})
+    preflight.check_slots(server, most or 99, 60, LOGGER)
+    if most is not None:
+        with pytest.raises(RuntimeError, match=f"there are never more than {most};"):
+            preflight.check_slots(server, most + 1, 60, LOGGER)
+    preflight.check_slots(SimpleNamespace(conf={}), 99, 60, LOGGER)
+    assert time.monotonic() - began < 30
+
+
+def test_a_local_master_that_is_too_small_is_refused_at_once(spark: Any) -> None:
+    preflight.check_slots(spark, 1, 0, LOGGER)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"with master local\[1\] there are never more than 1"):
+        preflight.check_slots(spark, 2, 60, LOGGER)
+    assert time.monotonic() - began < 30
+
+
+def test_a_real_cluster_is_waited_for_and_its_limit_is_known() -> None:
+    answer = in_session(
+        "local-cluster[2,2,1024]",
+        """
+        import logging, time
+        from phalanx.driver import preflight
+        began = time.monotonic()
+        preflight.check_slots(spark, 2, 90, logging.getLogger())
+        answer = {"waited": time.monotonic() - began}
+        try:
+            preflight.check_slots(spark, 3, 90, logging.getLogger())
+        except RuntimeError as problem:
+            answer["refused"] = str(problem)
+        """,
+        conf={"spark.task.cpus": "2", "spark.executor.memory": "512m"},
+        timeout=140,
+    )
+    assert "there are never more than 2" in answer["refused"]
+
+
+def test_partitions_are_counted_where_that_runs_nothing(spark: Any) -> None:
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup
+    before = jobs()
+    frame = spark.range(0, 100, 1, 3)
+    assert preflight.partition_count(frame) == 3
+    assert preflight.partition_count(frame.repartition(5).selectExpr("id + 1 AS x").where("x > 2")) == 5
+    assert preflight.partition_count(frame.repartition(6, "id")) == 6
+    assert preflight.partition_count(frame.repartition("id")) is None
+    assert preflight.partition_count(frame.groupBy("id").count()) is None
+    assert preflight.partition_count(object()) is None
+    assert jobs() == before
+
+
+def test_a_wrong_number_of_partitions_is_told_with_both_numbers(spark: Any) -> None:
+    frame = spark.range(0, 100, 1, 3)
+    count = preflight.partition_count(frame)
+    preflight.check_start(3, NO_CONF.get, LOGGER, partitions=count)
+    with pytest.raises(ValueError, match=r"the DataFrame has 3 and the run has 4; use repartition\(4\)"):
+        preflight.check_start(4, NO_CONF.get, LOGGER, partitions=count)
+
+
+def test_nothing_here_touches_the_environment() -> None:
+    before = dict(os.environ)
+    preflight.check_train_object(print, {})
+    assert dict(os.environ) == before
+
+
+def test_variables_for_ranks_are_texts_and_what_is_refused_shows_no_value() -> None:
+    assert preflight.check_env(None) == {}
+    assert preflight.check_env({"A": "b"}) == {"A": "b"}
+    for wrong, said in ((["A=hidden"], "not list"), ({"A": b"hidden"}, "'A' is a bytes")):
+        with pytest.raises(TypeError, match=said) as refused:
+            preflight.check_env(wrong)  # type: ignore[arg-type]
+        assert "hidden" not in str(refused.value)

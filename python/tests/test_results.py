@@ -1,0 +1,112 @@
+"""Results at the driver that can't be read back there."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import phalanx
+import pytest
+from phalanx import TorchDistributor, TrainingError, UnavailableResult
+from phalanx.driver import results as drivers_results
+from phalanx.driver.results import Results
+from phalanx.rank import results as ranks_results
+
+pytestmark = pytest.mark.timeout(100)
+
+
+def held(tmp_path: Path, value: object) -> Results:
+    """What the driver holds of one rank that returned this."""
+    ranks_results.write_result(value, str(tmp_path), rank=0, max_bytes=0, what="the value")
+    results = Results(1, str(tmp_path))
+    results.keep(SimpleNamespace(result_path=lambda rank: str(tmp_path / "result")))  # type: ignore[arg-type]
+    return results
+
+
+@pytest.fixture
+def ranks_only(monkeypatch: pytest.MonkeyPatch) -> type:
+    """A class of a module that can be written, and not be read back."""
+    module = ModuleType("ranks_only")
+    made = type("Model", (), {"__module__": "ranks_only", "__qualname__": "Model"})
+    vars(module)["Model"] = made
+    monkeypatch.setitem(sys.modules, "ranks_only", module)
+    return made
+
+
+def test_the_versions_that_differ_are_named_and_the_others_not(
+    tmp_path: Path, ranks_only: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = ranks_results.versions()
+    theirs = here | {"Python": "3.99.0", "torch": "1.0", "no_such_package": "7"}
+    monkeypatch.setattr(ranks_results, "versions", lambda: theirs)
+    results = held(tmp_path, ranks_only())
+    del sys.modules["ranks_only"]
+    with pytest.raises(TrainingError, match="rank 0 ended well, but its result can't be read") as caught:
+        results.load(0)
+    said = str(caught.value)
+    assert "ModuleNotFoundError: No module named 'ranks_only'; Python is 3.99.0 at the rank and " in said
+    assert f"{here['Python']} here; torch is 1.0 at the rank and " in said, "LOAD-1"
+    assert "; no_such_package is 7 at the rank and missing here; " in said
+    assert "cloudpickle" not in said, "it is the same"
+
+
+@pytest.mark.parametrize("damage", [b"", b"\nno JSON", b"\n[1]"])
+def test_a_file_without_versions_is_an_error_without_them(tmp_path: Path, damage: bytes) -> None:
+    results = held(tmp_path, None)
+    Path(results._path(0)).write_bytes(b"no pickle" + damage)
+    with pytest.raises(TrainingError, match=r"UnpicklingError: [^;]*; its pickle is /"):
+        results.load(0)
+    assert isinstance(results.load_what_there_is()[0], UnavailableResult)
+
+
+def test_where_nothing_can_be_linked_the_pickle_is_where_it_was(
+    tmp_path: Path, ranks_only: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(drivers_results.os, "link", refuse)
+    results = held(tmp_path, ranks_only())
+    del sys.modules["ranks_only"]
+    with pytest.raises(TrainingError) as caught:
+        results.load(0)
+    assert f"its pickle is {results._path(0)} until" in str(caught.value)
+
+
+def test_a_result_whose_module_only_ranks_have_is_not_lost(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kept_by_ranks.py").write_text(
+        "class Model:\n    def __init__(self, weight):\n        self.weight = weight\n"
+    )
+
+    def train(folder: str) -> Any:
+        import sys
+
+        sys.path.insert(0, folder)
+        from kept_by_ranks import Model  # type: ignore[import-not-found]
+
+        return Model(phalanx.__name__)
+
+    distributor = TorchDistributor(num_processes=1, local_mode=True, use_gpu=False)
+    with pytest.raises(TrainingError) as caught:
+        distributor.run(train, str(tmp_path))
+    assert "rank 0 ended well, but its result can't be read back here: ModuleNotFoundError" in str(
+        caught.value
+    )
+    pickled = Path(
+        str(caught.value).rpartition("its pickle is ")[2].removesuffix(" until the application ends")
+    )
+    run = distributor.last_run
+    assert run is not None
+    assert run.done
+    assert run.ranks[0].state == "finished"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run.result().weight == "phalanx", "LOAD-1"
+    monkeypatch.setattr(distributor, "last_run", None)
+    del run
+    assert pickle.loads(pickled.read_bytes()).weight == "phalanx", "LOAD-1"
+    del sys.modules["kept_by_ranks"]

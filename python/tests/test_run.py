@@ -1,0 +1,101 @@
+"""What ranks tell while they run, as the caller sees it, and who shows it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from phalanx.driver.events import Outcome, Output, PhaseReached, Reported, Resubmit, Status, event_of
+from phalanx.driver.live_output import LiveOutput
+from phalanx.errors import RankOutcome
+from phalanx.run import Stacks
+from phalanx.stages.stage import Stage
+from support.fake_run import FakeHub, fake_run
+
+
+def test_stacks_print_as_groups_and_are_a_dictionary() -> None:
+    stacks = Stacks({0: "a", 1: "a"}, "ranks 0-1:\n  a\n")
+    assert (stacks[1], str(stacks)) == ("a", "ranks 0-1:\n  a\n")
+
+
+def test_every_event_of_the_core_is_read() -> None:
+    outcome = {"rank": 0, "host": "h", "state": "finished", "idle_seconds": None, "doing": ""}
+    failure = {"kind": "exit_code", "rank": 0, "ranks": [outcome]}
+    ranks = [RankOutcome(0, "h", "finished", None)]
+    for packed, event in [
+        (("output", "[rank 0] a\n", ""), Output("[rank 0] a\n")),
+        (("phase", "user code", '{"rank": 1, "seconds": 1.5}'), PhaseReached("user code", 1, 1.5)),
+        (("phase", "all joined", '{"rank": null, "seconds": 1}'), PhaseReached("all joined", None, 1)),
+        (("status", "training", ""), Status("training")),
+        (
+            ("progress", '{"loss": 0.5}', '{"rank": 2, "step": 3}'),
+            Reported(2, {"step": 3, "loss": 0.5}),
+        ),
+        (("progress", "", '{"rank": 2, "step": 0}'), Reported(2, {"step": 0})),
+        (("resubmit", "", '{"attempt": 1}'), Resubmit(1)),
+        (("finished", "", json.dumps({"ranks": [outcome]})), Outcome(ranks, None, "")),
+        (("failed", "the story", json.dumps(failure)), Outcome(ranks, failure, "the story")),
+    ]:
+        assert event_of(packed) == event, "EVENT-1"
+    with pytest.raises(ValueError, match="an unknown event: news"):
+        event_of(("news", "", ""))
+
+
+def test_output_is_shown_by_the_thread_that_drives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run, shown = fake_run(monkeypatch, tmp_path), []
+
+    def show(text: str) -> None:
+        shown.append((text, threading.current_thread()))
+
+    monkeypatch.setattr(run, "_show", show)
+    assert run.drive() is None
+    assert shown == [("a line\n", threading.current_thread())], "RUN-1"
+    assert (run.status, run.done) == ("over", True)
+    assert FakeHub.last.calls == ["joined", "closed"], "RUN-2: the stage is over, the hub closed"
+
+
+def test_a_run_that_is_over_keeps_nothing_of_what_was_sent() -> None:
+    class Failing(Stage):
+        def __init__(self, payload: bytearray) -> None:
+            super().__init__()
+            self._payload = payload  # type: ignore[assignment]  # one that a weak reference can be made to
+
+        def _run(self, _hub: Any, _attempt: int) -> None:
+            copy = self._payload
+            raise RuntimeError(f"{len(copy)} bytes")
+
+    class Sent(bytearray): ...
+
+    payload = Sent(b"a model")
+    stage, sent = Failing(payload), weakref.ref(payload)
+    stage.start(SimpleNamespace(stage_ended=lambda *_: None))  # type: ignore[arg-type]
+    assert stage.join(10)
+    del payload
+    assert sent() is not None
+    stage.forget_payload()
+    assert sent() is None
+    assert str(stage.error) == "7 bytes"
+
+
+def test_a_broken_view_is_told_once_and_fails_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def write(self, _text: str) -> int:
+            raise OSError(107, "Transport endpoint is not connected")
+
+    show = LiveOutput()
+    with caplog.at_level(logging.WARNING, "phalanx"), monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", Broken())
+        show("one\n")
+        show("two\n")
+    assert [record.message[:40] for record in caplog.records] == [
+        "The ranks' output can't be shown any mor"
+    ], "RUN-3"

@@ -1,0 +1,17 @@
+//! Which rows of a data set each rank takes at each step: a pure function of the index, the seed, the epoch, the number
+//! of ranks and the size of a batch.
+//!
+//! It owns no row, file or connection, and keeps no more than a few numbers for each block. Whoever holds the blocks
+//! asks it for places, and gathers the rows.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod index;
+mod order;
+mod permutation;
+mod plan;
+
+pub use index::{BlockIndex, Place};
+pub use order::{EpochOrder, Shuffle, WINDOW_BLOCKS, WINDOW_ROWS};
+pub use permutation::Permutation;
+pub use plan::{Part, Plan, Steps, Uneven};

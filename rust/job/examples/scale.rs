@@ -1,0 +1,232 @@
+//! What a job of many ranks costs its driver: a driver in a process of its own, and the nodes of a
+//! [`phalanx_testkit::fleet::Fleet`] in this one.
+//!
+//! ```text
+//! scale RANKS NODES SECONDS      for so long every rank reports twice a second
+//! ```
+//! Prints a JSON object: seconds, and bytes where the name says so. Every node joins and has its place told
+//! (`join_s`, with the hub's share of it, `join_hub_cpu_s`); the ranks report, and all nodes ping each second
+//! (`report_hub_share`, of a core, and `worst_ping_s`); every rank writes 64 KiB (`written_s`, `driver_bytes`, the
+//! driver's memory then, and `driver_peak_bytes`); one rank is killed: until every node has the order to stop
+//! (`stopped_s`), and until the driver's caller has the failure (`named_s`), which has so many lines (`error_lines`).
+
+use std::error::Error;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use phalanx_job::{Event, Hub, HubOptions};
+use phalanx_testkit::fleet::Fleet;
+use phalanx_types::message::{NodeMessage, RankActivity};
+use phalanx_types::{Deadline, Job, NodeSpec, RankProgram, RankState};
+
+/// A driver that doesn't answer for so long is broken.
+const PATIENCE: Duration = Duration::from_secs(120);
+const REPORT_EVERY: Duration = Duration::from_millis(500);
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// In which the kernel counts processor time (`sysconf(_SC_CLK_TCK)` is 100 on any Linux).
+const TICK: Duration = Duration::from_millis(10);
+/// How much each rank writes.
+const WRITTEN_BYTES: usize = 64 << 10;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["driver", ranks, nodes] => drive(ranks.parse()?, nodes.parse()?),
+        [ranks, nodes, seconds] => measure(ranks, nodes, Duration::from_secs_f64(seconds.parse()?)),
+        _ => Err("usage: scale RANKS NODES SECONDS".into()),
+    }
+}
+
+/// The driver: tells what its nodes are to know, takes events as a caller does, and says how the job failed.
+fn drive(ranks: u32, nodes: u32) -> Outcome<()> {
+    let work = tempfile::tempdir()?;
+    let local = "127.0.0.1".to_string();
+    let options = HubOptions { bind: local.clone(), advertise: local, work_dir: work.path().to_path_buf() };
+    let hub = Hub::open(Job::new("scale", "scale", ranks, nodes)?, &options)?;
+    let spec = hub.node_spec(0, RankProgram::Command(Vec::new()), Default::default(), Vec::new());
+    let mut out = io::stdout();
+    writeln!(out, "{}", String::from_utf8(spec.pack())?)?;
+    loop {
+        match hub.next(Deadline::never())? {
+            Some(Event::Output(_) | Event::Phase(_) | Event::Status(_) | Event::Progress(_)) | None => {}
+            Some(Event::Failed(failure)) => {
+                writeln!(out, "{}", failure.render().lines().count())?;
+                break;
+            }
+            Some(other) => return Err(format!("not expected: {other:?}").into()),
+        }
+    }
+    // Until the other has looked at this process.
+    io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+/// The process of the driver; it ends with this value.
+struct Driver {
+    child: Child,
+    _stdin: ChildStdin,
+    told: std::sync::mpsc::Receiver<(Instant, String)>,
+}
+
+impl Driver {
+    fn start(ranks: &str, nodes: &str) -> Outcome<Driver> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["driver", ranks, nodes])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("a driver without pipes".into());
+        };
+        let (sender, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+            lines.for_each(|line| drop(sender.send((Instant::now(), line))));
+        });
+        Ok(Driver { child, _stdin: stdin, told })
+    }
+
+    fn next_line(&self) -> Outcome<(Instant, String)> {
+        Ok(self.told.recv_timeout(PATIENCE)?)
+    }
+
+    /// The processor time that the hub's thread has taken so far.
+    fn hub_cpu(&self) -> Outcome<Duration> {
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let task = task?.path();
+            if std::fs::read_to_string(task.join("comm"))?.trim() == "phalanx-hub" {
+                let stat = std::fs::read_to_string(task.join("stat"))?;
+                let fields: Vec<&str> =
+                    stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+                let ticks = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
+                return Ok(TICK * u32::try_from(ticks)?);
+            }
+        }
+        Err("no thread of the hub".into())
+    }
+
+    /// A line of the driver's memory, in bytes.
+    fn memory(&self, name: &str) -> Outcome<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or("no such line")?;
+        let kib: u64 = line.trim_start_matches(':').trim().trim_end_matches(" kB").parse()?;
+        Ok(kib << 10)
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // One that has ended can't be killed.
+        let _ = self.child.kill().and_then(|()| self.child.wait());
+    }
+}
+
+fn measure(ranks: &str, nodes: &str, reporting: Duration) -> Outcome<()> {
+    let driver = Driver::start(ranks, nodes)?;
+    let spec = NodeSpec::unpack(driver.next_line()?.1.as_bytes())?;
+    let mut fleet = Fleet::new(&spec);
+    let count = spec.job.tasks;
+
+    let (began, cpu_began) = (Instant::now(), driver.hub_cpu()?);
+    fleet.join_all();
+    fleet.play("all nodes have their places", soon(), |fleet| {
+        fleet.nodes().iter().all(|node| node.place.is_some())
+    });
+    let (join_s, join_hub_cpu_s) =
+        (began.elapsed().as_secs_f64(), (driver.hub_cpu()? - cpu_began).as_secs_f64());
+    fleet.start_ranks();
+    pinged(&mut fleet);
+
+    let (began, cpu_began) = (Instant::now(), driver.hub_cpu()?);
+    let (mut step, mut ping_at, mut told, mut reports) = (0, began, 0, 0);
+    fleet.play_for(reporting, |fleet| {
+        if began.elapsed() >= REPORT_EVERY * (step + 1) {
+            told = 0;
+            step += 1;
+        }
+        // As nodes do that began at different times: each at its part of the half second.
+        let due =
+            began.elapsed().saturating_sub(REPORT_EVERY * step).as_secs_f64() / REPORT_EVERY.as_secs_f64();
+        let due = (f64::from(count) * due.min(1.0)) as u32;
+        for partition in told..due {
+            fleet.tell(partition, &activity(&fleet.ranks_of(partition), u64::from(step)));
+        }
+        reports += due.saturating_sub(told);
+        told = told.max(due);
+        if Instant::now() >= ping_at {
+            ping_at += PING_EVERY;
+            fleet.ping_all();
+        }
+    });
+    pinged(&mut fleet);
+    // Of the time that so many reports are of, however long this machine took to tell and to hear them.
+    let time = REPORT_EVERY.as_secs_f64() * f64::from(reports) / f64::from(count);
+    let share = (driver.hub_cpu()? - cpu_began).as_secs_f64() / time;
+    let worst_ping_s =
+        fleet.nodes().iter().map(|node| node.slowest_pong).max().unwrap_or_default().as_secs_f64();
+
+    let began = Instant::now();
+    let line = [&[b'x'; 127][..], b"\n"].concat();
+    let text = line.repeat(WRITTEN_BYTES / line.len());
+    for partition in 0..count {
+        for rank in fleet.ranks_of(partition) {
+            fleet.write(partition, rank, &text);
+        }
+        fleet.play_for(Duration::ZERO, |_| {});
+    }
+    fleet.play("all output is sent", soon(), |fleet| !fleet.has_unsent());
+    fleet.ask_for_output();
+    fleet
+        .play("all output has arrived", soon(), |fleet| fleet.nodes().iter().all(|node| node.output_arrived));
+    let written_s = began.elapsed().as_secs_f64();
+    let (driver_bytes, driver_peak_bytes) = (driver.memory("VmRSS")?, driver.memory("VmHWM")?);
+
+    let began = Instant::now();
+    let dead = fleet.ranks_of(count / 2)[0];
+    fleet.tell(count / 2, &phalanx_testkit::fleet::ended(dead, count / 2, RankState::Signaled(9)));
+    fleet.play("all nodes are to stop", soon(), |fleet| {
+        fleet.nodes().iter().all(|node| node.stopped.is_some())
+    });
+    let stopped_s = began.elapsed().as_secs_f64();
+    (0..count).for_each(|partition| fleet.end_ranks(partition, &RankState::Stopped));
+    fleet.play("all nodes may go", soon(), |fleet| fleet.nodes().iter().all(|node| node.released));
+    (0..count).for_each(|partition| fleet.vanish(partition));
+    let (named, lines) = driver.next_line()?;
+    let named_s = named.duration_since(began).as_secs_f64();
+
+    let figures = serde_json::json!({
+        "join_s": join_s, "join_hub_cpu_s": join_hub_cpu_s,
+        "report_hub_share": share, "worst_ping_s": worst_ping_s,
+        "written_s": written_s, "driver_bytes": driver_bytes, "driver_peak_bytes": driver_peak_bytes,
+        "stopped_s": stopped_s, "named_s": named_s, "error_lines": lines.parse::<u32>()?,
+    });
+    Ok(writeln!(io::stdout(), "{figures}")?)
+}
+
+/// Waits until the hub has read what was told so far.
+fn pinged(fleet: &mut Fleet) {
+    let answered = |fleet: &mut Fleet| !fleet.nodes().iter().any(|node| node.waits_for_pong());
+    fleet.play("earlier pings are answered", soon(), answered);
+    fleet.ping_all();
+    fleet.play("all pings are answered", soon(), answered);
+}
+
+fn activity(ranks: &[u32], step: u64) -> NodeMessage {
+    let told = |rank: &u32| RankActivity {
+        rank: *rank,
+        idle_ms: 3,
+        step: Some(step),
+        step_us: Some(500_000 + u64::from(rank % 100)),
+        values: format!(r#"{{"loss":{}.5}}"#, rank % 10),
+        ..RankActivity::default()
+    };
+    NodeMessage::Activity { ranks: ranks.iter().map(told).collect() }
+}
+
+fn soon() -> Deadline {
+    Deadline::after(PATIENCE)
+}

@@ -1,0 +1,286 @@
+//! The console: the bytes of many ranks become whole, prefixed lines of text for one reader.
+//!
+//! CONSOLE-1 (whole-lines): a line of one rank is never broken by another's.
+//! CONSOLE-2 (bytes-are-data): bytes that are not UTF-8 are shown as replacement characters.
+//! CONSOLE-3 (bars-of-rank-0): rank 0's progress bars (text that ends in a carriage return) are shown as such, and
+//! drawn anew below other output. Of the other ranks' bars only the last state is shown.
+//! CONSOLE-4 (bounded): memory is bounded by [`MAX_LINE_BYTES`] a rank, or, where ranks are many, by a quarter of a
+//! rank's share of [`LogTails`]. A longer line is shown in pieces, and none is lost.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use memchr::memchr2;
+
+use crate::log_tail::LogTails;
+
+/// A line without an end is shown once it is this long.
+pub const MAX_LINE_BYTES: usize = 64 << 10;
+
+/// Which rank's progress bars a reader who watches sees while they run.
+const BAR_RANK: u32 = 0;
+
+/// Turns output into text to show. Pure: bytes in, text out.
+#[derive(Debug)]
+pub struct Console {
+    ranks: BTreeMap<u32, Partial>,
+    /// How many characters wide the bar is that stands on the reader's last line; 0 if none does.
+    bar_width: usize,
+    /// Where the newest lines are kept; `None` if the reader is a file: no rank's bars are drawn, and nobody asks.
+    tails: Option<Arc<LogTails>>,
+    line_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Partial {
+    line: Vec<u8>,
+    /// Whether the last thing seen was a carriage return: what is in `line` is a bar's last state.
+    at_return: bool,
+}
+
+impl Console {
+    /// One whose reader watches; the newest lines are kept in `tails`.
+    pub fn new(tails: Arc<LogTails>) -> Console {
+        let line_bytes = tails.line_bytes().min(MAX_LINE_BYTES);
+        Console { ranks: BTreeMap::new(), bar_width: 0, tails: Some(tails), line_bytes }
+    }
+
+    /// One whose reader is a file: of progress bars only the last state is in it.
+    pub fn to_file() -> Console {
+        Console { ranks: BTreeMap::new(), bar_width: 0, tails: None, line_bytes: MAX_LINE_BYTES }
+    }
+
+    /// Takes output of `rank`; appends what can be shown of it to `out`.
+    pub fn take(&mut self, rank: u32, mut bytes: &[u8], out: &mut String) {
+        while let Some(at) = memchr2(b'\n', b'\r', bytes) {
+            let ends_line = bytes[at] == b'\n';
+            if ends_line && at < self.line_bytes && self.begins_line(rank) {
+                self.show_line(rank, &String::from_utf8_lossy(&bytes[..at]), out);
+                bytes = &bytes[at + 1..];
+                continue;
+            }
+            self.extend(rank, &bytes[..at], out);
+            if ends_line {
+                self.end_line(rank, out);
+            } else {
+                self.end_bar(rank, out);
+            }
+            bytes = &bytes[at + 1..];
+        }
+        self.extend(rank, bytes, out);
+        self.draw_open_bar(rank, out);
+    }
+
+    /// Shows what is left of `rank`, which writes no more.
+    pub fn finish(&mut self, rank: u32, out: &mut String) {
+        if self.ranks.get(&rank).is_some_and(|partial| !partial.line.is_empty()) {
+            self.end_line(rank, out);
+        }
+        self.ranks.remove(&rank);
+    }
+
+    /// Shows a line about `rank` that the rank didn't write. What the rank had begun is shown before it.
+    pub fn notice(&mut self, rank: u32, text: &str, out: &mut String) {
+        self.finish(rank, out);
+        self.show_line(rank, text, out);
+    }
+
+    /// Shows a line about the job.
+    pub fn announce(&mut self, text: &str, out: &mut String) {
+        let bar_width = std::mem::take(&mut self.bar_width);
+        if bar_width > 0 {
+            out.push('\n');
+        }
+        out.push_str(text);
+        out.push('\n');
+    }
+
+    /// Whether nothing waits for the end of its line.
+    fn begins_line(&self, rank: u32) -> bool {
+        self.ranks.get(&rank).is_none_or(|partial| partial.line.is_empty())
+    }
+
+    fn extend(&mut self, rank: u32, mut bytes: &[u8], out: &mut String) {
+        while !bytes.is_empty() {
+            let partial = self.ranks.entry(rank).or_default();
+            if std::mem::take(&mut partial.at_return) {
+                partial.line.clear();
+            }
+            let room = self.line_bytes - partial.line.len();
+            let (piece, rest) = bytes.split_at(room.min(bytes.len()));
+            partial.line.extend_from_slice(piece);
+            if partial.line.len() == self.line_bytes {
+                self.end_line(rank, out);
+            }
+            bytes = rest;
+        }
+    }
+
+    fn end_line(&mut self, rank: u32, out: &mut String) {
+        let partial = self.ranks.entry(rank).or_default();
+        partial.at_return = false;
+        let line = std::mem::take(&mut partial.line);
+        let text = String::from_utf8_lossy(&line);
+        self.show_line(rank, &text, out);
+        // Kept for its capacity: a rank's lines are of one kind.
+        if let Some(partial) = self.ranks.get_mut(&rank) {
+            partial.line = line;
+            partial.line.clear();
+        }
+    }
+
+    fn end_bar(&mut self, rank: u32, out: &mut String) {
+        self.draw_bar(rank, out);
+        let partial = self.ranks.entry(rank).or_default();
+        // "\r\r\n" and "\r" before any text leave nothing to keep.
+        partial.at_return = !partial.line.is_empty();
+    }
+
+    /// A bar that begins with its carriage return, as most do, is not ended by one yet.
+    fn draw_open_bar(&mut self, rank: u32, out: &mut String) {
+        let open = self.bar_width > 0 && rank == BAR_RANK;
+        if open && self.ranks.get(&rank).is_some_and(|p| !p.at_return && !p.line.is_empty()) {
+            self.draw_bar(rank, out);
+        }
+    }
+
+    fn draw_bar(&mut self, rank: u32, out: &mut String) {
+        if rank != BAR_RANK || self.tails.is_none() {
+            return;
+        }
+        let line = self.ranks.get(&rank).map(|p| p.line.as_slice()).unwrap_or_default();
+        let text = format!("[rank {rank}] {}", String::from_utf8_lossy(line));
+        let width = text.chars().count();
+        out.push('\r');
+        out.push_str(&text);
+        pad(self.bar_width.saturating_sub(width), out);
+        self.bar_width = width;
+    }
+
+    fn show_line(&mut self, rank: u32, text: &str, out: &mut String) {
+        use std::fmt::Write as _;
+        if let Some(tails) = &self.tails {
+            tails.push(rank, text);
+        }
+        let bar_width = std::mem::take(&mut self.bar_width);
+        if bar_width > 0 {
+            out.push('\r');
+        }
+        let start = out.len();
+        out.push_str("[rank ");
+        let _ = write!(out, "{rank}");
+        out.push_str("] ");
+        out.push_str(text);
+        if bar_width > 0 {
+            let width = out[start..].chars().count();
+            pad(bar_width.saturating_sub(width), out);
+        }
+        out.push('\n');
+        if bar_width > 0 && rank != BAR_RANK {
+            self.draw_bar(BAR_RANK, out);
+        }
+    }
+}
+
+fn pad(blanks: usize, out: &mut String) {
+    out.extend(std::iter::repeat_n(' ', blanks));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn show(chunks: &[(u32, &[u8])]) -> String {
+        let (mut view, mut out) = (Console::new(Arc::new(LogTails::new(8))), String::new());
+        for (rank, bytes) in chunks {
+            view.take(*rank, bytes, &mut out);
+        }
+        for rank in 0..8 {
+            view.finish(rank, &mut out);
+        }
+        out
+    }
+
+    #[test]
+    fn lines_of_two_ranks_stay_whole() {
+        let shown = show(&[(0, b"ab"), (1, b"x\ny"), (0, b"c\n"), (1, b"z\n")]);
+        assert_eq!(shown, "[rank 1] x\n[rank 0] abc\n[rank 1] yz\n", "CONSOLE-1");
+    }
+
+    #[test]
+    fn a_character_cut_in_two_is_shown_whole_and_a_broken_one_replaced() {
+        assert_eq!(
+            show(&[(2, b"\xc3"), (2, b"\xa4\n\xff\n")]),
+            "[rank 2] ä\n[rank 2] \u{fffd}\n",
+            "CONSOLE-2"
+        );
+    }
+
+    #[test]
+    fn windows_line_ends_are_lines() {
+        assert_eq!(show(&[(1, b"a\r\nb\r\n")]), "[rank 1] a\n[rank 1] b\n");
+    }
+
+    #[test]
+    fn a_bar_of_rank_0_is_drawn_in_place_and_ends_as_a_line() {
+        let shown = show(&[(0, b"\r 10%"), (0, b"\r 20%"), (0, b"\r100%\n")]);
+        assert_eq!(shown.split('\r').next_back().unwrap(), "[rank 0] 100%\n", "CONSOLE-3");
+        assert!(shown.contains("\r[rank 0]  10%"), "{shown:?}");
+        assert!(!shown.trim_end().contains('\n'), "{shown:?}");
+    }
+
+    #[test]
+    fn a_line_of_another_rank_replaces_the_bar_which_is_drawn_below() {
+        let shown = show(&[(0, b"\rlong bar 10%\r"), (1, b"hi\n")]);
+        let lines: Vec<&str> = shown.split('\n').collect();
+        assert_eq!(lines[0].rsplit('\r').next().unwrap().trim_end(), "[rank 1] hi");
+        assert!(lines[1].contains("[rank 0] long bar 10%"), "CONSOLE-3: {shown:?}");
+    }
+
+    #[test]
+    fn bars_of_other_ranks_show_only_their_end() {
+        assert_eq!(show(&[(3, b"\r10%\r50%\r100%\n")]), "[rank 3] 100%\n", "CONSOLE-3");
+    }
+
+    #[test]
+    fn a_file_has_the_end_of_every_bar_and_no_more_of_it() {
+        let (mut view, mut out) = (Console::to_file(), String::new());
+        view.take(0, b"a\n\r 10%\r 50%", &mut out);
+        view.take(1, b"b\n", &mut out);
+        view.take(0, b"\r100%\n", &mut out);
+        assert_eq!(out, "[rank 0] a\n[rank 1] b\n[rank 0] 100%\n", "CONSOLE-3");
+    }
+
+    #[test]
+    fn the_newest_lines_of_each_rank_are_kept_and_of_a_bar_its_last_state() {
+        let tails = Arc::new(LogTails::new(2));
+        let (mut view, mut out) = (Console::new(Arc::clone(&tails)), String::new());
+        view.take(0, b"a\n\r 10%\r100%\nc", &mut out);
+        view.take(1, b"b\n", &mut out);
+        view.announce("[phalanx] restart 1 of 1: x", &mut out);
+        assert_eq!((tails.newest(0), tails.newest(1)), ("a\n100%\n".into(), "b\n".into()));
+        view.finish(0, &mut out);
+        assert_eq!((tails.newest(0), tails.newest(2)), ("a\n100%\nc\n".into(), String::new()));
+    }
+
+    #[test]
+    fn an_endless_line_is_shown_in_pieces_without_loss() {
+        let shown = show(&[(1, &vec![b'x'; 3 * MAX_LINE_BYTES + 5])]);
+        assert_eq!(shown.matches('x').count(), 3 * MAX_LINE_BYTES + 5, "CONSOLE-4");
+        assert_eq!(shown.lines().count(), 4);
+    }
+
+    #[test]
+    fn of_many_ranks_each_has_less_of_a_line_without_an_end() {
+        let (mut view, mut out) = (Console::new(Arc::new(LogTails::new(8000))), String::new());
+        let line_bytes = (96 << 20) / 8000 / 4;
+        for rank in 0..8000 {
+            view.take(rank, &vec![b'x'; 2 * line_bytes + 5], &mut out);
+        }
+        let held: usize = view.ranks.values().map(|partial| partial.line.capacity()).sum();
+        assert!(held <= 8000 * 2 * line_bytes, "CONSOLE-4: {held}");
+        (0..8000).for_each(|rank| view.finish(rank, &mut out));
+        assert_eq!(out.matches('x').count(), 8000 * (2 * line_bytes + 5), "CONSOLE-4");
+        assert_eq!(out.lines().count(), 3 * 8000);
+    }
+}

@@ -1,0 +1,94 @@
+//! What the caller is told of a job, and the one form in which the languages get it.
+//!
+//! - EVENT-1 (one-form): an event has three texts, whatever the language: its kind, a text for people, and its fields
+//!   as a JSON object (empty where it has none). A failure comes rendered.
+
+use phalanx_types::{Failure, RankOutcome};
+use serde_json::json;
+
+use crate::driver::state::{Phase, Progress};
+
+/// How much output may wait for the reader.
+pub const MAX_WAITING_OUTPUT_BYTES: usize = 4 << 20;
+
+/// What happens at the driver, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// Whole, prefixed lines to show.
+    Output(String),
+    /// The job or a rank got somewhere.
+    Phase(Phase),
+    /// Where the job is, in words.
+    Status(String),
+    /// A rank told by `phalanx.report` how far it is.
+    Progress(Progress),
+    /// A task was lost, and the ranks are to start again: end the present Spark stage, and submit another whose nodes
+    /// begin with this attempt, for the same hub. Where the tasks are alive the ranks start again without this.
+    Resubmit {
+        /// [`phalanx_types::NodeSpec::attempt`] of the new stage's nodes.
+        attempt: u32,
+    },
+    /// Every rank ended well, and every result is here: a line for each rank. The last event.
+    Finished(Vec<RankOutcome>),
+    /// The job failed. The last event.
+    Failed(Box<Failure>),
+}
+
+impl Event {
+    /// The event as the languages get it: kind, text and fields.
+    ///
+    /// | kind | text | fields |
+    /// | --- | --- | --- |
+    /// | `output` | the lines | |
+    /// | `phase` | its name | `rank`, null for the job's own; `seconds` since the hub opened |
+    /// | `status` | where the job is | |
+    /// | `progress` | what the rank told, as a JSON object | `rank`, `step` |
+    /// | `resubmit` | | `attempt` |
+    /// | `finished` | | `ranks`, as in a [`Failure`] |
+    /// | `failed` | the failure as [`Failure::render`] tells it | those of [`Failure`] |
+    pub fn pack(self) -> [String; 3] {
+        let (kind, text, fields) = match self {
+            Event::Output(text) => ("output", text, None),
+            Event::Phase(Phase { name, rank, at }) => {
+                ("phase", name, Some(json!({"rank": rank, "seconds": at.as_secs_f64()})))
+            }
+            Event::Status(text) => ("status", text, None),
+            Event::Progress(Progress { rank, step, values }) => {
+                ("progress", values, Some(json!({"rank": rank, "step": step})))
+            }
+            Event::Resubmit { attempt } => ("resubmit", String::new(), Some(json!({"attempt": attempt}))),
+            Event::Finished(ranks) => ("finished", String::new(), Some(json!({"ranks": ranks}))),
+            Event::Failed(failure) => ("failed", failure.render(), Some(json!(failure))),
+        };
+        [kind.into(), text, fields.map_or_else(String::new, |fields| fields.to_string())]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use phalanx_types::FailureKind;
+
+    use super::*;
+
+    #[test]
+    fn every_event_is_a_kind_a_text_and_its_fields() {
+        let failure = Failure::without_rank(FailureKind::Cancelled, "enough");
+        let phase = Phase { name: "user code".into(), rank: Some(1), at: Duration::from_millis(1500) };
+        let progress = Progress { rank: 2, step: 7, values: r#"{"loss":0.5}"#.into() };
+        for (event, kind, text, fields) in [
+            (Event::Output("[rank 0] a\n".into()), "output", "[rank 0] a\n", ""),
+            (Event::Phase(phase), "phase", "user code", r#"{"rank":1,"seconds":1.5}"#),
+            (Event::Status("training".into()), "status", "training", ""),
+            (Event::Progress(progress), "progress", r#"{"loss":0.5}"#, r#"{"rank":2,"step":7}"#),
+            (Event::Resubmit { attempt: 3 }, "resubmit", "", r#"{"attempt":3}"#),
+            (Event::Finished(Vec::new()), "finished", "", r#"{"ranks":[]}"#),
+        ] {
+            assert_eq!(event.pack(), [kind, text, fields], "EVENT-1");
+        }
+        let [kind, text, fields] = Event::Failed(Box::new(failure.clone())).pack();
+        assert_eq!((kind.as_str(), text), ("failed", failure.render()), "EVENT-1");
+        assert_eq!(serde_json::from_str::<Failure>(&fields).unwrap(), failure);
+    }
+}

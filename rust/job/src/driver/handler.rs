@@ -1,0 +1,308 @@
+//! What the hub's events do to a job, on the hub's thread: facts go to the state machine, output to the console,
+//! results to their files, and news to the caller.
+//!
+//! DRIVER-1 (outcome-last): the outcome is the last event, after all output that came in time.
+//! DRIVER-2 (bounded-output): memory for output is bounded by [`MAX_WAITING_OUTPUT_BYTES`] and the hub's buffers. What
+//! a slow reader doesn't take waits in files on the nodes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+use phalanx_rendezvous::{Handler, Opening, Outbox};
+use phalanx_types::message::{NodeMessage, NodeOutcome, OutputTotal};
+use phalanx_types::stacks::RankStacks;
+use phalanx_types::{Error, ErrorKind, Job, Result};
+
+use crate::console::Console;
+use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
+use crate::driver::event_queue::EventSender;
+use crate::driver::results::Results;
+use crate::driver::state::{JobState, Outcome, Restart};
+use crate::log_tail::LogTails;
+
+/// What the owner of the hub wants.
+pub(super) enum Command {
+    NodeOutcome(Box<NodeOutcome>),
+    StageEnded(u32, Option<String>),
+    Stop(String),
+    Stacks(Sender<Vec<RankStacks>>),
+}
+
+/// Between the outcome and its event lies the rest of the output.
+enum Last {
+    Running,
+    /// The outcome is known; output may still come until then.
+    Draining(Outcome, Instant),
+    Told,
+}
+
+/// What the hub's events do to the job, and what is told of it.
+pub(super) struct JobHandler {
+    drain_timeout: Duration,
+    state: JobState,
+    events: EventSender,
+    waiting: Arc<AtomicUsize>,
+    view: Console,
+    /// How much of each rank's output has arrived.
+    received: BTreeMap<u32, u64>,
+    /// How many connections for output each partition has open.
+    logs: BTreeMap<u32, usize>,
+    output_ends: Vec<OutputTotal>,
+    /// Who waits for stacks.
+    askers: Vec<Sender<Vec<RankStacks>>>,
+    results: Results,
+    /// As it was told last.
+    status: String,
+    last: Last,
+}
+
+impl JobHandler {
+    /// A handler for `job` that begins now. `waiting` counts the bytes of output that wait in `events`; the newest
+    /// lines go to `tails`.
+    pub(super) fn new(
+        job: Job,
+        events: EventSender,
+        waiting: Arc<AtomicUsize>,
+        results: Results,
+        tails: Arc<LogTails>,
+    ) -> JobHandler {
+        JobHandler {
+            drain_timeout: job.logs.drain_timeout,
+            state: JobState::new(job, Instant::now()),
+            events,
+            waiting,
+            view: Console::new(tails),
+            received: BTreeMap::new(),
+            logs: BTreeMap::new(),
+            output_ends: Vec::new(),
+            askers: Vec::new(),
+            results,
+            status: String::new(),
+            last: Last::Running,
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        if let Event::Output(text) = &event {
+            if text.is_empty() {
+                return;
+            }
+            self.waiting.fetch_add(text.len(), Ordering::AcqRel);
+        }
+        self.events.send(event);
+    }
+
+    /// Forgets what the attempt before left: only the last one's results count.
+    fn restarted(&mut self, restart: &Restart) {
+        self.output_ends.clear();
+        let mut text = String::new();
+        for rank in self.received.keys() {
+            self.view.finish(*rank, &mut text);
+        }
+        self.results.begin_attempt(restart.attempt);
+        self.view.announce(&restart.line, &mut text);
+        self.tell(Event::Output(text));
+        if !restart.in_place {
+            // The logs of the new nodes begin anew.
+            self.received.clear();
+            self.tell(Event::Resubmit { attempt: restart.attempt });
+        }
+    }
+
+    /// Tells what is new, and the outcome once the output is in.
+    fn advance(&mut self, now: Instant) {
+        for reason in self.state.take_reasons() {
+            log::log!(reason.level, "{}", reason.text);
+        }
+        for restart in self.state.take_restarts() {
+            self.restarted(&restart);
+        }
+        for line in self.state.take_notices() {
+            let mut text = String::new();
+            self.view.announce(&line, &mut text);
+            self.tell(Event::Output(text));
+        }
+        for progress in self.state.take_progress() {
+            self.tell(Event::Progress(progress));
+        }
+        for stacks in self.state.take_stacks() {
+            for asker in self.askers.drain(..) {
+                // One that has lost its patience hears nothing.
+                let _ = asker.send(stacks.clone());
+            }
+        }
+        let status = self.state.status();
+        if matches!(self.last, Last::Running) && status != self.status {
+            self.status.clone_from(&status);
+            self.tell(Event::Status(status));
+        }
+        for phase in self.state.take_phases() {
+            self.tell(Event::Phase(phase));
+        }
+        if let (Last::Running, Some(outcome)) = (&self.last, self.state.outcome()) {
+            self.last = Last::Draining(outcome.clone(), now + self.drain_timeout);
+        }
+        let Last::Draining(outcome, until) = &self.last else { return };
+        // Of a node that fell silent nothing comes any more, though nobody has closed its connection.
+        let comes = |(partition, open): (&u32, &usize)| *open > 0 && !self.state.is_lost(*partition);
+        if self.logs.iter().any(comes) && now < *until {
+            return;
+        }
+        let outcome = outcome.clone();
+        self.last = Last::Told;
+        let mut rest = String::new();
+        for end in std::mem::take(&mut self.output_ends) {
+            let missing = end.bytes.saturating_sub(self.received.get(&end.rank).copied().unwrap_or(0));
+            if missing > 0 {
+                let notice = format!("[phalanx] {missing} more bytes of output are in {}", end.log_path);
+                self.view.notice(end.rank, &notice, &mut rest);
+            }
+        }
+        for rank in self.received.keys() {
+            self.view.finish(*rank, &mut rest);
+        }
+        self.tell(Event::Output(rest));
+        self.tell(match outcome {
+            Outcome::Finished(ranks) => Event::Finished(ranks),
+            Outcome::Failed(failure) => Event::Failed(failure),
+        });
+    }
+}
+
+impl Handler for JobHandler {
+    type Command = Command;
+
+    fn admits(&self, attempt: u32) -> bool {
+        self.state.admits(attempt)
+    }
+
+    fn is_present(&self, attempt: u32) -> bool {
+        attempt == self.state.attempt()
+    }
+
+    fn message(
+        &mut self,
+        now: Instant,
+        partition: u32,
+        attempt: u32,
+        message: NodeMessage,
+        out: &mut Outbox,
+    ) {
+        if let NodeMessage::Done { output, .. } = &message
+            && attempt == self.state.attempt()
+        {
+            self.output_ends.extend(output.iter().cloned());
+        }
+        self.state.message(now, partition, attempt, message, out);
+    }
+
+    fn disconnected(&mut self, now: Instant, partition: u32, _out: &mut Outbox) {
+        self.state.disconnected(now, partition);
+    }
+
+    fn logs_opened(&mut self, partition: u32) -> Vec<(u32, u64)> {
+        *self.logs.entry(partition).or_default() += 1;
+        // What comes again of a rank that is not known to be this node's is known by its offset.
+        let ranks = self.state.ranks_of(partition).iter();
+        ranks.filter_map(|rank| Some((*rank, *self.received.get(rank)?))).collect()
+    }
+
+    fn logs_closed(&mut self, partition: u32) {
+        if let Some(open) = self.logs.get_mut(&partition) {
+            *open = open.saturating_sub(1);
+        }
+    }
+
+    fn output(&mut self, attempt: u32, rank: u32, offset: u64, bytes: &[u8]) {
+        if !self.state.admits(attempt) {
+            return;
+        }
+        let received = self.received.entry(rank).or_default();
+        // After a reconnect a node may repeat what was on its way when the connection broke.
+        let known = usize::try_from(received.saturating_sub(offset)).unwrap_or(usize::MAX).min(bytes.len());
+        *received = (*received).max(offset + bytes.len() as u64);
+        let mut text = String::with_capacity(bytes.len() * 2);
+        self.view.take(rank, &bytes[known..], &mut text);
+        self.tell(Event::Output(text));
+    }
+
+    fn skip(&mut self, attempt: u32, rank: u32, resume_at: u64, notice: &str) {
+        if !self.state.admits(attempt) {
+            return;
+        }
+        let received = self.received.entry(rank).or_default();
+        *received = (*received).max(resume_at);
+        let mut text = String::new();
+        self.view.notice(rank, notice, &mut text);
+        self.tell(Event::Output(text));
+    }
+
+    fn takes_output(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) < MAX_WAITING_OUTPUT_BYTES
+    }
+
+    fn result_begins(&mut self, rank: u32, attempt: u32) -> Result<Option<Opening>> {
+        if !self.state.knows_rank(rank) {
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                format!("a result of rank {rank}, which the job doesn't have"),
+            ));
+        }
+        Ok(self.is_present(attempt).then(|| self.results.opening(rank)))
+    }
+
+    fn result_lost(&mut self, now: Instant, rank: u32, why: &Error, out: &mut Outbox) {
+        self.state.result_lost(now, rank, &why.to_string(), out);
+    }
+
+    fn command(&mut self, now: Instant, command: Command, out: &mut Outbox) {
+        match command {
+            Command::NodeOutcome(report) => self.state.node_report(now, *report, out),
+            Command::StageEnded(attempt, problem) => self.state.stage_ended(now, attempt, problem, out),
+            Command::Stacks(answer) => {
+                self.askers.push(answer);
+                self.state.ask_for_stacks(now, out);
+            }
+            Command::Stop(reason) => self.state.cancel(now, &reason, out),
+        }
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Outbox) -> Option<Instant> {
+        let next = self.state.tick(now, out);
+        self.advance(now);
+        match &self.last {
+            Last::Draining(_, until) => Some(*until),
+            Last::Running => next,
+            Last::Told => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::event_queue::event_queue;
+
+    #[test]
+    fn no_output_is_taken_while_4_mib_of_it_wait_for_the_caller() {
+        let folder = phalanx_testkit::temp_dir("handler");
+        let (sender, receiver) = event_queue();
+        let waiting = Arc::<AtomicUsize>::default();
+        let results = Results::in_folder(folder.path().to_path_buf());
+        let job = Job::new("job", "t", 1, 1).unwrap();
+        let tails = Arc::new(LogTails::new(1));
+        let mut handler = JobHandler::new(job, sender, Arc::clone(&waiting), results, tails);
+        let line = [&[b'x'; 1023][..], b"\n"].concat();
+        let mut taken = 0;
+        while handler.takes_output() {
+            handler.output(0, 0, taken, &line);
+            taken += line.len() as u64;
+        }
+        let shown = line.len() + "[rank 0] ".len();
+        assert_eq!(waiting.load(Ordering::Acquire), (4_usize << 20).div_ceil(shown) * shown, "DRIVER-2");
+        drop(receiver);
+    }
+}

@@ -1,0 +1,11 @@
+//! The driver's wing: one job's hub, its state machine, and what the caller sees of the ranks' output.
+
+mod event;
+mod event_queue;
+mod handler;
+mod hub;
+mod results;
+pub mod state;
+
+pub use event::{Event, MAX_WAITING_OUTPUT_BYTES};
+pub use hub::{Hub, HubOptions, StacksAnswer};

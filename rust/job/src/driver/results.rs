@@ -1,0 +1,142 @@
+//! The files in which the ranks' results wait for the caller.
+//!
+//! RESULTS-1 (whole-or-absent): a result is at its path only when it has arrived whole. RESULTS-2 (own-file): what
+//! arrives over one connection is never mixed with what arrives over another, and what doesn't arrive whole leaves
+//! nothing. RESULTS-3 (last-attempt): only results of the present attempt are found. Each attempt has files of its own,
+//! so that none has to be removed before another begins.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use phalanx_io::write_whole;
+use phalanx_rendezvous::{Arriving, Opening};
+use phalanx_types::{Error, Result};
+use tempfile::NamedTempFile;
+
+/// A folder of results.
+#[derive(Debug, Clone)]
+pub(super) struct Results {
+    folder: PathBuf,
+    attempt: Arc<AtomicU32>,
+}
+
+impl Results {
+    pub(super) fn in_folder(folder: PathBuf) -> Results {
+        Results { folder, attempt: Arc::default() }
+    }
+
+    /// Where a rank's result is once it is whole.
+    fn whole(&self, rank: u32) -> PathBuf {
+        self.folder.join(format!("attempt-{}-rank-{rank}", self.attempt.load(Ordering::Acquire)))
+    }
+
+    /// The file with what a rank left, if it has arrived whole.
+    pub(super) fn path(&self, rank: u32) -> Option<PathBuf> {
+        let path = self.whole(rank);
+        path.exists().then_some(path)
+    }
+
+    /// From now on the results of this attempt count.
+    pub(super) fn begin_attempt(&self, attempt: u32) {
+        self.attempt.store(attempt, Ordering::Release);
+    }
+
+    /// Opens the file of a result that begins to arrive, where it is to be opened.
+    pub(super) fn opening(&self, rank: u32) -> Opening {
+        let (results, whole) = (self.clone(), self.whole(rank));
+        Box::new(move || {
+            if whole.exists() {
+                return Ok(None);
+            }
+            Ok(Some(Box::new(results.begin(rank, whole)?)))
+        })
+    }
+
+    /// An empty file for a result that begins to arrive.
+    fn begin(&self, rank: u32, whole: PathBuf) -> Result<Arrival> {
+        tempfile::Builder::new()
+            .prefix(&format!("rank-{rank}."))
+            .suffix(".part")
+            .tempfile_in(&self.folder)
+            .map(|part| Arrival { part, whole })
+            .map_err(|e| Error::io(format!("store the result of rank {rank}"), &e))
+    }
+
+    /// Keeps a result that came in one piece.
+    pub(super) fn keep(&self, rank: u32, result: &[u8]) -> Result<()> {
+        write_whole(&self.whole(rank), result).map_err(|e| e.context(format!("the result of rank {rank}")))
+    }
+}
+
+/// A result that arrives, in a file that goes with this value until it is kept.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    part: NamedTempFile,
+    whole: PathBuf,
+}
+
+impl Write for Arrival {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.part.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.part.flush()
+    }
+}
+
+impl Arriving for Arrival {
+    #[allow(clippy::disallowed_methods, reason = "a result is too long to be written at once")]
+    fn keep(self: Box<Self>) -> Result<()> {
+        self.part.persist(&self.whole).map(drop).map_err(|e| Error::io("name its file", &e.error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &std::path::Path) -> Vec<std::ffi::OsString> {
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    }
+
+    fn empty() -> (tempfile::TempDir, Results) {
+        let dir = phalanx_testkit::temp_dir("results");
+        let results = Results::in_folder(dir.path().to_path_buf());
+        (dir, results)
+    }
+
+    #[test]
+    fn a_result_is_there_when_it_is_whole() {
+        let (dir, results) = empty();
+        let mut arrival = Box::new(results.begin(3, results.whole(3)).unwrap());
+        arrival.write_all(b"half").unwrap();
+        assert_eq!(results.path(3), None, "RESULTS-1");
+        arrival.keep().unwrap();
+        assert_eq!(std::fs::read(results.path(3).unwrap()).unwrap(), b"half");
+        results.keep(4, b"whole").unwrap();
+        drop(results.begin(4, results.whole(4)).unwrap());
+        assert!(results.path(4).is_some(), "RESULTS-1: what has arrived stays");
+        assert_eq!(names(dir.path()).len(), 2, "RESULTS-2");
+        assert!(results.opening(4)().unwrap().is_none(), "RESULTS-2");
+        results.begin_attempt(1);
+        assert_eq!((results.path(4), results.path(0)), (None, None), "RESULTS-3");
+        assert!(results.opening(4)().unwrap().is_some(), "RESULTS-3");
+    }
+
+    #[test]
+    fn results_that_arrive_at_the_same_time_are_not_mixed() {
+        let (_dir, results) = empty();
+        let mut older = Box::new(results.begin(0, results.whole(0)).unwrap());
+        older.write_all(b"old").unwrap();
+        let mut newer = Box::new(results.begin(0, results.whole(0)).unwrap());
+        newer.write_all(b"new").unwrap();
+        older.keep().unwrap();
+        newer.write_all(b"er").unwrap();
+        assert_eq!(std::fs::read(results.path(0).unwrap()).unwrap(), b"old", "RESULTS-2");
+        newer.keep().unwrap();
+        assert_eq!(std::fs::read(results.path(0).unwrap()).unwrap(), b"newer", "RESULTS-2");
+    }
+}

@@ -1,0 +1,137 @@
+//! When an attempt is over. Once everything is known, or never will be, this gives the outcome or another attempt.
+//!
+//! ENDING-1 (ranks-are-gone): a job that is cancelled, by its caller or through Spark, is over when its ranks are gone,
+//! or when their grace and the guards' time are over. It doesn't matter that Spark ends the tasks sooner. A node that
+//! is there is heard to its end: the last output of its ranks comes after the word that they ended.
+
+use std::time::{Duration, Instant};
+
+use log::Level;
+use phalanx_rendezvous::Outbox;
+use phalanx_types::message::HubMessage;
+use phalanx_types::rank_exit::first_cause;
+use phalanx_types::stacks::ranges;
+use phalanx_types::{Failure, RankExit, RankState};
+
+use super::job_state::{JobState, STAGE_GRACE};
+use super::node::Node;
+use super::phase::{JobPhase, Outcome, Stopping};
+use super::restart::Next;
+
+/// Ranks that still run so long after they were told to end are told of.
+pub(super) const TELL_AFTER: Duration = Duration::from_secs(2);
+
+impl JobState {
+    /// Decides what is to be decided by now. Every event ends with it.
+    pub(super) fn conclude(&mut self, now: Instant, out: &mut Outbox) {
+        let stage_is_over = self.stage_ended.is_some_and(|at| now >= at + STAGE_GRACE);
+        match &self.phase {
+            JobPhase::Over(_) => {}
+            JobPhase::Joining(_) | JobPhase::Running(_) => {
+                if self.all_over() && self.ranks.all_finished() {
+                    let outcome = Outcome::Finished(self.outcomes_at(self.since_open_us(now)));
+                    self.end(now, outcome, out);
+                } else if stage_is_over || self.all_over() {
+                    self.failed(now, self.unexplained(now), out);
+                }
+            }
+            JobPhase::Stopping(stopping) => {
+                let is_too_late = now >= stopping.until;
+                if self.stage_may_explain(now, stopping) && !is_too_late {
+                    return;
+                }
+                // One that has its place may come back, until it counts as lost.
+                let waits_for_report = self.report_may_complete(stopping);
+                let nobody_left =
+                    self.nodes.values().all(|node| node.is_over() || node.is_away() && !waits_for_report);
+                let stage_is_over = stage_is_over && !self.outlives_stage_any(now);
+                if nobody_left || stage_is_over || is_too_late {
+                    let (failure, why) = self.cause(now, stopping);
+                    self.reason(Level::Debug, format!("{}; it is the cause, since {why}", failure.message));
+                    self.failed(now, failure, out);
+                }
+            }
+        }
+    }
+
+    /// Whether Spark has ended the tasks of a job that was cancelled, and this one's ranks may still have their grace,
+    /// or its node has not said yet that it told everything.
+    pub(super) fn outlives_stage(&self, partition: u32, now: Instant) -> bool {
+        let stopping = self.phase.stopping().filter(|stopping| stopping.is_cancelled());
+        let in_grace = stopping.is_some_and(|stopping| now < stopping.ranks_until);
+        let is_there = self.nodes.get(&partition).is_some_and(Node::speaks);
+        self.stage_ended.is_some() && in_grace && (is_there || !self.ranks.running_on(partition).is_empty())
+    }
+
+    fn outlives_stage_any(&self, now: Instant) -> bool {
+        self.nodes.iter().any(|(partition, node)| !node.is_over() && self.outlives_stage(*partition, now))
+    }
+
+    /// Tells the caller, once, which ranks make use of their grace.
+    pub(super) fn tell_who_takes_time(&mut self, now: Instant) {
+        let Some(stopping) = self.phase.stopping_mut() else { return };
+        if stopping.told || now < stopping.since + TELL_AFTER {
+            return;
+        }
+        let running: Vec<u32> = self.ranks.running().map(|(rank, _)| rank).collect();
+        if running.is_empty() {
+            return;
+        }
+        stopping.told = true;
+        let left = stopping.ranks_until.saturating_duration_since(now).as_secs();
+        let (verb, them) = if running.len() == 1 { ("runs", "it") } else { ("run", "them") };
+        let who = ranges(&running);
+        self.announce(format!(
+            "[phalanx] {who} still {verb} after being told to end; in {left} s nothing is left of {them}"
+        ));
+    }
+
+    /// Whether Spark ended a task, no other cause is known, and the stage's own word on it may still come.
+    fn stage_may_explain(&self, now: Instant, stopping: &Stopping) -> bool {
+        let waits = stopping.interrupted().is_some_and(|(at, _)| now < *at + STAGE_GRACE);
+        waits && stopping.problem().is_none() && self.stage_ended.is_none() && !self.ranks.any_failed()
+    }
+
+    /// Whether the failure was heard of through the job's store, which carries no pickles: the report of the rank's own
+    /// node, which Spark brings, has the exception.
+    fn report_may_complete(&self, stopping: &Stopping) -> bool {
+        let lacks_pickle = |exit: &RankExit| exit.error.as_ref().is_some_and(|error| error.pickle.is_empty());
+        stopping.is_through_spark()
+            && stopping.problem().is_none()
+            && self.stage_ended.is_none()
+            && first_cause(self.ranks.exits()).is_some_and(|(exit, _)| lacks_pickle(exit))
+    }
+
+    /// The attempt is over, and failed.
+    fn failed(&mut self, now: Instant, failure: Failure, out: &mut Outbox) {
+        match self.after(&failure, now) {
+            Next::Wait => {}
+            Next::Restart { in_place } => self.restart(now, &failure, in_place, out),
+            Next::Outcome => {
+                let restarts = self.attempts.present;
+                self.end(now, Outcome::Failed(Box::new(Failure { restarts, ..failure })), out);
+            }
+        }
+    }
+
+    fn end(&mut self, now: Instant, outcome: Outcome, out: &mut Outbox) {
+        debug_assert!(
+            matches!(outcome, Outcome::Failed(_))
+                || self.ranks.exits().all(|exit| exit.state == RankState::Finished),
+            "FAIL-1"
+        );
+        self.release_held(out);
+        self.step_all(Node::released);
+        self.phase.end(outcome);
+        self.point(now, 0, None, "all ranks ended");
+    }
+
+    /// Lets the nodes go that wait for the decision.
+    pub(super) fn release_held(&self, out: &mut Outbox) {
+        for (partition, node) in &self.nodes {
+            if matches!(node, Node::Held { .. }) {
+                out.send(*partition, HubMessage::Released);
+            }
+        }
+    }
+}

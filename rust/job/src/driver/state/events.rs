@@ -1,0 +1,233 @@
+//! What can happen to a job: facts from nodes, the fate of the Spark stage, the caller's wishes, time.
+
+use std::time::Instant;
+
+use log::Level;
+use phalanx_rendezvous::Outbox;
+use phalanx_types::message::{HubMessage, NodeMessage, NodeOutcome};
+use phalanx_types::{Failure, FailureKind, RankExit};
+
+use super::ending::TELL_AFTER;
+use super::job_state::{JobState, STAGE_GRACE};
+use super::node::Node;
+use crate::preflight::names_lost_executor;
+
+impl JobState {
+    /// Takes a fact from the node of `partition`, told over its connection for `attempt`.
+    pub fn message(
+        &mut self,
+        now: Instant,
+        partition: u32,
+        attempt: u32,
+        message: NodeMessage,
+        out: &mut Outbox,
+    ) {
+        if !self.nodes.contains_key(&partition) {
+            return self
+                .reason(Level::Warn, format!("a node of partition {partition}, which the job doesn't have"));
+        }
+        if attempt < self.attempts.present {
+            self.step(partition, |node| (node.heard_from_the_past(now), ()));
+            return self.message_of_the_past(partition, attempt, &message, out);
+        }
+        self.step(partition, |node| (node.heard(now), ()));
+        match message {
+            NodeMessage::Ping => self.ping(partition, out),
+            NodeMessage::Join(join) => self.join(now, partition, join, out),
+            NodeMessage::Placed(join) => self.met(now, partition, join),
+            NodeMessage::RankStarted { rank, pid, age_us } => {
+                if self.ranks.start(rank, partition) {
+                    let text = format!("rank {rank} runs as process {pid} of partition {partition}");
+                    self.reason(Level::Debug, text);
+                    self.point(now, age_us, Some(rank), "rank started");
+                }
+            }
+            NodeMessage::Phase { rank, name, nth, age_us } => {
+                if self.ranks.phase(rank, nth) {
+                    self.point(now, age_us, Some(rank), &name);
+                }
+            }
+            NodeMessage::Activity { ranks } => self.activity(now, ranks, out),
+            NodeMessage::Stacks { request, ranks } => self.stacks_told(now, partition, request, ranks, out),
+            NodeMessage::RankEnded { exit } => self.rank_ended(now, *exit, out),
+            NodeMessage::Done { problem: None, interrupted: Some(why), .. }
+                if self.waits_for_place(partition) =>
+            {
+                // Spark has ended its task, mostly because of another's end, and may start all of them again.
+                self.reason(Level::Info, format!("the task of partition {partition} has left: {why}"));
+                self.step(partition, |node| (node.left(), ()));
+                out.send(partition, HubMessage::Released);
+            }
+            NodeMessage::Done { problem, interrupted, .. } => {
+                self.blame_node(now, partition, problem, interrupted, out);
+                self.node_done(now, partition, out);
+            }
+        }
+        self.conclude(now, out);
+    }
+
+    fn ping(&self, partition: u32, out: &mut Outbox) {
+        out.send(partition, HubMessage::Pong);
+        let is_done = matches!(self.nodes.get(&partition), Some(Node::Held { .. } | Node::Done { .. }));
+        if let Some(reason) = self.phase.stop_reason().filter(|_| !is_done) {
+            // The order may have gone with a connection.
+            out.send(partition, HubMessage::Stop { reason: reason.to_string() });
+        }
+    }
+
+    /// Keeps a node that is done while its ranks may have to start again; else lets it go.
+    fn node_done(&mut self, now: Instant, partition: u32, out: &mut Outbox) {
+        let holds = self.budget_left();
+        self.step(partition, |node| (if holds { node } else { node.released() }.done(now, holds), ()));
+        if !matches!(self.nodes.get(&partition), Some(Node::Held { .. })) {
+            out.send(partition, HubMessage::Released);
+        }
+    }
+
+    /// What a node that is done says against itself.
+    fn blame_node(
+        &mut self,
+        now: Instant,
+        partition: u32,
+        problem: Option<String>,
+        interrupted: Option<String>,
+        out: &mut Outbox,
+    ) {
+        if let Some(problem) = problem {
+            self.fail(now, self.of_node(partition, problem), out);
+        }
+        if let Some(why) = interrupted {
+            let lost = Failure::without_rank(FailureKind::LostNode, why.clone());
+            let failure = Failure { host: self.host(partition), ..lost };
+            self.stop_all(now, &why, out);
+            if let Some(stopping) = self.phase.stopping_mut() {
+                stopping.interrupted_at(now, failure);
+            }
+        }
+    }
+
+    /// A node could not do its part: start its ranks, or, once they ran, keep them.
+    fn of_node(&self, partition: u32, problem: String) -> Failure {
+        let kind = match self.ranks.any_ran_on(partition) {
+            true => FailureKind::LostNode,
+            false => FailureKind::Start,
+        };
+        Failure { host: self.host(partition), ..Failure::without_rank(kind, problem) }
+    }
+
+    fn rank_ended(&mut self, now: Instant, mut exit: RankExit, out: &mut Outbox) {
+        // Ages become times since the hub opened.
+        let (now_us, rank) = (self.since_open_us(now), exit.rank);
+        exit.at_us = exit.at_us.saturating_add(now_us);
+        exit.last_output_us = exit.last_output_us.map(|at| at.saturating_add(now_us));
+        let age_us = u64::try_from(now_us.saturating_sub(exit.at_us)).unwrap_or(0);
+        let failed = exit.failure().is_some();
+        let why = format!("rank {rank} {}", exit.state.describe());
+        // Another node may have told it already, as it stood on the job's store.
+        self.ranks.complete(&exit);
+        if !self.ranks.end(exit) {
+            return;
+        }
+        self.point(now, age_us, Some(rank), "rank ended");
+        if failed {
+            self.stop_all(now, &why, out);
+        }
+    }
+
+    /// A node that couldn't reach the hub reports through Spark.
+    pub fn node_report(&mut self, now: Instant, report: NodeOutcome, out: &mut Outbox) {
+        let NodeOutcome { partition, attempt, exits, problem, interrupted } = report;
+        if attempt != self.attempts.present {
+            return;
+        }
+        // It has ended, so the tasks had met.
+        self.phase.met_through_spark();
+        for exit in exits {
+            self.rank_ended(now, exit, out);
+        }
+        self.blame_node(now, partition, problem, interrupted, out);
+        self.step(partition, |node| (node.done(now, false), ()));
+        self.conclude(now, out);
+    }
+
+    /// The control connection of a node broke.
+    pub fn disconnected(&mut self, now: Instant, partition: u32) {
+        self.step(partition, |node| (node.disconnected(now), ()));
+    }
+
+    /// The Spark stage that was submitted for `attempt` is over: well, or with this message.
+    pub fn stage_ended(&mut self, now: Instant, attempt: u32, problem: Option<String>, out: &mut Outbox) {
+        if attempt < self.attempts.of_stage {
+            return;
+        }
+        self.stage_ended = Some(now);
+        if let Some(problem) = problem {
+            let kind = match self.ranks.any_ran() || names_lost_executor(&problem) {
+                true => FailureKind::LostNode,
+                false => FailureKind::Start,
+            };
+            self.fail(now, Failure::without_rank(kind, problem), out);
+        }
+        self.conclude(now, out);
+    }
+
+    /// The caller asks for the end.
+    pub fn cancel(&mut self, now: Instant, reason: &str, out: &mut Outbox) {
+        if self.attempts.present < self.job.policy.max_restarts
+            && let Some(stopping) = self.phase.stopping_mut()
+        {
+            stopping.forget_retryable();
+        }
+        let message = format!("the job was cancelled: {reason}");
+        self.fail(now, Failure::without_rank(FailureKind::Cancelled, message), out);
+        self.conclude(now, out);
+    }
+
+    /// The driver can't keep the result of a rank.
+    pub fn result_lost(&mut self, now: Instant, rank: u32, why: &str, out: &mut Outbox) {
+        let message = format!("rank {rank} ended well, but its result can't be kept by the driver: {why}");
+        self.fail(now, Failure::without_rank(FailureKind::Exception, message), out);
+        self.conclude(now, out);
+    }
+
+    /// The caller wants to know what the ranks do; [`JobState::take_stacks`] has it soon.
+    pub fn ask_for_stacks(&mut self, now: Instant, out: &mut Outbox) {
+        if !self.stacks.is_open() {
+            self.ask(now, None, out);
+        }
+    }
+
+    /// Time passes. Returns when it matters next.
+    pub fn tick(&mut self, now: Instant, out: &mut Outbox) -> Option<Instant> {
+        if self.outcome().is_some() {
+            return None;
+        }
+        self.join_deadlines(now, out);
+        self.lose_silent_nodes(now, out);
+        self.look_for_stragglers(now);
+        self.conclude_stacks(now, out);
+        self.conclude(now, out);
+        self.tell_who_takes_time(now);
+        self.next_deadline(now)
+    }
+
+    fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        if self.outcome().is_some() {
+            return None;
+        }
+        let stopping = self.phase.stopping();
+        let interrupted = stopping.and_then(|stopping| stopping.interrupted());
+        let others = [
+            self.stragglers.due(),
+            self.stacks.until(),
+            stopping.map(|stopping| stopping.until),
+            stopping.map(|stopping| stopping.ranks_until),
+            stopping.filter(|stopping| !stopping.told).map(|stopping| stopping.since + TELL_AFTER),
+            self.stage_ended.map(|at| at + STAGE_GRACE),
+            interrupted.map(|(at, _)| *at + STAGE_GRACE),
+        ];
+        let losses = self.nodes.values().filter_map(|node| node.loss(self.job.policy.node_timeout));
+        let all = self.join_due().into_iter().chain(others.into_iter().flatten());
+        all.chain(losses.map(|loss| loss.due)).filter(|at| *at > now).min()
+    }
+}

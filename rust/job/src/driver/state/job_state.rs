@@ -1,0 +1,221 @@
+//! The state of a job, and the few steps that every event is made of.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use phalanx_rendezvous::Outbox;
+use phalanx_types::message::HubMessage;
+use phalanx_types::stacks::RankStacks;
+use phalanx_types::{Failure, FailureKind, Job};
+
+use super::news::{News, Phase, Progress, Reason, Restart};
+use super::node::Node;
+use super::phase::{JobPhase, Outcome};
+use super::ranks::Ranks;
+use super::stacks::StackRequests;
+use super::straggler::Stragglers;
+
+/// How long reports may be on their way after the Spark stage ended.
+pub(super) const STAGE_GRACE: Duration = Duration::from_secs(2);
+
+/// Which attempt it is.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    pub(super) present: u32,
+    /// The one with which the present stage began.
+    pub(super) of_stage: u32,
+    /// Why the present one had to be.
+    pub(super) cause: String,
+}
+
+/// The state of a job.
+#[derive(Debug)]
+pub struct JobState {
+    pub(super) job: Job,
+    pub(super) opened: Instant,
+    pub(super) attempts: Attempts,
+    pub(super) phase: JobPhase,
+    /// By partition.
+    pub(super) nodes: BTreeMap<u32, Node>,
+    pub(super) ranks: Ranks,
+    /// When the Spark stage ended, if it has.
+    pub(super) stage_ended: Option<Instant>,
+    pub(super) stacks: StackRequests,
+    pub(super) stragglers: Stragglers,
+    pub(super) news: News,
+}
+
+impl JobState {
+    /// The beginning of `job`.
+    pub fn new(job: Job, opened: Instant) -> JobState {
+        JobState {
+            opened,
+            attempts: Attempts::default(),
+            phase: JobPhase::joining(opened),
+            nodes: (0..job.tasks).map(|partition| (partition, Node::default())).collect(),
+            ranks: Ranks::new(job.ranks, job.policy.hang_timeout),
+            stage_ended: None,
+            stacks: StackRequests::default(),
+            stragglers: Stragglers::default(),
+            news: News::default(),
+            job,
+        }
+    }
+
+    /// How the job ended, once it has.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        self.phase.outcome()
+    }
+
+    /// The job's ranks.
+    pub fn ranks(&self) -> std::ops::Range<u32> {
+        0..self.job.ranks
+    }
+
+    /// Whether `rank` is one whose result is wanted.
+    pub fn knows_rank(&self, rank: u32) -> bool {
+        self.ranks().contains(&rank)
+    }
+
+    /// The ranks that have started on the node of a partition.
+    pub fn ranks_of(&self, partition: u32) -> &[u32] {
+        self.ranks.of_node(partition)
+    }
+
+    /// The present attempt, from 0.
+    pub fn attempt(&self) -> u32 {
+        self.attempts.present
+    }
+
+    /// Whether a connection for `attempt` belongs to the stage that runs.
+    pub fn admits(&self, attempt: u32) -> bool {
+        (self.attempts.of_stage..=self.attempts.present).contains(&attempt)
+    }
+
+    /// The phases since the last call.
+    pub fn take_phases(&mut self) -> Vec<Phase> {
+        std::mem::take(&mut self.news.phases)
+    }
+
+    /// The restarts since the last call.
+    pub fn take_restarts(&mut self) -> Vec<Restart> {
+        std::mem::take(&mut self.news.restarts)
+    }
+
+    /// Lines for the caller since the last call.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news.notices)
+    }
+
+    /// Reports of ranks since the last call.
+    pub fn take_progress(&mut self) -> Vec<Progress> {
+        std::mem::take(&mut self.news.progress)
+    }
+
+    /// Stacks that have come since the last call, whoever asked for them: an answer to [`JobState::ask_for_stacks`].
+    pub fn take_stacks(&mut self) -> Vec<Vec<RankStacks>> {
+        std::mem::take(&mut self.news.stacks)
+    }
+
+    /// Why the state changed since the last call, for the log.
+    pub fn take_reasons(&mut self) -> Vec<Reason> {
+        std::mem::take(&mut self.news.reasons)
+    }
+
+    pub(super) fn reason(&mut self, level: log::Level, text: impl std::fmt::Display) {
+        self.news.reasons.push(Reason { level, text: format!("job {}: {text}", self.job.id) });
+    }
+
+    /// Microseconds since the hub opened.
+    pub(super) fn since_open_us(&self, now: Instant) -> i64 {
+        i64::try_from(now.saturating_duration_since(self.opened).as_micros()).unwrap_or(i64::MAX)
+    }
+
+    /// Has a point of the timeline told.
+    pub(super) fn point(&mut self, now: Instant, age_us: u64, rank: Option<u32>, name: &str) {
+        let at = now.saturating_duration_since(self.opened).saturating_sub(Duration::from_micros(age_us));
+        self.news.phases.push(Phase { name: name.to_string(), rank, at });
+    }
+
+    /// Takes the node of `partition` to its next phase.
+    pub(super) fn step<R>(&mut self, partition: u32, to: impl FnOnce(Node) -> (Node, R)) -> Option<R> {
+        let node = self.nodes.get_mut(&partition)?;
+        let (next, result) = to(std::mem::take(node));
+        *node = next;
+        Some(result)
+    }
+
+    /// Takes all nodes to their next phase.
+    pub(super) fn step_all(&mut self, to: impl Fn(Node) -> Node) {
+        self.nodes.values_mut().for_each(|node| *node = to(std::mem::take(node)));
+    }
+
+    /// Whether the node of `partition` is given up.
+    pub fn is_lost(&self, partition: u32) -> bool {
+        matches!(self.nodes.get(&partition), Some(Node::Lost { .. }))
+    }
+
+    /// The host of the task of `partition`, for people; empty if not known.
+    pub(super) fn host(&self, partition: u32) -> String {
+        self.nodes.get(&partition).map(|node| node.host().to_string()).unwrap_or_default()
+    }
+
+    /// The host on which `rank` runs or ran.
+    pub(super) fn host_of(&self, rank: u32) -> String {
+        let on = self.ranks.get(rank).and_then(|rank| rank.on());
+        on.map(|partition| self.host(partition)).unwrap_or_default()
+    }
+
+    /// Whether all nodes have said that their ranks have ended, or are lost.
+    pub(super) fn all_over(&self) -> bool {
+        self.nodes.values().all(Node::is_over)
+    }
+
+    /// The tasks that are not at the hub.
+    pub(super) fn missing(&self) -> String {
+        let missing: Vec<String> =
+            self.nodes.iter().filter(|(_, node)| !node.is_known()).map(|(p, _)| p.to_string()).collect();
+        match missing.len() {
+            1 => format!("the task of partition {}", missing[0]),
+            0..=20 => format!("the tasks of partitions {}", missing.join(", ")),
+            n => format!("the tasks of partitions {} and {} more", missing[..20].join(", "), n - 20),
+        }
+    }
+
+    /// How many tasks are at the hub.
+    pub(super) fn known(&self) -> usize {
+        self.nodes.values().filter(|node| node.is_known()).count()
+    }
+
+    /// Whether a failed attempt may be followed by another, so that nodes that are done wait.
+    pub(super) fn budget_left(&self) -> bool {
+        let cancelled = self.phase.stopping().is_some_and(|stopping| stopping.is_cancelled());
+        self.outcome().is_none() && self.attempts.present < self.job.policy.max_restarts && !cancelled
+    }
+
+    /// A failure that is no rank's ends the attempt.
+    pub(super) fn fail(&mut self, now: Instant, failure: Failure, out: &mut Outbox) {
+        self.stop_all(now, &failure.message, out);
+        if let Some(stopping) = self.phase.stopping_mut() {
+            stopping.blame(failure);
+        }
+    }
+
+    /// The ranks are to be ended; nothing new if they are already.
+    pub(super) fn stop_all(&mut self, now: Instant, reason: &str, out: &mut Outbox) {
+        if !self.phase.stop(now, self.job.policy.grace, reason) {
+            return;
+        }
+        for (partition, node) in &self.nodes {
+            // One that comes later is told when it joins.
+            if matches!(node, Node::Joined { .. } | Node::Placed { .. }) {
+                out.send(*partition, HubMessage::Stop { reason: reason.to_string() });
+            }
+        }
+    }
+}
+
+/// The job could not be started.
+pub(super) fn start(message: String) -> Failure {
+    Failure::without_rank(FailureKind::Start, message)
+}

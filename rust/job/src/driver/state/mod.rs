@@ -1,0 +1,37 @@
+//! What happens to a job, as the driver sees it: a pure state machine over facts, time and the Spark stage's fate.
+//!
+//! It has no I/O and no clock. An event and its time take the state to the next one. Orders for nodes go to the outbox.
+//! What the caller is to be told, and the reasons, wait in the news. Phases are enums with the data of each phase: a
+//! job's are in `phase`, a node's in `node`, a rank's in `ranks`. `restart` decides what follows a failed attempt.
+//!
+//! STATE-1 (one-outcome): the job ends exactly once, and only well if every rank ended well.
+//! STATE-2 (cause-after-all): the first failure stops all nodes. The cause is chosen when all of them have reported (or
+//! are lost), not by which reported first.
+//! STATE-3 (every-wait-ends): every wait ends: for joins, for stops, for a silent node, and for a stage that ended
+//! without a word.
+//!
+//! ```text
+//! events -> joining, silence, hang, ending -> restart, verdict -> job_state -> phase, node, ranks, news, ...
+//! ```
+
+mod ending;
+mod events;
+mod hang;
+mod job_state;
+mod joining;
+mod news;
+mod node;
+mod phase;
+#[cfg(test)]
+mod properties;
+mod ranks;
+mod restart;
+mod silence;
+mod stacks;
+mod status;
+mod straggler;
+mod verdict;
+
+pub use job_state::JobState;
+pub use news::{Phase, Progress, Reason, Restart};
+pub use phase::Outcome;

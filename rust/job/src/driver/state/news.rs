@@ -1,0 +1,58 @@
+//! What the caller is to be told of a job, and what goes into the log, until somebody takes it.
+
+use std::time::Duration;
+
+use phalanx_types::stacks::RankStacks;
+
+/// A point in the job's life, for the table of phases.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Phase {
+    /// Its name.
+    pub name: String,
+    /// The rank; `None` for the job's own.
+    pub rank: Option<u32>,
+    /// Since the hub opened; negative never happens but for clock noise, which is cut to zero.
+    pub at: Duration,
+}
+
+/// Another attempt begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restart {
+    /// Its number; the first is 1.
+    pub attempt: u32,
+    /// Whether the tasks go on; else the Spark stage has to be submitted again.
+    pub in_place: bool,
+    /// What is said of it to the caller.
+    pub line: String,
+}
+
+/// What a rank told by `phalanx.report`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// The rank.
+    pub rank: u32,
+    /// Its step.
+    pub step: u64,
+    /// Everything that it told, as a JSON object.
+    pub values: String,
+}
+
+/// Why the state changed, for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason {
+    /// How much it matters.
+    pub level: log::Level,
+    /// The sentence.
+    pub text: String,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct News {
+    pub(super) phases: Vec<Phase>,
+    pub(super) restarts: Vec<Restart>,
+    pub(super) progress: Vec<Progress>,
+    /// Lines for the caller.
+    pub(super) notices: Vec<String>,
+    pub(super) stacks: Vec<Vec<RankStacks>>,
+    pub(super) reasons: Vec<Reason>,
+}

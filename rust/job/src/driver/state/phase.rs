@@ -1,0 +1,226 @@
+//! The phases of a job's attempt: the data of each, and which leads to which.
+//!
+//! ```text
+//! Joining --> Running --> Stopping --> Over
+//!    |           '----------------------^      every rank ended well
+//!    '--------------------^                    something went wrong before all had their places
+//! ```
+//!
+//! Two things exist only while the ranks are being ended: a failure that is not a rank's, and a task that Spark ended.
+//! Either begins the ending, and the earliest counts. A restart begins with Joining again.
+
+use std::time::{Duration, Instant};
+
+use phalanx_types::{Failure, FailureKind, Placement, RankOutcome};
+
+/// How long nodes may take beyond the grace period to report the end of their ranks.
+const STOP_MARGIN: Duration = Duration::from_secs(15);
+/// How long guards may take beyond the grace period to end ranks.
+const GUARD_MARGIN: Duration = Duration::from_secs(2);
+
+/// How a job ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// Every rank ended well; each one's line, by rank.
+    Finished(Vec<RankOutcome>),
+    /// Something went wrong.
+    Failed(Box<Failure>),
+}
+
+/// How the tasks meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    AtHub,
+    /// Some may be without the hub. While tasks join: those that are there ask the others through Spark, and still get
+    /// their places from the hub if all come.
+    ThroughSpark,
+}
+
+/// The phases of an attempt.
+#[derive(Debug)]
+pub(super) enum JobPhase {
+    /// Tasks join.
+    Joining(Joining),
+    /// All tasks have met: ranks start, run and end.
+    Running(Met),
+    /// The ranks are being ended.
+    Stopping(Box<Stopping>),
+    /// The outcome is known.
+    Over(Over),
+}
+
+#[derive(Debug)]
+pub(super) struct Joining {
+    pub(super) since: Instant,
+    pub(super) first_join: Option<Instant>,
+    pub(super) way: Way,
+}
+
+/// How the tasks have met.
+#[derive(Debug)]
+pub(super) enum Met {
+    AtHub(Placement),
+    ThroughSpark,
+}
+
+#[derive(Debug)]
+pub(super) struct Stopping {
+    pub(super) since: Instant,
+    /// When nothing is left of ranks any more, whether or not their nodes say so: their guards see to it.
+    pub(super) ranks_until: Instant,
+    /// Whether the caller was told which ranks take their time.
+    pub(super) told: bool,
+    /// When nodes that haven't said that their ranks have ended are not waited for any more.
+    pub(super) until: Instant,
+    /// Why, for the nodes' logs.
+    pub(super) reason: String,
+    way: Way,
+    /// Whether all tasks had met.
+    met: bool,
+    /// A failure that is no rank's: the earliest counts.
+    problem: Option<Failure>,
+    /// Spark ended a node's task at this time: the stage knows why, and this is said only where it doesn't tell.
+    interrupted: Option<(Instant, Failure)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Over {
+    pub(super) outcome: Outcome,
+    /// What a node is told that doesn't know it yet.
+    pub(super) reason: String,
+}
+
+impl JobPhase {
+    /// An attempt begins.
+    pub(super) fn joining(now: Instant) -> JobPhase {
+        JobPhase::Joining(Joining { since: now, first_join: None, way: Way::AtHub })
+    }
+
+    /// How its tasks meet, or have met; that is of no interest any more when it is over.
+    pub(super) fn way(&self) -> Option<Way> {
+        match self {
+            JobPhase::Joining(joining) => Some(joining.way),
+            JobPhase::Running(Met::AtHub(_)) => Some(Way::AtHub),
+            JobPhase::Running(Met::ThroughSpark) => Some(Way::ThroughSpark),
+            JobPhase::Stopping(stopping) => Some(stopping.way),
+            JobPhase::Over(_) => None,
+        }
+    }
+
+    /// The tasks have met without the hub. Whether that is news.
+    pub(super) fn met_through_spark(&mut self) -> bool {
+        match self {
+            JobPhase::Joining(_) => {
+                *self = JobPhase::Running(Met::ThroughSpark);
+                true
+            }
+            JobPhase::Running(met) => {
+                *met = Met::ThroughSpark;
+                false
+            }
+            JobPhase::Stopping(stopping) => {
+                stopping.way = Way::ThroughSpark;
+                false
+            }
+            JobPhase::Over(_) => false,
+        }
+    }
+
+    /// The ranks are to be ended, within `grace`. Whether that is news.
+    pub(super) fn stop(&mut self, now: Instant, grace: Duration, reason: &str) -> bool {
+        let (way, met) = match self {
+            JobPhase::Joining(joining) => (joining.way, false),
+            JobPhase::Running(Met::AtHub(_)) => (Way::AtHub, true),
+            JobPhase::Running(Met::ThroughSpark) => (Way::ThroughSpark, true),
+            JobPhase::Stopping(_) | JobPhase::Over(_) => return false,
+        };
+        *self = JobPhase::Stopping(Box::new(Stopping {
+            since: now,
+            ranks_until: now + grace + GUARD_MARGIN,
+            told: false,
+            until: now + grace + STOP_MARGIN,
+            reason: reason.to_string(),
+            way,
+            met,
+            problem: None,
+            interrupted: None,
+        }));
+        true
+    }
+
+    pub(super) fn end(&mut self, outcome: Outcome) {
+        let reason = match self {
+            JobPhase::Stopping(stopping) => std::mem::take(&mut stopping.reason),
+            _ => "the job is over".into(),
+        };
+        *self = JobPhase::Over(Over { outcome, reason });
+    }
+
+    pub(super) fn stopping(&self) -> Option<&Stopping> {
+        match self {
+            JobPhase::Stopping(stopping) => Some(stopping),
+            _ => None,
+        }
+    }
+
+    pub(super) fn stopping_mut(&mut self) -> Option<&mut Stopping> {
+        match self {
+            JobPhase::Stopping(stopping) => Some(stopping),
+            _ => None,
+        }
+    }
+
+    pub(super) fn outcome(&self) -> Option<&Outcome> {
+        match self {
+            JobPhase::Over(over) => Some(&over.outcome),
+            _ => None,
+        }
+    }
+
+    /// Why ranks that still run are to end, if they are.
+    pub(super) fn stop_reason(&self) -> Option<&str> {
+        match self {
+            JobPhase::Joining(_) | JobPhase::Running(_) => None,
+            JobPhase::Stopping(stopping) => Some(&stopping.reason),
+            JobPhase::Over(over) => Some(&over.reason),
+        }
+    }
+}
+
+impl Stopping {
+    /// Remembers a failure that is no rank's; the earliest counts.
+    pub(super) fn blame(&mut self, failure: Failure) {
+        self.problem.get_or_insert(failure);
+    }
+
+    /// The caller's word counts more than what would have been tried again.
+    pub(super) fn forget_retryable(&mut self) {
+        self.problem.take_if(|problem| problem.kind != FailureKind::Cancelled);
+    }
+
+    pub(super) fn interrupted_at(&mut self, now: Instant, failure: Failure) {
+        self.interrupted.get_or_insert((now, failure));
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.problem.as_ref().is_some_and(|problem| problem.kind == FailureKind::Cancelled)
+    }
+
+    pub(super) fn problem(&self) -> Option<&Failure> {
+        self.problem.as_ref()
+    }
+
+    pub(super) fn interrupted(&self) -> Option<&(Instant, Failure)> {
+        self.interrupted.as_ref()
+    }
+
+    /// Whether some nodes may be without the hub.
+    pub(super) fn is_through_spark(&self) -> bool {
+        self.way == Way::ThroughSpark
+    }
+
+    /// Whether nothing speaks against starting again in the same tasks, if all of them are there.
+    pub(super) fn leaves_tasks_as_they_are(&self) -> bool {
+        self.met && self.interrupted.is_none()
+    }
+}

@@ -1,0 +1,261 @@
+//! What always holds of a job's state. Random events, also from nodes that lie, come in random order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use phalanx_rendezvous::Outbox;
+use phalanx_types::message::{HubMessage, NodeMessage, NodeOutcome, RankActivity};
+use phalanx_types::stacks::RankStacks;
+use phalanx_types::{Job, Join, RankExit, RankState};
+use proptest::prelude::*;
+
+use super::job_state::JobState;
+use super::node::Node;
+use super::phase::Outcome;
+
+const TASKS: u32 = 3;
+const RANKS: u32 = 6;
+
+#[derive(Debug, Clone)]
+enum Event {
+    /// Of a partition, this many attempts ago.
+    Message(u32, u32, NodeMessage),
+    /// What a whole node tells that goes through an attempt as it should.
+    Goes(u32, RankState),
+    AllJoin,
+    Disconnected(u32),
+    Report(NodeOutcome),
+    StageEnded(Option<String>),
+    Cancelled,
+    ResultLost(u32),
+    AskedForStacks,
+    /// Milliseconds pass, and the hub looks.
+    Passes(u64),
+}
+
+fn join(partition: u32, instance: u64) -> Join {
+    Join {
+        partition,
+        instance,
+        host: format!("host-{partition}"),
+        address: [127, 0, 0, 1].into(),
+        interface: String::new(),
+        addresses: Vec::new(),
+        store_port: 1,
+        store_key: Vec::new(),
+        gpus: Vec::new(),
+        folder: String::new(),
+    }
+}
+
+fn exit(rank: u32, state: RankState) -> RankExit {
+    RankExit { at_us: -1, ..RankExit::new(rank, "", state) }
+}
+
+fn state() -> impl Strategy<Value = RankState> {
+    prop_oneof![
+        4 => Just(RankState::Finished),
+        1 => Just(RankState::Stopped),
+        1 => Just(RankState::Exited(1)),
+        1 => Just(RankState::Signaled(9)),
+        1 => Just(RankState::NotStarted),
+    ]
+}
+
+fn reason() -> impl Strategy<Value = Option<String>> {
+    prop_oneof![4 => Just(None), 1 => Just(Some("why".to_string()))]
+}
+
+fn rank() -> impl Strategy<Value = u32> {
+    0..RANKS + 1
+}
+
+fn message() -> impl Strategy<Value = NodeMessage> {
+    prop_oneof![
+        4 => Just(NodeMessage::Ping),
+        4 => (0..TASKS, 1..3_u64).prop_map(|(partition, nth)| NodeMessage::Join(join(partition, nth))),
+        1 => (0..TASKS).prop_map(|partition| NodeMessage::Placed(join(partition, 1))),
+        4 => rank().prop_map(|rank| NodeMessage::RankStarted { rank, pid: 1, age_us: 0 }),
+        4 => (rank(), state()).prop_map(|(rank, state)| NodeMessage::RankEnded { exit: Box::new(exit(rank, state)) }),
+        3 => (reason(), reason())
+            .prop_map(|(problem, interrupted)| NodeMessage::Done { problem, interrupted, output: Vec::new() }),
+        1 => (rank(), 0..3_u32)
+            .prop_map(|(rank, nth)| NodeMessage::Phase { rank, name: "epoch".into(), nth, age_us: 0 }),
+        2 => (rank(), 0..20_000_u64).prop_map(|(rank, idle_ms)| NodeMessage::Activity {
+            ranks: vec![RankActivity { rank, idle_ms, step: Some(idle_ms), ..RankActivity::default() }]
+        }),
+        1 => (rank(), 0..3_u32).prop_map(|(rank, request)| NodeMessage::Stacks {
+            request,
+            ranks: vec![RankStacks { rank, text: "in train".into() }]
+        }),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        12 => (0..TASKS + 1, prop_oneof![6 => Just(0), 1 => 1..3_u32], message())
+            .prop_map(|(partition, ago, message)| Event::Message(partition, ago, message)),
+        8 => (0..TASKS, state()).prop_map(|(partition, state)| Event::Goes(partition, state)),
+        4 => Just(Event::AllJoin),
+        2 => (0..TASKS).prop_map(Event::Disconnected),
+        1 => (0..TASKS + 1, 0..2_u32, proptest::collection::vec((rank(), state()), 0..3), reason(), reason())
+            .prop_map(|(partition, attempt, exits, problem, interrupted)| {
+                let exits = exits.into_iter().map(|(rank, state)| exit(rank, state)).collect();
+                Event::Report(NodeOutcome { partition, attempt, exits, problem, interrupted })
+            }),
+        1 => reason().prop_map(Event::StageEnded),
+        1 => Just(Event::Cancelled),
+        1 => rank().prop_map(Event::ResultLost),
+        1 => Just(Event::AskedForStacks),
+        8 => prop_oneof![3 => 0..6_000_u64, 1 => 0..130_000_u64].prop_map(Event::Passes),
+    ]
+}
+
+/// A job that is played, and what an onlooker remembers of it.
+struct Play {
+    state: JobState,
+    now: Instant,
+    outcome: Option<Outcome>,
+    /// How the ranks of the present attempt were first said to have ended.
+    told: BTreeMap<u32, RankState>,
+    attempt: u32,
+}
+
+impl Play {
+    fn new(max_restarts: u32, hang_timeout: Duration) -> Play {
+        let mut job = Job::new("random", "t", RANKS, TASKS).unwrap();
+        job.policy.max_restarts = max_restarts;
+        job.policy.hang_timeout = hang_timeout;
+        let now = Instant::now();
+        let state = JobState::new(job, now);
+        Play { state, now, outcome: None, told: BTreeMap::new(), attempt: 0 }
+    }
+
+    fn lost(&self) -> BTreeSet<u32> {
+        let is_lost = |(_, node): &(&u32, &Node)| matches!(node, Node::Lost { .. });
+        self.state.nodes.iter().filter(is_lost).map(|(partition, _)| *partition).collect()
+    }
+
+    /// One step; `speaker` is the partition whose words it is.
+    fn step(&mut self, speaker: Option<u32>, event: impl FnOnce(&mut JobState, Instant, &mut Outbox)) {
+        let (mut lost, mut out) = (self.lost(), Outbox::default());
+        lost.retain(|partition| Some(*partition) != speaker);
+        event(&mut self.state, self.now, &mut out);
+        for (partition, order) in out.take() {
+            assert!(!lost.contains(&partition), "STATE-5: {order:?} for node {partition}, which is lost");
+            let is_final = matches!(order, HubMessage::Again { .. } | HubMessage::Place(_));
+            assert!(!is_final || self.outcome.is_none(), "STATE-1: {order:?} after the outcome");
+        }
+        if let Some(before) = &self.outcome {
+            assert_eq!(self.state.outcome(), Some(before), "STATE-1");
+        }
+        if let Some(Outcome::Finished(_)) = self.state.outcome() {
+            let all = |told: &BTreeMap<u32, RankState>| {
+                told.len() == RANKS as usize && told.values().all(|state| *state == RankState::Finished)
+            };
+            assert!(all(&self.told), "FAIL-1: {:?}", self.told);
+        }
+        self.outcome = self.state.outcome().cloned();
+        if self.state.attempt() != self.attempt {
+            (self.attempt, self.told) = (self.state.attempt(), BTreeMap::new());
+        }
+        let _ = self.state.status();
+    }
+
+    fn remember(&mut self, exit: &RankExit) {
+        if exit.rank < RANKS {
+            self.told.entry(exit.rank).or_insert_with(|| exit.state.clone());
+        }
+    }
+
+    fn tell(&mut self, partition: u32, ago: u32, message: NodeMessage) {
+        if let (NodeMessage::RankEnded { exit }, 0, true) = (&message, ago, partition < TASKS) {
+            self.remember(exit);
+        }
+        let attempt = self.attempt.saturating_sub(ago);
+        if self.state.admits(attempt) || ago > 0 {
+            self.step(Some(partition), |state, now, out| {
+                state.message(now, partition, attempt, message, out);
+            });
+        }
+    }
+
+    fn play(&mut self, event: Event) {
+        match event {
+            Event::Message(partition, ago, message) => {
+                self.tell(partition, if self.attempt < ago { 0 } else { ago }, message);
+            }
+            Event::Goes(partition, state) => {
+                for rank in [2 * partition, 2 * partition + 1] {
+                    self.tell(partition, 0, NodeMessage::RankStarted { rank, pid: 1, age_us: 0 });
+                    let exit = Box::new(exit(rank, state.clone()));
+                    self.tell(partition, 0, NodeMessage::RankEnded { exit });
+                }
+                let done = NodeMessage::Done { problem: None, interrupted: None, output: Vec::new() };
+                self.tell(partition, 0, done);
+            }
+            Event::AllJoin => {
+                for partition in 0..TASKS {
+                    self.tell(partition, 0, NodeMessage::Join(join(partition, 1)));
+                }
+            }
+            Event::Disconnected(partition) => {
+                self.step(None, |state, now, _| state.disconnected(now, partition));
+            }
+            Event::Report(report) => {
+                if report.attempt == self.attempt {
+                    report.exits.iter().for_each(|exit| self.remember(exit));
+                }
+                self.step(Some(report.partition), |state, now, out| state.node_report(now, report, out));
+            }
+            Event::StageEnded(problem) => self.step(None, |state, now, out| {
+                let attempt = state.attempt();
+                state.stage_ended(now, attempt, problem, out);
+            }),
+            Event::Cancelled => self.step(None, |state, now, out| state.cancel(now, "enough", out)),
+            Event::ResultLost(rank) => {
+                self.step(None, |state, now, out| state.result_lost(now, rank, "the disk is full", out));
+            }
+            Event::AskedForStacks => self.step(None, |state, now, out| state.ask_for_stacks(now, out)),
+            Event::Passes(ms) => {
+                self.now += Duration::from_millis(ms);
+                self.step(None, |state, now, out| _ = state.tick(now, out));
+            }
+        }
+    }
+
+    /// The stage ends, nobody says anything any more, and time passes.
+    fn wait_for_the_outcome(&mut self) {
+        self.play(Event::StageEnded(None));
+        for _ in 0..1000 {
+            let mut next = None;
+            self.step(None, |state, now, out| next = state.tick(now, out));
+            if self.outcome.is_some() {
+                return;
+            }
+            let next = next.expect("STATE-3: a job without an outcome has a deadline");
+            assert!(next > self.now, "STATE-3: a deadline that has passed");
+            self.now = next;
+        }
+        panic!("STATE-3: no outcome after all deadlines: {:?}", self.state);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_a_job_has_one_outcome_that_is_true(
+        max_restarts in 0..3_u32,
+        watches in any::<bool>(),
+        events in proptest::collection::vec(event(), 0..60),
+    ) {
+        let hang_timeout = if watches { Duration::from_secs(10) } else { Duration::ZERO };
+        let mut play = Play::new(max_restarts, hang_timeout);
+        for event in events {
+            play.play(event);
+        }
+        play.wait_for_the_outcome();
+        prop_assert!(play.attempt <= max_restarts, "RESTART-1");
+    }
+}

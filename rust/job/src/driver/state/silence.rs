@@ -1,0 +1,79 @@
+//! Nodes that fell silent, did not come back, or were started again by Spark: they are lost, with their ranks.
+
+use std::time::Instant;
+
+use log::Level;
+use phalanx_rendezvous::Outbox;
+use phalanx_types::{Failure, FailureKind, RankExit, RankState};
+
+use super::job_state::JobState;
+use super::node::{Loss, Node};
+use super::phase::JobPhase;
+
+impl JobState {
+    /// STATE-4: finds nodes of which nothing was heard for too long.
+    pub(super) fn lose_silent_nodes(&mut self, now: Instant, out: &mut Outbox) {
+        let timeout = self.job.policy.node_timeout;
+        let due = |(partition, node): (&u32, &Node)| Some((*partition, node.loss(timeout)?));
+        let lost: Vec<(u32, Loss)> =
+            self.nodes.iter().filter_map(due).filter(|(_, loss)| loss.due <= now).collect();
+        for (partition, loss) in lost {
+            if self.waits_for_place(partition) && !self.acts_on_loss_before_place() {
+                continue;
+            }
+            if self.outlives_stage(partition, now) {
+                continue;
+            }
+            let why = format!(
+                "nothing was heard of its task for {:.1} s; its executor or host probably ended",
+                now.saturating_duration_since(loss.since).as_secs_f64()
+            );
+            // The others don't miss a node whose ranks have ended: only a restart would.
+            let is_held = matches!(self.nodes.get(&partition), Some(Node::Held { .. }));
+            let has_ended = is_held && self.ranks.running_on(partition).is_empty();
+            if has_ended && matches!(self.phase, JobPhase::Running(_)) {
+                self.reason(Level::Warn, format!("the node of partition {partition} is lost: {why}"));
+                self.step(partition, |node| (node.lost(), ()));
+            } else {
+                self.node_lost(now, partition, loss.since, &why, out);
+            }
+        }
+    }
+
+    /// Whether the loss of a node without a place is acted on at once: where another attempt may mend it. Else Spark
+    /// may start the task again by itself, as it does with barrier stages, until joining has taken too long.
+    fn acts_on_loss_before_place(&self) -> bool {
+        self.budget_left() && self.job.policy.restart_on.contains(&FailureKind::LostNode)
+    }
+
+    /// A node is gone, and its ranks with it.
+    pub(super) fn node_lost(
+        &mut self,
+        now: Instant,
+        partition: u32,
+        since: Instant,
+        why: &str,
+        out: &mut Outbox,
+    ) {
+        let host = self.host(partition);
+        self.step(partition, |node| (node.lost(), ()));
+        let goes_on = self.phase.stop_reason().is_none();
+        let cut = self.ranks.running_on(partition);
+        for rank in &cut {
+            // Once the job is being stopped, a node that goes away is one that was told to.
+            let state = if goes_on { RankState::Lost } else { RankState::Stopped };
+            self.ranks.end(RankExit {
+                message: why.to_string(),
+                at_us: self.since_open_us(since),
+                ..RankExit::new(*rank, host.clone(), state)
+            });
+        }
+        let message = format!("the node of partition {partition} ({host}) is lost: {why}");
+        self.reason(Level::Warn, &message);
+        if cut.is_empty() && goes_on {
+            self.fail(now, Failure { host, ..Failure::without_rank(FailureKind::LostNode, message) }, out);
+        } else {
+            self.stop_all(now, &message, out);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Ranks that are slower than the others: a pure decision over what the running ranks told.
+//!
+//! STRAGGLER-1 (named-once): a slow rank is named once. A rank is slow if its steps take [`SLOW_FACTOR`] times the
+//! median's, for [`SLOW_FOR`] without a break. The median is the lower one, so of two ranks it is the faster one's.
+//! STRAGGLER-2 (once-a-second): the ranks are compared once a second at most, however many tell however often.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use phalanx_types::message::RankActivity;
+
+/// How many times the median's time a slow rank takes for a step.
+const SLOW_FACTOR: u64 = 2;
+/// For how long, until it is named.
+const SLOW_FOR: Duration = Duration::from_secs(30);
+/// How often the ranks are compared.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What was found of the ranks' pace, in one attempt.
+#[derive(Debug, Default)]
+pub(super) struct Stragglers {
+    slow_since: BTreeMap<u32, Instant>,
+    named: BTreeSet<u32>,
+    /// When they are to be compared: not before, and only if one has told something since.
+    look_at: Option<Instant>,
+    looked_at: Option<Instant>,
+}
+
+/// A rank that is slow.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Slow {
+    pub(super) rank: u32,
+    step_us: u64,
+    median_us: u64,
+}
+
+impl Slow {
+    /// The line that names it.
+    pub(super) fn describe(&self, host: &str) -> String {
+        let seconds = |us: u64| us as f64 / 1e6;
+        format!(
+            "[phalanx] rank {} ({host}) is slow: {:.2} s a step, the median of the ranks is {:.2} s",
+            self.rank,
+            seconds(self.step_us),
+            seconds(self.median_us)
+        )
+    }
+}
+
+impl Stragglers {
+    /// A rank has told something.
+    pub(super) fn told(&mut self, now: Instant) {
+        let earliest = self.looked_at.map_or(now, |at| now.max(at + LOOK_EVERY));
+        self.look_at.get_or_insert(earliest);
+    }
+
+    /// When [`Stragglers::look`] is due, if it is.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.look_at
+    }
+
+    /// Looks at what the running ranks told last; those that are to be named now.
+    pub(super) fn look<'a>(
+        &mut self,
+        now: Instant,
+        running: impl Iterator<Item = &'a RankActivity>,
+    ) -> Vec<Slow> {
+        (self.look_at, self.looked_at) = (None, Some(now));
+        let times: BTreeMap<u32, u64> = running.filter_map(|told| Some((told.rank, told.step_us?))).collect();
+        let mut sorted: Vec<u64> = times.values().copied().collect();
+        sorted.sort_unstable();
+        let Some(median_us) = sorted.get(sorted.len().saturating_sub(1) / 2).copied() else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for (rank, step_us) in times {
+            if step_us < median_us.saturating_mul(SLOW_FACTOR) || step_us == median_us {
+                self.slow_since.remove(&rank);
+                continue;
+            }
+            let since = *self.slow_since.entry(rank).or_insert(now);
+            if now >= since + SLOW_FOR && self.named.insert(rank) {
+                found.push(Slow { rank, step_us, median_us });
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_often_the_ranks_tell_they_are_compared_once_a_second() {
+        let began = Instant::now();
+        let at = |ms| began + Duration::from_millis(ms);
+        let (mut stragglers, mut looks) = (Stragglers::default(), Vec::new());
+        for ms in 0..5000 {
+            stragglers.told(at(ms));
+            if stragglers.due().is_some_and(|due| due <= at(ms)) {
+                stragglers.look(at(ms), [].iter());
+                looks.push(ms);
+            }
+        }
+        assert_eq!(looks, [0, 1000, 2000, 3000, 4000], "STRAGGLER-2");
+        assert_eq!(stragglers.due(), Some(at(5000)), "STRAGGLER-2: what was told last is looked at, too");
+        stragglers.look(at(5000), [].iter());
+        assert_eq!(stragglers.due(), None, "STRAGGLER-2: nothing new was told");
+    }
+}

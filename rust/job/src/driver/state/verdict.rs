@@ -1,0 +1,99 @@
+//! What is said of an attempt that is over: which of several failures is the cause, and one line for each rank.
+
+use std::time::Instant;
+
+use phalanx_types::rank_exit::first_cause;
+use phalanx_types::stacks::ranges;
+use phalanx_types::{Failure, FailureKind, RankOutcome, RankState};
+
+use super::job_state::JobState;
+use super::node::Node;
+use super::phase::{Stopping, Way};
+use super::ranks::Rank;
+
+impl JobState {
+    /// The stage is over and ranks are missing, but nobody said why.
+    pub(super) fn unexplained(&self, now: Instant) -> Failure {
+        let missing = self.ranks.missing();
+        let message = match missing.is_empty() {
+            true => "the Spark stage ended before every task had said that it was done".into(),
+            false => {
+                format!("the Spark stage ended, but nothing was heard of the end of {}", ranges(&missing))
+            }
+        };
+        Failure {
+            ranks: self.outcomes_at(self.since_open_us(now)),
+            ..Failure::without_rank(FailureKind::LostNode, message)
+        }
+    }
+
+    /// The failure's cause, and why it is that: a rank's own failure before a problem of the job, since the problem is
+    /// mostly its echo; but a cancel that came first stays what it is.
+    pub(super) fn cause(&self, now: Instant, stopping: &Stopping) -> (Failure, &'static str) {
+        let problem = stopping.problem().or(stopping.interrupted().map(|(_, failure)| failure));
+        let (mut failure, why) = match (first_cause(self.ranks.exits()), problem) {
+            (_, Some(cancelled)) if stopping.is_cancelled() => {
+                (cancelled.clone(), "the caller asked for the end")
+            }
+            (Some((exit, why)), _) => {
+                let mut failure = Failure::of_rank(exit);
+                if exit.is_echo() {
+                    failure.message += &self.left_alone_by();
+                }
+                (failure, why)
+            }
+            (None, Some(problem)) => (problem.clone(), "no rank failed"),
+            (None, None) => (self.unexplained(now), "nobody said why"),
+        };
+        let exit = failure.rank.and_then(|rank| self.ranks.get(rank)).and_then(Rank::exit);
+        failure.ranks = self.outcomes_at(exit.map_or(self.since_open_us(now), |exit| exit.at_us));
+        if let Some(exit) = exit
+            && failure.log_path.is_empty()
+        {
+            // A hang is known before its rank's end.
+            (failure.log_path, failure.last_lines) = (exit.log_path.clone(), exit.last_lines.clone());
+        }
+        (failure, why)
+    }
+
+    /// Why a rank may miss its peers although none of them failed.
+    pub(super) fn left_alone_by(&self) -> String {
+        let well = self.ranks.finished();
+        if well.is_empty() {
+            return String::new();
+        }
+        let who = ranges(&well);
+        format!("; {who} ended well before, so perhaps not all ranks make the same collective calls")
+    }
+
+    /// Each rank's line, for a job that ended or failed at this time.
+    pub(super) fn outcomes_at(&self, at_us: i64) -> Vec<RankOutcome> {
+        let lines = self.ranks.all().map(|(number, rank)| {
+            let line = match rank.exit() {
+                Some(exit) => RankOutcome::of(exit, at_us),
+                None => RankOutcome {
+                    rank: number,
+                    host: self.host_of(number),
+                    state: self.without_exit(rank),
+                    idle_seconds: None,
+                    doing: String::new(),
+                },
+            };
+            let doing = rank.doing().map(|told| told.doing.clone()).unwrap_or_default();
+            RankOutcome { doing, ..line }
+        });
+        lines.collect()
+    }
+
+    fn without_exit(&self, rank: &Rank) -> String {
+        let has_silent_tasks =
+            self.phase.way() == Some(Way::ThroughSpark) && !self.nodes.values().all(Node::has_place);
+        match rank {
+            Rank::NotStarted if has_silent_tasks => {
+                "nothing was heard of it: its task can't connect to the driver".into()
+            }
+            Rank::NotStarted => RankState::Waiting.describe(),
+            Rank::Running { .. } | Rank::Ended { .. } => RankState::Running.describe(),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Work on a disk, which may hang, beside the node's thread.
+//!
+//! - NODEDISK-1 (answers-meanwhile): before its ranks run, a node makes its folders and writes its files in a thread
+//!   beside its own. It goes on telling the hub that it is there. When it is to end it says so to the hub at once,
+//!   whatever the disk does, and heeds what the hub says to that.
+//! - NODEDISK-2 (bounded): a disk that takes longer than `join_timeout` fails the job.
+
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::select;
+use phalanx_types::message::{HubMessage, NodeMessage};
+use phalanx_types::{Deadline, Error, ErrorKind, Result};
+
+use crate::node::control::INTERRUPT_EVERY;
+use crate::node::finish::{AfterAttempt, after_done};
+use crate::node::link::Link;
+use crate::node::process::Process;
+
+/// What came of the work.
+pub(crate) enum Worked<T> {
+    /// It is done, and the node goes on.
+    Done(T),
+    /// The node had to end, and the hub knows that it has. The disk was waited for all the same.
+    Ended(AfterAttempt),
+}
+
+/// Has `work` done, and answers the hub and the node's process meanwhile.
+///
+/// # Errors
+/// Those of `work`; [`ErrorKind::Timeout`] if it takes longer than `patience`, [`ErrorKind::Unreachable`] if the hub is
+/// gone, or if the process wants to end and the hub says nothing to that, [`ErrorKind::Io`] if there is no thread to be
+/// had. The hub has heard of each, if it was there.
+pub(crate) fn beside<T: Send>(
+    link: &mut Link<'_>,
+    process: &Process,
+    patience: Duration,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<Worked<T>> {
+    // What the thread borrows is there until it ends: the last wait for the disk is that of the scope.
+    std::thread::scope(|scope| {
+        let (tell, worked) = crossbeam_channel::bounded(1);
+        let thread = std::thread::Builder::new()
+            .name("phalanx-files".into())
+            .spawn_scoped(scope, move || drop(tell.send(work())))
+            .map_err(|e| link.fails(Error::io("start a thread", &e)))?;
+        let late = Deadline::after(patience);
+        let (problem, interrupted) = loop {
+            let orders = link.orders();
+            select! {
+                recv(worked) -> worked => {
+                    let failed = |_| Error::new(ErrorKind::Io, "the node's files could not be made");
+                    let done = worked.map_err(failed).and_then(|done| done);
+                    return done.map(Worked::Done).map_err(|e| link.fails(e));
+                }
+                recv(orders) -> order => if let Ok(HubMessage::Stop { .. }) = order {
+                    break (None, None);
+                },
+                default(INTERRUPT_EVERY) => {}
+            }
+            link.tend();
+            if let Some(reason) = process.interrupted() {
+                break (None, Some(reason));
+            }
+            if let Some(why) = link.given_up() {
+                return Err(Error::new(ErrorKind::Unreachable, why));
+            }
+            if late.passed() {
+                let late = format!("the disk for its files has not answered for {patience:?}");
+                break (Some(late), None);
+            }
+        };
+        let tell = |link: &mut Link<'_>, interrupted: Option<String>| {
+            let done = NodeMessage::Done { problem: problem.clone(), interrupted, output: Vec::new() };
+            link.tell(Instant::now(), done);
+        };
+        tell(link, interrupted.clone());
+        match (after_done(link, process, interrupted, || !thread.is_finished(), tell), problem) {
+            (_, Some(problem)) => Err(Error::new(ErrorKind::Timeout, problem)),
+            (ended, None) => ended.map(Worked::Ended),
+        }
+    })
+}

@@ -1,0 +1,153 @@
+//! The end of a node's attempt: the node sends what is left to the hub, which says whether another attempt follows.
+//!
+//! - NODE-4 (held-for-next): a node that is done stays for another attempt until the hub lets it go, as long as the hub
+//!   answers and the process that the node runs in doesn't want it to end.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::RecvTimeoutError;
+use phalanx_io::pause;
+use phalanx_types::contract::FILE_RESULT;
+use phalanx_types::message::{HubMessage, NodeMessage, NodeOutcome, OutputTotal};
+use phalanx_types::{Deadline, Error, ErrorKind, RankExit, Result};
+
+use crate::node::attempt::Attempt;
+use crate::node::control::INTERRUPT_EVERY;
+use crate::node::link::Link;
+use crate::node::process::Process;
+use crate::report::pack_report;
+
+/// How long the hub may take to say that it has everything.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What follows an attempt.
+pub(crate) enum AfterAttempt {
+    /// Nothing; this is the node's report for the hub, if it was not there to be told.
+    Over(Vec<u8>),
+    /// Another one.
+    Again {
+        /// Its number.
+        attempt: u32,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Attempt<'_> {
+    /// Hands over what is left of the attempt, and waits for what the hub says to that.
+    pub(crate) fn finish(mut self, process: &Process) -> Result<AfterAttempt> {
+        let logs = &self.options.spec.job.logs;
+        for reader in self.ranks.iter_mut().flat_map(|rank| rank.readers.drain(..)) {
+            reader.finish();
+        }
+        if let Some(relay) = self.relay.take() {
+            // Nobody listens at a driver that is gone, or was never there.
+            let nobody = self.link.given_up().is_some() || !self.link.reached();
+            let patience = if nobody { Duration::ZERO } else { logs.drain_timeout };
+            relay.finish(Deadline::after(patience), INTERRUPT_EVERY, || self.link.tend());
+        }
+        if let Some(copy) = self.executor_log.take() {
+            let exits = self.ended().filter(|exit| exit.failure().is_some());
+            copy.finish(exits.map(|exit| (exit.rank, exit.describe())).collect());
+        }
+        // The hub may have been reached after the last rank had ended.
+        while self.uploads.pending() {
+            self.tend_link();
+            pause(INTERRUPT_EVERY, Deadline::never());
+        }
+        if let Some(problem) = self.uploads.finish() {
+            self.problem.get_or_insert(problem);
+        }
+        if self.link.reached() {
+            self.finish_at_hub(process)
+        } else {
+            self.finish_through_spark().map(AfterAttempt::Over)
+        }
+    }
+
+    fn finish_at_hub(&mut self, process: &Process) -> Result<AfterAttempt> {
+        let output: Vec<OutputTotal> = self
+            .ranks
+            .iter()
+            .filter(|_| self.options.spec.job.logs.live)
+            .map(|rank| OutputTotal {
+                rank: rank.rank,
+                bytes: rank.log.end(),
+                log_path: rank.log.path().to_string_lossy().into_owned(),
+            })
+            .collect();
+        let (problem, interrupted) = (self.problem.take(), self.interrupted.take());
+        let tell = |link: &mut Link<'_>, interrupted: Option<String>| {
+            let done = NodeMessage::Done { problem: problem.clone(), interrupted, output: output.clone() };
+            link.tell(Instant::now(), done);
+        };
+        tell(&mut self.link, interrupted.clone());
+        after_done(&mut self.link, process, interrupted, || false, tell)
+            .map_err(|e| problem.clone().map_or(e, |problem| Error::new(ErrorKind::Unreachable, problem)))
+    }
+
+    /// How ranks ended, as far as was told.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = RankExit> {
+        self.link.facts().filter_map(|fact| match fact {
+            NodeMessage::RankEnded { exit } => Some(*exit),
+            _ => None,
+        })
+    }
+
+    fn finish_through_spark(&mut self) -> Result<Vec<u8>> {
+        let exits: Vec<RankExit> = self.ended().collect();
+        let results: Vec<(u32, PathBuf)> = self
+            .ranks
+            .iter()
+            .map(|rank| (rank.rank, rank.dir.join(FILE_RESULT)))
+            .filter(|(_, path)| path.exists())
+            .collect();
+        let report = NodeOutcome {
+            partition: self.options.here.partition,
+            attempt: self.number,
+            exits,
+            problem: self.problem.take(),
+            interrupted: self.interrupted.take(),
+        };
+        pack_report(&report, &results)
+    }
+}
+
+/// Waits for what the hub says to a node that has told it that it is done, and for work that is still `busy`. If the
+/// node's process wants to end only now, `tell` says so once more; `interrupted` is why it wanted to before. A hub that
+/// was never reached says nothing.
+///
+/// # Errors
+/// [`ErrorKind::Unreachable`] if the hub says nothing.
+pub(crate) fn after_done(
+    link: &mut Link<'_>,
+    process: &Process,
+    mut interrupted: Option<String>,
+    busy: impl Fn() -> bool,
+    tell: impl Fn(&mut Link<'_>, Option<String>),
+) -> Result<AfterAttempt> {
+    let mut word = None;
+    // The hub may keep this node until all others are done, too; as long as it answers it is waited for.
+    let mut deadline = Deadline::after(RELEASE_TIMEOUT);
+    let may_hear = |link: &Link<'_>| link.reached() && link.given_up().is_none();
+    while busy() || (word.is_none() && !deadline.passed() && may_hear(link)) {
+        link.tend();
+        match link.orders().recv_timeout(INTERRUPT_EVERY) {
+            Ok(HubMessage::Released) => word = Some(AfterAttempt::Over(Vec::new())),
+            Ok(HubMessage::Again { attempt, reason }) => word = Some(AfterAttempt::Again { attempt, reason }),
+            Ok(_) if interrupted.is_none() => deadline = Deadline::after(RELEASE_TIMEOUT),
+            Ok(_) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+        }
+        if word.is_none()
+            && interrupted.is_none()
+            && let Some(reason) = process.interrupted()
+        {
+            interrupted = Some(reason.clone());
+            tell(link, Some(reason));
+        }
+    }
+    let unheard = "the driver did not say that it had heard of the ranks' end";
+    let why = interrupted.as_deref().or(link.given_up()).unwrap_or(unheard);
+    word.ok_or_else(|| Error::new(ErrorKind::Unreachable, why))
+}

@@ -1,0 +1,241 @@
+//! A node's line to the hub: what it tells, what it is told, and what happens when the line breaks.
+//!
+//! - LINK-1 (told-again): every fact is told again after a reconnect, with its age (MSG-1).
+//! - LINK-2 (mended-or-over): a line that is closed is mended within [`HUB_GRACE`]. If not, the hub is given up for
+//!   good.
+//! - LINK-3 (without-hub): if a node starts without a hub, the facts wait until it reaches the hub. If it never does,
+//!   they go into its report through Spark.
+//! - LINK-4 (silent-hub): if a hub says nothing for half of `node_timeout`, the node connects anew. If it has said
+//!   nothing for all of `node_timeout` and [`HUB_GRACE`], the node gives it up: by then the hub has given up this node.
+//! - LINK-5 (closed-is-over): if the hub's host refuses connections, the hub is closed and the job is over. The node
+//!   does not use the fallback.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+use phalanx_io::pause;
+use phalanx_types::message::{HubMessage, NodeMessage};
+use phalanx_types::{Deadline, Error, ErrorKind, Result};
+
+use crate::node::control::{Control, INTERRUPT_EVERY, ping_every};
+use crate::node::options::Options;
+use crate::node::replay::{Fact, aged};
+use crate::node::search::Search;
+
+/// How long a lost hub may take to come back before the node gives up.
+const HUB_GRACE: Duration = Duration::from_secs(2);
+/// How long the first connection through Spark may take: the hub sends the others another way if it takes longer
+/// than a late task's direct one ([`crate::driver`]'s margin for the fallback is 2 s).
+const TUNNEL_TIMEOUT: Duration = Duration::from_millis(1500);
+
+pub(crate) struct Link<'a> {
+    options: &'a Options<'a>,
+    attempt: u32,
+    line: Line,
+    facts: Vec<Fact>,
+    ping_at: Instant,
+}
+
+enum Line {
+    /// The hub was not reached so far: everything goes through Spark.
+    Sought(Search),
+    Up(Control),
+    /// To be mended until then.
+    Broken(Instant),
+    /// The hub is gone for good; why.
+    GivenUp(String),
+}
+
+impl<'a> Link<'a> {
+    /// Connects for an attempt; without a line if the hub can't be reached within the job's `connect_timeout`.
+    ///
+    /// # Errors
+    /// If the hub refuses this node, is none, or is closed.
+    pub(crate) fn open(options: &'a Options<'a>, attempt: u32) -> Result<Link<'a>> {
+        let deadline = Deadline::after(options.spec.job.policy.connect_timeout);
+        let line = loop {
+            let tried = Control::open(&options.hub, options.here.partition, attempt, deadline);
+            let is_last = deadline.left().is_some_and(|left| left <= INTERRUPT_EVERY);
+            match tried {
+                Ok(control) => break Line::Up(control),
+                Err(e) if is_final(&e) => return Err(e),
+                Err(e) if is_last && let Some(control) = Link::through_tunnel(options, attempt, &e)? => {
+                    break Line::Up(control);
+                }
+                Err(e) if is_last && is_closed(&e) => {
+                    return Err(e.context("the job is over, or a firewall refuses connections to its driver"));
+                }
+                Err(e) if is_last => {
+                    log::warn!("{e}; the tasks meet through Spark instead");
+                    let over = |e: &Error| is_final(e) || is_closed(e);
+                    let (every, at) = (ping_every(&options.spec.job.policy), options.here.partition);
+                    break Line::Sought(Search::begin(options.hub.clone(), at, attempt, every, over)?);
+                }
+                Err(_) => pause(INTERRUPT_EVERY, deadline),
+            }
+        };
+        Ok(Link { options, attempt, line, facts: Vec::new(), ping_at: Instant::now() })
+    }
+
+    /// The way round, where `why` bars the direct one; `None` if there is none, or the hub isn't reached by it.
+    fn through_tunnel(options: &Options<'_>, attempt: u32, why: &Error) -> Result<Option<Control>> {
+        if options.hub.is_through_tunnel() || !options.hub.turn() {
+            return Ok(None);
+        }
+        let tried =
+            Control::open(&options.hub, options.here.partition, attempt, Deadline::after(TUNNEL_TIMEOUT));
+        match tried {
+            Ok(control) => {
+                log::info!("job {}: {why}; the driver is reached through Spark", options.spec.job.id);
+                Ok(Some(control))
+            }
+            Err(e) if is_final(&e) => Err(e),
+            Err(e) => {
+                log::debug!("job {}: the driver isn't reached through Spark: {e}", options.spec.job.id);
+                options.hub.turn();
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether the hub was reached, at the start or later.
+    pub(crate) fn reached(&self) -> bool {
+        !matches!(self.line, Line::Sought(_))
+    }
+
+    /// Why the hub is gone for good, if it is.
+    pub(crate) fn given_up(&self) -> Option<&str> {
+        match &self.line {
+            Line::GivenUp(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// The address of this host on the way to the hub.
+    pub(crate) fn local_address(&self) -> Option<IpAddr> {
+        match &self.line {
+            Line::Up(control) => control.local_address,
+            _ => None,
+        }
+    }
+
+    /// The hub's orders; closed when the line has broken, never ready where there is none.
+    pub(crate) fn orders(&self) -> Receiver<HubMessage> {
+        match &self.line {
+            Line::Up(control) => control.inbox.clone(),
+            _ => crossbeam_channel::never(),
+        }
+    }
+
+    /// Tells a fact that happened at `at`, and remembers it.
+    pub(crate) fn tell(&mut self, at: Instant, message: NodeMessage) {
+        self.send(&aged(&message, at));
+        self.facts.push(Fact { at, message });
+    }
+
+    /// Forgets what was told so far: nobody needs it any more.
+    pub(crate) fn forget(&mut self) {
+        self.facts.clear();
+    }
+
+    /// What was told so far, with its age.
+    pub(crate) fn facts(&self) -> impl Iterator<Item = NodeMessage> {
+        self.facts.iter().map(|fact| aged(&fact.message, fact.at))
+    }
+
+    /// Tells what is only true now: it isn't repeated.
+    pub(crate) fn send(&mut self, message: &NodeMessage) {
+        if let Line::Up(control) = &mut self.line {
+            control.send(message);
+        }
+    }
+
+    /// Tells the hub why this node can't do its part; the reason again. Spark would say so later, when the hub has long
+    /// taken the silence for a lost node.
+    pub(crate) fn fails(&mut self, why: Error) -> Error {
+        let problem = Some(why.to_string());
+        self.send(&NodeMessage::Done { problem, interrupted: None, output: Vec::new() });
+        why
+    }
+
+    /// Does what is due: tells the hub that this node is there, looks whether it answers, and mends the line. May take
+    /// [`HUB_GRACE`] where that is broken. Whether there is a new one: then the node's other connections may be dead.
+    pub(crate) fn tend(&mut self) -> bool {
+        let (now, node_timeout) = (Instant::now(), self.options.spec.job.policy.node_timeout);
+        if let Line::Up(control) = &self.line {
+            let heard = control.heard();
+            if control.is_over() {
+                self.broke("the connection to the driver broke", now + HUB_GRACE);
+            } else if now > heard + node_timeout / 2 {
+                self.broke("the driver doesn't answer", now.max(heard + node_timeout) + HUB_GRACE);
+            }
+        }
+        let found = match &self.line {
+            Line::Sought(search) => search.take(),
+            _ => None,
+        };
+        let mended = match self.line {
+            Line::Broken(until) => self.mend(until),
+            _ => found.is_some_and(|found| self.found(found)),
+        };
+        if now >= self.ping_at {
+            self.ping_at = now + ping_every(&self.options.spec.job.policy);
+            self.send(&NodeMessage::Ping);
+        }
+        mended
+    }
+
+    fn broke(&mut self, how: &str, until: Instant) {
+        log::warn!("job {}: {how}", self.options.spec.job.id);
+        self.line = Line::Broken(until);
+    }
+
+    fn mend(&mut self, until: Instant) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
+        let deadline = Deadline::after(left.clamp(INTERRUPT_EVERY, HUB_GRACE));
+        match Control::open(&self.options.hub, self.options.here.partition, self.attempt, deadline) {
+            Ok(control) => return self.comes_up(control),
+            Err(e) if is_final(&e) || Instant::now() >= until => self.give_up(&e),
+            Err(e) => log::debug!("job {}: {e}", self.options.spec.job.id),
+        }
+        false
+    }
+
+    /// What the search came to.
+    fn found(&mut self, found: Result<Control>) -> bool {
+        match found {
+            Ok(control) => {
+                log::info!("job {}: the driver is reached after all", self.options.spec.job.id);
+                self.comes_up(control)
+            }
+            Err(e) => {
+                self.give_up(&e);
+                false
+            }
+        }
+    }
+
+    fn comes_up(&mut self, control: Control) -> bool {
+        self.line = Line::Up(control);
+        let facts: Vec<NodeMessage> = self.facts().collect();
+        for fact in facts.iter().chain([&NodeMessage::Ping]) {
+            self.send(fact);
+        }
+        true
+    }
+
+    fn give_up(&mut self, why: &Error) {
+        self.line = Line::GivenUp(format!("the driver is gone: {why}"));
+    }
+}
+
+/// Whether the hub's host says that nobody listens there.
+fn is_closed(e: &Error) -> bool {
+    e.kind() == ErrorKind::Closed
+}
+
+/// Whether trying again, or going round the hub, would not help.
+fn is_final(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Refused | ErrorKind::Protocol | ErrorKind::Invalid)
+}

@@ -1,0 +1,48 @@
+//! The node's wing: a task joins the hub, starts its ranks through the guard, watches them, reports, and ends them.
+//!
+//! `run` composes the rest. What several files share lies below them: `options` (the node's orders), `attempt` (the
+//! data of one attempt), `link` and `control` (the line to the hub), `ranks` and `progress` (what became of a rank).
+
+mod attempt;
+mod blocks;
+mod callbacks;
+mod control;
+mod disk;
+pub mod environment;
+mod executor_log;
+mod fallback;
+mod files;
+mod finish;
+mod followed_log;
+mod home;
+mod join;
+mod launch;
+mod link;
+mod log_directory;
+mod metrics;
+mod options;
+mod process;
+mod program;
+mod progress;
+mod ranks;
+mod relay;
+mod replay;
+mod results;
+mod route;
+mod run;
+mod search;
+mod stacks;
+mod store;
+mod threads;
+mod warm;
+mod watch;
+
+pub use callbacks::NodeCallbacks;
+pub(crate) use environment::KEPT;
+pub use home::Home;
+pub use log_directory::logs_uri;
+pub use metrics::{Metric, MetricChange, MetricKind};
+pub(crate) use options::own_variable;
+pub use options::{Here, Payload};
+pub use run::run_node;
+pub use warm::prestart_pool;

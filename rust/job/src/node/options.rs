@@ -1,0 +1,104 @@
+//! What a node goes by: what the driver told it, and the few facts that only its task and its machine know.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use phalanx_rendezvous::HubAddress;
+use phalanx_types::contract::{ENV_OMP_THREADS, ENV_VISIBLE_GPUS};
+use phalanx_types::{NodeSpec, Result};
+
+use crate::node::home::Home;
+use crate::node::route::HubRoute;
+use crate::node::{program, threads};
+use crate::preflight::TaskGpus;
+
+/// What only the task knows.
+#[derive(Debug, Clone)]
+pub struct Here {
+    /// The task's partition.
+    pub partition: u32,
+    /// The machine's name: equal for tasks on the same machine.
+    pub host: String,
+    /// The addresses of the GPUs that Spark gave the task; `None` where it gave none.
+    pub gpus: Option<Vec<String>>,
+    /// Where logs and the ranks' private files go: Spark's local directory.
+    pub work_dir: PathBuf,
+    /// Phalanx and Python on this machine.
+    pub home: Home,
+    /// Where the process takes connections to the hub (`host:port`) and carries them through Spark; `None` if it can't.
+    pub tunnel: Option<String>,
+}
+
+/// What the ranks of a node execute.
+#[derive(Debug, Clone, Copy)]
+pub enum Payload<'a> {
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// What this file has, which stays until the node is over.
+    File(&'a Path),
+}
+
+/// This process's variable.
+pub(crate) fn own_variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+/// All that one node works by.
+#[derive(Debug)]
+pub(crate) struct Options<'a> {
+    pub(crate) spec: &'a NodeSpec,
+    pub(crate) here: &'a Here,
+    /// What the ranks execute; each finds it in the file that `PHALANX_PAYLOAD` names.
+    pub(crate) payload: Payload<'a>,
+    pub(crate) hub: HubRoute,
+    pub(crate) gpus: Vec<String>,
+    /// The command line of a rank.
+    pub(crate) program: Vec<String>,
+    /// The command line of a warm pool for such ranks; empty if there can be none, and they start cold.
+    pub(crate) pool: Vec<String>,
+    /// Variables of the ranks beyond those that this process has and those of the placement.
+    pub(crate) env: BTreeMap<String, String>,
+}
+
+impl<'a> Options<'a> {
+    /// What follows from `spec` here.
+    ///
+    /// # Errors
+    /// As [`TaskGpus::of`].
+    pub(crate) fn of(spec: &'a NodeSpec, payload: Payload<'a>, here: &'a Here) -> Result<Options<'a>> {
+        let gpus = TaskGpus {
+            partition: here.partition,
+            leased: &spec.local_gpus,
+            addresses: here.gpus.as_deref(),
+            visible: own_variable(ENV_VISIBLE_GPUS).as_deref(),
+            host: &here.host,
+        }
+        .of(&spec.job)?;
+        let hub = HubAddress {
+            address: spec.hub.clone(),
+            job: spec.job.id.clone(),
+            token: spec.token,
+            key: spec.hub_key.clone(),
+        };
+        Ok(Options {
+            gpus,
+            hub: HubRoute::to(hub, here.tunnel.as_deref()),
+            program: program::of_rank(&spec.program, &here.home),
+            pool: program::of_pool(&spec.program, &here.home),
+            env: here.home.environment(&spec.env, own_variable),
+            spec,
+            here,
+            payload,
+        })
+    }
+
+    /// Whether a rank has a variable from its user or its machine.
+    pub(crate) fn has_variable(&self, name: &str) -> bool {
+        self.env.contains_key(name) || own_variable(name).is_some_and(|value| !self.is_sparks(name, &value))
+    }
+
+    fn is_sparks(&self, name: &str, value: &str) -> bool {
+        let in_python_worker = self.here.home.in_python_worker;
+        name == ENV_OMP_THREADS && threads::is_sparks(&self.spec.job.cpus, in_python_worker, value)
+    }
+}

@@ -1,0 +1,76 @@
+//! How many threads a rank computes with.
+//!
+//! - THREADS-1 (users-word): what the user's environment says wins. Spark sets `OMP_NUM_THREADS` by itself, too, which
+//!   is no word of the user's: where `spark.executorEnv.OMP_NUM_THREADS` isn't set, in Python workers and, to
+//!   `spark.task.cpus`, in executors (SPARK-41188); and in drivers in Python that spark-submit starts with
+//!   `spark.driver.cores`.
+//! - THREADS-2 (share): else a rank has `cpus_per_rank`, or else its share of its task's cores, in local mode of the
+//!   host's; one at the least.
+
+use phalanx_types::{CpuPolicy, Job};
+
+/// The variable by which spark-submit tells a driver in Python where its JVM is.
+const GATEWAY: &str = "PYSPARK_GATEWAY_PORT";
+
+/// How many threads each rank has, unless the user's environment says.
+pub(crate) fn threads_of_rank(job: &Job, host_cores: usize) -> u32 {
+    let CpuPolicy { per_rank, per_task, local_mode, .. } = job.cpus;
+    let (cores, ranks) = if local_mode {
+        (u32::try_from(host_cores).unwrap_or(u32::MAX), job.ranks)
+    } else {
+        (per_task, job.ranks_per_task())
+    };
+    if per_rank > 0 { per_rank } else { (cores / ranks.max(1)).max(1) }
+}
+
+/// The cores that this process may use: of its processors, and of what its container lets it have.
+pub(crate) fn host_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Whether `value`, the `OMP_NUM_THREADS` of this process, was set by Spark and not by the user.
+pub(crate) fn is_sparks(cpus: &CpuPolicy, in_python_worker: bool, value: &str) -> bool {
+    if in_python_worker {
+        return !cpus.user_says_on_executors;
+    }
+    if !cpus.local_mode {
+        return !cpus.user_says_on_executors && value == cpus.per_task.to_string();
+    }
+    let submitted = std::env::var_os(GATEWAY).is_some();
+    submitted && !cpus.user_says_on_driver && cpus.driver_cores.as_deref() == Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_has_its_share_of_its_task_or_of_the_drivers_host() {
+        let mut job = Job::new("j", "t", 4, 2).unwrap();
+        for (per_task, threads) in [(1, 1), (2, 1), (5, 2), (8, 4)] {
+            job.cpus.per_task = per_task;
+            assert_eq!(threads_of_rank(&job, 64), threads, "THREADS-2: {per_task}");
+        }
+        job.cpus.per_rank = 3;
+        assert_eq!(threads_of_rank(&job, 64), 3);
+        let mut local = Job::new("j", "t", 4, 1).unwrap();
+        local.cpus.local_mode = true;
+        assert_eq!((threads_of_rank(&local, 64), threads_of_rank(&local, 2)), (16, 1), "THREADS-2");
+    }
+
+    #[test]
+    fn what_spark_sets_is_told_from_what_the_user_sets() {
+        let mut cpus = CpuPolicy::default();
+        assert!(is_sparks(&cpus, true, "1"), "THREADS-1: a Python worker");
+        cpus.per_task = 2;
+        assert!(is_sparks(&cpus, false, "2"), "THREADS-1: an executor's JVM");
+        assert!(!is_sparks(&cpus, false, "1"), "its machine says something else");
+        cpus.user_says_on_executors = true;
+        assert!(
+            !is_sparks(&cpus, true, "2") && !is_sparks(&cpus, false, "2"),
+            "THREADS-1: spark.executorEnv"
+        );
+        cpus.local_mode = true;
+        assert!(!is_sparks(&cpus, false, "2"), "the driver's user says so");
+    }
+}

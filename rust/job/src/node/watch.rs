@@ -1,0 +1,301 @@
+//! An attempt while its ranks run. It acts at once on what the guard, the hub, the ranks and the node's own process
+//! say.
+//!
+//! One thread takes all decisions of a node, and takes them here.
+
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::select;
+use log::Level;
+use phalanx_io::pause;
+use phalanx_supervisor::{ExitStatus, GuardEvent, stacks_signal};
+use phalanx_types::contract::FILE_RESULT;
+use phalanx_types::message::{HubMessage, MAX_PHASES, NodeMessage, RankActivity};
+use phalanx_types::{Deadline, Error, ErrorKind, Policy, RankNote, RankState, Result};
+
+use crate::node::attempt::{Attempt, Phase};
+use crate::node::control::INTERRUPT_EVERY;
+use crate::node::metrics::MetricChange;
+use crate::node::process::Process;
+use crate::node::ranks::{Exit, Rank, RankProcess};
+use crate::node::stacks::StacksRequest;
+
+/// How long a rank's output may still come after its exit: a process that it left behind may hold the pipe.
+const OUTPUT_GRACE: Duration = Duration::from_millis(300);
+
+/// How often news of steps go to the hub, at the most.
+const REPORT_EVERY: Duration = Duration::from_millis(500);
+/// How often a node tells what its ranks do where they have no news.
+const ACTIVITY_EVERY: Duration = Duration::from_secs(5);
+
+/// How often a node tells what its ranks do: several times within a time-out for hangs.
+fn tell_activity_every(policy: &Policy) -> Duration {
+    if policy.hang_timeout.is_zero() {
+        ACTIVITY_EVERY
+    } else {
+        (policy.hang_timeout / 8).clamp(INTERRUPT_EVERY, ACTIVITY_EVERY)
+    }
+}
+
+impl Attempt<'_> {
+    /// Until every rank has ended, nothing of them is left, and their results are at the hub.
+    pub(crate) fn watch(&mut self, process: &Process) {
+        while !self.is_gone() || self.ranks.iter().any(is_unreported) || self.uploads.pending() {
+            // After its last event the guard is of no more interest.
+            let guard = if self.is_gone() { crossbeam_channel::never() } else { self.guard.events().clone() };
+            let (orders, notes, woken) = (self.link.orders(), self.notes.clone(), self.woken.clone());
+            select! {
+                recv(guard) -> event => match event {
+                    Ok(event) => self.guard_event(event),
+                    Err(_) => self.guard_gone("it closed its connection"),
+                },
+                recv(orders) -> order => match order {
+                    Ok(HubMessage::Stop { reason }) => self.stop(&reason),
+                    Ok(HubMessage::Stacks { request }) => {
+                        let signal = |rank| self.guard.signal(rank, stacks_signal());
+                        self.stacks = Some(StacksRequest::of(request, &self.ranks, signal));
+                    }
+                    // A line that has broken is mended below.
+                    Ok(_) | Err(_) => {}
+                },
+                recv(notes) -> note => if let Ok((rank, note)) = note { self.note(rank, note); },
+                recv(woken) -> _ => {}
+                default(INTERRUPT_EVERY) => {}
+            }
+            self.oom.sample(Instant::now());
+            self.report_ended(Instant::now());
+            self.look_at_fallback();
+            let changes = self.metrics.take(Instant::now(), || written(&self.ranks));
+            tell(process, changes);
+            self.heed(process);
+            self.tell_activity(Instant::now());
+        }
+        let changes = self.metrics.take_all(written(&self.ranks));
+        tell(process, changes);
+    }
+
+    /// Sees to the line to the hub, and to what the node's process wants.
+    pub(crate) fn heed(&mut self, process: &Process) {
+        if let Some(reason) = process.interrupted() {
+            self.stop(&reason);
+            self.interrupted.get_or_insert(reason);
+        }
+        self.tend_link();
+    }
+
+    fn guard_event(&mut self, event: GuardEvent) {
+        match event {
+            GuardEvent::Started { rank, pid, at } => {
+                if let Some(rank) = self.rank(rank) {
+                    rank.process = RankProcess::Running { pid };
+                    rank.progress.started();
+                }
+                // A note may have come before this event.
+                self.tell_activity_at = self.tell_activity_at.min(Instant::now() + REPORT_EVERY);
+                self.metrics.rank_started(at, self.number);
+                self.link.tell(at, NodeMessage::RankStarted { rank, pid, age_us: 0 });
+            }
+            GuardEvent::NotStarted { rank, reason, at } => {
+                if let Some(rank) = self.rank(rank) {
+                    rank.process = RankProcess::NotStarted { reason, at };
+                }
+            }
+            GuardEvent::Ended { rank, how, by_itself, at } => {
+                if let Some(rank) = self.rank(rank) {
+                    rank.process = RankProcess::Ended(Exit { how, by_itself, at });
+                }
+            }
+            GuardEvent::Empty => self.phase = Phase::Gone(self.phase.stopped()),
+            GuardEvent::Gone { reason } => self.guard_gone(&reason),
+        }
+        if !self.is_gone() && self.ranks.iter().all(|rank| rank.process.is_over()) {
+            // Ends what the ranks left behind; answers with Empty.
+            self.guard.stop();
+        }
+    }
+
+    fn rank(&mut self, number: u32) -> Option<&mut Rank> {
+        self.ranks.iter_mut().find(|rank| rank.rank == number)
+    }
+
+    fn guard_gone(&mut self, reason: &str) {
+        self.phase = Phase::Gone(self.phase.stopped());
+        let why = format!(
+            "phalanx-guard, the process above the ranks, has ended ({reason}), and the ranks with it"
+        );
+        let exit = Exit { how: ExitStatus::Signal(9), by_itself: false, at: Instant::now() };
+        for rank in self.ranks.iter_mut().filter(|rank| !rank.process.is_over()) {
+            rank.process = RankProcess::Ended(exit);
+        }
+        self.problem.get_or_insert(why);
+    }
+
+    /// Tells what the ranks do, from time to time, and what they were asked for, when it is there.
+    fn tell_activity(&mut self, now: Instant) {
+        if let Some((request, ranks)) = self.stacks.as_mut().and_then(|asked| asked.answer(now)) {
+            self.stacks = None;
+            self.link.send(&NodeMessage::Stacks { request, ranks });
+        }
+        if now >= self.tell_activity_at {
+            self.tell_activity_at = now + tell_activity_every(&self.options.spec.job.policy);
+            // The hub takes what is told of ranks that it knows to run.
+            let run = self.ranks.iter().filter(|rank| matches!(rank.process, RankProcess::Running { .. }));
+            let ranks: Vec<_> = run.map(Rank::activity).collect();
+            if self.phase.stopped().is_none() && !ranks.is_empty() {
+                self.link.send(&NodeMessage::Activity { ranks });
+            }
+        }
+    }
+
+    fn note(&mut self, rank: u32, note: RankNote) {
+        let Some(of) = self.ranks.iter_mut().find(|of| of.rank == rank) else { return };
+        of.progress.take(&note);
+        match note {
+            RankNote::Beat(_) => {}
+            RankNote::Report(_) => {
+                self.tell_activity_at = self.tell_activity_at.min(Instant::now() + REPORT_EVERY);
+            }
+            RankNote::Error(error) => of.noted_error = Some(*error),
+            RankNote::Phase(_) if of.phases >= MAX_PHASES => {}
+            RankNote::Phase(name) => {
+                let (name, nth) = (name.chars().take(80).collect(), of.phases);
+                of.phases += 1;
+                self.link.tell(Instant::now(), NodeMessage::Phase { rank, name, nth, age_us: 0 });
+            }
+            RankNote::Cold(why) => {
+                // One rank's reason is as a rule that of all.
+                let level = if self.said_cold { Level::Debug } else { Level::Warn };
+                self.said_cold = true;
+                log::log!(level, "job {}: rank {rank} starts anew, cold: {why}", self.options.spec.job.id);
+            }
+        }
+    }
+
+    /// Reports the ranks that have ended and whose output is in (or won't come any more).
+    fn report_ended(&mut self, now: Instant) {
+        for i in 0..self.ranks.len() {
+            let rank = &self.ranks[i];
+            let Some(at) = rank.unreported() else { continue };
+            if !rank.log.finished() && now < at + OUTPUT_GRACE {
+                continue;
+            }
+            while let Ok((rank, note)) = self.notes.try_recv() {
+                self.note(rank, note);
+            }
+            let rank = &mut self.ranks[i];
+            // What it reported last. It no longer runs, so how long it was quiet for is no sign of a hang.
+            if rank.progress.step.is_some() && self.phase.stopped().is_none() {
+                let last = RankActivity { idle_ms: 0, stopped: false, ..rank.activity() };
+                self.link.send(&NodeMessage::Activity { ranks: vec![last] });
+            }
+            let (exit, ended_at) = rank.end(&self.options.here.host, self.phase.stopped(), &self.oom);
+            if matches!(rank.process, RankProcess::Ended(_)) {
+                self.metrics.rank_ended(exit.failure().is_some());
+            }
+            rank.process = RankProcess::Reported;
+            if exit.state == RankState::Finished {
+                self.upload(i);
+            }
+            if let Some(fallback) =
+                self.fallback.as_mut().filter(|_| !self.link.reached() && exit.failure().is_some())
+            {
+                fallback.post(&exit, ended_at);
+                // No hub says so, and the store may not answer in time.
+                self.stop(&format!("rank {} {}", exit.rank, exit.state.describe()));
+            }
+            self.link.tell(ended_at, NodeMessage::RankEnded { exit: Box::new(exit) });
+        }
+    }
+
+    /// Heeds a failure that a node without the hub has posted: tells the hub, if it is there, and ends the ranks.
+    fn look_at_fallback(&mut self) {
+        let Some(fallback) = self.fallback.as_mut() else { return };
+        match fallback.look(Instant::now()) {
+            Ok(None) => {}
+            Ok(Some((exit, at))) => {
+                let why = format!("rank {} {}", exit.rank, exit.state.describe());
+                if !self.ranks.iter().any(|rank| rank.rank == exit.rank) {
+                    self.link.tell(at, NodeMessage::RankEnded { exit: Box::new(exit) });
+                }
+                self.stop(&why);
+            }
+            Err(problem) => {
+                self.stop(&problem);
+                self.problem.get_or_insert(problem);
+            }
+        }
+    }
+
+    /// FALLBACK-3: says that this node is over; the one of the store stays until all others are.
+    pub(crate) fn leave_fallback(&mut self, serves_store: bool, process: &Process) -> Result<()> {
+        let Some(fallback) = self.fallback.as_mut() else { return Ok(()) };
+        if let Err(problem) = fallback.say_over(self.options.here.partition)
+            && !self.link.reached()
+        {
+            return Err(Error::new(ErrorKind::Unreachable, problem));
+        }
+        while serves_store && self.interrupted.is_none() {
+            let tasks = self.options.spec.job.tasks;
+            match self.fallback.as_mut().map_or(Ok(true), |fallback| fallback.all_over(tasks)) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(problem) => {
+                    self.problem.get_or_insert(problem);
+                    break;
+                }
+            }
+            self.heed(process);
+            pause(INTERRUPT_EVERY, Deadline::never());
+        }
+        Ok(())
+    }
+
+    /// The hub is reached after all: sends it what has waited for that.
+    pub(crate) fn upload_all(&mut self) {
+        for i in 0..self.ranks.len() {
+            if matches!(self.ranks[i].process, RankProcess::Reported) {
+                self.upload(i);
+            }
+        }
+    }
+
+    fn upload(&mut self, i: usize) {
+        let (rank, path) = (self.ranks[i].rank, self.ranks[i].dir.join(FILE_RESULT));
+        if !self.link.reached() || !path.exists() {
+            return;
+        }
+        if let Err(e) = self.uploads.start(rank, path) {
+            self.problem.get_or_insert(e.to_string());
+        }
+    }
+}
+
+fn is_unreported(rank: &Rank) -> bool {
+    !matches!(rank.process, RankProcess::Reported)
+}
+
+fn tell(process: &Process, changes: Vec<MetricChange>) {
+    if !changes.is_empty() {
+        process.observed(changes);
+    }
+}
+
+/// Lines and bytes that the ranks have written so far.
+fn written(ranks: &[Rank]) -> (u64, u64) {
+    ranks.iter().fold((0, 0), |(lines, bytes), rank| (lines + rank.log.lines(), bytes + rank.log.end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ranks_do_is_told_eight_times_in_a_time_out_for_hangs_and_every_5_s_at_least() {
+        for (hang_timeout_ms, every_ms) in
+            [(0, 5000), (100, 50), (4000, 500), (40_000, 5000), (600_000, 5000)]
+        {
+            let policy = Policy { hang_timeout: Duration::from_millis(hang_timeout_ms), ..Policy::default() };
+            assert_eq!(tell_activity_every(&policy), Duration::from_millis(every_ms), "{hang_timeout_ms} ms");
+        }
+    }
+}

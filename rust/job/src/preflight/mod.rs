@@ -1,0 +1,32 @@
+//! What is decided before a run's ranks start, and why a stage failed: once, for every language.
+//!
+//! A language asks Spark (settings, resources, slots, partitions) and passes on the answers. A function here returns a
+//! decision and its reason. Nothing here does I/O, logs or waits: the time is an argument, and what is to be logged is
+//! part of the answer. Only the leases of GPUs are kept, as one list in a process.
+//!
+//! CHECK-1 (slots-by-deadline): a run that can't get its slots fails here, by a deadline, and not in Spark's silent
+//! retries: Spark retries a barrier stage that lacks slots every 15 s for ten minutes.
+//! CHECK-2 (one-table): every language refuses the same, in the same words and by the same kind.
+//! `tests/contract/checks.json` has the cases, and the tests of all languages run them.
+//! GPU-1 (any-address): an address is whatever Spark's discovery gave: an index, or the UUID of a GPU or a MIG
+//! instance.
+//! GPU-2 (disjoint-runs): runs on the driver that are under way at the same time have no GPU in common.
+
+mod arguments;
+mod cluster;
+mod conf;
+mod encryption;
+mod gpus;
+mod lease;
+mod slots;
+mod stage_failure;
+
+pub use arguments::{Found, TrainObject, check_train_object, num_processes};
+pub use cluster::{START_KEYS, Start, may_start};
+pub use conf::Conf;
+pub use encryption::{ENCRYPTION_KEYS, EncryptionWish, SSL_OVERRIDE};
+pub(crate) use encryption::{encryption, ignores_ssl};
+pub use gpus::{PLAN_KEYS, Plan, Wish, plan};
+pub use lease::{DriverGpus, Lease, TaskGpus, release};
+pub use slots::{SLOT_KEYS, SlotNeed, Slots, look, look_before_restart, most_slots};
+pub use stage_failure::{Said, StageFailure, explain, names_lost_executor};

@@ -1,0 +1,181 @@
+//! Task slots: how many a cluster can have, and how long a run waits for them.
+
+use std::time::Duration;
+
+use phalanx_types::{Error, ErrorKind, Result};
+
+use super::conf::{Conf, is_local, number};
+
+const TASK_CPUS: &str = "spark.task.cpus";
+const EXECUTOR_CORES: &str = "spark.executor.cores";
+const EXECUTOR_INSTANCES: &str = "spark.executor.instances";
+const CORES_MAX: &str = "spark.cores.max";
+const TIMEOUT: &str = "spark.phalanx.slots.timeout";
+
+/// What [`look`] wants to know of Spark's configuration.
+pub const SLOT_KEYS: [&str; 4] = [TASK_CPUS, EXECUTOR_CORES, EXECUTOR_INSTANCES, CORES_MAX];
+
+/// How long until the next look.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What a run waits for before its stage is submitted.
+#[derive(Debug, Clone, Copy)]
+pub struct SlotNeed<'a> {
+    /// How many tasks have to run at the same time.
+    pub tasks: u32,
+    /// Spark's master.
+    pub master: &'a str,
+    /// What is set of [`SLOT_KEYS`].
+    pub conf: &'a Conf,
+    /// How long they are waited for.
+    pub timeout: Duration,
+}
+
+/// What a look at the slots says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Slots {
+    /// The stage can be submitted.
+    Enough,
+    /// They are waited for.
+    Wait {
+        /// How long until the next look.
+        pause: Duration,
+        /// A line for the log.
+        log: Option<String>,
+    },
+}
+
+/// Whether there are slots enough, `waited` after the first look: the `looks`-th from 0 finds `there`, or can't tell,
+/// as with Spark Connect.
+///
+/// # Errors
+/// [`ErrorKind::State`] that says how many there are: at once where the number can't change (a local master) or can't
+/// get there (the executors' number and cores are set), else at the time-out (CHECK-1).
+pub fn look(need: &SlotNeed<'_>, there: Option<u32>, waited: Duration, looks: u32) -> Result<Slots> {
+    let SlotNeed { tasks, master, .. } = *need;
+    if there.is_some_and(|there| there >= tasks) {
+        return Ok(Slots::Enough);
+    }
+    let limit = match there {
+        Some(there) if is_local(master) => Some(there),
+        None => threads(master).map(|threads| threads / per_task(need.conf)),
+        Some(_) => None,
+    };
+    if let Some(most) = limit.or_else(|| most_slots(master, need.conf)).filter(|most| *most < tasks) {
+        return Err(Error::new(
+            ErrorKind::State,
+            format!(
+                "the run needs {tasks} task slots at once, but with master {master} there are \
+                 never more than {most}; lower num_processes or give the application more cores"
+            ),
+        ));
+    }
+    let Some(there) = there else { return Ok(Slots::Enough) };
+    if waited >= need.timeout {
+        let seconds = need.timeout.as_secs_f64();
+        return Err(Error::new(
+            ErrorKind::State,
+            format!(
+                "the run needs {tasks} task slots at once, but after {seconds} s the registered \
+                 executors have {there}; lower num_processes, add executors, or raise {TIMEOUT}"
+            ),
+        ));
+    }
+    let log = (looks == 0).then(|| format!("Waiting for executors: {there} of {tasks} task slots are there"));
+    Ok(Slots::Wait { pause: PAUSE, log })
+}
+
+/// As [`look`], before a stage is submitted again: at the time-out it is submitted all the same, and what is missing
+/// then is for Spark to say.
+pub fn look_before_restart(tasks: u32, there: Option<u32>, waited: Duration, timeout: Duration) -> Slots {
+    match there {
+        Some(there) if there < tasks && waited < timeout => Slots::Wait { pause: PAUSE, log: None },
+        _ => Slots::Enough,
+    }
+}
+
+/// The most task slots that the application can ever have; `None` where that isn't known.
+pub fn most_slots(master: &str, conf: &Conf) -> Option<u32> {
+    let per_task = per_task(conf);
+    if let Some((workers, cores)) = local_cluster(master) {
+        let each = number(conf, EXECUTOR_CORES).unwrap_or(cores).max(1);
+        return Some(if each <= cores { workers * (cores / each) * (each / per_task) } else { 0 });
+    }
+    if master.starts_with("yarn") || master.starts_with("k8s://") {
+        let each = number(conf, EXECUTOR_CORES).unwrap_or(1) / per_task;
+        return number(conf, EXECUTOR_INSTANCES).map(|executors| executors.saturating_mul(each));
+    }
+    if master.starts_with("spark://") {
+        // Standalone doesn't heed the number of executors.
+        return number(conf, CORES_MAX).map(|cores| cores / per_task);
+    }
+    None
+}
+
+fn per_task(conf: &Conf) -> u32 {
+    number(conf, TASK_CPUS).unwrap_or(1).max(1)
+}
+
+/// N of `local[N]` and `local[N,FAILURES]`; `None` for `local[*]`, as many as the host has cores.
+fn threads(master: &str) -> Option<u32> {
+    let inside = master.strip_prefix("local[")?.strip_suffix(']')?;
+    inside.split(',').next()?.parse().ok()
+}
+
+/// Workers and cores of `local-cluster[WORKERS,CORES,MEMORY]`.
+fn local_cluster(master: &str) -> Option<(u32, u32)> {
+    let inside = master.strip_prefix("local-cluster[")?.strip_suffix(']')?;
+    let mut parts = inside.split(',').map(|part| part.trim().parse().ok());
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(Some(workers)), Some(Some(cores)), Some(_)) => Some((workers, cores)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn need<'a>(tasks: u32, master: &'a str, conf: &'a Conf) -> SlotNeed<'a> {
+        SlotNeed { tasks, master, conf, timeout: Duration::from_secs(20) }
+    }
+
+    #[test]
+    fn where_nobody_tells_the_slots_the_settings_are_what_is_known() {
+        let conf = Conf::new();
+        for (master, most) in [
+            ("local[3]", Some(3)),
+            ("local[3,2]", Some(3)),
+            ("local-cluster[2,1,1024]", Some(2)),
+            ("local[*]", None),
+        ] {
+            let look = |tasks| look(&need(tasks, master, &conf), None, Duration::ZERO, 0);
+            assert_eq!(look(most.unwrap_or(99)).unwrap(), Slots::Enough, "{master}");
+            if let Some(most) = most {
+                let said = look(most + 1).unwrap_err().to_string();
+                assert!(said.contains(&format!("there are never more than {most};")), "{said}");
+            }
+        }
+    }
+
+    #[test]
+    fn slots_are_waited_for_until_the_time_out_and_it_is_said_once() {
+        let conf = Conf::new();
+        let need = need(4, "yarn", &conf);
+        let at = |seconds, looks| look(&need, Some(3), Duration::from_secs(seconds), looks);
+        let line = "Waiting for executors: 3 of 4 task slots are there";
+        assert_eq!(at(0, 0).unwrap(), Slots::Wait { pause: PAUSE, log: Some(line.into()) });
+        assert_eq!(at(19, 190).unwrap(), Slots::Wait { pause: PAUSE, log: None });
+        assert_eq!(at(20, 200).unwrap_err().kind(), ErrorKind::State, "CHECK-1");
+    }
+
+    #[test]
+    fn a_stage_is_submitted_again_with_whatever_there_is_at_the_time_out() {
+        let timeout = Duration::from_secs(20);
+        let at = |there, seconds| look_before_restart(4, there, Duration::from_secs(seconds), timeout);
+        assert_eq!(at(Some(3), 19), Slots::Wait { pause: PAUSE, log: None });
+        assert_eq!(at(Some(3), 20), Slots::Enough);
+        assert_eq!(at(Some(4), 0), Slots::Enough);
+        assert_eq!(at(None, 0), Slots::Enough);
+    }
+}

@@ -1,0 +1,301 @@
+//! The state machine of a job by itself: facts and time in, orders and an outcome out.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
+
+#[path = "common/play.rs"]
+mod play;
+
+use phalanx_job::driver::state::Outcome;
+use phalanx_types::message::{HubMessage, NodeMessage};
+use phalanx_types::{FailureKind, Join, RankError, RankErrorKind, RankState};
+
+use play::{Play, ended, join};
+
+#[test]
+fn a_job_is_finished_when_every_rank_ended_well_and_every_node_is_done() {
+    let mut play = Play::placed();
+    play.ends(5, 0, RankState::Finished);
+    play.tell(6, 1, ended(1, RankState::Finished, 0));
+    assert_eq!(play.state.outcome(), None, "STATE-1");
+    play.done(6, 1);
+    let Some(Outcome::Finished(ranks)) = play.state.outcome() else { panic!("{:?}", play.state.outcome()) };
+    let states: Vec<_> = ranks.iter().map(|r| (r.rank, r.state.as_str())).collect();
+    assert_eq!(states, [(0, "finished"), (1, "finished")]);
+}
+
+#[test]
+fn a_cause_that_is_reported_later_than_its_victim_is_still_the_cause() {
+    let mut play = Play::placed();
+    play.tell(5, 0, ended(0, RankState::Exited(1), 100));
+    let stopped = play.orders().iter().filter(|(_, order)| matches!(order, HubMessage::Stop { .. })).count();
+    assert_eq!(stopped, 2, "STATE-2");
+    assert_eq!(play.state.outcome(), None, "STATE-2: not before the others have reported");
+    play.tell(6, 1, ended(1, RankState::Signaled(9), 2000));
+    play.done(6, 0);
+    play.done(6, 1);
+    assert_eq!((play.failure().rank, play.failure().signal), (Some(1), Some(9)));
+}
+
+#[test]
+fn a_rank_that_missed_a_peer_which_ended_well_is_told_so() {
+    let mut play = Play::placed();
+    play.ends(5, 1, RankState::Finished);
+    let NodeMessage::RankEnded { mut exit } = ended(0, RankState::Raised, 0) else { panic!() };
+    let kind = RankErrorKind::PeerLost;
+    exit.error = Some(RankError { type_name: "RuntimeError".into(), kind, ..RankError::default() });
+    play.tell(6, 0, NodeMessage::RankEnded { exit });
+    play.done(6, 0);
+    let text = "rank 0 (host-0) raised RuntimeError; rank 1 ended well before, so perhaps not all ranks make the same \
+                collective calls";
+    assert_eq!((play.failure().rank, play.failure().message.as_str()), (Some(0), text), "FAIL-1");
+}
+
+#[test]
+fn an_exception_that_another_node_has_told_without_its_pickle_gets_it_from_its_own() {
+    // A node may find on the job's store what the rank's own node posted there, and tell it first.
+    let mut play = Play::placed();
+    let raised = |pickle: &str| {
+        let NodeMessage::RankEnded { mut exit } = ended(1, RankState::Raised, 0) else { panic!() };
+        let error = RankError { type_name: "KeyError".into(), pickle: pickle.into(), ..RankError::default() };
+        exit.error = Some(error);
+        NodeMessage::RankEnded { exit }
+    };
+    play.tell(5, 0, raised(""));
+    play.tell(5, 1, raised("cGlja2xl"));
+    play.tell(6, 0, ended(0, RankState::Signaled(15), 0));
+    play.done(6, 0);
+    play.done(6, 1);
+    assert_eq!((play.failure().rank, play.failure().pickle.as_str()), (Some(1), "cGlja2xl"));
+}
+
+#[test]
+fn a_node_that_says_nothing_for_too_long_is_lost() {
+    let mut play = Play::placed();
+    for seconds in [10, 20, 30] {
+        play.tell(seconds, 0, NodeMessage::Ping);
+        play.tick(seconds);
+        assert_eq!(play.state.outcome(), None);
+    }
+    play.tell(32, 0, NodeMessage::Ping);
+    play.tick(32);
+    assert!(play.orders().iter().any(|(p, order)| *p == 0 && matches!(order, HubMessage::Stop { .. })));
+    play.ends(33, 0, RankState::Stopped);
+    assert_eq!((play.failure().kind, play.failure().rank), (FailureKind::LostNode, Some(1)), "STATE-3");
+    assert_eq!(play.failure().host, "host-1");
+}
+
+#[test]
+fn nodes_that_never_report_after_a_stop_do_not_hold_up_the_outcome() {
+    let mut play = Play::placed();
+    let now = play.at(5);
+    play.state.cancel(now, "enough", &mut play.out);
+    for seconds in [6, 12, 18, 24] {
+        play.tell(seconds, 0, NodeMessage::Ping);
+        play.tell(seconds, 1, NodeMessage::Ping);
+        play.tick(seconds);
+    }
+    play.tick(26);
+    assert_eq!(play.failure().kind, FailureKind::Cancelled, "STATE-3");
+}
+
+#[test]
+fn a_node_that_did_not_hear_of_the_stop_is_told_again_while_it_is_there() {
+    let mut play = Play::placed();
+    play.tell(5, 0, ended(0, RankState::Exited(1), 0));
+    play.orders();
+    let stops = |play: &mut Play| {
+        let orders = play.orders();
+        orders.iter().filter(|(p, order)| *p == 1 && matches!(order, HubMessage::Stop { .. })).count()
+    };
+    play.tell(6, 1, NodeMessage::Ping);
+    assert_eq!(stops(&mut play), 1, "STATE-2");
+    play.ends(7, 1, RankState::Stopped);
+    stops(&mut play);
+    play.tell(8, 1, NodeMessage::Ping);
+    assert_eq!(stops(&mut play), 0);
+}
+
+#[test]
+fn what_is_told_again_after_a_reconnect_counts_once() {
+    let mut play = Play::placed();
+    play.state.take_phases();
+    let phase = |nth| NodeMessage::Phase { rank: 0, name: "epoch".into(), nth, age_us: 0 };
+    let started = NodeMessage::RankStarted { rank: 0, pid: 1, age_us: 0 };
+    play.tell(5, 0, phase(0));
+    play.tell(6, 0, ended(0, RankState::Finished, 0));
+    for fact in [started, phase(0), phase(1), ended(0, RankState::Finished, 0)] {
+        play.tell(7, 0, fact);
+    }
+    let names: Vec<_> = play.state.take_phases().into_iter().map(|phase| phase.name).collect();
+    assert_eq!(names, ["epoch", "rank ended", "epoch"], "MSG-1");
+    play.tell(8, 1, ended(1, RankState::Exited(3), 0));
+    play.done(8, 0);
+    play.done(8, 1);
+    assert_eq!(play.failure().ranks[0].state, "finished");
+}
+
+#[test]
+fn a_node_that_is_away_when_the_job_stops_is_waited_for_until_it_counts_as_lost() {
+    let mut play = Play::placed();
+    let now = play.at(5);
+    play.state.disconnected(now, 0);
+    play.ends(5, 1, RankState::Exited(3));
+    play.tick(6);
+    assert_eq!(play.state.outcome(), None, "STATE-2");
+    play.tick(7);
+    assert_eq!(play.failure().kind, FailureKind::ExitCode, "STATE-3");
+    assert_eq!(play.failure().ranks[0].state, "stopped");
+}
+
+#[test]
+fn a_rank_that_exits_well_while_another_is_missing_is_no_success() {
+    let mut play = Play::placed();
+    play.ends(5, 0, RankState::Finished);
+    play.done(6, 1);
+    assert_eq!(play.failure().kind, FailureKind::LostNode, "FAIL-1");
+}
+
+#[test]
+fn a_task_that_spark_ended_is_explained_by_the_stage_where_it_speaks_in_time() {
+    let interrupted = |play: &mut Play| {
+        for partition in 0..2 {
+            play.tell(5, partition, ended(partition, RankState::Stopped, 0));
+            let why = Some("its Spark task was killed".into());
+            play.tell(5, partition, NodeMessage::Done { problem: None, interrupted: why, output: vec![] });
+        }
+        assert_eq!(play.state.outcome(), None, "STATE-2: the stage's word is waited for");
+    };
+
+    let mut cancelled = Play::placed();
+    interrupted(&mut cancelled);
+    let now = cancelled.at(6);
+    cancelled.state.cancel(now, "its job group was cancelled", &mut cancelled.out);
+    assert_eq!(cancelled.failure().kind, FailureKind::Cancelled);
+
+    let mut failed = Play::placed();
+    interrupted(&mut failed);
+    let now = failed.at(6);
+    failed.state.stage_ended(now, 0, Some("the executor ran out of disk".into()), &mut failed.out);
+    assert_eq!(failed.failure().message, "the executor ran out of disk");
+
+    let mut silent = Play::placed();
+    interrupted(&mut silent);
+    silent.tick(8);
+    assert_eq!(silent.failure().kind, FailureKind::LostNode, "STATE-3");
+    assert_eq!(silent.failure().message, "its Spark task was killed");
+}
+
+#[test]
+fn a_killed_rank_restarts_all_in_place_and_the_run_can_still_end_well() {
+    let mut play = Play::with_restarts(2);
+    play.fails(5, RankState::Signaled(9));
+    let again = |order: &(u32, HubMessage)| matches!(order.1, HubMessage::Again { attempt: 1, .. });
+    let orders = play.orders();
+    assert_eq!(orders.iter().filter(|order| again(order)).count(), 2, "RESTART-2: {orders:?}");
+    assert_eq!(play.state.outcome(), None);
+    let [restart] = &play.state.take_restarts()[..] else { panic!() };
+    assert!(restart.in_place);
+    assert_eq!(restart.line, "[phalanx] restart 1 of 2: rank 1 (host-1) was ended by SIGKILL");
+    play.attempt = 1;
+    play.starts(6);
+    play.finishes(9);
+    assert!(play.is_finished(), "STATE-1");
+    let released = play.orders().iter().filter(|(_, order)| *order == HubMessage::Released).count();
+    assert_eq!(released, 2, "who waited for the decision is let go");
+}
+
+#[test]
+fn the_budget_is_the_jobs_and_the_failure_says_how_much_was_used() {
+    let mut play = Play::with_restarts(2);
+    for attempt in 0..3 {
+        play.attempt = attempt;
+        if attempt > 0 {
+            play.orders();
+            play.starts(10 * u64::from(attempt));
+        }
+        assert_eq!(play.state.outcome(), None);
+        play.fails(10 * u64::from(attempt) + 5, RankState::Signaled(11));
+    }
+    assert_eq!((play.failure().kind, play.failure().restarts), (FailureKind::Signal, 2), "RESTART-1");
+    assert!(play.failure().render().contains("restarted 2 times"));
+}
+
+#[test]
+fn what_the_training_code_does_itself_is_not_tried_again() {
+    let mut play = Play::with_restarts(3);
+    play.fails(5, RankState::Exited(3));
+    assert_eq!((play.failure().kind, play.failure().restarts), (FailureKind::ExitCode, 0));
+    let released = play.orders().iter().filter(|(_, order)| *order == HubMessage::Released).count();
+    assert_eq!(released, 2);
+}
+
+#[test]
+fn a_cancel_is_never_followed_by_a_restart() {
+    for lost_first in [false, true] {
+        let mut play = Play::with_restarts(3);
+        if lost_first {
+            let now = play.at(4);
+            play.state.disconnected(now, 1);
+            play.tick(7);
+        }
+        let now = play.at(8);
+        play.state.cancel(now, "enough", &mut play.out);
+        play.ends(8, 0, RankState::Stopped);
+        play.done(8, 1);
+        assert_eq!(play.failure().kind, FailureKind::Cancelled);
+    }
+}
+
+#[test]
+fn a_lost_task_has_the_stage_submitted_again_and_its_old_nodes_are_not_heard() {
+    let mut play = Play::with_restarts(1);
+    let now = play.at(5);
+    play.state.disconnected(now, 1);
+    play.tick(8);
+    play.tell(8, 0, ended(0, RankState::Stopped, 0));
+    play.orders();
+    play.done(8, 0);
+    assert_eq!(play.orders(), [(0, HubMessage::Released)], "the task that is left ends");
+    let [restart] = &play.state.take_restarts()[..] else { panic!() };
+    assert!(!restart.in_place, "RESTART-2");
+    assert!(restart.line.contains("restart 1 of 1: rank 1 (host-1) is lost"), "{}", restart.line);
+    assert!(!play.state.admits(0) && play.state.admits(1), "RESTART-3, MSG-2");
+    // The old stage's end is no news.
+    let now = play.at(9);
+    play.state.stage_ended(now, 0, Some("ExecutorLostFailure".into()), &mut play.out);
+    assert_eq!(play.state.outcome(), None, "RESTART-3");
+    play.attempt = 1;
+    play.starts(12);
+    play.finishes(15);
+    assert!(play.is_finished());
+}
+
+#[test]
+fn a_node_that_missed_the_order_is_told_again() {
+    let mut play = Play::with_restarts(1);
+    play.fails(5, RankState::Signaled(9));
+    play.orders();
+    // It came back over a new connection for the old attempt, and repeats its facts.
+    play.tell(6, 1, ended(1, RankState::Signaled(9), 1000));
+    play.done(6, 1);
+    assert!(matches!(play.orders()[..], [(1, HubMessage::Again { attempt: 1, .. })]));
+    play.attempt = 1;
+    play.starts(7);
+    play.finishes(8);
+    assert!(play.is_finished(), "RESTART-3");
+}
+
+#[test]
+fn a_task_that_spark_started_again_by_itself_is_a_lost_node_first() {
+    let mut play = Play::with_restarts(1);
+    // Its store may listen at the same port: the user can name one.
+    let other = Join { instance: 2, ..join(1) };
+    play.tell(5, 1, NodeMessage::Join(other));
+    let orders = play.orders();
+    assert!(
+        orders.iter().any(|(p, order)| *p == 0 && matches!(order, HubMessage::Stop { .. })),
+        "{orders:?}"
+    );
+    play.ends(6, 0, RankState::Stopped);
+    let [restart] = &play.state.take_restarts()[..] else { panic!() };
+    assert!(!restart.in_place);
+}

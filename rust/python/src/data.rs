@@ -1,0 +1,136 @@
+//! Which rows of a data set a rank takes.
+
+use std::sync::{Mutex, PoisonError};
+
+use phalanx_data::{BlockIndex, Plan, Shuffle, Steps, Uneven};
+use phalanx_types::{Error, ErrorKind, Result};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::errors::detached;
+
+#[pyclass(module = "phalanx._native", frozen)]
+pub(crate) struct DataPlan(Mutex<Plan>);
+
+type Taken<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>);
+
+impl DataPlan {
+    fn with<T>(&self, call: impl FnOnce(&mut Plan) -> T) -> T {
+        call(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[pymethods]
+impl DataPlan {
+    #[new]
+    #[pyo3(signature = (block_rows, *, shuffle, uneven, seed, batch_size, rank, world_size))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
+    fn new(
+        py: Python<'_>,
+        block_rows: Vec<u64>,
+        shuffle: &str,
+        uneven: &str,
+        seed: u64,
+        batch_size: u32,
+        rank: u32,
+        world_size: u32,
+    ) -> PyResult<DataPlan> {
+        detached(py, || {
+            let (shuffle, uneven) = (shuffle_of(shuffle)?, uneven_of(uneven)?);
+            let index = BlockIndex::new(&block_rows)?;
+            Ok(DataPlan(Mutex::new(Plan::new(index, shuffle, uneven, seed, batch_size, rank, world_size)?)))
+        })
+    }
+
+    #[getter]
+    fn rows_a_step(&self) -> u64 {
+        self.with(|plan| plan.rows_a_step())
+    }
+
+    fn steps_from(&self, row: u64) -> u64 {
+        self.with(|plan| plan.steps_from(row))
+    }
+
+    fn blocks_from(&self, py: Python<'_>, epoch: u64, row: u64, count: usize) -> PyResult<Vec<u32>> {
+        detached(py, || Ok(self.with(|plan| plan.blocks_from(epoch, row, count))))
+    }
+
+    #[pyo3(signature = (epoch, row, *, first, count, every))]
+    fn take<'py>(
+        &self,
+        py: Python<'py>,
+        epoch: u64,
+        row: u64,
+        first: u64,
+        count: u64,
+        every: u64,
+    ) -> PyResult<Taken<'py>> {
+        let (blocks, rows, counts) = detached(py, || {
+            let part = self.with(|plan| plan.take(epoch, row, Steps { first, count, every }));
+            let blocks: Vec<u8> = part.places.iter().flat_map(|at| at.block.to_ne_bytes()).collect();
+            let rows: Vec<u8> = part.places.iter().flat_map(|at| at.row.to_ne_bytes()).collect();
+            let counts = part.counts.map(|counts| counts.into_iter().map(u8::from).collect::<Vec<u8>>());
+            Ok((blocks, rows, counts))
+        })?;
+        Ok((
+            PyBytes::new(py, &blocks),
+            PyBytes::new(py, &rows),
+            counts.map(|counts| PyBytes::new(py, &counts)),
+        ))
+    }
+}
+
+fn shuffle_of(name: &str) -> Result<Shuffle> {
+    match name {
+        "no" => Ok(Shuffle::No),
+        "windows" => Ok(Shuffle::Windows),
+        "full" => Ok(Shuffle::Full),
+        _ => Err(Error::new(
+            ErrorKind::Invalid,
+            format!("shuffle has to be True, False or \"full\", not {name}"),
+        )),
+    }
+}
+
+fn uneven_of(name: &str) -> Result<Uneven> {
+    match name {
+        "drop" => Ok(Uneven::Drop),
+        "wrap" => Ok(Uneven::Wrap),
+        "pad" => Ok(Uneven::Pad),
+        _ => {
+            let problem = format!("uneven has to be \"drop\", \"wrap\" or \"pad\", not {name:?}");
+            Err(Error::new(ErrorKind::Invalid, problem))
+        }
+    }
+}
+
+#[pyclass(module = "phalanx._native", frozen)]
+pub(crate) struct BlockClient(Mutex<phalanx_rendezvous::blocks::BlockClient>);
+
+#[pymethods]
+impl BlockClient {
+    #[new]
+    fn new(py: Python<'_>, access: Vec<u8>) -> PyResult<BlockClient> {
+        detached(py, || {
+            let access = phalanx_rendezvous::wire::message(&access)?;
+            Ok(BlockClient(Mutex::new(phalanx_rendezvous::blocks::BlockClient::new(access))))
+        })
+    }
+
+    fn fetch(
+        &self,
+        py: Python<'_>,
+        host: &str,
+        file: &str,
+        start: u64,
+        length: u64,
+        into: &str,
+    ) -> PyResult<()> {
+        detached(py, || {
+            let failed = |e: std::io::Error| Error::io(format!("write {into}"), &e);
+            let mut to = std::fs::File::options().write(true).truncate(true).open(into).map_err(failed)?;
+            let mut client = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            client.fetch(host, file, start, length, &mut to)
+        })
+    }
+}

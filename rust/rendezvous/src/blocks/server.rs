@@ -1,0 +1,380 @@
+//! The blocks of one host behind a listening socket: one thread, one event loop. Files are read in it, a piece at a
+//! time: they are in the system's memory as a rule, since the host's own ranks read them, too.
+
+use std::fs::File;
+use std::io::{self, ErrorKind as IoKind, Read, Seek, SeekFrom};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token, Waker};
+use phalanx_io::{Backlog, Identity, Refusals, TlsServer, Unproved, split_frame, write_frame};
+use phalanx_types::{Error, ErrorKind, Key, Result};
+use socket2::SockRef;
+
+use super::{
+    CHUNK_BYTES, GRANTED, MAX_CONNECTIONS, MAX_REQUEST_BYTES, MAX_UNPROVED, MAX_WAITING_BYTES, PROTOCOL,
+    PROVED_WITHIN, Request,
+};
+use crate::client::tune;
+use crate::loop_thread::{LoopThread, watch_listener};
+use crate::secure::Secure;
+use crate::unsent::would_block;
+
+/// How often one connection is looked at before the others' turn.
+const TURNS: usize = 16;
+
+const LISTENER: Token = Token(usize::MAX);
+const WAKER: Token = Token(usize::MAX - 1);
+
+/// A running server of blocks; it stops when dropped.
+#[derive(Debug)]
+pub struct BlockServer {
+    address: SocketAddr,
+    thread: LoopThread,
+}
+
+impl BlockServer {
+    /// Serves on `listener`, to who knows `key`, the files of this user in folders that are called `folder`, wherever
+    /// they are. Clients see `identity`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the system refuses the event queue or the thread.
+    pub fn start(listener: TcpListener, identity: &Identity, key: Key, folder: &str) -> Result<BlockServer> {
+        let failed = |error: io::Error| Error::io("serve blocks", &error);
+        let address = listener.local_addr().map_err(failed)?;
+        let tls = TlsServer::new(identity, PROTOCOL)?;
+        let poll = Poll::new().map_err(failed)?;
+        let listener = watch_listener(&poll, listener, LISTENER).map_err(failed)?;
+        let waker = Waker::new(poll.registry(), WAKER).map_err(failed)?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let mut event_loop = EventLoop {
+            poll,
+            listener,
+            tls,
+            key,
+            folder: folder.into(),
+            stopping: Arc::clone(&stopping),
+            connections: Vec::new(),
+            open: 0,
+            unproved: Unproved::new(MAX_UNPROVED),
+            again: Vec::new(),
+            backlog: Backlog::new("the server of blocks"),
+            refusals: Refusals::default(),
+            buffer: vec![0; CHUNK_BYTES],
+        };
+        let what = format!("the server of blocks at {address}");
+        let thread = LoopThread::start("phalanx-blocks", what, waker, stopping, move || event_loop.run())
+            .map_err(failed)?;
+        Ok(BlockServer { address, thread })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends it: BLOCKS-6. Further calls do nothing.
+    pub fn stop(&self) {
+        self.thread.stop();
+    }
+}
+
+struct EventLoop {
+    poll: Poll,
+    listener: mio::net::TcpListener,
+    tls: TlsServer,
+    key: Key,
+    folder: String,
+    stopping: Arc<AtomicBool>,
+    connections: Vec<Option<Connection>>,
+    /// How many of them there are.
+    open: usize,
+    unproved: Unproved<IpAddr, usize>,
+    /// Connections whose turn was over before their bytes were.
+    again: Vec<usize>,
+    backlog: Backlog,
+    refusals: Refusals,
+    buffer: Vec<u8>,
+}
+
+impl EventLoop {
+    fn run(&mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(1024);
+        while !self.stopping.load(Ordering::Acquire) {
+            match self.poll.poll(&mut events, self.patience()) {
+                Err(error) if error.kind() == IoKind::Interrupted => continue,
+                result => result?,
+            }
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.accept(),
+                    WAKER => {}
+                    Token(index) => self.pump(index),
+                }
+            }
+            if self.backlog.is_due(Instant::now()) {
+                self.accept();
+            }
+            while let Some(late) = self.unproved.expired(Instant::now()) {
+                self.close(late, &"it didn't prove in time that it is a rank of this job");
+            }
+            for index in std::mem::take(&mut self.again) {
+                self.pump(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// How long to wait for events.
+    fn patience(&self) -> Option<Duration> {
+        if !self.again.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let due = self.backlog.due().into_iter().chain(self.unproved.due()).min();
+        due.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    fn accept(&mut self) {
+        while let Some((stream, peer)) = self.backlog.next(Instant::now(), || self.listener.accept()) {
+            let index = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
+            let connection = match self.open >= MAX_CONNECTIONS {
+                true => Err(Error::new(ErrorKind::Refused, format!("it has {MAX_CONNECTIONS} connections"))),
+                false => self.take(index, stream, peer),
+            };
+            match connection {
+                Ok(connection) if index == self.connections.len() => self.connections.push(Some(connection)),
+                Ok(connection) => self.connections[index] = Some(connection),
+                Err(why) => {
+                    self.tell_refusal(peer, &why);
+                    continue;
+                }
+            }
+            self.open += 1;
+            let until = Instant::now() + PROVED_WITHIN;
+            if let Some(oldest) = self.unproved.add(peer.ip(), until, index) {
+                self.close(oldest, &"too many have yet to prove themselves");
+            }
+            self.pump(index);
+        }
+    }
+
+    fn take(&self, index: usize, mut stream: TcpStream, peer: SocketAddr) -> Result<Connection> {
+        let secure = Secure::of_server(&self.tls, self.key.clone())?;
+        tune(&SockRef::from(&stream));
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let watched = self.poll.registry().register(&mut stream, Token(index), both);
+        watched.map_err(|e| Error::io("watch a connection", &e))?;
+        Ok(Connection { stream, peer, secure, said: Vec::new(), sending: None })
+    }
+
+    /// Moves what can be moved.
+    fn pump(&mut self, index: usize) {
+        let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { return };
+        let was_proved = connection.secure.is_proved();
+        let moved = connection.pump(&self.folder, &mut self.buffer);
+        if !was_proved && connection.secure.is_proved() {
+            self.unproved.retain(|waiting| *waiting != index);
+        }
+        match moved {
+            Ok(false) => {}
+            Ok(true) => self.again.push(index),
+            Err(why) => self.close(index, &why),
+        }
+    }
+
+    fn tell_refusal(&mut self, peer: SocketAddr, why: &dyn std::fmt::Display) {
+        let text = format_args!("the server of blocks refused a connection from {peer}: {why}");
+        self.refusals.tell(Instant::now(), text);
+    }
+
+    fn close(&mut self, index: usize, why: &dyn std::fmt::Display) {
+        let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
+        self.open -= 1;
+        let peer = connection.peer;
+        if connection.secure.is_proved() {
+            log::debug!("a connection of {peer} for blocks is over: {why}");
+        } else {
+            self.unproved.retain(|waiting| *waiting != index);
+            self.tell_refusal(peer, why);
+        }
+        // Why TLS was broken off, for one.
+        let _ = connection.secure.flush(&mut connection.stream);
+        self.backlog.hurry(Instant::now());
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    peer: SocketAddr,
+    secure: Secure,
+    /// What came and was not answered yet.
+    said: Vec<u8>,
+    sending: Option<Sending>,
+}
+
+/// A block on its way.
+struct Sending {
+    file: File,
+    left: u64,
+}
+
+impl Connection {
+    /// Whether there is more to do at once.
+    fn pump(&mut self, folder: &str, buffer: &mut [u8]) -> Result<bool> {
+        for _ in 0..TURNS {
+            let moved = [
+                self.hear(buffer)?,
+                self.answer(folder)?,
+                self.send(buffer)?,
+                self.secure.flush(&mut self.stream).map_err(|e| Error::io("write to it", &e))?,
+            ];
+            if moved == [false; 4] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads, unless something is being answered; whether there was anything.
+    fn hear(&mut self, buffer: &mut [u8]) -> Result<bool> {
+        if self.sending.is_some() || self.secure.unsent_bytes() >= MAX_WAITING_BYTES {
+            return Ok(false);
+        }
+        let count = loop {
+            match self.stream.read(buffer) {
+                Ok(0) => return Err(Error::new(ErrorKind::Closed, "it closed the connection")),
+                Ok(count) => break count,
+                Err(e) if would_block(&e) => return Ok(false),
+                Err(e) if e.kind() == IoKind::Interrupted => {}
+                Err(e) => return Err(Error::io("read from it", &e)),
+            }
+        };
+        self.secure.receive(&buffer[..count], &mut self.said)?;
+        if self.secure.has_ended() {
+            return Err(Error::new(ErrorKind::Closed, "it is done"));
+        }
+        Ok(true)
+    }
+
+    /// Begins to answer the next request; whether there was one.
+    fn answer(&mut self, folder: &str) -> Result<bool> {
+        if self.sending.is_some() || !self.secure.is_proved() {
+            return Ok(false);
+        }
+        let Some((body, used)) = split_frame(&self.said, MAX_REQUEST_BYTES)? else { return Ok(false) };
+        let request: Request = crate::wire::message(body)?;
+        self.said.drain(..used);
+        let mut answer = Vec::new();
+        match open(folder, &request) {
+            Ok(file) => {
+                write_frame(&mut answer, |out| out.extend_from_slice(GRANTED));
+                self.sending = Some(Sending { file, left: request.bytes });
+            }
+            Err(e) => {
+                let problem = format!("-{e}");
+                write_frame(&mut answer, |out| out.extend(problem.bytes().take(super::MAX_ANSWER_BYTES)));
+            }
+        }
+        self.secure.send(&answer)?;
+        Ok(true)
+    }
+
+    /// Sends the next piece of a block; whether there was one, and room for it.
+    fn send(&mut self, buffer: &mut [u8]) -> Result<bool> {
+        let Some(sending) = &mut self.sending else { return Ok(false) };
+        if self.secure.unsent_bytes() >= MAX_WAITING_BYTES {
+            return Ok(false);
+        }
+        let most = buffer.len().min(usize::try_from(sending.left).unwrap_or(usize::MAX));
+        if most > 0 {
+            // Whoever waits for the rest learns by the end of the connection that there is none.
+            let count = sending.file.read(&mut buffer[..most]).map_err(|e| Error::io("read a block", &e))?;
+            if count == 0 {
+                return Err(Error::new(ErrorKind::Io, "a block became shorter while it was read"));
+            }
+            self.secure.send(&buffer[..count])?;
+            sending.left -= count as u64;
+        }
+        if sending.left == 0 {
+            self.sending = None;
+        }
+        Ok(true)
+    }
+}
+
+/// BLOCKS-1
+fn open(folder: &str, request: &Request) -> Result<File> {
+    let refused = |why: String| Error::new(ErrorKind::Refused, why);
+    let path = Path::new(&request.file);
+    let parent = path.parent().and_then(Path::file_name).and_then(std::ffi::OsStr::to_str);
+    if !path.is_absolute() || folder.is_empty() || parent != Some(folder) {
+        return Err(refused(format!("{} is no file of this job's data", request.file)));
+    }
+    let no_link = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0);
+    let opened = File::options().read(true).custom_flags(no_link).open(path);
+    let mut file = opened.map_err(|e| Error::io(format_args!("open {}", request.file), &e))?;
+    let found = file.metadata().map_err(|e| Error::io(format_args!("look at {}", request.file), &e))?;
+    if !found.is_file() || found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(refused(format!("{} is no file of this job's user", request.file)));
+    }
+    let end = request.start.checked_add(request.bytes);
+    if end.is_none_or(|end| end > found.len()) {
+        let short = format!("{} has {} bytes and should have more", request.file, found.len());
+        return Err(Error::new(ErrorKind::Closed, short));
+    }
+    file.seek(SeekFrom::Start(request.start)).map_err(|e| Error::io("read a block", &e))?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use phalanx_types::Deadline;
+
+    use super::super::client::Connection as Client;
+    use super::super::directory::Location;
+    use super::*;
+
+    #[test]
+    fn of_a_block_that_nobody_reads_little_is_held() {
+        let disk = tempfile::tempdir().unwrap();
+        let file = disk.path().join("phalanx-data-1").join("0-0");
+        std::fs::create_dir(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, vec![7; 64 << 20]).unwrap();
+        let (identity, key) = (Identity::new().unwrap(), Key::from_bytes([1; 32]));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let location =
+            Location { address: listener.local_addr().unwrap(), key: identity.public_key().clone() };
+        let request = Request { file: file.to_str().unwrap().into(), start: 0, bytes: 64 << 20 };
+        let (asked, was_asked) = mpsc::channel();
+        let client_key = key.clone();
+        // Asks, and reads nothing of the answer until it is told to end.
+        let client = std::thread::spawn(move || {
+            let deadline = Deadline::after(Duration::from_secs(60));
+            let mut client = Client::open(&location, client_key, deadline).unwrap();
+            client.ask(&request).unwrap();
+            asked.send(()).unwrap();
+            client
+        });
+        let (stream, peer) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let secure = Secure::of_server(&TlsServer::new(&identity, PROTOCOL).unwrap(), key).unwrap();
+        let stream = TcpStream::from_std(stream);
+        let mut connection = Connection { stream, peer, secure, said: Vec::new(), sending: None };
+        let mut buffer = vec![0; CHUNK_BYTES];
+        while was_asked.try_recv().is_err() || connection.sending.is_none() {
+            connection.pump("phalanx-data-1", &mut buffer).unwrap();
+        }
+        while connection.pump("phalanx-data-1", &mut buffer).unwrap() {}
+        let left = connection.sending.as_ref().map_or(0, |sending| sending.left);
+        assert!(left > 0, "the sockets between them don't hold all of it");
+        assert!(connection.secure.unsent_bytes() <= MAX_WAITING_BYTES + 2 * CHUNK_BYTES, "BLOCKS-3");
+        drop(client.join().unwrap());
+    }
+}

@@ -1,0 +1,426 @@
+//! The driver's end of a job on the network: one listening socket, one thread, many nodes.
+//!
+//! It authenticates connections, turns their bytes into messages, output and results for a [`Handler`], and carries
+//! the handler's orders back. The handler decides what they mean.
+//!
+//! - HUB-1 (proof-first): a connection that doesn't speak TLS and prove knowledge of the token within
+//!   [`PROOF_TIMEOUT`] of its beginning is closed and changes nothing.
+//! - HUB-2 (never-waits): the hub waits for no connection. A slow, silent or half-open peer delays nobody.
+//! - HUB-3 (back-pressure): output that nobody takes stays in the sender's socket, not in memory. Facts and orders
+//!   overtake it on connections of their own.
+//! - HUB-4 (clean-close): after [`HubServer::close`] no thread and no socket of the hub is left.
+//! - HUB-5 (one-result): a result that arrives twice is kept once. Each connection has a file of its own; an older one
+//!   is dropped when a newer one brings the same result. What is there already, or is of an attempt that is over, is
+//!   passed over.
+
+mod admission;
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::ErrorKind as IoKind;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use mio::net::TcpListener;
+use mio::{Events, Interest, Poll, Token as MioToken, Waker};
+use phalanx_io::{Backlog, Identity, PublicKey, Refusals, TlsServer, Unproved};
+use phalanx_types::message::{HubMessage, NodeMessage};
+use phalanx_types::{Error, ErrorKind, Result};
+
+pub use admission::PROOF_TIMEOUT;
+
+use crate::clock::Clock;
+use crate::connection::{Connection, READ_BYTES, ReadState, Stage};
+use crate::handler::{Handler, Outbox};
+use crate::interfaces;
+use crate::listener;
+use crate::result_writer::ResultWriter;
+use crate::wire::{self, Frame, Token};
+
+/// How often one connection is read before the others get their turn.
+const READS_A_TURN: usize = 8;
+
+const LISTENER: MioToken = MioToken(0);
+const WAKER: MioToken = MioToken(1);
+
+/// Where to listen and whom to believe.
+#[derive(Clone)]
+pub struct HubServerOptions {
+    /// The address to bind; empty for the one that `advertise` resolves to.
+    pub bind: String,
+    /// The host name or address under which nodes reach the driver.
+    pub advertise: String,
+    /// The port to listen at, or the first of some to try; 0 for any.
+    pub port: u16,
+    /// The job's id.
+    pub job: String,
+    /// The job's secret.
+    pub token: Token,
+}
+
+/// A running hub.
+pub struct HubServer<C: Send + 'static> {
+    address: String,
+    key: PublicKey,
+    commands: Sender<C>,
+    waker: Arc<Waker>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<C: Send + 'static> HubServer<C> {
+    /// Listens and starts the hub's thread.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] or [`ErrorKind::Unreachable`] if the address can't be bound or resolved.
+    pub fn open<H: Handler<Command = C>>(options: HubServerOptions, handler: H) -> Result<HubServer<C>> {
+        let listener = listener::listen(&options.bind, &options.advertise, options.port)?;
+        let port = listener.local_addr().map_err(|e| Error::io("read the hub's port", &e))?.port();
+        let address = interfaces::join_host_port(&options.advertise, port);
+        let failed = |e: &std::io::Error| Error::io("set up the hub's event loop", e);
+        let poll = Poll::new().map_err(|e| failed(&e))?;
+        let mut listener = TcpListener::from_std(listener);
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE).map_err(|e| failed(&e))?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).map_err(|e| failed(&e))?);
+        let identity = Identity::new()?;
+        let (commands, inbox) = crossbeam_channel::unbounded();
+        let server = Server {
+            tls: TlsServer::new(&identity, &wire::protocol_name())?,
+            options,
+            handler,
+            poll,
+            listener,
+            inbox,
+            connections: HashMap::new(),
+            control: HashMap::new(),
+            unfinished: BTreeSet::new(),
+            unproved: Unproved::new(admission::MAX_UNPROVED),
+            next_token: 2,
+            read_buffer: vec![0; READ_BYTES],
+            refusals: Refusals::default(),
+            backlog: Backlog::new("the hub"),
+            clock: Clock::new(),
+            results: ResultWriter::new(Arc::clone(&waker)),
+            out: Outbox::default(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("phalanx-hub".into())
+            .spawn(move || server.run())
+            .map_err(|e| Error::io("start the hub's thread", &e))?;
+        let key = identity.public_key().clone();
+        Ok(HubServer { address, key, commands, waker, thread: Some(thread) })
+    }
+
+    /// Where nodes reach it: `host:port`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// By which nodes know it.
+    pub fn key(&self) -> &PublicKey {
+        &self.key
+    }
+
+    /// Tells the handler something.
+    pub fn command(&self, command: C) {
+        if self.commands.send(command).is_ok() {
+            self.wake();
+        }
+    }
+
+    /// Has the hub look again, e.g. whether output can be taken now.
+    pub fn wake(&self) {
+        if let Err(e) = self.waker.wake() {
+            log::warn!("can't wake the hub: {e}");
+        }
+    }
+
+    /// A handle that does what [`HubServer::wake`] does.
+    pub fn waker(&self) -> Arc<Waker> {
+        Arc::clone(&self.waker)
+    }
+
+    /// Closes every connection and ends the thread. Blocks until it has ended.
+    pub fn close(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        // The thread ends when its last command sender is gone.
+        self.commands = crossbeam_channel::bounded(0).0;
+        self.wake();
+        if thread.join().is_err() {
+            log::error!("the hub's thread panicked");
+        }
+    }
+}
+
+impl<C: Send + 'static> Drop for HubServer<C> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+struct Server<H: Handler> {
+    options: HubServerOptions,
+    tls: TlsServer,
+    handler: H,
+    poll: Poll,
+    listener: TcpListener,
+    inbox: Receiver<H::Command>,
+    connections: HashMap<MioToken, Connection>,
+    /// The control connection of each partition.
+    control: HashMap<u32, MioToken>,
+    /// Connections that were left with bytes to read.
+    unfinished: BTreeSet<MioToken>,
+    /// Connections that have yet to prove themselves, by the address that they come from.
+    unproved: Unproved<IpAddr, MioToken>,
+    next_token: usize,
+    read_buffer: Vec<u8>,
+    refusals: Refusals,
+    backlog: Backlog,
+    clock: Clock,
+    results: ResultWriter,
+    out: Outbox,
+}
+
+impl<H: Handler> Server<H> {
+    fn run(mut self) {
+        let mut events = Events::with_capacity(256);
+        let mut wake_at = Some(Instant::now());
+        loop {
+            let due = self.due(wake_at);
+            let began = self.clock.begin_wait(Instant::now());
+            let patience = due.map(|at| at.saturating_duration_since(began));
+            if let Err(e) = self.poll.poll(&mut events, patience)
+                && e.kind() != IoKind::Interrupted
+            {
+                log::error!("the hub's event loop failed: {e}");
+                return;
+            }
+            let now = self.clock.end_wait(Instant::now(), due);
+            if !self.take_commands(now) {
+                return;
+            }
+            if self.backlog.is_due(now) || events.iter().any(|e| e.token() == LISTENER) {
+                self.accept(now);
+            }
+            for event in &events {
+                let token = event.token();
+                if token == LISTENER || token == WAKER {
+                    continue;
+                }
+                if event.is_writable() {
+                    let flushed = self.connections.get_mut(&token).map_or(Ok(()), Connection::flush);
+                    self.check(now, token, flushed);
+                }
+                self.unfinished.insert(token);
+            }
+            for token in std::mem::take(&mut self.unfinished) {
+                self.serve(now, token);
+            }
+            self.take_outcomes(now);
+            self.close_unproved(now);
+            wake_at = self.handler.tick(now, &mut self.out);
+            self.deliver(now);
+        }
+    }
+
+    /// When there will be something to do, if nothing happens before.
+    fn due(&self, wake_at: Option<Instant>) -> Option<Instant> {
+        if self.unfinished.iter().any(|token| !self.is_paused(*token)) {
+            return Some(self.clock.now(Instant::now()));
+        }
+        [self.unproved.due(), wake_at, self.backlog.due()].into_iter().flatten().min()
+    }
+
+    fn is_paused(&self, token: MioToken) -> bool {
+        match self.connections.get(&token).map(|connection| &connection.stage) {
+            Some(Stage::Logs { .. }) => !self.handler.takes_output(),
+            Some(Stage::Result { .. }) => !self.results.has_room(),
+            _ => false,
+        }
+    }
+
+    /// Returns false when the owner is gone.
+    fn take_commands(&mut self, now: Instant) -> bool {
+        loop {
+            match self.inbox.try_recv() {
+                Ok(command) => self.handler.command(now, command, &mut self.out),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        while let Some((stream, peer)) = self.backlog.next(now, || self.listener.accept()) {
+            if let Err(e) = self.begin(now, stream, peer.ip().to_canonical()) {
+                log::debug!("a connection from {peer} ended at once: {e}");
+            }
+        }
+    }
+
+    /// Reads a connection and handles what it says.
+    fn serve(&mut self, now: Instant, token: MioToken) {
+        for _ in 0..READS_A_TURN {
+            if self.is_paused(token) {
+                break;
+            }
+            let Some(connection) = self.connections.get_mut(&token) else { return };
+            let state = connection.read(&mut self.read_buffer);
+            let handled = self.handle_frames(now, token);
+            match (state, handled) {
+                (Ok(ReadState::Drained), Ok(())) => return,
+                (Ok(ReadState::More), Ok(())) => {}
+                (Ok(ReadState::Ended), Ok(())) => return self.close_connection(now, token, None),
+                (Err(e), _) | (_, Err(e)) => return self.close_connection(now, token, Some(&e)),
+            }
+        }
+        self.unfinished.insert(token);
+    }
+
+    fn handle_frames(&mut self, now: Instant, token: MioToken) -> Result<()> {
+        loop {
+            let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
+            let limit = connection.stage.max_frame_bytes();
+            let Some(body) = connection.inbox.next_frame(limit)? else { return Ok(()) };
+            match (&mut connection.stage, wire::parse(body)?) {
+                (Stage::Unproved { .. }, Frame::Json(json)) => {
+                    let hello = wire::message(json)?;
+                    let binding = connection.binding()?;
+                    self.admit(now, token, &binding, &hello).inspect_err(|_| self.refuse(token))?;
+                }
+                (Stage::Control { partition, attempt }, Frame::Json(json)) => {
+                    let (partition, attempt, message) = (*partition, *attempt, wire::message(json)?);
+                    self.handler.message(now, partition, attempt, message, &mut self.out);
+                }
+                (Stage::Logs { attempt, .. }, Frame::Output { rank, offset, bytes }) => {
+                    self.handler.output(*attempt, rank, offset, bytes);
+                }
+                (Stage::Logs { attempt, .. }, Frame::Skip { rank, resume_at, notice }) => {
+                    self.handler.skip(*attempt, rank, resume_at, notice);
+                }
+                (Stage::Logs { .. }, Frame::Json(json)) => {
+                    // Asks whether all before it has arrived: it has.
+                    let NodeMessage::Ping = wire::message(json)? else {
+                        return Err(Error::new(
+                            ErrorKind::Protocol,
+                            "a message that doesn't belong among output",
+                        ));
+                    };
+                    let mut frame = Vec::new();
+                    wire::encode_json(&HubMessage::Pong, &mut frame);
+                    connection.send(&frame)?;
+                }
+                (Stage::Result { rank, left, .. }, Frame::Data(bytes)) => {
+                    let rank = *rank;
+                    *left = left.checked_sub(bytes.len() as u64).ok_or_else(|| {
+                        Error::new(
+                            ErrorKind::Protocol,
+                            format!("more bytes of rank {rank}'s result than were announced"),
+                        )
+                    })?;
+                    self.results.write(token, bytes);
+                    self.keep_whole_result(token);
+                }
+                _ => {
+                    return Err(Error::new(
+                        ErrorKind::Protocol,
+                        "a frame that doesn't belong on this connection",
+                    ));
+                }
+            }
+        }
+    }
+
+    /// A node brings again what an older connection, which may be half open for a long time yet, was bringing.
+    fn close_older(&mut self, now: Instant, brings_it: impl Fn(&Stage) -> bool) {
+        let older = self.connections.iter().find(|(_, c)| brings_it(&c.stage)).map(|(token, _)| *token);
+        if let Some(older) = older {
+            self.close_connection(now, older, None);
+        }
+    }
+
+    /// Has a result kept that has arrived whole.
+    fn keep_whole_result(&mut self, token: MioToken) {
+        let stage = self.connections.get(&token).map(|connection| &connection.stage);
+        let Some(Stage::Result { attempt, left: 0, .. }) = stage else { return };
+        if !self.handler.is_present(*attempt) {
+            self.results.drop_result(token);
+        }
+        self.results.keep(token);
+    }
+
+    /// Tells the handler of results that can't be kept, and nodes of those that were: they may delete their copies.
+    fn take_outcomes(&mut self, now: Instant) {
+        for (token, outcome) in self.results.outcomes() {
+            let Some(connection) = self.connections.get_mut(&token) else { continue };
+            let Stage::Result { rank, .. } = connection.stage else { continue };
+            match outcome {
+                Ok(()) => {
+                    let mut frame = Vec::new();
+                    wire::encode_json(&HubMessage::Released, &mut frame);
+                    let sent = connection.send(&frame);
+                    self.check(now, token, sent);
+                }
+                Err(why) => self.handler.result_lost(now, rank, &why, &mut self.out),
+            }
+        }
+    }
+
+    fn check(&mut self, now: Instant, token: MioToken, result: Result<()>) {
+        if let Err(e) = result {
+            self.close_connection(now, token, Some(&e));
+        }
+    }
+
+    /// Closes a connection and tells the handler what that means.
+    fn close_connection(&mut self, now: Instant, token: MioToken, why: Option<&Error>) {
+        let Some(connection) = self.drop_connection(token) else { return };
+        if let Some(why) = why {
+            let peer = connection.stream.peer_addr().map_or_else(|_| "a peer".to_string(), |a| a.to_string());
+            let text = format_args!("the hub closes its connection to {peer}: {why}");
+            match why.kind() {
+                ErrorKind::Refused | ErrorKind::Protocol => self.refusals.tell(now, text),
+                _ => log::debug!("{text}"),
+            }
+        }
+        match connection.stage {
+            Stage::Control { partition, .. } if self.control.get(&partition) == Some(&token) => {
+                self.control.remove(&partition);
+                self.handler.disconnected(now, partition, &mut self.out);
+            }
+            Stage::Logs { partition, .. } => self.handler.logs_closed(partition),
+            _ => {}
+        }
+    }
+
+    fn drop_connection(&mut self, token: MioToken) -> Option<Connection> {
+        let mut connection = self.connections.remove(&token)?;
+        self.unfinished.remove(&token);
+        self.unproved.retain(|unproved| *unproved != token);
+        if matches!(connection.stage, Stage::Result { .. }) {
+            self.results.drop_result(token);
+        }
+        if let Err(e) = self.poll.registry().deregister(&mut connection.stream) {
+            log::debug!("a connection could not be taken out of the event loop: {e}");
+        }
+        Some(connection)
+    }
+
+    /// Sends the handler's orders; a node that can't be told is a node that is gone, which may give new orders.
+    fn deliver(&mut self, now: Instant) {
+        loop {
+            let orders = self.out.take();
+            if orders.is_empty() {
+                return;
+            }
+            for (partition, message) in orders {
+                let Some(token) = self.control.get(&partition).copied() else { continue };
+                let mut frame = Vec::new();
+                wire::encode_json(&message, &mut frame);
+                let sent = self.connections.get_mut(&token).map_or(Ok(()), |c| c.send(&frame));
+                self.check(now, token, sent);
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! From a connection that was accepted to one with a role: who is let in, and how long that may take.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use mio::{Interest, Token as MioToken};
+use phalanx_types::message::{Hello, Role, Welcome};
+use phalanx_types::{Error, ErrorKind, Result};
+use socket2::SockRef;
+
+use super::Server;
+use crate::connection::{Connection, Stage};
+use crate::handler::Handler;
+use crate::wire;
+
+/// How long a connection may take to prove itself.
+pub const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many connections may be unproved at a time; beyond it the oldest of the address that has most goes.
+pub(super) const MAX_UNPROVED: usize = 1024;
+
+impl<H: Handler> Server<H> {
+    /// A connection was accepted.
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        mut stream: mio::net::TcpStream,
+        from: IpAddr,
+    ) -> Result<()> {
+        crate::client::tune(&SockRef::from(&stream));
+        let tls = self.tls.accept()?;
+        let token = MioToken(self.next_token);
+        self.next_token += 1;
+        self.poll
+            .registry()
+            .register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)
+            .map_err(|e| Error::io("watch a connection", &e))?;
+        self.connections.insert(token, Connection::new(stream, tls));
+        if let Some(goes) = self.unproved.add(from, now + PROOF_TIMEOUT, token) {
+            let why = Error::new(ErrorKind::Closed, "too many from its address have yet to prove themselves");
+            self.close_connection(now, goes, Some(&why));
+        }
+        self.unfinished.insert(token);
+        Ok(())
+    }
+
+    /// Tells a peer that it won't be admitted, which a connection that just ends would not.
+    pub(super) fn refuse(&mut self, token: MioToken) {
+        let mut frame = Vec::new();
+        wire::encode_json(&Welcome::refusal(), &mut frame);
+        // One that can't be told finds the connection closed, and tries again.
+        let _ = self.connections.get_mut(&token).map(|connection| connection.send(&frame));
+    }
+
+    /// Checks a proof and gives the connection its role.
+    pub(super) fn admit(
+        &mut self,
+        now: Instant,
+        token: MioToken,
+        binding: &wire::Binding,
+        hello: &Hello,
+    ) -> Result<()> {
+        let ours = hello.version == phalanx_types::job::VERSION && hello.job == self.options.job;
+        if !ours || !wire::client_is_proved(&self.options.token, binding, hello) {
+            return Err(Error::new(ErrorKind::Refused, "a connection without this job's token"));
+        }
+        let (Role::Control { attempt, .. } | Role::Logs { attempt, .. } | Role::Result { attempt, .. }) =
+            hello.role;
+        if !self.handler.admits(attempt) {
+            return Err(Error::new(ErrorKind::Closed, format!("it is of attempt {attempt}, which is over")));
+        }
+        let mut received = Vec::new();
+        let stage = match hello.role {
+            Role::Control { partition, attempt } => {
+                // A node that comes back replaces its old connection, which may be half open for a long time yet.
+                if let Some(old) = self.control.insert(partition, token) {
+                    self.drop_connection(old);
+                }
+                Stage::Control { partition, attempt }
+            }
+            Role::Logs { partition, attempt } => {
+                // What the old one still had on its way is sent again.
+                self.close_older(
+                    now,
+                    |stage| matches!(stage, Stage::Logs { partition: of, .. } if *of == partition),
+                );
+                received = self.handler.logs_opened(partition);
+                Stage::Logs { partition, attempt }
+            }
+            Role::Result { rank, attempt, bytes } => {
+                let is_older = |stage: &Stage| match stage {
+                    Stage::Result { rank: of, attempt: from, .. } => *of == rank && *from <= attempt,
+                    _ => false,
+                };
+                self.close_older(now, is_older);
+                if let Some(opening) = self.handler.result_begins(rank, attempt)? {
+                    self.results.begin(token, opening)?;
+                }
+                Stage::Result { rank, attempt, left: bytes }
+            }
+        };
+        let mut frame = Vec::new();
+        wire::encode_json(&wire::welcome(&self.options.token, binding, hello, received), &mut frame);
+        self.unproved.retain(|unproved| *unproved != token);
+        let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
+        connection.stage = stage;
+        connection.send(&frame)?;
+        self.keep_whole_result(token);
+        Ok(())
+    }
+
+    /// Closes those whose time is over.
+    pub(super) fn close_unproved(&mut self, now: Instant) {
+        while let Some(token) = self.unproved.expired(now) {
+            let why = Error::new(ErrorKind::Timeout, "it did not prove itself in time");
+            self.close_connection(now, token, Some(&why));
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Bytes on their way into a socket that doesn't block.
+
+use std::io::{self, ErrorKind as IoKind, Write};
+
+/// What waits for one socket, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Unsent {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Unsent {
+    /// Where more is appended.
+    pub(crate) fn tail(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// How many bytes wait.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    /// Sends what `wire` takes now; whether it took anything.
+    ///
+    /// # Errors
+    /// Those of `wire`, but for "would block" and "interrupted".
+    pub(crate) fn flush(&mut self, wire: &mut impl Write) -> io::Result<bool> {
+        let before = self.sent;
+        while self.sent < self.bytes.len() {
+            match wire.write(&self.bytes[self.sent..]) {
+                Ok(0) => return Err(IoKind::WriteZero.into()),
+                Ok(count) => self.sent += count,
+                Err(e) if would_block(&e) => {
+                    let moved = self.sent > before;
+                    // What is sent is not kept, however long there is more.
+                    self.bytes.drain(..std::mem::take(&mut self.sent));
+                    return Ok(moved);
+                }
+                Err(e) if e.kind() == IoKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.bytes.clear();
+        Ok(std::mem::take(&mut self.sent) > before)
+    }
+}
+
+/// Whether a socket takes or has nothing now; so says one that isn't connected yet, too.
+pub(crate) fn would_block(e: &io::Error) -> bool {
+    matches!(e.kind(), IoKind::WouldBlock | IoKind::NotConnected)
+}

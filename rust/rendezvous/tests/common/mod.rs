@@ -1,0 +1,134 @@
+//! A hub that counts what it hears.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use phalanx_rendezvous::wire;
+use phalanx_rendezvous::{Arriving, Handler, HubAddress, HubServer, HubServerOptions, Opening, Outbox};
+use phalanx_types::message::{HubMessage, NodeMessage, Role};
+use phalanx_types::{Deadline, Error, Result};
+
+/// No test waits longer for anything.
+pub const LONG: Duration = Duration::from_secs(30);
+pub const TOKEN: wire::Token = [7; 32];
+
+/// Counts what it hears, and takes output when it is told to.
+#[derive(Default, Clone)]
+pub struct Heard {
+    pub takes_output: Arc<AtomicBool>,
+    pub output: Arc<AtomicUsize>,
+    /// How many facts were told.
+    pub pings: Arc<AtomicUsize>,
+    /// Where results go.
+    pub disk: Disk,
+}
+
+/// A disk that takes everything, but hangs for as long as somebody holds its lock.
+#[derive(Debug, Default, Clone)]
+pub struct Disk {
+    pub hangs: Arc<Mutex<()>>,
+    pub bytes: Arc<AtomicUsize>,
+    /// Where it keeps what it takes, if it does.
+    pub file: Option<Arc<File>>,
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let _hangs = self.hangs.lock().unwrap();
+        let taken = self.file.as_deref().map_or(Ok(bytes.len()), |mut file| file.write(bytes))?;
+        self.bytes.fetch_add(taken, Ordering::AcqRel);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Arriving for Disk {
+    fn keep(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Handler for Heard {
+    type Command = ();
+
+    fn admits(&self, _attempt: u32) -> bool {
+        true
+    }
+
+    fn is_present(&self, _attempt: u32) -> bool {
+        true
+    }
+
+    fn message(&mut self, _now: Instant, partition: u32, _attempt: u32, _: NodeMessage, out: &mut Outbox) {
+        self.pings.fetch_add(1, Ordering::AcqRel);
+        out.send(partition, HubMessage::Pong);
+    }
+
+    fn disconnected(&mut self, _now: Instant, _partition: u32, _out: &mut Outbox) {}
+
+    fn logs_opened(&mut self, _partition: u32) -> Vec<(u32, u64)> {
+        Vec::new()
+    }
+
+    fn logs_closed(&mut self, _partition: u32) {}
+
+    fn output(&mut self, _attempt: u32, _rank: u32, _offset: u64, bytes: &[u8]) {
+        self.output.fetch_add(bytes.len(), Ordering::AcqRel);
+    }
+
+    fn skip(&mut self, _attempt: u32, _rank: u32, _resume_at: u64, _notice: &str) {}
+
+    fn takes_output(&self) -> bool {
+        self.takes_output.load(Ordering::Acquire)
+    }
+
+    fn result_begins(&mut self, _rank: u32, _attempt: u32) -> Result<Option<Opening>> {
+        let disk = self.disk.clone();
+        Ok(Some(Box::new(move || {
+            drop(disk.hangs.lock().unwrap());
+            Ok(Some(Box::new(disk)))
+        })))
+    }
+
+    fn result_lost(&mut self, _now: Instant, _rank: u32, _why: &Error, _out: &mut Outbox) {}
+
+    fn command(&mut self, _now: Instant, _command: (), _out: &mut Outbox) {}
+
+    fn tick(&mut self, _now: Instant, _out: &mut Outbox) -> Option<Instant> {
+        None
+    }
+}
+
+pub fn soon() -> Deadline {
+    Deadline::after(LONG)
+}
+
+pub fn serve(heard: &Heard) -> (HubServer<()>, HubAddress) {
+    let options = HubServerOptions {
+        bind: "127.0.0.1".into(),
+        advertise: "127.0.0.1".into(),
+        port: 0,
+        job: "job".into(),
+        token: TOKEN,
+    };
+    let server = HubServer::open(options, heard.clone()).unwrap();
+    let address = HubAddress {
+        address: server.address().into(),
+        job: "job".into(),
+        token: TOKEN,
+        key: server.key().clone(),
+    };
+    (server, address)
+}
+
+pub fn control() -> Role {
+    Role::Control { partition: 0, attempt: 0 }
+}

@@ -1,0 +1,136 @@
+//! The hub's server and its clients at their limits: silence, and peers that don't read.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
+
+mod common;
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use common::{Heard, LONG, TOKEN, control, serve, soon};
+use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
+use phalanx_rendezvous::{HubAddress, HubConnection};
+use phalanx_types::message::{HubMessage, NodeMessage, Role};
+use phalanx_types::{Deadline, ErrorKind};
+
+#[test]
+fn a_hub_that_says_nothing_is_waited_for_until_the_deadline() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let hub = HubAddress { address, job: "job".into(), token: TOKEN, key: Vec::new() };
+    let began = Instant::now();
+    let error =
+        HubConnection::open(&hub, control(), Deadline::after(Duration::from_millis(200))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "CLIENT-1");
+    assert!(began.elapsed() < LONG, "CLIENT-1");
+
+    let (_server, hub) = serve(&Heard::default());
+    let mut connection = HubConnection::open(&hub, control(), soon()).unwrap();
+    let late = connection.receive::<HubMessage>(Deadline::after(Duration::from_millis(100))).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Timeout, "CLIENT-1");
+    connection.send(&NodeMessage::Ping, soon()).unwrap();
+    assert_eq!(connection.receive::<HubMessage>(soon()).unwrap(), HubMessage::Pong, "it goes on after that");
+}
+
+#[test]
+fn a_crowd_of_strangers_crowds_out_nobody_from_elsewhere() {
+    phalanx_io::raise_descriptor_limit();
+    // A machine that takes longer than a stranger may is asked again.
+    phalanx_testkit::eventually("a crowd comes within the time that each has", LONG, || {
+        let (server, hub) = serve(&Heard::default());
+        let began = Instant::now();
+        let other = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        other.bind(&std::net::SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
+        other.connect(&hub.address.parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
+        let mut crowd: Vec<TcpStream> =
+            (0..1200).map(|_| TcpStream::connect(&hub.address).unwrap()).collect();
+        crowd[0].set_read_timeout(Some(LONG)).unwrap();
+        let _ = crowd[0].read_to_end(&mut Vec::new());
+        if began.elapsed() > phalanx_rendezvous::hub_server::PROOF_TIMEOUT / 2 {
+            return false;
+        }
+        other.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let end = TcpStream::from(other).read_to_end(&mut Vec::new()).unwrap_err();
+        assert_eq!(end.kind(), std::io::ErrorKind::WouldBlock, "UNPROVED-1: it is still heard");
+        drop(server);
+        true
+    });
+}
+
+#[test]
+fn output_that_nobody_takes_stays_with_its_sender_and_facts_pass_it() {
+    let heard = Heard::default();
+    let (server, hub) = serve(&heard);
+    let mut logs = HubConnection::open(&hub, Role::Logs { partition: 0, attempt: 0 }, soon()).unwrap();
+    let mut sender = logs.sender();
+    let bytes = vec![b'x'; MAX_DATA_BYTES];
+    let mut sent = 0;
+    let error = loop {
+        let frame = Frame::Output { rank: 0, offset: sent as u64, bytes: &bytes };
+        match sender.send_frame(&frame, Deadline::after(Duration::from_secs(1))) {
+            Ok(()) => sent += bytes.len(),
+            Err(error) => break error,
+        }
+        assert!(sent < 256 << 20, "HUB-3: somebody keeps it");
+    };
+    assert_eq!(error.kind(), ErrorKind::Timeout, "HUB-3");
+    assert_eq!(heard.output.load(Ordering::Acquire), 0, "HUB-3");
+
+    let mut node = HubConnection::open(&hub, control(), soon()).unwrap();
+    node.send(&NodeMessage::Ping, soon()).unwrap();
+    assert_eq!(node.receive::<HubMessage>(soon()).unwrap(), HubMessage::Pong, "HUB-3: facts pass it");
+
+    heard.takes_output.store(true, Ordering::Release);
+    server.wake();
+    let until = Instant::now() + LONG;
+    while heard.output.load(Ordering::Acquire) < sent && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(heard.output.load(Ordering::Acquire) >= sent, "all of it comes when it is taken");
+    assert!(logs.receive::<HubMessage>(Deadline::after(Duration::from_millis(50))).is_err());
+}
+
+#[test]
+fn a_closed_hub_leaves_no_socket() {
+    let (mut server, hub) = serve(&Heard::default());
+    let mut node = HubConnection::open(&hub, control(), soon()).unwrap();
+    server.close();
+    let gone = node.receive::<HubMessage>(soon()).unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::Closed, "HUB-4");
+    let port = hub.address.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+    TcpListener::bind(("127.0.0.1", port)).expect("HUB-4");
+}
+
+#[test]
+fn a_disk_that_hangs_holds_up_results_and_nothing_else() {
+    let heard = Heard::default();
+    let (mut server, hub) = serve(&heard);
+    let bytes = 32 << 20;
+    let result = Role::Result { rank: 0, attempt: 0, bytes };
+    let hangs = heard.disk.hangs.lock().unwrap();
+    let mut connection = HubConnection::open(&hub, result, soon()).unwrap();
+    let mut sender = connection.sender();
+    let sending = std::thread::spawn(move || {
+        let piece = vec![7; MAX_DATA_BYTES];
+        for _ in 0..bytes / MAX_DATA_BYTES as u64 {
+            sender.send_frame(&Frame::Data(&piece), soon()).unwrap();
+        }
+    });
+    let mut node = HubConnection::open(&hub, control(), soon()).unwrap();
+    for _ in 0..10 {
+        node.send(&NodeMessage::Ping, soon()).unwrap();
+        assert_eq!(node.receive::<HubMessage>(soon()).unwrap(), HubMessage::Pong, "WRITER-1");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!sending.is_finished(), "WRITER-2: most of it waits at the sender");
+    assert_eq!(heard.disk.bytes.load(Ordering::Acquire), 0);
+    drop(hangs);
+    assert_eq!(connection.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released);
+    assert_eq!(heard.disk.bytes.load(Ordering::Acquire) as u64, bytes, "HUB-5");
+    sending.join().unwrap();
+    server.close();
+    assert_eq!(Arc::strong_count(&heard.disk.hangs), 1, "WRITER-3: no thread has it");
+}

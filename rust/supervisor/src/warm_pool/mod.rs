@@ -1,0 +1,26 @@
+//! Warm pools: Python processes that have imported torch, from which guards and their ranks are forked in milliseconds.
+//!
+//! ```text
+//! client --- phalanx-guard (cold) --- pool --- phalanx-guard (forked, for one job) --- rank 0, rank 1, ...
+//!    \__________ requests, answers ____/            /
+//!     \_________________ control socket ____________/
+//! ```
+//!
+//! - POOL-1 (ends-with-owner): a pool, and all below it, ends with its owner, by the pool's own cold guard (SUP-4). The
+//!   owner is the client, or the client's parent, whose children then share the pool.
+//! - POOL-2 (full-guard): a forked guard obeys SUP-1 to SUP-9 like any other, and needs no pool once it serves.
+//! - POOL-3 (same-start): a rank is forked only if the pool was started with the same program, variables and limits.
+//! - POOL-4 (only-warmth): if something is wrong with a pool, callers start the rank cold. It loses its warmth and
+//!   nothing else.
+//! - POOL-5 (two-pools): a process uses two pools at most. A pool without a job for the idle time-out ends by itself.
+
+mod fingerprint;
+pub(crate) mod message;
+mod options;
+mod process;
+mod registry;
+mod sharing;
+
+pub use fingerprint::shapes;
+pub use options::PoolOptions;
+pub use registry::{Usage, end_pools, pool_usage, prestart, warm_guard};

@@ -1,0 +1,305 @@
+//! What a node and its ranks agree on by name: variables, files and notes.
+//!
+//! A node tells a rank what to do by variables of its environment. A rank answers by notes, which are JSON lines on a
+//! pipe, and leaves files in a folder of its own. A rank may be any program, so the names are plain text on both sides.
+//!
+//! CONTRACT-1 (one-name): each of these names stands here and in its mirror `python/phalanx/rank/contract.py`, and the
+//! two are the same.
+//! CONTRACT-2 (any-note): a note that isn't one of these is ignored, and does no harm.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::rank_exit::RankError;
+
+/// Declares the names, and [`NAMES`] with all of them.
+macro_rules! names {
+    ($($(#[doc = $doc:literal])+ $name:ident = $value:literal;)+) => {
+        $($(#[doc = $doc])+ pub const $name: &str = $value;)+
+
+        /// Every name of the contract: how it is called here, and what it is.
+        pub const NAMES: &[(&str, &str)] = &[$((stringify!($name), $value)),+];
+    };
+}
+
+names! {
+    /// Variable: the file that says what the rank is to run. The language that wrote it reads it.
+    ENV_PAYLOAD = "PHALANX_PAYLOAD";
+    /// Variable: the rank's private folder, where it leaves the files below.
+    ENV_RANK_DIR = "PHALANX_RANK_DIR";
+    /// Variable: the number of the descriptor that takes the rank's notes.
+    ENV_NOTES_FD = "PHALANX_NOTES_FD";
+    /// Variable: the number of the signal on which the rank writes its stacks to [`FILE_STACKS`].
+    ENV_STACKS_SIGNAL = "PHALANX_STACKS_SIGNAL";
+    /// Variable: how large the result of a rank other than 0 may be, in bytes.
+    ENV_MAX_RESULT_BYTES = "PHALANX_MAX_RESULT_BYTES";
+    /// Variable: the folder of the files that Spark has shipped to this host.
+    ENV_SPARK_FILES = "PHALANX_SPARK_FILES";
+    /// Variable: the names of the Python packages in that folder, separated like the entries of `PATH`.
+    ENV_PY_FILES = "PHALANX_PY_FILES";
+    /// Variable: the folder for checkpoints, or the URI of one, where the user names one.
+    ENV_CHECKPOINT_DIR = "PHALANX_CHECKPOINT_DIR";
+    /// Variable: the name of the run's own checkpoints in that folder.
+    ENV_CHECKPOINT_NAME = "PHALANX_CHECKPOINT_NAME";
+    /// Variable: how many different folders the job's nodes have for its files.
+    ENV_JOB_FOLDERS = "PHALANX_JOB_FOLDERS";
+    /// Variable: the first and the last rank of the rank's host, which has all between them: `4-7`.
+    ENV_HOST_RANKS = "PHALANX_HOST_RANKS";
+    /// Variable: when the `phalanx` backend gives up a rank of another host that acknowledges nothing, in seconds.
+    ENV_CUT_TIMEOUT = "PHALANX_CUT_TIMEOUT_SECONDS";
+    /// Variable: `on` where ranks are to encrypt what they send to other hosts; `off` or unset where not.
+    ENV_ENCRYPTION = "PHALANX_ENCRYPTION";
+    /// Variable: `allowed` where groups of gloo and NCCL may cross hosts in spite of [`ENV_ENCRYPTION`].
+    ENV_PLAIN_GRADIENTS = "PHALANX_PLAIN_GRADIENTS";
+    /// Variable: the address of rank 0's host. On the way there a rank has the address at which the others reach it.
+    ENV_RANK0_ADDRESS = "PHALANX_RANK0_ADDRESS";
+    /// Variable: whose ranks log to the caller's MLflow run, `first` or `all`. Unset where it has none.
+    ENV_MLFLOW = "PHALANX_MLFLOW";
+    /// Variable of a warm pool: what it is to import and for how long it may be idle, as JSON.
+    ENV_POOL = "PHALANX_POOL";
+
+    /// Variable of torchrun: the rank.
+    ENV_RANK = "RANK";
+    /// Variable of torchrun: the rank among those of its node, which is a task, or a host where the job says so.
+    ENV_LOCAL_RANK = "LOCAL_RANK";
+    /// Variable of torchrun: how many ranks there are.
+    ENV_WORLD_SIZE = "WORLD_SIZE";
+    /// Variable of torchrun: how many ranks the node has.
+    ENV_LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE";
+    /// Variable of torchrun: the number of the node, from 0.
+    ENV_GROUP_RANK = "GROUP_RANK";
+    /// Variable of torchrun: how many nodes there are.
+    ENV_GROUP_WORLD_SIZE = "GROUP_WORLD_SIZE";
+    /// Variable that many programs read in the place of [`ENV_GROUP_RANK`].
+    ENV_NODE_RANK = "NODE_RANK";
+    /// Variable of torchrun: the name of the rank's role; there is one, `default`.
+    ENV_ROLE_NAME = "ROLE_NAME";
+    /// Variable of torchrun: the rank among those of its role.
+    ENV_ROLE_RANK = "ROLE_RANK";
+    /// Variable of torchrun: how many ranks have the role.
+    ENV_ROLE_WORLD_SIZE = "ROLE_WORLD_SIZE";
+    /// Variable of torchrun: the address of the store.
+    ENV_MASTER_ADDR = "MASTER_ADDR";
+    /// Variable of torchrun: the port of the store.
+    ENV_MASTER_PORT = "MASTER_PORT";
+    /// Variable of torchrun: the id of the job.
+    ENV_RUN_ID = "TORCHELASTIC_RUN_ID";
+    /// Variable of torchrun: how often the ranks were started again.
+    ENV_RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT";
+    /// Variable of torchrun: how often they may be.
+    ENV_MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS";
+    /// Variable of torchrun: `True` has rank 0 connect to the store, too, instead of serving one.
+    ENV_USE_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE";
+    /// Variable of torchrun: where torch's `@record` writes down an exception.
+    ENV_TORCH_ERROR_FILE = "TORCHELASTIC_ERROR_FILE";
+    /// Variable of torch: whether an error of NCCL ends the process.
+    ENV_NCCL_ASYNC_ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
+    /// Variable of torch: where its flight recorder's dump goes, the rank's number behind it.
+    ENV_FLIGHT_RECORDER = "TORCH_FR_DUMP_TEMP_FILE";
+    /// Variable of older torch: what `ENV_FLIGHT_RECORDER` is in newer.
+    ENV_NCCL_FLIGHT_RECORDER = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE";
+    /// Variable of gloo: the network interface to use.
+    ENV_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME";
+    /// Variable of NCCL: the network interface to use.
+    ENV_NCCL_INTERFACE = "NCCL_SOCKET_IFNAME";
+    /// Variable of OpenMP: how many threads an operation has.
+    ENV_OMP_THREADS = "OMP_NUM_THREADS";
+    /// Variable of Accelerate: `true` where ranks have no GPUs. It trains each rank by itself there without.
+    ENV_ACCELERATE_USE_CPU = "ACCELERATE_USE_CPU";
+    /// Variable of CUDA: the GPUs that the rank sees.
+    ENV_VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES";
+
+    /// File of a node, beside its ranks' folders: what the ranks run; [`ENV_PAYLOAD`] names it.
+    FILE_PAYLOAD = "payload";
+    /// File of a node, beside its ranks' logs: the newest dump of torch's flight recorder, the rank's number behind it;
+    /// [`ENV_FLIGHT_RECORDER`] names it.
+    FILE_FLIGHT_RECORDER = "flight-recorder-";
+    /// File of a rank: 32 bytes, from which the process groups of the job's ranks have their keys. Only its user can
+    /// read it.
+    FILE_GROUPS_KEY = "groups-key";
+    /// File of a rank whose run has data on several hosts: how it finds and convinces those who serve blocks there.
+    /// Only its user can read it.
+    FILE_BLOCKS = "blocks";
+    /// File of a rank: its result, whole or absent.
+    FILE_RESULT = "result";
+    /// File of a rank: while it is there, exit code 0 without a result is a failure.
+    FILE_OWED = "owed";
+    /// File of a rank: what it raised, a [`RankError`] as JSON, whole or absent.
+    FILE_ERROR = "error.json";
+    /// File of a rank: what torch's `@record` wrote down; [`ENV_TORCH_ERROR_FILE`] names it.
+    FILE_TORCH_ERROR = "torch-error.json";
+    /// File of a rank: its stacks, appended at each signal. It is there as soon as the rank takes the signal.
+    FILE_STACKS = "stacks";
+
+    /// Note: the rank has got to this phase.
+    NOTE_PHASE = "phase";
+    /// Note: the rank raised this [`RankError`] and could not write the file.
+    NOTE_ERROR = "error";
+    /// Note: the rank starts anew as a cold one, and why.
+    NOTE_COLD = "cold";
+    /// Note: what the rank's watchdog sees, a [`Beat`].
+    NOTE_BEAT = "beat";
+    /// Note: what the training code reports, a [`Report`].
+    NOTE_REPORT = "report";
+    /// Key of a beat: whether the main thread has run Python since the beat before.
+    BEAT_RAN = "ran";
+    /// Key of a beat: how many collective operations have begun and ended, in all.
+    BEAT_OPERATIONS = "operations";
+    /// Key of a beat: the collective operation that runs, in words.
+    BEAT_DOING = "doing";
+    /// Key of a report: the step.
+    REPORT_STEP = "step";
+    /// Key of a report: how long a step took since the report before, in microseconds.
+    REPORT_STEP_US = "step_us";
+    /// Key of a report: numbers by name.
+    REPORT_VALUES = "values";
+    /// Key of an error: the exception's class.
+    ERROR_TYPE_NAME = "type_name";
+    /// Key of an error: the exception's text.
+    ERROR_MESSAGE = "message";
+    /// Key of an error: the formatted traceback.
+    ERROR_TRACEBACK = "traceback";
+    /// Key of an error: whether it says that a peer went away.
+    ERROR_PEER_LOST = "peer_lost";
+    /// Key of an error: whether the training code never began.
+    ERROR_BEFORE_START = "before_start";
+    /// Key of an error: when it was raised, on the host's monotonic clock, in microseconds.
+    ERROR_AT_US = "at_us";
+    /// Key of an error: the pickled exception, base64.
+    ERROR_PICKLE = "pickle";
+
+    /// Phase that each Python rank tells when it has begun.
+    PHASE_READY = "rank ready";
+    /// Phase that each Python rank tells when the training code begins.
+    PHASE_USER_CODE = "user code";
+    /// Phase that a Python rank tells when the training code has raised.
+    PHASE_RAISED = "raised";
+
+    /// First line of a result for a caller in the JVM: bytes follow.
+    RESULT_BYTES = "bytes";
+    /// First line of a result for a caller in the JVM: JSON follows.
+    RESULT_JSON = "json";
+    /// First line of a result for a caller in the JVM: the reason why there is none follows.
+    RESULT_UNAVAILABLE = "unavailable";
+}
+
+/// The longest note, in bytes: a pipe takes that much whole or not at all (`PIPE_BUF` on Linux).
+pub const MAX_NOTE_BYTES: usize = 4096;
+
+/// A line of JSON from a rank: an object with one key, which says what it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RankNote {
+    /// [`NOTE_PHASE`].
+    Phase(String),
+    /// [`NOTE_ERROR`].
+    Error(Box<RankError>),
+    /// [`NOTE_COLD`].
+    Cold(String),
+    /// [`NOTE_BEAT`].
+    Beat(Beat),
+    /// [`NOTE_REPORT`].
+    Report(Report),
+}
+
+/// What a rank's watchdog sees, about once a second.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Beat {
+    /// [`BEAT_RAN`].
+    pub ran: bool,
+    /// [`BEAT_OPERATIONS`].
+    pub operations: u64,
+    /// [`BEAT_DOING`]; empty if none runs, or none that is known.
+    pub doing: String,
+}
+
+/// What training code reports of itself.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// [`REPORT_STEP`].
+    pub step: Option<u64>,
+    /// [`REPORT_STEP_US`]; `None` in the first report.
+    pub step_us: Option<u64>,
+    /// [`REPORT_VALUES`].
+    pub values: Map<String, Value>,
+}
+
+impl RankNote {
+    /// The note in a line; `None` if it is none (CONTRACT-2).
+    pub fn parse(line: &[u8]) -> Option<RankNote> {
+        serde_json::from_slice(line).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn keys(value: &Value) -> Vec<&str> {
+        value.as_object().unwrap().keys().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn notes_have_the_keys_of_the_contract() {
+        let notes = [
+            (NOTE_PHASE, RankNote::Phase(String::new())),
+            (NOTE_ERROR, RankNote::Error(Box::default())),
+            (NOTE_COLD, RankNote::Cold(String::new())),
+            (NOTE_BEAT, RankNote::Beat(Beat::default())),
+            (NOTE_REPORT, RankNote::Report(Report::default())),
+        ];
+        for (key, note) in notes {
+            assert_eq!(keys(&serde_json::to_value(note).unwrap()), [key], "CONTRACT-1");
+        }
+        let beat = serde_json::to_value(Beat::default()).unwrap();
+        assert_eq!(BTreeSet::from_iter(keys(&beat)), BTreeSet::from([BEAT_RAN, BEAT_OPERATIONS, BEAT_DOING]));
+        let report = serde_json::to_value(Report::default()).unwrap();
+        let expected = BTreeSet::from([REPORT_STEP, REPORT_STEP_US, REPORT_VALUES]);
+        assert_eq!(BTreeSet::from_iter(keys(&report)), expected);
+        let error = serde_json::to_value(RankError::default()).unwrap();
+        let expected = [
+            ERROR_TYPE_NAME,
+            ERROR_MESSAGE,
+            ERROR_TRACEBACK,
+            ERROR_PEER_LOST,
+            ERROR_BEFORE_START,
+            ERROR_AT_US,
+            ERROR_PICKLE,
+        ];
+        assert_eq!(BTreeSet::from_iter(keys(&error)), BTreeSet::from(expected));
+    }
+
+    #[test]
+    fn a_note_may_leave_out_what_it_does_not_know() {
+        let note = RankNote::parse(br#"{"beat": {"ran": true, "of_a_later_version": 1}}"#);
+        assert_eq!(note, Some(RankNote::Beat(Beat { ran: true, ..Beat::default() })));
+        let note = RankNote::parse(br#"{"report": {"step": 3, "values": {"loss": 0.5}}}"#).unwrap();
+        let values = json!({"loss": 0.5}).as_object().unwrap().clone();
+        assert_eq!(note, RankNote::Report(Report { step: Some(3), step_us: None, values }));
+    }
+
+    #[test]
+    fn what_is_no_note_is_passed_over() {
+        for line in ["", "null", "[1]", "{}", r#"{"later": 1}"#, r#"{"phase": 1}"#, "{\"phase\":"] {
+            assert_eq!(RankNote::parse(line.as_bytes()), None, "CONTRACT-2: {line}");
+        }
+        assert_eq!(RankNote::parse(b"\xff\xfe"), None);
+    }
+
+    #[test]
+    fn no_name_stands_for_two_things() {
+        let names: BTreeSet<_> = NAMES.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), NAMES.len());
+        for kind in ["ENV_", "FILE_", "NOTE_", "PHASE_"] {
+            let values: Vec<_> = NAMES.iter().filter(|(name, _)| name.starts_with(kind)).collect();
+            let unique: BTreeSet<_> = values.iter().map(|(_, value)| value).collect();
+            assert_eq!(unique.len(), values.len(), "{kind}");
+        }
+    }
+}

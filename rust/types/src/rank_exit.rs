@@ -1,0 +1,307 @@
+//! How a rank's process ended, with the evidence, and which of several exits is the cause of the others.
+//!
+//! FAIL-2 (first-cause): the cause is the earliest failure that is not the echo of another one. A rank that died
+//! because its peer vanished is a victim.
+//! FAIL-3 (victims-by-kind): the record's kind says whether a rank is a victim, never its words.
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure_kind::FailureKind;
+
+/// What became of a rank.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RankState {
+    /// Not started yet, as far as is known.
+    Waiting,
+    /// Running, as far as is known.
+    Running,
+    /// Ended well.
+    Finished,
+    /// Ended by Phalanx, because another rank failed or the caller asked.
+    Stopped,
+    /// Could not be started.
+    NotStarted,
+    /// Raised; the record of the exception is beside this.
+    Raised,
+    /// Exited with this code, not 0.
+    Exited(i32),
+    /// Ended by this signal.
+    Signaled(i32),
+    /// Ended by the kernel for want of memory.
+    OutOfMemory,
+    /// Its node is gone.
+    Lost,
+}
+
+impl RankState {
+    /// The kind of failure that this state is; `None` if it is none.
+    pub fn failure(&self) -> Option<FailureKind> {
+        match self {
+            RankState::Waiting | RankState::Running | RankState::Finished | RankState::Stopped => None,
+            RankState::NotStarted => Some(FailureKind::Start),
+            RankState::Raised => Some(FailureKind::Exception),
+            RankState::Exited(_) => Some(FailureKind::ExitCode),
+            RankState::Signaled(_) => Some(FailureKind::Signal),
+            RankState::OutOfMemory => Some(FailureKind::OutOfMemory),
+            RankState::Lost => Some(FailureKind::LostNode),
+        }
+    }
+
+    /// The state in words, for tables and sentences: `exited with code 3`.
+    pub fn describe(&self) -> String {
+        match self {
+            RankState::Waiting => "not started yet".into(),
+            RankState::Running => "running".into(),
+            RankState::Finished => "finished".into(),
+            RankState::Stopped => "stopped".into(),
+            RankState::NotStarted => "could not be started".into(),
+            RankState::Raised => "raised".into(),
+            RankState::Exited(code) => format!("exited with code {code}"),
+            RankState::Signaled(signal) => format!("was ended by {}", signal_name(*signal)),
+            RankState::OutOfMemory => "was killed by the kernel for want of memory".into(),
+            RankState::Lost => "is lost with its node".into(),
+        }
+    }
+}
+
+/// What raised, as far as the cause of a failure depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RankErrorKind {
+    /// The training code itself.
+    #[default]
+    TrainingCode,
+    /// A call that missed a peer which went away: probably the echo of another rank's failure.
+    PeerLost,
+    /// The training code never began: the function could not be read back, the file not be opened.
+    BeforeStart,
+}
+
+/// What a rank's entry point writes down when the training code raises.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(from = "ErrorRecord", into = "ErrorRecord")]
+pub struct RankError {
+    /// The exception's class, e.g. `ValueError`.
+    pub type_name: String,
+    /// The exception's text.
+    pub message: String,
+    /// The formatted traceback, user code last.
+    pub traceback: String,
+    /// What raised it.
+    pub kind: RankErrorKind,
+    /// Monotonic clock (`CLOCK_MONOTONIC`) of the rank's host at the raise, in microseconds.
+    pub at_us: u64,
+    /// The pickled exception, base64; empty where it doesn't pickle.
+    pub pickle: String,
+}
+
+/// [`RankError`] as it is written: the file `error.json` in a rank's folder, and in messages.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ErrorRecord {
+    type_name: String,
+    message: String,
+    traceback: String,
+    peer_lost: bool,
+    before_start: bool,
+    at_us: u64,
+    pickle: String,
+}
+
+impl From<ErrorRecord> for RankError {
+    fn from(record: ErrorRecord) -> RankError {
+        let ErrorRecord { type_name, message, traceback, peer_lost, before_start, at_us, pickle } = record;
+        // What never began has missed no peer of the training.
+        let kind = match (before_start, peer_lost) {
+            (true, _) => RankErrorKind::BeforeStart,
+            (false, true) => RankErrorKind::PeerLost,
+            (false, false) => RankErrorKind::TrainingCode,
+        };
+        RankError { type_name, message, traceback, kind, at_us, pickle }
+    }
+}
+
+impl From<RankError> for ErrorRecord {
+    fn from(error: RankError) -> ErrorRecord {
+        let RankError { type_name, message, traceback, kind, at_us, pickle } = error;
+        let peer_lost = kind == RankErrorKind::PeerLost;
+        let before_start = kind == RankErrorKind::BeforeStart;
+        ErrorRecord { type_name, message, traceback, peer_lost, before_start, at_us, pickle }
+    }
+}
+
+impl RankError {
+    /// The exception in a few words: its class and the first line of its text.
+    pub fn describe(&self) -> String {
+        let first = self.message.lines().next().unwrap_or_default();
+        if first.is_empty() {
+            format!("raised {}", self.type_name)
+        } else {
+            format!("raised {}: {first}", self.type_name)
+        }
+    }
+}
+
+/// How one rank's process ended: what its node saw and what the rank wrote down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RankExit {
+    /// The rank.
+    pub rank: u32,
+    /// Its host, for people.
+    pub host: String,
+    /// What became of it.
+    pub state: RankState,
+    /// More on the state, e.g. why it could not be started; may be empty.
+    pub message: String,
+    /// The exception, where the training code raised.
+    pub error: Option<RankError>,
+    /// Its last output lines, oldest first.
+    pub last_lines: Vec<String>,
+    /// The file on its host that has its whole output; empty if there is none.
+    pub log_path: String,
+    /// When it ended (or raised): microseconds since the hub opened, by the hub's clock.
+    pub at_us: i64,
+    /// When it last wrote output, likewise; `None` if never.
+    pub last_output_us: Option<i64>,
+}
+
+impl RankExit {
+    /// The end of a rank, now, of which nothing but the state is known.
+    pub fn new(rank: u32, host: impl Into<String>, state: RankState) -> RankExit {
+        RankExit {
+            rank,
+            host: host.into(),
+            state,
+            message: String::new(),
+            error: None,
+            last_lines: Vec::new(),
+            log_path: String::new(),
+            at_us: 0,
+            last_output_us: None,
+        }
+    }
+
+    /// The kind of failure this exit is; `None` if it is none.
+    pub fn failure(&self) -> Option<FailureKind> {
+        match (self.state.failure(), &self.error) {
+            (Some(FailureKind::Exception), Some(error)) if error.kind == RankErrorKind::BeforeStart => {
+                Some(FailureKind::Start)
+            }
+            (kind, _) => kind,
+        }
+    }
+
+    /// Whether the rank says of itself that a peer went away: most probably the echo of another rank's exit.
+    pub fn is_echo(&self) -> bool {
+        self.error.as_ref().is_some_and(|error| error.kind == RankErrorKind::PeerLost)
+    }
+
+    /// What became of the rank, in words; of an exception its class and first line.
+    pub fn describe(&self) -> String {
+        match &self.error {
+            Some(error) if self.state == RankState::Raised => error.describe(),
+            _ => self.state.describe(),
+        }
+    }
+}
+
+/// Which of these exits is the cause of the job's failure, and why; `None` if no rank failed.
+///
+/// Exits that are an echo (the exception says that a peer went away) are causes only when there is nothing else.
+/// Among the rest the earliest wins; ties go to the lower rank.
+pub fn first_cause<'a>(
+    exits: impl Iterator<Item = &'a RankExit> + Clone,
+) -> Option<(&'a RankExit, &'static str)> {
+    let failed = || exits.clone().filter(|exit| exit.failure().is_some());
+    let earliest = |a: &&RankExit, b: &&RankExit| (a.at_us, a.rank).cmp(&(b.at_us, b.rank));
+    failed()
+        .filter(|exit| !exit.is_echo())
+        .min_by(earliest)
+        .map(|exit| (exit, "it failed first"))
+        .or_else(|| failed().min_by(earliest).map(|exit| (exit, "it was the first to miss its peer")))
+}
+
+/// The name of a signal, e.g. `SIGKILL`, else `signal 42`.
+pub fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        31 => "SIGSYS",
+        _ => return format!("signal {signal}"),
+    };
+    name.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(rank: u32, state: RankState, at_us: i64) -> RankExit {
+        RankExit { at_us, ..RankExit::new(rank, "h", state) }
+    }
+
+    fn raised(rank: u32, at_us: i64, kind: RankErrorKind) -> RankExit {
+        let error = RankError { type_name: "RuntimeError".into(), kind, ..RankError::default() };
+        RankExit { error: Some(error), ..exit(rank, RankState::Raised, at_us) }
+    }
+
+    #[test]
+    fn the_earliest_failure_is_the_cause() {
+        let own = raised(0, 900, RankErrorKind::TrainingCode);
+        let exits = [own, exit(1, RankState::Exited(3), 500), exit(2, RankState::Stopped, 1)];
+        assert_eq!(first_cause(exits.iter()).unwrap().0.rank, 1, "FAIL-2");
+    }
+
+    #[test]
+    fn a_rank_whose_peer_vanished_is_a_victim_even_when_seen_first() {
+        let victim = raised(0, 100, RankErrorKind::PeerLost);
+        let exits = [victim.clone(), exit(1, RankState::Signaled(9), 101)];
+        assert_eq!(first_cause(exits.iter()).unwrap().0.rank, 1, "FAIL-2");
+        let only = [victim, exit(1, RankState::Stopped, 200)];
+        let cause = first_cause(only.iter()).unwrap().0.rank;
+        assert_eq!(cause, 0, "FAIL-1: with nothing else the victim is still a failure");
+    }
+
+    #[test]
+    fn words_make_no_victim() {
+        let mut own = raised(0, 100, RankErrorKind::TrainingCode);
+        own.error.as_mut().unwrap().message = "Connection closed by peer".into();
+        let exits = [own, exit(1, RankState::Signaled(9), 101)];
+        assert_eq!(first_cause(exits.iter()).unwrap().0.rank, 0, "FAIL-3");
+    }
+
+    #[test]
+    fn ranks_that_ended_well_or_were_stopped_are_no_failure() {
+        let exits = [exit(0, RankState::Finished, 1), exit(1, RankState::Stopped, 2)];
+        assert!(first_cause(exits.iter()).is_none());
+    }
+
+    #[test]
+    fn the_record_of_an_exception_keeps_its_written_form() {
+        for (kind, flags) in [
+            (RankErrorKind::TrainingCode, [false, false]),
+            (RankErrorKind::PeerLost, [true, false]),
+            (RankErrorKind::BeforeStart, [false, true]),
+        ] {
+            let error = RankError { kind, at_us: 7, ..RankError::default() };
+            let written = serde_json::to_value(&error).unwrap();
+            assert_eq!([&written["peer_lost"], &written["before_start"]], flags);
+            assert_eq!(serde_json::from_value::<RankError>(written).unwrap(), error);
+        }
+        let both: RankError = serde_json::from_str(r#"{"peer_lost": true, "before_start": true}"#).unwrap();
+        assert_eq!(both.kind, RankErrorKind::BeforeStart);
+        assert!(serde_json::from_str::<RankError>(r#"{"else": 1}"#).is_err());
+    }
+}

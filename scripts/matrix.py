@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Runs tests/matrix on each line of Spark, in an environment of its own, and shows what passed as a table.
+
+    scripts/matrix.py [LINE]...            all lines, or those named: 3.5 4.1
+    scripts/matrix.py --setup [LINE]...    only makes the environments
+
+An environment has a pyspark and the wheel of its own, and everything else from `.venv`, so that nothing large is there
+twice. Nothing of the source tree is there. `make matrix` makes the wheel first; PHALANX_WHEEL names another.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from pathlib import Path
+
+from spark_lines import LINES, MATRIX, ROOT, Line
+
+TESTS = "tests/matrix"
+UV = ROOT / ".venv" / "bin" / "uv"
+WAYS = {"classic": [], "Connect": ["--connect"]}
+
+
+def connect_jar(line: Line) -> Path | None:
+    """The jar of Spark Connect's server, where the line's pyspark comes without it."""
+    return MATRIX / f"{line.connect.replace(':', '-')}.jar" if line.connect else None
+
+
+def set_up(line: Line) -> None:
+    """Makes the environment of a line, where it isn't there in this version."""
+    jar = connect_jar(line)
+    if jar is not None and not jar.is_file():
+        artifact = f"-Dartifact=org.apache.spark:{line.connect}"
+        command = [
+            "mvn",
+            "--quiet",
+            "--batch-mode",
+            "dependency:copy",
+            artifact,
+            f"-DoutputDirectory={MATRIX}",
+        ]
+        subprocess.run(command, cwd=MATRIX.parent, check=True)
+    base = ROOT / ".venv" / "bin" / "python"
+    run = [str(UV), "venv", "--quiet", "--allow-existing", "--python", str(base), str(line.environment)]
+    subprocess.run(run, check=True)
+    [packages] = line.environment.glob("lib/python*/site-packages")
+    [shared] = (ROOT / ".venv").glob("lib/python*/site-packages")
+    # Behind the environment's own packages, whose pyspark comes first.
+    (packages / "shared.pth").write_text(f"{shared}\n")
+    mark = line.environment / ".pyspark"
+    if line is LINES[-1] or (mark.is_file() and mark.read_text() == line.pyspark):
+        return
+    print(f"matrix: pyspark {line.pyspark}", flush=True)
+    wanted = [f"pyspark=={line.pyspark}"]
+    subprocess.run([str(UV), "pip", "install", "--quiet", "--python", str(line.python), *wanted], check=True)
+    mark.write_text(line.pyspark)
+
+
+def install_wheel(lines: list[Line]) -> None:
+    """Gives the environments the wheel under test."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from support.installed import install_into, wheel_in
+
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = wheel_in(Path(folder))
+        for line in lines:
+            install_into(line.python, wheel)
+
+
+def results(line: Line, way: str) -> dict[str, dict[str, list[str]]]:
+    """By test and stage: how each case ended."""
+    report = MATRIX / f"{line.name}-{way}.xml"
+    report.unlink(missing_ok=True)
+    command = [str(line.python), "-m", "pytest", "-q", TESTS, *WAYS[way], f"--junitxml={report}"]
+    command += ["-o", "pythonpath=tests", "-p", "no:cacheprovider"]
+    env = {
+        "PHALANX_ROOT": str(ROOT),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": str(line.python),
+    }
+    if jar := connect_jar(line):
+        env["SPARK_CONNECT_JAR"] = str(jar)
+    # A SPARK_HOME would be another Spark than the line's.
+    outer = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
+    subprocess.run(command, cwd=ROOT, env={**outer, **env}, check=False)
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    if report.is_file():
+        for case in ElementTree.parse(report).iter("testcase"):
+            name, _, stage = case.get("name", "").removesuffix("]").partition("[")
+            bad = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]
+            found[name][stage or way].append(bad[0] if bad else "passed")
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    names = [word for word in arguments if not word.startswith("-")]
+    lines = [line for line in LINES if not names or line.name in names]
+    if unknown := set(names) - {line.name for line in lines}:
+        print(f"matrix: no such line: {', '.join(sorted(unknown))}")
+        return 2
+    for line in lines:
+        set_up(line)
+    if "--setup" in arguments:
+        return 0
+    install_wheel(lines)
+    table: dict[str, dict[str, str]] = defaultdict(dict)
+    well = True
+    for line in lines:
+        ended = 0
+        for way in WAYS:
+            print(f"matrix: Spark {line.pyspark}, {way}", flush=True)
+            for test, stages in results(line, way).items():
+                for stage, ends in stages.items():
+                    ended += 1
+                    word = "passed" if set(ends) == {"passed"} else ", ".join(sorted(set(ends)))
+                    well = well and word == "passed"
+                    table[f"{test} [{stage}]"][line.name] = word
+        well = well and ended > 0
+    print("| | " + " | ".join(line.pyspark for line in lines) + " |")
+    print("| --- |" + " --- |" * len(lines))
+    for test, by_line in table.items():
+        print(f"| {test} | " + " | ".join(by_line.get(line.name, "-") for line in lines) + " |")
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

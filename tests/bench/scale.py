@@ -1,0 +1,55 @@
+"""What 100, 1,000 and 8,000 ranks cost their driver: joining, reports, output, and the end of one of them.
+
+    python tests/bench/scale.py [--quick]
+
+The driver's end is a process of its own. The nodes are simulated in another (rust/job/examples/scale.rs): real
+connections, TLS and frames, and no ranks. They share this machine with the driver. The hub's share of a core is its
+thread's processor time over the time that so many reports are of, so other load of the machine doesn't
+count as its own; where time is measured, it does. Nobody else has such a hub: there is no peer here.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from common import Report, build_example, figures_of, interleaved
+
+CASES = {
+    "100 ranks, 25 nodes": (100, 25),
+    "1,000 ranks, 125 nodes": (1000, 125),
+    "8,000 ranks, 1,000 nodes": (8000, 1000),
+}
+MIB = 1 << 20
+# Key of the example, name, unit, and how many of the key's units that is.
+METRICS = (
+    ("join_s", "all joined, placed and told", "s", 1),
+    ("join_hub_cpu_s", "processor time of the hub for it", "s", 1),
+    ("report_hub_share", "hub, each rank reports twice a second", "cores", 1),
+    ("worst_ping_s", "worst ping meanwhile", "s", 1),
+    ("written_s", "64 KiB of output of each rank", "s", 1),
+    ("driver_bytes", "driver's memory then", "MiB", MIB),
+    ("stopped_s", "one rank dead, all have the order to stop", "s", 1),
+    ("named_s", "one rank dead, the caller has the error", "s", 1),
+    ("error_lines", "lines of the error", "lines", 1),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one repetition, and reports for 4 s: within a minute"
+    )
+    options = parser.parse_args()
+    example = build_example("phalanx-job", "scale")
+    report = Report("scale")
+    seconds = 4 if options.quick else 20
+    runs = {case: figures_of(example, (ranks, nodes, seconds), 600) for case, (ranks, nodes) in CASES.items()}
+    for case, figures in interleaved(runs, 1 if options.quick else 5).items():
+        for key, metric, unit, size in METRICS:
+            report.add("phalanx", case, metric, unit, [figure[key] / size for figure in figures])
+
+
+if __name__ == "__main__":
+    main()

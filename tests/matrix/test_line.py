@@ -1,0 +1,195 @@
+"""What has to work on every line of Spark that docs/versions.md names.
+
+`make matrix` runs it with the wheel in an environment for each line, and again with `--connect`; what all of Phalanx's
+tests say of one line is said of the newest.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import phalanx
+import pytest
+from phalanx import TrainingError
+from support.places import APPS, PYTHON
+from support.programs import Program, classic_conf, eventually, executors, output_of, spark_submit
+from support.readme import python_example
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.behaviour]
+
+
+def fail_on_rank_one() -> None:
+    import os
+    import time
+
+    if os.environ["RANK"] == "1":
+        raise KeyError("no such column")
+    time.sleep(600)
+
+
+def wait(path: str) -> None:
+    import os
+    import time
+
+    open(os.path.join(path, os.environ["RANK"]), "w").close()
+    time.sleep(600)
+
+
+def sum_of_ranks(fail_in_attempt: str | None = None) -> tuple[float, str]:
+    import os
+    import signal
+
+    import torch
+    import torch.distributed as dist
+
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    dist.init_process_group("gloo")
+    if attempt == fail_in_attempt and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    total = torch.tensor([dist.get_rank() + 1.0])
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    return total.item(), attempt
+
+
+def all_wait(folder: Path) -> bool:
+    return len(os.listdir(folder)) == 2
+
+
+def test_ranks_train_together(distributor: Any) -> None:
+    assert distributor.start(sum_of_ranks).results(120) == [(3.0, "0")] * 2
+
+
+def test_a_failing_rank_is_the_cause(distributor: Any) -> None:
+    with pytest.raises(TrainingError) as failure:
+        distributor.run(fail_on_rank_one)
+    assert (failure.value.kind, failure.value.rank) == ("exception", 1)
+    assert isinstance(failure.value.__cause__, KeyError)
+    assert "in fail_on_rank_one" in failure.value.traceback
+
+
+def test_a_cancel_ends_the_run(distributor: Any, tmp_path: Path) -> None:
+    run = distributor.start(wait, str(tmp_path))
+    eventually("both ranks wait", 120, lambda: all_wait(tmp_path))
+    run.cancel("seen enough")
+    with pytest.raises(TrainingError, match="seen enough") as cancelled:
+        run.result(60)
+    assert cancelled.value.kind == "cancelled"
+
+
+@pytest.fixture
+def one_restart(spark: Any) -> Iterator[None]:
+    spark.conf.set("spark.phalanx.maxRestarts", "1")
+    yield
+    spark.conf.unset("spark.phalanx.maxRestarts")
+
+
+def test_a_killed_rank_starts_again(distributor: Any, one_restart: None) -> None:
+    assert distributor.start(sum_of_ranks, "0").results(120) == [(3.0, "1")] * 2
+
+
+def test_a_file_is_run(distributor: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys, phalanx\nphalanx.set_result(sys.argv[1:])\n")
+    assert distributor.run(str(tmp_path / "train.py"), "--lr", 0.1) == ["--lr", "0.1"]
+
+
+@pytest.mark.classic
+def test_a_cancel_by_spark_is_no_failure(stage: Any, spark: Any, tmp_path: Path) -> None:
+    spark.sparkContext.setJobGroup("trainings", "what this thread trains")
+    run = stage.start(wait, str(tmp_path))
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    eventually("both ranks wait", 120, lambda: all_wait(tmp_path))
+    spark.sparkContext.cancelJobGroup("trainings")
+    with pytest.raises(TrainingError) as cancelled:
+        run.result(60)
+    assert cancelled.value.kind == "cancelled", "STAGE-2"
+
+
+def test_a_tag_of_the_callers_cancels_the_run(stage: Any, spark: Any, tmp_path: Path) -> None:
+    connected = not hasattr(spark, "_jsparkSession")
+    tags: Any = spark if connected else spark.sparkContext
+    add, remove = (tags.addTag, tags.removeTag) if connected else (tags.addJobTag, tags.removeJobTag)
+    add("of-the-caller")
+    try:
+        run = stage.start(wait, str(tmp_path))
+    finally:
+        remove("of-the-caller")
+    eventually("both ranks wait", 120, lambda: all_wait(tmp_path))
+    if connected:
+        tags.interruptTag("of-the-caller")
+    else:
+        tags.cancelJobsWithTag("of-the-caller")
+    with pytest.raises(TrainingError) as cancelled:
+        run.result(60)
+    assert cancelled.value.kind == "cancelled", "STAGE-2"
+
+
+def test_a_data_frames_partitions_reach_their_ranks(stage: Any, spark: Any) -> None:
+    def train() -> list[int]:
+        from phalanx.distributor import _get_spark_partition_data_loader
+
+        loader = _get_spark_partition_data_loader(4, 2)
+        return sorted(int(value) for [ids] in loader for value in ids)
+
+    frame = spark.range(0, 8, 1, 2)
+    assert stage._train_on_dataframe(train, frame) == [0, 1, 2, 3]
+
+
+@pytest.mark.classic
+def test_a_lost_executor_is_replaced(stage: Any, spark: Any, one_restart: None, tmp_path: Path) -> None:
+    def train(folder: str) -> str:
+        import os
+        import time
+
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        if attempt == "0":
+            open(os.path.join(folder, os.environ["RANK"]), "w").close()
+            time.sleep(600)
+        return attempt
+
+    run = stage.start(train, str(tmp_path))
+    eventually("both ranks wait", 120, lambda: all_wait(tmp_path))
+    executors(os.getpid())[0].send_signal(signal.SIGKILL)
+    assert run.results(180) == ["1", "1"]
+
+
+@pytest.mark.classic
+def test_the_readmes_example_runs_as_it_is_pasted(tmp_path: Path) -> None:
+    assert not Path(phalanx.__file__).is_relative_to(PYTHON), "the wheel's, not the source tree's"
+    output = output_of([sys.executable, python_example(tmp_path)], env={}, within=200, folder=tmp_path)
+    for rank in (0, 1):
+        assert f"[rank {rank}] loss " in output
+
+
+@pytest.mark.classic
+@pytest.mark.parametrize("over", ["python", "jvm"])
+def test_an_application_is_submitted_with_the_jar(over: str, tmp_path: Path) -> None:
+    conf = classic_conf("local-cluster[2,1,1024]") | {"spark.pyspark.python": sys.executable}
+    command = spark_submit(APPS / "smoke.py", "2", over, conf=conf)
+    with Program(command, tmp_path / "out") as program:
+        assert program.ends(200) == 0, program.text
+    seen = program.printed("SMOKE")[over]
+    assert [rank["sum"] for rank in seen["results"]] == [1.5, 1.5]
+    assert seen["file"] == ["--lr", "0.1"]
+    assert seen["failure"] == ["exception", 1, "KeyError('no such column')", True]
+
+
+@pytest.mark.classic
+def test_the_other_scalas_jar_leaves_an_application_alone(tmp_path: Path) -> None:
+    own = Path(phalanx.jar.expected_path())
+    [other] = [path for path in own.parent.glob("*.jar") if path != own]
+    conf = classic_conf("local-cluster[2,1,1024]") | {"spark.jars": str(other)}
+    command = spark_submit(APPS / "smoke.py", "2", "auto", conf=conf)
+    with Program(command, tmp_path / "out") as program:
+        assert program.ends(200) == 0, program.text
+    said = [line for line in program.text.splitlines() if "Phalanx's jar is built for Scala" in line]
+    assert len([line for line in said if "WARN" in line]) >= 1, program.text
+    assert "goes on without Phalanx's plugin" in program.text, "PLUGIN-3"
+    named = "the jar on the driver's class path can't be used: Phalanx's jar is built for Scala"
+    assert f"Phalanx takes the python stage, because {named}" in program.text, "JVM-2"
+    assert [rank["sum"] for rank in program.printed("SMOKE")["auto"]["results"]] == [1.5, 1.5]

@@ -1,0 +1,101 @@
+"""Two hosts in one machine: network namespaces joined by a veth pair.
+
+Each host has two interfaces. One leads to the other host. The other leads nowhere, but it is up, comes first by name,
+and has the default route. No address has a name, and a look-up says so at once.
+
+HOSTS-1 (nothing-left): after `remove` no namespace, no interface and no file is left.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from support.cluster import Host
+
+# An address for documentation (RFC 5737): the same on both hosts, so whoever takes it talks to itself.
+DECOY = "198.51.100.7"
+DECOY_NAME = "aa0"
+# `ip netns exec` mounts what is in a folder of the namespace's name here over the files of /etc.
+FILES = Path("/etc/netns")
+# Nobody listens there, which is known at once.
+NO_NAME_SERVER = "nameserver 127.0.0.1\noptions attempts:1 timeout:1\n"
+
+
+class Unavailable(Exception):
+    """Namespaces can't be made here; the text says why."""
+
+
+class TwoHosts:
+    """Hosts `a` and `b`, which see each other and nobody else."""
+
+    def __init__(self) -> None:
+        self.names = [f"phx{os.getpid()}{letter}" for letter in "ab"]
+        self.interfaces = ["fabric-a", "fabric-b"]
+        self.addresses = ["10.213.7.1", "10.213.7.2"]
+        self.hidden = "10.213.7.11"
+        """Another address of host `a`, to which host `b` has no route."""
+        if shutil.which("ip") is None:
+            raise Unavailable("there is no `ip` command (iproute2)")
+        try:
+            self._make()
+        except subprocess.CalledProcessError as error:
+            self.remove()
+            words = " ".join(error.cmd)
+            raise Unavailable(f"`{words}` failed: {error.stderr.strip()}") from None
+        except OSError as error:
+            self.remove()
+            raise Unavailable(str(error)) from None
+        except BaseException:
+            self.remove()
+            raise
+
+    def host(self, index: int) -> Host:
+        return Host(self.addresses[index], ("ip", "netns", "exec", self.names[index]))
+
+    def host_with_disk(self, index: int, folder: Path) -> Host:
+        """The host with a name of its own, and a disk of its own at `folder`: Spark's local directory there."""
+        folder.mkdir(parents=True, exist_ok=True)
+        script = (
+            'hostname "$0" && mount -t tmpfs none "$1" && export SPARK_LOCAL_DIRS="$1" && shift && exec "$@"'
+        )
+        name = self.names[index]
+        return Host(
+            self.addresses[index],
+            ("ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", script, name, str(folder)),
+        )
+
+    def remove(self) -> None:
+        for name in self.names:
+            # Interfaces go with their namespace.
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+            shutil.rmtree(FILES / name, ignore_errors=True)
+
+    def _make(self) -> None:
+        for name in self.names:
+            ip("netns", "add", name)
+            folder = FILES / name
+            folder.mkdir(parents=True)
+            (folder / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()} {name}\n")
+            (folder / "resolv.conf").write_text(NO_NAME_SERVER)
+        a, b = self.names
+        ip("-n", a, "link", "add", self.interfaces[0], "type", "veth",
+           "peer", "name", self.interfaces[1], "netns", b)  # fmt: skip
+        for name, interface, address in zip(self.names, self.interfaces, self.addresses, strict=True):
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "add", DECOY_NAME, "type", "veth", "peer", "name", "zz0")
+            for up in (DECOY_NAME, "zz0", interface):
+                ip("-n", name, "link", "set", up, "up")
+            ip("-n", name, "address", "add", f"{DECOY}/24", "dev", DECOY_NAME)
+            ip("-n", name, "address", "add", f"{address}/24", "dev", interface)
+            ip("-n", name, "route", "add", "default", "dev", DECOY_NAME)
+        ip("-n", a, "address", "add", f"{self.hidden}/24", "dev", self.interfaces[0])
+        ip("-n", b, "route", "add", "unreachable", self.hidden)
+
+
+def ip(*words: Any) -> None:
+    subprocess.run(["ip", *map(str, words)], check=True, capture_output=True, text=True, timeout=20)
