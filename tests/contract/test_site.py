@@ -12,7 +12,8 @@ import pytest
 from support.places import ROOT
 
 PROGRAM = ROOT / "target/docs-venv/bin/sphinx-build"
-SPHINX = [PROGRAM, "--quiet", "--fail-on-warning", "--conf-dir", ROOT / "docs", "--builder", "dummy"]
+# Where `CI` is set Sphinx colours what it says, though no terminal reads it.
+SPHINX = [PROGRAM, "--no-color", "--quiet", "--fail-on-warning", "--conf-dir", ROOT / "docs", "--builder", "dummy"]
 
 
 @pytest.mark.timeout(120)
