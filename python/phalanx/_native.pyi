@@ -119,6 +119,8 @@ class Job:
     @property
     def grace(self) -> float:
         """Seconds between SIGTERM and SIGKILL when the ranks are ended."""
+    def snapshot(self) -> str:
+        """What Hub.snapshot says of a run whose hub is not open yet."""
     @property
     def logs_uri(self) -> str | None:
         """Where the logs are copied to, if only a JVM of Spark's can write there."""
@@ -239,6 +241,9 @@ class Hub:
     def logs(self, rank: int) -> str:
         """The newest whole lines of a rank's output that have come here, also once it is closed: 256 KiB at most, of
         more than 384 ranks a share of 96 MiB; "" for an unknown rank."""
+    def snapshot(self) -> str:
+        """The run now, also once it is closed: the JSON of `rust/types/src/run_snapshot.rs`. However often it is asked
+        for, the hub makes four a second at most."""
     def stop(self, reason: str) -> None:
         """Cancels the job; next() tells when it is over."""
     def close(self) -> None:

@@ -57,6 +57,10 @@ impl Job {
         self.0.policy.grace.as_secs_f64()
     }
 
+    fn snapshot(&self) -> String {
+        phalanx_job::Snapshots::of(&self.0).newest()
+    }
+
     #[getter]
     fn logs_uri(&self) -> Option<&str> {
         phalanx_job::logs_uri(&self.0)

@@ -149,6 +149,8 @@ names! {
     BEAT_DOING = "doing";
     /// Key of a report: the step.
     REPORT_STEP = "step";
+    /// Key of a report: how many steps there are.
+    REPORT_OF = "of";
     /// Key of a report: how long a step took since the report before, in microseconds.
     REPORT_STEP_US = "step_us";
     /// Key of a report: numbers by name.
@@ -220,6 +222,9 @@ pub struct Beat {
 pub struct Report {
     /// [`REPORT_STEP`].
     pub step: Option<u64>,
+    /// [`REPORT_OF`]; `None` where the training code doesn't say.
+    #[serde(rename = "of")]
+    pub total_steps: Option<u64>,
     /// [`REPORT_STEP_US`]; `None` in the first report.
     pub step_us: Option<u64>,
     /// [`REPORT_VALUES`].
@@ -260,7 +265,7 @@ mod tests {
         let beat = serde_json::to_value(Beat::default()).unwrap();
         assert_eq!(BTreeSet::from_iter(keys(&beat)), BTreeSet::from([BEAT_RAN, BEAT_OPERATIONS, BEAT_DOING]));
         let report = serde_json::to_value(Report::default()).unwrap();
-        let expected = BTreeSet::from([REPORT_STEP, REPORT_STEP_US, REPORT_VALUES]);
+        let expected = BTreeSet::from([REPORT_STEP, REPORT_OF, REPORT_STEP_US, REPORT_VALUES]);
         assert_eq!(BTreeSet::from_iter(keys(&report)), expected);
         let error = serde_json::to_value(RankError::default()).unwrap();
         let expected = [
@@ -281,7 +286,7 @@ mod tests {
         assert_eq!(note, Some(RankNote::Beat(Beat { ran: true, ..Beat::default() })));
         let note = RankNote::parse(br#"{"report": {"step": 3, "values": {"loss": 0.5}}}"#).unwrap();
         let values = json!({"loss": 0.5}).as_object().unwrap().clone();
-        assert_eq!(note, RankNote::Report(Report { step: Some(3), step_us: None, values }));
+        assert_eq!(note, RankNote::Report(Report { step: Some(3), values, ..Report::default() }));
     }
 
     #[test]

@@ -14,13 +14,14 @@ use crossbeam_channel::Sender;
 use phalanx_rendezvous::{Handler, Opening, Outbox};
 use phalanx_types::message::{NodeMessage, NodeOutcome, OutputTotal};
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Error, ErrorKind, Job, Result};
+use phalanx_types::{Error, ErrorKind, Job, Result, RunSnapshot};
 
 use crate::console::Console;
 use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
 use crate::driver::event_queue::EventSender;
 use crate::driver::results::Results;
 use crate::driver::state::{JobState, Outcome, Restart};
+use crate::driver::view::{History, Snapshots};
 use crate::log_tail::LogTails;
 
 /// What the owner of the hub wants.
@@ -29,6 +30,8 @@ pub(super) enum Command {
     StageEnded(u32, Option<String>),
     Stop(String),
     Stacks(Sender<Vec<RankStacks>>),
+    /// A new snapshot; the answer says that it is there.
+    Snapshot(Sender<()>),
 }
 
 /// Between the outcome and its event lies the rest of the output.
@@ -54,6 +57,8 @@ pub(super) struct JobHandler {
     /// Who waits for stacks.
     askers: Vec<Sender<Vec<RankStacks>>>,
     results: Results,
+    history: History,
+    snapshots: Arc<Snapshots>,
     /// As it was told last.
     status: String,
     last: Last,
@@ -61,17 +66,21 @@ pub(super) struct JobHandler {
 
 impl JobHandler {
     /// A handler for `job` that begins now. `waiting` counts the bytes of output that wait in `events`; the newest
-    /// lines go to `tails`.
+    /// lines go to `tails`, and what is shown of the job to `snapshots`.
     pub(super) fn new(
         job: Job,
         events: EventSender,
         waiting: Arc<AtomicUsize>,
         results: Results,
         tails: Arc<LogTails>,
+        snapshots: Arc<Snapshots>,
     ) -> JobHandler {
+        let now = Instant::now();
         JobHandler {
             drain_timeout: job.logs.drain_timeout,
-            state: JobState::new(job, Instant::now()),
+            history: History::new(&job, now),
+            snapshots,
+            state: JobState::new(job, now),
             events,
             waiting,
             view: Console::new(tails),
@@ -85,11 +94,12 @@ impl JobHandler {
         }
     }
 
-    fn tell(&self, event: Event) {
+    fn tell(&mut self, event: Event) {
         if let Event::Output(text) = &event {
             if text.is_empty() {
                 return;
             }
+            self.history.shown(text);
             self.waiting.fetch_add(text.len(), Ordering::AcqRel);
         }
         self.events.send(event);
@@ -112,12 +122,17 @@ impl JobHandler {
         }
     }
 
+    fn snapshot(&self, now: Instant) -> RunSnapshot {
+        self.history.snapshot(now, &self.state)
+    }
+
     /// Tells what is new, and the outcome once the output is in.
     fn advance(&mut self, now: Instant) {
         for reason in self.state.take_reasons() {
             log::log!(reason.level, "{}", reason.text);
         }
         for restart in self.state.take_restarts() {
+            self.history.restart(now, &restart.cause);
             self.restarted(&restart);
         }
         for line in self.state.take_notices() {
@@ -126,6 +141,7 @@ impl JobHandler {
             self.tell(Event::Output(text));
         }
         for progress in self.state.take_progress() {
+            self.history.progress(&progress);
             self.tell(Event::Progress(progress));
         }
         for stacks in self.state.take_stacks() {
@@ -140,8 +156,10 @@ impl JobHandler {
             self.tell(Event::Status(status));
         }
         for phase in self.state.take_phases() {
+            self.history.phase(&phase);
             self.tell(Event::Phase(phase));
         }
+        self.history.look(now, &self.state, self.snapshots.is_mute());
         if let (Last::Running, Some(outcome)) = (&self.last, self.state.outcome()) {
             self.last = Last::Draining(outcome.clone(), now + self.drain_timeout);
         }
@@ -165,10 +183,19 @@ impl JobHandler {
             self.view.finish(*rank, &mut rest);
         }
         self.tell(Event::Output(rest));
+        self.snapshots.keep(self.snapshot(now), true);
         self.tell(match outcome {
             Outcome::Finished(ranks) => Event::Finished(ranks),
             Outcome::Failed(failure) => Event::Failed(failure),
         });
+    }
+}
+
+impl Drop for JobHandler {
+    fn drop(&mut self) {
+        if !matches!(self.last, Last::Told) {
+            self.snapshots.keep_unfinished(self.snapshot(Instant::now()));
+        }
     }
 }
 
@@ -266,6 +293,11 @@ impl Handler for JobHandler {
                 self.askers.push(answer);
                 self.state.ask_for_stacks(now, out);
             }
+            Command::Snapshot(made) => {
+                self.snapshots.keep(self.snapshot(now), false);
+                // One that has lost its patience hears nothing.
+                let _ = made.send(());
+            }
             Command::Stop(reason) => self.state.cancel(now, &reason, out),
         }
     }
@@ -294,7 +326,8 @@ mod tests {
         let results = Results::in_folder(folder.path().to_path_buf());
         let job = Job::new("job", "t", 1, 1).unwrap();
         let tails = Arc::new(LogTails::new(1));
-        let mut handler = JobHandler::new(job, sender, Arc::clone(&waiting), results, tails);
+        let snapshots = Arc::new(Snapshots::of(&job));
+        let mut handler = JobHandler::new(job, sender, Arc::clone(&waiting), results, tails, snapshots);
         let line = [&[b'x'; 1023][..], b"\n"].concat();
         let mut taken = 0;
         while handler.takes_output() {

@@ -17,6 +17,7 @@ pub(crate) struct RankProgress {
     /// How many collective operations had begun and ended.
     operations: u64,
     pub(crate) step: Option<u64>,
+    pub(crate) total_steps: Option<u64>,
     pub(crate) step_us: Option<u64>,
     pub(crate) values: String,
 }
@@ -28,6 +29,7 @@ impl RankProgress {
             doing: String::new(),
             operations: 0,
             step: None,
+            total_steps: None,
             step_us: None,
             values: String::new(),
         }
@@ -50,6 +52,7 @@ impl RankProgress {
             }
             RankNote::Report(report) => {
                 self.step = report.step.or(self.step);
+                self.total_steps = report.total_steps.or(self.total_steps);
                 self.step_us = report.step_us.or(self.step_us);
                 self.values = serde_json::to_string(&report.values).unwrap_or_default();
                 true
