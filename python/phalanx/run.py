@@ -24,6 +24,7 @@ from .driver.live_output import LiveOutput
 from .driver.payload import with_data
 from .driver.results import Results
 from .driver.session import driver_dir, hub_endpoint
+from .driver.spark_ui import SparkUi
 from .errors import RankOutcome, TrainingError
 from .stages.choice import uses_jvm
 from .stages.jvm import JvmStage
@@ -123,6 +124,7 @@ class Run:
         self._results = Results(job.ranks, self._work_dir)
         self._endpoint = ("127.0.0.1", "127.0.0.1") if local_mode else hub_endpoint(spark)
         self._show = LiveOutput()
+        self._ui = SparkUi(spark, self.snapshot)
         self._lease = lease
         self._tracked = tracked
         self._data = data
@@ -165,6 +167,7 @@ class Run:
             KeyboardInterrupt: after every rank has been ended.
         """
         try:
+            self._ui.start()
             bind, advertise = self._endpoint
             with Interrupts(self._interrupt) as interrupts:
                 self._prepare(interrupts)
@@ -181,6 +184,7 @@ class Run:
             raise
         finally:
             self.status = "over"
+            self._ui.stop()
             self._stage.forget_payload()
             self._lease.release()
             if self._data is not None:

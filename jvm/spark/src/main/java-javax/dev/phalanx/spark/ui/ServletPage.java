@@ -6,8 +6,7 @@ import org.apache.spark.ui.SparkUITab;
 import org.apache.spark.ui.WebUIPage;
 import org.json4s.JsonAST;
 import org.json4s.jackson.JsonMethods$;
-import scala.collection.immutable.List;
-import scala.xml.Node;
+import scala.xml.NodeSeq;
 
 /** A page of Spark's UI, whose servlets are of `javax` until 3.5. Its twin differs in what it imports only. */
 final class ServletPage extends WebUIPage {
@@ -24,9 +23,9 @@ final class ServletPage extends WebUIPage {
   }
 
   @Override
-  public List<Node> render(HttpServletRequest request) {
-    List<Node> content = page.nodes(request::getParameter);
-    return SparkVersions.<Node>sparkPage(request, page.title(request::getParameter), content, tab);
+  public NodeSeq render(HttpServletRequest request) {
+    NodeSeq content = page.nodes(request::getParameter);
+    return SparkVersions.sparkPage(request, page.title(request::getParameter), content, tab);
   }
 
   @Override

@@ -9,7 +9,7 @@ import org.apache.spark.ui.WebUIPage;
 import org.apache.spark.util.Utils;
 import scala.Function0;
 import scala.Option;
-import scala.collection.immutable.List;
+import scala.xml.NodeSeq;
 
 /**
  * What differs between the versions of Spark that one jar runs on. Nothing else of Phalanx does.
@@ -41,9 +41,8 @@ public final class SparkVersions {
   }
 
   /** `UIUtils.headerSparkPage`, a page in Spark's style: its request differs, and how many options it has. */
-  @SuppressWarnings("unchecked")
-  public static <T> List<T> sparkPage(Object request, String title, List<T> content, SparkUITab tab) {
-    Function0<List<T>> contents = () -> content;
+  public static NodeSeq sparkPage(Object request, String title, NodeSeq content, SparkUITab tab) {
+    Function0<NodeSeq> contents = () -> content;
     for (Method method : UIUtils$.class.getMethods()) {
       Class<?>[] takes = method.getParameterTypes();
       if (method.getName().equals("headerSparkPage") && takes.length >= 4 && takes[0].isInstance(request)) {
@@ -52,7 +51,7 @@ public final class SparkVersions {
         for (int i = 4; i < takes.length; i++) {
           arguments[i] = takes[i] == boolean.class ? (Object) false : Option.empty();
         }
-        return ((scala.collection.Seq<T>) invoked(method, UIUtils$.MODULE$, arguments)).toList();
+        return (NodeSeq) invoked(method, UIUtils$.MODULE$, arguments); // whose text is that of the page
       }
     }
     throw new NoSuchMethodError("this Spark has no org.apache.spark.ui.UIUtils.headerSparkPage");

@@ -61,7 +61,7 @@ private[spark] object RankTable {
     Column(
       "Steps/s",
       rank => Some(rank.rate.getOrElse(-1.0).toString),
-      rank => text(rank.rate.fold("")(Shown.number)),
+      rank => text(rank.rate.fold("")(Shown.rate)),
       _.rate.nonEmpty
     ),
     shares("In collectives", _.collectiveShare),

@@ -5,8 +5,6 @@ import scala.xml.{Node, NodeSeq}
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.{JsonNodeFactory, ObjectNode}
 
-import dev.phalanx.spark.internal.Json
-
 /** All runs of an application, the newest first: `/phalanx/`, and `/phalanx/json`. */
 final private[spark] class RunListPage(store: RunStore) extends UiPage {
   import UiPage.Parameters
@@ -57,7 +55,7 @@ final private[spark] class RunListPage(store: RunStore) extends UiPage {
     </table>
 
   private def row(run: StoredRun): Node = {
-    val snapshot = RunSnapshot.of(Json.read(if (run.snapshot.isEmpty) "{}" else run.snapshot))
+    val snapshot = RunSnapshot.of(run)
     val seconds = snapshot.seconds
     val cause = snapshot.failure.fold("")(_.cause)
     <tr>

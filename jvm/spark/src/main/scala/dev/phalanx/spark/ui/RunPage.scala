@@ -1,52 +1,76 @@
 package dev.phalanx.spark.ui
 
+import java.util.{LinkedHashMap => JLinkedHashMap, Map => JMap}
+
 import scala.util.Try
-import scala.xml.{Node, NodeSeq}
+import scala.xml.{Node, NodeSeq, Unparsed}
 
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.{JsonNodeFactory, ObjectNode}
 
 import dev.phalanx.spark.internal.Json
 
-/** One run: `/phalanx/run/?id=RUN`, and `/phalanx/run/json?id=RUN`. */
+/** One run: `/phalanx/run/?id=RUN`, and `/phalanx/run/json?id=RUN`.
+  *
+  * RUNPAGE-1 (made-once): however many browsers ask, and however often, a page is made once for each snapshot.
+  */
 final private[spark] class RunPage(store: RunStore) extends UiPage {
   import UiPage.Parameters
 
   private val MostRefreshSeconds = 3600
+  private val MostMade = 8
+
+  private val newest = new JLinkedHashMap[(String, Option[Int]), (StoredRun, String)](16, 0.75f, true) {
+    override protected def removeEldestEntry(
+        eldest: JMap.Entry[(String, Option[Int]), (StoredRun, String)]
+    ): Boolean = size > MostMade
+  }
 
   override def title(parameters: Parameters): String =
-    found(parameters).fold("Phalanx") { case (_, snapshot) => s"Phalanx: ${snapshot.name}" }
+    UiPage.parameter(parameters, "id").flatMap(store.run).fold("Phalanx")(run => s"Phalanx: ${RunPage.nameOf(run)}")
 
-  override def html(parameters: Parameters): Seq[Node] = found(parameters) match {
-    case None =>
-      <p>There is no such run: it never was, or there are {
-        RunStore.MostRuns.toString
-      } newer ones. <a href="../">All runs</a></p>
-    case Some((run, snapshot)) =>
-      val refresh = UiPage.parameter(parameters, "refresh")
-        .flatMap(text => Try(text.toInt).toOption)
-        .filter(seconds => seconds > 0 && seconds <= MostRefreshSeconds && !snapshot.over && !run.cut)
-      val name = title(parameters)
-      <div>
-        {Shown.style}
-        {refresh.fold(NodeSeq.Empty)(seconds => <meta http-equiv="refresh" content={seconds.toString}/>)}
-        {facts(run, snapshot, refresh)}
-        {snapshot.failure.fold(NodeSeq.Empty)(failure)}
-        {section("Timeline", Timeline.of(snapshot))}
-        {if (snapshot.losses.size > 1) section("Loss", LossCurve.of(snapshot.losses, name)) else NodeSeq.Empty}
-        {if (snapshot.restarts.isEmpty) NodeSeq.Empty else section("Restarts", restarts(snapshot))}
-        {section(s"Ranks (${snapshot.worldSize})", RankTable.of(snapshot))}
-        {section("Newest lines", lines(snapshot))}
-      </div>
+  override def html(parameters: Parameters): Seq[Node] =
+    UiPage.parameter(parameters, "id").flatMap(store.run) match {
+      case None =>
+        <p>There is no such run: it never was, or there are {RunStore.MostRuns.toString} newer ones. <a href="../">All
+        runs</a></p>
+      case Some(run) => Unparsed(made(run, UiPage.parameter(parameters, "refresh")))
+    }
+
+  /** The HTML of a run, which is made once for each snapshot, however many ask. */
+  private def made(run: StoredRun, refresh: Option[String]): String = newest.synchronized {
+    val seconds =
+      refresh.flatMap(text => Try(text.toInt).toOption).filter(each => each > 0 && each <= MostRefreshSeconds)
+    val key = (run.run, seconds)
+    val before = newest.get(key)
+    if (before != null && before._1.isSame(run)) before._2
+    else {
+      val text = page(run, RunSnapshot.of(run), seconds).toString
+      newest.put(key, run -> text)
+      text
+    }
+  }
+
+  private def page(run: StoredRun, snapshot: RunSnapshot, seconds: Option[Int]): Node = {
+    val refresh = seconds.filter(_ => !snapshot.over && !run.cut)
+    <div>
+      {Shown.style}
+      {refresh.fold(NodeSeq.Empty)(seconds => <meta http-equiv="refresh" content={seconds.toString}/>)}
+      {facts(run, snapshot, refresh)}
+      {snapshot.failure.fold(NodeSeq.Empty)(failure)}
+      {section("Timeline", Timeline.of(snapshot))}
+      {
+      if (snapshot.losses.size > 1) section("Loss", LossCurve.of(snapshot.losses, snapshot.name))
+      else NodeSeq.Empty
+    }
+      {if (snapshot.restarts.isEmpty) NodeSeq.Empty else section("Restarts", restarts(snapshot))}
+      {section(s"Ranks (${snapshot.worldSize})", RankTable.of(snapshot))}
+      {section("Newest lines", lines(snapshot))}
+    </div>
   }
 
   override def json(parameters: Parameters): JsonNode =
     RunPage.jsonOf(store, UiPage.parameter(parameters, "id").getOrElse(""))
-
-  private def found(parameters: Parameters): Option[(StoredRun, RunSnapshot)] =
-    UiPage.parameter(parameters, "id").flatMap(store.run).map { run =>
-      run -> RunSnapshot.of(Json.read(if (run.snapshot.isEmpty) "{}" else run.snapshot))
-    }
 
   private def facts(run: StoredRun, snapshot: RunSnapshot, refresh: Option[Int]): Node = {
     val id = Shown.encoded(run.run)
@@ -73,7 +97,7 @@ final private[spark] class RunPage(store: RunStore) extends UiPage {
   private def failure(of: RunFailure): Node = {
     val where = of.rank.map(rank => s"rank $rank").toSeq ++ Some(of.host).filter(_.nonEmpty).map("on " + _)
     <div class="phx-failure">
-      <h5 style="color:#c62f3e">{("Failed" +: where).mkString(" ", " ", "").trim}</h5>
+      <h5 style="color:#c62f3e">{if (where.isEmpty) "Failed" else where.mkString("Failed: ", " ", "")}</h5>
       <div class="phx-text">{of.cause}</div>
       {
       if (of.text.isEmpty) NodeSeq.Empty
@@ -109,6 +133,9 @@ final private[spark] class RunPage(store: RunStore) extends UiPage {
 
 private[spark] object RunPage {
   val MostNamed = 32
+
+  def nameOf(run: StoredRun): String =
+    if (run.snapshot.isEmpty) "" else Json.read(run.snapshot).path("name").asText("")
 
   /** What is known of a run, as JSON; `{"version": 1}` where nothing is. */
   def jsonOf(store: RunStore, id: String): JsonNode =

@@ -4,6 +4,8 @@ import java.util.{LinkedHashMap => JLinkedHashMap, Map => JMap}
 
 import scala.util.control.NonFatal
 
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
 import org.slf4j.LoggerFactory
 
 import dev.phalanx.spark.internal.{Json, SparkInternals}
@@ -60,6 +62,7 @@ private[spark] object RunPosts {
   private val PostMillis = 1000L
   private val LogMillis = 10000L
   private val LogBytesEachSecond = 1024L
+  private val MostCauseChars = 2000
 
   /** Of a run: when it was posted and logged, and how long the log then rests. */
   final private case class Told(state: String, posted: Long, logged: Long, restMillis: Long)
@@ -69,6 +72,19 @@ private[spark] object RunPosts {
     () => System.nanoTime / 1000000
   )
 
-  /** Posts a snapshot to the bus of this JVM's application, where it has one. The Python driver calls this by py4j. */
-  def offer(snapshot: String): Unit = ofBus.offer(snapshot)
+  /** Posts a snapshot to the bus of this JVM's application, where it has one. A Python driver calls it by py4j. */
+  def tell(snapshot: String): Unit = ofBus.offer(snapshot)
+
+  /** The same of a run that is over. A snapshot that knows nothing of its end gets `problem`, if there is one. */
+  private[spark] def tellLast(snapshot: String, problem: Option[Throwable]): Unit =
+    try {
+      val json = Json.read(snapshot).asInstanceOf[ObjectNode]
+      if (!RunSnapshot.of(json).over) {
+        json.put("state", if (problem.isEmpty) "succeeded" else "failed").set[JsonNode]("ended", json.get("time"))
+        problem.map(_.toString.take(MostCauseChars)).foreach(said =>
+          json.putObject("failure").put("cause", said.takeWhile(_ != '\n')).put("text", said)
+        )
+      }
+      tell(json.toString)
+    } catch { case NonFatal(_) => () } // as POST-2 says
 }

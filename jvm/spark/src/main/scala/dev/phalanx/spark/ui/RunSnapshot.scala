@@ -49,6 +49,7 @@ final private[spark] case class Restart(time: Double, cause: String)
 final private[spark] case class RankSnapshot(
     rank: Int,
     host: String,
+    partition: Option[Int],
     executor: String,
     gpus: String,
     state: String,
@@ -65,6 +66,17 @@ final private[spark] case class RunFailure(cause: String, rank: Option[Int], hos
 private[spark] object RunSnapshot {
   private val Over = Set("succeeded", "failed", "cancelled")
   private val MostValues = 8 // of what a rank reported, in a table
+
+  /** The newest of a run, with what Spark knows of its tasks; an empty one if the run has told nothing. */
+  def of(run: StoredRun): RunSnapshot = {
+    val told = read(if (run.snapshot.isEmpty) "{}" else run.snapshot)
+    def executorOf(rank: RankSnapshot) = rank.partition.flatMap(at => Option(run.executors.get(Int.box(at))))
+    told.copy(ranks =
+      told.ranks.map(rank =>
+        if (rank.executor.nonEmpty) rank else executorOf(rank).fold(rank)(executor => rank.copy(executor = executor))
+      )
+    )
+  }
 
   def read(text: String): RunSnapshot = of(Json.read(text))
 
@@ -98,6 +110,7 @@ private[spark] object RunSnapshot {
   private def rankOf(json: JsonNode) = RankSnapshot(
     rank = number(json, "rank").fold(-1)(_.toInt),
     host = text(json, "host"),
+    partition = number(json, "partition").map(_.toInt),
     executor = text(json, "executor"),
     gpus = each(json, "gpus").map(_.asText("")).mkString(", "),
     state = text(json, "state"),

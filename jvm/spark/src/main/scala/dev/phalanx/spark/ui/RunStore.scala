@@ -1,5 +1,7 @@
 package dev.phalanx.spark.ui
 
+import java.io.Closeable
+
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
@@ -7,7 +9,8 @@ import org.apache.spark.scheduler.{
   SparkListener,
   SparkListenerApplicationEnd,
   SparkListenerEvent,
-  SparkListenerJobStart
+  SparkListenerJobStart,
+  SparkListenerTaskStart
 }
 import org.apache.spark.util.kvstore.KVStore
 import org.slf4j.LoggerFactory
@@ -21,12 +24,13 @@ import dev.phalanx.spark.internal.Json
   * RUNSTORE-2 (never-disturbs): no event makes it throw at Spark's listener bus, however strange.
   */
 final private[spark] class RunStore(store: KVStore) {
+  private val tasks = new TaskPlaces(RunStore.MostRuns)
 
   /** The newest first. */
   def runs: Seq[StoredRun] = {
     val found = store.view(classOf[StoredRun]).index(StoredRun.BY_START).reverse().closeableIterator()
     try found.asScala.take(RunStore.MostRuns).toVector
-    finally found.close()
+    finally (found: Closeable).close()
   }
 
   def run(id: String): Option[StoredRun] =
@@ -42,7 +46,7 @@ final private[spark] class RunStore(store: KVStore) {
       val text = event.snapshot.toString
       if (id.nonEmpty && id.length <= RunStore.MostIdChars && text.length <= RunStore.MostChars) {
         val started = (event.snapshot.path("started").asDouble(0) * 1000).toLong
-        keep(id, started)(before => new StoredRun(id, before.started, text, before.stages, false))
+        keep(id, started)(before => before.withSnapshot(text, tasks.executorsOf(before.stages.asScala.lastOption)))
       }
     }
 
@@ -50,18 +54,22 @@ final private[spark] class RunStore(store: KVStore) {
   def began(run: String, millis: Long, stages: Seq[Int]): Unit =
     keep(run, millis) { before =>
       val all = (before.stages.asScala ++ stages.map(Int.box)).distinct.takeRight(RunStore.MostStages)
-      new StoredRun(run, before.started, before.snapshot, all.asJava, before.cut)
+      tasks.expect(all.last)
+      before.withStages(all.asJava)
     }
+
+  /** A task of a stage is at an executor. */
+  def placed(stage: Int, partition: Int, executor: String): Unit = tasks.placed(stage, partition, executor)
 
   /** The application is over, and with it whatever ran. */
   def applicationEnded(): Unit = runs.foreach { run =>
     if (!run.cut && (run.snapshot.isEmpty || !RunSnapshot.of(Json.read(run.snapshot)).over))
-      store.write(new StoredRun(run.run, run.started, run.snapshot, run.stages, true))
+      store.write(run.whenCut())
   }
 
   private def keep(id: String, started: Long)(change: StoredRun => StoredRun): Unit = {
     val before = run(id)
-    store.write(change(before.getOrElse(new StoredRun(id, started, "", java.util.List.of(), false))))
+    store.write(change(before.getOrElse(new StoredRun(id, started))))
     if (before.isEmpty) forgetOldest()
   }
 
@@ -71,7 +79,7 @@ final private[spark] class RunStore(store: KVStore) {
       val oldest = store.view(classOf[StoredRun]).index(StoredRun.BY_START).max(spare).closeableIterator()
       val ids =
         try oldest.asScala.map(_.run).toVector
-        finally oldest.close()
+        finally (oldest: Closeable).close()
       ids.foreach(store.delete(classOf[StoredRun], _))
     }
   }
@@ -103,6 +111,10 @@ private[spark] object RunStore {
       Option(start.properties).flatMap(all => Option(all.getProperty(RunProperty))).foreach { run =>
         if (run.nonEmpty && run.length <= MostIdChars) quietly(store.began(run, start.time, start.stageIds))
       }
+
+    override def onTaskStart(start: SparkListenerTaskStart): Unit = quietly {
+      store.placed(start.stageId, start.taskInfo.index, start.taskInfo.executorId)
+    }
 
     override def onApplicationEnd(end: SparkListenerApplicationEnd): Unit = quietly(store.applicationEnded())
 

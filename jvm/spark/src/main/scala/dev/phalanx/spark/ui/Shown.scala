@@ -9,14 +9,20 @@ import dev.phalanx.spark.internal.SparkInternals
 
 /** How values look in the tab's pages. */
 private[spark] object Shown {
+  private val (grey, blue, green, red, brown) = ("#6c757d", "#0d6efd", "#198754", "#c62f3e", "#b35c00")
   private val Colors = Map(
-    "waiting" -> "#6c757d",
-    "running" -> "#0d6efd",
-    "restarting" -> "#b35c00",
-    "succeeded" -> "#198754",
-    "finished" -> "#198754",
-    "failed" -> "#c62f3e",
-    "cancelled" -> "#6c757d"
+    "running" -> blue,
+    "starting" -> blue,
+    "restarting" -> brown,
+    "succeeded" -> green,
+    "finished" -> green,
+    "failed" -> red,
+    "raised" -> red,
+    "exited" -> red,
+    "signaled" -> red,
+    "out_of_memory" -> red,
+    "not_started" -> red,
+    "lost" -> red
   )
 
   /** What the pages' classes look like; one for a page, so that a row of many is small. */
@@ -36,8 +42,8 @@ private[spark] object Shown {
   /** A state as a badge; `cut` says that the application ended before. */
   def state(state: String, cut: Boolean = false): Node = {
     val said = if (state.isEmpty) "starting" else state
-    if (cut) badge(s"$said when the application ended", "#6c757d")
-    else badge(said, Colors.getOrElse(state, "#6c757d"))
+    if (cut) badge(s"$said when the application ended", grey)
+    else badge(said, Colors.getOrElse(state, grey))
   }
 
   def badge(text: String, color: String): Node =
@@ -46,6 +52,12 @@ private[spark] object Shown {
   def date(seconds: Double): String = if (seconds > 0) SparkInternals.formatDate((seconds * 1000).toLong) else ""
 
   def duration(seconds: Double): String = SparkInternals.formatDuration((seconds * 1000).toLong)
+
+  /** As `duration`, with the tenths that an axis of some seconds needs. */
+  def tick(seconds: Double): String =
+    if (seconds > 0 && seconds < 60) String.format(Locale.ROOT, "%.1f s", Double.box(seconds)) else duration(seconds)
+
+  def rate(value: Double): String = String.format(Locale.ROOT, if (value < 0.1) "%.4f" else "%.2f", Double.box(value))
 
   def number(value: Double): String =
     if (value == math.rint(value) && value.abs < 1e15) value.toLong.toString
@@ -56,7 +68,7 @@ private[spark] object Shown {
   /** A share of time: a number and a bar. */
   def share(share: Option[Double]): NodeSeq = share.filterNot(_.isNaN).fold(NodeSeq.Empty) { value =>
     val percent = (value.max(0).min(1) * 100).round
-    val color = if (percent >= 50) "#b35c00" else "#0d6efd"
+    val color = if (percent >= 50) brown else blue
     <span class="phx-share" style={s"--share:$percent%;--color:$color"}>{s"$percent %"}</span>
   }
 

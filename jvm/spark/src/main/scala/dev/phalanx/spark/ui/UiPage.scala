@@ -1,6 +1,6 @@
 package dev.phalanx.spark.ui
 
-import scala.xml.Node
+import scala.xml.{Node, NodeSeq}
 
 import com.fasterxml.jackson.databind.JsonNode
 
@@ -21,7 +21,7 @@ abstract private[spark] class UiPage {
   def json(parameters: Parameters): JsonNode
 
   /** As `html`, of the type that Java needs. */
-  final def nodes(parameters: Parameters): List[Node] = html(parameters).toList
+  final def nodes(parameters: Parameters): NodeSeq = NodeSeq.fromSeq(html(parameters))
 }
 
 private[spark] object UiPage {

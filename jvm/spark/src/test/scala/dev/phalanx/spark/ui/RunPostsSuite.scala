@@ -48,7 +48,7 @@ class RunPostsSuite extends PhalanxSuite {
     Seq(null, "", "no json", "[]", "x" * (RunStore.MostChars + 1)).foreach(posts.offer)
     assert(events.isEmpty, "POST-2")
     new RunPosts(_ => throw new NoSuchMethodError("an older bus"), () => 0).offer(running())
-    RunPosts.offer(running()) // no matter whether this JVM has an application
+    RunPosts.tell(running()) // no matter whether this JVM has an application
   }
 
   test("runs that it remembers are bounded") {

@@ -31,7 +31,7 @@ class UiPagesSuite extends PhalanxSuite {
     assert(!text.contains("<script") && !text.contains("<b>bad"), "PAGE-1 PAGE-3")
     assert(text.contains("[rank 1] &lt;script&gt;alert(1)&lt;/script&gt;"), "PAGE-1")
     assert(text.contains("ValueError: &lt;b&gt;bad&lt;/b&gt; &amp; ugly"), "PAGE-1")
-    assert(text.contains("Failed rank 1 on host-a") && text.contains("rank 1 (host-b) was killed by signal 9"))
+    assert(text.contains("Failed: rank 1 on host-a") && text.contains("rank 1 (host-b) was killed by signal 9"))
     assert(text.contains("starting ranks: ") && text.contains("1 more ranks are left out."))
     assert(text.contains("""href="../../stages/stage/?id=13&amp;attempt=0""""), "PAGE-2")
     assert(text.contains("61 %") && text.contains("slow") && text.contains("epoch=1, loss=0.7500"))
@@ -73,6 +73,16 @@ class UiPagesSuite extends PhalanxSuite {
     assert(html(of("early")).contains("No rank has a place yet."))
     assert(html(of("later")).contains("paused"))
     assert(list.html(none).mkString.contains("run/?id=early"))
+  }
+
+  test("a page is made once for a snapshot, however often it is asked for") {
+    store.take(Samples.event(Samples.large("often", 1000)))
+    def made() = page.html(of("often")).head.asInstanceOf[scala.xml.Unparsed].data
+    val first = made()
+    assert(made() eq first, "RUNPAGE-1")
+    store.take(Samples.event(Samples.large("often", 1000).put("name", "another")))
+    assert(made() ne first, "RUNPAGE-1")
+    assert(page.title(of("often")) == "Phalanx: another")
   }
 
   test("a page of 1,000 ranks has them all, and is at most a megabyte") {
