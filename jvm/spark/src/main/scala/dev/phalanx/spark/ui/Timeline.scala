@@ -39,7 +39,7 @@ private[spark] object Timeline {
     val anchor = if (tick == 0) "start" else if (tick == Ticks) "end" else "middle"
     <line x1={px(at)} x2={px(at)} y1="0" y2={bottom.toString} stroke="#8885"/>
     <text x={px(at)} y={(bottom + 16).toString} text-anchor={anchor} fill="currentColor">{
-      Shown.duration(after)
+      Shown.tick(after)
     }</text>
   }
 
