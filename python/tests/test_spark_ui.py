@@ -15,7 +15,7 @@ class Context:
     """A session's context that fails as one does whose JVM has gone."""
 
     @property
-    def _jvm(self) -> Any:
+    def _gateway(self) -> Any:
         raise ConnectionRefusedError("the JVM has gone")
 
 
@@ -23,7 +23,7 @@ class Context:
     "session",
     [
         SimpleNamespace(),
-        SimpleNamespace(sparkContext=SimpleNamespace(_jvm=None)),
+        SimpleNamespace(sparkContext=SimpleNamespace(_gateway=None)),
         SimpleNamespace(sparkContext=Context()),
     ],
 )

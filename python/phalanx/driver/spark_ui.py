@@ -23,6 +23,8 @@ logger = logging.getLogger("phalanx")
 RUN_PROPERTY = "phalanx.run"
 """The property of a Spark job that says whose it is; `RunStore` reads it."""
 
+# A run of a moment is told once, when it is over: nobody would see more of it, and it has better things to do.
+_FIRST_S = 0.5
 _INTERVAL_S = 1.0
 # How long the end of a run waits for its last state to be told.
 _LAST_S = 2.0
@@ -52,22 +54,22 @@ class SparkUi:
 
     def _tell(self) -> None:
         try:
-            posts = _posts(self._spark)
-            while posts is not None:
-                is_last = self._over.is_set()
+            posts = None
+            is_last = self._over.wait(_FIRST_S)
+            while True:
+                if posts is None:
+                    posts = _posts(self._spark)
                 posts.tell(json.dumps(self._snapshot()))
                 if is_last:
                     return
-                self._over.wait(_INTERVAL_S)
-        except Exception as error:  # the JVM is going, or the session is another thing
+                is_last = self._over.wait(_INTERVAL_S)
+        except Exception as error:  # the JVM is going, or hasn't the jar, or the session is another thing
             logger.debug("Spark's UI can't be told of a run: %s", error)
 
 
 def _posts(spark: SparkSession) -> Any:
-    """The jar's object that takes snapshots; None where the driver's JVM hasn't it."""
+    """The jar's object that takes snapshots. It fails when it is called, where the driver's JVM hasn't it."""
     from py4j.java_gateway import JavaClass
 
-    jvm = spark.sparkContext._jvm
-    found = None if jvm is None else jvm.dev.phalanx.spark.ui.RunPosts
-    # For a name without a class, py4j takes it for a package.
-    return found if isinstance(found, JavaClass) else None
+    # By a package's attributes each part of the name would ask the JVM.
+    return JavaClass("dev.phalanx.spark.ui.RunPosts", spark.sparkContext._gateway._gateway_client)
