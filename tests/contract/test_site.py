@@ -13,7 +13,16 @@ from support.places import ROOT
 
 PROGRAM = ROOT / "target/docs-venv/bin/sphinx-build"
 # Where `CI` is set Sphinx colours what it says, though no terminal reads it.
-SPHINX = [PROGRAM, "--no-color", "--quiet", "--fail-on-warning", "--conf-dir", ROOT / "docs", "--builder", "dummy"]
+SPHINX = [
+    PROGRAM,
+    "--no-color",
+    "--quiet",
+    "--fail-on-warning",
+    "--conf-dir",
+    ROOT / "docs",
+    "--builder",
+    "dummy",
+]
 
 
 @pytest.mark.timeout(120)
