@@ -140,6 +140,13 @@ fn connect_all(
     let leaders = board.exchange("leader", &found.as_ref().map_or(me, |(rank, _)| *rank))?;
     let topology = Topology::from_leaders(&leaders);
     let host = topology.host_of(me).to_vec();
+    if let Some((leader, _)) = &found
+        && host[0] != *leader
+    {
+        log::warn!(
+            "rank {me} is a host of its own: rank {leader}, with which it shares memory, is led by another"
+        );
+    }
     let elsewhere: Vec<usize> = (0..world_size).filter(|rank| host.binary_search(rank).is_err()).collect();
     let caller = Caller { request, key: &board.key };
     let mut remote = HashMap::new();

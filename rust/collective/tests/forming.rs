@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use common::processes::{Processes, in_words, leave_outcome};
-use common::{LONG, options};
+use common::options;
+use common::processes::{Processes, in_words, is_ready, leave_outcome};
 use phalanx_collective::{FileStore, Group, GroupOptions, HashStore, ReduceOp, Store};
 use phalanx_io::raise_descriptor_limit;
+use phalanx_testkit::eventually;
 use phalanx_types::{Deadline, Result};
 
 /// The variable that makes [`acts_as_rank`] one: what to do, its number, how many there are, hosts or none, directory.
@@ -116,6 +117,11 @@ fn acts_as_rank() {
             Err(error) => in_words(&error),
         }
     } else {
+        // So that the time runs for all of them at once.
+        is_ready(directory, rank);
+        eventually("all ranks are there", VERY_LONG, || {
+            (0..ranks).all(|rank| directory.join(format!("ready.{rank}")).exists())
+        });
         let mut store = Dying(store, if rank == 1 { what.to_owned() } else { String::new() });
         in_words(&Group::join(options, &mut store).err().unwrap())
     };
@@ -150,14 +156,12 @@ fn two_hundred_and_fifty_six_ranks_of_one_machine_form_a_group() {
 #[test]
 fn a_rank_that_dies_while_its_group_forms_is_named_by_all_others() {
     // Before it says how it is reached, and between finding its host and saying so.
-    for key in ["world/card/1", "world/leader/1"] {
-        for hosts in [None, Some(2)] {
-            let world = start(key, 4, hosts);
-            for rank in [0, 2, 3] {
-                let outcome = world.outcome(rank, LONG);
-                let sentence = format!("timeout: rank {rank}: rank 1 has not joined \"world\"");
-                assert!(outcome.text.starts_with(&sentence), "BOARD-2: {key} {hosts:?} {outcome:?}");
-            }
+    for (key, hosts) in [("world/card/1", None), ("world/leader/1", None), ("world/leader/1", Some(2))] {
+        let world = start(key, 4, hosts);
+        for rank in [0, 2, 3] {
+            let outcome = world.outcome(rank, VERY_LONG);
+            let sentence = format!("timeout: rank {rank}: rank 1 has not joined \"world\"");
+            assert!(outcome.text.starts_with(&sentence), "BOARD-2: {key} {hosts:?} {outcome:?}");
         }
     }
 }
