@@ -128,9 +128,10 @@ class Job:
 def setting_keys() -> list[str]:
     """The keys of all settings."""
 
-def read_settings(settings: dict[str, str]) -> tuple[float, str]:
-    """Checks all settings; returns those that no job carries: the seconds to wait for task slots, and the stage (auto,
-    jvm or python). A bad value is a ValueError that names the key, the value and what is allowed."""
+def read_settings(settings: dict[str, str]) -> tuple[float, str, str]:
+    """Checks all settings; returns those that no job carries: the seconds to wait for task slots, the stage (auto, jvm
+    or python), and how a run is shown (auto, rich, plain or off). A bad value is a ValueError that names the key, the
+    value and what is allowed."""
 
 def rank_variables(settings: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     """The variables that a caller gives its ranks: what `spark.phalanx.env.pass` names of this process's, and `given`,
