@@ -92,10 +92,13 @@ def test_a_page_of_thousands_of_ranks_is_no_larger_than_that_of_some() -> None:
     shown = snapshot(1000, hosts=200)
     shown["ranks_left_out"] = 7000
     shown["ranks"][999]["state"] = "lost"
+    shown["ranks"][700]["rate"] = 0.1
     text = page(shown)
     assert text.count("<tr>") == MOST_GROUPS, "PAGE-2"
     assert len(text) < 40_000, "PAGE-2"
     assert "7,844 more ranks" in text, text[-300:]
+    assert "rank 999<" in text
+    assert "slowest: 700<" in text
     assert text.index(">lost</td>") < text.index(">running</td>"), "what is not as it should be comes first"
 
 

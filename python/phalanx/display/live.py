@@ -56,7 +56,8 @@ class LiveDisplay:
 
     def around(self, text: str) -> contextlib.AbstractContextManager[None]:
         """Inside of this somebody shows `text`, output of the ranks."""
-        return contextlib.nullcontext() if self._painter is None else self._painter.around(text)
+        painter = self._painter
+        return contextlib.nullcontext() if painter is None else painter.around(text)
 
     def _draw(self) -> None:
         painter = self._painter

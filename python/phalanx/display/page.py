@@ -118,7 +118,10 @@ def _groups(snapshot: dict[str, Any], marked: set[int]) -> str:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for rank in snapshot["ranks"]:
         groups.setdefault((rank["host"] or "no host yet", rank["state"]), []).append(rank)
-    largest = sorted(groups.items(), key=lambda each: (each[0][1] == "running", -len(each[1])))
+    odd = {key for key, ranks in groups.items() if any(rank["rank"] in marked for rank in ranks)}
+    largest = sorted(
+        groups.items(), key=lambda each: (each[0][1] == "running", each[0] not in odd, -len(each[1]))
+    )
     rows = ""
     for (host, state), ranks in largest[:MOST_GROUPS]:
         steps = [rank["step"] for rank in ranks if rank["step"] is not None]
@@ -208,4 +211,5 @@ def _numbers(numbers: Iterable[int]) -> str:
         else:
             runs.append([each, each])
     text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs[:8])
-    return f"ranks {text}" + (", ..." if len(runs) > 8 else "")
+    is_one = len(runs) == 1 and runs[0][0] == runs[0][1]
+    return f"rank{'' if is_one else 's'} {text}" + (", ..." if len(runs) > 8 else "")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
 import shutil
 import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +99,33 @@ def test_a_run_that_a_cell_shows_is_drawn_until_it_is_over(executed: Any) -> Non
     assert pages(executed, 6) == [], "progress='off'"
     [figure] = executed.cells[7].outputs
     assert "image/png" in figure["data"]
+
+
+@pytest.mark.timeout(180)
+def test_a_terminal_has_a_line_that_goes_away_and_a_pipe_has_none(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"{SESSION}\n{TRAIN}\ndistributor.run(train, False)\nspark.stop()\n")
+    ours, theirs = pty.openpty()
+    drawn = bytearray()
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # the terminal is closed
+            while piece := os.read(ours, 4096):
+                drawn.extend(piece)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        python = [sys.executable, str(program)]
+        output = subprocess.run(python, stdout=subprocess.PIPE, stderr=theirs, timeout=150, check=True).stdout
+    finally:
+        os.close(theirs)
+        reader.join(60)
+        os.close(ours)
+    assert b"\rtrain: " in drawn
+    assert b" \r" in drawn.rpartition(b"\rtrain: ")[2], "PAINT-2: in the end it is taken away"
+    assert output.count(b"[rank 0] <script>") == 1
+    assert b"train: " not in output, "PAINT-1"
 
 
 @pytest.mark.timeout(120)
