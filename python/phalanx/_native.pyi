@@ -429,6 +429,7 @@ class Work:
     def on_done(self, callback: Callable[[], object]) -> None:
         """Calls back once it is done, on a thread for callbacks; at once if it is done already."""
 
-def read_activity(path: str) -> tuple[int, int, int, str, int, bool, float]:
+def read_activity(path: str) -> tuple[int, int, int, str, int, bool, float, float]:
     """What a group is doing, from the file that it was given: rank, ranks, number of the operation, the operation in
-    words, its bytes, whether it still runs, and for how many seconds it does or doesn't."""
+    words, its bytes, whether it still runs, for how many seconds it does or doesn't, and for how many all of
+    its operations ran."""

@@ -104,7 +104,15 @@ def _chip(rank: dict[str, Any], is_slow: bool) -> str:
     mark = ' <span title="slower than the others">&#9660; slowest</span>' if is_slow else ""
     values = [f"{name} {_value(value)}" for name, value in rank["values"].items()]
     gpus = [f"GPU {gpu}" for gpu in rank["gpus"]]
-    title = ", ".join([rank["state"], *gpus, *values])
+    shares = [
+        f"{share:.0%} of its time {what}"
+        for what, share in (
+            ("in collectives", rank["collective_share"]),
+            ("waiting for data", rank["data_share"]),
+        )
+        if share is not None
+    ]
+    title = ", ".join([rank["state"], *gpus, *shares, *values])
     outline = f"outline:2px solid {COLORS['restarting']};" if is_slow else ""
     return (
         f'<div title="{escape(title)}" style="display:inline-block;vertical-align:top;min-width:82px;{outline}'

@@ -57,8 +57,11 @@ impl Fold {
         // FOLD-1: only a group behind that of the rank's line before.
         let after = self.newest.get(&rank).copied();
         let known = self.by_text.get(text);
-        let number =
-            known.and_then(|all| all.iter().copied().find(|number| after.is_none_or(|a| *number > a)));
+        let number = known.and_then(|all| {
+            // Ascending, and as many as lines wait where a rank writes one line again and again.
+            let first = all.partition_point(|number| after.is_some_and(|after| *number <= after));
+            all.get(first).copied()
+        });
         let number = number.unwrap_or_else(|| {
             let number = self.gone + self.groups.len() as u64;
             self.by_text.entry(text.to_string()).or_default().push_back(number);
@@ -168,6 +171,15 @@ mod tests {
             assert!(seen.iter().copied().eq(lines), "FOLD-1, FOLD-2: rank {rank}");
         }
         assert!(out.len() < 20_000, "some were folded: {}", out.len());
+    }
+
+    #[test]
+    fn a_line_that_a_rank_repeats_is_as_many_lines() {
+        let mut fold = Fold::new(2);
+        (0..3).for_each(|_| assert_eq!(told(fold.push(0, "a")), []));
+        let both = || ("a".to_string(), vec![0, 1]);
+        assert_eq!([told(fold.push(1, "a")), told(fold.push(1, "a"))].concat(), [both(), both()], "FOLD-2");
+        assert_eq!(told(fold.take_all()), [("a".to_string(), vec![0])], "FOLD-2");
     }
 
     #[test]
