@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .errors import TrainingError as TrainingError
     from .feeding.replicated import replicated as replicated
     from .feeding.source import data as data
+    from .feeding.stored import stored as stored
     from .integrations.accelerate import notebook_launcher as notebook_launcher
     from .integrations.deepspeed import DeepspeedTorchDistributor as DeepspeedTorchDistributor
     from .jar import jar_path as jar_path
@@ -47,6 +48,7 @@ _HOMES = {
     "report": "rank.reporting",
     "set_result": "rank.reporting",
     "spark_conf": "jar",
+    "stored": "feeding.stored",
 }
 __all__ = [
     "DeepspeedTorchDistributor",
@@ -67,6 +69,7 @@ __all__ = [
     "report",
     "set_result",
     "spark_conf",
+    "stored",
 ]
 
 

@@ -239,7 +239,7 @@ def test_a_save_in_the_background_that_fails_is_raised_by_the_next_call(
 def test_a_later_save_waits_for_the_one_that_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from phalanx.checkpoint.store import FolderStore
+    from phalanx.plumbing.store import FolderStore
 
     go_on, settled = threading.Event(), FolderStore.create
 
@@ -263,7 +263,7 @@ def test_a_later_save_waits_for_the_one_that_is_written(
 def test_fsspec_is_imported_for_a_uri_only(tmp_path: Path) -> None:
     program = f"""
         import sys
-        from phalanx.checkpoint.store import open_store
+        from phalanx.plumbing.store import open_store
         for path in ({str(tmp_path)!r}, "file://{tmp_path}", "local:{tmp_path}", "dbfs:/Volumes/a/b/c"):
             open_store(path)
         assert "fsspec" not in sys.modules and "torch" not in sys.modules, "FSSPEC-1"
@@ -281,8 +281,8 @@ def test_what_is_found_is_whole_at_whatever_moment_the_writer_is_killed(kind: st
         import io, signal, sys
         import torch
         from phalanx import checkpoint
-        from phalanx.checkpoint import layout, store
-        from phalanx.plumbing import whole_file
+        from phalanx.checkpoint import layout
+        from phalanx.plumbing import store, whole_file
 
         os.environ.update(PHALANX_RANK_DIR="/x/y/z", TORCHELASTIC_RUN_ID="j", TORCHELASTIC_RESTART_COUNT="0")
         torch.set_num_threads(1)
@@ -387,7 +387,7 @@ def test_what_another_run_left_goes_when_it_is_a_day_old_and_what_an_earlier_att
     tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fsspec.implementations.memory import MemoryFileSystem
-    from phalanx.checkpoint.store import open_store
+    from phalanx.plumbing.store import open_store
 
     def begin(store: Any) -> set[str]:
         """As a save that is killed after its first file."""
@@ -441,6 +441,6 @@ def _be_rank_of(monkeypatch: pytest.MonkeyPatch, run: str, *, attempt: int = 0) 
 
 
 def _names(place: str) -> list[str]:
-    from phalanx.checkpoint.store import open_store
+    from phalanx.plumbing.store import open_store
 
     return sorted(open_store(place).sizes())

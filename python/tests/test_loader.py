@@ -229,7 +229,7 @@ def test_what_is_no_number_by_itself_becomes_one_or_a_list() -> None:
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_arrays_of_different_lengths_are_lists_or_padded(shuffle: bool) -> None:
+def test_arrays_of_different_lengths_are_lists_padded_or_jagged(shuffle: bool) -> None:
     table = pa.table({"n": list(range(12)), "ids": [list(range(i)) for i in range(12)]})
     for batch in phalanx.data(table).loader(batch_size=4, shuffle=shuffle):
         assert [one.tolist() for one in batch["ids"]] == [list(range(n)) for n in batch["n"].tolist()]
@@ -237,6 +237,15 @@ def test_arrays_of_different_lengths_are_lists_or_padded(shuffle: bool) -> None:
     for batch in phalanx.data(table).loader(batch_size=4, shuffle=shuffle, pad=-1):
         lengths = batch["n"].tolist()
         assert batch["ids"].tolist() == [[*range(n), *[-1] * (max(lengths) - n)] for n in lengths]
+    batches = list(phalanx.data(table).loader(batch_size=4, shuffle=shuffle, pad="jagged"))
+    for batch in batches:
+        assert batch["ids"].layout == torch.jagged
+        assert [one.tolist() for one in batch["ids"].unbind()] == [
+            list(range(n)) for n in batch["n"].tolist()
+        ]
+        batch["ids"].values().fill_(-5)  # COLUMN-2
+    last = batches[-1]["n"].tolist()
+    assert [len(one) for one in batches[-1]["ids"].unbind()] == last
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -51,9 +51,10 @@ def in_order(results: list[dict[str, Any]]) -> list[int]:
 
 
 def test_every_row_comes_once_an_epoch_and_other_ranks_go_on_with_the_next(
-    distributor: Any, spark: Any
+    distributor: Any, spark: Any, tmp_path: Path
 ) -> None:
-    data = {"train": rows(spark), "eval": phalanx.replicated(spark.range(5))}
+    kept = phalanx.stored(spark.range(5), f"simplecache::file://{tmp_path}/eval")
+    data = {"train": rows(spark), "eval": phalanx.replicated(kept)}
     first = distributor.start(train, 3, None, "drop", data=data).results(120)
     assert [len(result["taken"]) for result in first] == [3, 3], "LOADER-1"
     assert first[0]["state"] == first[1]["state"]
@@ -69,6 +70,7 @@ def test_every_row_comes_once_an_epoch_and_other_ranks_go_on_with_the_next(
     assert in_order([one]) == in_order(rest), "LOADER-2"
     folders = {result["folder"] for result in [*first, *rest, one]}
     assert not any(map(os.path.exists, folders)), "PREPARE-2"
+    assert len(list(tmp_path.glob("eval/phalanx-data-*/"))) == 1, "PREPARE-5"
 
 
 def test_a_training_that_fails_leaves_no_block(stage: Any, spark: Any, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..rank import contract
+from . import layout
 
 if TYPE_CHECKING:
-    from .store import Store
+    from ..plumbing.store import Store
 
 MAX_NAME_BYTES = 100
 """As for `spark.phalanx.checkpoint.name`: rust/types/src/job.rs."""
@@ -31,7 +32,7 @@ def checkpoint_dir() -> str:
 
     `save` and `latest` keep the run's own below it, in a folder of the run's name.
     """
-    from .store import is_uri
+    from ..plumbing.store import is_uri
 
     given = os.environ.get(contract.ENV_CHECKPOINT_DIR)
     own = os.environ.get(contract.ENV_RANK_DIR)
@@ -49,7 +50,7 @@ def checkpoint_dir() -> str:
 
 def store_of(directory: str | os.PathLike[str] | None, name: str | None) -> Store:
     """Where a call looks: `directory`, or the job's own; and there what has this name, or the run's own."""
-    from .store import open_store
+    from ..plumbing.store import open_store
 
     if name is not None and not _NAME.fullmatch(name):
         raise ValueError(
@@ -62,7 +63,7 @@ def store_of(directory: str | os.PathLike[str] | None, name: str | None) -> Stor
         folder, name = checkpoint_dir(), name or os.environ.get(contract.ENV_CHECKPOINT_NAME)
     else:
         folder = os.fspath(directory)
-    return open_store(f"{folder.rstrip('/') or '/'}/{name}" if name else folder)
+    return open_store(f"{folder.rstrip('/') or '/'}/{name}" if name else folder, layout.writer)
 
 
 def check_shared(directory: object | None) -> None:

@@ -17,7 +17,7 @@ from . import background, layout, place, whole
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from .store import Store
+    from ..plumbing.store import Store
 
 
 def save_sharded(

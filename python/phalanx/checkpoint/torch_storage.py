@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
 
-from .store import FolderStore, Store
+from ..plumbing.store import FolderStore, Store
 
 _METADATA = ".metadata"
 

@@ -14,7 +14,7 @@ from ..rank import contract
 from . import background, layout, place
 
 if TYPE_CHECKING:
-    from .store import Store
+    from ..plumbing.store import Store
 
 _told = False
 

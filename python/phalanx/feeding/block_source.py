@@ -15,7 +15,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import _native
-from .far_blocks import FarBlocks
+from .data_store import StoredBlocks, is_stored
+from .far_blocks import BlockClient, FarBlocks
 from .index import Facts, Index, fingerprint
 from .write_blocks import BLOCK_BYTES, BLOCK_ROWS, as_stream, facts_of, regrouped
 
@@ -37,7 +38,7 @@ class BlockSource(Protocol):
     whole: bool
     """Whether every rank takes all rows."""
     far_bytes: int
-    """How many bytes are on other hosts."""
+    """How many bytes are on other hosts, or where fsspec opens them."""
 
     def ahead(self, blocks: Iterable[int]) -> None:
         """Has blocks of other hosts fetched that are needed soon, the first of these first."""
@@ -52,7 +53,8 @@ class BlockSource(Protocol):
 class MappedBlocks:
     """Blocks in files, mapped into memory.
 
-    Those of other hosts are fetched into `folder`, where `access` says how (`rank.contract.FILE_BLOCKS`).
+    Those of other hosts are fetched into `folder`, where `access` says how (`rank.contract.FILE_BLOCKS`), and so are
+    those that fsspec opens by a URI. Blocks that are kept in a folder have no host: all share it.
     """
 
     def __init__(self, index: Index, access: bytes | None = None, folder: str = "") -> None:
@@ -67,9 +69,12 @@ class MappedBlocks:
         self._folder = folder
         self._far: FarBlocks | None = None
         # What is here is read here: hosts may share a disk, or a name.
-        gone = {number for number, file in enumerate(index.files) if access and not os.path.exists(file)}
-        self._far_files = gone
-        self.far_bytes = sum(block.bytes for block in index.blocks if block.file in gone)
+        self._far_files = {
+            number
+            for number, (file, host) in enumerate(zip(index.files, index.hosts, strict=True))
+            if is_stored(file) or (host and access and not os.path.exists(file))
+        }
+        self.far_bytes = sum(block.bytes for block in index.blocks if block.file in self._far_files)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_files": OrderedDict(), "_far": None}
@@ -97,8 +102,11 @@ class MappedBlocks:
     def _fetching(self) -> FarBlocks:
         # A process that was forked has neither the thread nor a right to the connections.
         if self._far is None or self._far.process != os.getpid():
-            assert self._access is not None
-            self._far = FarBlocks(self._index, _native.BlockClient(self._access), self._folder)
+            client: BlockClient = StoredBlocks()
+            if any(self._index.hosts):
+                assert self._access is not None
+                client = _native.BlockClient(self._access)
+            self._far = FarBlocks(self._index, client, self._folder)
             weakref.finalize(self, self._far.close).atexit = False
         return self._far
 
@@ -125,6 +133,12 @@ class MappedBlocks:
 
     def _unreadable(self, number: int, problem: str) -> RuntimeError:
         host, here = self._index.hosts[number], socket.gethostname()
+        if not host:
+            return RuntimeError(
+                f"the blocks of the data set {self.name!r} in {self._index.files[number]} can't be read on {here}: "
+                f"{problem}; every host with ranks has to reach them, and if they are gone for good, remove the index "
+                "beside their folder, and the next run writes them again"
+            )
         if host != here and self._access is None:
             return RuntimeError(
                 f"blocks of the data set {self.name!r} are on {host}, and all ranks of this run on {here}, so nobody "

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+JAGGED = "jagged"
+"""The `pad` of tensors whose rows have different lengths."""
+
 Nulls = Any
 """`"error"`, or the value that stands for nulls in tensors."""
 
@@ -124,7 +127,8 @@ class Column:
         return np.array(array.to_numpy(zero_copy_only=False))
 
     def _ragged(self, values: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any]) -> Any:
-        """Arrays of different lengths: a list of tensors, or one that is padded to the longest of the batch."""
+        """Arrays of different lengths: a list of tensors, a jagged one, or one that is padded to the longest of the
+        batch."""
         import numpy as np
         import torch
 
@@ -133,6 +137,10 @@ class Column:
             return [
                 torch.from_numpy(values[starts[i] : starts[i + 1]].copy()) for i in range(len(starts) - 1)
             ]
+        if isinstance(self._pad, str) and self._pad == JAGGED:
+            own = torch.from_numpy(values[offsets[0] : offsets[-1]])
+            starts = torch.from_numpy(offsets.astype(np.int64) - offsets[0])
+            return torch.nested.nested_tensor_from_jagged(own, starts)
         lengths = np.diff(offsets)
         try:
             padded = np.full((len(lengths), lengths.max(initial=0)), self._pad, values.dtype)

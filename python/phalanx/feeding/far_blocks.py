@@ -17,10 +17,9 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from .. import _native
     from .index import Index
 
 CACHE_BYTES = 1 << 30
@@ -31,13 +30,17 @@ AHEAD_BLOCKS = 256
 AGAIN_AFTER_S = 3.0
 
 
+class BlockClient(Protocol):
+    """What fetches a block: `_native.BlockClient` from a node on another host, `StoredBlocks` from a store."""
+
+    def fetch(self, host: str, file: str, start: int, length: int, into: str) -> None:
+        """Writes `length` bytes of `file` on `host`, from `start` on, to the file `into`."""
+
+
 class FarBlocks:
-    """The blocks of an index that are on other hosts, for one process: a fork makes its own.
+    """The blocks of an index that can't be mapped here, for one process: a fork makes its own."""
 
-    `fetch` of `client` is `_native.BlockClient`'s.
-    """
-
-    def __init__(self, index: Index, client: _native.BlockClient, folder: str) -> None:
+    def __init__(self, index: Index, client: BlockClient, folder: str) -> None:
         self.process = os.getpid()
         self._index = index
         self._client = client
@@ -65,7 +68,7 @@ class FarBlocks:
     def get(self, block: int) -> mmap.mmap:
         """The bytes of a block; waits for it, and has it fetched before others where it isn't there.
 
-        Raises what `_native.BlockClient.fetch` does, and `RuntimeError` for bytes that were changed, or after `close`.
+        Raises what the client's `fetch` does, and `RuntimeError` for bytes that were changed, or after `close`.
         """
         with self._news:
             while block not in self._there:
@@ -152,7 +155,8 @@ class FarBlocks:
             os.unlink(path)
         if zlib.crc32(found) != block.checksum:
             raise RuntimeError(
-                f"block {number} of the data set {self._index.name!r} came from {host} with other bytes than were "
-                f"written to {file} there (its checksum is {zlib.crc32(found):08x} and should be {block.checksum:08x})"
+                f"block {number} of the data set {self._index.name!r} came from {host or 'its store'} with other bytes "
+                f"than were written to {file} there (its checksum is {zlib.crc32(found):08x} and should be "
+                f"{block.checksum:08x})"
             )
         return found

@@ -64,8 +64,8 @@ class Loader:
         if shuffle == "full" and source.far_bytes > CACHE_BYTES:
             raise ValueError(
                 f'shuffle="full" reads all blocks at each step, and {source.far_bytes >> 20} MiB of the data set '
-                f"{source.name!r} are on other hosts, more than the {CACHE_BYTES >> 20} MiB that a rank keeps of them; "
-                "use shuffle=True, and df.orderBy(rand(seed)) before it where the rows are sorted"
+                f"{source.name!r} are on other hosts or behind a URI, more than the {CACHE_BYTES >> 20} MiB that a "
+                "rank keeps of them; use shuffle=True, and df.orderBy(rand(seed)) before it where the rows are sorted"
             )
         self._source = source
         self._kept_blocks = KEPT_FAR_BLOCKS if source.far_bytes else KEPT_BLOCKS

@@ -10,6 +10,7 @@ them with its local directories where the driver can't any more, or where an exe
 PREPARE-3 (reachable): blocks on hosts where there surely is no node to serve them are refused before any rank starts.
 PREPARE-4 (same-data): blocks that went with an executor are computed again before ranks start again. Where that gives
 other data the run fails, and says so: nothing trains on a mixture.
+PREPARE-5 (kept-stays): what is `stored` is written by the first run, read by later ones, and removed by none.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _native
 from ..driver.connect import is_remote
@@ -31,8 +32,10 @@ from ..driver.spark_version import inheriting
 from ..errors import TrainingError
 from ..plumbing.by_value import by_value
 from . import write_blocks
+from .data_store import DataStore
 from .index import Block, Facts, Index
 from .replicated import Replicated
+from .stored import Stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,19 +60,32 @@ def is_data(argument: object) -> bool:
 
 
 def _is_ours(value: object) -> bool:
-    return isinstance(value, Replicated) or _is_frame(value)
+    return isinstance(value, (Replicated, Stored)) or _is_frame(value)
 
 
 def _is_frame(value: object) -> bool:
     return type(value).__module__.startswith("pyspark.") and hasattr(value, "mapInArrow")
 
 
+class _Given(NamedTuple):
+    """A data set as a run is given it."""
+
+    frame: Any
+    whole: bool
+    """Whether every rank takes all rows."""
+    store: DataStore | None
+
+    @property
+    def columns(self) -> list[list[str]]:
+        return [[field.name, field.dataType.simpleString()] for field in self.frame.schema.fields]
+
+
 class Preparation:
     """The data sets of one run, from the DataFrames to the removal of their blocks.
 
     Making one starts nothing. Raises `TypeError` for what is no DataFrame or a column that can't be a tensor,
-    `ValueError` for streams and for columns that can't be told from one another, and `RuntimeError` where Spark
-    encrypts what it writes to disks. `tasks` is how many nodes the run has.
+    `ValueError` for streams, for columns that can't be told from one another and for a place that has others, and
+    `RuntimeError` where Spark encrypts what it writes to disks. `tasks` is how many nodes the run has.
     """
 
     def __init__(
@@ -78,11 +94,8 @@ class Preparation:
         self._spark = spark
         self._local_mode = local_mode
         self._tasks = tasks
-        self._frames: dict[str, tuple[Any, bool]] = {}
-        for name, given in data.items():
-            whole = isinstance(given, Replicated)
-            frame = given.data if isinstance(given, Replicated) else given
-            self._frames[name] = readable(name, frame), whole
+        self._given: dict[str, _Given] = {name: _given(name, value) for name, value in data.items()}
+        self._check_places()
         if (spark.conf.get("spark.io.encryption.enabled", None) or "false").lower() == "true":
             raise RuntimeError(
                 "spark.io.encryption.enabled is true, and blocks of data sets are not encrypted on local disks; "
@@ -114,7 +127,12 @@ class Preparation:
         Raises as `run`, and `TrainingError` where the data is not what it was.
         """
         before = self._indexes
-        files = [file for index in before.values() for file in index.files]
+        files = [
+            file
+            for index in before.values()
+            for file, host in zip(index.files, index.hosts, strict=True)
+            if host
+        ]
         if self._is_here() and all(map(os.path.exists, files)):
             return self._packed()
         logger.info("Blocks of the data sets have gone with an executor; they are computed again")
@@ -159,7 +177,7 @@ class Preparation:
         return self._hosts() <= {socket.gethostname()}
 
     def _hosts(self) -> set[str]:
-        return {host for index in self._indexes.values() for host in index.hosts}
+        return {host for index in self._indexes.values() for host in index.hosts if host}
 
     def cancel(self) -> None:
         """Ends `run`; waits for nothing."""
@@ -169,7 +187,7 @@ class Preparation:
         """Removes the blocks; again is harmless. What can't be removed is logged, and goes with Spark's directories."""
         self._cancelled = True
         self._remove_files()
-        self._frames = {}
+        self._given = {}
 
     def _remove_files(self) -> None:
         folders, self._folders = self._folders, set()
@@ -186,10 +204,10 @@ class Preparation:
     def _main(self) -> None:
         try:
             self._tag_jobs()
-            for name, (frame, whole) in self._frames.items():
+            for name, given in self._given.items():
                 if not self._cancelled:
-                    self._broken = True  # until it is known where all its blocks are
-                    self._indexes[name] = self._prepared(name, frame, whole)
+                    self._broken = given.store is None  # until it is known where all its blocks are
+                    self._indexes[name] = self._prepared(name, given)
                     self._broken = False
         except BaseException as error:
             self._error = error
@@ -202,31 +220,70 @@ class Preparation:
         else:
             self._spark.sparkContext.addJobTag(self._tag)
 
-    def _prepared(self, name: str, frame: Any, whole: bool) -> Index:
-        write = write_blocks.writer(self._tag, write_blocks.BLOCK_BYTES, write_blocks.BLOCK_ROWS)
+    def _prepared(self, name: str, given: _Given) -> Index:
+        store = given.store
+        if store is None:
+            index = self._written(name, given, self._tag)
+            self._folders.update(map(os.path.dirname, index.files))
+        elif store.is_filled:
+            logger.info("The data set %r is read from %s, %s", name, store.place, store.origin)
+            index = store.index(name, whole=given.whole)
+        else:
+            application = self._spark.conf.get("spark.app.id", None) or "(unknown)"
+            try:
+                index = self._written(name, given, store.path(self._tag))
+                index = store.keep(index, self._tag, given.columns, application)
+            except BaseException:
+                store.abandon(self._tag)
+                raise
+        rows, size = (sum(getattr(block, of) for block in index.blocks) for of in ("rows", "bytes"))
+        logger.info(
+            "The data set %r has %d rows and %d bytes in %d blocks", name, rows, size, len(index.blocks)
+        )
+        if not rows:
+            logger.warning("The data set %r has no rows, so its loaders have no steps", name)
+        return index
+
+    def _written(self, name: str, given: _Given, folder: str) -> Index:
+        write = write_blocks.writer(
+            folder, write_blocks.BLOCK_BYTES, write_blocks.BLOCK_ROWS, kept=given.store is not None
+        )
         with by_value(write_blocks):
-            found = frame.mapInArrow(write, write_blocks.SCHEMA).collect()
+            found = given.frame.mapInArrow(write, write_blocks.SCHEMA).collect()
         found.sort(key=lambda row: (row.partition, row.number))
         host_of = {row.path: row.host for row in found}
         files = list(host_of)
-        self._folders.update(map(os.path.dirname, files))
         number = {path: at for at, path in enumerate(files)}
-        index = Index(
+        return Index(
             name=name,
             hosts=list(host_of.values()),
             files=files,
             blocks=[Block(number[row.path], row.start, row.bytes, row.rows, row.checksum) for row in found],
             facts=Facts.together(json.loads(row.facts) for row in found),
-            whole=whole,
+            whole=given.whole,
         )
-        rows, size = (sum(getattr(block, of) for block in index.blocks) for of in ("rows", "bytes"))
-        logger.info("The data set %r has %d rows and %d bytes in %d blocks", name, rows, size, len(found))
-        if not rows:
-            logger.warning("The data set %r has no rows, so its loaders have no steps", name)
-        return index
+
+    def _check_places(self) -> None:
+        """Raises `ValueError` where a place has other columns, or is that of two data sets."""
+        name_at: dict[str, str] = {}
+        for name, given in self._given.items():
+            if given.store is None:
+                continue
+            place = given.store.place
+            other = name_at.setdefault(place, name)
+            if other != name:
+                raise ValueError(
+                    f"the data sets {other!r} and {name!r} are both stored at {place}; give each its own place"
+                )
+            difference = given.store.differs(given.columns)
+            if difference is not None:
+                raise ValueError(
+                    f"the data set {name!r} is not what is stored at {place} ({given.store.origin}): {difference}; "
+                    "give it another place, or remove what is there"
+                )
 
     def _check_place(self, index: Index) -> None:
-        hosts = sorted(set(index.hosts))
+        hosts = sorted(set(index.hosts) - {""})
         here = socket.gethostname()
         if self._local_mode and hosts not in ([], [here]):
             raise RuntimeError(
@@ -283,6 +340,13 @@ class Preparation:
         thread = threading.Thread(target=quietly, name="phalanx-prepare", daemon=True)
         thread.start()
         thread.join(seconds)
+
+
+def _given(name: str, value: Any) -> _Given:
+    whole = isinstance(value, Replicated)
+    kept = value.data if isinstance(value, Replicated) else value
+    frame = readable(name, kept.data if isinstance(kept, Stored) else kept)
+    return _Given(frame, whole, DataStore(kept.uri) if isinstance(kept, Stored) else None)
 
 
 def readable(name: str, frame: Any) -> Any:

@@ -64,7 +64,8 @@ class DataSet:
         uneven          what becomes of the last rows, too few for a step: "drop" leaves them out, "wrap" takes rows of
                         the epoch's beginning once more, "pad" does so and tells by `batch["mask"]` which rows count
         nulls           the value that stands for nulls in tensors; "error" refuses columns that have some
-        pad             the value to pad arrays of different lengths with; without one they are lists of tensors
+        pad             the value to pad arrays of different lengths with, or "jagged" for a nested tensor of torch's
+                        jagged layout; without one they are lists of tensors
         transform       called in the rank with each batch as a `pyarrow.RecordBatch`; what it returns is the batch
         rank, world_size    another part than this rank's own
 

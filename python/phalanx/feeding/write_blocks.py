@@ -1,11 +1,13 @@
 """A partition as blocks, written in a Python worker of Spark. A block is one Arrow record batch as an IPC stream.
 
-The blocks of a partition stand in one file, one behind the other, in a folder of the run below Spark's local directory.
+The blocks of a partition stand in one file, one behind the other, in a folder of the run below Spark's local directory,
+or in a folder that is kept, which may be a URI's.
 This module travels to the workers by value, so that executors need no Phalanx: it uses nothing else of Phalanx's.
 
 BLOCK-1 (as-they-are): a block has the partition's rows in their order, with the types and bits that Spark gave.
 BLOCK-2 (bounded): a block has at most `BLOCK_ROWS` rows, and about `BLOCK_BYTES` bytes unless one row has more.
-BLOCK-3 (private): only the user can read the folder. A task that fails leaves no file in it.
+BLOCK-3 (private): only the user can read the folder, unless it is one that is kept. A task that fails leaves no file in
+it.
 """
 
 from __future__ import annotations
@@ -33,9 +35,11 @@ SCHEMA = ", ".join(
 """What a task answers, as Spark says it: a row for each block."""
 
 
-def writer(folder: str, block_bytes: int, block_rows: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def writer(
+    folder: str, block_bytes: int, block_rows: int, *, kept: bool = False
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """What `DataFrame.mapInArrow` is to run in each task: it writes the partition into `folder`, below one of Spark's
-    local directories, and answers with its blocks."""
+    local directories, and answers with its blocks. A folder that is `kept` is a path or a URI of its own."""
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:
         import socket
@@ -46,10 +50,12 @@ def writer(folder: str, block_bytes: int, block_rows: int) -> Callable[[Iterator
         context: Any = TaskContext.get()
         partition = context.partitionId()
         # Partitions take turns: there may be a disk behind each directory.
-        directories = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+        directories = [""] if kept else os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
         directory = directories[partition % len(directories)] or tempfile.gettempdir()
-        path = os.path.join(directory, folder, f"{partition}-{context.taskAttemptId()}")
-        blocks = write_partition(batches, path, block_bytes, block_rows)
+        path = os.path.join(
+            folder if kept else os.path.join(directory, folder), f"{partition}-{context.taskAttemptId()}"
+        )
+        blocks = write_partition(batches, path, block_bytes, block_rows, private=not kept)
         if blocks:
             own = {"partition": partition, "host": socket.gethostname(), "path": path}
             yield pa.RecordBatch.from_pylist(
@@ -78,32 +84,34 @@ def remover(folders: list[str], own: str) -> Callable[[Iterator[Any]], Iterator[
 
 
 def write_partition(
-    batches: Iterable[Any], path: str, block_bytes: int, block_rows: int
+    batches: Iterable[Any], path: str, block_bytes: int, block_rows: int, *, private: bool = True
 ) -> list[dict[str, Any]]:
     """Writes the rows of `batches` to a file at `path`, and says of each block where it is there, and what it has.
 
-    Raises `OSError` where it can't be written.
+    A `private` file's folder is the user's alone. Raises `OSError` where it can't be written.
     """
     blocks: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
         file = None
+        start = 0
         for batch in regrouped(batches, block_bytes, block_rows):
             if file is None:
-                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-                file = stack.enter_context(_new_file(path))
+                file = stack.enter_context(_new_file(path, 0o700 if private else 0o777))
             data = as_stream(batch)
-            start = file.tell()
-            file.write(data)
-            file.write(bytes(-len(data) % ALIGNMENT))
+            size = len(data)
+            # fsspec's files take bytes, and not all of them a buffer.
+            file.write(data if private else memoryview(data).tobytes())
+            file.write(bytes(-size % ALIGNMENT))
             blocks.append(
                 {
                     "start": start,
-                    "bytes": len(data),
+                    "bytes": size,
                     "rows": batch.num_rows,
                     "checksum": zlib.crc32(data),
                     "facts": json.dumps(facts_of(batch)),
                 }
             )
+            start += size + -size % ALIGNMENT
     return blocks
 
 
@@ -184,13 +192,33 @@ def _is_list(kind: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _new_file(path: str) -> Iterator[Any]:
+def _new_file(path: str, folder_mode: int) -> Iterator[Any]:
+    if "://" in path:
+        with _new_object(path) as file:
+            yield file
+        return
+    os.makedirs(os.path.dirname(path), mode=folder_mode, exist_ok=True)
     try:
         with open(path, "xb") as file:
             yield file
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(path)
+        raise
+
+
+@contextlib.contextmanager
+def _new_object(uri: str) -> Iterator[Any]:
+    from fsspec.core import url_to_fs
+
+    files, path = url_to_fs(uri)
+    files.makedirs(path.rpartition("/")[0], exist_ok=True)
+    try:
+        with files.open(path, "wb") as file:
+            yield file
+    except BaseException:
+        with contextlib.suppress(Exception):
+            files.rm_file(path)
         raise
 
 

@@ -1,4 +1,4 @@
-"""Where checkpoints lie: a folder, or whatever `fsspec` opens by a URI.
+"""A place for files that outlast a run: a folder, or whatever `fsspec` opens by a URI.
 
 FSSPEC-1 (few-imports): fsspec is imported for a URI only, and never for `file:`, `local:` and `dbfs:/Volumes/`, which
 are folders.
@@ -10,12 +10,11 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import Any, BinaryIO, Protocol
 
-from ..plumbing.whole_file import whole_or_absent, write_through
-from . import layout
+from .whole_file import whole_or_absent, write_through
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?P<rest>.*)", re.DOTALL)
 _FOLDERS = re.compile(r"(?:file|local):(?://(?:localhost)?(?=/))?(?P<path>/.*)", re.DOTALL)
@@ -23,7 +22,7 @@ _VOLUME = re.compile(r"dbfs:(?://)?(?P<path>/Volumes/.*)", re.DOTALL)
 
 
 class Store(Protocol):
-    """A folder of checkpoints, and what is done with it."""
+    """A folder, and what is done with it."""
 
     publishes_files: bool
     """Whether a file that was not written to its end is never seen under its name."""
@@ -58,9 +57,16 @@ def is_uri(path: str) -> bool:
     return _SCHEME.fullmatch(path) is not None and _folder_of(path) is None
 
 
-def open_store(path: str) -> Store:
-    """The store at a folder's path or a URI. Raises `ImportError` where fsspec has no such file system here."""
-    return UriStore(path) if is_uri(path) else FolderStore(_folder_of(path) or path)
+def _anybody() -> str:
+    return os.urandom(8).hex()
+
+
+def open_store(path: str, writer: Callable[[], str] = _anybody) -> Store:
+    """The store at a folder's path or a URI; `writer` names who writes a file, while it is not whole.
+
+    Raises `ImportError` where fsspec has no such file system here.
+    """
+    return UriStore(path) if is_uri(path) else FolderStore(_folder_of(path) or path, writer)
 
 
 def _folder_of(path: str) -> str | None:
@@ -73,8 +79,9 @@ class FolderStore:
 
     publishes_files = True
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, writer: Callable[[], str] = _anybody) -> None:
         self.folder = os.path.abspath(folder)
+        self._writer = writer
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -91,7 +98,7 @@ class FolderStore:
     def create(self, name: str) -> Iterator[BinaryIO]:
         path = self.path(name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with whole_or_absent(path, part=f"{path}.part-{layout.writer()}", durable=True) as file:
+        with whole_or_absent(path, part=f"{path}.part-{self._writer()}", durable=True) as file:
             yield file
 
     def written_at(self, name: str) -> float | None:

@@ -1,0 +1,151 @@
+"""A place where a data set is kept: a folder with blocks, and an index beside it, by which later runs find them.
+
+STORED-1 (index-last): the index is written when all blocks are there. Without one there is no data.
+STORED-2 (same-columns): what is there is taken for a DataFrame only if names and types of the columns are the same.
+STORED-3 (no-strays): a preparation that fails removes what it wrote. What repeated tasks wrote is removed, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Any
+
+from ..plumbing.store import is_uri, open_store
+from .index import Index
+
+INDEX = "phalanx-data.json"
+_VERSION = 1
+
+
+class DataStore:
+    """The data set at a folder's path or a URI.
+
+    Raises `ImportError` where fsspec has no such file system here, and `ValueError` where the index there is none that
+    can be read.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._store = open_store(uri)
+        self.place = self._store.path("").rstrip("/") or "/"
+        self._found = self._read()
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the data is there."""
+        return self._found is not None
+
+    @property
+    def origin(self) -> str:
+        """Who wrote what is there, and when."""
+        return "" if self._found is None else str(self._found["origin"])
+
+    def differs(self, columns: list[list[str]]) -> str | None:
+        """What is different about these columns (names and types) and those that are there; None if nothing is."""
+        there = columns if self._found is None else self._found["columns"]
+        if there == columns:
+            return None
+        missing = [column for column in there if column not in columns]
+        more = [column for column in columns if column not in there]
+        if not missing and not more:
+            return "it has the same columns in another order"
+        parts = [
+            f"{said} {', '.join(f'{name} {kind}' for name, kind in some)}"
+            for said, some in (("it has", missing), ("the DataFrame has", more))
+            if some
+        ]
+        return " and ".join(parts)
+
+    def index(self, name: str, *, whole: bool) -> Index:
+        """What is there, as the data set `name` of a run."""
+        assert self._found is not None
+        index = Index.read(self._found["index"])
+        files = [self._store.path(file) for file in index.files]
+        return index._replace(name=name, whole=whole, files=files)
+
+    def path(self, folder: str) -> str:
+        """Where tasks are to write the blocks of a new folder."""
+        return self._store.path(folder)
+
+    def keep(self, index: Index, folder: str, columns: list[list[str]], application: str) -> Index:
+        """Has later runs find the blocks of `index`, which tasks wrote into `folder`; the index of what is there now.
+
+        Raises `RuntimeError` where a block's file isn't there.
+        """
+        names = [f"{folder}/{file.rpartition('/')[2]}" for file in index.files]
+        there = {f"{folder}/{name}" for name in self._store.sizes(folder)}
+        for name, host in zip(names, index.hosts, strict=True):
+            if name not in there:
+                raise RuntimeError(
+                    f"{host} wrote blocks to {self._store.path(name)}, and they are not there for the driver: "
+                    f"{self.place} has to be a folder that all hosts share, or a URI"
+                )
+        for stray in there - set(names):
+            with contextlib.suppress(OSError):  # it is harmless
+                self._store.remove(stray)
+        self._store.settle(folder)
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        packed = index._replace(files=names, hosts=[""] * len(names)).pack()
+        self._found = {
+            "version": _VERSION,
+            "origin": f"written {when} by the application {application}",
+            "columns": columns,
+            "index": packed,
+        }
+        self._store.publish(INDEX, json.dumps(self._found).encode())
+        return self.index(index.name, whole=index.whole)
+
+    def abandon(self, folder: str) -> None:
+        """Removes what tasks wrote into `folder`, as far as it can be."""
+        with contextlib.suppress(Exception):
+            self._store.remove(folder)
+
+    def _read(self) -> dict[str, Any] | None:
+        if INDEX not in self._store.sizes():
+            return None
+        with self._store.open(INDEX) as file:
+            text = file.read()
+        try:
+            found: dict[str, Any] = json.loads(text)
+            version = found["version"]
+            Index.read(found["index"])
+        except (ValueError, KeyError, TypeError) as problem:
+            raise ValueError(
+                f"{self._store.path(INDEX)} is no index of a data set ({problem}); remove it, and the next run "
+                "writes the data again"
+            ) from problem
+        if version != _VERSION:
+            raise ValueError(
+                f"{self._store.path(INDEX)} is of version {version}, and this Phalanx reads version {_VERSION}; give "
+                "the data set another place"
+            )
+        return found
+
+
+class StoredBlocks:
+    """Fetches blocks of files that fsspec opens by their URIs; as `_native.BlockClient` does those of other hosts."""
+
+    def fetch(self, host: str, file: str, start: int, length: int, into: str) -> None:
+        """Writes `length` bytes of `file` from `start` on to the file `into`; `host` doesn't matter.
+
+        Raises `FileNotFoundError` where it isn't there, and `RuntimeError` where it can't be read.
+        """
+        from fsspec.core import url_to_fs
+
+        try:
+            files, path = url_to_fs(file)
+            found = files.cat_file(path, start=start, end=start + length)
+        except FileNotFoundError:
+            raise
+        except Exception as problem:
+            raise RuntimeError(f"{file} can't be read: {type(problem).__name__}: {problem}") from problem
+        if len(found) != length:
+            raise RuntimeError(f"{file} ends {length - len(found)} bytes before the end of a block")
+        with open(into, "wb") as copy:
+            copy.write(found)
+
+
+def is_stored(file: str) -> bool:
+    """Whether a block's file is one that only fsspec opens."""
+    return is_uri(file)
