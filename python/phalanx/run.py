@@ -28,6 +28,7 @@ from .driver.live_output import LiveOutput
 from .driver.payload import with_data
 from .driver.results import Results
 from .driver.session import driver_dir, hub_endpoint
+from .driver.spark_ui import SparkUi
 from .errors import RankOutcome, TrainingError
 from .plumbing.whole_file import whole_or_absent
 from .stages.choice import uses_jvm
@@ -130,6 +131,7 @@ class Run:
         self._show = LiveOutput()
         self._progress = settings.progress
         self._display: LiveDisplay | None = None
+        self._ui = SparkUi(spark, self.snapshot)
         self._lease = lease
         self._tracked = tracked
         self._data = data
@@ -184,6 +186,7 @@ class Run:
 
     def _drive_shown(self) -> Any:
         try:
+            self._ui.start()
             bind, advertise = self._endpoint
             with Interrupts(self._interrupt) as interrupts:
                 self._prepare(interrupts)
@@ -200,6 +203,7 @@ class Run:
             raise
         finally:
             self.status = "over"
+            self._ui.stop()
             self._stage.forget_payload()
             self._lease.release()
             if self._data is not None:
