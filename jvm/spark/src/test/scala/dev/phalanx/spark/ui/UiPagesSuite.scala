@@ -17,7 +17,10 @@ class UiPagesSuite extends PhalanxSuite {
     assert(new RunListPage(new RunStore(new InMemoryStore)).html(none).mkString.contains("No run has begun yet."))
     store.take(Samples.event(Samples.run("a b&c", "name" -> "\"<i>train</i>\"")))
     val text = list.html(none).mkString
-    assert(text.contains("""href="run/?id=a+b%26c"""") && text.contains("&lt;i&gt;train&lt;/i&gt;"), "TABPAGE-1 TABPAGE-2")
+    assert(
+      text.contains("""href="run/?id=a+b%26c"""") && text.contains("&lt;i&gt;train&lt;/i&gt;"),
+      "TABPAGE-1 TABPAGE-2"
+    )
     assert(text.contains("120 of 200") && text.contains("failed") && !text.contains("<i>"), "TABPAGE-1")
     assert(list.json(none).get("runs").get(0).get("snapshot").get("world_size").asInt == 4)
     assert(!list.json(none).get("runs").get(0).get("snapshot").has("ranks"))
@@ -28,7 +31,7 @@ class UiPagesSuite extends PhalanxSuite {
     store.take(Samples.event(Samples.run("f")))
     store.began("f", 0, Seq(12, 13))
     val text = html(of("f"))
-    assert(!text.contains("<script") && !text.contains("<b>bad"), "TABPAGE-1 PAGE-3")
+    assert(!text.contains("<script") && !text.contains("<b>bad"), "TABPAGE-1 TABPAGE-3")
     assert(text.contains("[rank 1] &lt;script&gt;alert(1)&lt;/script&gt;"), "TABPAGE-1")
     assert(text.contains("ValueError: &lt;b&gt;bad&lt;/b&gt; &amp; ugly"), "TABPAGE-1")
     assert(text.contains("Failed: rank 1 on host-a") && text.contains("rank 1 (host-b) was killed by signal 9"))
