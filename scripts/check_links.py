@@ -181,6 +181,8 @@ def items() -> Iterator[tuple[Path, str, str, str]]:
         for artifact in line.artifacts:
             yield folder_of(release, scala), "org.apache.spark", f"{artifact}_{binary}", release
         yield folder_of(release, scala), "org.scala-lang", "scala-library", scala
+        # The oldest that one of them brings; the later ones have all that it has.
+        yield folder_of(release, scala), "org.scala-lang.modules", f"scala-xml_{binary}", "2.1.0"
         if binary == "2.12":  # what Spark brings of the newer library
             compat = "scala-collection-compat_2.12"
             yield folder_of(release, scala), "org.scala-lang.modules", compat, "2.7.0"

@@ -119,6 +119,8 @@ class Job:
     @property
     def grace(self) -> float:
         """Seconds between SIGTERM and SIGKILL when the ranks are ended."""
+    def snapshot(self) -> str:
+        """What Hub.snapshot says of a run whose hub is not open yet."""
     @property
     def logs_uri(self) -> str | None:
         """Where the logs are copied to, if only a JVM of Spark's can write there."""
@@ -126,9 +128,10 @@ class Job:
 def setting_keys() -> list[str]:
     """The keys of all settings."""
 
-def read_settings(settings: dict[str, str]) -> tuple[float, str]:
-    """Checks all settings; returns those that no job carries: the seconds to wait for task slots, and the stage (auto,
-    jvm or python). A bad value is a ValueError that names the key, the value and what is allowed."""
+def read_settings(settings: dict[str, str]) -> tuple[float, str, str]:
+    """Checks all settings; returns those that no job carries: the seconds to wait for task slots, the stage (auto, jvm
+    or python), and how a run is shown (auto, rich, plain or off). A bad value is a ValueError that names the key, the
+    value and what is allowed."""
 
 def rank_variables(settings: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     """The variables that a caller gives its ranks: what `spark.phalanx.env.pass` names of this process's, and `given`,
@@ -239,6 +242,9 @@ class Hub:
     def logs(self, rank: int) -> str:
         """The newest whole lines of a rank's output that have come here, also once it is closed: 256 KiB at most, of
         more than 384 ranks a share of 96 MiB; "" for an unknown rank."""
+    def snapshot(self) -> str:
+        """The run now, also once it is closed: the JSON of `rust/types/src/run_snapshot.rs`. However often it is asked
+        for, the hub makes four a second at most."""
     def stop(self, reason: str) -> None:
         """Cancels the job; next() tells when it is over."""
     def close(self) -> None:
@@ -423,6 +429,7 @@ class Work:
     def on_done(self, callback: Callable[[], object]) -> None:
         """Calls back once it is done, on a thread for callbacks; at once if it is done already."""
 
-def read_activity(path: str) -> tuple[int, int, int, str, int, bool, float]:
+def read_activity(path: str) -> tuple[int, int, int, str, int, bool, float, float]:
     """What a group is doing, from the file that it was given: rank, ranks, number of the operation, the operation in
-    words, its bytes, whether it still runs, and for how many seconds it does or doesn't."""
+    words, its bytes, whether it still runs, for how many seconds it does or doesn't, and for how many all of
+    its operations ran."""

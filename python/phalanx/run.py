@@ -10,20 +10,27 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
+from .display.live import LiveDisplay
+from .display.page import page
+from .display.painters import NotebookPainter, in_notebook, painter_of
 from .driver import events
 from .driver.interrupts import Interrupts
 from .driver.live_output import LiveOutput
 from .driver.payload import with_data
 from .driver.results import Results
 from .driver.session import driver_dir, hub_endpoint
+from .driver.spark_ui import SparkUi
 from .errors import RankOutcome, TrainingError
+from .plumbing.whole_file import whole_or_absent
 from .stages.choice import uses_jvm
 from .stages.jvm import JvmStage
 from .stages.local import LocalStage
@@ -44,6 +51,12 @@ logger = logging.getLogger("phalanx")
 _PATIENCE_S = 3600.0
 # How long the ranks' stacks may take: the hub waits 5 s for its nodes.
 _STACKS_S = 10.0
+# The states of a snapshot after which nothing changes.
+_ENDS = ("succeeded", "failed", "cancelled")
+# As in `rust/types/src/run_snapshot.rs`.
+_MAX_CAUSE_CHARS = 2000
+_MAX_TEXT_CHARS = 64 << 10
+
 # How long the Spark stage may take to end once all its ranks have.
 _STAGE_END_S = 30.0
 
@@ -116,6 +129,9 @@ class Run:
         self._results = Results(job.ranks, self._work_dir)
         self._endpoint = ("127.0.0.1", "127.0.0.1") if local_mode else hub_endpoint(spark)
         self._show = LiveOutput()
+        self._progress = settings.progress
+        self._display: LiveDisplay | None = None
+        self._ui = SparkUi(spark, self.snapshot)
         self._lease = lease
         self._tracked = tracked
         self._data = data
@@ -142,6 +158,7 @@ class Run:
 
     def start(self) -> Run:
         """Drives the run in a thread of its own; returns at once."""
+        self._progress = "off"  # who wants to see it shows this object
         self._thread = threading.Thread(target=self._drive_quietly, name="phalanx-run", daemon=True)
         self._thread.start()
         return self
@@ -157,7 +174,19 @@ class Run:
             TrainingError: a rank failed, or the job could not be started.
             KeyboardInterrupt: after every rank has been ended.
         """
+        painter = painter_of(self._progress)
+        if painter is not None:
+            self._display = LiveDisplay(painter, self.snapshot)
+            self._display.start()
         try:
+            return self._drive_shown()
+        finally:
+            if self._display is not None:
+                self._display.stop()
+
+    def _drive_shown(self) -> Any:
+        try:
+            self._ui.start()
             bind, advertise = self._endpoint
             with Interrupts(self._interrupt) as interrupts:
                 self._prepare(interrupts)
@@ -174,6 +203,7 @@ class Run:
             raise
         finally:
             self.status = "over"
+            self._ui.stop()
             self._stage.forget_payload()
             self._lease.release()
             if self._data is not None:
@@ -247,7 +277,8 @@ class Run:
         """Handles an event; returns the last one."""
         match event:
             case events.Output(text):
-                self._show(text)
+                with contextlib.nullcontext() if self._display is None else self._display.around(text):
+                    self._show(text)
             case events.Status(text):
                 self.status = text
             case events.Reported(rank, report):
@@ -266,6 +297,56 @@ class Run:
         """What the driver has seen of a rank's output: whole lines, the newest 256 KiB of them. All ranks together have
         96 MiB, so of more than 384 ranks each has less. Also of a run that is over."""
         return "" if self._logs is None else self._logs.logs(rank)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The run now, for whoever shows it: its state, phases, restarts, ranks, newest lines, losses and failure, with
+        the keys of `rust/types/src/run_snapshot.rs`; what isn't known is None. At most 1,000 ranks are listed. Also
+        of a run that is over. Cheap: however often it is called, the run makes four a second at most."""
+        hub = self._logs
+        told: dict[str, Any] = json.loads(self._job.snapshot() if hub is None else hub.snapshot())
+        if hub is None:  # by the time since it was asked for
+            told["started"] = told["time"] - self._elapsed()
+        if self._over.is_set() and told["state"] not in _ENDS:
+            told["state"], told["ended"] = "failed", told["ended"] or told["time"]
+        if self._error is not None and told["failure"] is None:
+            told["state"], told["failure"] = _failure_of(self._error)
+        return told
+
+    def plot(self) -> Any:
+        """The run as a figure of matplotlib: its phases, its loss by step, the step of each rank.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed.
+        """
+        from .display.figure import figure
+
+        return figure(self.snapshot())
+
+    def download_logs(self, folder: str | os.PathLike[str]) -> list[str]:
+        """Writes what the driver has of each rank's output (see `logs`) to files in `folder`, `rank-0.log` and so on;
+        returns their paths. A rank of which nothing has come has none. Makes the folder if need be."""
+        os.makedirs(folder, exist_ok=True)
+        paths = []
+        for rank in range(self._job.ranks):
+            text = self.logs(rank)
+            if text:
+                path = os.path.join(folder, f"rank-{rank}.log")
+                with whole_or_absent(path) as file:
+                    file.write(text.encode())
+                paths.append(path)
+        return paths
+
+    def _repr_html_(self) -> str:
+        return page(self.snapshot())
+
+    def _ipython_display_(self) -> None:
+        """In a notebook: the run, drawn anew until it is over."""
+        if not in_notebook():
+            print(repr(self))
+        elif self._over.is_set():
+            NotebookPainter().paint(self.snapshot())
+        else:
+            LiveDisplay(NotebookPainter, self.snapshot, self._over).start()
 
     def stacks(self) -> Stacks:
         """The Python stacks of all threads of every rank that runs, by rank; print it to see equal ones once. The ranks
@@ -335,6 +416,15 @@ class Run:
 
     def _phase(self, name: str, rank: int | None, seconds: float) -> None:
         self.phases.append(Phase(name, rank, seconds))
+
+
+def _failure_of(error: BaseException) -> tuple[str, dict[str, Any]]:
+    """The state of a run that ended so, and the failure in its snapshot, where the hub knows nothing of it."""
+    text = str(error) or type(error).__name__
+    kind = getattr(error, "kind", "cancelled" if isinstance(error, KeyboardInterrupt) else "start")
+    failure = {"kind": kind, "cause": text.partition("\n")[0][:_MAX_CAUSE_CHARS], "rank": None, "host": None}
+    failure |= {"text": text[:_MAX_TEXT_CHARS], "traceback": "", "stacks": ""}
+    return "cancelled" if kind == "cancelled" else "failed", failure
 
 
 def _payload_again(payload: bytes, data: Preparation) -> bytes:

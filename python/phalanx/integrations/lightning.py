@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from contextlib import suppress
 from typing import Any
 
 from .step_report import StepReport
@@ -25,8 +26,8 @@ class PhalanxCallback:
     """Reports each training step, so that the driver knows how far the rank is: for `run.status`, `run.reports`, slow
     ranks and hangs.
 
-    It reports optimizer steps (`trainer.global_step`), the epoch, and the loss where `training_step` returns one.
-    Outside a rank it does nothing.
+    It reports optimizer steps (`trainer.global_step`) and how many there will be, the epoch, and the loss where
+    `training_step` returns one. Outside a rank it does nothing.
 
     Making one raises `ModuleNotFoundError` where neither package is installed.
     """
@@ -36,6 +37,7 @@ class PhalanxCallback:
 
     def __init__(self) -> None:
         self._report = StepReport()
+        self._of: int | None = None
 
     def __reduce__(self) -> Any:
         # Its class is made where it is used; a function that travels brings the callback along as the class that the
@@ -44,12 +46,17 @@ class PhalanxCallback:
         getstate = getattr(self, "__getstate__", None)  # each object has it from Python 3.11 on
         return own.__new__, (own,), vars(self) if getstate is None else getstate()
 
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """The training begins, and its loader is known."""
+        with suppress(Exception):  # infinite, or another Lightning
+            self._of = int(trainer.estimated_stepping_batches)
+
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """A batch is done; a step of the optimizer may take several."""
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        self._report(trainer.global_step, loss=loss, epoch=trainer.current_epoch)
+        self._report(trainer.global_step, of=self._of, loss=loss, epoch=trainer.current_epoch)
 
 
 def _callbacks() -> tuple[type, ...]:

@@ -21,8 +21,8 @@ class StepReport:
         self._read_at = -math.inf
         self._values: dict[str, Any] = {}
 
-    def __call__(self, step: int, *, loss: Any = None, **values: Any) -> None:
-        """This step is done; `loss` is a number, or a tensor of one, or None where the step has none."""
+    def __call__(self, step: int, *, of: int | None = None, loss: Any = None, **values: Any) -> None:
+        """This step of so many is done; `loss` is a number, or a tensor of one, or None where the step has none."""
         if not reporting.in_rank():
             return
         now = time.monotonic()
@@ -32,4 +32,5 @@ class StepReport:
                 TypeError, ValueError, RuntimeError
             ):  # no number, but something of the user's
                 self._values["loss"] = float(loss.detach() if hasattr(loss, "detach") else loss)
-        reporting.report(step=step, **self._values, **values)
+        known = {} if of is None else {"of": of}
+        reporting.report(step=step, **known, **self._values, **values)

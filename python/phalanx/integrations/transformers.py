@@ -17,7 +17,8 @@ class PhalanxCallback(TrainerCallback):  # type: ignore[misc]
     """Reports each training step, so that the driver knows how far the rank is: for `run.status`, `run.reports`, slow
     ranks and hangs.
 
-    It reports `global_step`, the epoch, and the loss from the `Trainer`'s newest log. Outside a rank it does nothing.
+    It reports `global_step` and how many steps there will be, the epoch, and the loss from the `Trainer`'s newest log.
+    Outside a rank it does nothing.
     """
 
     def __init__(self) -> None:
@@ -31,4 +32,4 @@ class PhalanxCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """A step of the optimizer is done."""
-        self._report(state.global_step, loss=self._loss, epoch=state.epoch or 0.0)
+        self._report(state.global_step, of=state.max_steps or None, loss=self._loss, epoch=state.epoch or 0.0)

@@ -79,7 +79,7 @@ class _Rank:
         self.failed = False
         self.pid = os.getpid()
         self.result: object = _NO_RESULT
-        self.report: tuple[int, dict[str, Any]] | None = None
+        self.report: tuple[int, int | None, dict[str, Any]] | None = None
         self.sent: tuple[int, float] | None = None
         self.data_seconds: float | None = None
         """How long it has waited for batches since it sent a report; None before its first batch."""
@@ -156,8 +156,9 @@ def error(record: dict[str, Any]) -> None:
         rank.notes.send({contract.NOTE_ERROR: {**record, **cut}})
 
 
-def report(*, step: int, **values: Any) -> None:
-    """Says which step of the training this rank has done, and numbers beside it: `report(step=120, loss=0.3)`.
+def report(*, step: int, of: int | None = None, **values: Any) -> None:
+    """Says which step of the training this rank has done, and numbers beside it: `report(step=120, loss=0.3)`. With
+    `of`, the number of all steps, the displays of the run know how much time is left.
 
     The driver shows it in `run.status` and `run.reports`, names ranks whose steps take much longer than the others do,
     and takes it for a sign that the rank doesn't hang. As often as you like: what comes quicker than twice a second
@@ -170,7 +171,7 @@ def report(*, step: int, **values: Any) -> None:
     if rank is None:
         return
     kept = {str(name)[:MAX_NAME_CHARS]: _number(value) for name, value in list(values.items())[:MAX_VALUES]}
-    rank.report = int(step), kept
+    rank.report = int(step), None if of is None else max(int(of), 0), kept
     if rank.sent is None or time.monotonic() >= rank.sent[1] + REPORT_SECONDS:
         send_late_report()
 
@@ -190,9 +191,11 @@ def send_late_report() -> None:
     newest, rank.report = rank.report, None
     if newest is None:  # the watchdog was quicker
         return
-    step, values = newest
+    step, of, values = newest
     now = time.monotonic()
     note: dict[str, Any] = {contract.REPORT_STEP: max(step, 0), contract.REPORT_VALUES: values}
+    if of is not None:
+        note[contract.REPORT_OF] = of
     if rank.sent is not None and step > rank.sent[0]:
         note[contract.REPORT_STEP_US] = int((now - rank.sent[1]) / (step - rank.sent[0]) * 1e6)
         if rank.data_seconds is not None:

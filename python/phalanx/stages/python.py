@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..driver.connect import is_remote, shipped
 from ..driver.session import is_local
+from ..driver.spark_ui import RUN_PROPERTY
 from .spark import SparkStage
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class PythonStage(SparkStage):
         else:
             context = self._spark.sparkContext
             context.addJobTag(self._tag)
+            context.setLocalProperty(RUN_PROPERTY, self._job.id)
             if context.getLocalProperty("spark.job.description") is None:
                 context.setLocalProperty("spark.job.description", self._description)
         schema = None

@@ -38,6 +38,7 @@ methods! {
     next_event(hub: jlong, timeout_millis: jlong) -> [JString];
     result_path(hub: jlong, rank: jint) -> JString;
     logs(hub: jlong, rank: jint) -> JString;
+    snapshot(hub: jlong) -> JString;
     stacks(hub: jlong, timeout_millis: jlong) -> [JString];
     node_report(hub: jlong, report: [jbyte]) -> void;
     stage_ended(hub: jlong, attempt: jint, problem: JString) -> void;
@@ -222,6 +223,10 @@ fn logs<'local>(
     rank: jint,
 ) -> Call<JString<'local>> {
     java_string(env, &hubs::get(hub)?.logs().newest(number("a rank", rank)?))
+}
+
+fn snapshot<'local>(env: &mut Env<'local>, _this: JObject<'local>, hub: jlong) -> Call<JString<'local>> {
+    java_string(env, &hubs::get(hub)?.snapshot())
 }
 
 fn stacks<'local>(

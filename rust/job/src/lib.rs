@@ -6,6 +6,7 @@
 
 pub mod console;
 pub mod driver;
+mod fold;
 #[doc(hidden)]
 pub mod fuzz;
 mod log_queue;
@@ -17,7 +18,7 @@ pub mod settings;
 mod units;
 mod variables;
 
-pub use driver::{Event, Hub, HubOptions, StacksAnswer};
+pub use driver::{Event, Hub, HubOptions, Snapshots, StacksAnswer};
 pub use log_queue::{collect_logs, take_logs};
 pub use log_tail::LogTails;
 pub use node::{

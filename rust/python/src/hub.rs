@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use phalanx_job::{Event, HubOptions, LogTails, collect_logs};
+use phalanx_job::{Event, HubOptions, LogTails, Snapshots, collect_logs};
 use phalanx_types::stacks::group;
 use phalanx_types::{Deadline, Error, ErrorKind, RankProgram, Result};
 use pyo3::prelude::*;
@@ -23,6 +23,8 @@ pub(crate) struct Hub {
     hub: RwLock<Option<Arc<phalanx_job::Hub>>>,
     /// Outlives the hub.
     logs: Arc<LogTails>,
+    /// Outlive it, too.
+    snapshots: Arc<Snapshots>,
     address: String,
 }
 
@@ -47,8 +49,9 @@ impl Hub {
         collect_logs();
         detached(py, || {
             let hub = phalanx_job::Hub::open(job.0.clone(), &HubOptions { bind, advertise, work_dir })?;
-            let (logs, address) = (Arc::clone(hub.logs()), hub.address().to_string());
-            Ok(Hub { hub: RwLock::new(Some(Arc::new(hub))), logs, address })
+            let (logs, snapshots) = (Arc::clone(hub.logs()), Arc::clone(hub.snapshots()));
+            let address = hub.address().to_string();
+            Ok(Hub { hub: RwLock::new(Some(Arc::new(hub))), logs, snapshots, address })
         })
     }
 
@@ -103,6 +106,13 @@ impl Hub {
 
     fn logs(&self, py: Python<'_>, rank: u32) -> PyResult<String> {
         detached(py, || Ok(self.logs.newest(rank)))
+    }
+
+    fn snapshot(&self, py: Python<'_>) -> PyResult<String> {
+        detached(py, || {
+            let hub = self.hub.read().unwrap_or_else(PoisonError::into_inner).clone();
+            Ok(hub.map_or_else(|| self.snapshots.newest(), |hub| hub.snapshot()))
+        })
     }
 
     fn stop(&self, py: Python<'_>, reason: &str) -> PyResult<()> {

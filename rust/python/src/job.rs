@@ -57,6 +57,10 @@ impl Job {
         self.0.policy.grace.as_secs_f64()
     }
 
+    fn snapshot(&self) -> String {
+        phalanx_job::Snapshots::of(&self.0).newest()
+    }
+
     #[getter]
     fn logs_uri(&self) -> Option<&str> {
         phalanx_job::logs_uri(&self.0)
@@ -69,9 +73,9 @@ pub(crate) fn setting_keys() -> Vec<&'static str> {
 }
 
 #[pyfunction]
-pub(crate) fn read_settings(py: Python<'_>, settings: Conf) -> PyResult<(f64, String)> {
+pub(crate) fn read_settings(py: Python<'_>, settings: Conf) -> PyResult<(f64, String, String)> {
     let settings = detached(py, || Settings::read(&settings))?;
-    Ok((settings.slots_timeout.as_secs_f64(), settings.stage))
+    Ok((settings.slots_timeout.as_secs_f64(), settings.stage, settings.progress))
 }
 
 #[pyfunction]

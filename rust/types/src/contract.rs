@@ -145,10 +145,14 @@ names! {
     BEAT_RAN = "ran";
     /// Key of a beat: how many collective operations have begun and ended, in all.
     BEAT_OPERATIONS = "operations";
+    /// Key of a beat: for how long collective operations have run, in all, in microseconds.
+    BEAT_COLLECTIVE_US = "collective_us";
     /// Key of a beat: the collective operation that runs, in words.
     BEAT_DOING = "doing";
     /// Key of a report: the step.
     REPORT_STEP = "step";
+    /// Key of a report: how many steps there are.
+    REPORT_OF = "of";
     /// Key of a report: how long a step took since the report before, in microseconds.
     REPORT_STEP_US = "step_us";
     /// Key of a report: numbers by name.
@@ -210,6 +214,8 @@ pub struct Beat {
     pub ran: bool,
     /// [`BEAT_OPERATIONS`].
     pub operations: u64,
+    /// [`BEAT_COLLECTIVE_US`].
+    pub collective_us: u64,
     /// [`BEAT_DOING`]; empty if none runs, or none that is known.
     pub doing: String,
 }
@@ -220,6 +226,9 @@ pub struct Beat {
 pub struct Report {
     /// [`REPORT_STEP`].
     pub step: Option<u64>,
+    /// [`REPORT_OF`]; `None` where the training code doesn't say.
+    #[serde(rename = "of")]
+    pub total_steps: Option<u64>,
     /// [`REPORT_STEP_US`]; `None` in the first report.
     pub step_us: Option<u64>,
     /// [`REPORT_VALUES`].
@@ -258,9 +267,12 @@ mod tests {
             assert_eq!(keys(&serde_json::to_value(note).unwrap()), [key], "CONTRACT-1");
         }
         let beat = serde_json::to_value(Beat::default()).unwrap();
-        assert_eq!(BTreeSet::from_iter(keys(&beat)), BTreeSet::from([BEAT_RAN, BEAT_OPERATIONS, BEAT_DOING]));
+        assert_eq!(
+            BTreeSet::from_iter(keys(&beat)),
+            BTreeSet::from([BEAT_RAN, BEAT_OPERATIONS, BEAT_COLLECTIVE_US, BEAT_DOING])
+        );
         let report = serde_json::to_value(Report::default()).unwrap();
-        let expected = BTreeSet::from([REPORT_STEP, REPORT_STEP_US, REPORT_VALUES]);
+        let expected = BTreeSet::from([REPORT_STEP, REPORT_OF, REPORT_STEP_US, REPORT_VALUES]);
         assert_eq!(BTreeSet::from_iter(keys(&report)), expected);
         let error = serde_json::to_value(RankError::default()).unwrap();
         let expected = [
@@ -281,7 +293,7 @@ mod tests {
         assert_eq!(note, Some(RankNote::Beat(Beat { ran: true, ..Beat::default() })));
         let note = RankNote::parse(br#"{"report": {"step": 3, "values": {"loss": 0.5}}}"#).unwrap();
         let values = json!({"loss": 0.5}).as_object().unwrap().clone();
-        assert_eq!(note, RankNote::Report(Report { step: Some(3), step_us: None, values }));
+        assert_eq!(note, RankNote::Report(Report { step: Some(3), values, ..Report::default() }));
     }
 
     #[test]

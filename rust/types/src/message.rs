@@ -148,8 +148,13 @@ pub struct RankActivity {
     pub doing: String,
     /// The step that it reported last.
     pub step: Option<u64>,
+    /// How many steps it is going to take, as it says.
+    #[serde(rename = "of")]
+    pub total_steps: Option<u64>,
     /// How long its last steps took each, in microseconds.
     pub step_us: Option<u64>,
+    /// Which share of its time it was in collective operations, in thousandths; `None` where nobody knows.
+    pub collective_permille: Option<u32>,
     /// All that it reported last, as a JSON object; empty if nothing.
     pub values: String,
 }

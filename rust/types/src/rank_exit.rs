@@ -48,6 +48,22 @@ impl RankState {
         }
     }
 
+    /// The state's name for programs, e.g. `out_of_memory`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            RankState::Waiting => "waiting",
+            RankState::Running => "running",
+            RankState::Finished => "finished",
+            RankState::Stopped => "stopped",
+            RankState::NotStarted => "not_started",
+            RankState::Raised => "raised",
+            RankState::Exited(_) => "exited",
+            RankState::Signaled(_) => "signaled",
+            RankState::OutOfMemory => "out_of_memory",
+            RankState::Lost => "lost",
+        }
+    }
+
     /// The state in words, for tables and sentences: `exited with code 3`.
     pub fn describe(&self) -> String {
         match self {

@@ -14,13 +14,14 @@ use crossbeam_channel::Sender;
 use phalanx_rendezvous::{Handler, Opening, Outbox};
 use phalanx_types::message::{NodeMessage, NodeOutcome, OutputTotal};
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Error, ErrorKind, Job, Result};
+use phalanx_types::{Error, ErrorKind, Job, Result, RunSnapshot};
 
 use crate::console::Console;
 use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
 use crate::driver::event_queue::EventSender;
 use crate::driver::results::Results;
 use crate::driver::state::{JobState, Outcome, Restart};
+use crate::driver::view::{History, Snapshots};
 use crate::log_tail::LogTails;
 
 /// What the owner of the hub wants.
@@ -29,6 +30,8 @@ pub(super) enum Command {
     StageEnded(u32, Option<String>),
     Stop(String),
     Stacks(Sender<Vec<RankStacks>>),
+    /// A new snapshot; the answer says that it is there.
+    Snapshot(Sender<()>),
 }
 
 /// Between the outcome and its event lies the rest of the output.
@@ -54,6 +57,8 @@ pub(super) struct JobHandler {
     /// Who waits for stacks.
     askers: Vec<Sender<Vec<RankStacks>>>,
     results: Results,
+    history: History,
+    snapshots: Arc<Snapshots>,
     /// As it was told last.
     status: String,
     last: Last,
@@ -61,20 +66,24 @@ pub(super) struct JobHandler {
 
 impl JobHandler {
     /// A handler for `job` that begins now. `waiting` counts the bytes of output that wait in `events`; the newest
-    /// lines go to `tails`.
+    /// lines go to `tails`, and what is shown of the job to `snapshots`.
     pub(super) fn new(
         job: Job,
         events: EventSender,
         waiting: Arc<AtomicUsize>,
         results: Results,
         tails: Arc<LogTails>,
+        snapshots: Arc<Snapshots>,
     ) -> JobHandler {
+        let now = Instant::now();
         JobHandler {
             drain_timeout: job.logs.drain_timeout,
-            state: JobState::new(job, Instant::now()),
+            view: Console::new(tails, job.ranks, &job.logs.shown),
+            history: History::new(&job, now),
+            snapshots,
+            state: JobState::new(job, now),
             events,
             waiting,
-            view: Console::new(tails),
             received: BTreeMap::new(),
             logs: BTreeMap::new(),
             output_ends: Vec::new(),
@@ -85,11 +94,12 @@ impl JobHandler {
         }
     }
 
-    fn tell(&self, event: Event) {
+    fn tell(&mut self, event: Event) {
         if let Event::Output(text) = &event {
             if text.is_empty() {
                 return;
             }
+            self.history.shown(text);
             self.waiting.fetch_add(text.len(), Ordering::AcqRel);
         }
         self.events.send(event);
@@ -102,6 +112,9 @@ impl JobHandler {
         for rank in self.received.keys() {
             self.view.finish(*rank, &mut text);
         }
+        if let Some(rank) = restart.rank {
+            self.view.failed(rank, &mut text);
+        }
         self.results.begin_attempt(restart.attempt);
         self.view.announce(&restart.line, &mut text);
         self.tell(Event::Output(text));
@@ -112,12 +125,17 @@ impl JobHandler {
         }
     }
 
+    fn snapshot(&self, now: Instant) -> RunSnapshot {
+        self.history.snapshot(now, &self.state)
+    }
+
     /// Tells what is new, and the outcome once the output is in.
     fn advance(&mut self, now: Instant) {
         for reason in self.state.take_reasons() {
             log::log!(reason.level, "{}", reason.text);
         }
         for restart in self.state.take_restarts() {
+            self.history.restart(now, &restart.cause);
             self.restarted(&restart);
         }
         for line in self.state.take_notices() {
@@ -126,6 +144,7 @@ impl JobHandler {
             self.tell(Event::Output(text));
         }
         for progress in self.state.take_progress() {
+            self.history.progress(&progress);
             self.tell(Event::Progress(progress));
         }
         for stacks in self.state.take_stacks() {
@@ -140,8 +159,10 @@ impl JobHandler {
             self.tell(Event::Status(status));
         }
         for phase in self.state.take_phases() {
+            self.history.phase(&phase);
             self.tell(Event::Phase(phase));
         }
+        self.history.look(now, &self.state, self.snapshots.is_mute());
         if let (Last::Running, Some(outcome)) = (&self.last, self.state.outcome()) {
             self.last = Last::Draining(outcome.clone(), now + self.drain_timeout);
         }
@@ -164,11 +185,26 @@ impl JobHandler {
         for rank in self.received.keys() {
             self.view.finish(*rank, &mut rest);
         }
+        self.view.flush(&mut rest);
+        if let Outcome::Failed(failure) = &outcome
+            && let Some(rank) = failure.rank
+        {
+            self.view.failed(rank, &mut rest);
+        }
         self.tell(Event::Output(rest));
+        self.snapshots.keep(self.snapshot(now), true);
         self.tell(match outcome {
             Outcome::Finished(ranks) => Event::Finished(ranks),
             Outcome::Failed(failure) => Event::Failed(failure),
         });
+    }
+}
+
+impl Drop for JobHandler {
+    fn drop(&mut self) {
+        if !matches!(self.last, Last::Told) {
+            self.snapshots.keep_unfinished(self.snapshot(Instant::now()));
+        }
     }
 }
 
@@ -266,16 +302,24 @@ impl Handler for JobHandler {
                 self.askers.push(answer);
                 self.state.ask_for_stacks(now, out);
             }
+            Command::Snapshot(made) => {
+                self.snapshots.keep(self.snapshot(now), false);
+                // One that has lost its patience hears nothing.
+                let _ = made.send(());
+            }
             Command::Stop(reason) => self.state.cancel(now, &reason, out),
         }
     }
 
     fn tick(&mut self, now: Instant, out: &mut Outbox) -> Option<Instant> {
         let next = self.state.tick(now, out);
+        let mut text = String::new();
+        let shown_at = self.view.tick(now, &mut text);
+        self.tell(Event::Output(text));
         self.advance(now);
         match &self.last {
-            Last::Draining(_, until) => Some(*until),
-            Last::Running => next,
+            Last::Draining(_, until) => Some(shown_at.map_or(*until, |at| at.min(*until))),
+            Last::Running => next.into_iter().chain(shown_at).min(),
             Last::Told => None,
         }
     }
@@ -294,7 +338,8 @@ mod tests {
         let results = Results::in_folder(folder.path().to_path_buf());
         let job = Job::new("job", "t", 1, 1).unwrap();
         let tails = Arc::new(LogTails::new(1));
-        let mut handler = JobHandler::new(job, sender, Arc::clone(&waiting), results, tails);
+        let snapshots = Arc::new(Snapshots::of(&job));
+        let mut handler = JobHandler::new(job, sender, Arc::clone(&waiting), results, tails, snapshots);
         let line = [&[b'x'; 1023][..], b"\n"].concat();
         let mut taken = 0;
         while handler.takes_output() {

@@ -18,6 +18,7 @@ use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
 use crate::driver::event_queue::{EventReceiver, event_queue, next_of};
 use crate::driver::handler::{Command, JobHandler};
 use crate::driver::results::Results;
+use crate::driver::view::{PATIENCE, Snapshots};
 use crate::log_tail::LogTails;
 
 /// Where the hub listens.
@@ -38,6 +39,7 @@ pub struct Hub {
     waiting: Arc<AtomicUsize>,
     results: Results,
     tails: Arc<LogTails>,
+    snapshots: Arc<Snapshots>,
     /// Removed when this is dropped.
     _folder: tempfile::TempDir,
     job: Job,
@@ -83,10 +85,11 @@ impl Hub {
         };
         let results = Results::in_folder(folder.path().to_path_buf());
         let tails = Arc::new(LogTails::new(job.ranks));
-        let (waits, kept) = (Arc::clone(&waiting), Arc::clone(&tails));
-        let handler = JobHandler::new(job.clone(), sender, waits, results.clone(), kept);
+        let snapshots = Arc::new(Snapshots::of(&job));
+        let (waits, kept, shown) = (Arc::clone(&waiting), Arc::clone(&tails), Arc::clone(&snapshots));
+        let handler = JobHandler::new(job.clone(), sender, waits, results.clone(), kept, shown);
         let hub = HubServer::open(hub_options, handler)?;
-        Ok(Hub { hub, events, waiting, results, tails, _folder: folder, job, token })
+        Ok(Hub { hub, events, waiting, results, tails, snapshots, _folder: folder, job, token })
     }
 
     /// Where nodes reach the hub: `host:port`.
@@ -108,7 +111,7 @@ impl Hub {
         env: BTreeMap<String, String>,
         local_gpus: Vec<String>,
     ) -> NodeSpec {
-        NodeSpec {
+        let spec = NodeSpec {
             phalanx: PACKAGE_VERSION.into(),
             job: self.job.clone(),
             hub: self.address().to_string(),
@@ -118,7 +121,9 @@ impl Hub {
             program,
             env,
             local_gpus,
-        }
+        };
+        self.snapshots.told(&spec);
+        spec
     }
 
     /// The next event; `None` at the deadline.
@@ -171,6 +176,23 @@ impl Hub {
     /// The newest lines of the ranks that have come here. They stay when the hub is closed.
     pub fn logs(&self) -> &Arc<LogTails> {
         &self.tails
+    }
+
+    /// The run now, as the JSON of [`phalanx_types::RunSnapshot`]. However often it is asked for, it costs the run
+    /// little; see [`Snapshots`]. Waits for a hub that is busy, 2 s at most, and then tells the newest that there is.
+    pub fn snapshot(&self) -> String {
+        if !self.snapshots.is_fresh() {
+            let (made, is_made) = crossbeam_channel::bounded(1);
+            self.hub.command(Command::Snapshot(made));
+            // A hub that is closed or busy leaves what there is.
+            let _ = is_made.recv_timeout(PATIENCE);
+        }
+        self.snapshots.newest()
+    }
+
+    /// The snapshots of the run. They stay when the hub is closed.
+    pub fn snapshots(&self) -> &Arc<Snapshots> {
+        &self.snapshots
     }
 
     /// Cancels the job. The outcome tells when it is over.

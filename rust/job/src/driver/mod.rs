@@ -6,6 +6,8 @@ mod handler;
 mod hub;
 mod results;
 pub mod state;
+mod view;
 
 pub use event::{Event, MAX_WAITING_OUTPUT_BYTES};
 pub use hub::{Hub, HubOptions, StacksAnswer};
+pub use view::Snapshots;

@@ -88,7 +88,8 @@ impl Rank {
 
     /// What is told of it while it runs.
     pub(crate) fn activity(&self) -> RankActivity {
-        let RankProgress { last, doing, step, step_us, values, .. } = &self.progress;
+        let RankProgress { last, doing, step, total_steps, step_us, values, collectives, .. } =
+            &self.progress;
         let last = self.log.last_output().map_or(*last, |output| output.max(*last));
         RankActivity {
             rank: self.rank,
@@ -96,7 +97,9 @@ impl Rank {
             stopped: self.process.pid().is_some_and(is_stopped),
             doing: doing.clone(),
             step: *step,
+            total_steps: *total_steps,
             step_us: *step_us,
+            collective_permille: collectives.permille,
             values: values.clone(),
         }
     }

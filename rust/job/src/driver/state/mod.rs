@@ -19,6 +19,7 @@ mod events;
 mod hang;
 mod job_state;
 mod joining;
+mod listing;
 mod news;
 mod node;
 mod phase;

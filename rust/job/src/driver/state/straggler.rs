@@ -80,6 +80,11 @@ impl Stragglers {
         self.look_at.get_or_insert(earliest);
     }
 
+    /// Those that were named, and still are slow.
+    pub(super) fn slow(&self) -> impl Iterator<Item = u32> {
+        self.named.iter().copied().filter(|rank| self.slow_since.contains_key(rank))
+    }
+
     /// When [`Stragglers::look`] is due, if it is.
     pub(super) fn due(&self) -> Option<Instant> {
         self.look_at

@@ -14,6 +14,7 @@ import dev.phalanx.spark.internal.{SparkFit, Version}
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.node.{NodeTask, PayloadFile}
 import dev.phalanx.spark.tunnel.TunnelExits
+import dev.phalanx.spark.ui.RunStore
 
 /** The jvm stage: a barrier stage of an RDD, without SQL, with one task for each node of a job.
   *
@@ -73,26 +74,34 @@ object BarrierRunner {
     shipJar(sc)
     val described = sc.getLocalProperty(Description) != null
     if (!described) sc.setLocalProperty(Description, description)
-    try withTunnel(task.spec)(sc.parallelize(0 until tasks, tasks).barrier().mapPartitions(task).collect().toVector)
+    val hub = hubOf(task.spec)
+    hub.foreach { case (job, _) => sc.setLocalProperty(RunStore.RunProperty, job) }
+    try withTunnel(hub)(sc.parallelize(0 until tasks, tasks).barrier().mapPartitions(task).collect().toVector)
     catch {
       case NonFatal(problem) =>
         val failure = StageFailure.of(problem)
         throw (if (failure.isCancellation) problem
                else new TrainingException(failure.kind, failure.sentence, problem))
-    } finally if (!described) sc.setLocalProperty(Description, null)
+    } finally {
+      if (!described) sc.setLocalProperty(Description, null)
+      hub.foreach(_ => sc.setLocalProperty(RunStore.RunProperty, null))
+    }
   }
 
+  /** The id of the job and where its hub is; none without the native library on this driver. */
+  private def hubOf(spec: Array[Byte]): Option[(String, String)] =
+    try Core(_.hubOf(spec)) match {
+        case Array(job, address) => Some(job -> address)
+        case _                   => None
+      }
+    catch { case problem: TrainingException if problem.kind == "start" => None }
+
   /** Runs a stage whose executors may reach the hub through Spark. */
-  private def withTunnel[T](spec: Array[Byte])(stage: => T): T = {
-    val hub =
-      try Some(Core(_.hubOf(spec)))
-      catch { case problem: TrainingException if problem.kind == "start" => None } // no native library on this driver
-    hub match {
-      case Some(Array(job, address)) =>
-        val port = address.drop(address.lastIndexOf(':') + 1).toInt
-        TunnelExits.here.servingWhile(job, new InetSocketAddress(NodeTask.hostOf(address), port))(stage)
-      case _ => stage
-    }
+  private def withTunnel[T](hub: Option[(String, String)])(stage: => T): T = hub match {
+    case Some((job, address)) =>
+      val port = address.drop(address.lastIndexOf(':') + 1).toInt
+      TunnelExits.here.servingWhile(job, new InetSocketAddress(NodeTask.hostOf(address), port))(stage)
+    case None => stage
   }
 
   /** Adds this jar to the application where it is on the driver's class path only. */

@@ -10,6 +10,7 @@ import org.slf4j.LoggerFactory
 
 import dev.phalanx.spark.driver.{Hub, Job, OutputPrinter, Stage}
 import dev.phalanx.spark.internal.{JvmEnd, SparkInternals}
+import dev.phalanx.spark.ui.RunPosts
 
 /** One training run. It has what Python's `phalanx.run.Run` has. `TorchDistributor.start` makes it.
   *
@@ -37,6 +38,7 @@ final class Run private[spark] (
 ) {
   private val EventMillis = 50L // how soon an interrupt is noticed
   private val StageEndMillis = 30000L // how long the stage may take to end once all its ranks have
+  private val SnapshotNanos = 1000000000L // how often Spark's UI is told
   private val ShutdownMillis = 3000L // how long the JVM's end waits beyond the grace
   private val StacksMillis = 10000L // how long the ranks' stacks may take: the hub waits 5 s for its nodes
 
@@ -53,6 +55,8 @@ final class Run private[spark] (
   @volatile private var newest = Map.empty[Int, Report]
   @volatile private var ended = Seq.empty[RankOutcome]
   @volatile private var outcome: Try[TrainingResult] = _
+
+  private var snapshotDue = began
 
   // Under this object's lock.
   private var openHub: Option[Hub] = None
@@ -168,6 +172,7 @@ final class Run private[spark] (
   private def withHub(): TrainingResult = {
     val hub = Hub.open(job, bind, advertise, SparkInternals.localDir.getAbsolutePath)
     val ending = endingOf(hub)
+    var problem = Option.empty[Throwable]
     try {
       JvmEnd.add(ending)
       synchronized {
@@ -175,7 +180,12 @@ final class Run private[spark] (
         cancelled.foreach(hub.stop)
       }
       drive(hub)
+    } catch {
+      case thrown: Throwable =>
+        problem = Some(thrown)
+        throw thrown
     } finally {
+      Try(RunPosts.tellLast(hub.snapshot, problem)): Unit
       synchronized {
         // A hub that broke is told by other means.
         keptLogs = Try((0 until job.ranks).map(hub.logs).toVector).getOrElse(Vector.empty)
@@ -213,6 +223,7 @@ final class Run private[spark] (
     var end: Hub.Outcome = null
     while (end == null) {
       heedInterrupt(hub)
+      tell(hub)
       hub.next(EventMillis).foreach {
         case Hub.Output(text)                       => show(text)
         case Hub.PhaseReached(point, rank, seconds) => reached(point, rank, opened + seconds)
@@ -224,6 +235,13 @@ final class Run private[spark] (
     }
     end
   }
+
+  /** Tells Spark's UI how the run stands, once a second. */
+  private def tell(hub: Hub): Unit =
+    if (System.nanoTime - snapshotDue >= 0) {
+      Try(RunPosts.tell(hub.snapshot)): Unit
+      snapshotDue = System.nanoTime + SnapshotNanos
+    }
 
   private def heedInterrupt(hub: Hub): Unit =
     if (Thread.interrupted()) {

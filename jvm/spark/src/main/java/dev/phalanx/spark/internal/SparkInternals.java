@@ -11,8 +11,13 @@ import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
 import org.apache.spark.deploy.SparkHadoopUtil;
 import org.apache.spark.api.python.PythonUtils;
+import org.apache.spark.scheduler.SparkListenerEvent;
+import org.apache.spark.ui.SparkUI;
+import org.apache.spark.ui.UIUtils;
 import org.apache.spark.util.ShutdownHookManager;
 import org.apache.spark.util.Utils;
+import org.apache.spark.util.kvstore.KVStore;
+import scala.Option;
 import scala.runtime.BoxedUnit;
 
 /** What Spark keeps for its own packages. Scala hides it from others, Java doesn't. All uses of it are here. */
@@ -112,5 +117,33 @@ public final class SparkInternals {
   /** The PYTHONPATH of PySpark's own modules in this JVM's Spark. */
   public static String sparkPythonPath() {
     return PythonUtils.sparkPythonPath();
+  }
+
+  /** Posts an event to the listener bus of this JVM's application, where it has one; returns at once. */
+  public static void post(SparkListenerEvent event) {
+    Option<SparkContext> context = SparkContext$.MODULE$.getActive();
+    if (context.isDefined() && !context.get().isStopped()) {
+      context.get().listenerBus().post(event);
+    }
+  }
+
+  /** The application's UI; null where it has none. */
+  public static SparkUI ui(SparkContext context) {
+    return context.ui().isDefined() ? context.ui().get() : null;
+  }
+
+  /** Where Spark keeps what its UI shows. */
+  public static KVStore storeOf(SparkUI ui) {
+    return ui.store().store();
+  }
+
+  /** A moment, in milliseconds since 1970, as Spark's UI shows it. */
+  public static String formatDate(long millis) {
+    return UIUtils.formatDate(millis);
+  }
+
+  /** Milliseconds, as Spark's UI shows them. */
+  public static String formatDuration(long millis) {
+    return UIUtils.formatDuration(millis);
   }
 }

@@ -3,7 +3,13 @@ package dev.phalanx.spark.internal;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import org.apache.spark.SparkConf;
+import org.apache.spark.ui.SparkUITab;
+import org.apache.spark.ui.UIUtils$;
+import org.apache.spark.ui.WebUIPage;
 import org.apache.spark.util.Utils;
+import scala.Function0;
+import scala.Option;
+import scala.xml.NodeSeq;
 
 /**
  * What differs between the versions of Spark that one jar runs on. Nothing else of Phalanx does.
@@ -11,7 +17,7 @@ import org.apache.spark.util.Utils;
  * <p>LINKS-1 (all-there): whatever else the jar refers to of Spark's, every supported version has; `make link-check`
  * compares. Between the two Scalas a jar of its own makes the difference.
  */
-final class SparkVersions {
+public final class SparkVersions {
   private SparkVersions() {}
 
   /** `Utils.getLocalDir`, which takes a `SparkConf` until 4.0 and a `ReadOnlySparkConf` from 4.1 on. */
@@ -24,20 +30,51 @@ final class SparkVersions {
     return (String[]) ofUtils("getConfiguredLocalDirs", conf);
   }
 
+  /** The class of the requests that pages of Spark's UI take: `javax` until 3.5, `jakarta` from 4.0 on. */
+  public static String servletsOfPages() {
+    for (Method method : WebUIPage.class.getMethods()) {
+      if (method.getName().equals("render") && method.getParameterCount() == 1) {
+        return method.getParameterTypes()[0].getName();
+      }
+    }
+    throw new NoSuchMethodError("this Spark has no org.apache.spark.ui.WebUIPage.render");
+  }
+
+  /** `UIUtils.headerSparkPage`, a page in Spark's style: its request differs, and how many options it has. */
+  public static NodeSeq sparkPage(Object request, String title, NodeSeq content, SparkUITab tab) {
+    Function0<NodeSeq> contents = () -> content;
+    for (Method method : UIUtils$.class.getMethods()) {
+      Class<?>[] takes = method.getParameterTypes();
+      if (method.getName().equals("headerSparkPage") && takes.length >= 4 && takes[0].isInstance(request)) {
+        Object[] arguments = new Object[takes.length];
+        System.arraycopy(new Object[] {request, title, contents, tab}, 0, arguments, 0, 4);
+        for (int i = 4; i < takes.length; i++) {
+          arguments[i] = takes[i] == boolean.class ? (Object) false : Option.empty();
+        }
+        return (NodeSeq) invoked(method, UIUtils$.MODULE$, arguments); // whose text is that of the page
+      }
+    }
+    throw new NoSuchMethodError("this Spark has no org.apache.spark.ui.UIUtils.headerSparkPage");
+  }
+
   private static Object ofUtils(String name, SparkConf conf) {
     for (Method method : Utils.class.getMethods()) {
       Class<?>[] takes = method.getParameterTypes();
       if (method.getName().equals(name) && takes.length == 1 && takes[0].isInstance(conf)) {
-        try {
-          return method.invoke(null, conf);
-        } catch (InvocationTargetException problem) {
-          throw sneaky(problem.getCause());
-        } catch (IllegalAccessException problem) {
-          throw new IllegalAccessError(problem.getMessage());
-        }
+        return invoked(method, null, conf);
       }
     }
     throw new NoSuchMethodError("this Spark has no org.apache.spark.util.Utils." + name);
+  }
+
+  private static Object invoked(Method method, Object of, Object... arguments) {
+    try {
+      return method.invoke(of, arguments);
+    } catch (InvocationTargetException problem) {
+      throw sneaky(problem.getCause());
+    } catch (IllegalAccessException problem) {
+      throw new IllegalAccessError(problem.getMessage());
+    }
   }
 
   /** Throws what Spark threw, as a direct call would. */

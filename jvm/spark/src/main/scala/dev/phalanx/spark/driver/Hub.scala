@@ -30,6 +30,9 @@ final private[spark] class Hub private (handle: Long) extends AutoCloseable {
   /** The newest whole lines of a rank's output. */
   def logs(rank: Int): String = Core(_.logs(handle, rank))
 
+  /** The run now, as JSON. */
+  def snapshot: String = Core(_.snapshot(handle))
+
   /** What the ranks' threads are doing; `None` if no answer came in time. */
   def stacks(timeoutMillis: Long): Option[Stacks] =
     Option(Core(_.stacks(handle, timeoutMillis))).map { told =>

@@ -63,6 +63,9 @@ final private[spark] class Native {
   /** The newest whole lines of a rank's output that have come here; empty for an unknown rank. */
   @native def logs(hub: Long, rank: Int): String
 
+  /** The run now, as the JSON of `rust/types/src/run_snapshot.rs`; waits for a hub that is busy, 2 s at most. */
+  @native def snapshot(hub: Long): String
+
   /** What the ranks' threads are doing: all as one text, equal ones once, then rank and text in turn; null at the
     * time-out. Nodes are waited for 5 s. For a thread other than the one that waits in `nextEvent`.
     */

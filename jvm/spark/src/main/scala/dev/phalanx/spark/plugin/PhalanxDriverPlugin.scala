@@ -12,6 +12,7 @@ import dev.phalanx.spark.internal.{Settings, SparkFit, Version}
 import dev.phalanx.spark.jni.{Core, NativeLibrary}
 import dev.phalanx.spark.metrics.{ClusterMetrics, Metric, MetricChange}
 import dev.phalanx.spark.tunnel.{TunnelExits, TunnelTurn}
+import dev.phalanx.spark.ui.LiveUi
 
 /** The plugin's half at the driver. */
 final private[spark] class PhalanxDriverPlugin extends DriverPlugin {
@@ -42,6 +43,7 @@ final private[spark] class PhalanxDriverPlugin extends DriverPlugin {
     log.info(s"Phalanx ${Version.phalanx} is on: executors start ranks themselves, $library$set")
     metrics = new ClusterMetrics(context.metricRegistry, declared)
     sc.addSparkListener(metrics)
+    LiveUi.attachTo(sc)
     // Executors have the driver's settings, but not its environment.
     Collections.singletonMap(PhalanxDriverPlugin.PythonKey, RankProgram.pythonOf(sc.getConf.getOption))
   }

@@ -1,7 +1,9 @@
 package dev.phalanx.spark.plugin
 
+import java.nio.file.Files
+
 import dev.phalanx.spark.TrainingException
-import dev.phalanx.spark.internal.Version
+import dev.phalanx.spark.internal.{Json, Version}
 import dev.phalanx.spark.support.Cluster.distributor
 import dev.phalanx.spark.support.{ChildJvm, Cluster, PhalanxSuite, SparkUi}
 
@@ -35,6 +37,16 @@ class PluginSuite extends PhalanxSuite {
     }
     assert(now("ranks_restarted_Count") == restarted)
     assert(now("join_latency_Count") >= 2 && now("start_latency_Count") >= 4, "METRIC-2")
+  }
+
+  test("the dashboard for Grafana asks for metrics that the endpoint has") {
+    Cluster.spark
+    val dashboard = Files.readString(PhalanxSuite.root.resolve("docs/grafana/phalanx.json"))
+    val panels = PhalanxSuite.rows(Json.read(dashboard).get("panels"))
+    val asked = "PhalanxPlugin_(\\w+)".r.findAllMatchIn(dashboard).map(_.group(1)).toSet
+    val there = SparkUi.get("/metrics/prometheus")
+    assert(panels.size == 6 && asked.size == 10, asked)
+    asked.foreach(name => assert(metric(there, name).nonEmpty, name))
   }
 
   test("the executors are ready before the first training") {

@@ -1,0 +1,38 @@
+package dev.phalanx.spark.ui;
+
+import dev.phalanx.spark.internal.SparkVersions;
+import org.apache.spark.ui.SparkUI;
+import org.apache.spark.ui.SparkUITab;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The tab "Phalanx" of Spark's UI. Spark keeps tabs for its own packages; Scala hides them from others, Java doesn't.
+ *
+ * <p>TAB-1 (never-an-error): where it can't be attached there is none, and a line of the log says why. The application
+ * goes on, and so does a history server. Who may see it is Spark's decision: its pages are behind the UI's own filters.
+ */
+final class PhalanxTab extends SparkUITab {
+  private PhalanxTab(SparkUI ui, RunStore store) {
+    super(ui, "phalanx");
+    attachPage(new ServletPage(this, "", new RunListPage(store)));
+    attachPage(new ServletPage(this, "run", new RunPage(store)));
+  }
+
+  /** Attaches the tab to a UI; whether that could be done. */
+  static boolean attached(SparkUI ui, RunStore store) {
+    Logger log = LoggerFactory.getLogger("dev.phalanx");
+    try {
+      String servlets = SparkVersions.servletsOfPages();
+      if (!servlets.equals(ServletPage.SERVLETS)) {
+        log.info("Spark's UI has no tab of Phalanx: its pages take {}, not {}", servlets, ServletPage.SERVLETS);
+        return false;
+      }
+      ui.attachTab(new PhalanxTab(ui, store));
+      return true;
+    } catch (RuntimeException | LinkageError problem) {
+      log.info("Spark's UI has no tab of Phalanx: {}", problem.toString());
+      return false;
+    }
+  }
+}

@@ -1,0 +1,41 @@
+"""What Spark's UI is told of a run, where it can't be told. That it is told is in tests/e2e."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from phalanx.driver.spark_ui import SparkUi
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Context:
+    """A session's context that fails as one does whose JVM has gone."""
+
+    @property
+    def _jvm(self) -> Any:
+        raise ConnectionRefusedError("the JVM has gone")
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        SimpleNamespace(),
+        SimpleNamespace(sparkContext=SimpleNamespace(_jvm=None)),
+        SimpleNamespace(sparkContext=Context()),
+    ],
+)
+def test_a_session_that_cant_be_told_disturbs_nobody(session: Any) -> None:
+    """UI-1"""
+    asked = []
+    ui = SparkUi(session, lambda: asked.append(1) or {})
+    ui.start()
+    ui.stop()
+    assert ui._thread is None or not ui._thread.is_alive(), "UI-1"
+    assert not asked
+
+
+def test_one_that_was_never_started_may_be_stopped() -> None:
+    SparkUi(SimpleNamespace(), dict).stop()

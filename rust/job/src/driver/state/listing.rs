@@ -1,0 +1,110 @@
+//! What a snapshot says of a job's state: how it stands, and a line for each rank.
+//!
+//! - LISTING-1 (each-rank-once): ranks are listed by rank, each once, whatever is known of it.
+
+use std::collections::BTreeMap;
+
+use phalanx_types::run_snapshot::{MAX_LINE_BYTES, RankLine, State, cut};
+use phalanx_types::{FailureKind, RankState};
+use serde_json::{Map, Value};
+
+use super::job_state::JobState;
+use super::phase::{JobPhase, Met, Outcome};
+use super::ranks::Rank;
+
+/// The value of a report that `phalanx.report` adds: which share of its time a rank waits for batches.
+const DATA_SHARE: &str = "data";
+
+/// Where a rank is: its partition, and which of the ranks there it is.
+type Place = (u32, usize);
+
+impl JobState {
+    /// How the job stands.
+    pub fn standing(&self) -> State {
+        let before = if self.attempts.present > 0 { State::Restarting } else { State::Waiting };
+        match &self.phase {
+            JobPhase::Joining(_) => before,
+            JobPhase::Running(Met::AtHub(_)) if !self.ranks.all_started() => before,
+            JobPhase::Running(_) | JobPhase::Stopping(_) => State::Running,
+            JobPhase::Over(over) => match &over.outcome {
+                Outcome::Finished(_) => State::Succeeded,
+                Outcome::Failed(failure) if failure.kind == FailureKind::Cancelled => State::Cancelled,
+                Outcome::Failed(_) => State::Failed,
+            },
+        }
+    }
+
+    /// Whether the ranks are being ended.
+    pub fn is_stopping(&self) -> bool {
+        self.phase.stopping().is_some()
+    }
+
+    /// Whether every rank runs, or has ended.
+    pub fn all_started(&self) -> bool {
+        self.ranks.all_started()
+    }
+
+    /// The ranks that were named as slow, and still are.
+    pub fn slow_ranks(&self) -> impl Iterator<Item = u32> {
+        self.stragglers.slow()
+    }
+
+    /// A line for each of the first `most` ranks.
+    pub fn listing(&self, most: usize) -> Vec<RankLine> {
+        let places = self.places();
+        self.ranks.all().take(most).map(|(number, rank)| self.line(number, rank, &places)).collect()
+    }
+
+    /// Where the ranks are that have their places.
+    fn places(&self) -> BTreeMap<u32, Place> {
+        let mut places = BTreeMap::new();
+        for partition in self.nodes.keys() {
+            let mut ranks = self.ranks.of_node(*partition).to_vec();
+            ranks.sort_unstable();
+            places.extend(ranks.iter().enumerate().map(|(nth, rank)| (*rank, (*partition, nth))));
+        }
+        if let JobPhase::Running(Met::AtHub(placement)) = &self.phase {
+            for node in &placement.nodes {
+                let ranks = node.ranks.iter().enumerate();
+                places.extend(ranks.map(|(nth, place)| (place.rank, (node.partition, nth))));
+            }
+        }
+        places
+    }
+
+    fn line(&self, number: u32, rank: &Rank, places: &BTreeMap<u32, Place>) -> RankLine {
+        let node = places.get(&number).and_then(|(partition, nth)| Some((self.nodes.get(partition)?, *nth)));
+        let join = node.and_then(|(node, nth)| Some((node.join()?, nth)));
+        let gpus = join.map(|(join, nth)| match join.gpus.get(nth) {
+            // One of each rank's, as long as the task has as many as ranks.
+            Some(gpu) => vec![gpu.clone()],
+            None => join.gpus.iter().take(1).cloned().collect(),
+        });
+        let host = node.map(|(node, _)| cut(node.host(), MAX_LINE_BYTES)).filter(|host| !host.is_empty());
+        let state = match rank {
+            Rank::NotStarted => RankState::Waiting.name(),
+            Rank::Running { .. } => RankState::Running.name(),
+            Rank::Ended { exit, .. } => exit.state.name(),
+        };
+        let told = rank.doing();
+        let values: Map<String, Value> =
+            told.and_then(|told| serde_json::from_str(&told.values).ok()).unwrap_or_default();
+        let step_us = told.and_then(|told| told.step_us).filter(|us| *us > 0);
+        RankLine {
+            rank: number,
+            host,
+            partition: places.get(&number).map(|(partition, _)| *partition),
+            executor: None,
+            gpus: gpus.unwrap_or_default(),
+            state: state.into(),
+            step: told.and_then(|told| told.step),
+            of: told.and_then(|told| told.total_steps),
+            rate: step_us.map(|us| 1e6 / us as f64),
+            collective_share: told
+                .and_then(|told| told.collective_permille)
+                .map(|permille| f64::from(permille.min(1000)) / 1000.0),
+            data_share: values.get(DATA_SHARE).and_then(Value::as_f64),
+            values,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What has happened to a job, as far as a snapshot tells it, and the snapshot.
+//!
+//! News cost little as they come. What is asked of every rank is asked when somebody wants a snapshot.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use phalanx_types::Job;
+use phalanx_types::run_snapshot::{
+    FailureNote, MAX_LINE_BYTES, MAX_RANKS, MAX_RESTARTS, Restart, RunSnapshot, cut,
+};
+
+use super::losses::Losses;
+use super::newest_lines::NewestLines;
+use super::timeline::Timeline;
+use crate::driver::state::{JobState, Outcome, Phase, Progress};
+
+/// What has happened to a job.
+#[derive(Debug)]
+pub(in crate::driver) struct History {
+    run: String,
+    name: String,
+    world_size: u32,
+    opened: Instant,
+    /// `opened` on the clock that people read.
+    opened_at: f64,
+    timeline: Timeline,
+    restarts: VecDeque<(Duration, String)>,
+    losses: Losses,
+    lines: NewestLines,
+    /// The attempt whose ranks have reported.
+    reported: bool,
+}
+
+/// Seconds since 1970, for people: the differences of a job's times come from `Instant`.
+#[expect(clippy::disallowed_methods, reason = "read once, when a job begins")]
+pub(in crate::driver) fn unix_time() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+impl History {
+    /// That of a job which begins now.
+    pub(in crate::driver) fn new(job: &Job, opened: Instant) -> History {
+        History {
+            run: job.id.clone(),
+            name: job.name.clone(),
+            world_size: job.ranks,
+            opened,
+            opened_at: unix_time(),
+            timeline: Timeline::new(job.ranks),
+            restarts: VecDeque::new(),
+            losses: Losses::default(),
+            lines: NewestLines::default(),
+            reported: false,
+        }
+    }
+
+    /// A point of the job's life.
+    pub(in crate::driver) fn phase(&mut self, phase: &Phase) {
+        self.timeline.point(phase);
+    }
+
+    /// A rank has reported.
+    pub(in crate::driver) fn progress(&mut self, progress: &Progress) {
+        self.reported = true;
+        self.losses.take(progress.rank, progress.step, &progress.values);
+    }
+
+    /// Another attempt begins.
+    pub(in crate::driver) fn restart(&mut self, now: Instant, cause: &str) {
+        if self.restarts.len() == MAX_RESTARTS {
+            self.restarts.pop_front();
+        }
+        self.restarts.push_back((self.since_open(now), cut(cause, MAX_LINE_BYTES)));
+        self.reported = false;
+    }
+
+    /// Something was shown.
+    pub(in crate::driver) fn shown(&mut self, text: &str) {
+        self.lines.take(text);
+    }
+
+    /// Looks how the job stands; after the points that belong to it. Ranks that are `mute` don't tell when their
+    /// training code begins.
+    pub(in crate::driver) fn look(&mut self, now: Instant, state: &JobState, mute: bool) {
+        let at = self.since_open(now);
+        if self.reported || mute && state.all_started() {
+            self.timeline.trains(at);
+        }
+        if state.is_stopping() {
+            self.timeline.stops(at);
+        }
+        if state.outcome().is_some() {
+            self.timeline.ends(at);
+        }
+    }
+
+    /// The job now.
+    pub(in crate::driver) fn snapshot(&self, now: Instant, state: &JobState) -> RunSnapshot {
+        let time = |at: Duration| self.opened_at + at.as_secs_f64();
+        let ranks = state.listing(MAX_RANKS);
+        let listed = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
+        let restart = |(at, cause): &(Duration, String)| Restart { time: time(*at), cause: cause.clone() };
+        RunSnapshot {
+            state: state.standing(),
+            time: time(self.since_open(now)),
+            started: self.opened_at,
+            ended: self.timeline.over().map(time),
+            attempt: state.attempt(),
+            phases: self.timeline.spans(self.opened_at),
+            restarts: self.restarts.iter().map(restart).collect(),
+            ranks,
+            ranks_left_out: self.world_size.saturating_sub(listed),
+            slow: state.slow_ranks().take(MAX_RANKS).collect(),
+            lines: self.lines.lines(),
+            losses: self.losses.points(),
+            failure: match state.outcome() {
+                Some(Outcome::Failed(failure)) => Some(FailureNote::from(&**failure)),
+                _ => None,
+            },
+            ..RunSnapshot::waiting(&self.run, &self.name, self.world_size, self.opened_at)
+        }
+    }
+
+    fn since_open(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.opened)
+    }
+}

@@ -1,0 +1,271 @@
+//! A run at one moment, as every face shows it: the notebook's cell, a terminal, a page. One JSON for all languages.
+//!
+//! - SNAP-1 (bounded): however many ranks, lines, phases and restarts a run has, a snapshot has no more of each than
+//!   the constants below say, and no text is longer than they say. What is left out is counted, or older than what is
+//!   there.
+//! - SNAP-2 (null-where-unknown): a reader finds each key. What is not known is null.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::failure::Failure;
+
+/// The version of the JSON. A reader takes no other.
+pub const VERSION: u32 = 1;
+/// How many ranks are listed: the first ones.
+pub const MAX_RANKS: usize = 1000;
+/// How many phases: the newest ones.
+pub const MAX_PHASES: usize = 100;
+/// How many restarts: the newest ones.
+pub const MAX_RESTARTS: usize = 100;
+/// How many lines of output: the newest ones.
+pub const MAX_LINES: usize = 20;
+/// How many points the curve of the loss has.
+pub const MAX_LOSSES: usize = 200;
+/// How long a name, a line or a sentence may be, in bytes.
+pub const MAX_LINE_BYTES: usize = 2000;
+/// How long each text of a failure may be, in bytes.
+pub const MAX_TEXT_BYTES: usize = 64 << 10;
+
+/// A run at one moment. Times are in seconds since 1970, and never go back while the run lasts, whoever sets the clock.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunSnapshot {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The job's id.
+    pub run: String,
+    /// What people call it: the name of the function or the file.
+    pub name: String,
+    /// Where its nodes are; null until they have been asked for.
+    pub stage: Option<Stage>,
+    /// How it stands.
+    pub state: State,
+    /// The moment.
+    pub time: f64,
+    /// When its hub opened.
+    pub started: f64,
+    /// When its outcome was known.
+    pub ended: Option<f64>,
+    /// How often its ranks were started again.
+    pub attempt: u32,
+    /// How many ranks it has.
+    pub world_size: u32,
+    /// Its phases without a gap, oldest first.
+    pub phases: Vec<Span>,
+    /// Its restarts, oldest first.
+    pub restarts: Vec<Restart>,
+    /// Its ranks, by rank.
+    pub ranks: Vec<RankLine>,
+    /// How many ranks are not in `ranks`.
+    pub ranks_left_out: u32,
+    /// The ranks whose steps take much longer than the others'.
+    pub slow: Vec<u32>,
+    /// The newest lines of output, with their ranks, oldest first.
+    pub lines: Vec<String>,
+    /// The loss by step, as the first rank tells it that tells one; neighbours are folded into their mean.
+    pub losses: Vec<(u64, f64)>,
+    /// Why it failed.
+    pub failure: Option<FailureNote>,
+}
+
+/// Where the nodes of a run are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// In the driver itself.
+    Local,
+    /// In Spark's Python workers.
+    Python,
+    /// In the executors' JVMs.
+    Jvm,
+}
+
+/// How a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Not all ranks have started.
+    Waiting,
+    /// They run, or are being ended.
+    Running,
+    /// As waiting, after a failure.
+    Restarting,
+    /// Every rank ended well.
+    Succeeded,
+    /// One didn't, or it could not be started.
+    Failed,
+    /// Its caller asked for the end.
+    Cancelled,
+}
+
+/// A phase of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Span {
+    /// `waiting for tasks`, `starting ranks`, `training`, `restart 1`, `ending the ranks`, or what rank 0 said.
+    pub name: String,
+    /// When it began.
+    pub start: f64,
+    /// When it ended; null for the present one.
+    pub end: Option<f64>,
+}
+
+/// A restart of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Restart {
+    /// When.
+    pub time: f64,
+    /// The failure before it, in a sentence.
+    pub cause: String,
+}
+
+/// One rank.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RankLine {
+    /// The rank.
+    pub rank: u32,
+    /// Its host.
+    pub host: Option<String>,
+    /// The partition of its task.
+    pub partition: Option<u32>,
+    /// The executor of its task.
+    pub executor: Option<String>,
+    /// The GPUs that it has, as Spark names them.
+    pub gpus: Vec<String>,
+    /// [`crate::RankState::name`].
+    pub state: String,
+    /// The step that it reported last.
+    pub step: Option<u64>,
+    /// How many steps it is going to take, as it says.
+    pub of: Option<u64>,
+    /// How many steps it takes in a second.
+    pub rate: Option<f64>,
+    /// Which share of its time it is in collective operations, 0 to 1.
+    pub collective_share: Option<f64>,
+    /// Which share of its time it waits for batches, 0 to 1.
+    pub data_share: Option<f64>,
+    /// All that it reported last, by name: numbers, or texts for what is no finite number.
+    pub values: Map<String, Value>,
+}
+
+/// Why a run failed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FailureNote {
+    /// [`crate::FailureKind::name`].
+    pub kind: String,
+    /// The cause in one sentence.
+    pub cause: String,
+    /// The rank that failed first.
+    pub rank: Option<u32>,
+    /// Its host.
+    pub host: Option<String>,
+    /// The whole story.
+    pub text: String,
+    /// What the training code raised; empty where it raised nothing.
+    pub traceback: String,
+    /// What the ranks' threads were doing, where they hung; else empty.
+    pub stacks: String,
+}
+
+impl From<&Failure> for FailureNote {
+    fn from(failure: &Failure) -> FailureNote {
+        FailureNote {
+            kind: failure.kind.name().into(),
+            cause: cut(&failure.message, MAX_LINE_BYTES),
+            rank: failure.rank,
+            host: Some(cut(&failure.host, MAX_LINE_BYTES)).filter(|host| !host.is_empty()),
+            text: cut(&failure.render(), MAX_TEXT_BYTES),
+            traceback: cut_front(&failure.traceback, MAX_TEXT_BYTES),
+            stacks: cut(&failure.stacks, MAX_TEXT_BYTES),
+        }
+    }
+}
+
+impl RunSnapshot {
+    /// A run of which nothing is known yet.
+    pub fn waiting(run: &str, name: &str, world_size: u32, now: f64) -> RunSnapshot {
+        RunSnapshot {
+            version: VERSION,
+            run: run.into(),
+            name: cut(name, MAX_LINE_BYTES),
+            stage: None,
+            state: State::Waiting,
+            time: now,
+            started: now,
+            ended: None,
+            attempt: 0,
+            world_size,
+            phases: Vec::new(),
+            restarts: Vec::new(),
+            ranks: Vec::new(),
+            ranks_left_out: world_size,
+            slow: Vec::new(),
+            lines: Vec::new(),
+            losses: Vec::new(),
+            failure: None,
+        }
+    }
+
+    /// The JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_else(|_| "null".into())
+    }
+
+    /// The snapshot in a text of [`RunSnapshot::to_json`]; `None` for anything else, also of another version.
+    pub fn from_json(text: &str) -> Option<RunSnapshot> {
+        serde_json::from_str(text).ok().filter(|snapshot: &RunSnapshot| snapshot.version == VERSION)
+    }
+}
+
+/// `text`, or as many of its first bytes as are whole characters, and a mark.
+pub fn cut(text: &str, most_bytes: usize) -> String {
+    if text.len() <= most_bytes {
+        return text.into();
+    }
+    let end = (0..=most_bytes).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    format!("{} ...", &text[..end])
+}
+
+/// As [`cut`], but the end stays, which of a traceback says most.
+fn cut_front(text: &str, most_bytes: usize) -> String {
+    let Some(too_many) = text.len().checked_sub(most_bytes).filter(|bytes| *bytes > 0) else {
+        return text.into();
+    };
+    let start = (too_many..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    format!("... {}", &text[start..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FailureKind;
+
+    #[test]
+    fn a_snapshot_is_read_back_as_it_was_and_no_other_version_is() {
+        let snapshot = RunSnapshot::waiting("job-1", "train", 2, 12.5);
+        let text = snapshot.to_json();
+        assert_eq!(RunSnapshot::from_json(&text), Some(snapshot));
+        assert_eq!(RunSnapshot::from_json(&text.replacen("\"version\":1", "\"version\":2", 1)), None);
+        let json: Value = serde_json::from_str(&text).unwrap();
+        for key in ["stage", "ended", "failure"] {
+            assert!(json.get(key).is_some_and(Value::is_null), "SNAP-2: {key}");
+        }
+    }
+
+    #[test]
+    fn the_texts_of_a_failure_are_cut_and_its_traceback_keeps_its_end() {
+        let failure = Failure {
+            traceback: format!("{}the end", "ä".repeat(MAX_TEXT_BYTES)),
+            ..Failure::without_rank(FailureKind::Exception, "ö".repeat(MAX_LINE_BYTES))
+        };
+        let note = FailureNote::from(&failure);
+        assert!(note.cause.len() <= MAX_LINE_BYTES + 4 && note.cause.ends_with("ö ..."), "SNAP-1");
+        assert!(note.text.len() <= MAX_TEXT_BYTES + 4, "SNAP-1");
+        assert!(note.traceback.starts_with("... ä") && note.traceback.ends_with("the end"), "SNAP-1");
+        assert_eq!((note.kind.as_str(), note.host), ("exception", None), "SNAP-2");
+    }
+}

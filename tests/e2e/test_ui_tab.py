@@ -1,0 +1,137 @@
+"""The tab of Spark's UI, in the driver of a Python program: real runs over both stages, one that fails, pages by HTTP.
+
+With PHALANX_PICTURES=FOLDER the pictures of the pages, which need Chromium, are left there; those in docs/ are from it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import phalanx
+import pytest
+from support.own_session import in_session
+
+pytestmark = pytest.mark.timeout(300)
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+UI = {"spark.ui.enabled": "true", "spark.ui.port": "0", "spark.ui.showConsoleProgress": "false"}
+
+PROGRAM = """
+import json, subprocess, time, urllib.request
+from pathlib import Path
+from phalanx import TorchDistributor, TrainingError
+
+root = spark.sparkContext.uiWebUrl
+
+def page(path):
+    return urllib.request.urlopen(root + path, timeout=30).read().decode()
+
+def wait_for(name, state):
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        for run in json.loads(page("/phalanx/json"))["runs"]:
+            snapshot = run["snapshot"]
+            if snapshot and (snapshot["name"], snapshot["state"]) == (name, state):
+                return run
+        time.sleep(0.05)
+    raise AssertionError(f"{{name}} is not {{state}}")
+
+def picture(path, name):
+    if {chromium!r} is None:
+        return None
+    file = Path({pictures!r}) / f"{{name}}.png"
+    subprocess.run(
+        [{chromium!r}, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+         "--user-data-dir=" + {profile!r}, "--window-size=1280,1100", f"--screenshot={{file}}", root + path],
+        check=True, capture_output=True, timeout=120,
+    )
+    return file.stat().st_size
+
+def jvm_run(gate):
+    import os, time, phalanx
+    phalanx.report(step=3, of=40, loss=0.5)
+    print("<script>alert(1)</script>", flush=True)
+    while not os.path.exists(gate):
+        time.sleep(0.02)
+    return os.environ["RANK"]
+
+def python_run():
+    raise ValueError("<b>no</b> such thing")
+
+def local_run():
+    return 7
+
+distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
+answer = {{}}
+run = distributor.start(jvm_run, {gate!r})
+found = wait_for("jvm_run", "running")
+until = time.monotonic() + 60
+while "3 of 40" not in page(f"/phalanx/run/?id={{found['run']}}") and time.monotonic() < until:
+    time.sleep(0.05)
+answer["running"] = page(f"/phalanx/run/?id={{found['run']}}")
+answer["pictures"] = [picture(f"/phalanx/run/?id={{found['run']}}", "running")]
+Path({gate!r}).touch()
+answer["result"] = run.result()
+answer["stages"] = wait_for("jvm_run", "succeeded")["stages"]
+spark.conf.set("spark.phalanx.stage", "python")
+try:
+    TorchDistributor(num_processes=2, local_mode=False, use_gpu=False).run(python_run)
+except TrainingError as error:
+    answer["error"] = str(error)
+failed = wait_for("python_run", "failed")
+answer["failed_stages"] = failed["stages"]
+answer["failed"] = page(f"/phalanx/run/?id={{failed['run']}}")
+answer["pictures"].append(picture(f"/phalanx/run/?id={{failed['run']}}", "failed"))
+TorchDistributor(num_processes=1, local_mode=True, use_gpu=False).run(local_run)
+answer["local"] = wait_for("local_run", "succeeded")["snapshot"]["stage"]
+answer["list"] = page("/phalanx/")
+tell = spark.sparkContext._jvm.dev.phalanx.spark.ui.RunPosts.tell
+for ranks in (64, 1000):
+    snapshot = json.loads(page(f"/phalanx/run/json?id={{failed['run']}}"))["snapshot"]
+    snapshot.update(run=f"simulated-{{ranks}}", name=f"train_{{ranks}}.py", state="running", ended=None, failure=None)
+    now = snapshot["time"]
+    spans = [("waiting for tasks", -900, -890), ("starting ranks", -890, -884), ("training", -884, -500),
+             ("restart 1", -500, -480), ("training", -480, None)]
+    snapshot.update(started=now - 900, stage="jvm", world_size=ranks, slow=[7, 33], attempt=1)
+    snapshot["phases"] = [dict(name=n, start=now + a, end=None if b is None else now + b) for n, a, b in spans]
+    snapshot["restarts"] = [dict(time=now - 500, cause="rank 33 (host-4) was killed by signal 9 (SIGKILL)")]
+    snapshot["losses"] = [[step, 2.3 / (1 + step * 0.005) + step % 7 * 0.01] for step in range(0, 2000, 10)]
+    snapshot["lines"] = [f"[rank {{rank}}] epoch 3: loss {{0.21 + rank / 500:.3f}}" for rank in range(20)]
+    snapshot["ranks"] = [
+        dict(rank=rank, host=f"host-{{rank // 8}}", partition=rank // 8, executor=str(rank // 8), gpus=[str(rank % 8)],
+             state="running", step=1990 - rank % 4, of=5000, rate=4.1 - (rank in (7, 33)) * 2, data_share=rank % 5 / 50,
+             collective_share=0.2 + rank % 10 / 50 - (rank in (7, 33)) * 0.15,
+             values=dict(epoch=3, loss=0.21 + rank / 500))
+        for rank in range(ranks)
+    ]
+    tell(json.dumps(snapshot))
+    wait_for(f"train_{{ranks}}.py", "running")
+    answer[f"simulated-{{ranks}}"] = page(f"/phalanx/run/?id=simulated-{{ranks}}")
+    answer["pictures"].append(picture(f"/phalanx/run/?id=simulated-{{ranks}}", f"ranks-{{ranks}}"))
+"""
+
+
+def test_runs_are_in_the_tab_while_they_run_and_when_they_failed(tmp_path: Path) -> None:
+    pictures = os.environ.get("PHALANX_PICTURES", str(tmp_path))
+    program = PROGRAM.format(
+        chromium=CHROMIUM, pictures=pictures, profile=str(tmp_path / "profile"), gate=str(tmp_path / "gate")
+    )
+    seen = in_session("local-cluster[2,1,1024]", program, conf={**phalanx.spark_conf(), **UI}, timeout=280)
+    assert seen["result"] == "0"
+    assert "[rank 0] &lt;script&gt;alert(1)&lt;/script&gt;" in seen["running"]
+    assert "<script>alert" not in seen["running"] + seen["failed"] + seen["list"]
+    assert "<th>Executor</th>" in seen["running"]
+    assert "Phalanx: jvm_run" in seen["running"]
+    assert len(seen["stages"]) == 1
+    assert len(seen["failed_stages"]) == 1
+    assert "&lt;b&gt;no&lt;/b&gt; such thing" in seen["failed"]
+    assert "Failed: rank " in seen["failed"]
+    assert seen["local"] == "local"
+    assert all(name in seen["list"] for name in ("jvm_run", "python_run", "local_run"))
+    assert seen["simulated-64"].count("host-7") == 8
+    assert "host-124" in seen["simulated-1000"]
+    assert len(seen["simulated-1000"]) < 1_000_000
+    if CHROMIUM is not None:
+        assert all(size > 10_000 for size in seen["pictures"])
