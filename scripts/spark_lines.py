@@ -39,7 +39,14 @@ class Line:
         return found[0] if found else None
 
 
-_COMMON = ("spark-core", "spark-sql", "spark-sql-api", "spark-common-utils", "spark-network-common", "spark-kvstore")
+_COMMON = (
+    "spark-core",
+    "spark-sql",
+    "spark-sql-api",
+    "spark-common-utils",
+    "spark-network-common",
+    "spark-kvstore",
+)
 _NEWER = (*_COMMON, "spark-common-utils-java")
 
 LINES = (

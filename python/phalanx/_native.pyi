@@ -128,9 +128,10 @@ class Job:
 def setting_keys() -> list[str]:
     """The keys of all settings."""
 
-def read_settings(settings: dict[str, str]) -> tuple[float, str]:
-    """Checks all settings; returns those that no job carries: the seconds to wait for task slots, and the stage (auto,
-    jvm or python). A bad value is a ValueError that names the key, the value and what is allowed."""
+def read_settings(settings: dict[str, str]) -> tuple[float, str, str]:
+    """Checks all settings; returns those that no job carries: the seconds to wait for task slots, the stage (auto, jvm
+    or python), and how a run is shown (auto, rich, plain or off). A bad value is a ValueError that names the key, the
+    value and what is allowed."""
 
 def rank_variables(settings: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     """The variables that a caller gives its ranks: what `spark.phalanx.env.pass` names of this process's, and `given`,
@@ -428,6 +429,7 @@ class Work:
     def on_done(self, callback: Callable[[], object]) -> None:
         """Calls back once it is done, on a thread for callbacks; at once if it is done already."""
 
-def read_activity(path: str) -> tuple[int, int, int, str, int, bool, float]:
+def read_activity(path: str) -> tuple[int, int, int, str, int, bool, float, float]:
     """What a group is doing, from the file that it was given: rank, ranks, number of the operation, the operation in
-    words, its bytes, whether it still runs, and for how many seconds it does or doesn't."""
+    words, its bytes, whether it still runs, for how many seconds it does or doesn't, and for how many all of
+    its operations ran."""

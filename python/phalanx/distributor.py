@@ -92,6 +92,12 @@ class TorchDistributor(Distributor):
     local_ranks     what counts as a node for `LOCAL_RANK`, `GROUP_RANK` and `CUDA_VISIBLE_DEVICES`: "task" for a Spark
                     task, "host" for all tasks on a host; by default what `spark.phalanx.localRanks` says, which is task
 
+    logs            which of the ranks' output is shown: "all", "dedup" (equal lines once, with their ranks), "errors"
+                    (the newest lines of a rank that failed), "off", a rank, or a list of ranks; by default what
+                    `spark.phalanx.logs` says, which is all of up to 8 ranks, and of more dedup
+    progress        how `run` shows the run while it blocks: "auto", "rich" (in a notebook's cell), "plain" (a line on
+                    stderr) or "off"; by default what `spark.phalanx.progress` says, which is auto
+
     `last_run` is the `Run` that was started last. It has the run's phases and every rank's result.
 
     >>> distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
@@ -120,6 +126,8 @@ class TorchDistributor(Distributor):
         env: Mapping[str, str] | None = None,
         mlflow: bool | Literal["all"] | None = None,
         local_ranks: str | None = None,
+        logs: str | int | Iterable[int] | None = None,
+        progress: str | None = None,
     ) -> None:
         if num_workers is not None:
             if num_processes is not _ONE:
@@ -140,6 +148,8 @@ class TorchDistributor(Distributor):
             checkpoint_dir=checkpoint_dir,
             checkpoint_name=checkpoint_name,
             local_ranks=local_ranks,
+            logs=logs,
+            progress=progress,
         )
         self._env = preflight.check_env(env)
         self._mlflow = mlflow

@@ -12,12 +12,16 @@ import contextlib
 import functools
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
+from .display.live import LiveDisplay
+from .display.page import page
+from .display.painters import NotebookPainter, in_notebook, painter_of
 from .driver import events
 from .driver.interrupts import Interrupts
 from .driver.live_output import LiveOutput
@@ -26,6 +30,7 @@ from .driver.results import Results
 from .driver.session import driver_dir, hub_endpoint
 from .driver.spark_ui import SparkUi
 from .errors import RankOutcome, TrainingError
+from .plumbing.whole_file import whole_or_absent
 from .stages.choice import uses_jvm
 from .stages.jvm import JvmStage
 from .stages.local import LocalStage
@@ -124,6 +129,8 @@ class Run:
         self._results = Results(job.ranks, self._work_dir)
         self._endpoint = ("127.0.0.1", "127.0.0.1") if local_mode else hub_endpoint(spark)
         self._show = LiveOutput()
+        self._progress = settings.progress
+        self._display: LiveDisplay | None = None
         self._ui = SparkUi(spark, self.snapshot)
         self._lease = lease
         self._tracked = tracked
@@ -151,6 +158,7 @@ class Run:
 
     def start(self) -> Run:
         """Drives the run in a thread of its own; returns at once."""
+        self._progress = "off"  # who wants to see it shows this object
         self._thread = threading.Thread(target=self._drive_quietly, name="phalanx-run", daemon=True)
         self._thread.start()
         return self
@@ -166,6 +174,17 @@ class Run:
             TrainingError: a rank failed, or the job could not be started.
             KeyboardInterrupt: after every rank has been ended.
         """
+        painter = painter_of(self._progress)
+        if painter is not None:
+            self._display = LiveDisplay(painter, self.snapshot)
+            self._display.start()
+        try:
+            return self._drive_shown()
+        finally:
+            if self._display is not None:
+                self._display.stop()
+
+    def _drive_shown(self) -> Any:
         try:
             self._ui.start()
             bind, advertise = self._endpoint
@@ -258,7 +277,8 @@ class Run:
         """Handles an event; returns the last one."""
         match event:
             case events.Output(text):
-                self._show(text)
+                with contextlib.nullcontext() if self._display is None else self._display.around(text):
+                    self._show(text)
             case events.Status(text):
                 self.status = text
             case events.Reported(rank, report):
@@ -291,6 +311,42 @@ class Run:
         if self._error is not None and told["failure"] is None:
             told["state"], told["failure"] = _failure_of(self._error)
         return told
+
+    def plot(self) -> Any:
+        """The run as a figure of matplotlib: its phases, its loss by step, the step of each rank.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed.
+        """
+        from .display.figure import figure
+
+        return figure(self.snapshot())
+
+    def download_logs(self, folder: str | os.PathLike[str]) -> list[str]:
+        """Writes what the driver has of each rank's output (see `logs`) to files in `folder`, `rank-0.log` and so on;
+        returns their paths. A rank of which nothing has come has none. Makes the folder if need be."""
+        os.makedirs(folder, exist_ok=True)
+        paths = []
+        for rank in range(self._job.ranks):
+            text = self.logs(rank)
+            if text:
+                path = os.path.join(folder, f"rank-{rank}.log")
+                with whole_or_absent(path) as file:
+                    file.write(text.encode())
+                paths.append(path)
+        return paths
+
+    def _repr_html_(self) -> str:
+        return page(self.snapshot())
+
+    def _ipython_display_(self) -> None:
+        """In a notebook: the run, drawn anew until it is over."""
+        if not in_notebook():
+            print(repr(self))
+        elif self._over.is_set():
+            NotebookPainter().paint(self.snapshot())
+        else:
+            LiveDisplay(NotebookPainter, self.snapshot, self._over).start()
 
     def stacks(self) -> Stacks:
         """The Python stacks of all threads of every rank that runs, by rank; print it to see equal ones once. The ranks

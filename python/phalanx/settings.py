@@ -17,11 +17,12 @@ class Settings:
     values          what is set, by key; everything else has its default
     slots_timeout   seconds to wait for task slots
     stage           `auto`, `jvm` or `python`
+    progress        `auto`, `rich`, `plain` or `off`
     """
 
     def __init__(self, values: dict[str, str]) -> None:
         self.values = values
-        self.slots_timeout, self.stage = _native.read_settings(values)
+        self.slots_timeout, self.stage, self.progress = _native.read_settings(values)
 
     @classmethod
     def read(
@@ -58,6 +59,8 @@ def given(
     checkpoint_dir: str | os.PathLike[str] | None = None,
     checkpoint_name: str | None = None,
     local_ranks: str | None = None,
+    logs: str | int | Iterable[int] | None = None,
+    progress: str | None = None,
 ) -> dict[str, str]:
     """What a distributor was given, as settings; times are in seconds."""
     found: dict[str, str] = {}
@@ -81,4 +84,9 @@ def given(
         found["spark.phalanx.checkpoint.name"] = checkpoint_name
     if local_ranks is not None:
         found["spark.phalanx.localRanks"] = str(local_ranks)
+    if logs is not None:
+        ranks = [logs] if isinstance(logs, str | int) else logs
+        found["spark.phalanx.logs"] = ",".join(str(rank) for rank in ranks)
+    if progress is not None:
+        found["spark.phalanx.progress"] = str(progress)
     return found

@@ -1,4 +1,4 @@
-"""What `run.snapshot()` says of a run, in each stage that there is without the jar."""
+"""What `run.snapshot()` says of a run, in local mode."""
 
 from __future__ import annotations
 
@@ -78,3 +78,38 @@ def test_a_run_that_failed_before_its_hub_was_open_has_a_snapshot(
     end = run.snapshot()
     assert (end["state"], end["failure"]["cause"]) == ("failed", "no port is free")
     assert end["ended"] is not None
+
+
+def _wait_for_each_other(go: str) -> None:
+    import os
+    import time as clock
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("phalanx")
+    deadline = clock.monotonic() + 90
+    over = torch.zeros(1)
+    while not over and clock.monotonic() < deadline:
+        if dist.get_rank() == 1:
+            clock.sleep(0.3)
+            over += os.path.exists(go)
+        dist.all_reduce(over)
+    dist.destroy_process_group()
+
+
+def test_a_rank_that_waits_for_another_is_in_collectives_and_the_other_is_not(
+    spark: Any, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    run = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).start(
+        _wait_for_each_other, str(go)
+    )
+
+    def shares_differ(now: dict[str, Any]) -> bool:
+        shares = [rank["collective_share"] for rank in now["ranks"]]
+        return len(shares) == 2 and None not in shares and shares[0] > 0.5 > shares[1]
+
+    _once(run, shares_differ)
+    go.touch()
+    run.result(90)

@@ -1,4 +1,5 @@
-"""What 100, 1,000 and 8,000 ranks cost their driver: joining, reports, output, and the end of one of them.
+"""What 100, 1,000 and 8,000 ranks cost their driver: joining, reports, output, and the end of one of them; and what
+64 and 256 ranks take to form a group of the `phalanx` backend.
 
     python tests/bench/scale.py [--quick]
 
@@ -6,6 +7,8 @@ The driver's end is a process of its own. The nodes are simulated in another (ru
 connections, TLS and frames, and no ranks. They share this machine with the driver. The hub's share of a core is its
 thread's processor time over the time that so many reports are of, so other load of the machine doesn't
 count as its own; where time is measured, it does. Nobody else has such a hub: there is no peer here.
+
+Of a group each rank is a process (rust/collective/examples/forming.rs), and its hosts are pretended.
 """
 
 from __future__ import annotations
@@ -32,6 +35,18 @@ METRICS = (
     ("named_s", "one rank dead, the caller has the error", "s", 1),
     ("error_lines", "lines of the error", "lines", 1),
 )
+GROUPS = {
+    "64 ranks form a group, one host": (64, 64),
+    "64 ranks form a group, 8 hosts": (64, 8),
+    "256 ranks form a group, one host": (256, 256),
+    "256 ranks form a group, 32 hosts": (256, 8),
+}
+GROUP_METRICS = (
+    ("formed_s", "until the last has joined", "s"),
+    ("cpu_s", "processor time of all", "s"),
+    ("keys", "keys asked for", "keys"),
+    ("descriptors", "open in a rank", "descriptors"),
+)
 
 
 def main() -> None:
@@ -49,6 +64,11 @@ def main() -> None:
     for case, figures in interleaved(runs, 1 if options.quick else 5).items():
         for key, metric, unit, size in METRICS:
             report.add("phalanx", case, metric, unit, [figure[key] / size for figure in figures])
+    forming = build_example("phalanx-collective", "forming")
+    groups = {case: figures_of(forming, shape, 300) for case, shape in GROUPS.items()}
+    for case, figures in interleaved(groups, 1 if options.quick else 5).items():
+        for key, metric, unit in GROUP_METRICS:
+            report.add("phalanx", case, metric, unit, [figure[key] for figure in figures])
 
 
 if __name__ == "__main__":

@@ -66,6 +66,10 @@ def fake_run(monkeypatch: pytest.MonkeyPatch, folder: Any) -> phalanx.run.Run:
     monkeypatch.setattr(phalanx._native, "Hub", FakeHub)
     monkeypatch.setattr(phalanx.run, "LocalStage", FakeStage)
     monkeypatch.setattr(phalanx.run, "driver_dir", lambda _: str(folder))
-    fields: Any = {"spark": None, "settings": None, "lease": SimpleNamespace(gpus=[], release=lambda: None)}
+    fields: Any = {
+        "spark": None,
+        "settings": SimpleNamespace(progress="off"),
+        "lease": SimpleNamespace(gpus=[], release=lambda: None),
+    }
     job = phalanx._native.Job(name="train", ranks=1, tasks=1, use_gpu=False, settings={})
     return phalanx.run.Run(job=job, payload=b"", local_mode=True, **fields)

@@ -34,7 +34,11 @@ class _AsyncKernel(_ThisPython, AsyncKernelManager):
 
 def executed(name: str, folder: Path) -> Any:
     """The notebook of this name with its outputs; it ran in `folder`."""
-    notebook = stored(name)
+    return run(stored(name), folder)
+
+
+def run(notebook: Any, folder: Path) -> Any:
+    """The notebook with its outputs; it ran in `folder`."""
     client = NotebookClient(
         notebook,
         timeout=240,

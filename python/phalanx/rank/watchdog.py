@@ -89,7 +89,7 @@ def _watch(notes: reporting.Notes, directory: str) -> None:
     pid = os.getpid()
     while os.getpid() == pid:
         with contextlib.suppress(Exception):
-            operations, doing = _collectives(directory)
+            operations, doing, busy = _collectives(directory)
             ran, seen = _ran != seen, _ran
             if ran:
                 recorder.forget()
@@ -99,6 +99,7 @@ def _watch(notes: reporting.Notes, directory: str) -> None:
             beat = {
                 contract.BEAT_RAN: ran,
                 contract.BEAT_OPERATIONS: operations,
+                contract.BEAT_COLLECTIVE_US: int(busy * 1e6),
                 contract.BEAT_DOING: doing,
             }
             notes.send({contract.NOTE_BEAT: beat})
@@ -107,18 +108,20 @@ def _watch(notes: reporting.Notes, directory: str) -> None:
         time.sleep(BEAT_SECONDS)
 
 
-def _collectives(directory: str) -> tuple[int, str]:
-    """How many operations of the `phalanx` backend have begun and ended, and the one that runs for longest."""
+def _collectives(directory: str) -> tuple[int, str, float]:
+    """How many operations of the `phalanx` backend have begun and ended, the one that runs for longest, and for how
+    many seconds all of them ran."""
     native = sys.modules.get("phalanx._native")
     if native is None:
-        return 0, ""
-    count, longest, doing = 0, 0.0, ""
+        return 0, "", 0.0
+    count, longest, doing, busy = 0, 0.0, "", 0.0
     for entry in os.scandir(directory):
         if not entry.name.startswith(_ACTIVITY):
             continue
         with contextlib.suppress(Exception):  # being made
-            _, _, sequence, call, _, running, seconds = native.read_activity(entry.path)
+            _, _, sequence, call, _, running, seconds, ran = native.read_activity(entry.path)
+            busy += ran
             count += 2 * sequence - running
             if running and seconds >= longest:
                 longest, doing = seconds, f"{call}, operation {sequence}, for {seconds:.0f} s"
-    return count, doing
+    return count, doing, busy

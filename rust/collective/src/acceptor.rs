@@ -79,12 +79,18 @@ impl Acceptor {
                 // A connection that can't be accepted keeps its listener ready.
                 phalanx_io::pause(PAUSE, Deadline::never());
             }
-            {
+            let ready: Vec<bool> = {
                 let all =
                     [tcp.as_fd(), unix.as_fd()].into_iter().chain(visitors.iter().filter_map(Visitor::fd));
                 let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
                 let _ = poll(&mut fds, pause.as_ref());
-            }
+                fds.iter().skip(2).map(|fd| !fd.revents().is_empty()).collect()
+            };
+            let mut ready = ready.into_iter();
+            visitors.retain(|visitor| {
+                visitor.is_ready = ready.next().unwrap_or(true);
+                true
+            });
             let now = Instant::now();
             while let Some((stream, _)) = local.next(now, || unix.accept()) {
                 let user = socket_peercred(&stream).map_or(u32::MAX, |peer| peer.uid.as_raw());
@@ -94,9 +100,10 @@ impl Acceptor {
                 let from = Origin::Address(peer.ip().to_canonical());
                 self.admit(&mut visitors, from, self.link(stream).map(Socket::Remote), now);
             }
-            visitors.retain(|visitor| match visitor.advance(self) {
-                Ok(done) => !done,
-                Err(error) => {
+            visitors.retain(|visitor| match visitor.is_ready.then(|| visitor.advance(self)) {
+                None => true,
+                Some(Ok(done)) => !done,
+                Some(Err(error)) => {
                     log::debug!("rank {}: a connection came to nothing: {error}", self.me);
                     false
                 }
@@ -123,8 +130,8 @@ impl Acceptor {
             Ok(socket) => socket,
             Err(error) => return log::debug!("rank {}: a connection can't be used: {error}", self.me),
         };
-        let visitor =
-            Visitor { socket: Some(socket), inbox: [0; HELLO_BYTES], received: 0, stage: Stage::Silent };
+        let (inbox, stage) = ([0; HELLO_BYTES], Stage::Silent);
+        let visitor = Visitor { socket: Some(socket), is_ready: true, inbox, received: 0, stage };
         if visitors.add(from, now + PATIENCE, visitor).is_some() {
             log::debug!("rank {}: too many strangers connect from {from:?}", self.me);
         }
@@ -219,6 +226,8 @@ impl Socket {
 struct Visitor {
     /// Until it is a rank's.
     socket: Option<Socket>,
+    /// Whether there may be something to hear.
+    is_ready: bool,
     inbox: [u8; HELLO_BYTES],
     received: usize,
     stage: Stage,

@@ -33,6 +33,8 @@ const WORD_SEQUENCE: usize = 4;
 /// On the monotonic clock, which all processes of a host share and nobody sets.
 const WORD_SINCE: usize = 5;
 const WORD_RUNNING: usize = 6;
+/// For how long operations that have ended ran, in nanoseconds.
+const WORD_BUSY: usize = 7;
 const WORD_CALL: usize = 8;
 
 /// What a group was doing when it was looked at.
@@ -54,6 +56,8 @@ pub struct Activity {
     pub is_running: bool,
     /// For how long it has been running, or not any more.
     pub age: Duration,
+    /// For how long operations have run, all together, the running one included.
+    pub busy: Duration,
     /// All of it in words: `all_reduce(sum, float32, 4096 bytes)`.
     pub call: String,
 }
@@ -111,6 +115,9 @@ pub fn read_activity(path: &Path) -> Result<Activity> {
 
 fn interpret(words: &[u64; WORDS]) -> Activity {
     let call = Call::from_words(std::array::from_fn(|word| words[WORD_CALL + word]));
+    let is_running = words[WORD_RUNNING] == 1;
+    let age = Duration::from_nanos(monotonic_ns().saturating_sub(words[WORD_SINCE]));
+    let ended = Duration::from_nanos(words[WORD_BUSY]);
     Activity {
         rank: words[WORD_RANK] as usize,
         world_size: words[WORD_WORLD] as usize,
@@ -118,8 +125,9 @@ fn interpret(words: &[u64; WORDS]) -> Activity {
         operation: call.operation(),
         dtype: call.dtype(),
         bytes: call.bytes(),
-        is_running: words[WORD_RUNNING] == 1,
-        age: Duration::from_nanos(monotonic_ns().saturating_sub(words[WORD_SINCE])),
+        is_running,
+        age,
+        busy: if is_running { ended.saturating_add(age) } else { ended },
         call: call.to_string(),
     }
 }
@@ -161,7 +169,14 @@ impl ActivityLog {
     }
 
     pub(crate) fn end_at(&self, now: u64) {
-        self.write(now, |words| words[WORD_RUNNING].store(0, Ordering::Relaxed));
+        self.write(now, |words| {
+            // There is one writer: no operation needs to be atomic as a whole.
+            if words[WORD_RUNNING].load(Ordering::Relaxed) == 1 {
+                let ran = now.saturating_sub(words[WORD_SINCE].load(Ordering::Relaxed));
+                words[WORD_BUSY].store(words[WORD_BUSY].load(Ordering::Relaxed) + ran, Ordering::Relaxed);
+            }
+            words[WORD_RUNNING].store(0, Ordering::Relaxed);
+        });
     }
 
     fn write(&self, now: u64, change: impl FnOnce(&[AtomicU64; WORDS])) {
@@ -191,11 +206,15 @@ mod tests {
         let call = Call::new(Operation::AllReduce).of_type(DType::F32).reducing(ReduceOp::Sum).of_bytes(64);
         log.begin(7, call);
         let busy = read_activity(&path).unwrap();
-        assert_eq!(Activity { age: busy.age, ..log.reader().read() }, busy);
+        assert_eq!(Activity { age: busy.age, busy: busy.busy, ..log.reader().read() }, busy);
         assert_eq!((busy.sequence, busy.operation, busy.bytes), (7, Some(Operation::AllReduce), 64));
         assert!(busy.is_running && busy.age < Duration::from_secs(60));
+        assert_eq!((idle.busy, busy.busy), (Duration::ZERO, busy.age));
         log.end();
-        assert!(!read_activity(&path).unwrap().is_running);
+        let ended = read_activity(&path).unwrap();
+        assert!(!ended.is_running && ended.busy >= busy.busy);
+        log.end();
+        assert_eq!(read_activity(&path).unwrap().busy, ended.busy);
         // Nobody else's business.
         use std::os::unix::fs::MetadataExt;
         assert_eq!(path.metadata().unwrap().mode() & 0o077, 0);

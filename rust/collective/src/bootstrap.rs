@@ -1,9 +1,9 @@
 //! How a group comes together, its bootstrap: which ranks are there, which share memory, and a connection between any
 //! two.
 //!
-//! Each rank listens, publishes its address (its card), and connects to the ranks below it. First it connects inside
-//! what may be its host, to find out by trying which ranks share memory with it. When that is known, it connects
-//! between hosts.
+//! Each rank listens and publishes its address (its card). Then it looks for its host's lowest rank, the leader: it
+//! tries the ranks below it, the lowest first, until one shares memory with it. When all have told who leads them, a
+//! rank connects to the lower ones of other hosts, and takes from its leader what its host shares ([`crate::host`]).
 //!
 //! - BOOT-1 (proven-memory): two ranks are of one host only if each has read from memory what the other wrote there.
 //!   Names of hosts and addresses are never compared.
@@ -27,10 +27,12 @@ use phalanx_types::{Deadline, Error, ErrorKind, Key, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::acceptor::{Acceptor, LOCAL_CONNECTION};
+use crate::board::Board;
 use crate::handshake::{Hello, introduce, random};
+use crate::host::{self, SharedHost};
 use crate::link::{Link, PROTOCOL};
-use crate::probe::{Probe, give_descriptor, take_descriptor};
-use crate::shm::{Layout, Segment};
+use crate::probe::{Probe, take_descriptor};
+use crate::shm::Layout;
 use crate::store::Store;
 use crate::tcp;
 use crate::timed::Timed;
@@ -44,7 +46,7 @@ const LOCAL_TRIES: usize = 3;
 pub(crate) const SENTINEL: u32 = 0;
 
 /// What a rank tells about itself.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Card {
     version: u32,
@@ -59,7 +61,7 @@ pub(crate) struct Card {
     tls_key: Option<String>,
 }
 
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 pub(crate) struct Bootstrap<'a> {
     pub(crate) name: &'a str,
@@ -80,9 +82,9 @@ pub(crate) struct Bootstrap<'a> {
 pub(crate) struct Mesh {
     pub(crate) topology: Topology,
     /// None where this rank is alone on its host.
-    pub(crate) segment: Option<Segment>,
-    /// To each other rank of the host, with its process where that can be watched.
-    pub(crate) local: HashMap<usize, (UnixStream, Option<u32>)>,
+    pub(crate) host: Option<SharedHost>,
+    /// The processes of the other ranks of the host, where they can be watched.
+    pub(crate) processes: HashMap<usize, u32>,
     /// To each rank of other hosts, by number of the connection.
     pub(crate) remote: HashMap<(usize, u32), Link>,
 }
@@ -110,8 +112,8 @@ pub(crate) fn bootstrap(request: &Bootstrap<'_>, store: &mut dyn Store) -> Resul
         pretended_host: request.pretended_host,
         tls_key: identity.map(|identity| hex::encode(identity.public_key())),
     };
-    let mut board = Board { store, request, key: key.clone() };
-    board.publish("card", &card)?;
+    let Bootstrap { name, rank, world_size, deadline, .. } = *request;
+    let mut board = Board { store, name, key: key.clone(), rank, world_size, deadline };
     let acceptor = Acceptor::new(request.rank, request.world_size, key, tls)?;
     std::thread::scope(|scope| {
         // BOOT-2: the scope waits for the thread, which ends when the acceptor closes.
@@ -131,86 +133,71 @@ fn connect_all(
     mine: &Card,
 ) -> Result<Mesh> {
     let Bootstrap { rank: me, world_size, deadline, .. } = *request;
-    let cards: Vec<Card> = (0..world_size).map(|rank| board.read("card", rank)).collect::<Result<_>>()?;
-    if let Some(rank) = cards.iter().position(|card| card.version != VERSION) {
-        return Err(Error::new(ErrorKind::Protocol, format!("rank {rank} has another version of phalanx")));
-    }
-    if let Some(rank) = cards.iter().position(|card| card.tls_key.is_some() != mine.tls_key.is_some()) {
-        let (one, other) = if mine.tls_key.is_some() { (me, rank) } else { (rank, me) };
-        let text = format!(
-            "rank {one} encrypts what it sends to other hosts and rank {other} doesn't: it is to be the same on all"
-        );
-        return Err(Error::new(ErrorKind::Invalid, text));
-    }
-    let mut local = HashMap::new();
-    for (rank, card) in cards.iter().enumerate().take(me) {
-        if card.pretended_host == mine.pretended_host
-            && let Some(stream) = board.reach(rank, card)
-        {
-            local.insert(rank, stream);
-        }
-    }
-    let mut reach: Vec<usize> = local.keys().copied().collect();
-    reach.sort_unstable();
-    board.publish("reach", &reach)?;
-    let reached: Vec<Vec<usize>> =
-        (0..world_size).map(|rank| board.read("reach", rank)).collect::<Result<_>>()?;
-    let topology = Topology::from_reach(&reached);
+    let cards: Vec<Card> = board.exchange("card", mine)?;
+    check(&cards, me)?;
+    let caller = Caller { request, key: &board.key };
+    let found = caller.leader(&cards, mine);
+    let leaders = board.exchange("leader", &found.as_ref().map_or(me, |(rank, _)| *rank))?;
+    let topology = Topology::from_leaders(&leaders);
     let host = topology.host_of(me).to_vec();
-    let elsewhere: Vec<usize> = (0..world_size).filter(|rank| !host.contains(rank)).collect();
+    if let Some((leader, _)) = &found
+        && host[0] != *leader
+    {
+        log::warn!(
+            "rank {me} is a host of its own: rank {leader}, with which it shares memory, is led by another"
+        );
+    }
+    let elsewhere: Vec<usize> = (0..world_size).filter(|rank| host.binary_search(rank).is_err()).collect();
+    let caller = Caller { request, key: &board.key };
     let mut remote = HashMap::new();
     for &rank in elsewhere.iter().filter(|rank| **rank < me) {
         for connection in 0..=request.connections {
             let hello = Hello { from: me as u32, to: rank as u32, connection };
-            let link = board
+            let link = caller
                 .connect(&cards[rank], hello)
                 .map_err(|error| error.context(format_args!("rank {rank} at {}", cards[rank].address)))?;
             remote.insert((rank, connection), link);
         }
     }
-    let higher = |ranks: &[usize]| ranks.iter().copied().filter(|rank| *rank > me).collect::<Vec<_>>();
-    let arrived = acceptor.wait_for(&higher(&host), &higher(&elsewhere), request.connections, deadline)?;
-    local.extend(arrived.local);
-    local.retain(|rank, _| host.contains(rank));
+    let higher: Vec<usize> = elsewhere.into_iter().filter(|rank| *rank > me).collect();
+    let led = if host[0] == me { &host[1..] } else { &[] };
+    let mut arrived = acceptor.wait_for(led, &higher, request.connections, deadline)?;
     remote.extend(arrived.remote);
     for link in remote.values() {
         tcp::prepare(link.socket())?;
     }
-    let segment = match &host[..] {
-        [_] => None,
-        _ => Some(share(request, &host, &mut local, deadline)?),
+    let layout = (request.layout)(host.len());
+    let shared = match found {
+        _ if host.len() == 1 => None,
+        Some((leader, stream)) if leader == host[0] => {
+            let followed = host::follow(&host, me, stream, layout, deadline);
+            Some(followed.map_err(|error| error.context(format_args!("memory from rank {leader}")))?)
+        }
+        _ => {
+            let members = led.iter().filter_map(|rank| Some((*rank, arrived.local.remove(rank)?)));
+            Some(host::lead(members.collect(), layout, deadline)?)
+        }
     };
-    let local = local.into_iter().map(|(rank, stream)| {
-        let card = &cards[rank];
+    let processes = host.iter().filter(|rank| **rank != me).filter_map(|rank| {
+        let card = &cards[*rank];
         let is_other = card.pid != mine.pid && card.pid_namespace == mine.pid_namespace;
-        (rank, (stream, (is_other && !card.pid_namespace.is_empty()).then_some(card.pid)))
+        (is_other && !card.pid_namespace.is_empty()).then_some((*rank, card.pid))
     });
-    Ok(Mesh { topology, segment, local: local.collect(), remote })
+    Ok(Mesh { topology, host: shared, processes: processes.collect(), remote })
 }
 
-/// The lowest rank of a host makes its memory and hands it to the others.
-fn share(
-    request: &Bootstrap<'_>,
-    host: &[usize],
-    local: &mut HashMap<usize, UnixStream>,
-    deadline: Deadline,
-) -> Result<Segment> {
-    let layout = (request.layout)(host.len());
-    let lowest = host[0];
-    if request.rank == lowest {
-        let (segment, fd) = Segment::create(layout)?;
-        for stream in local.values_mut() {
-            give_descriptor(stream, &fd)?;
-        }
-        return Ok(segment);
+/// Whether all ranks can be of one group, as the rank `me` sees it.
+fn check(cards: &[Card], me: usize) -> Result<()> {
+    if let Some(rank) = cards.iter().position(|card| card.version != VERSION) {
+        return Err(Error::new(ErrorKind::Protocol, format!("rank {rank} has another version of phalanx")));
     }
-    let stream = local
-        .get_mut(&lowest)
-        .ok_or_else(|| Error::new(ErrorKind::Protocol, format!("rank {lowest} is not connected")))?;
-    stream.limit(deadline)?;
-    let fd =
-        take_descriptor(stream).map_err(|error| error.context(format_args!("memory from rank {lowest}")))?;
-    Segment::open(&fd, layout)
+    let encrypts = |rank: usize| cards[rank].tls_key.is_some();
+    let Some(rank) = (0..cards.len()).find(|rank| encrypts(*rank) != encrypts(me)) else { return Ok(()) };
+    let (one, other) = if encrypts(me) { (me, rank) } else { (rank, me) };
+    let text = format!(
+        "rank {one} encrypts what it sends to other hosts and rank {other} doesn't: it is to be the same on all"
+    );
+    Err(Error::new(ErrorKind::Invalid, text))
 }
 
 /// The key of this group. Outside a job rank 0 hands one out by the store, which is then what has to be trusted.
@@ -227,37 +214,13 @@ fn group_key(request: &Bootstrap<'_>, store: &mut dyn Store) -> Result<Key> {
     value.try_into().map(Key::from_bytes).map_err(no_secret)
 }
 
-/// Where ranks tell one another how to be reached, and how they go there.
-struct Board<'a> {
-    store: &'a mut dyn Store,
+/// How a rank goes to others.
+struct Caller<'a> {
     request: &'a Bootstrap<'a>,
-    key: Key,
+    key: &'a Key,
 }
 
-impl Board<'_> {
-    fn publish(&mut self, what: &str, value: &impl Serialize) -> Result<()> {
-        let place = format!("{}/{what}/{}", self.request.name, self.request.rank);
-        let json = serde_json::to_vec(value)
-            .map_err(|error| Error::new(ErrorKind::Protocol, format!("can't write a {what}: {error}")))?;
-        self.store.set(&place, &self.key.seal(&place, &json), self.request.deadline)
-    }
-
-    fn read<T: for<'de> Deserialize<'de>>(&mut self, what: &str, rank: usize) -> Result<T> {
-        let Bootstrap { name, deadline, .. } = *self.request;
-        let place = format!("{name}/{what}/{rank}");
-        let sealed = self
-            .store
-            .get(&place, deadline)
-            .map_err(|error| error.context(format_args!("rank {rank} has not joined {name:?}")))?;
-        // BOOT-3
-        let json = self.key.open(&place, &sealed).ok_or_else(|| {
-            let text = format!("what the store has at {place} is from no rank of this group");
-            Error::new(ErrorKind::Refused, text)
-        })?;
-        serde_json::from_slice(json)
-            .map_err(|error| Error::new(ErrorKind::Protocol, format!("{place} can't be read: {error}")))
-    }
-
+impl Caller<'_> {
     /// A connection to a rank of another host.
     fn connect(&self, card: &Card, hello: Hello) -> Result<Link> {
         let deadline = self.request.deadline;
@@ -270,7 +233,7 @@ impl Board<'_> {
                 None => Link::plain(socket),
             };
             let binding = link.binding()?;
-            introduce(&mut link, hello, &self.key, &binding, deadline).map(|()| link)
+            introduce(&mut link, hello, self.key, &binding, deadline).map(|()| link)
         };
         let mut before: Option<Error> = None;
         loop {
@@ -286,6 +249,14 @@ impl Board<'_> {
                 (Err(error), _) => return Err(error),
             }
         }
+    }
+
+    /// The lowest of the lower ranks that shares memory with this one, and the connection to it.
+    fn leader(&self, cards: &[Card], mine: &Card) -> Option<(usize, UnixStream)> {
+        let lower = cards.iter().enumerate().take(self.request.rank);
+        lower
+            .filter(|(_, card)| card.pretended_host == mine.pretended_host)
+            .find_map(|(rank, card)| Some((rank, self.reach(rank, card)?)))
     }
 
     /// A connection to a lower rank, if it shares memory with this one.
@@ -311,7 +282,7 @@ impl Board<'_> {
     fn prove_shared(&self, stream: &mut UnixStream, rank: usize) -> Result<()> {
         let Bootstrap { rank: me, deadline, .. } = *self.request;
         let hello = Hello { from: me as u32, to: rank as u32, connection: LOCAL_CONNECTION };
-        introduce(stream, hello, &self.key, &[], deadline)?;
+        introduce(stream, hello, self.key, &[], deadline)?;
         let fd = take_descriptor(stream)?;
         let (mine, theirs) = Probe::leave(&fd, me)?;
         let mut answer = [0; 16];

@@ -20,6 +20,7 @@ use crate::activity::{ActivityLog, ActivityReader};
 use crate::bootstrap::{Bootstrap, SENTINEL, bootstrap};
 use crate::call::Call;
 use crate::failure::Failure;
+use crate::host::SharedHost;
 use crate::inter_host::transport::Transport;
 use crate::intra_host::{self, LocalGroup};
 use crate::link::Link;
@@ -170,14 +171,19 @@ impl Group {
         };
         let mut mesh =
             bootstrap(&request, store).map_err(|error| error.context(format_args!("rank {rank}")))?;
-        let local = mesh.local.values().map(|(socket, _)| socket.as_raw_fd());
-        let sockets = local.chain(mesh.remote.values().map(AsRawFd::as_raw_fd)).collect();
+        let inside = mesh.host.iter().flat_map(SharedHost::descriptors);
+        let sockets = inside.chain(mesh.remote.values().map(AsRawFd::as_raw_fd)).collect();
         let ranks = mesh.topology.host_of(rank).to_vec();
         let local_rank = mesh.topology.locate(rank).1;
-        let segment = mesh.segment.map(Arc::new);
+        let (segment, lifeline, mut lifelines) = match mesh.host {
+            Some(SharedHost { segment, lifeline, others }) => {
+                (Some(Arc::new(segment)), Some(lifeline), others)
+            }
+            None => (None, None, HashMap::new()),
+        };
         let local = ranks.iter().enumerate().filter_map(|(local_rank, rank)| {
-            let (socket, pid) = mesh.local.remove(rank)?;
-            Some(LocalPeer::new(*rank, local_rank, socket, pid))
+            let process = mesh.processes.get(rank).copied();
+            Some(LocalPeer::new(*rank, local_rank, lifelines.remove(rank)?, process))
         });
         let local: Vec<LocalPeer> = local.collect();
         let remote = (0..world_size)
@@ -203,7 +209,7 @@ impl Group {
             Transport::new(connections.into_iter().map(|(peer, links)| (peer, in_order(links))).collect());
         let spin_policy = SpinPolicy::of(ranks.len());
         let host = segment.clone().map(|segment| (segment, local_rank));
-        let peers = Arc::new(Peers::new(rank, local_rank, segment.clone(), local, remote));
+        let peers = Arc::new(Peers::new(rank, local_rank, segment.clone(), (local, lifeline), remote));
         let local_group = segment.map(|segment| LocalGroup::new(Steps::new(segment, local_rank), ranks));
         Ok(Group {
             rank,

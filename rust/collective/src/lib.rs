@@ -29,6 +29,7 @@
 
 mod acceptor;
 mod activity;
+mod board;
 mod bootstrap;
 mod call;
 mod dtype;
@@ -40,6 +41,7 @@ pub mod fuzz;
 mod group;
 mod handshake;
 mod hierarchical;
+mod host;
 mod inter_host;
 mod intra_host;
 mod job_key;

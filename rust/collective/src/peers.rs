@@ -1,8 +1,8 @@
 //! Which other ranks are in the group, and whether they are still there.
 //!
-//! It owns one connection to every other rank: a unix socket inside a host, a [`Link`] between hosts. These carry no
-//! data. They only carry ends: a goodbye, a failure, or the closing by the kernel when a process has ended. There is no
-//! thread: a rank that waits for something looks here now and then.
+//! It owns a lifeline of each other rank of the host ([`crate::host`]), and a [`Link`] to each rank of other hosts.
+//! These carry no data. They only carry ends: a goodbye, a failure, or the closing by the kernel when a process has
+//! ended. There is no thread: a rank that waits for something looks here now and then.
 //!
 //! A host that is cut off closes no connection. So a rank that waits also sends a byte, a heartbeat, to each rank of
 //! another host now and then. The other kernel acknowledges it, however long the rank itself computes. A kernel that
@@ -58,7 +58,7 @@ const MOST_UNREAD: usize = 18_000;
 pub(crate) struct LocalPeer {
     rank: usize,
     local_rank: usize,
-    socket: UnixStream,
+    lifeline: UnixStream,
     /// Its process, where that is another one and can be seen from here: a child that it forked may keep the socket
     /// open, but not this.
     process: Option<(Pid, OwnedFd)>,
@@ -66,11 +66,11 @@ pub(crate) struct LocalPeer {
 }
 
 impl LocalPeer {
-    pub(crate) fn new(rank: usize, local_rank: usize, socket: UnixStream, pid: Option<u32>) -> LocalPeer {
+    pub(crate) fn new(rank: usize, local_rank: usize, lifeline: UnixStream, pid: Option<u32>) -> LocalPeer {
         let process = pid
             .and_then(|pid| Pid::from_raw(pid as i32))
             .and_then(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
-        LocalPeer { rank, local_rank, socket, process, has_left: AtomicBool::new(false) }
+        LocalPeer { rank, local_rank, lifeline, process, has_left: AtomicBool::new(false) }
     }
 }
 
@@ -124,6 +124,8 @@ pub(crate) struct Peers {
     local_rank: usize,
     segment: Option<Arc<Segment>>,
     local: Vec<LocalPeer>,
+    /// This rank's own end of its lifeline: the others of the host see it close.
+    _lifeline: Option<UnixStream>,
     remote: Vec<RemotePeer>,
     last_heartbeat: Mutex<Option<Instant>>,
     has_failed: AtomicBool,
@@ -135,7 +137,7 @@ impl Peers {
         me: usize,
         local_rank: usize,
         segment: Option<Arc<Segment>>,
-        local: Vec<LocalPeer>,
+        (local, lifeline): (Vec<LocalPeer>, Option<UnixStream>),
         remote: Vec<RemotePeer>,
     ) -> Peers {
         Peers {
@@ -143,6 +145,7 @@ impl Peers {
             local_rank,
             segment,
             local,
+            _lifeline: lifeline,
             remote,
             last_heartbeat: Mutex::new(None),
             has_failed: AtomicBool::new(false),
@@ -296,7 +299,7 @@ impl Peers {
         let remote = self.remote.iter().filter(|peer| !peer.has_left.load(Ordering::Relaxed));
         let mut looked_at = Vec::with_capacity(fds.capacity());
         for peer in local {
-            fds.push(PollFd::from_borrowed_fd(peer.socket.as_fd(), PollFlags::IN | PollFlags::RDHUP));
+            fds.push(PollFd::from_borrowed_fd(peer.lifeline.as_fd(), PollFlags::IN | PollFlags::RDHUP));
             looked_at.push(Connection::Local(peer, false));
             if let Some((_, process)) = &peer.process {
                 fds.push(PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN));

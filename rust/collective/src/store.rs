@@ -7,10 +7,14 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use phalanx_io::{pause, write_whole};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
+
+/// How long a directory is not looked at again: an eighth of how long it was waited for, within these.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LAST_PAUSE: Duration = Duration::from_millis(50);
 
 /// A table of keys and values that all ranks of a group see. Keys are written once.
 pub trait Store {
@@ -75,12 +79,13 @@ impl Store for FileStore {
     }
 
     fn get(&mut self, key: &str, deadline: Deadline) -> Result<Vec<u8>> {
-        let path = self.path(key);
+        let (path, start) = (self.path(key), Instant::now());
         loop {
             match read(&path) {
                 Ok(Some(value)) => return Ok(value),
                 Ok(None) if deadline.passed() => return Err(missing(key)),
-                Ok(None) => pause(Duration::from_millis(1), deadline),
+                // Many ranks that look often leave no processor to those that they wait for.
+                Ok(None) => pause((start.elapsed() / 8).clamp(FIRST_PAUSE, LAST_PAUSE), deadline),
                 Err(error) => return Err(error),
             }
         }

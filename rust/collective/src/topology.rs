@@ -1,7 +1,10 @@
-//! Which ranks form a host: a pure function of which rank can map whose memory.
+//! Which ranks form a host: a pure function of which rank shares whose memory.
 //!
 //! - TOP-1 (same-hosts): all ranks compute the same hosts, from the same facts.
-//! - TOP-2 (pairwise-proof): any two ranks of a host have proven to each other that they share memory.
+//! - TOP-2 (leader-proof): each rank of a host and the lowest one, its leader, have proven to each other that they
+//!   share memory. What the host shares is made by the leader, so all of them do.
+
+use std::collections::HashMap;
 
 /// Where the ranks are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,15 +14,21 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// `reached[rank]` are the lower ranks with which `rank` shares memory.
-    pub(crate) fn from_reach(reached: &[Vec<usize>]) -> Topology {
+    /// `leaders[rank]` is the lowest rank with which `rank` shares memory: itself, where that is none below it.
+    pub(crate) fn from_leaders(leaders: &[usize]) -> Topology {
         let mut hosts: Vec<Vec<usize>> = Vec::new();
-        for (rank, reaches) in reached.iter().enumerate() {
-            // TOP-2. Sharing needn't be transitive: with two views of /proc, for example.
-            match hosts.iter_mut().find(|host| host.iter().all(|other| reaches.contains(other))) {
-                Some(host) => host.push(rank),
-                None => hosts.push(vec![rank]),
+        let mut led_by = HashMap::new();
+        for (rank, leader) in leaders.iter().enumerate() {
+            // TOP-2. Sharing needn't be transitive: who shares memory with one that is led itself is of no host of its.
+            if let Some(host) = led_by.get(leader).filter(|_| *leader < rank) {
+                let host: &mut Vec<usize> = &mut hosts[*host];
+                host.push(rank);
+                continue;
             }
+            if *leader == rank {
+                led_by.insert(rank, hosts.len());
+            }
+            hosts.push(vec![rank]);
         }
         Topology { hosts }
     }
@@ -44,19 +53,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_that_reach_one_another_form_a_host() {
-        let topology = Topology::from_reach(&[vec![], vec![0], vec![], vec![0, 1], vec![2]]);
+    fn ranks_with_the_same_leader_form_a_host() {
+        let topology = Topology::from_leaders(&[0, 0, 2, 0, 2]);
         assert_eq!(topology.hosts, [vec![0, 1, 3], vec![2, 4]]);
         assert_eq!(topology.locate(3), (0, 2));
         assert_eq!(topology.host_of(4), [2, 4]);
     }
 
     #[test]
-    fn a_rank_that_reaches_only_some_of_a_host_is_not_of_it() {
+    fn a_rank_whose_leader_is_led_itself_is_alone() {
         // TOP-2
-        let topology = Topology::from_reach(&[vec![], vec![0], vec![1]]);
-        assert_eq!(topology.hosts, [vec![0, 1], vec![2]]);
-        let topology = Topology::from_reach(&[vec![], vec![], vec![0, 1]]);
-        assert_eq!(topology.hosts, [vec![0, 2], vec![1]]);
+        assert_eq!(Topology::from_leaders(&[0, 0, 1]).hosts, [vec![0, 1], vec![2]]);
+        assert_eq!(Topology::from_leaders(&[0, 1, 0]).hosts, [vec![0, 2], vec![1]]);
+        assert_eq!(Topology::from_leaders(&[3, 7, 0]).hosts, [[0], [1], [2]], "what can't be");
     }
 }

@@ -4,19 +4,27 @@
 //! CONSOLE-2 (bytes-are-data): bytes that are not UTF-8 are shown as replacement characters.
 //! CONSOLE-3 (bars-of-rank-0): rank 0's progress bars (text that ends in a carriage return) are shown as such, and
 //! drawn anew below other output. Of the other ranks' bars only the last state is shown.
+//! CONSOLE-5 (chosen): of the ranks' lines those are shown that [`ShownOutput`] says; all are kept in [`LogTails`].
 //! CONSOLE-4 (bounded): memory is bounded by [`MAX_LINE_BYTES`] a rank, or, where ranks are many, by a quarter of a
 //! rank's share of [`LogTails`]. A longer line is shown in pieces, and none is lost.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Instant;
 
 use memchr::memchr2;
+use phalanx_types::ShownOutput;
+use phalanx_types::stacks::ranges;
 
+use crate::fold::{Fold, Group};
 use crate::log_tail::LogTails;
 
 /// A line without an end is shown once it is this long.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
 
+/// How many lines of a rank that failed are shown where nothing else of it is.
+const ERROR_LINES: usize = 100;
 /// Which rank's progress bars a reader who watches sees while they run.
 const BAR_RANK: u32 = 0;
 
@@ -29,6 +37,9 @@ pub struct Console {
     /// Where the newest lines are kept; `None` if the reader is a file: no rank's bars are drawn, and nobody asks.
     tails: Option<Arc<LogTails>>,
     line_bytes: usize,
+    shown: ShownOutput,
+    /// Where equal lines are shown once.
+    fold: Option<Fold>,
 }
 
 #[derive(Debug, Default)]
@@ -39,15 +50,24 @@ struct Partial {
 }
 
 impl Console {
-    /// One whose reader watches; the newest lines are kept in `tails`.
-    pub fn new(tails: Arc<LogTails>) -> Console {
+    /// One whose reader watches `shown` of so many ranks; the newest lines are kept in `tails`.
+    pub fn new(tails: Arc<LogTails>, ranks: u32, shown: &ShownOutput) -> Console {
         let line_bytes = tails.line_bytes().min(MAX_LINE_BYTES);
-        Console { ranks: BTreeMap::new(), bar_width: 0, tails: Some(tails), line_bytes }
+        let shown = shown.of_ranks(ranks);
+        let fold = (shown == ShownOutput::Dedup).then(|| Fold::new(ranks));
+        Console { tails: Some(tails), line_bytes, shown, fold, ..Console::to_file() }
     }
 
     /// One whose reader is a file: of progress bars only the last state is in it.
     pub fn to_file() -> Console {
-        Console { ranks: BTreeMap::new(), bar_width: 0, tails: None, line_bytes: MAX_LINE_BYTES }
+        Console {
+            ranks: BTreeMap::new(),
+            bar_width: 0,
+            tails: None,
+            line_bytes: MAX_LINE_BYTES,
+            shown: ShownOutput::All,
+            fold: None,
+        }
     }
 
     /// Takes output of `rank`; appends what can be shown of it to `out`.
@@ -87,12 +107,42 @@ impl Console {
 
     /// Shows a line about the job.
     pub fn announce(&mut self, text: &str, out: &mut String) {
+        self.flush(out);
         let bar_width = std::mem::take(&mut self.bar_width);
         if bar_width > 0 {
             out.push('\n');
         }
         out.push_str(text);
         out.push('\n');
+    }
+
+    /// Shows lines that have waited long enough for equal ones. Returns when that is so of the next.
+    pub fn tick(&mut self, now: Instant, out: &mut String) -> Option<Instant> {
+        let (groups, next) = self.fold.as_mut()?.tick(now);
+        self.show_groups(&groups, out);
+        next
+    }
+
+    /// Shows lines that wait for equal ones.
+    pub fn flush(&mut self, out: &mut String) {
+        let groups = self.fold.as_mut().map(Fold::take_all).unwrap_or_default();
+        self.show_groups(&groups, out);
+    }
+
+    /// Shows the newest lines of a rank that has failed, where its output is shown only then.
+    pub fn failed(&mut self, rank: u32, out: &mut String) {
+        let Some(tails) = self.tails.as_ref().filter(|_| self.shown == ShownOutput::Errors) else { return };
+        let newest = tails.newest(rank);
+        let lines: Vec<&str> = newest.lines().collect();
+        for line in &lines[lines.len().saturating_sub(ERROR_LINES)..] {
+            self.print(&format!("rank {rank}"), line, out);
+        }
+    }
+
+    fn show_groups(&mut self, groups: &[Group], out: &mut String) {
+        for group in groups {
+            self.print(&ranges(&group.ranks), &group.text, out);
+        }
     }
 
     /// Whether nothing waits for the end of its line.
@@ -145,7 +195,7 @@ impl Console {
     }
 
     fn draw_bar(&mut self, rank: u32, out: &mut String) {
-        if rank != BAR_RANK || self.tails.is_none() {
+        if rank != BAR_RANK || self.tails.is_none() || !self.shown.shows(rank) {
             return;
         }
         let line = self.ranks.get(&rank).map(|p| p.line.as_slice()).unwrap_or_default();
@@ -158,25 +208,33 @@ impl Console {
     }
 
     fn show_line(&mut self, rank: u32, text: &str, out: &mut String) {
-        use std::fmt::Write as _;
         if let Some(tails) = &self.tails {
             tails.push(rank, text);
         }
+        if let Some(fold) = &mut self.fold {
+            let groups = fold.push(rank, text);
+            self.show_groups(&groups, out);
+        } else if self.shown.shows(rank) {
+            self.print(&format_args!("rank {rank}"), text, out);
+        }
+    }
+
+    fn print(&mut self, who: &dyn Display, text: &str, out: &mut String) {
+        use std::fmt::Write as _;
         let bar_width = std::mem::take(&mut self.bar_width);
         if bar_width > 0 {
             out.push('\r');
         }
         let start = out.len();
-        out.push_str("[rank ");
-        let _ = write!(out, "{rank}");
-        out.push_str("] ");
+        let _ = write!(out, "[{who}] ");
         out.push_str(text);
         if bar_width > 0 {
             let width = out[start..].chars().count();
             pad(bar_width.saturating_sub(width), out);
         }
         out.push('\n');
-        if bar_width > 0 && rank != BAR_RANK {
+        // It stands below what is written meanwhile, as long as it hasn't become a line itself.
+        if bar_width > 0 && !self.begins_line(BAR_RANK) {
             self.draw_bar(BAR_RANK, out);
         }
     }
@@ -190,8 +248,62 @@ fn pad(blanks: usize, out: &mut String) {
 mod tests {
     use super::*;
 
+    fn watched(ranks: u32, shown: &ShownOutput) -> Console {
+        Console::new(Arc::new(LogTails::new(ranks)), ranks, shown)
+    }
+
+    #[test]
+    fn equal_lines_of_many_ranks_are_one_line_with_their_ranks() {
+        let (mut view, mut out) = (watched(64, &ShownOutput::Auto), String::new());
+        for rank in 0..64 {
+            view.take(rank, b"epoch 3\n", &mut out);
+            view.take(rank, format!("my rank is {rank}\n").as_bytes(), &mut out);
+        }
+        let now = Instant::now();
+        assert_eq!(out, "[ranks 0-63] epoch 3\n", "CONSOLE-5");
+        let due = view.tick(now, &mut out).unwrap();
+        assert_eq!(view.tick(due, &mut out), None);
+        assert_eq!(out.lines().count(), 65);
+        assert!(out.contains("\n[rank 63] my rank is 63\n"), "CONSOLE-5: {out}");
+        view.take(5, b"last", &mut out);
+        view.finish(5, &mut out);
+        view.announce("[phalanx] over", &mut out);
+        assert!(out.ends_with("[rank 5] last\n[phalanx] over\n"), "CONSOLE-5: {out}");
+    }
+
+    #[test]
+    fn a_bar_of_rank_0_among_folded_lines_ends_as_a_line() {
+        let (mut view, mut out) = (watched(9, &ShownOutput::Dedup), String::new());
+        view.take(0, b"\r 10%", &mut out);
+        view.take(1, b"hi\n", &mut out);
+        view.take(0, b"\r100%\n", &mut out);
+        view.flush(&mut out);
+        let shown: Vec<&str> =
+            out.split('\n').map(|line| line.rsplit('\r').next().unwrap().trim_end()).collect();
+        assert_eq!(shown, ["[rank 1] hi", "[rank 0] 100%", ""], "CONSOLE-3: {out:?}");
+    }
+
+    #[test]
+    fn what_is_shown_is_what_was_chosen_and_all_is_kept() {
+        for (shown, expected) in [
+            (ShownOutput::All, "[rank 0] a\n[rank 1] b\n"),
+            (ShownOutput::Ranks(vec![1]), "[rank 1] b\n"),
+            (ShownOutput::Off, ""),
+            (ShownOutput::Errors, "[rank 1] b\n"),
+        ] {
+            let (mut view, mut out) = (watched(2, &shown), String::new());
+            view.take(0, b"a\n\r 10%", &mut out);
+            view.take(1, b"b\n", &mut out);
+            let out = out.split('\r').next().unwrap().to_string();
+            let mut out = if shown == ShownOutput::All { expected.into() } else { out };
+            view.failed(1, &mut out);
+            assert_eq!(out, expected, "CONSOLE-5: {shown}");
+            assert_eq!(view.tails.unwrap().newest(0), "a\n", "CONSOLE-5");
+        }
+    }
+
     fn show(chunks: &[(u32, &[u8])]) -> String {
-        let (mut view, mut out) = (Console::new(Arc::new(LogTails::new(8))), String::new());
+        let (mut view, mut out) = (watched(8, &ShownOutput::All), String::new());
         for (rank, bytes) in chunks {
             view.take(*rank, bytes, &mut out);
         }
@@ -254,7 +366,7 @@ mod tests {
     #[test]
     fn the_newest_lines_of_each_rank_are_kept_and_of_a_bar_its_last_state() {
         let tails = Arc::new(LogTails::new(2));
-        let (mut view, mut out) = (Console::new(Arc::clone(&tails)), String::new());
+        let (mut view, mut out) = (Console::new(Arc::clone(&tails), 2, &ShownOutput::All), String::new());
         view.take(0, b"a\n\r 10%\r100%\nc", &mut out);
         view.take(1, b"b\n", &mut out);
         view.announce("[phalanx] restart 1 of 1: x", &mut out);
@@ -272,7 +384,7 @@ mod tests {
 
     #[test]
     fn of_many_ranks_each_has_less_of_a_line_without_an_end() {
-        let (mut view, mut out) = (Console::new(Arc::new(LogTails::new(8000))), String::new());
+        let (mut view, mut out) = (watched(8000, &ShownOutput::All), String::new());
         let line_bytes = (96 << 20) / 8000 / 4;
         for rank in 0..8000 {
             view.take(rank, &vec![b'x'; 2 * line_bytes + 5], &mut out);

@@ -6,6 +6,7 @@
 
 pub mod console;
 pub mod driver;
+mod fold;
 #[doc(hidden)]
 pub mod fuzz;
 mod log_queue;

@@ -38,6 +38,7 @@ impl Setting {
             Takes::Name(_) => "name".into(),
             Takes::Names(_) => "names".into(),
             Takes::Networks(_) => "networks".into(),
+            Takes::Output(_) => "auto, all, dedup, errors, off, or ranks".into(),
         }
     }
 
@@ -82,6 +83,10 @@ impl Setting {
                     Ok(())
                 }
                 None => refused(&format!("one of {}", choices.join(", "))),
+            },
+            Takes::Output(field) => match lower.parse() {
+                Ok(shown) => keep(field(into), shown),
+                Err(_) => refused("one of auto, all, dedup, errors, off, or ranks such as 0,3"),
             },
             Takes::Networks(field) => match listed(text).map(str::parse).collect::<Result<_>>() {
                 Ok(networks) => keep(field(into), networks),
@@ -142,6 +147,8 @@ pub struct Settings {
     pub slots_timeout: Duration,
     /// `auto`, `jvm` or `python`.
     pub stage: String,
+    /// `auto`, `rich`, `plain` or `off`.
+    pub progress: String,
     /// Variables of the caller's environment that its ranks get, by name.
     pub env_pass: Vec<String>,
     /// What is wanted of encryption between hosts; what follows from it is in the policy.
@@ -163,6 +170,7 @@ impl Default for Settings {
             data_folder: String::new(),
             slots_timeout: Duration::from_secs(30),
             stage: "auto".into(),
+            progress: "auto".into(),
             env_pass: Vec::new(),
             encryption: EncryptionWish::Auto,
             allow_plain_gradients: false,
@@ -277,7 +285,7 @@ fn kinds(text: &str) -> Option<Vec<FailureKind>> {
 
 #[cfg(test)]
 mod tests {
-    use phalanx_types::{Encryption, ExecutorLog};
+    use phalanx_types::{Encryption, ExecutorLog, ShownOutput};
 
     use super::*;
 
@@ -322,6 +330,7 @@ mod tests {
         for (name, executor) in ExecutorLog::ALL {
             assert_eq!(read("logs.executor", name).unwrap().logs.executor, executor);
         }
+        assert_eq!(read("logs", " 0, 3").unwrap().logs.shown, ShownOutput::Ranks(vec![0, 3]));
         assert_eq!(read("logs.directory", " s3a://b/Logs").unwrap().logs.directory, "s3a://b/Logs");
         let networks = read("store.allowedNetworks", "127.0.0.6, fd00::/8").unwrap().policy.store_networks;
         assert_eq!(networks, ["127.0.0.6".parse().unwrap(), "fd00::/8".parse().unwrap()]);
@@ -342,6 +351,7 @@ mod tests {
             ("logs.directory", "logs", "an absolute path, or a URI"),
             ("checkpoint.name", "a/b", "letters, digits,"),
             ("checkpoint.name", "ü".repeat(51).as_str(), "of 100 bytes at most"),
+            ("logs", "some", "one of auto, all, dedup, errors, off, or ranks such as 0,3"),
             ("stage", "scala", "one of auto, jvm, python"),
             ("warm.imports", "torchvision os", "names with commas"),
             ("store.allowedNetworks", "10.0.0.0/99", "networks such as 10.0.0.0/8"),

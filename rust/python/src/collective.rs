@@ -305,14 +305,14 @@ fn own_address(interface: Option<&str>, towards: Option<&str>) -> IpAddr {
     of_interface().or_else(towards).unwrap_or(IpAddr::from([127, 0, 0, 1]))
 }
 
+/// What a group is doing, as the stub says.
+type Seen = (usize, usize, u64, String, u64, bool, f64, f64);
+
 #[pyfunction]
-pub(crate) fn read_activity(
-    py: Python<'_>,
-    path: PathBuf,
-) -> PyResult<(usize, usize, u64, String, u64, bool, f64)> {
+pub(crate) fn read_activity(py: Python<'_>, path: PathBuf) -> PyResult<Seen> {
     detached(py, || {
         let seen = phalanx_collective::read_activity(&path)?;
-        let age = seen.age.as_secs_f64();
-        Ok((seen.rank, seen.world_size, seen.sequence, seen.call, seen.bytes, seen.is_running, age))
+        let (age, busy) = (seen.age.as_secs_f64(), seen.busy.as_secs_f64());
+        Ok((seen.rank, seen.world_size, seen.sequence, seen.call, seen.bytes, seen.is_running, age, busy))
     })
 }

@@ -73,9 +73,9 @@ pub(crate) fn setting_keys() -> Vec<&'static str> {
 }
 
 #[pyfunction]
-pub(crate) fn read_settings(py: Python<'_>, settings: Conf) -> PyResult<(f64, String)> {
+pub(crate) fn read_settings(py: Python<'_>, settings: Conf) -> PyResult<(f64, String, String)> {
     let settings = detached(py, || Settings::read(&settings))?;
-    Ok((settings.slots_timeout.as_secs_f64(), settings.stage))
+    Ok((settings.slots_timeout.as_secs_f64(), settings.stage, settings.progress))
 }
 
 #[pyfunction]

@@ -32,7 +32,25 @@ pub(crate) enum Stage {
     Result { rank: u32, attempt: u32, left: u64 },
 }
 
+/// What only one connection of a hub brings at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Brings {
+    /// The output of a partition's ranks.
+    Logs(u32),
+    /// The result of a rank.
+    Result(u32),
+}
+
 impl Stage {
+    /// What it brings that no older one may go on to bring, and of which attempt.
+    pub(crate) fn brings(&self) -> Option<(Brings, u32)> {
+        match self {
+            Stage::Logs { partition, attempt } => Some((Brings::Logs(*partition), *attempt)),
+            Stage::Result { rank, attempt, .. } => Some((Brings::Result(*rank), *attempt)),
+            Stage::Unproved { .. } | Stage::Control { .. } => None,
+        }
+    }
+
     /// The longest frame that the peer may send at this stage.
     pub(crate) fn max_frame_bytes(&self) -> usize {
         match self {

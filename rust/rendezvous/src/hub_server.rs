@@ -32,7 +32,7 @@ use phalanx_types::{Error, ErrorKind, Result};
 pub use admission::PROOF_TIMEOUT;
 
 use crate::clock::Clock;
-use crate::connection::{Connection, READ_BYTES, ReadState, Stage};
+use crate::connection::{Brings, Connection, READ_BYTES, ReadState, Stage};
 use crate::handler::{Handler, Outbox};
 use crate::interfaces;
 use crate::listener;
@@ -94,6 +94,7 @@ impl<C: Send + 'static> HubServer<C> {
             inbox,
             connections: HashMap::new(),
             control: HashMap::new(),
+            bringing: HashMap::new(),
             unfinished: BTreeSet::new(),
             unproved: Unproved::new(admission::MAX_UNPROVED),
             next_token: 2,
@@ -169,6 +170,8 @@ struct Server<H: Handler> {
     connections: HashMap<MioToken, Connection>,
     /// The control connection of each partition.
     control: HashMap<u32, MioToken>,
+    /// The connection that brings this, if one does.
+    bringing: HashMap<Brings, MioToken>,
     /// Connections that were left with bytes to read.
     unfinished: BTreeSet<MioToken>,
     /// Connections that have yet to prove themselves, by the address that they come from.
@@ -333,9 +336,11 @@ impl<H: Handler> Server<H> {
     }
 
     /// A node brings again what an older connection, which may be half open for a long time yet, was bringing.
-    fn close_older(&mut self, now: Instant, brings_it: impl Fn(&Stage) -> bool) {
-        let older = self.connections.iter().find(|(_, c)| brings_it(&c.stage)).map(|(token, _)| *token);
-        if let Some(older) = older {
+    fn close_older(&mut self, now: Instant, what: Brings, attempt: u32) {
+        let Some(older) = self.bringing.get(&what).copied() else { return };
+        let stage = self.connections.get(&older).map(|connection| &connection.stage);
+        // What is of a newer attempt stays.
+        if stage.and_then(Stage::brings).is_some_and(|(_, of)| of <= attempt) {
             self.close_connection(now, older, None);
         }
     }
@@ -398,6 +403,11 @@ impl<H: Handler> Server<H> {
         let mut connection = self.connections.remove(&token)?;
         self.unfinished.remove(&token);
         self.unproved.retain(|unproved| *unproved != token);
+        if let Some((what, _)) = connection.stage.brings()
+            && self.bringing.get(&what) == Some(&token)
+        {
+            self.bringing.remove(&what);
+        }
         if matches!(connection.stage, Stage::Result { .. }) {
             self.results.drop_result(token);
         }

@@ -134,3 +134,41 @@ fn a_disk_that_hangs_holds_up_results_and_nothing_else() {
     server.close();
     assert_eq!(Arc::strong_count(&heard.disk.hangs), 1, "WRITER-3: no thread has it");
 }
+
+/// A connection that brings 8 bytes, and has brought half of them.
+fn half(hub: &HubAddress, rank: u32, attempt: u32) -> HubConnection {
+    let connection = HubConnection::open(hub, Role::Result { rank, attempt, bytes: 8 }, soon()).unwrap();
+    connection.sender().send_frame(&Frame::Data(b"half"), soon()).unwrap();
+    connection
+}
+
+#[test]
+fn of_many_results_and_outputs_only_that_which_comes_again_ends_its_older_connection() {
+    let heard = Heard::default();
+    heard.takes_output.store(true, Ordering::Release);
+    let (_server, hub) = serve(&heard);
+    let mut results: Vec<HubConnection> = (0..20).map(|rank| half(&hub, rank, 1)).collect();
+    let logs = |partition| HubConnection::open(&hub, Role::Logs { partition, attempt: 0 }, soon()).unwrap();
+    let mut outputs: Vec<HubConnection> = (0..20).map(logs).collect();
+    for again in [7, 13, 7] {
+        let older =
+            std::mem::replace(&mut results[again], half(&hub, again as u32, 1)).receive::<HubMessage>(soon());
+        assert_eq!(older.unwrap_err().kind(), ErrorKind::Closed, "HUB-5");
+        let older = std::mem::replace(&mut outputs[again], logs(again as u32)).receive::<HubMessage>(soon());
+        assert_eq!(older.unwrap_err().kind(), ErrorKind::Closed, "HUB-5");
+    }
+    // What comes late of the attempt before ends nothing, and what was ended before leaves no mark.
+    let mut late = half(&hub, 3, 0);
+    late.sender().send_frame(&Frame::Data(b"more"), soon()).unwrap();
+    assert_eq!(late.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released);
+    drop(results.remove(19));
+    results.push(half(&hub, 19, 1));
+    for result in &mut results {
+        result.sender().send_frame(&Frame::Data(b"more"), soon()).unwrap();
+        assert_eq!(result.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-5");
+    }
+    for output in &mut outputs {
+        output.send(&NodeMessage::Ping, soon()).unwrap();
+        assert_eq!(output.receive::<HubMessage>(soon()).unwrap(), HubMessage::Pong, "HUB-5");
+    }
+}

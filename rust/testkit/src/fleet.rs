@@ -116,6 +116,17 @@ impl Fleet {
         (0..count(self.nodes.len())).for_each(|partition| self.join(partition));
     }
 
+    /// Has all nodes leave their connections and join another attempt over new ones, as nodes do that start their ranks
+    /// again in place.
+    pub fn begin_attempt(&mut self, attempt: u32) {
+        self.attempt = attempt;
+        for partition in 0..count(self.nodes.len()) {
+            self.vanish(partition);
+            *self.node(partition) = FleetNode::default();
+            self.join(partition);
+        }
+    }
+
     /// Has a node connect and join.
     pub fn join(&mut self, partition: u32) {
         let mut first = Vec::new();

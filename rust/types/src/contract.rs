@@ -145,6 +145,8 @@ names! {
     BEAT_RAN = "ran";
     /// Key of a beat: how many collective operations have begun and ended, in all.
     BEAT_OPERATIONS = "operations";
+    /// Key of a beat: for how long collective operations have run, in all, in microseconds.
+    BEAT_COLLECTIVE_US = "collective_us";
     /// Key of a beat: the collective operation that runs, in words.
     BEAT_DOING = "doing";
     /// Key of a report: the step.
@@ -212,6 +214,8 @@ pub struct Beat {
     pub ran: bool,
     /// [`BEAT_OPERATIONS`].
     pub operations: u64,
+    /// [`BEAT_COLLECTIVE_US`].
+    pub collective_us: u64,
     /// [`BEAT_DOING`]; empty if none runs, or none that is known.
     pub doing: String,
 }
@@ -263,7 +267,10 @@ mod tests {
             assert_eq!(keys(&serde_json::to_value(note).unwrap()), [key], "CONTRACT-1");
         }
         let beat = serde_json::to_value(Beat::default()).unwrap();
-        assert_eq!(BTreeSet::from_iter(keys(&beat)), BTreeSet::from([BEAT_RAN, BEAT_OPERATIONS, BEAT_DOING]));
+        assert_eq!(
+            BTreeSet::from_iter(keys(&beat)),
+            BTreeSet::from([BEAT_RAN, BEAT_OPERATIONS, BEAT_COLLECTIVE_US, BEAT_DOING])
+        );
         let report = serde_json::to_value(Report::default()).unwrap();
         let expected = BTreeSet::from([REPORT_STEP, REPORT_OF, REPORT_STEP_US, REPORT_VALUES]);
         assert_eq!(BTreeSet::from_iter(keys(&report)), expected);

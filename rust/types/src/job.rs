@@ -12,6 +12,7 @@ use crate::encryption::Encryption;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure_kind::FailureKind;
 use crate::network::Network;
+use crate::shown_output::ShownOutput;
 
 /// The version of [`Job`] and of the messages between hub and nodes.
 pub const VERSION: u32 = 1;
@@ -143,6 +144,8 @@ pub struct LogPolicy {
     pub drain_timeout: Duration,
     /// Whether output is relayed to the driver at all.
     pub live: bool,
+    /// Which of what is relayed is shown.
+    pub shown: ShownOutput,
     /// What of it goes to the executor's own log.
     pub executor: ExecutorLog,
     /// The folder, or the URI of one, to which the logs are copied at the end; empty for none.
@@ -252,6 +255,7 @@ impl Default for LogPolicy {
             max_live_lag_bytes: 64 << 20,
             drain_timeout: Duration::from_secs(10),
             live: true,
+            shown: ShownOutput::Auto,
             executor: ExecutorLog::Errors,
             directory: String::new(),
         }

@@ -21,6 +21,7 @@ pub mod placement;
 pub mod rank_exit;
 pub mod rank_outcome;
 pub mod run_snapshot;
+pub mod shown_output;
 pub mod stacks;
 
 pub use contract::RankNote;
@@ -40,3 +41,4 @@ pub use placement::{Join, NodePlacement, Placement, RankPlace, place};
 pub use rank_exit::{RankError, RankErrorKind, RankExit, RankState};
 pub use rank_outcome::RankOutcome;
 pub use run_snapshot::RunSnapshot;
+pub use shown_output::ShownOutput;

@@ -153,6 +153,8 @@ pub struct RankActivity {
     pub total_steps: Option<u64>,
     /// How long its last steps took each, in microseconds.
     pub step_us: Option<u64>,
+    /// Which share of its time it was in collective operations, in thousandths; `None` where nobody knows.
+    pub collective_permille: Option<u32>,
     /// All that it reported last, as a JSON object; empty if nothing.
     pub values: String,
 }

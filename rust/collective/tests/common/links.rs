@@ -256,17 +256,18 @@ impl Store for Through {
 
     fn get(&mut self, key: &str, deadline: Deadline) -> Result<Vec<u8>> {
         let value = self.links.0.board.clone().get(key, deadline)?;
-        let Some(to) = key.split_once("/card/").and_then(|(_, rank)| rank.parse().ok()) else {
-            return Ok(value);
-        };
-        if to == self.rank {
+        if !key.ends_with("/cards") {
             return Ok(value);
         }
         // It is a rank of the group, so it may.
         let group = super::key().of_group("world");
-        let mut card: serde_json::Value = serde_json::from_slice(group.open(key, &value).unwrap()).unwrap();
-        let target = card["address"].as_str().unwrap().parse().unwrap();
-        card["address"] = self.links.address(self.rank, to, target).to_string().into();
-        Ok(group.seal(key, &serde_json::to_vec(&card).unwrap()))
+        let mut cards: serde_json::Value = serde_json::from_slice(group.open(key, &value).unwrap()).unwrap();
+        for (to, card) in cards["all"].as_array_mut().unwrap().iter_mut().enumerate() {
+            if to != self.rank {
+                let target = card["address"].as_str().unwrap().parse().unwrap();
+                card["address"] = self.links.address(self.rank, to, target).to_string().into();
+            }
+        }
+        Ok(group.seal(key, &serde_json::to_vec(&cards).unwrap()))
     }
 }

@@ -78,12 +78,12 @@ impl JobHandler {
         let now = Instant::now();
         JobHandler {
             drain_timeout: job.logs.drain_timeout,
+            view: Console::new(tails, job.ranks, &job.logs.shown),
             history: History::new(&job, now),
             snapshots,
             state: JobState::new(job, now),
             events,
             waiting,
-            view: Console::new(tails),
             received: BTreeMap::new(),
             logs: BTreeMap::new(),
             output_ends: Vec::new(),
@@ -111,6 +111,9 @@ impl JobHandler {
         let mut text = String::new();
         for rank in self.received.keys() {
             self.view.finish(*rank, &mut text);
+        }
+        if let Some(rank) = restart.rank {
+            self.view.failed(rank, &mut text);
         }
         self.results.begin_attempt(restart.attempt);
         self.view.announce(&restart.line, &mut text);
@@ -181,6 +184,12 @@ impl JobHandler {
         }
         for rank in self.received.keys() {
             self.view.finish(*rank, &mut rest);
+        }
+        self.view.flush(&mut rest);
+        if let Outcome::Failed(failure) = &outcome
+            && let Some(rank) = failure.rank
+        {
+            self.view.failed(rank, &mut rest);
         }
         self.tell(Event::Output(rest));
         self.snapshots.keep(self.snapshot(now), true);
@@ -304,10 +313,13 @@ impl Handler for JobHandler {
 
     fn tick(&mut self, now: Instant, out: &mut Outbox) -> Option<Instant> {
         let next = self.state.tick(now, out);
+        let mut text = String::new();
+        let shown_at = self.view.tick(now, &mut text);
+        self.tell(Event::Output(text));
         self.advance(now);
         match &self.last {
-            Last::Draining(_, until) => Some(*until),
-            Last::Running => next,
+            Last::Draining(_, until) => Some(shown_at.map_or(*until, |at| at.min(*until))),
+            Last::Running => next.into_iter().chain(shown_at).min(),
             Last::Told => None,
         }
     }

@@ -20,6 +20,32 @@ pub(crate) struct RankProgress {
     pub(crate) total_steps: Option<u64>,
     pub(crate) step_us: Option<u64>,
     pub(crate) values: String,
+    pub(crate) collectives: CollectiveShare,
+}
+
+/// Which share of its time a rank is in collective operations, as its beats tell.
+#[derive(Debug, Default)]
+pub(crate) struct CollectiveShare {
+    /// When the last beat came, and for how long operations had run by then, in microseconds.
+    beat: Option<(Instant, u64)>,
+    /// In thousandths, over the last beats.
+    pub(crate) permille: Option<u32>,
+}
+
+impl CollectiveShare {
+    /// Takes a beat. What there is no operation of has no share.
+    fn beat(&mut self, now: Instant, operations: u64, busy_us: u64) {
+        let before = self.beat.replace((now, busy_us));
+        let Some((at, before_us)) = before.filter(|_| operations > 0) else { return };
+        let passed_us = u64::try_from(now.saturating_duration_since(at).as_micros()).unwrap_or(u64::MAX);
+        if passed_us == 0 {
+            return;
+        }
+        let share = busy_us.saturating_sub(before_us).saturating_mul(1000) / passed_us;
+        let share = u32::try_from(share.min(1000)).unwrap_or(1000);
+        // Half of it is the last beat's, a quarter the one's before, and so on.
+        self.permille = Some(self.permille.map_or(share, |old| (old + share) / 2));
+    }
 }
 
 impl RankProgress {
@@ -32,6 +58,7 @@ impl RankProgress {
             total_steps: None,
             step_us: None,
             values: String::new(),
+            collectives: CollectiveShare::default(),
         }
     }
 
@@ -46,6 +73,7 @@ impl RankProgress {
             RankNote::Phase(_) => true,
             RankNote::Error(_) | RankNote::Cold(_) => false,
             RankNote::Beat(beat) => {
+                self.collectives.beat(Instant::now(), beat.operations, beat.collective_us);
                 self.doing = beat.doing.chars().take(120).collect();
                 let before = std::mem::replace(&mut self.operations, beat.operations);
                 beat.ran || beat.operations != before
@@ -70,4 +98,29 @@ pub(crate) fn is_stopped(pid: u32) -> bool {
     // The name, in parentheses, may hold anything.
     let state = stat.iter().rposition(|byte| *byte == b')').and_then(|at| stat.get(at + 2));
     matches!(state, Some(b'T' | b't'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_share_of_collectives_is_that_of_the_last_beats() {
+        let (mut share, began) = (CollectiveShare::default(), Instant::now());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        share.beat(at(0), 0, 0);
+        share.beat(at(1), 0, 0);
+        assert_eq!(share.permille, None, "none has begun");
+        share.beat(at(2), 3, 500_000);
+        assert_eq!(share.permille, Some(500));
+        share.beat(at(3), 9, 1_400_000);
+        assert_eq!(share.permille, Some(700));
+        share.beat(at(3), 9, 9_400_000);
+        share.beat(at(4), 9, 19_400_000);
+        assert_eq!(share.permille, Some(850), "groups that run at once don't make it more than all");
+        share.beat(at(5), 9, 0);
+        assert_eq!(share.permille, Some(425), "a group that is gone takes its time along");
+    }
 }

@@ -88,7 +88,8 @@ impl Rank {
 
     /// What is told of it while it runs.
     pub(crate) fn activity(&self) -> RankActivity {
-        let RankProgress { last, doing, step, total_steps, step_us, values, .. } = &self.progress;
+        let RankProgress { last, doing, step, total_steps, step_us, values, collectives, .. } =
+            &self.progress;
         let last = self.log.last_output().map_or(*last, |output| output.max(*last));
         RankActivity {
             rank: self.rank,
@@ -98,6 +99,7 @@ impl Rank {
             step: *step,
             total_steps: *total_steps,
             step_us: *step_us,
+            collective_permille: collectives.permille,
             values: values.clone(),
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use phalanx_types::contract::{ENV_CHECKPOINT_DIR, ENV_CUT_TIMEOUT};
-use phalanx_types::{ExecutorLog, FailureKind, LocalRanks, Network};
+use phalanx_types::{ExecutorLog, FailureKind, LocalRanks, Network, ShownOutput};
 
 use super::Settings;
 use crate::preflight::EncryptionWish;
@@ -32,6 +32,7 @@ pub(super) enum Takes {
     Folder(fn(&mut Settings) -> &mut String),
     Name(fn(&mut Settings) -> &mut String),
     Names(fn(&mut Settings) -> &mut Vec<String>),
+    Output(fn(&mut Settings) -> &mut ShownOutput),
     Networks(fn(&mut Settings) -> &mut Vec<Network>),
 }
 
@@ -43,7 +44,7 @@ pub(super) enum Zero {
 }
 
 /// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 29] = [
+pub const SETTINGS: [Setting; 31] = [
     Setting {
         key: "spark.phalanx.joinTimeout",
         default: "120s",
@@ -99,6 +100,12 @@ pub const SETTINGS: [Setting; 29] = [
         takes: Takes::Bytes(|s| &mut s.policy.max_other_result_bytes, Zero::Allowed),
     },
     Setting {
+        key: "spark.phalanx.logs",
+        default: "auto",
+        meaning: "Which of the ranks' output is shown at the driver: all, equal lines of several ranks once (dedup), the newest lines of a rank that failed (errors), nothing (off), or that of these ranks: `0,3`. auto: all of up to 8 ranks, of more dedup. Files and `run.logs` have all of it in any case.",
+        takes: Takes::Output(|s| &mut s.logs.shown),
+    },
+    Setting {
         key: "spark.phalanx.logs.maxFileBytes",
         default: "1g",
         meaning: "How much of a rank's log stays on its host. When there is more, the older half is dropped, with a notice.",
@@ -139,6 +146,12 @@ pub const SETTINGS: [Setting; 29] = [
         default: "",
         meaning: "A folder that all hosts share, or the URI of one, to which each run's logs are copied at its end. Empty: they stay on their hosts.",
         takes: Takes::Folder(|s| &mut s.logs.directory),
+    },
+    Setting {
+        key: "spark.phalanx.progress",
+        default: "auto",
+        meaning: "How `run` shows a run while it blocks: a page in a notebook's cell that is drawn anew (rich), or a line on stderr (plain), or not at all beside the ranks' output (off). auto: rich in a notebook, plain in a terminal, else a line at long intervals.",
+        takes: Takes::Choice(|s, name| s.progress = name.to_string(), &["auto", "rich", "plain", "off"]),
     },
     Setting {
         key: "spark.phalanx.cpusPerRank",

@@ -169,8 +169,13 @@ pub fn end_stage(driver: &Hub, nodes: impl IntoIterator<Item = JoinHandle<Result
 
 /// Takes events to the last one.
 pub fn listen(driver: &Hub) -> Told {
+    listen_for(driver, LONG)
+}
+
+/// The same, where it may take so long.
+pub fn listen_for(driver: &Hub, time: Duration) -> Told {
     let mut told = Told::default();
-    let deadline = Deadline::after(LONG);
+    let deadline = Deadline::after(time);
     loop {
         match driver.next(deadline).unwrap() {
             None => panic!("the job did not end in time: {told:?}"),

@@ -9,7 +9,7 @@ use phalanx_types::{Error, ErrorKind, Result};
 use socket2::SockRef;
 
 use super::Server;
-use crate::connection::{Connection, Stage};
+use crate::connection::{Brings, Connection, Stage};
 use crate::handler::Handler;
 use crate::wire;
 
@@ -79,19 +79,12 @@ impl<H: Handler> Server<H> {
             }
             Role::Logs { partition, attempt } => {
                 // What the old one still had on its way is sent again.
-                self.close_older(
-                    now,
-                    |stage| matches!(stage, Stage::Logs { partition: of, .. } if *of == partition),
-                );
+                self.close_older(now, Brings::Logs(partition), attempt);
                 received = self.handler.logs_opened(partition);
                 Stage::Logs { partition, attempt }
             }
             Role::Result { rank, attempt, bytes } => {
-                let is_older = |stage: &Stage| match stage {
-                    Stage::Result { rank: of, attempt: from, .. } => *of == rank && *from <= attempt,
-                    _ => false,
-                };
-                self.close_older(now, is_older);
+                self.close_older(now, Brings::Result(rank), attempt);
                 if let Some(opening) = self.handler.result_begins(rank, attempt)? {
                     self.results.begin(token, opening)?;
                 }
@@ -102,6 +95,9 @@ impl<H: Handler> Server<H> {
         wire::encode_json(&wire::welcome(&self.options.token, binding, hello, received), &mut frame);
         self.unproved.retain(|unproved| *unproved != token);
         let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
+        if let Some((what, _)) = stage.brings() {
+            self.bringing.entry(what).or_insert(token);
+        }
         connection.stage = stage;
         connection.send(&frame)?;
         self.keep_whole_result(token);

@@ -32,6 +32,9 @@ const PIECES_A_WRITE: usize = 64;
 /// How much one client may send before the others' turn.
 const READS_A_TURN: usize = 16;
 
+/// How long the loop looks for more before it sleeps: a client that asks one thing after another answers within this,
+/// and to be woken takes as long again.
+const AWAKE: Duration = Duration::from_micros(50);
 /// How long a node may take to prove itself.
 const PROVED_WITHIN: Duration = Duration::from_secs(5);
 /// How many connections may be at that.
@@ -191,10 +194,20 @@ struct Connection {
 impl EventLoop {
     fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
+        let mut awake_until = Instant::now();
         while !self.stopping.load(Ordering::Acquire) {
-            match self.poll.poll(&mut events, self.patience()) {
+            let is_awake = Instant::now() < awake_until;
+            let patience = if is_awake { Some(Duration::ZERO) } else { self.patience() };
+            match self.poll.poll(&mut events, patience) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 result => result?,
+            }
+            if !events.is_empty() {
+                awake_until = Instant::now() + AWAKE;
+            } else if is_awake {
+                // Whoever else wants the processor has it, and so may a client on this one.
+                rustix::thread::sched_yield();
+                continue;
             }
             for event in &events {
                 match event.token() {

@@ -17,6 +17,7 @@ use phalanx_types::{Failure, FailureKind};
 use super::job_state::JobState;
 use super::news::Progress;
 use super::phase::JobPhase;
+use super::straggler;
 
 impl JobState {
     /// Takes what a node says of its ranks.
@@ -45,8 +46,8 @@ impl JobState {
         if !is_due || !matches!(self.phase, JobPhase::Joining(_) | JobPhase::Running(_)) {
             return;
         }
-        for slow in self.stragglers.look(now, self.ranks.running().filter_map(|(_, rank)| rank.doing())) {
-            let line = slow.describe(&self.host_of(slow.rank));
+        let found = self.stragglers.look(now, self.ranks.running().filter_map(|(_, rank)| rank.doing()));
+        for line in straggler::describe(&found, |rank| self.host_of(rank)) {
             self.announce(line);
         }
     }

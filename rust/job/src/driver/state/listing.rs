@@ -100,7 +100,9 @@ impl JobState {
             step: told.and_then(|told| told.step),
             of: told.and_then(|told| told.total_steps),
             rate: step_us.map(|us| 1e6 / us as f64),
-            collective_share: None,
+            collective_share: told
+                .and_then(|told| told.collective_permille)
+                .map(|permille| f64::from(permille.min(1000)) / 1000.0),
             data_share: values.get(DATA_SHARE).and_then(Value::as_f64),
             values,
         }

@@ -22,6 +22,8 @@ pub struct Restart {
     pub attempt: u32,
     /// Whether the tasks go on; else the Spark stage has to be submitted again.
     pub in_place: bool,
+    /// The rank that failed before it, if one did.
+    pub rank: Option<u32>,
     /// The failure before it, in a sentence.
     pub cause: String,
     /// What is said of it to the caller.

@@ -76,7 +76,13 @@ impl JobState {
         self.stragglers = Stragglers::default();
         // No rank runs at this moment.
         self.news.stacks.extend(self.stacks.abandon().then(Vec::new));
-        self.news.restarts.push(Restart { attempt, in_place, cause: cause.to_string(), line });
+        self.news.restarts.push(Restart {
+            attempt,
+            in_place,
+            rank: failure.rank,
+            cause: cause.to_string(),
+            line,
+        });
         self.point(now, 0, None, &format!("restart {attempt}"));
     }
 

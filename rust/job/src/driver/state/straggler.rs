@@ -3,16 +3,20 @@
 //! STRAGGLER-1 (named-once): a slow rank is named once. A rank is slow if its steps take [`SLOW_FACTOR`] times the
 //! median's, for [`SLOW_FOR`] without a break. The median is the lower one, so of two ranks it is the faster one's.
 //! STRAGGLER-2 (once-a-second): the ranks are compared once a second at most, however many tell however often.
+//! STRAGGLER-3 (folded): of more than [`MOST_LINES`] that are found at once, one line names all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use phalanx_types::message::RankActivity;
+use phalanx_types::stacks::ranges;
 
 /// How many times the median's time a slow rank takes for a step.
 const SLOW_FACTOR: u64 = 2;
 /// For how long, until it is named.
 const SLOW_FOR: Duration = Duration::from_secs(30);
+/// How many ranks found at once have a line each.
+const MOST_LINES: usize = 8;
 /// How often the ranks are compared.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -36,8 +40,7 @@ pub(super) struct Slow {
 
 impl Slow {
     /// The line that names it.
-    pub(super) fn describe(&self, host: &str) -> String {
-        let seconds = |us: u64| us as f64 / 1e6;
+    fn describe(&self, host: &str) -> String {
         format!(
             "[phalanx] rank {} ({host}) is slow: {:.2} s a step, the median of the ranks is {:.2} s",
             self.rank,
@@ -45,6 +48,29 @@ impl Slow {
             seconds(self.median_us)
         )
     }
+}
+
+/// The lines that name them. All were found at once.
+pub(super) fn describe(found: &[Slow], host_of: impl Fn(u32) -> String) -> Vec<String> {
+    let times = || found.iter().map(|slow| slow.step_us);
+    let (Some(least), Some(most)) = (times().min(), times().max()) else { return Vec::new() };
+    if found.len() <= MOST_LINES {
+        return found.iter().map(|slow| slow.describe(&host_of(slow.rank))).collect();
+    }
+    let ranks: Vec<u32> = found.iter().map(|slow| slow.rank).collect();
+    let hosts: BTreeSet<String> = ranks.iter().map(|rank| host_of(*rank)).collect();
+    vec![format!(
+        "[phalanx] {} on {} are slow: {:.2} to {:.2} s a step, the median of the ranks is {:.2} s",
+        ranges(&ranks),
+        if hosts.len() == 1 { "1 host".to_owned() } else { format!("{} hosts", hosts.len()) },
+        seconds(least),
+        seconds(most),
+        seconds(found[0].median_us)
+    )]
+}
+
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
 }
 
 impl Stragglers {

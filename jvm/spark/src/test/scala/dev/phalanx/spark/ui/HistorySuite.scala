@@ -25,7 +25,7 @@ class HistorySuite extends PhalanxSuite {
         assert(pages.head.contains(s"""href="$app/phalanx/""""), "HISTORY-1: the tab")
         assert(pages(1).contains(s"run/?id=$run") && pages(1).contains("running when the application ended"))
         assert(pages(2).contains("ValueError: &lt;b&gt;bad&lt;/b&gt;") && pages(2).contains("stages/stage/?id=3"))
-        assert(!pages(2).contains("<script>alert"), "PAGE-1")
+        assert(!pages(2).contains("<script>alert"), "TABPAGE-1")
         assert(pages(3).contains(run) && pages(3).contains("5d1b"))
       }
     }

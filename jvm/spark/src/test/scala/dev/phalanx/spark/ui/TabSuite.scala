@@ -20,7 +20,7 @@ class TabSuite extends PhalanxSuite {
     val page = SparkUi.get("/phalanx/run/?id=tab-1")
     assert(page.startsWith("<!DOCTYPE html><html") && page.trim.endsWith("</html>"))
     assert(page.contains("Phalanx: train") && page.contains("aria-label=\"timeline\""))
-    assert(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && !page.contains("<script>alert"), "PAGE-1")
+    assert(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && !page.contains("<script>alert"), "TABPAGE-1")
     assert(SparkUi.get("/phalanx/run/json?id=tab-1").contains("\"world_size\""))
     assert(SparkUi.get("/phalanx/run/?id=<script>alert(1)</script>".replace("<", "%3C").replace(">", "%3E"))
       .contains("There is no such run"))

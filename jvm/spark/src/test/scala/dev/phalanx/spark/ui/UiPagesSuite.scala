@@ -17,8 +17,11 @@ class UiPagesSuite extends PhalanxSuite {
     assert(new RunListPage(new RunStore(new InMemoryStore)).html(none).mkString.contains("No run has begun yet."))
     store.take(Samples.event(Samples.run("a b&c", "name" -> "\"<i>train</i>\"")))
     val text = list.html(none).mkString
-    assert(text.contains("""href="run/?id=a+b%26c"""") && text.contains("&lt;i&gt;train&lt;/i&gt;"), "PAGE-1 PAGE-2")
-    assert(text.contains("120 of 200") && text.contains("failed") && !text.contains("<i>"), "PAGE-1")
+    assert(
+      text.contains("""href="run/?id=a+b%26c"""") && text.contains("&lt;i&gt;train&lt;/i&gt;"),
+      "TABPAGE-1 TABPAGE-2"
+    )
+    assert(text.contains("120 of 200") && text.contains("failed") && !text.contains("<i>"), "TABPAGE-1")
     assert(list.json(none).get("runs").get(0).get("snapshot").get("world_size").asInt == 4)
     assert(!list.json(none).get("runs").get(0).get("snapshot").has("ranks"))
     assert(list.json(of("a b&c")).get("snapshot").get("ranks").size == 3)
@@ -28,12 +31,12 @@ class UiPagesSuite extends PhalanxSuite {
     store.take(Samples.event(Samples.run("f")))
     store.began("f", 0, Seq(12, 13))
     val text = html(of("f"))
-    assert(!text.contains("<script") && !text.contains("<b>bad"), "PAGE-1 PAGE-3")
-    assert(text.contains("[rank 1] &lt;script&gt;alert(1)&lt;/script&gt;"), "PAGE-1")
-    assert(text.contains("ValueError: &lt;b&gt;bad&lt;/b&gt; &amp; ugly"), "PAGE-1")
+    assert(!text.contains("<script") && !text.contains("<b>bad"), "TABPAGE-1 TABPAGE-3")
+    assert(text.contains("[rank 1] &lt;script&gt;alert(1)&lt;/script&gt;"), "TABPAGE-1")
+    assert(text.contains("ValueError: &lt;b&gt;bad&lt;/b&gt; &amp; ugly"), "TABPAGE-1")
     assert(text.contains("Failed: rank 1 on host-a") && text.contains("rank 1 (host-b) was killed by signal 9"))
     assert(text.contains("starting ranks: ") && text.contains("1 more ranks are left out."))
-    assert(text.contains("""href="../../stages/stage/?id=13&amp;attempt=0""""), "PAGE-2")
+    assert(text.contains("""href="../../stages/stage/?id=13&amp;attempt=0""""), "TABPAGE-2")
     assert(text.contains("61 %") && text.contains("slow") && text.contains("epoch=1, loss=0.7500"))
     assert(!text.contains("Reload every"), "a run that is over is not read again")
     assert(page.json(of("f")).get("stages").size == 2)
@@ -52,7 +55,7 @@ class UiPagesSuite extends PhalanxSuite {
       "failure" -> s"""{"cause":$evil,"rank":0,"host":$evil,"text":$evil}"""
     )))
     Seq(html(of("evil")), list.html(none).mkString).foreach { text =>
-      assert(!text.contains("<script") && !text.contains("</td></style><"), "PAGE-1")
+      assert(!text.contains("<script") && !text.contains("</td></style><"), "TABPAGE-1")
     }
   }
 

@@ -1,0 +1,73 @@
+"""A run as a figure of matplotlib, which is imported when the first is made."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from . import words
+from .drawings import COLORS
+
+
+def figure(snapshot: dict[str, Any]) -> Any:
+    """The phases of the run, its loss by step, and the step of each rank.
+
+    Raises `ModuleNotFoundError` without matplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            "run.plot() needs matplotlib: pip install matplotlib", name="matplotlib"
+        ) from missing
+
+    class RunFigure(Figure):
+        """Shows itself in a notebook, whether or not pyplot was imported."""
+
+        def _repr_png_(self) -> bytes:
+            out = io.BytesIO()
+            self.savefig(out, format="png", bbox_inches="tight")
+            return out.getvalue()
+
+    drawn = RunFigure(figsize=(9, 6.5), layout="constrained")
+    phases, losses, steps = drawn.subplots(3, 1, height_ratios=[1.2, 2, 1.5])
+    _phases(phases, snapshot)
+    _losses(losses, snapshot)
+    _steps(steps, snapshot)
+    return drawn
+
+
+def _phases(axes: Any, snapshot: dict[str, Any]) -> None:
+    began, until = snapshot["started"], snapshot["ended"] or snapshot["time"]
+    names = list(dict.fromkeys(phase["name"] for phase in snapshot["phases"]))
+    for phase in snapshot["phases"]:
+        seconds = max((phase["end"] or until) - phase["start"], 0.0)
+        axes.barh(names.index(phase["name"]), seconds, left=phase["start"] - began, color=COLORS["running"])
+    axes.set_yticks(range(len(names)), [_plain(name) for name in names])
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds")
+    axes.set_title(
+        _plain(f"{snapshot['name']}: {words.present_phase(snapshot)}, {words.duration(until - began)}")
+    )
+
+
+def _losses(axes: Any, snapshot: dict[str, Any]) -> None:
+    if snapshot["losses"]:
+        axes.plot(*zip(*snapshot["losses"], strict=True), color=COLORS["running"])
+    else:
+        axes.text(0.5, 0.5, "no rank has reported a loss", ha="center", va="center", transform=axes.transAxes)
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss")
+
+
+def _steps(axes: Any, snapshot: dict[str, Any]) -> None:
+    ranks = snapshot["ranks"]
+    colors = [COLORS.get(rank["state"], COLORS["failed"]) for rank in ranks]
+    axes.bar([rank["rank"] for rank in ranks], [rank["step"] or 0 for rank in ranks], color=colors)
+    axes.set_xlabel("rank")
+    axes.set_ylabel("step")
+
+
+def _plain(text: str) -> str:
+    """The text as it is: dollars are no formulas."""
+    return text.replace("$", r"\$")

@@ -1,0 +1,79 @@
+"""A run that is drawn while it goes, in a thread of its own.
+
+LIVE-1 (never-disturbs): a display that raises is given up with one warning. One that hangs keeps its thread, and the
+end of the run waits `_END_S` for it, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .painters import Painter
+
+logger = logging.getLogger("phalanx")
+
+# How long the last drawing may take.
+_END_S = 1.0
+
+
+class LiveDisplay:
+    """Draws a run until it is over. Whoever makes one starts it, and stops it or sets `over`."""
+
+    def __init__(
+        self,
+        make: Callable[[], Painter],
+        look: Callable[[], dict[str, Any]],
+        over: threading.Event | None = None,
+    ) -> None:
+        self._make = make
+        self._look = look
+        self._over = threading.Event() if over is None else over
+        self._painter: Painter | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begins; returns at once."""
+        with self._given_up_loudly():
+            self._painter = self._make()
+            # A notebook's cell is known by the context.
+            context = contextvars.copy_context()
+            self._thread = threading.Thread(
+                target=context.run, args=(self._draw,), name="phalanx-display", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Has the run drawn for the last time."""
+        self._over.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(_END_S)
+
+    def around(self, text: str) -> contextlib.AbstractContextManager[None]:
+        """Inside of this somebody shows `text`, output of the ranks."""
+        painter = self._painter
+        return contextlib.nullcontext() if painter is None else painter.around(text)
+
+    def _draw(self) -> None:
+        painter = self._painter
+        if painter is None:
+            return
+        with self._given_up_loudly():
+            while not self._over.wait(painter.wait()):
+                painter.paint(self._look())
+            painter.end(self._look())
+
+    @contextlib.contextmanager
+    def _given_up_loudly(self) -> Any:
+        try:
+            yield
+        except Exception as error:
+            self._painter = None
+            logger.warning(
+                "The run can't be drawn any more (%s: %s); it goes on.", type(error).__name__, error
+            )

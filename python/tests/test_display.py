@@ -1,0 +1,240 @@
+"""How a snapshot of a run looks: as a line, as a page, as a figure; and that no display disturbs a run."""
+
+from __future__ import annotations
+
+import contextlib
+import html.parser
+import io
+import logging
+import sys
+import threading
+from typing import Any
+
+import pytest
+from phalanx.display import live, painters, words
+from phalanx.display.figure import figure
+from phalanx.display.line import line
+from phalanx.display.live import LiveDisplay
+from phalanx.display.page import MOST_GROUPS, page
+from phalanx.display.painters import FilePainter, TerminalPainter, painter_of
+from support.snapshots import snapshot
+
+EVIL = '<script>alert("x")</script>&\x1b[31m\'"'
+
+
+class Tags(html.parser.HTMLParser):
+    """The tags of a page that are open, and those that it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.seen.add(tag)
+        assert not any(name.startswith("on") for name, _ in attrs)
+        if tag != "polyline":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def tags(text: str) -> set[str]:
+    """The tags of a page, which are all closed."""
+    parser = Tags()
+    parser.feed(text.replace("/>", ">").replace("</polyline>", ""))
+    parser.close()
+    assert parser.open == []
+    return parser.seen
+
+
+def test_what_comes_from_ranks_is_text() -> None:
+    shown = snapshot(2, lines=[EVIL], name=EVIL)
+    shown["ranks"][0] |= {"host": EVIL, "state": EVIL, "gpus": [EVIL], "values": {EVIL: EVIL}}
+    shown["phases"].append({"name": EVIL, "start": 130.0, "end": None})
+    shown["restarts"] = [{"time": 110.0, "cause": EVIL}]
+    failure = {
+        "kind": EVIL,
+        "cause": EVIL,
+        "rank": 1,
+        "host": EVIL,
+        "text": EVIL,
+        "traceback": EVIL,
+        "stacks": EVIL,
+    }
+    for text in (page(shown), page(shown | {"failure": failure, "state": "failed", "ended": 140.0})):
+        assert "script" not in tags(text), "PAGE-1"
+        assert "&lt;script&gt;" in text, "PAGE-1"
+    assert line(shown).isprintable(), "LINE-1"
+    many = snapshot(100)
+    many["ranks"][0]["host"] = EVIL
+    assert "script" not in tags(page(many)), "PAGE-1"
+
+
+def test_a_page_has_the_phases_steps_loss_and_ranks_of_a_run() -> None:
+    text = page(snapshot(4, slow=[3]))
+    for part in (
+        "training",
+        "step 180 of 400",
+        "2 steps/s",
+        "1 min 50 s left",
+        "polyline",
+        "host-1",
+        "slowest",
+    ):
+        assert part in text, part
+    assert text.count("&#9660;") == 1
+    assert "Traceback" not in text
+
+
+def test_a_page_of_thousands_of_ranks_is_no_larger_than_that_of_some() -> None:
+    shown = snapshot(1000, hosts=200)
+    shown["ranks_left_out"] = 7000
+    shown["ranks"][999]["state"] = "lost"
+    shown["ranks"][700]["rate"] = 0.1
+    text = page(shown)
+    assert text.count("<tr>") == MOST_GROUPS, "PAGE-2"
+    assert len(text) < 40_000, "PAGE-2"
+    assert "7,844 more ranks" in text, text[-300:]
+    assert "rank 999<" in text
+    assert "slowest: 700<" in text
+    assert text.index(">lost</td>") < text.index(">running</td>"), "what is not as it should be comes first"
+
+
+def test_a_run_of_which_nothing_is_known_is_shown() -> None:
+    bare = snapshot(2)
+    bare |= {"ranks": [], "ranks_left_out": 2, "phases": [], "losses": [], "stage": None, "state": "waiting"}
+    tags(page(bare))
+    assert line(bare) == "train: waiting 2 ranks, 1 min 0 s"
+
+
+def test_the_line_says_how_far_the_run_is_and_is_cut_to_the_terminal() -> None:
+    shown = snapshot(2)
+    expected = (
+        "train: training  45% |#########           | step 180 of 400, 2 steps/s, 1 min 50 s left, loss 0.231,"
+    )
+    assert line(shown).startswith(expected)
+    assert line(shown, 30) == line(shown)[:29] + "~"
+
+
+def test_times_and_numbers_are_short() -> None:
+    seconds = (0.04, 9.9, 12.4, 200, 7500)
+    assert [words.duration(each) for each in seconds] == ["0.0 s", "9.9 s", "12 s", "3 min 20 s", "2 h 5 min"]
+    assert words.number(0.23124) == "0.2312"
+
+
+def test_ranks_alike_are_not_marked_and_the_slowest_is() -> None:
+    assert words.slowest(snapshot(4)) == set()
+    shown = snapshot(4)
+    shown["ranks"][2]["rate"] = 1.0
+    assert words.slowest(shown) == {2}
+    shown["ranks"][2]["state"] = "finished"
+    assert words.slowest(shown) == set()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminals_line_makes_room_for_output_and_stays_out_of_unfinished_lines() -> None:
+    terminal = Terminal()
+    painter = TerminalPainter(terminal)
+    painter.paint(snapshot(1))
+    with painter.around("[rank 0] 10%"):
+        assert terminal.getvalue().endswith(" \r"), "PAINT-2"
+        terminal.write("[rank 0] 10%")
+    painter.paint(snapshot(1))
+    assert terminal.getvalue().endswith("[rank 0] 10%"), "PAINT-2"
+    with painter.around("\n"):
+        terminal.write("\n")
+    painter.paint(snapshot(1))
+    assert "train: training" in terminal.getvalue().rpartition("\n")[2]
+    painter.end(snapshot(1))
+    assert terminal.getvalue().endswith("\r"), "PAINT-2"
+
+
+def test_what_is_no_terminal_gets_nothing_of_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    make = painter_of("auto")
+    assert make is not None
+    painter = make()
+    assert isinstance(painter, FilePainter)
+    assert painter.wait() >= 60, "PAINT-1"
+    display = LiveDisplay(make, lambda: snapshot(1))
+    display.start()
+    display.stop()
+    assert file.getvalue() == "", "PAINT-1"
+    painter.paint(snapshot(1))
+    assert file.getvalue().startswith("[phalanx] train: training")
+    assert painter_of("off") is None
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert isinstance((painter_of("auto") or FilePainter)(), TerminalPainter)  # type: ignore[call-arg]
+
+
+class Odd:
+    """A painter that does as it is told."""
+
+    def __init__(self, paint: Any) -> None:
+        self.paint = paint
+        self.end = paint
+
+    def wait(self) -> float:
+        return 0.0
+
+    def around(self, _text: str) -> Any:
+        return contextlib.nullcontext()
+
+
+def test_a_display_that_raises_is_told_of_once_and_one_that_hangs_is_left_alone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_snapshot: Any) -> None:
+        raise OSError("the front end is gone")
+
+    with caplog.at_level(logging.WARNING, "phalanx"):
+        for look in (lambda: snapshot(1), lambda: fail(None)):
+            display = LiveDisplay(lambda: Odd(fail), look)  # type: ignore[arg-type]
+            display.start()
+            display.stop()
+    said = "The run can't be drawn any more (OSError: the front end is gone); it goes on."
+    assert [record.message for record in caplog.records] == [said, said], "LIVE-1"
+
+    monkeypatch.setattr(live, "_END_S", 0.05)
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang(_snapshot: Any) -> None:
+        hangs.set()
+        goes_on.wait(60)
+
+    display = LiveDisplay(lambda: Odd(hang), lambda: snapshot(1))
+    display.start()
+    thread = display._thread
+    assert hangs.wait(60)
+    display.stop()
+    assert thread is not None
+    assert thread.is_alive(), "LIVE-1: nobody waited for it"
+    goes_on.set()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_kernel_is_a_notebook_and_a_shell_on_a_terminal_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    for shell, is_notebook in [(None, False), (SimpleNamespace(), False), (SimpleNamespace(kernel=1), True)]:
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda it=shell: it))
+        assert painters.in_notebook() is is_notebook
+
+
+def test_a_figure_has_phases_losses_and_ranks_and_a_missing_matplotlib_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn = figure(snapshot(4, name="$x$"))
+    assert [axes.get_xlabel() for axes in drawn.axes] == ["seconds", "step", "rank"]
+    assert drawn._repr_png_().startswith(b"\x89PNG")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ModuleNotFoundError, match="needs matplotlib: pip install matplotlib"):
+        figure(snapshot(1))

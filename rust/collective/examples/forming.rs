@@ -1,0 +1,127 @@
+//! How long ranks take to form a group: each a process of its own, which meet at a store as torch's.
+//!
+//! ```text
+//! forming RANKS RANKS_OF_A_HOST      the hosts are pretended: between them all goes over TCP
+//! ```
+//! Prints a JSON object: seconds from the word to join until the last rank has (`formed_s`), the processor time of all
+//! ranks for it (`cpu_s`), how many keys all of them asked for (`keys`), and the descriptors that the rank with most
+//! has open then (`descriptors`). Starting the processes isn't counted.
+
+use std::error::Error;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use phalanx_collective::{Group, GroupOptions, Store};
+use phalanx_rendezvous::store::{StoreClient, StoreServer};
+use phalanx_types::{Deadline, Key, Result};
+use rustix::time::{ClockId, clock_gettime};
+
+/// A group that isn't there by then is broken.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+type Outcome<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["rank", rank, ranks, of_a_host, store] => {
+            join(rank.parse()?, ranks.parse()?, of_a_host.parse()?, store.parse()?)
+        }
+        [ranks, of_a_host] => measure(ranks, of_a_host),
+        _ => Err("usage: forming RANKS RANKS_OF_A_HOST".into()),
+    }
+}
+
+/// Counts what is asked of it.
+struct Counted {
+    store: StoreClient,
+    keys: usize,
+}
+
+impl Store for Counted {
+    fn set(&mut self, key: &str, value: &[u8], deadline: Deadline) -> Result<()> {
+        self.keys += 1;
+        self.store.set(key, value, deadline)
+    }
+
+    fn get(&mut self, key: &str, deadline: Deadline) -> Result<Vec<u8>> {
+        self.keys += 1;
+        self.store.get(key, deadline)
+    }
+}
+
+/// A rank: says that it is there, joins when it is told to, says what that took, and stays until its input ends.
+fn join(rank: usize, ranks: usize, of_a_host: usize, store: SocketAddr) -> Outcome<()> {
+    let mut store = Counted { store: StoreClient::connect(store, Deadline::after(PATIENCE))?, keys: 0 };
+    let mut out = io::stdout();
+    writeln!(out, "here")?;
+    io::stdin().lock().read_line(&mut String::new())?;
+    let before = processor_seconds();
+    let options = GroupOptions {
+        timeout: PATIENCE,
+        key: Some(Key::from_bytes([1; 32])),
+        pretended_host: Some((rank / of_a_host) as u32),
+        ..GroupOptions::new(rank, ranks, "forming")
+    };
+    let _group = Group::join(options, &mut store)?;
+    let open = std::fs::read_dir("/proc/self/fd")?.count();
+    writeln!(out, "{} {} {open}", processor_seconds() - before, store.keys)?;
+    io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+fn processor_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// The processes of the ranks; they end with this value.
+struct Ranks(Vec<Child>);
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn measure(ranks: &str, of_a_host: &str) -> Outcome<()> {
+    let server = StoreServer::start(TcpListener::bind("127.0.0.1:0")?, None)?;
+    let store = server.address().to_string();
+    let mut children = Ranks(Vec::new());
+    for rank in 0..ranks.parse::<usize>()? {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["rank", &rank.to_string(), ranks, of_a_host, &store]);
+        children.0.push(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
+    }
+    let said = children.0.iter_mut().map(|child| child.stdout.take().map(BufReader::new));
+    let mut said = said.collect::<Option<Vec<_>>>().ok_or("no output")?;
+    let mut line = String::new();
+    for rank in &mut said {
+        rank.read_line(&mut line)?;
+    }
+    let start = Instant::now();
+    for child in &mut children.0 {
+        child.stdin.as_mut().ok_or("no input")?.write_all(b"join\n")?;
+    }
+    let (mut cpu, mut keys, mut descriptors) = (0.0, 0, 0);
+    for (rank, out) in said.iter_mut().enumerate() {
+        line.clear();
+        out.read_line(&mut line)?;
+        let mut words = line.split_whitespace();
+        let mut word = || words.next().ok_or_else(|| format!("rank {rank} has not joined"));
+        cpu += word()?.parse::<f64>()?;
+        keys += word()?.parse::<usize>()?;
+        descriptors = descriptors.max(word()?.parse::<usize>()?);
+    }
+    let figures = serde_json::json!({
+        "formed_s": start.elapsed().as_secs_f64(), "cpu_s": cpu, "keys": keys, "descriptors": descriptors,
+    });
+    writeln!(io::stdout(), "{figures}")?;
+    Ok(())
+}
