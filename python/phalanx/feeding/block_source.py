@@ -2,6 +2,8 @@
 
 SOURCE-1 (says-so): a block that can't be read is an error which says where it should be, and who wrote it.
 SOURCE-2 (few-files): at most `OPEN_FILES` files are mapped at a time.
+SOURCE-3 (kept-whole): a block that is kept has the bytes that were written, however long ago: its checksum is compared
+when it is first read.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ class MappedBlocks:
         self.whole = index.whole
         self._index = index
         self._files: OrderedDict[int, Any] = OrderedDict()
+        self._compared: set[int] = set()
         self._access = access
         self._folder = folder
         self._far: FarBlocks | None = None
@@ -93,7 +96,12 @@ class MappedBlocks:
         file = self._file(at.file)
         if len(file) < at.start + at.bytes:
             raise self._unreadable(at.file, f"it has {len(file)} bytes and should have more")
-        with pa.ipc.open_stream(pa.py_buffer(file).slice(at.start, at.bytes)) as stream:
+        data = pa.py_buffer(file).slice(at.start, at.bytes)
+        if not self._index.hosts[at.file] and block not in self._compared:
+            if zlib.crc32(data) != at.checksum:
+                raise self._unreadable(at.file, f"block {block} has other bytes than were written")
+            self._compared.add(block)
+        with pa.ipc.open_stream(data) as stream:
             return stream.read_next_batch()
 
     def fingerprint(self) -> str:

@@ -109,7 +109,8 @@ class DataStore:
         try:
             found: dict[str, Any] = json.loads(text)
             version = found["version"]
-            Index.read(found["index"])
+            if version == _VERSION:
+                Index.read(found["index"])
         except (ValueError, KeyError, TypeError) as problem:
             raise ValueError(
                 f"{self._store.path(INDEX)} is no index of a data set ({problem}); remove it, and the next run "
@@ -124,7 +125,8 @@ class DataStore:
 
 
 class StoredBlocks:
-    """Fetches blocks of files that fsspec opens by their URIs; as `_native.BlockClient` does those of other hosts."""
+    """Fetches blocks of files that fsspec opens by their URIs; as `_native.BlockClient` does those of other hosts. How
+    long a store may take is what it was opened with."""
 
     def fetch(self, host: str, file: str, start: int, length: int, into: str) -> None:
         """Writes `length` bytes of `file` from `start` on to the file `into`; `host` doesn't matter.

@@ -5,7 +5,7 @@ have no names, so they go with the rank, however it ends.
 FAR-2 (ahead): what a loader needs next is fetched while it works, in the order in which it is needed.
 FAR-3 (same-bytes): bytes that are not those that were written are an error, which names the host and the block.
 FAR-4 (ends): the thread ends with `close`, and every wait has an end, also where a host is lost or can't be reached.
-That error counts as a lost peer's.
+That error counts as a lost peer's. A store behind a URI has the time-outs of its own.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def write_partition(
         start = 0
         for batch in regrouped(batches, block_bytes, block_rows):
             if file is None:
-                file = stack.enter_context(_new_file(path, 0o700 if private else 0o777))
+                file = stack.enter_context(_new_file(path, private=private))
             data = as_stream(batch)
             size = len(data)
             # fsspec's files take bytes, and not all of them a buffer.
@@ -192,15 +192,18 @@ def _is_list(kind: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _new_file(path: str, folder_mode: int) -> Iterator[Any]:
+def _new_file(path: str, *, private: bool) -> Iterator[Any]:
     if "://" in path:
         with _new_object(path) as file:
             yield file
         return
-    os.makedirs(os.path.dirname(path), mode=folder_mode, exist_ok=True)
+    os.makedirs(os.path.dirname(path), mode=0o700 if private else 0o777, exist_ok=True)
     try:
         with open(path, "xb") as file:
             yield file
+            if not private:  # what is kept outlasts a loss of power, before an index names it
+                file.flush()
+                os.fsync(file.fileno())
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(path)
