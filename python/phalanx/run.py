@@ -174,19 +174,22 @@ class Run:
             TrainingError: a rank failed, or the job could not be started.
             KeyboardInterrupt: after every rank has been ended.
         """
-        painter = painter_of(self._progress)
-        if painter is not None:
-            self._display = LiveDisplay(painter, self.snapshot)
-            self._display.start()
         try:
             return self._drive_shown()
-        finally:
-            if self._display is not None:
-                self._display.stop()
+        finally:  # after all that an interrupt here must not keep from happening
+            try:
+                self._ui.stop()
+            finally:
+                if self._display is not None:
+                    self._display.stop()
 
     def _drive_shown(self) -> Any:
         try:
             self._ui.start()
+            painter = painter_of(self._progress)
+            if painter is not None:
+                self._display = LiveDisplay(painter, self.snapshot)
+                self._display.start()
             bind, advertise = self._endpoint
             with Interrupts(self._interrupt) as interrupts:
                 self._prepare(interrupts)
@@ -203,7 +206,6 @@ class Run:
             raise
         finally:
             self.status = "over"
-            self._ui.stop()
             self._stage.forget_payload()
             self._lease.release()
             if self._data is not None:

@@ -71,6 +71,19 @@ def test_the_first_one_asks_for_the_end_at_any_moment(
     assert run.done
 
 
+@pytest.mark.parametrize("when", ["start", "stop"])
+def test_one_that_comes_while_sparks_ui_is_told_keeps_no_gpu(
+    run: Any, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    released: list[bool] = []
+    monkeypatch.setattr(run._lease, "release", lambda: released.append(True))
+    once(run._ui, when, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        run.drive()
+    assert released == [True], "CTRL-1"
+    assert run.done
+
+
 def test_one_that_comes_before_the_hub_is_open_ends_the_job_as_it_begins(
     run: Any,
     monkeypatch: pytest.MonkeyPatch,
