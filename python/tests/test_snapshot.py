@@ -62,6 +62,9 @@ def test_a_snapshot_tells_what_the_ranks_report_and_how_the_run_ended(spark: Any
         "ending the ranks",
     ]
     assert end["ended"] is not None
+    counts = end["counts"]
+    assert (counts["ranks.started"], counts["ranks.running"], counts["ranks.failed"]) == (2, 0, 1)
+    assert counts["logs.lines"] >= 2
 
 
 def test_a_run_that_failed_before_its_hub_was_open_has_a_snapshot(

@@ -1,5 +1,7 @@
 """The tab of Spark's UI, in the driver of a Python program: real runs over both stages, one that fails, pages by HTTP.
 
+Where Prometheus is installed, it scrapes the metrics and answers what the dashboard asks.
+
 With PHALANX_PICTURES=FOLDER the pictures of the pages, which need Chromium, are left there; those in docs/ are from it.
 """
 
@@ -12,16 +14,25 @@ from pathlib import Path
 import phalanx
 import pytest
 from support.own_session import in_session
+from support.places import ROOT
 
 pytestmark = pytest.mark.timeout(300)
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DASHBOARD = ROOT / "docs" / "grafana" / "phalanx.json"
+METRICS = "spark.metrics.conf.driver.sink.prometheusServlet"
 UI = {"spark.ui.enabled": "true", "spark.ui.port": "0", "spark.ui.showConsoleProgress": "false"}
+UI |= {
+    f"{METRICS}.class": "org.apache.spark.metrics.sink.PrometheusServlet",
+    f"{METRICS}.path": "/metrics/prometheus",
+    "spark.metrics.namespace": "phalanx",
+}
 
 PROGRAM = """
 import json, subprocess, time, urllib.request
 from pathlib import Path
 from phalanx import TorchDistributor, TrainingError
+from support import prometheus
 
 root = spark.sparkContext.uiWebUrl
 
@@ -75,6 +86,20 @@ answer["pictures"] = [picture(f"/phalanx/run/?id={{found['run']}}", "running")]
 Path({gate!r}).touch()
 answer["result"] = run.result()
 answer["stages"] = wait_for("jvm_run", "succeeded")["stages"]
+
+def counted(name):
+    prefix = "metrics_phalanx_driver_plugin_dev_phalanx_spark_PhalanxPlugin_"
+    lines = page("/metrics/prometheus").splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith(prefix + name))
+
+def wait_until_counted(name, value):
+    until = time.monotonic() + 30
+    while counted(name) != value and time.monotonic() < until:
+        time.sleep(0.05)
+    assert counted(name) == value, f"{{name}} is {{counted(name)}}, not {{value}}"
+
+wait_until_counted("ranks_started_Count", 2)
+wait_until_counted("logs_lines_Count", 2)
 spark.conf.set("spark.phalanx.stage", "python")
 try:
     TorchDistributor(num_processes=2, local_mode=False, use_gpu=False).run(python_run)
@@ -82,7 +107,15 @@ except TrainingError as error:
     answer["error"] = str(error)
 failed = wait_for("python_run", "failed")
 answer["failed_stages"] = failed["stages"]
+# The python stage's ranks are counted, too.
+wait_until_counted("ranks_started_Count", 4)
+assert counted("ranks_failed_Count") >= 1
+wait_until_counted("ranks_running_Value", 0)
 answer["failed"] = page(f"/phalanx/run/?id={{failed['run']}}")
+answer["unanswered"] = []
+if prometheus.PROGRAM is not None:
+    with prometheus.scraping(root.removeprefix("http://"), "/metrics/prometheus") as server:
+        answer["unanswered"] = server.without_answer(prometheus.queries(Path({dashboard!r})))
 answer["pictures"].append(picture(f"/phalanx/run/?id={{failed['run']}}", "failed"))
 TorchDistributor(num_processes=1, local_mode=True, use_gpu=False).run(local_run)
 answer["local"] = wait_for("local_run", "succeeded")["snapshot"]["stage"]
@@ -116,7 +149,11 @@ for ranks in (64, 1000):
 def test_runs_are_in_the_tab_while_they_run_and_when_they_failed(tmp_path: Path) -> None:
     pictures = os.environ.get("PHALANX_PICTURES", str(tmp_path))
     program = PROGRAM.format(
-        chromium=CHROMIUM, pictures=pictures, profile=str(tmp_path / "profile"), gate=str(tmp_path / "gate")
+        chromium=CHROMIUM,
+        pictures=pictures,
+        profile=str(tmp_path / "profile"),
+        gate=str(tmp_path / "gate"),
+        dashboard=str(DASHBOARD),
     )
     seen = in_session("local-cluster[2,1,1024]", program, conf={**phalanx.spark_conf(), **UI}, timeout=280)
     assert seen["result"] == "0"
@@ -128,6 +165,7 @@ def test_runs_are_in_the_tab_while_they_run_and_when_they_failed(tmp_path: Path)
     assert len(seen["failed_stages"]) == 1
     assert "&lt;b&gt;no&lt;/b&gt; such thing" in seen["failed"]
     assert "Failed: rank " in seen["failed"]
+    assert seen["unanswered"] == [], "what the dashboard asks for"
     assert seen["local"] == "local"
     assert all(name in seen["list"] for name in ("jvm_run", "python_run", "local_run"))
     assert seen["simulated-64"].count("host-7") == 8

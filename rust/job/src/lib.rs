@@ -11,6 +11,7 @@ mod fold;
 pub mod fuzz;
 mod log_queue;
 mod log_tail;
+mod metric;
 pub mod node;
 pub mod preflight;
 mod report;
@@ -21,9 +22,8 @@ mod variables;
 pub use driver::{Event, Hub, HubOptions, Snapshots, StacksAnswer};
 pub use log_queue::{collect_logs, take_logs};
 pub use log_tail::LogTails;
-pub use node::{
-    Here, Home, Metric, MetricChange, MetricKind, NodeCallbacks, Payload, logs_uri, prestart_pool, run_node,
-};
+pub use metric::{Metric, MetricChange, MetricKind};
+pub use node::{Here, Home, NodeCallbacks, Payload, logs_uri, prestart_pool, run_node};
 pub use phalanx_supervisor::warm_pool::{Usage as PoolUsage, end_pools, pool_usage};
 pub use phalanx_supervisor::{serve_forked, use_huge_pages};
 pub use settings::Settings;

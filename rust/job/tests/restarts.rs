@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{LONG, TestCallbacks, Told, listen, open, spawn_node, test_node};
-use phalanx_job::{Event, Hub, Metric, MetricChange};
-use phalanx_types::{Deadline, FailureKind, Job};
+use phalanx_job::{Event, Hub, Metric, MetricChange, MetricKind};
+use phalanx_types::{Deadline, FailureKind, Job, RunSnapshot};
 
 fn job(ranks: u32, tasks: u32, max_restarts: u32) -> Job {
     let mut job = Job::new("test", "test", ranks, tasks).unwrap();
@@ -65,6 +65,16 @@ fn a_killed_rank_starts_again_with_the_others_in_place() {
     }
     assert!(!told.output.contains("an old folder"), "NODE-5");
     assert_eq!(observed.iter().filter(|what| what.0 == Metric::RanksRestarted).count(), 4);
+    let counts = RunSnapshot::from_json(&driver.snapshot()).unwrap().counts;
+    for metric in Metric::ALL.into_iter().filter(|metric| metric.declaration().1 != MetricKind::Histogram) {
+        let sum: i64 = observed.iter().filter(|what| what.0 == metric).map(|what| what.1).sum();
+        let name = metric.declaration().0;
+        assert_eq!(
+            counts.get(name),
+            Some(&u64::try_from(sum).unwrap()),
+            "the hub and the nodes count {name}"
+        );
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //!   there.
 //! - SNAP-2 (null-where-unknown): a reader finds each key. What is not known is null.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -65,6 +67,9 @@ pub struct RunSnapshot {
     pub lines: Vec<String>,
     /// The loss by step, as the first rank tells it that tells one; neighbours are folded into their mean.
     pub losses: Vec<(u64, f64)>,
+    /// What has happened to all processes of its ranks, restarts included, by the name of the metric.
+    #[serde(default)]
+    pub counts: BTreeMap<String, u64>,
     /// Why it failed.
     pub failure: Option<FailureNote>,
 }
@@ -206,6 +211,7 @@ impl RunSnapshot {
             slow: Vec::new(),
             lines: Vec::new(),
             losses: Vec::new(),
+            counts: BTreeMap::new(),
             failure: None,
         }
     }

@@ -260,8 +260,11 @@ impl Handler for JobHandler {
         // After a reconnect a node may repeat what was on its way when the connection broke.
         let known = usize::try_from(received.saturating_sub(offset)).unwrap_or(usize::MAX).min(bytes.len());
         *received = (*received).max(offset + bytes.len() as u64);
+        let new = &bytes[known..];
+        let lines = new.iter().filter(|byte| **byte == b'\n').count();
+        self.history.wrote(lines, new.len() as u64);
         let mut text = String::with_capacity(bytes.len() * 2);
-        self.view.take(rank, &bytes[known..], &mut text);
+        self.view.take(rank, new, &mut text);
         self.tell(Event::Output(text));
     }
 
@@ -270,6 +273,7 @@ impl Handler for JobHandler {
             return;
         }
         let received = self.received.entry(rank).or_default();
+        self.history.wrote(0, resume_at.saturating_sub(*received));
         *received = (*received).max(resume_at);
         let mut text = String::new();
         self.view.notice(rank, notice, &mut text);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use phalanx_types::{Error, ErrorKind, Result};
 
-use crate::node::metrics::MetricChange;
+use crate::metric::MetricChange;
 
 /// What a node asks of the process that it runs in, and tells it, in the thread that called [`crate::run_node`]. The
 /// node waits for none of these calls.

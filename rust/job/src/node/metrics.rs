@@ -1,93 +1,15 @@
-//! What can be counted of nodes, declared once for all languages, and how a node tells what happened.
+//! How a node tells what happened, as changes of metrics.
 //!
 //! - METRIC-4 (told-soon): what happens to ranks is told as it happens, within [`INTERRUPT_EVERY`]. Their output is
 //!   told once a second, and all of it at the end.
 
 use std::time::{Duration, Instant};
 
+use crate::metric::{Metric, MetricChange};
 use crate::node::control::INTERRUPT_EVERY;
 
 /// How often a node tells how much its ranks wrote.
 const TELL_OUTPUT_EVERY: Duration = Duration::from_secs(1);
-
-/// A thing that is counted; its number is its place in [`Metric::ALL`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Metric {
-    /// Ranks whose processes run now.
-    RanksRunning,
-    /// Ranks' processes that were started.
-    RanksStarted,
-    /// Of these, those that failed; being told to end is no failure.
-    RanksFailed,
-    /// Of these, those that an attempt before had, too.
-    RanksRestarted,
-    /// Lines that ranks wrote.
-    LogsLines,
-    /// Bytes that they wrote.
-    LogsBytes,
-    /// A node's start until all nodes had joined.
-    JoinLatency,
-    /// A node's start until a rank's process was there.
-    StartLatency,
-}
-
-/// How the changes of a metric add up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetricKind {
-    /// A level: changes go up and down, and those of a node that is gone are taken back.
-    Gauge,
-    /// A number that only grows.
-    Counter,
-    /// Single values.
-    Histogram,
-}
-
-impl Metric {
-    /// Every metric, in the order of its numbers.
-    pub const ALL: [Metric; 8] = [
-        Metric::RanksRunning,
-        Metric::RanksStarted,
-        Metric::RanksFailed,
-        Metric::RanksRestarted,
-        Metric::LogsLines,
-        Metric::LogsBytes,
-        Metric::JoinLatency,
-        Metric::StartLatency,
-    ];
-
-    /// Its name in Spark's metrics, its kind and its unit.
-    pub fn declaration(self) -> (&'static str, MetricKind, &'static str) {
-        match self {
-            Metric::RanksRunning => ("ranks.running", MetricKind::Gauge, "ranks"),
-            Metric::RanksStarted => ("ranks.started", MetricKind::Counter, "ranks"),
-            Metric::RanksFailed => ("ranks.failed", MetricKind::Counter, "ranks"),
-            Metric::RanksRestarted => ("ranks.restarted", MetricKind::Counter, "ranks"),
-            Metric::LogsLines => ("logs.lines", MetricKind::Counter, "lines"),
-            Metric::LogsBytes => ("logs.bytes", MetricKind::Counter, "bytes"),
-            Metric::JoinLatency => ("join.latency", MetricKind::Histogram, "ms"),
-            Metric::StartLatency => ("start.latency", MetricKind::Histogram, "ms"),
-        }
-    }
-
-    /// Its number, by which a binding tells it.
-    pub fn number(self) -> usize {
-        self as usize
-    }
-}
-
-impl MetricKind {
-    /// The kind's name in the bindings.
-    pub fn name(self) -> &'static str {
-        match self {
-            MetricKind::Gauge => "gauge",
-            MetricKind::Counter => "counter",
-            MetricKind::Histogram => "histogram",
-        }
-    }
-}
-
-/// A metric, and by how much it changed; of a histogram the new value.
-pub type MetricChange = (Metric, i64);
 
 /// What a node has counted and not reported yet.
 pub(crate) struct Metrics {
@@ -166,13 +88,6 @@ fn millis(duration: Duration) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_metrics_number_is_its_place() {
-        for (number, metric) in Metric::ALL.into_iter().enumerate() {
-            assert_eq!(metric.number(), number);
-        }
-    }
 
     #[test]
     fn output_is_told_once_a_second_and_nothing_twice() {

@@ -41,7 +41,6 @@ pub use callbacks::NodeCallbacks;
 pub(crate) use environment::KEPT;
 pub use home::Home;
 pub use log_directory::logs_uri;
-pub use metrics::{Metric, MetricChange, MetricKind};
 pub(crate) use options::own_variable;
 pub use options::{Here, Payload};
 pub use run::run_node;

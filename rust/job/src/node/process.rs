@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use phalanx_types::{Error, ErrorKind, Result};
 
+use crate::metric::MetricChange;
 use crate::node::callbacks::NodeCallbacks;
 use crate::node::control::INTERRUPT_EVERY;
-use crate::node::metrics::MetricChange;
 
 /// What the node's thread has for its process.
 enum Ask {

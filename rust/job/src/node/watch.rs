@@ -13,9 +13,9 @@ use phalanx_types::contract::FILE_RESULT;
 use phalanx_types::message::{HubMessage, MAX_PHASES, NodeMessage, RankActivity};
 use phalanx_types::{Deadline, Error, ErrorKind, Policy, RankNote, RankState, Result};
 
+use crate::metric::MetricChange;
 use crate::node::attempt::{Attempt, Phase};
 use crate::node::control::INTERRUPT_EVERY;
-use crate::node::metrics::MetricChange;
 use crate::node::process::Process;
 use crate::node::ranks::{Exit, Rank, RankProcess};
 use crate::node::stacks::StacksRequest;

@@ -37,6 +37,7 @@ impl JobState {
             NodeMessage::Placed(join) => self.met(now, partition, join),
             NodeMessage::RankStarted { rank, pid, age_us } => {
                 if self.ranks.start(rank, partition) {
+                    self.counts.started(attempt);
                     let text = format!("rank {rank} runs as process {pid} of partition {partition}");
                     self.reason(Level::Debug, text);
                     self.point(now, age_us, Some(rank), "rank started");
@@ -128,6 +129,7 @@ impl JobState {
         if !self.ranks.end(exit) {
             return;
         }
+        self.counts.ended(failed);
         self.point(now, age_us, Some(rank), "rank ended");
         if failed {
             self.stop_all(now, &why, out);

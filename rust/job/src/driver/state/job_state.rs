@@ -11,6 +11,7 @@ use phalanx_types::{Failure, FailureKind, Job};
 use super::news::{News, Phase, Progress, Reason, Restart};
 use super::node::Node;
 use super::phase::{JobPhase, Outcome};
+use super::rank_counts::RankCounts;
 use super::ranks::Ranks;
 use super::stacks::StackRequests;
 use super::straggler::Stragglers;
@@ -38,6 +39,7 @@ pub struct JobState {
     /// By partition.
     pub(super) nodes: BTreeMap<u32, Node>,
     pub(super) ranks: Ranks,
+    pub(super) counts: RankCounts,
     /// When the Spark stage ended, if it has.
     pub(super) stage_ended: Option<Instant>,
     pub(super) stacks: StackRequests,
@@ -54,6 +56,7 @@ impl JobState {
             phase: JobPhase::joining(opened),
             nodes: (0..job.tasks).map(|partition| (partition, Node::default())).collect(),
             ranks: Ranks::new(job.ranks, job.policy.hang_timeout),
+            counts: RankCounts::default(),
             stage_ended: None,
             stacks: StackRequests::default(),
             stragglers: Stragglers::default(),

@@ -1,4 +1,4 @@
-//! What a snapshot says of a job's state: how it stands, and a line for each rank.
+//! What a snapshot says of a job's state: how it stands, what is counted, and a line for each rank.
 //!
 //! - LISTING-1 (each-rank-once): ranks are listed by rank, each once, whatever is known of it.
 
@@ -10,7 +10,9 @@ use serde_json::{Map, Value};
 
 use super::job_state::JobState;
 use super::phase::{JobPhase, Met, Outcome};
+use super::rank_counts::RankCounts;
 use super::ranks::Rank;
+use crate::metric::Metric;
 
 /// The value of a report that `phalanx.report` adds: which share of its time a rank waits for batches.
 const DATA_SHARE: &str = "data";
@@ -47,6 +49,17 @@ impl JobState {
     /// The ranks that were named as slow, and still are.
     pub fn slow_ranks(&self) -> impl Iterator<Item = u32> {
         self.stragglers.slow()
+    }
+
+    /// What is counted of the ranks' processes, of all attempts.
+    pub fn counts(&self) -> [(Metric, u64); 4] {
+        let RankCounts { started, restarted, failed } = self.counts;
+        [
+            (Metric::RanksRunning, u64::try_from(self.ranks.running_count()).unwrap_or(u64::MAX)),
+            (Metric::RanksStarted, started),
+            (Metric::RanksFailed, failed),
+            (Metric::RanksRestarted, restarted),
+        ]
     }
 
     /// A line for each of the first `most` ranks.

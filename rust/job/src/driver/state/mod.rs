@@ -25,6 +25,7 @@ mod node;
 mod phase;
 #[cfg(test)]
 mod properties;
+mod rank_counts;
 mod ranks;
 mod restart;
 mod silence;

@@ -210,6 +210,10 @@ impl Ranks {
         self.all().filter(|(_, rank)| rank.is_running())
     }
 
+    pub(super) fn running_count(&self) -> usize {
+        self.running
+    }
+
     /// Those that have started on the node of a partition.
     pub(super) fn of_node(&self, partition: u32) -> &[u32] {
         self.of_node.get(&partition).map_or(&[], Vec::as_slice)

@@ -14,6 +14,7 @@ use super::losses::Losses;
 use super::newest_lines::NewestLines;
 use super::timeline::Timeline;
 use crate::driver::state::{JobState, Outcome, Phase, Progress};
+use crate::metric::Metric;
 
 /// What has happened to a job.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(in crate::driver) struct History {
     lines: NewestLines,
     /// The attempt whose ranks have reported.
     reported: bool,
+    /// Lines and bytes that all ranks wrote.
+    written: (u64, u64),
 }
 
 /// Seconds since 1970, for people: the differences of a job's times come from `Instant`.
@@ -52,6 +55,7 @@ impl History {
             losses: Losses::default(),
             lines: NewestLines::default(),
             reported: false,
+            written: (0, 0),
         }
     }
 
@@ -80,6 +84,11 @@ impl History {
         self.lines.take(text);
     }
 
+    /// Ranks wrote so much more.
+    pub(in crate::driver) fn wrote(&mut self, lines: usize, bytes: u64) {
+        self.written = (self.written.0 + lines as u64, self.written.1 + bytes);
+    }
+
     /// Looks how the job stands; after the points that belong to it. Ranks that are `mute` don't tell when their
     /// training code begins.
     pub(in crate::driver) fn look(&mut self, now: Instant, state: &JobState, mute: bool) {
@@ -100,6 +109,8 @@ impl History {
         let time = |at: Duration| self.opened_at + at.as_secs_f64();
         let ranks = state.listing(MAX_RANKS);
         let listed = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
+        let written = [(Metric::LogsLines, self.written.0), (Metric::LogsBytes, self.written.1)];
+        let name = |metric: Metric| metric.declaration().0.to_owned();
         let restart = |(at, cause): &(Duration, String)| Restart { time: time(*at), cause: cause.clone() };
         RunSnapshot {
             state: state.standing(),
@@ -114,6 +125,7 @@ impl History {
             slow: state.slow_ranks().take(MAX_RANKS).collect(),
             lines: self.lines.lines(),
             losses: self.losses.points(),
+            counts: state.counts().into_iter().chain(written).map(|(of, count)| (name(of), count)).collect(),
             failure: match state.outcome() {
                 Some(Outcome::Failed(failure)) => Some(FailureNote::from(&**failure)),
                 _ => None,

@@ -10,9 +10,9 @@ import dev.phalanx.spark.TrainingException
 import dev.phalanx.spark.driver.RankProgram
 import dev.phalanx.spark.internal.{Settings, SparkFit, Version}
 import dev.phalanx.spark.jni.{Core, NativeLibrary}
-import dev.phalanx.spark.metrics.{ClusterMetrics, Metric, MetricChange}
+import dev.phalanx.spark.metrics.{ClusterMetrics, Metric, MetricChange, RunCounts}
 import dev.phalanx.spark.tunnel.{TunnelExits, TunnelTurn}
-import dev.phalanx.spark.ui.LiveUi
+import dev.phalanx.spark.ui.{LiveUi, RunStore}
 
 /** The plugin's half at the driver. */
 final private[spark] class PhalanxDriverPlugin extends DriverPlugin {
@@ -43,10 +43,13 @@ final private[spark] class PhalanxDriverPlugin extends DriverPlugin {
     log.info(s"Phalanx ${Version.phalanx} is on: executors start ranks themselves, $library$set")
     metrics = new ClusterMetrics(context.metricRegistry, declared)
     sc.addSparkListener(metrics)
+    RunCounts.countedBy(new RunCounts(metrics, declared, RunStore.MostRuns))
     LiveUi.attachTo(sc)
     // Executors have the driver's settings, but not its environment.
     Collections.singletonMap(PhalanxDriverPlugin.PythonKey, RankProgram.pythonOf(sc.getConf.getOption))
   }
+
+  override def shutdown(): Unit = RunCounts.notCounted()
 
   override def receive(message: Object): Object =
     message match {

@@ -9,15 +9,17 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import org.slf4j.LoggerFactory
 
 import dev.phalanx.spark.internal.{Json, SparkInternals}
+import dev.phalanx.spark.metrics.RunCounts
 
-/** Hands snapshots of runs to Spark's listener bus, from where its UI and its event log have them.
+/** Hands snapshots of runs to Spark's listener bus, from where its UI and its event log have them, and to what
+  * counts.
   *
   * POST-1 (bounded): of a run there is at most one event a second on the bus, changes of its state aside. The event
   * log gets changes of its state, and otherwise at most one event in 10 s and at most 1 KiB/s.
   *
   * POST-2 (never-disturbs): a post never waits and never throws. What the bus has no room for is dropped.
   */
-final private[spark] class RunPosts(post: RunEvent => Unit, millis: () => Long) {
+final private[spark] class RunPosts(post: RunEvent => Unit, count: JsonNode => Unit, millis: () => Long) {
   private val log = LoggerFactory.getLogger("dev.phalanx")
   private var said = false
   private val told = new JLinkedHashMap[String, RunPosts.Told] {
@@ -31,6 +33,7 @@ final private[spark] class RunPosts(post: RunEvent => Unit, millis: () => Long) 
       if (snapshot != null && snapshot.length <= RunStore.MostChars) {
         val json = Json.read(snapshot)
         val run = json.path("run").asText("")
+        count(json)
         val state = Seq("state", "attempt").map(json.path(_).asText("")).mkString(" ")
         if (run.nonEmpty) due(run, state, snapshot.length).foreach(logged => post(new RunEvent(json, logged)))
       }
@@ -69,6 +72,7 @@ private[spark] object RunPosts {
 
   private lazy val ofBus = new RunPosts(
     event => SparkInternals.post(event),
+    RunCounts.told,
     () => System.nanoTime / 1000000
   )
 

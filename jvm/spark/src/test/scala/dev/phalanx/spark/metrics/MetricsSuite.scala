@@ -5,6 +5,7 @@ import scala.jdk.CollectionConverters._
 import com.codahale.metrics.MetricRegistry
 import org.apache.spark.scheduler.SparkListenerExecutorRemoved
 
+import dev.phalanx.spark.internal.Json
 import dev.phalanx.spark.support.PhalanxSuite
 
 class MetricsSuite extends PhalanxSuite {
@@ -68,5 +69,29 @@ class MetricsSuite extends PhalanxSuite {
     cluster.add(change("2", "ranks.running" -> -1))
     assert(running(registry) == 2)
     assert(registry.getCounters.get("ranks.started").getCount == 5)
+  }
+
+  test(
+    "of a run of the python stage that tells again and again only what is new counts, and of the jvm stage nothing"
+  ) {
+    val registry = new MetricRegistry
+    val counts = new RunCounts(new ClusterMetrics(registry, Metric.declared), Metric.declared, mostRuns = 2)
+    def tell(run: String, stage: String, started: Long, running: Long): Unit =
+      counts.told(Json.read(
+        s"""{"run": "$run", "stage": "$stage",
+        "counts": {"ranks.started": $started, "ranks.running": $running, "join.latency": 7, "of.another.version": 1}}"""
+      ))
+    def now = (registry.getCounters.get("ranks.started").getCount, running(registry))
+    Seq(2, 2, 4).foreach(tell("a", "python", _, 2))
+    tell("b", "jvm", 8, 8)
+    tell("c", "python", 3, 3)
+    assert(now == (7, 5), "METRIC-5")
+    assert(registry.getHistograms.get("join.latency").getCount == 0, "METRIC-5")
+    tell("a", "python", 4, 0)
+    assert(now == (7, 3), "METRIC-5")
+    tell("d", "python", 1, 0)
+    tell("a", "python", 4, 0)
+    assert(now == (8, 3), "METRIC-5: those that told last are known")
+    counts.told(Json.read("[]"))
   }
 }

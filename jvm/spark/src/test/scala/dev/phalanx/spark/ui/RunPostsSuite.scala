@@ -5,10 +5,12 @@ import dev.phalanx.spark.support.PhalanxSuite
 class RunPostsSuite extends PhalanxSuite {
   private var now = 0L
   private var events = Vector.empty[RunEvent]
+  private var counted = 0
   private def posts() = {
     now = 0
     events = Vector.empty
-    new RunPosts(events :+= _, () => now)
+    counted = 0
+    new RunPosts(events :+= _, _ => counted += 1, () => now)
   }
 
   private def running(id: String = "a", attempt: Int = 0) =
@@ -22,6 +24,7 @@ class RunPostsSuite extends PhalanxSuite {
     }
     assert(events.size == 100, "POST-1")
     assert(events.count(_.logEvent) == 10, "POST-1")
+    assert(counted == 1000, "each is counted")
   }
 
   test("a change of state or of the attempt is posted and logged at once") {
@@ -33,7 +36,7 @@ class RunPostsSuite extends PhalanxSuite {
   test("the log of a large run gets at most a KiB a second") {
     val large = Samples.large("a", 100).toString
     var (posted, logged) = (0, 0)
-    val posts = new RunPosts(event => { posted += 1; if (event.logEvent) logged += 1 }, () => now)
+    val posts = new RunPosts(event => { posted += 1; if (event.logEvent) logged += 1 }, _ => (), () => now)
     (0 until 300).foreach { second =>
       now = second * 1000L
       posts.offer(large)
@@ -47,7 +50,7 @@ class RunPostsSuite extends PhalanxSuite {
     val posts = this.posts()
     Seq(null, "", "no json", "[]", "x" * (RunStore.MostChars + 1)).foreach(posts.offer)
     assert(events.isEmpty, "POST-2")
-    new RunPosts(_ => throw new NoSuchMethodError("an older bus"), () => 0).offer(running())
+    new RunPosts(_ => throw new NoSuchMethodError("an older bus"), _ => (), () => 0).offer(running())
     RunPosts.tell(running()) // no matter whether this JVM has an application
   }
 
