@@ -17,6 +17,7 @@ use memchr::memchr2;
 use phalanx_types::ShownOutput;
 use phalanx_types::stacks::ranges;
 
+use crate::flood::Flood;
 use crate::fold::{Fold, Group};
 use crate::log_tail::LogTails;
 
@@ -40,6 +41,8 @@ pub struct Console {
     shown: ShownOutput,
     /// Where equal lines are shown once.
     fold: Option<Fold>,
+    /// Where lines are folded, and ranks so many that not all that they write can be read.
+    flood: Option<Flood>,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +58,8 @@ impl Console {
         let line_bytes = tails.line_bytes().min(MAX_LINE_BYTES);
         let shown = shown.of_ranks(ranks);
         let fold = (shown == ShownOutput::Dedup).then(|| Fold::new(ranks));
-        Console { tails: Some(tails), line_bytes, shown, fold, ..Console::to_file() }
+        let flood = fold.as_ref().and_then(|_| Flood::of(ranks));
+        Console { tails: Some(tails), line_bytes, shown, fold, flood, ..Console::to_file() }
     }
 
     /// One whose reader is a file: of progress bars only the last state is in it.
@@ -67,6 +71,7 @@ impl Console {
             line_bytes: MAX_LINE_BYTES,
             shown: ShownOutput::All,
             fold: None,
+            flood: None,
         }
     }
 
@@ -108,30 +113,33 @@ impl Console {
     /// Shows a line about the job.
     pub fn announce(&mut self, text: &str, out: &mut String) {
         self.flush(out);
-        let bar_width = std::mem::take(&mut self.bar_width);
-        if bar_width > 0 {
-            out.push('\n');
-        }
-        out.push_str(text);
-        out.push('\n');
+        self.tell(Some(text), out);
     }
 
     /// Shows lines that have waited long enough for equal ones. Returns when that is so of the next.
     pub fn tick(&mut self, now: Instant, out: &mut String) -> Option<Instant> {
-        let (groups, next) = self.fold.as_mut()?.tick(now);
+        let (groups, due) = self.fold.as_mut()?.tick(now);
         self.show_groups(&groups, out);
-        next
+        let (told, ends) = self.flood.as_mut().map(|flood| flood.tick(now)).unwrap_or_default();
+        self.tell(told, out);
+        due.into_iter().chain(ends).min()
     }
 
     /// Shows lines that wait for equal ones.
     pub fn flush(&mut self, out: &mut String) {
         let groups = self.fold.as_mut().map(Fold::take_all).unwrap_or_default();
         self.show_groups(&groups, out);
+        let told = self.flood.as_mut().and_then(Flood::told);
+        self.tell(told, out);
     }
 
-    /// Shows the newest lines of a rank that has failed, where its output is shown only then.
+    /// Shows the newest lines of a rank that has failed, where not all of its output was shown before.
     pub fn failed(&mut self, rank: u32, out: &mut String) {
-        let Some(tails) = self.tails.as_ref().filter(|_| self.shown == ShownOutput::Errors) else { return };
+        let was_left_out = self.flood.as_ref().is_some_and(|flood| flood.has_left_out(rank));
+        let Some(tails) = self.tails.as_ref().filter(|_| was_left_out || self.shown == ShownOutput::Errors)
+        else {
+            return;
+        };
         let newest = tails.newest(rank);
         let lines: Vec<&str> = newest.lines().collect();
         for line in &lines[lines.len().saturating_sub(ERROR_LINES)..] {
@@ -141,7 +149,21 @@ impl Console {
 
     fn show_groups(&mut self, groups: &[Group], out: &mut String) {
         for group in groups {
-            self.print(&ranges(&group.ranks), &group.text, out);
+            if self.flood.as_mut().is_none_or(|flood| flood.shows(&group.ranks)) {
+                self.print(&ranges(&group.ranks), &group.text, out);
+            }
+        }
+    }
+
+    /// Shows a line about the job, if there is one, where no line waits for its like.
+    fn tell(&mut self, text: Option<impl AsRef<str>>, out: &mut String) {
+        if let Some(text) = text {
+            let bar_width = std::mem::take(&mut self.bar_width);
+            if bar_width > 0 {
+                out.push('\n');
+            }
+            out.push_str(text.as_ref());
+            out.push('\n');
         }
     }
 
@@ -269,6 +291,24 @@ mod tests {
         view.finish(5, &mut out);
         view.announce("[phalanx] over", &mut out);
         assert!(out.ends_with("[rank 5] last\n[phalanx] over\n"), "CONSOLE-5: {out}");
+    }
+
+    #[test]
+    fn a_thousand_ranks_that_greet_do_not_flood_the_reader_and_rank_0_and_one_that_fails_are_shown() {
+        let (mut view, mut out) = (watched(1000, &ShownOutput::Auto), String::new());
+        for rank in (0..1000).rev() {
+            view.take(rank, format!("hello of {rank}\n").as_bytes(), &mut out);
+        }
+        view.flush(&mut out);
+        assert!(out.contains("[rank 0] hello of 0\n") && !out.contains("hello of 7\n"), "{out}");
+        let lines: Vec<&str> = out.lines().collect();
+        assert_eq!(lines.len(), 252, "FLOOD-1");
+        assert!(lines[251].starts_with("[phalanx] 749 more lines of 749 ranks are not shown"), "FLOOD-2");
+        out.clear();
+        view.failed(7, &mut out);
+        view.failed(999, &mut out);
+        assert_eq!(out, "[rank 7] hello of 7\n", "of the other one all has been shown");
+        assert_eq!(view.tails.unwrap().newest(8), "hello of 8\n", "CONSOLE-5");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 pub mod console;
 pub mod driver;
+mod flood;
 mod fold;
 #[doc(hidden)]
 pub mod fuzz;
