@@ -122,6 +122,9 @@ class Job:
     def snapshot(self) -> str:
         """What Hub.snapshot says of a run whose hub is not open yet."""
     @property
+    def logs_folder(self) -> str | None:
+        """The folder, of this machine or shared, to which the logs are copied at the ranks' end, if there is one."""
+    @property
     def logs_uri(self) -> str | None:
         """Where the logs are copied to, if only a JVM of Spark's can write there."""
 
@@ -242,6 +245,12 @@ class Hub:
     def logs(self, rank: int) -> str:
         """The newest whole lines of a rank's output that have come here, also once it is closed: 256 KiB at most, of
         more than 384 ranks a share of 96 MiB; "" for an unknown rank."""
+    def read_output(
+        self, rank: int, start: int, bytes: int, timeout: float
+    ) -> tuple[int, int, str, bytes] | None:
+        """A piece of a rank's output from its host, 128 KiB at most: the offset of its first byte, where the output
+        ends by now, why bytes before the piece are missing ("" where none are), and the bytes. A `start` below 0 counts from
+        the end. None after `timeout` seconds; a NativeError says so where no node can be asked."""
     def snapshot(self) -> str:
         """The run now, also once it is closed: the JSON of `rust/types/src/run_snapshot.rs`. However often it is asked
         for, the hub makes four a second at most."""

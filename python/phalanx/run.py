@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
@@ -26,6 +26,7 @@ from .driver import events
 from .driver.interrupts import Interrupts
 from .driver.live_output import LiveOutput
 from .driver.payload import with_data
+from .driver.rank_output import from_files, from_host, whole_output
 from .driver.results import Results
 from .driver.session import driver_dir, hub_endpoint
 from .driver.spark_ui import SparkUi
@@ -295,10 +296,37 @@ class Run:
                 return event
         return None
 
-    def logs(self, rank: int) -> str:
-        """What the driver has seen of a rank's output: whole lines, the newest 256 KiB of them. All ranks together have
-        96 MiB, so of more than 384 ranks each has less. Also of a run that is over."""
-        return "" if self._logs is None else self._logs.logs(rank)
+    def logs(self, rank: int, start: int | None = None, size: int | None = None) -> str:
+        """What a rank has written to stdout and stderr.
+
+        `logs(rank)` is what the driver has, at once: whole lines, the newest 256 KiB of them. All ranks together have
+        96 MiB, so of more than 384 ranks each has less.
+
+        With `start` or `size` it is the output itself, from the rank's host: `size` bytes (all that there are, if
+        None) from the offset `start` in bytes on, which counts from the end where it is negative. `logs(3, 0)` is all
+        of rank 3, `logs(3, -10_000)` its last 10,000 bytes. What is not UTF-8 is replaced. Where the host keeps the
+        beginning no longer, a line that begins with `[phalanx]` says how much is missing. Once the ranks' node is over
+        the output is read in `spark.phalanx.logs.directory`, if this process can read there, or in the files of
+        `local_mode=True`; else it is what the driver has, and a first line says so.
+
+        Raises:
+            ValueError: the run has no such rank, or `size` is negative.
+        """
+        if start is None and size is None:
+            return "" if self._logs is None else self._logs.logs(rank)
+        return b"".join(self._output(rank, start or 0, size)).decode(errors="replace")
+
+    def _output(self, rank: int, start: int, size: int | None) -> Iterator[bytes]:
+        if not 0 <= rank < self._job.ranks:
+            raise ValueError(f"{self.name} has the ranks 0 to {self._job.ranks - 1}, and no rank {rank}")
+        if size is not None and size < 0:
+            raise ValueError(f"size is {size}, but has to be 0 or more bytes")
+        hub, copied = self._hub, self._job.logs_folder
+        folders = [*([copied] if copied else []), os.path.join(self._work_dir, f"phalanx-{self._job.id}")]
+        places = [functools.partial(from_files, rank, folders)]
+        if hub is not None:
+            places.insert(0, functools.partial(from_host, hub, rank))
+        return whole_output(places, self.logs(rank), start, size)
 
     def snapshot(self) -> dict[str, Any]:
         """The run now, for whoever shows it: its state, phases, restarts, ranks, newest lines, losses and failure, with
@@ -325,16 +353,19 @@ class Run:
         return figure(self.snapshot())
 
     def download_logs(self, folder: str | os.PathLike[str]) -> list[str]:
-        """Writes what the driver has of each rank's output (see `logs`) to files in `folder`, `rank-0.log` and so on;
-        returns their paths. A rank of which nothing has come has none. Makes the folder if need be."""
+        """Writes each rank's output to a file in `folder`, `rank-0.log` and so on; returns their paths. While the ranks
+        run it is all of it, from their hosts, piece by piece; of a run that is over what there is (see `logs`). A rank
+        that has written nothing has no file. Makes the folder if need be."""
         os.makedirs(folder, exist_ok=True)
         paths = []
         for rank in range(self._job.ranks):
-            text = self.logs(rank)
-            if text:
+            pieces = filter(None, self._output(rank, 0, None))
+            first = next(pieces, b"")
+            if first:
                 path = os.path.join(folder, f"rank-{rank}.log")
                 with whole_or_absent(path) as file:
-                    file.write(text.encode())
+                    file.write(first)
+                    file.writelines(pieces)
                 paths.append(path)
         return paths
 

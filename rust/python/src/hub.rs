@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use phalanx_job::{Event, HubOptions, LogTails, Snapshots, collect_logs};
+use phalanx_types::rank_file::{Piece, PieceWanted, RankFile};
 use phalanx_types::stacks::group;
 use phalanx_types::{Deadline, Error, ErrorKind, RankProgram, Result};
 use pyo3::prelude::*;
@@ -16,6 +17,9 @@ use crate::logs;
 
 /// How often a waiting call looks for Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+
+/// The offset of a piece's first byte, where the output ends, why bytes before the piece are missing, and the bytes.
+type OutputPiece<'py> = (u64, u64, String, Bound<'py, PyBytes>);
 
 #[pyclass(module = "phalanx._native", frozen)]
 pub(crate) struct Hub {
@@ -106,6 +110,20 @@ impl Hub {
 
     fn logs(&self, py: Python<'_>, rank: u32) -> PyResult<String> {
         detached(py, || Ok(self.logs.newest(rank)))
+    }
+
+    fn read_output<'py>(
+        &self,
+        py: Python<'py>,
+        rank: u32,
+        start: i64,
+        bytes: u64,
+        timeout: f64,
+    ) -> PyResult<Option<OutputPiece<'py>>> {
+        let wanted = PieceWanted { rank, file: RankFile::Output, start, bytes };
+        let answer = detached(py, || Ok(self.open()?.read(wanted)))?;
+        let piece = waiting(py, timeout, |slice| answer.wait(slice))?;
+        Ok(piece.map(|Piece { start, end, missing, bytes }| (start, end, missing, PyBytes::new(py, &bytes))))
     }
 
     fn snapshot(&self, py: Python<'_>) -> PyResult<String> {

@@ -62,6 +62,11 @@ impl Job {
     }
 
     #[getter]
+    fn logs_folder(&self) -> Option<String> {
+        phalanx_job::logs_folder(&self.0)
+    }
+
+    #[getter]
     fn logs_uri(&self) -> Option<&str> {
         phalanx_job::logs_uri(&self.0)
     }

@@ -19,6 +19,7 @@ pub mod network;
 pub mod node_spec;
 pub mod placement;
 pub mod rank_exit;
+pub mod rank_file;
 pub mod rank_outcome;
 pub mod run_snapshot;
 pub mod shown_output;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::placement::{Join, NodePlacement};
 use crate::rank_exit::RankExit;
+use crate::rank_file::{Piece, PieceWanted};
 use crate::stacks::RankStacks;
 
 /// How many phases of a rank are told in one attempt, at most: they are kept until the run is over.
@@ -130,6 +131,13 @@ pub enum NodeMessage {
         /// Those of the node's ranks that run.
         ranks: Vec<RankStacks>,
     },
+    /// The piece of a file that was asked for. Not repeated, either.
+    Piece {
+        /// The number of the request.
+        request: u32,
+        /// The piece, its bytes in hexadecimal digits; or in a sentence why there is none.
+        piece: std::result::Result<Piece<String>, String>,
+    },
     /// Still here.
     Ping,
 }
@@ -205,6 +213,13 @@ pub enum HubMessage {
     Stacks {
         /// The number of this request.
         request: u32,
+    },
+    /// Send a piece of a file of one of your ranks.
+    Read {
+        /// The number of this request.
+        request: u32,
+        /// Which piece.
+        wanted: PieceWanted,
     },
     /// The hub has everything of this node; it may go.
     Released,

@@ -12,13 +12,15 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use phalanx_rendezvous::{Handler, Opening, Outbox};
-use phalanx_types::message::{NodeMessage, NodeOutcome, OutputTotal};
+use phalanx_types::message::{HubMessage, NodeMessage, NodeOutcome, OutputTotal};
+use phalanx_types::rank_file::PieceWanted;
 use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Error, ErrorKind, Job, Result, RunSnapshot};
 
 use crate::console::Console;
 use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
 use crate::driver::event_queue::EventSender;
+use crate::driver::reads::{Answer, Reads, refuse};
 use crate::driver::results::Results;
 use crate::driver::state::{JobState, Outcome, Restart};
 use crate::driver::view::{History, Snapshots};
@@ -30,6 +32,7 @@ pub(super) enum Command {
     StageEnded(u32, Option<String>),
     Stop(String),
     Stacks(Sender<Vec<RankStacks>>),
+    Read(PieceWanted, Answer),
     /// A new snapshot; the answer says that it is there.
     Snapshot(Sender<()>),
 }
@@ -56,6 +59,7 @@ pub(super) struct JobHandler {
     output_ends: Vec<OutputTotal>,
     /// Who waits for stacks.
     askers: Vec<Sender<Vec<RankStacks>>>,
+    reads: Reads,
     results: Results,
     history: History,
     snapshots: Arc<Snapshots>,
@@ -88,6 +92,7 @@ impl JobHandler {
             logs: BTreeMap::new(),
             output_ends: Vec::new(),
             askers: Vec::new(),
+            reads: Reads::default(),
             results,
             status: String::new(),
             last: Last::Running,
@@ -224,19 +229,26 @@ impl Handler for JobHandler {
         now: Instant,
         partition: u32,
         attempt: u32,
-        message: NodeMessage,
+        mut message: NodeMessage,
         out: &mut Outbox,
     ) {
-        if let NodeMessage::Done { output, .. } = &message
-            && attempt == self.state.attempt()
-        {
-            self.output_ends.extend(output.iter().cloned());
+        match &mut message {
+            NodeMessage::Piece { request, piece } => {
+                let piece = std::mem::replace(piece, Err(String::new()));
+                self.reads.answered(partition, *request, piece);
+            }
+            NodeMessage::Done { output, .. } if attempt == self.state.attempt() => {
+                self.output_ends.extend(output.iter().cloned());
+                self.reads.gone(partition);
+            }
+            _ => {}
         }
         self.state.message(now, partition, attempt, message, out);
     }
 
     fn disconnected(&mut self, now: Instant, partition: u32, _out: &mut Outbox) {
         self.state.disconnected(now, partition);
+        self.reads.gone(partition);
     }
 
     fn logs_opened(&mut self, partition: u32) -> Vec<(u32, u64)> {
@@ -306,6 +318,14 @@ impl Handler for JobHandler {
                 self.askers.push(answer);
                 self.state.ask_for_stacks(now, out);
             }
+            Command::Read(wanted, answer) => match self.state.node_that_runs(wanted.rank) {
+                Some(partition) => {
+                    if let Some(request) = self.reads.ask(now, partition, answer) {
+                        out.send(partition, HubMessage::Read { request, wanted });
+                    }
+                }
+                None => refuse(&answer, format!("no node runs rank {} at the moment", wanted.rank)),
+            },
             Command::Snapshot(made) => {
                 self.snapshots.keep(self.snapshot(now), false);
                 // One that has lost its patience hears nothing.

@@ -11,12 +11,14 @@ use crossbeam_channel::Receiver;
 use phalanx_io::raise_descriptor_limit;
 use phalanx_rendezvous::{HubServer, HubServerOptions, Token, wire};
 use phalanx_types::node_spec::PACKAGE_VERSION;
+use phalanx_types::rank_file::PieceWanted;
 use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Deadline, Error, Job, NodeSpec, RankProgram, Result};
 
 use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
 use crate::driver::event_queue::{EventReceiver, event_queue, next_of};
 use crate::driver::handler::{Command, JobHandler};
+use crate::driver::reads::PieceAnswer;
 use crate::driver::results::Results;
 use crate::driver::view::{PATIENCE, Snapshots};
 use crate::log_tail::LogTails;
@@ -171,6 +173,14 @@ impl Hub {
         let (answer, answered) = crossbeam_channel::bounded(1);
         self.hub.command(Command::Stacks(answer));
         StacksAnswer(answered)
+    }
+
+    /// Asks the node of a rank for a piece of one of the rank's files. However long the file is, this costs the hub a
+    /// piece.
+    pub fn read(&self, wanted: PieceWanted) -> PieceAnswer {
+        let (answer, answered) = crossbeam_channel::bounded(1);
+        self.hub.command(Command::Read(wanted, answer));
+        PieceAnswer(answered)
     }
 
     /// The newest lines of the ranks that have come here. They stay when the hub is closed.

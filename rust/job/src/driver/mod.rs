@@ -4,10 +4,12 @@ mod event;
 mod event_queue;
 mod handler;
 mod hub;
+mod reads;
 mod results;
 pub mod state;
 mod view;
 
 pub use event::{Event, MAX_WAITING_OUTPUT_BYTES};
 pub use hub::{Hub, HubOptions, StacksAnswer};
+pub use reads::PieceAnswer;
 pub use view::Snapshots;

@@ -18,6 +18,7 @@ use crate::node::files::NodeFiles;
 use crate::node::link::Link;
 use crate::node::metrics::Metrics;
 use crate::node::options::Options;
+use crate::node::pieces::Pieces;
 use crate::node::ranks::{Rank, Stopped};
 use crate::node::relay::Relay;
 use crate::node::results::Uploads;
@@ -67,6 +68,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) interrupted: Option<String>,
     /// A request of the hub's for the ranks' stacks.
     pub(crate) stacks: Option<StacksRequest>,
+    /// Requests of the hub's for pieces of the ranks' files.
+    pub(crate) pieces: Pieces,
     /// A rank that was to be warm starts cold, and why has been said (WARM-1).
     pub(crate) said_cold: bool,
     pub(crate) tell_activity_at: Instant,

@@ -99,7 +99,7 @@ impl<'a> Waiting<'a> {
                     return Ok(Joining::Over);
                 }
                 // A line that has broken is mended below, or given up.
-                Ok(HubMessage::Pong | HubMessage::Stacks { .. }) | Err(_) => {}
+                Ok(HubMessage::Pong | HubMessage::Stacks { .. } | HubMessage::Read { .. }) | Err(_) => {}
             }
             if let Some(all) = process.gathered()
                 && let Some(placement) = self.agreed(&all?)?

@@ -18,6 +18,7 @@ use crate::node::fallback::Fallback;
 use crate::node::link::Link;
 use crate::node::metrics::Metrics;
 use crate::node::options::{Options, Payload};
+use crate::node::pieces::Pieces;
 use crate::node::progress::RankProgress;
 use crate::node::ranks::{Rank, RankProcess};
 use crate::node::relay::Relay;
@@ -74,6 +75,7 @@ impl<'a> Attempt<'a> {
             problem: None,
             interrupted: None,
             stacks: None,
+            pieces: Pieces::new(),
             said_cold: false,
             tell_activity_at: Instant::now(),
         };

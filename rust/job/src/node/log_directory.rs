@@ -21,12 +21,22 @@ pub fn logs_uri(job: &Job) -> Option<&str> {
     (!directory.is_empty() && local(directory).is_none()).then_some(directory)
 }
 
+/// The folder of this machine, or of a disk that machines share, to which a job's logs are copied, if there is one.
+pub fn logs_folder(job: &Job) -> Option<String> {
+    let directory = Some(job.logs.directory.as_str()).filter(|directory| !directory.is_empty())?;
+    local(&folder_of(directory, &job.id)).map(str::to_string)
+}
+
+fn folder_of(directory: &str, job: &str) -> String {
+    format!("{}/phalanx-{job}", directory.trim_end_matches('/'))
+}
+
 /// Copies `files`, to which nobody writes any more, to a folder of the job's own in `directory`.
 pub(crate) fn keep(directory: &str, job: &str, files: Vec<PathBuf>, callbacks: &mut dyn NodeCallbacks) {
     if directory.is_empty() || files.is_empty() {
         return;
     }
-    let folder = format!("{}/phalanx-{job}", directory.trim_end_matches('/'));
+    let folder = folder_of(directory, job);
     let kept = match local(&folder) {
         Some(folder) => copy(files, PathBuf::from(folder)),
         None => callbacks.copy_files(&files, &folder),

@@ -3,6 +3,7 @@
 //!
 //! One thread takes all decisions of a node, and takes them here.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::select;
@@ -11,6 +12,7 @@ use phalanx_io::pause;
 use phalanx_supervisor::{ExitStatus, GuardEvent, stacks_signal};
 use phalanx_types::contract::FILE_RESULT;
 use phalanx_types::message::{HubMessage, MAX_PHASES, NodeMessage, RankActivity};
+use phalanx_types::rank_file::PieceWanted;
 use phalanx_types::{Deadline, Error, ErrorKind, Policy, RankNote, RankState, Result};
 
 use crate::metric::MetricChange;
@@ -44,6 +46,7 @@ impl Attempt<'_> {
             // After its last event the guard is of no more interest.
             let guard = if self.is_gone() { crossbeam_channel::never() } else { self.guard.events().clone() };
             let (orders, notes, woken) = (self.link.orders(), self.notes.clone(), self.woken.clone());
+            let pieces = self.pieces.answers();
             select! {
                 recv(guard) -> event => match event {
                     Ok(event) => self.guard_event(event),
@@ -55,10 +58,12 @@ impl Attempt<'_> {
                         let signal = |rank| self.guard.signal(rank, stacks_signal());
                         self.stacks = Some(StacksRequest::of(request, &self.ranks, signal));
                     }
+                    Ok(HubMessage::Read { request, wanted }) => self.read(request, wanted),
                     // A line that has broken is mended below.
                     Ok(_) | Err(_) => {}
                 },
                 recv(notes) -> note => if let Ok((rank, note)) = note { self.note(rank, note); },
+                recv(pieces) -> piece => if let Ok(piece) = piece { self.link.send(&piece); },
                 recv(woken) -> _ => {}
                 default(INTERRUPT_EVERY) => {}
             }
@@ -111,6 +116,19 @@ impl Attempt<'_> {
         if !self.is_gone() && self.ranks.iter().all(|rank| rank.process.is_over()) {
             // Ends what the ranks left behind; answers with Empty.
             self.guard.stop();
+        }
+    }
+
+    fn read(&mut self, request: u32, wanted: PieceWanted) {
+        let answer = match self.ranks.iter().find(|rank| rank.rank == wanted.rank) {
+            Some(rank) => self.pieces.read(request, wanted, Arc::clone(&rank.log)),
+            None => {
+                let why = format!("this node doesn't have rank {}", wanted.rank);
+                Some(NodeMessage::Piece { request, piece: Err(why) })
+            }
+        };
+        if let Some(answer) = answer {
+            self.link.send(&answer);
         }
     }
 

@@ -33,6 +33,8 @@ impl JobState {
         self.step(partition, |node| (node.heard(now), ()));
         match message {
             NodeMessage::Ping => self.ping(partition, out),
+            // It goes to who asked for it, and says nothing about the job.
+            NodeMessage::Piece { .. } => {}
             NodeMessage::Join(join) => self.join(now, partition, join, out),
             NodeMessage::Placed(join) => self.met(now, partition, join),
             NodeMessage::RankStarted { rank, pid, age_us } => {

@@ -158,6 +158,12 @@ impl JobState {
         matches!(self.nodes.get(&partition), Some(Node::Lost { .. }))
     }
 
+    /// The node that has `rank`, if it has its place and its connection is there.
+    pub fn node_that_runs(&self, rank: u32) -> Option<u32> {
+        let partition = self.ranks.get(rank)?.on()?;
+        self.nodes.get(&partition).is_some_and(Node::speaks).then_some(partition)
+    }
+
     /// The host of the task of `partition`, for people; empty if not known.
     pub(super) fn host(&self, partition: u32) -> String {
         self.nodes.get(&partition).map(|node| node.host().to_string()).unwrap_or_default()
