@@ -249,8 +249,14 @@ class Hub:
         self, rank: int, start: int, bytes: int, timeout: float
     ) -> tuple[int, int, str, bytes] | None:
         """A piece of a rank's output from its host, 128 KiB at most: the offset of its first byte, where the output
-        ends by now, why bytes before the piece are missing ("" where none are), and the bytes. A `start` below 0 counts from
-        the end. None after `timeout` seconds; a NativeError says so where no node can be asked."""
+        ends by now, why bytes before the piece are missing ("" where none are), and the bytes. A `start` below 0 counts
+        from the end. None after `timeout` seconds; a NativeError says so where no node can be asked."""
+    def read_profile(
+        self, rank: int, start: int, bytes: int, timeout: float, *, number: int, millis: int
+    ) -> tuple[int, int, bytes] | None:
+        """A piece of the profile of this number, for which the first call asks the rank, and which is so many
+        milliseconds long: how long its file is (0 until it is there), the clock of the rank's host in microseconds
+        since 1970, and the bytes. None after `timeout` seconds; a NativeError says so where the rank can't give one."""
     def snapshot(self) -> str:
         """The run now, also once it is closed: the JSON of `rust/types/src/run_snapshot.rs`. However often it is asked
         for, the hub makes four a second at most."""

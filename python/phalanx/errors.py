@@ -10,6 +10,10 @@ import base64
 import pickle
 from typing import Any, NamedTuple
 
+# As in `rust/types/src/run_snapshot.rs`.
+_MAX_CAUSE_CHARS = 2000
+_MAX_TEXT_CHARS = 64 << 10
+
 
 class RankOutcome(NamedTuple):
     """What became of one rank."""
@@ -76,6 +80,15 @@ class TrainingError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self._failure)
+
+
+def failure_note(error: BaseException) -> tuple[str, dict[str, Any]]:
+    """The state of a run that ended so, and the failure in its snapshot, where the hub knows nothing of it."""
+    text = str(error) or type(error).__name__
+    kind = getattr(error, "kind", "cancelled" if isinstance(error, KeyboardInterrupt) else "start")
+    failure = {"kind": kind, "cause": text.partition("\n")[0][:_MAX_CAUSE_CHARS], "rank": None, "host": None}
+    failure |= {"text": text[:_MAX_TEXT_CHARS], "traceback": "", "stacks": ""}
+    return "cancelled" if kind == "cancelled" else "failed", failure
 
 
 def _unpickled(text: str) -> BaseException | None:

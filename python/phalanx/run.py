@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
@@ -26,11 +27,12 @@ from .driver import events
 from .driver.interrupts import Interrupts
 from .driver.live_output import LiveOutput
 from .driver.payload import with_data
-from .driver.rank_output import from_files, from_host, whole_output
+from .driver.profile import Profile, checked, take
+from .driver.rank_output import places_of, whole_output
 from .driver.results import Results
 from .driver.session import driver_dir, hub_endpoint
 from .driver.spark_ui import SparkUi
-from .errors import RankOutcome, TrainingError
+from .errors import RankOutcome, TrainingError, failure_note
 from .plumbing.whole_file import whole_or_absent
 from .stages.choice import uses_jvm
 from .stages.jvm import JvmStage
@@ -54,9 +56,6 @@ _PATIENCE_S = 3600.0
 _STACKS_S = 10.0
 # The states of a snapshot after which nothing changes.
 _ENDS = ("succeeded", "failed", "cancelled")
-# As in `rust/types/src/run_snapshot.rs`.
-_MAX_CAUSE_CHARS = 2000
-_MAX_TEXT_CHARS = 64 << 10
 
 # How long the Spark stage may take to end once all its ranks have.
 _STAGE_END_S = 30.0
@@ -122,6 +121,8 @@ class Run:
         self._hub: _native.Hub | None = None
         self._logs: _native.Hub | None = None  # the hub, also once it is closed: it keeps the newest lines
         self._hub_lock = threading.Lock()
+        self._profiling = threading.Lock()
+        self._profiles = itertools.count(1)
         self._cancelled: str | None = None
         self._over = threading.Event()
         self._error: BaseException | None = None
@@ -321,11 +322,8 @@ class Run:
             raise ValueError(f"{self.name} has the ranks 0 to {self._job.ranks - 1}, and no rank {rank}")
         if size is not None and size < 0:
             raise ValueError(f"size is {size}, but has to be 0 or more bytes")
-        hub, copied = self._hub, self._job.logs_folder
-        folders = [*([copied] if copied else []), os.path.join(self._work_dir, f"phalanx-{self._job.id}")]
-        places = [functools.partial(from_files, rank, folders)]
-        if hub is not None:
-            places.insert(0, functools.partial(from_host, hub, rank))
+        copied, own = self._job.logs_folder, os.path.join(self._work_dir, f"phalanx-{self._job.id}")
+        places = places_of(self._hub, rank, [copied, own] if copied else [own])
         return whole_output(places, self.logs(rank), start, size)
 
     def snapshot(self) -> dict[str, Any]:
@@ -339,7 +337,7 @@ class Run:
         if self._over.is_set() and told["state"] not in _ENDS:
             told["state"], told["ended"] = "failed", told["ended"] or told["time"]
         if self._error is not None and told["failure"] is None:
-            told["state"], told["failure"] = _failure_of(self._error)
+            told["state"], told["failure"] = failure_note(self._error)
         return told
 
     def plot(self) -> Any:
@@ -397,6 +395,38 @@ class Run:
             raise TimeoutError(f"the stacks of {self.name} did not come within {_STACKS_S:g} s")
         return Stacks(*told)
 
+    def profile(
+        self,
+        seconds: float = 10.0,
+        ranks: Iterable[int] = (0,),
+        path: str | os.PathLike[str] = "profile.json",
+    ) -> Profile:
+        """What these ranks (64 at most) do in the next `seconds` (60 at most), as a file in Chrome's trace format for
+        ui.perfetto.dev: each rank is a process, `rank 3 (host)`, with its threads' Python stacks, 100 samples a second,
+        and torch's operations where it has imported a torch that can trace all threads. Ranks begin within a second or
+        so, and all have the driver's clock. A `path` that ends with `.gz` is gzipped. The training code needs nothing
+        for it, and goes on. For a run that another thread drives, as after `start`.
+
+        Returns:
+            The path, the ranks that are in the file, and why others are not, or not with all: one that ended.
+
+        Raises:
+            ValueError: too long, too many ranks, or one that the run doesn't have.
+            FileNotFoundError: the folder of `path` is not there.
+            RuntimeError: the run doesn't run, takes a profile already, or no rank gave one.
+        """
+        wanted, path = checked(seconds, ranks, path, self._job.ranks)
+        hub = self._hub
+        if hub is None:
+            raise RuntimeError(f"{self.name} does not run")
+        if not self._profiling.acquire(blocking=False):
+            raise RuntimeError(f"a profile of {self.name} is being taken already")
+        try:
+            hosts = {line["rank"]: line["host"] or "" for line in self.snapshot()["ranks"]}
+            return take(hub, next(self._profiles), seconds, wanted, path, hosts)
+        finally:
+            self._profiling.release()
+
     def result(self, timeout: float | None = None) -> Any:
         """Rank 0's value; waits for the end of the run.
 
@@ -449,15 +479,6 @@ class Run:
 
     def _phase(self, name: str, rank: int | None, seconds: float) -> None:
         self.phases.append(Phase(name, rank, seconds))
-
-
-def _failure_of(error: BaseException) -> tuple[str, dict[str, Any]]:
-    """The state of a run that ended so, and the failure in its snapshot, where the hub knows nothing of it."""
-    text = str(error) or type(error).__name__
-    kind = getattr(error, "kind", "cancelled" if isinstance(error, KeyboardInterrupt) else "start")
-    failure = {"kind": kind, "cause": text.partition("\n")[0][:_MAX_CAUSE_CHARS], "rank": None, "host": None}
-    failure |= {"text": text[:_MAX_TEXT_CHARS], "traceback": "", "stacks": ""}
-    return "cancelled" if kind == "cancelled" else "failed", failure
 
 
 def _payload_again(payload: bytes, data: Preparation) -> bytes:

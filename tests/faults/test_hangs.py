@@ -126,6 +126,9 @@ def test_stacks_phase_reports_and_logs_while_it_runs(spark: Any, tmp_path: Path)
     paths = run.download_logs(tmp_path / "logs")
     assert [Path(path).read_text() for path in paths] == ["hello from 0\n", "hello from 1\n"]
     assert "in waits_here" in stacks[0]
+    told = run.profile(0.2, [0, 1], tmp_path / "profile.json")
+    assert told.ranks == [0, 1]
+    assert "waits_here" in Path(told.path).read_text()
     assert str(stacks).startswith("ranks 0-1:\n"), str(stacks)
     (tmp_path / "go").touch()
     assert run.results(60) == [0, 1]

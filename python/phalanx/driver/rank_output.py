@@ -7,6 +7,7 @@ OUTPUT-3 (never-raises): a host that can't be asked, or doesn't answer, costs by
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import re
@@ -124,6 +125,12 @@ def from_text(text: str) -> Read:
         return Piece(begin, len(data), "", data[begin : begin + most])
 
     return read
+
+
+def places_of(hub: _native.Hub | None, rank: int, folders: list[str]) -> list[Callable[[], Read]]:
+    """Where a rank's output may be, best first: its host, if the hub is open, and these folders."""
+    files = functools.partial(from_files, rank, folders)
+    return [files] if hub is None else [functools.partial(from_host, hub, rank), files]
 
 
 def whole_output(

@@ -116,6 +116,11 @@ FILE_TORCH_ERROR = "torch-error.json"
 FILE_STACKS = "stacks"
 """File of a rank: its stacks, appended at each signal. It is there as soon as the rank takes the signal."""
 
+FILE_PROFILE_REQUEST = "profile-request"
+"""File of a rank: which profile it is to leave, as JSON, whole or absent. Its watchdog looks for it."""
+FILE_PROFILE = "profile-of-"
+"""File of a rank: the profile of this number, whole or absent. A line of JSON, and behind it torch's own trace."""
+
 NOTE_PHASE = "phase"
 """Note: the rank has got to this phase."""
 NOTE_ERROR = "error"

@@ -7,6 +7,8 @@ WATCH-2 (stacks-in-c): faulthandler writes the stacks in C, whatever the threads
 rank's folder, on the real-time signal whose number is in `PHALANX_STACKS_SIGNAL`. The file is there only once the
 signal has its handler: before, the signal would end the process.
 WATCH-3 (never-raises): nothing here raises. A rank without Phalanx's extension doesn't import it.
+WATCH-4 (profile-when-asked): it looks once a beat whether the driver has asked for a profile, and starts the thread
+that takes it. Nothing of that is imported before.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import faulthandler
+import json
 import os
 import signal
 import sys
@@ -50,7 +53,7 @@ def start(notes: reporting.Notes, directory: str) -> None:
         _write_stacks_when_asked(directory)
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         signal.signal(_RAN, _has_run)
-        _thread.start_new_thread(_watch, (notes, directory))
+        _thread.start_new_thread(_watch, (notes, directory, _thread.get_ident()))
 
 
 def waits_natively(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -83,8 +86,8 @@ def _write_stacks_when_asked(directory: str) -> None:
         faulthandler.register(number, file=os.dup(file.fileno()), all_threads=True, chain=False)
 
 
-def _watch(notes: reporting.Notes, directory: str) -> None:
-    seen = 0
+def _watch(notes: reporting.Notes, directory: str, main: int) -> None:
+    seen, profiled = 0, 0
     recorder = FlightRecorder()
     pid = os.getpid()
     while os.getpid() == pid:
@@ -105,7 +108,29 @@ def _watch(notes: reporting.Notes, directory: str) -> None:
             notes.send({contract.NOTE_BEAT: beat})
             reporting.send_late_report()
             _thread.interrupt_main(_RAN)
+            profiled = _profile_when_asked(directory, profiled, main)
         time.sleep(BEAT_SECONDS)
+
+
+def _profile_when_asked(directory: str, profiled: int, main: int) -> int:
+    """WATCH-4; `profiled` is the number of the last profile that was begun. The same, now."""
+    try:
+        with open(os.path.join(directory, contract.FILE_PROFILE_REQUEST), "rb") as file:
+            asked = json.load(file)
+    except FileNotFoundError:
+        return profiled
+    if asked["number"] != profiled:
+        _thread.start_new_thread(
+            _profile, (directory, asked["number"], asked["millis"] / 1e3, main, _thread.get_ident())
+        )
+    return int(asked["number"])
+
+
+def _profile(directory: str, number: int, seconds: float, main: int, watchdog: int) -> None:
+    with contextlib.suppress(Exception):  # a full disk, or the interpreter is on its way out
+        from . import profiler
+
+        profiler.take(directory, number, seconds, main, watchdog)
 
 
 def _collectives(directory: str) -> tuple[int, str, float]:

@@ -123,7 +123,26 @@ impl Hub {
         let wanted = PieceWanted { rank, file: RankFile::Output, start, bytes };
         let answer = detached(py, || Ok(self.open()?.read(wanted)))?;
         let piece = waiting(py, timeout, |slice| answer.wait(slice))?;
-        Ok(piece.map(|Piece { start, end, missing, bytes }| (start, end, missing, PyBytes::new(py, &bytes))))
+        Ok(piece
+            .map(|Piece { start, end, missing, bytes, .. }| (start, end, missing, PyBytes::new(py, &bytes))))
+    }
+
+    #[pyo3(signature = (rank, start, bytes, timeout, *, number, millis))]
+    #[allow(clippy::too_many_arguments, reason = "a call of Python's, with names")]
+    fn read_profile<'py>(
+        &self,
+        py: Python<'py>,
+        rank: u32,
+        start: i64,
+        bytes: u64,
+        timeout: f64,
+        number: u32,
+        millis: u32,
+    ) -> PyResult<Option<(u64, u64, Bound<'py, PyBytes>)>> {
+        let wanted = PieceWanted { rank, file: RankFile::Profile { number, millis }, start, bytes };
+        let answer = detached(py, || Ok(self.open()?.read(wanted)))?;
+        let piece = waiting(py, timeout, |slice| answer.wait(slice))?;
+        Ok(piece.map(|Piece { end, clock_us, bytes, .. }| (end, clock_us, PyBytes::new(py, &bytes))))
     }
 
     fn snapshot(&self, py: Python<'_>) -> PyResult<String> {

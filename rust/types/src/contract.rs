@@ -131,6 +131,12 @@ names! {
     /// File of a rank: its stacks, appended at each signal. It is there as soon as the rank takes the signal.
     FILE_STACKS = "stacks";
 
+    /// File of a rank: which profile it is to leave, a [`ProfileRequest`] as JSON, whole or absent. Its watchdog looks
+    /// for it.
+    FILE_PROFILE_REQUEST = "profile-request";
+    /// File of a rank: the profile of this number, whole or absent. A line of JSON, and behind it torch's own trace.
+    FILE_PROFILE = "profile-of-";
+
     /// Note: the rank has got to this phase.
     NOTE_PHASE = "phase";
     /// Note: the rank raised this [`RankError`] and could not write the file.
@@ -189,6 +195,15 @@ names! {
 
 /// The longest note, in bytes: a pipe takes that much whole or not at all (`PIPE_BUF` on Linux).
 pub const MAX_NOTE_BYTES: usize = 4096;
+
+/// What a rank is asked for in [`FILE_PROFILE_REQUEST`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileRequest {
+    /// The number of the profile; it stands at the end of its file's name.
+    pub number: u32,
+    /// How long it is, in milliseconds.
+    pub millis: u32,
+}
 
 /// A line of JSON from a rank: an object with one key, which says what it is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -13,6 +13,13 @@ pub const MAX_PIECE_BYTES: u64 = 128 << 10;
 pub enum RankFile {
     /// What the rank has written to stdout and stderr, in all attempts of its node.
     Output,
+    /// What the rank does for so long, from when it is first asked for; it is there when the rank has written it.
+    Profile {
+        /// The number of the profile: another one is another profile.
+        number: u32,
+        /// For how long, in milliseconds.
+        millis: u32,
+    },
 }
 
 /// What is asked for.
@@ -51,6 +58,8 @@ pub struct Piece<B> {
     pub end: u64,
     /// Why bytes before `start` are missing; empty where none are.
     pub missing: String,
+    /// What the clock of its host says, in microseconds since 1970.
+    pub clock_us: u64,
     /// The bytes. None: there are no more by now.
     pub bytes: B,
 }

@@ -84,11 +84,13 @@ pub fn ranges(ranks: &[u32]) -> String {
     format!("rank{} {}{more}", if ranks.len() == 1 { "" } else { "s" }, runs.join(", "))
 }
 
-/// The stacks without the thread that Phalanx itself has in a rank.
+/// The stacks without the threads that Phalanx itself has in a rank.
 fn without_watchdog(text: &str) -> String {
     let threads = text.split("\n\n");
-    let own =
-        |thread: &&str| thread.lines().nth(1).is_none_or(|top| !top.contains("phalanx/rank/watchdog.py\""));
+    let is_own = |top: &str| {
+        ["phalanx/rank/watchdog.py\"", "phalanx/rank/profiler.py\""].iter().any(|file| top.contains(file))
+    };
+    let own = |thread: &&str| thread.lines().nth(1).is_none_or(|top| !is_own(top));
     threads.filter(own).collect::<Vec<_>>().join("\n\n")
 }
 

@@ -33,10 +33,10 @@ impl PieceAnswer {
     /// [`ErrorKind::Closed`] if the hub was closed before it came; [`ErrorKind::Protocol`] for bytes that are none.
     pub fn wait(&self, deadline: Deadline) -> Result<Option<Piece<Vec<u8>>>> {
         let Some(piece) = next_of(&self.0, deadline)? else { return Ok(None) };
-        let Piece { start, end, missing, bytes } = piece?;
+        let Piece { start, end, missing, clock_us, bytes } = piece?;
         match hex::decode(&bytes) {
             Ok(bytes) if bytes.len() as u64 <= MAX_PIECE_BYTES => {
-                Ok(Some(Piece { start, end, missing, bytes }))
+                Ok(Some(Piece { start, end, missing, clock_us, bytes }))
             }
             _ => Err(Error::new(ErrorKind::Protocol, "a node sent a piece of a file that is none")),
         }

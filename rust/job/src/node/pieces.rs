@@ -1,19 +1,27 @@
 //! Pieces of its ranks' files that the hub asks a node for, read in a thread of their own: the disk may be slow.
 //!
+//! A profile is asked for as a file is: the first question has the rank begin it, and there are no bytes of it until it
+//! is whole. So a question that is lost with a connection is asked again.
+//!
 //! - PIECES-1 (holds-nothing-up): the node's own thread waits for no disk. A thread that a disk keeps from ending is
 //!   left behind after [`PATIENCE`], and the log says so.
 //! - PIECES-2 (gaps-are-told): a piece is whole. Where bytes are no longer there, it begins after them, and says why.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
-use phalanx_io::pause;
+use phalanx_io::{pause, write_whole};
 use phalanx_supervisor::{RankLog, ReadAt};
+use phalanx_types::contract::{FILE_PROFILE, FILE_PROFILE_REQUEST, FILE_STACKS, ProfileRequest};
 use phalanx_types::message::NodeMessage;
-use phalanx_types::rank_file::{Piece, PieceWanted};
-use phalanx_types::{Deadline, Error, Result};
+use phalanx_types::rank_file::{Piece, PieceWanted, RankFile};
+use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 use crate::node::control::INTERRUPT_EVERY;
 
@@ -25,7 +33,15 @@ const PATIENCE: Duration = Duration::from_secs(1);
 struct Order {
     request: u32,
     wanted: PieceWanted,
-    log: Arc<RankLog>,
+    of: FilesOf,
+}
+
+/// Where the files of a rank are.
+pub(crate) struct FilesOf {
+    pub(crate) log: Arc<RankLog>,
+    /// Its own folder.
+    pub(crate) dir: PathBuf,
+    pub(crate) runs: bool,
 }
 
 /// What reads for one attempt of a node; it has a thread from the first request on.
@@ -46,19 +62,14 @@ impl Pieces {
         self.answers.clone()
     }
 
-    /// Has a piece of `log` read; the answer where that can't be.
-    pub(crate) fn read(
-        &mut self,
-        request: u32,
-        wanted: PieceWanted,
-        log: Arc<RankLog>,
-    ) -> Option<NodeMessage> {
+    /// Has a piece of a rank's files read; the answer where that can't be.
+    pub(crate) fn read(&mut self, request: u32, wanted: PieceWanted, of: FilesOf) -> Option<NodeMessage> {
         let no = |why: String| Some(NodeMessage::Piece { request, piece: Err(why) });
         let (orders, _) = match self.reader.take().map_or_else(|| self.start(), Ok) {
             Ok(reader) => self.reader.insert(reader),
             Err(e) => return no(e.to_string()),
         };
-        match orders.try_send(Order { request, wanted, log }) {
+        match orders.try_send(Order { request, wanted, of }) {
             Ok(()) => None,
             Err(TrySendError::Full(_)) => no("its host's disk is too slow for all that is asked for".into()),
             Err(TrySendError::Disconnected(_)) => no("what reads it there has failed".into()),
@@ -71,8 +82,14 @@ impl Pieces {
         let thread = std::thread::Builder::new()
             .name("phalanx-pieces".into())
             .spawn(move || {
-                for Order { request, wanted, log } in ordered {
-                    let piece = piece_of(&log, wanted).map_err(|e| e.to_string());
+                for Order { request, wanted, of } in ordered {
+                    let piece = match wanted.file {
+                        RankFile::Output => output_piece(&of.log, wanted),
+                        RankFile::Profile { number, millis } => {
+                            profile_piece(&of, ProfileRequest { number, millis }, wanted)
+                        }
+                    };
+                    let piece = piece.map_err(|e| e.to_string());
                     if answer.send(NodeMessage::Piece { request, piece }).is_err() {
                         return;
                     }
@@ -101,10 +118,54 @@ impl Drop for Pieces {
     }
 }
 
+/// Microseconds since 1970, as this host has it.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the driver compares it with its own clock: profiles have the wall's"
+)]
+fn clock_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Reads on in a profile that is there; else has the rank take it, once.
+fn profile_piece(of: &FilesOf, asked: ProfileRequest, wanted: PieceWanted) -> Result<Piece<String>> {
+    let path = of.dir.join(format!("{FILE_PROFILE}{}", asked.number));
+    let reading = |e: &io::Error| Error::io("read the rank's profile", e);
+    let mut piece = Piece { clock_us: clock_us(), ..Piece::default() };
+    match File::open(&path) {
+        Ok(file) => {
+            piece.end = file.metadata().map_err(|e| reading(&e))?.len();
+            piece.start = wanted.start_in(piece.end);
+            let left = wanted.most_bytes().min(piece.end.saturating_sub(piece.start));
+            let mut bytes = vec![0; usize::try_from(left).unwrap_or(0)];
+            file.read_exact_at(&mut bytes, piece.start).map_err(|e| reading(&e))?;
+            piece.bytes = hex::encode(bytes);
+            Ok(piece)
+        }
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(reading(&e)),
+        Err(_) if !of.runs => Err(Error::new(ErrorKind::Closed, "the rank has ended")),
+        // The rank makes it when its watchdog begins.
+        Err(_) if !of.dir.join(FILE_STACKS).exists() => {
+            let why = "it runs no Python of Phalanx's that could take one, or has only just begun";
+            Err(Error::new(ErrorKind::Unreachable, why))
+        }
+        Err(_) => {
+            let (request, text) = (of.dir.join(FILE_PROFILE_REQUEST), serde_json::to_vec(&asked));
+            let text = text.unwrap_or_default();
+            if std::fs::read(&request).is_ok_and(|before| before == text) {
+                return Ok(piece);
+            }
+            write_whole(&request, &text).map(|()| piece)
+        }
+    }
+}
+
 /// Reads until the piece is whole, or there is no more for now.
-fn piece_of(log: &RankLog, wanted: PieceWanted) -> Result<Piece<String>> {
+fn output_piece(log: &RankLog, wanted: PieceWanted) -> Result<Piece<String>> {
     let end = log.end();
-    let mut piece = Piece { start: wanted.start_in(end), end, ..Piece::default() };
+    let start = wanted.start_in(end);
+    let mut piece = Piece { start, end, clock_us: clock_us(), ..Piece::default() };
     let mut bytes = vec![0; usize::try_from(wanted.most_bytes()).unwrap_or(0)];
     let mut filled = 0;
     while filled < bytes.len() {
@@ -129,7 +190,7 @@ fn piece_of(log: &RankLog, wanted: PieceWanted) -> Result<Piece<String>> {
 
 #[cfg(test)]
 mod tests {
-    use phalanx_types::rank_file::{MAX_PIECE_BYTES, RankFile};
+    use phalanx_types::rank_file::MAX_PIECE_BYTES;
 
     use super::*;
     use crate::node::followed_log::tests::write_to;
@@ -139,7 +200,7 @@ mod tests {
     }
 
     fn read(log: &RankLog, start: i64, bytes: u64) -> (u64, Vec<u8>, String) {
-        let piece = piece_of(log, wanted(start, bytes)).unwrap();
+        let piece = output_piece(log, wanted(start, bytes)).unwrap();
         assert_eq!(piece.end, log.end());
         (piece.start, hex::decode(piece.bytes).unwrap(), piece.missing)
     }
@@ -174,12 +235,36 @@ mod tests {
         write_to(&log, b"hello");
         let mut pieces = Pieces::new();
         for request in 0..3 {
-            assert!(pieces.read(request, wanted(0, 5), Arc::clone(&log)).is_none());
+            let of = FilesOf { log: Arc::clone(&log), dir: folder.path().to_path_buf(), runs: true };
+            assert!(pieces.read(request, wanted(0, 5), of).is_none());
         }
         let answer = pieces.answers().recv_timeout(Duration::from_secs(20)).unwrap();
         let NodeMessage::Piece { request: 0, piece: Ok(piece) } = answer else { panic!("{answer:?}") };
         assert_eq!(hex::decode(piece.bytes).unwrap(), b"hello");
         drop(pieces);
         assert_eq!(Arc::strong_count(&log), 1, "PIECES-1: the thread that had it has ended");
+    }
+
+    #[test]
+    fn a_profile_is_asked_for_once_and_read_when_the_rank_has_written_it() {
+        let folder = phalanx_testkit::temp_dir("pieces-profile");
+        let log = RankLog::create(&folder.path().join("rank.log"), 8192).unwrap();
+        let of = |runs| FilesOf { log: Arc::clone(&log), dir: folder.path().to_path_buf(), runs };
+        let asked = ProfileRequest { number: 3, millis: 1500 };
+        let read = |of: &FilesOf| profile_piece(of, asked, wanted(2, 3));
+        assert_eq!(read(&of(true)).unwrap_err().kind(), ErrorKind::Unreachable, "no Python of Phalanx's");
+        std::fs::write(folder.path().join(FILE_STACKS), "").unwrap();
+        for _ in 0..2 {
+            let none = read(&of(true)).unwrap();
+            assert_eq!((none.end, none.bytes.as_str()), (0, ""));
+        }
+        let request = std::fs::read_to_string(folder.path().join(FILE_PROFILE_REQUEST)).unwrap();
+        assert_eq!(request, r#"{"number":3,"millis":1500}"#);
+        assert_eq!(read(&of(false)).unwrap_err().kind(), ErrorKind::Closed, "the rank has ended");
+        std::fs::write(folder.path().join("profile-of-3"), "0123456789").unwrap();
+        let piece = read(&of(false)).unwrap();
+        assert_eq!((piece.start, piece.end, hex::decode(&piece.bytes).unwrap()), (2, 10, b"234".to_vec()));
+        let beyond = profile_piece(&of(true), asked, wanted(11, 3)).unwrap();
+        assert_eq!((beyond.end, beyond.bytes.as_str()), (10, ""));
     }
 }

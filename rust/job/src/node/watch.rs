@@ -18,6 +18,7 @@ use phalanx_types::{Deadline, Error, ErrorKind, Policy, RankNote, RankState, Res
 use crate::metric::MetricChange;
 use crate::node::attempt::{Attempt, Phase};
 use crate::node::control::INTERRUPT_EVERY;
+use crate::node::pieces::FilesOf;
 use crate::node::process::Process;
 use crate::node::ranks::{Exit, Rank, RankProcess};
 use crate::node::stacks::StacksRequest;
@@ -121,7 +122,11 @@ impl Attempt<'_> {
 
     fn read(&mut self, request: u32, wanted: PieceWanted) {
         let answer = match self.ranks.iter().find(|rank| rank.rank == wanted.rank) {
-            Some(rank) => self.pieces.read(request, wanted, Arc::clone(&rank.log)),
+            Some(rank) => {
+                let (log, dir) = (Arc::clone(&rank.log), rank.dir.clone());
+                let of = FilesOf { log, dir, runs: !rank.process.is_over() };
+                self.pieces.read(request, wanted, of)
+            }
             None => {
                 let why = format!("this node doesn't have rank {}", wanted.rank);
                 Some(NodeMessage::Piece { request, piece: Err(why) })

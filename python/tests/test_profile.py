@@ -1,0 +1,209 @@
+"""Profiles of ranks that run: what is in the file, on which clock, and who is missing."""
+
+from __future__ import annotations
+
+import _thread
+import gzip
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from phalanx import TorchDistributor
+from phalanx.driver import profile
+from phalanx.driver.profile import checked, rank_events
+from phalanx.rank import profiler
+from support.programs import eventually
+
+pytestmark = pytest.mark.timeout(100)
+
+
+def works(folder: str) -> None:
+    import os
+    import time
+
+    rank = os.environ["RANK"]
+    if rank == "2":
+        return
+    if rank == "0":
+        import torch
+
+        a = torch.rand(50, 50)
+
+    def multiplies() -> None:
+        if rank == "0":
+            torch.mm(a, a)
+        time.sleep(0.001)
+
+    open(f"{folder}/begun-{rank}", "w").close()
+    while not os.path.exists(f"{folder}/go"):
+        multiplies()
+
+
+def events_of(path: str) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt") if path.endswith(".gz") else open(path) as file:
+        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+        return events
+
+
+def test_ranks_with_torch_and_without_are_in_one_file_and_one_that_ended_is_named(
+    spark: Any, tmp_path: Path
+) -> None:
+    # A rank that starts cold has only what it imports by itself.
+    spark.conf.set("spark.phalanx.warm.enabled", "false")
+    try:
+        distributor = TorchDistributor(num_processes=3, local_mode=True, use_gpu=False, logs="off")
+        run = distributor.start(works, str(tmp_path))
+    finally:
+        spark.conf.unset("spark.phalanx.warm.enabled")
+    try:
+        eventually("two ranks work", 60, lambda: len(list(tmp_path.glob("begun-*"))) == 2)
+        eventually("rank 2 has ended", 30, lambda: run.snapshot()["ranks"][2]["state"] != "running")
+        asked = time.time()
+        told = run.profile(0.5, range(3), tmp_path / "profile.json.gz")
+        assert (told.path, told.ranks) == (str(tmp_path / "profile.json.gz"), [0, 1]), "WATCH-4"
+        assert told.missing == {
+            2: "the rank has ended",
+            1: "only its Python stacks are there: " + NO_TORCH,
+        }, "PROFILE-5"
+        with pytest.raises(RuntimeError, match="rank 2 gave no profile: the rank has ended"):
+            run.profile(0.5, [2], tmp_path / "none.json")
+        assert not (tmp_path / "none.json").exists()
+    finally:
+        (tmp_path / "go").touch()
+    run.result(60)
+    events = events_of(told.path)
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert set(names) == {0, 1}
+    assert all(names[rank].startswith(f"rank {rank} (") for rank in (0, 1))
+    named = Counter((event["pid"], event["name"]) for event in events)
+    assert named[0, "aten::mm"] > 5
+    assert named[1, "aten::mm"] == 0
+    assert any(event["pid"] == 1 and event["name"].endswith("multiplies") for event in events)
+    times = [event["ts"] / 1e6 for event in events if event["ph"] == "X"]
+    assert -0.1 <= min(times) <= max(times) <= time.time() - asked, "PROFILE-4"
+    with pytest.raises(RuntimeError, match="does not run"):
+        run.profile(path=tmp_path / "late.json")
+
+
+NO_TORCH = "the rank has not imported torch"
+
+
+def taken(folder: Path, number: int, work: Any) -> tuple[dict[str, Any], bytes]:
+    """A profile of this process, whose main thread works meanwhile."""
+    arguments = (str(folder), number, 0.2, _thread.get_ident(), 0)
+    thread = threading.Thread(target=profiler.take, args=arguments)
+    thread.start()
+    while thread.is_alive():
+        work()
+    line, _, trace = (folder / f"profile-of-{number}").read_bytes().partition(b"\n")
+    return json.loads(line), trace
+
+
+def spins() -> None:
+    time.sleep(0.002)
+
+
+def test_a_rank_keeps_one_profile_and_says_what_torch_can_t(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    a = torch.ones(4, 4)
+    monkeypatch.setattr(profiler, "MAX_TRACE_BYTES", 100)
+    told, trace = taken(tmp_path, 1, lambda: torch.mm(a, a))
+    assert told["torch"].endswith("MiB, and 0 MiB is the most; ask for fewer seconds"), "PROFILE-2"
+    assert trace == b"", "PROFILE-2"
+
+    def older(**_: object) -> None:
+        raise TypeError("an unexpected argument")
+
+    monkeypatch.setattr("torch._C._profiler._ExperimentalConfig", older)
+    monkeypatch.setattr(profiler, "MAX_SPANS", 50)
+    told, trace = taken(tmp_path, 2, spins)
+    assert told["torch"] == f"torch {torch.__version__} can't trace the operations of all threads", (
+        "PROFILE-3"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["profile-of-2"], "PROFILE-2"
+    spans = [span for span in told["spans"] if span["name"] == "spins"]
+    assert all(span["thread"] == "MainThread" and span["from"] < span["to"] for span in spans)
+    assert spans[0]["where"].startswith(f"{__file__}:")
+    assert len(told["spans"]) < 50 + 2 * profiler.MAX_DEPTH * threading.active_count(), "PROFILE-2"
+    monkeypatch.delitem(sys.modules, "torch")
+    assert taken(tmp_path, 3, spins)[0]["torch"] == NO_TORCH, "PROFILE-1"
+
+
+class Host:
+    """A hub, and a rank on a host whose clock is ahead."""
+
+    def __init__(self, ahead_s: float, spans: list[dict[str, Any]]) -> None:
+        self._ahead_us = ahead_s * 1e6
+        self._spans = spans
+        self.asked: list[int] = []
+
+    def read_profile(
+        self, rank: int, start: int, bytes: int, timeout: float, *, number: int, millis: int
+    ) -> tuple[int, int, bytes] | None:
+        self.asked.append(start)
+        clock_us = int(time.time_ns() / 1e3 + self._ahead_us)
+        if len(self.asked) < 3:
+            return 0, clock_us, b""
+        header = {"pid": 7, "spans": self._spans, "torch": NO_TORCH}
+        data = json.dumps(header).encode() + b"\n"
+        return len(data), clock_us, data[start : start + 50]
+
+
+def test_the_times_of_a_host_whose_clock_is_an_hour_ahead_are_the_drivers(tmp_path: Path) -> None:
+    now_ns = time.time_ns() + 3600 * 10**9
+    span = {"thread": "MainThread", "name": "train", "where": "a.py:1", "from": now_ns, "to": now_ns + 10**9}
+    path = str(tmp_path / "profile.json")
+    host: Any = Host(3600.0, [span])
+    told = profile.take(host, 1, 0.1, [3], path, {3: "far"})
+    assert told.ranks == [3]
+    [event] = [event for event in events_of(path) if event["ph"] == "X"]
+    assert abs(event["ts"]) < 5e6, "PROFILE-4"
+    assert event["dur"] == 1e6
+    clock = json.loads(Path(path).read_text())["metadata"]["clocks"]["3"]
+    assert clock["ahead_us"] == pytest.approx(3600e6, abs=1e6), "PROFILE-4"
+
+
+def test_tracks_of_torch_are_the_ranks_and_ids_of_two_ranks_differ() -> None:
+    trace = {
+        "baseTimeNanoseconds": 1_000_000_000,
+        "traceEvents": [
+            {"ph": "M", "name": "thread_name", "pid": 7, "tid": 8, "args": {"name": "thread 8 (python)"}},
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": 20, "args": {"name": "stream 20 "}},
+            {"ph": "X", "name": "aten::mm", "pid": 7, "tid": 8, "ts": 5.0, "dur": 1.0},
+            {"ph": "X", "name": "gemm", "pid": 0, "tid": 20, "ts": 6.0, "dur": 1.0},
+            {"ph": "s", "name": "fwdbwd", "pid": 7, "tid": 8, "ts": 5.0, "id": 1},
+            {"ph": "X", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler", "ts": 0.0},
+        ],
+    }
+    header = {"pid": 7, "spans": []}
+    events = list(rank_events(3, "h", header, trace, 0, 1_000_000_000))
+    tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert list(tracks.values()) == ["thread 8 (python)", "GPU 0: stream 20"]
+    assert {event["pid"] for event in events} == {3}
+    assert {event["name"]: tracks[event["tid"]] for event in events if event["ph"] == "X"} == {
+        "aten::mm": "thread 8 (python)",
+        "gemm": "GPU 0: stream 20",
+    }
+    assert [event["id"] for event in events if event["ph"] == "s"] == ["3/1"]
+    assert next(event["ts"] for event in events if event["name"] == "gemm") == 6.0
+
+
+def test_what_can_t_be_asked_for_is_said_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    assert checked(1, [3, 0, 3], path, 4) == ([0, 3], str(path))
+    for seconds in (0, -1, 60.5):
+        with pytest.raises(ValueError, match="a profile is of up to 60 s"):
+            checked(seconds, [0], path, 4)
+    for ranks, why in [([], "1 to 64 ranks, not of 0"), (range(65), "not of 65"), ([4], "the ranks 0 to 3")]:
+        with pytest.raises(ValueError, match=why):
+            checked(1, ranks, path, 4 if len(ranks) < 65 else 100)
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        checked(1, [0], tmp_path / "nowhere" / "profile.json", 4)
