@@ -30,7 +30,7 @@ class Context:
 def test_a_session_that_cant_be_told_disturbs_nobody(session: Any) -> None:
     """UI-1"""
     asked = []
-    ui = SparkUi(session, lambda: asked.append(1) or {})
+    ui = SparkUi(session, lambda: asked.append(1) or {}, dict)
     ui.start()
     ui.stop()
     assert ui._thread is None or not ui._thread.is_alive(), "UI-1"
@@ -38,4 +38,4 @@ def test_a_session_that_cant_be_told_disturbs_nobody(session: Any) -> None:
 
 
 def test_one_that_was_never_started_may_be_stopped() -> None:
-    SparkUi(SimpleNamespace(), dict).stop()
+    SparkUi(SimpleNamespace(), dict, dict).stop()

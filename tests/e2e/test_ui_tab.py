@@ -83,6 +83,13 @@ while "3 of 40" not in page(f"/phalanx/run/?id={{found['run']}}") and time.monot
     time.sleep(0.05)
 answer["running"] = page(f"/phalanx/run/?id={{found['run']}}")
 answer["pictures"] = [picture(f"/phalanx/run/?id={{found['run']}}", "running")]
+asked = urllib.request.Request(root + "/phalanx/run/stacks/", data=f"id={{found['run']}}".encode(), method="POST")
+with urllib.request.urlopen(asked, timeout=30) as answered:
+    answer["asked"] = [answered.url.removeprefix(root), answered.read().decode()]
+until = time.monotonic() + 30
+while "Stacks at" not in (shown := page(f"/phalanx/run/?id={{found['run']}}")) and time.monotonic() < until:
+    time.sleep(0.1)
+answer["stacks"] = shown
 Path({gate!r}).touch()
 answer["result"] = run.result()
 answer["stages"] = wait_for("jvm_run", "succeeded")["stages"]
@@ -157,6 +164,11 @@ def test_runs_are_in_the_tab_while_they_run_and_when_they_failed(tmp_path: Path)
     )
     seen = in_session("local-cluster[2,1,1024]", program, conf={**phalanx.spark_conf(), **UI}, timeout=280)
     assert seen["result"] == "0"
+    where, page = seen["asked"]
+    assert where.startswith("/phalanx/run/?id=")
+    assert "is asked for the stacks" in page or "Stacks at" in page
+    assert "ranks 0-1:" in seen["stacks"], "UI-1"
+    assert "in jvm_run" in seen["stacks"]
     assert "[rank 0] &lt;script&gt;alert(1)&lt;/script&gt;" in seen["running"]
     assert "<script>alert" not in seen["running"] + seen["failed"] + seen["list"]
     assert "<th>Executor</th>" in seen["running"]

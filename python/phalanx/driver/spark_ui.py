@@ -1,5 +1,8 @@
 """Tells the JVM's SparkContext how a run stands, for the tab of Spark's UI and for the event log.
 
+It also answers what the tab asks: the ranks' stacks. A driver hears of that when it tells the next snapshot, and
+answers in a thread of its own, so that it goes on telling.
+
 UI-1 (never-disturbs): telling is a thread of its own, at most once a second. It never fails a run, and a run waits for
 it only at its end, for the last state, and not for long. Over Spark Connect and without the jar nothing is told.
 """
@@ -33,9 +36,12 @@ _LAST_S = 2.0
 class SparkUi:
     """Tells Spark's UI the snapshots of a run, from `start` to `stop`."""
 
-    def __init__(self, spark: SparkSession, snapshot: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, spark: SparkSession, snapshot: Callable[[], dict[str, Any]], stacks: Callable[[], object]
+    ) -> None:
         self._spark = spark
         self._snapshot = snapshot
+        self._stacks = stacks
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -59,12 +65,29 @@ class SparkUi:
             while True:
                 if posts is None:
                     posts = _posts(self._spark)
-                posts.tell(json.dumps(self._snapshot()))
+                snapshot = self._snapshot()
+                if posts.tell(json.dumps(snapshot)) == "stacks" and not is_last:
+                    answer = threading.Thread(
+                        target=self._answer,
+                        args=(posts, snapshot["run"]),
+                        name="phalanx-ui-stacks",
+                        daemon=True,
+                    )
+                    answer.start()
                 if is_last:
                     return
                 is_last = self._over.wait(_INTERVAL_S)
         except Exception as error:  # the JVM is going, or hasn't the jar, or the session is another thing
             logger.debug("Spark's UI can't be told of a run: %s", error)
+
+    def _answer(self, posts: Any, run: str) -> None:
+        """Tells the tab what the ranks' threads do; the run's end, or the hub's deadline, ends the wait."""
+        try:
+            told = str(self._stacks())
+        except Exception as problem:  # the run is over, or hasn't begun
+            told = str(problem)
+        with contextlib.suppress(Exception):  # the JVM is going
+            posts.answer(run, told)
 
 
 def _posts(spark: SparkSession) -> Any:

@@ -239,9 +239,22 @@ final class Run private[spark] (
   /** Tells Spark's UI how the run stands, once a second. */
   private def tell(hub: Hub): Unit =
     if (System.nanoTime - snapshotDue >= 0) {
-      Try(RunPosts.tell(hub.snapshot)): Unit
+      Try {
+        val snapshot = hub.snapshot
+        if (RunPosts.tell(snapshot) == "stacks") answerStacks(RunPosts.runOf(snapshot))
+      }: Unit
       snapshotDue = System.nanoTime + SnapshotNanos
     }
+
+  /** Tells Spark's UI what the ranks' threads do; it ends with the hub at the latest. */
+  private def answerStacks(run: String): Unit = {
+    val answering = new Thread(
+      () => RunPosts.answer(run, Try(stacks()).fold(_.getMessage, _.toString)),
+      "phalanx-ui-stacks"
+    )
+    answering.setDaemon(true)
+    answering.start()
+  }
 
   private def heedInterrupt(hub: Hub): Unit =
     if (Thread.interrupted()) {

@@ -18,7 +18,7 @@ public final class HistoryPages {
   public static void setUp(SparkUI ui) {
     RunStore store = new RunStore(SparkInternals.storeOf(ui));
     if (!store.isEmpty()) {
-      PhalanxTab.attached(ui, store);
+      PhalanxTab.attached(ui, store, null);
     }
   }
 }

@@ -15,7 +15,7 @@ public final class LiveUi {
       return;
     }
     RunStore store = new RunStore(SparkInternals.storeOf(ui));
-    if (PhalanxTab.attached(ui, store)) {
+    if (PhalanxTab.attached(ui, store, StacksQuestions.ofApplication())) {
       context.addSparkListener(RunStore.listener(store));
     }
   }

@@ -14,7 +14,7 @@ import dev.phalanx.spark.internal.Json
   *
   * RUNPAGE-1 (made-once): however many browsers ask, and however often, a page is made once for each snapshot.
   */
-final private[spark] class RunPage(store: RunStore) extends UiPage {
+final private[spark] class RunPage(store: RunStore, questions: Option[StacksQuestions] = None) extends UiPage {
   import UiPage.Parameters
 
   private val MostRefreshSeconds = 3600
@@ -34,8 +34,36 @@ final private[spark] class RunPage(store: RunStore) extends UiPage {
       case None =>
         <p>There is no such run: it never was, or there are {RunStore.MostRuns.toString} newer ones. <a href="../">All
         runs</a></p>
-      case Some(run) => Unparsed(made(run, UiPage.parameter(parameters, "refresh")))
+      case Some(run) =>
+        NodeSeq.fromSeq(Unparsed(made(run, UiPage.parameter(parameters, "refresh")))) ++ questions.map(stacks(run, _))
     }
+
+  /** What the ranks' threads do, if somebody has asked, and a button that asks. It is made for each request. */
+  private def stacks(run: StoredRun, questions: StacksQuestions): Node = {
+    val runs = run.snapshot.nonEmpty && !run.cut && !RunSnapshot.of(Json.read(run.snapshot)).over
+    val found = questions.of(run.run)
+    <div>
+      {
+      found match {
+        case Some(_: StacksQuestions.Waiting) =>
+          <div><meta http-equiv="refresh" content="1"/><p>The run's driver is asked for the stacks.</p></div>
+        case Some(StacksQuestions.Unanswered) =>
+          <p>The run's driver did not answer within {
+            (StacksQuestions.PatienceMillis / 1000).toString
+          } s: it may hang.</p>
+        case Some(StacksQuestions.Answered(at, text)) => section(s"Stacks at ${Shown.date(at / 1e3)}", pre(text))
+        case None                                     => NodeSeq.Empty
+      }
+    }
+      {if (runs && !found.exists(_.isInstanceOf[StacksQuestions.Waiting])) button(run.run) else NodeSeq.Empty}
+    </div>
+  }
+
+  private def button(run: String): Node =
+    <form method="post" action="stacks/">
+      <input type="hidden" name="id" value={run}/>
+      <button class="btn btn-secondary btn-sm" type="submit">What do the ranks' threads do?</button>
+    </form>
 
   /** The HTML of a run, which is made once for each snapshot, however many ask. */
   private def made(run: StoredRun, refresh: Option[String]): String = newest.synchronized {

@@ -76,8 +76,23 @@ private[spark] object RunPosts {
     () => System.nanoTime / 1000000
   )
 
-  /** Posts a snapshot to the bus of this JVM's application, where it has one. A Python driver calls it by py4j. */
-  def tell(snapshot: String): Unit = ofBus.offer(snapshot)
+  /** Posts a snapshot to the bus of this JVM's application, where it has one. A Python driver calls it by py4j.
+    *
+    * What the tab asks the run's driver in return: `stacks`, for [[answer]], or nothing.
+    */
+  def tell(snapshot: String): String = {
+    ofBus.offer(snapshot)
+    if (StacksQuestions.ofApplication.isAsked && StacksQuestions.ofApplication.take(runOf(snapshot))) "stacks"
+    else ""
+  }
+
+  /** Whose snapshot it is; empty where it is none. */
+  private[spark] def runOf(snapshot: String): String =
+    try Json.read(snapshot).path("run").asText("")
+    catch { case NonFatal(_) => "" } // as POST-2 says
+
+  /** The stacks of a run's ranks, or why there are none, for whoever asked. */
+  def answer(run: String, stacks: String): Unit = StacksQuestions.ofApplication.answer(run, stacks)
 
   /** The same of a run that is over. A snapshot that knows nothing of its end gets `problem`, if there is one. */
   private[spark] def tellLast(snapshot: String, problem: Option[Throwable]): Unit =
@@ -89,6 +104,6 @@ private[spark] object RunPosts {
           json.putObject("failure").put("cause", said.takeWhile(_ != '\n')).put("text", said)
         )
       }
-      tell(json.toString)
+      tell(json.toString): Unit
     } catch { case NonFatal(_) => () } // as POST-2 says
 }
