@@ -115,6 +115,15 @@ class TorchDistributor private (
     */
   def withLocalRanks(by: String): TorchDistributor = having(Settings.localRanks(by))
 
+  /** A distributor that shows this of the ranks' output: `all`, `dedup` (equal lines of several ranks once), `errors`
+    * (the newest of a rank that failed), `off`, or that of some ranks, `0,8`. By default it is all of up to 8 ranks,
+    * and of more `dedup`.
+    */
+  def withLogs(shown: String): TorchDistributor = having(Settings.logs(shown))
+
+  /** A distributor that shows the output of these ranks. */
+  @varargs def withLogs(rank: Int, more: Int*): TorchDistributor = withLogs((rank +: more).mkString(","))
+
   private def having(setting: (String, String)) =
     new TorchDistributor(numRanks, localMode, useGpu, settings + setting, variables)
 

@@ -50,6 +50,8 @@ public final class JavaCaller {
             .withHangTimeout(Duration.ofMinutes(10))
             .withGrace(Duration.ofSeconds(5))
             .withWarm(false)
+            .withLogs("dedup")
+            .withLogs(0, 8)
             .start("train.py", "--epochs=3");
     distributor.startModule("pkg.train");
     distributor.startProgram(List.of("/bin/true"));

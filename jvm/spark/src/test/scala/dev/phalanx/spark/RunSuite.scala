@@ -1,5 +1,6 @@
 package dev.phalanx.spark
 
+import java.io.ByteArrayOutputStream
 import java.nio.file.{Files, Path}
 import java.time.Duration
 import java.util.concurrent.TimeoutException
@@ -79,6 +80,17 @@ class RunSuite extends PhalanxSuite {
         intercept[IllegalStateException](run.stacks())
       }
     )
+  }
+
+  test("withLogs chooses whose output is shown, and a word that is none is named before the start") {
+    withFolder { folder =>
+      val file = python(folder, "speaks.py", """import os; print("I am", os.environ["RANK"])""")
+      val out = new ByteArrayOutputStream
+      Console.withOut(out)(distributor().withLogs(1).run(file)): Unit
+      assert(out.toString.linesIterator.toSeq == Seq("[rank 1] I am 1"), "CONSOLE-5")
+      val refused = intercept[IllegalArgumentException](distributor().withLogs("loud").run(file))
+      assert(refused.getMessage.contains("has to be one of auto, all, dedup"), refused.getMessage)
+    }
   }
 
   test("a hang ends with the stacks of all ranks, equal ones once") {

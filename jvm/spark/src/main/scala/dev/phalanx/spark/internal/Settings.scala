@@ -26,6 +26,7 @@ private[spark] object Settings {
   def maxRestarts(count: Int): (String, String) = s"${Prefix}maxRestarts" -> count.toString
   def restartOn(kinds: Seq[String]): (String, String) = s"${Prefix}restartOn" -> kinds.mkString(",")
   def hangTimeout(time: Duration): (String, String) = s"${Prefix}hangTimeout" -> s"${time.toMillis}ms"
+  def logs(shown: String): (String, String) = s"${Prefix}logs" -> shown
   def grace(time: Duration): (String, String) = s"${Prefix}grace" -> s"${time.toMillis}ms"
   def warm(enabled: Boolean): (String, String) = s"${Prefix}warm.enabled" -> enabled.toString
   def cpusPerRank(count: Int): (String, String) = s"${Prefix}cpusPerRank" -> count.toString
