@@ -23,6 +23,7 @@ from . import _native
 from .display.live import LiveDisplay
 from .display.page import page
 from .display.painters import NotebookPainter, in_notebook, painter_of
+from .display.rank_losses import RankLosses
 from .driver import events
 from .driver.interrupts import Interrupts
 from .driver.live_output import LiveOutput
@@ -133,7 +134,8 @@ class Run:
         self._show = LiveOutput()
         self._progress = settings.progress
         self._display: LiveDisplay | None = None
-        self._ui = SparkUi(spark, self.snapshot)
+        self._losses = RankLosses()
+        self._ui = SparkUi(spark, self.snapshot, self.stacks)
         self._lease = lease
         self._tracked = tracked
         self._data = data
@@ -157,6 +159,12 @@ class Run:
     def done(self) -> bool:
         """Whether the run is over, well or not."""
         return self._over.is_set()
+
+    @property
+    def losses(self) -> dict[int, list[tuple[int, float]]]:
+        """The loss by step of each rank that reports one, as `(step, loss)`: of the 16 lowest such ranks, up to 200
+        points each. Of a long run a point is the mean of several reports."""
+        return self._losses.curves()
 
     def start(self) -> Run:
         """Drives the run in a thread of its own; returns at once."""
@@ -287,6 +295,7 @@ class Run:
                 self.status = text
             case events.Reported(rank, report):
                 self.reports[rank] = report
+                self._losses.take(rank, report)
                 if self._tracked is not None:
                     self._tracked.reported(rank, report)
             case events.PhaseReached(name, reached_by, seconds):
@@ -341,14 +350,14 @@ class Run:
         return told
 
     def plot(self) -> Any:
-        """The run as a figure of matplotlib: its phases, its loss by step, the step of each rank.
+        """The run as a figure of matplotlib: its phases, the losses by step (see `losses`), the step of each rank.
 
         Raises:
             ModuleNotFoundError: matplotlib is not installed.
         """
         from .display.figure import figure
 
-        return figure(self.snapshot())
+        return figure(self.snapshot(), self.losses)
 
     def download_logs(self, folder: str | os.PathLike[str]) -> list[str]:
         """Writes each rank's output to a file in `folder`, `rank-0.log` and so on; returns their paths. While the ranks
@@ -377,7 +386,7 @@ class Run:
         elif self._over.is_set():
             NotebookPainter().paint(self.snapshot())
         else:
-            LiveDisplay(NotebookPainter, self.snapshot, self._over).start()
+            LiveDisplay(lambda: NotebookPainter(self.cancel), self.snapshot, self._over).start()
 
     def stacks(self) -> Stacks:
         """The Python stacks of all threads of every rank that runs, by rank; print it to see equal ones once. The ranks

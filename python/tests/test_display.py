@@ -8,15 +8,18 @@ import io
 import logging
 import sys
 import threading
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from phalanx.display import live, painters, words
+from phalanx.display.cancel_button import REASON
 from phalanx.display.figure import figure
 from phalanx.display.line import line
 from phalanx.display.live import LiveDisplay
 from phalanx.display.page import MOST_GROUPS, page
 from phalanx.display.painters import FilePainter, TerminalPainter, painter_of
+from phalanx.display.rank_losses import MOST_POINTS, RankLosses
 from support.snapshots import snapshot
 
 EVIL = '<script>alert("x")</script>&\x1b[31m\'"'
@@ -235,6 +238,82 @@ def test_a_figure_has_phases_losses_and_ranks_and_a_missing_matplotlib_is_said(
     drawn = figure(snapshot(4, name="$x$"))
     assert [axes.get_xlabel() for axes in drawn.axes] == ["seconds", "step", "rank"]
     assert drawn._repr_png_().startswith(b"\x89PNG")
+    drawn = figure(snapshot(4), {0: [(1, 0.5), (2, 0.4)], 3: [(1, 0.6)]})
+    losses = drawn.axes[1]
+    assert [line.get_label() for line in losses.get_lines()] == ["rank 0", "rank 3"]
+    assert [list(line.get_ydata()) for line in losses.get_lines()] == [[0.5, 0.4], [0.6]]
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ModuleNotFoundError, match="needs matplotlib: pip install matplotlib"):
         figure(snapshot(1))
+
+
+def test_there_are_curves_of_the_16_lowest_ranks_that_span_the_run_in_few_points() -> None:
+    losses = RankLosses()
+    for step in range(1, 1001):
+        for rank in (*range(40, 20, -1), 3):
+            losses.take(rank, {"step": step, "loss": rank + step})
+    curves = losses.curves()
+    assert list(curves) == [3, *range(21, 36)], "CURVES-1"
+    assert all(len(curve) <= MOST_POINTS for curve in curves.values()), "CURVES-1"
+    first, last = curves[3][0], curves[3][-1]
+    assert last[0] == 1000
+    assert first[1] == pytest.approx(3 + (1 + first[0]) / 2), "CURVES-1: a point is a mean"
+    losses.take(3, {"step": 500, "train_loss": 7.0})
+    assert max(step for step, _ in losses.curves()[3]) == 500, "steps come again after a restart"
+    for report in ({"loss": 1.0}, {"step": 1}, {"step": 1, "loss": "much"}, {"step": 1, "loss": True}):
+        losses.take(0, report)
+    assert 0 not in losses.curves()
+
+
+class Widgets(ModuleType):
+    """As much of ipywidgets as a button needs, and what became of it."""
+
+    def __init__(self) -> None:
+        super().__init__("ipywidgets")
+        self.made: list[Any] = []
+
+    def Button(self, **fields: Any) -> Any:
+        button = SimpleNamespace(disabled=False, closed=False, **fields)
+        button.on_click = lambda call: setattr(button, "press", lambda: call(button))
+        button.close = lambda: setattr(button, "closed", True)
+        self.made.append(button)
+        return button
+
+
+def test_a_run_in_a_cell_has_a_button_where_ipywidgets_is_and_else_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[Any] = []
+
+    def display(what: Any, **_: Any) -> Any:
+        shown.append(what)
+        return SimpleNamespace(update=lambda bundle, **_: shown.append(bundle))
+
+    screen = ModuleType("IPython.display")
+    screen.display = display  # type: ignore[attr-defined]
+    ipython = ModuleType("IPython")
+    ipython.display = screen  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", screen)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    reasons: list[str] = []
+    going = snapshot(2) | {"ended": None}
+    for cancel, told in [
+        (reasons.append, "To end the run, call cancel() of it."),
+        (None, "To end the run, interrupt the kernel."),
+    ]:
+        painters.NotebookPainter(cancel).paint(going)
+        assert told in shown[-1]["text/html"]
+    assert told not in page(going | {"ended": 1.0}, told)
+    widgets = Widgets()
+    monkeypatch.setitem(sys.modules, "ipywidgets", widgets)
+    painters.NotebookPainter().paint(going)
+    assert not widgets.made, "BUTTON-1: the kernel would not hear of it"
+    painter = painters.NotebookPainter(reasons.append)
+    [button] = widgets.made
+    painter.paint(going)
+    assert "To end the run" not in shown[-1]["text/html"]
+    button.press()
+    assert (reasons, button.disabled) == ([REASON], True)
+    painter.end(going)
+    assert button.closed

@@ -7,10 +7,12 @@ from typing import Any
 
 from . import words
 from .drawings import COLORS
+from .rank_losses import Curve
 
 
-def figure(snapshot: dict[str, Any]) -> Any:
-    """The phases of the run, its loss by step, and the step of each rank.
+def figure(snapshot: dict[str, Any], curves: dict[int, Curve] | None = None) -> Any:
+    """The phases of the run, its loss by step, and the step of each rank. `curves` are the losses of ranks; without any
+    there is the snapshot's, of one rank.
 
     Raises `ModuleNotFoundError` without matplotlib.
     """
@@ -32,7 +34,7 @@ def figure(snapshot: dict[str, Any]) -> Any:
     drawn = RunFigure(figsize=(9, 6.5), layout="constrained")
     phases, losses, steps = drawn.subplots(3, 1, height_ratios=[1.2, 2, 1.5])
     _phases(phases, snapshot)
-    _losses(losses, snapshot)
+    _losses(losses, snapshot, curves or {})
     _steps(steps, snapshot)
     return drawn
 
@@ -51,8 +53,12 @@ def _phases(axes: Any, snapshot: dict[str, Any]) -> None:
     )
 
 
-def _losses(axes: Any, snapshot: dict[str, Any]) -> None:
-    if snapshot["losses"]:
+def _losses(axes: Any, snapshot: dict[str, Any], curves: dict[int, Curve]) -> None:
+    if len(curves) > 1:
+        for rank, points in curves.items():
+            axes.plot(*zip(*points, strict=True), linewidth=1, label=f"rank {rank}")
+        axes.legend(fontsize="x-small", ncols=2)
+    elif snapshot["losses"]:
         axes.plot(*zip(*snapshot["losses"], strict=True), color=COLORS["running"])
     else:
         axes.text(0.5, 0.5, "no rank has reported a loss", ha="center", va="center", transform=axes.transAxes)

@@ -28,10 +28,13 @@ _PRE = (
 )
 
 
-def page(snapshot: dict[str, Any]) -> str:
-    """The run as HTML."""
+def page(snapshot: dict[str, Any], how_to_end: str = "") -> str:
+    """The run as HTML; of one that goes on it says how to end it, if that is told."""
     parts = [
         _head(snapshot),
+        f'<span style="{_FAINT}">{escape(how_to_end)}</span>'
+        if how_to_end and snapshot["ended"] is None
+        else "",
         _failure(snapshot),
         timeline(snapshot),
         _steps(snapshot),

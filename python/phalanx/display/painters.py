@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TextIO
 
+from .cancel_button import cancel_button
 from .line import line
 from .page import page
 
@@ -25,6 +26,9 @@ _ASKED_FILE_SECONDS = 10.0
 _TERMINAL_SECONDS = 0.5
 # How long the ranks' output waits for a terminal that takes nothing.
 _LOCK_SECONDS = 0.2
+
+
+_BY_CALL = "To end the run, call cancel() of it."
 
 
 class Painter(Protocol):
@@ -48,9 +52,16 @@ class Painter(Protocol):
 
 
 class NotebookPainter:
-    """Draws a page in a cell's output, again and again in the same place."""
+    """Draws a page in a cell's output, again and again in the same place.
 
-    def __init__(self) -> None:
+    The kernel of a notebook hears of a button only while no cell runs. So a run that blocks its cell has none.
+    """
+
+    def __init__(self, cancel: Callable[[str], None] | None = None) -> None:
+        self._button = None if cancel is None else cancel_button(cancel)
+        self._how_to_end = "To end the run, interrupt the kernel." if cancel is None else _BY_CALL
+        if self._button is not None:
+            self._how_to_end = ""
         self._handle: Any = None
         self._began = time.monotonic()
 
@@ -67,13 +78,17 @@ class NotebookPainter:
 
         display: Any = IPython.display.display
 
-        bundle = {"text/html": page(snapshot), "text/plain": line(snapshot) + "\n"}
+        bundle = {"text/html": page(snapshot, self._how_to_end), "text/plain": line(snapshot) + "\n"}
         if self._handle is None:
             self._handle = display(bundle, raw=True, display_id=True)
         else:
             self._handle.update(bundle, raw=True)
 
-    end = paint
+    def end(self, snapshot: dict[str, Any]) -> None:
+        """Draws the page for the last time."""
+        self.paint(snapshot)
+        if self._button is not None:
+            self._button.close()
 
     def around(self, _text: str) -> contextlib.AbstractContextManager[None]:
         """Output has a place of its own."""
