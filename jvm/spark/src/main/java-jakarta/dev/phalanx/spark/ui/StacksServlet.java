@@ -1,11 +1,12 @@
 package dev.phalanx.spark.ui;
 
-import java.io.IOException;
-import java.net.URLEncoder;
-import java.nio.charset.StandardCharsets;
+import dev.phalanx.spark.internal.SparkVersions;
 import jakarta.servlet.http.HttpServlet;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
+import java.io.IOException;
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
 import org.apache.spark.SecurityManager;
 import org.apache.spark.ui.SparkUI;
 
@@ -27,7 +28,8 @@ final class StacksServlet extends HttpServlet {
   }
 
   static void attachTo(SparkUI ui, RunStore store, StacksQuestions questions) {
-    ui.attachHandler("/phalanx/run/stacks", new StacksServlet(ui.securityManager(), store, questions), "/*");
+    StacksServlet servlet = new StacksServlet(ui.securityManager(), store, questions);
+    SparkVersions.attachServlet(ui, "/phalanx/run/stacks", servlet);
   }
 
   @Override

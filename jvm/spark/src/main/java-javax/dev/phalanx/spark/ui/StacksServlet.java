@@ -1,5 +1,6 @@
 package dev.phalanx.spark.ui;
 
+import dev.phalanx.spark.internal.SparkVersions;
 import java.io.IOException;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
@@ -27,7 +28,8 @@ final class StacksServlet extends HttpServlet {
   }
 
   static void attachTo(SparkUI ui, RunStore store, StacksQuestions questions) {
-    ui.attachHandler("/phalanx/run/stacks", new StacksServlet(ui.securityManager(), store, questions), "/*");
+    StacksServlet servlet = new StacksServlet(ui.securityManager(), store, questions);
+    SparkVersions.attachServlet(ui, "/phalanx/run/stacks", servlet);
   }
 
   @Override

@@ -3,6 +3,7 @@ package dev.phalanx.spark.internal;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import org.apache.spark.SparkConf;
+import org.apache.spark.ui.SparkUI;
 import org.apache.spark.ui.SparkUITab;
 import org.apache.spark.ui.UIUtils$;
 import org.apache.spark.ui.WebUIPage;
@@ -55,6 +56,18 @@ public final class SparkVersions {
       }
     }
     throw new NoSuchMethodError("this Spark has no org.apache.spark.ui.UIUtils.headerSparkPage");
+  }
+
+  /** `WebUI.attachHandler` of a servlet, whose class is of `javax` until 3.5, and of `jakarta` from 4.0 on. */
+  public static void attachServlet(SparkUI ui, String path, Object servlet) {
+    for (Method method : SparkUI.class.getMethods()) {
+      Class<?>[] takes = method.getParameterTypes();
+      if (method.getName().equals("attachHandler") && takes.length == 3 && takes[1].isInstance(servlet)) {
+        invoked(method, ui, path, servlet, "/*");
+        return;
+      }
+    }
+    throw new NoSuchMethodError("this Spark has no org.apache.spark.ui.WebUI.attachHandler of a servlet");
   }
 
   private static Object ofUtils(String name, SparkConf conf) {
