@@ -317,3 +317,10 @@ def test_a_run_in_a_cell_has_a_button_where_ipywidgets_is_and_else_a_line(
     assert (reasons, button.disabled) == ([REASON], True)
     painter.end(going)
     assert button.closed
+
+
+def test_a_drawing_that_takes_long_is_made_less_often() -> None:
+    assert [live.rest(0.5, took) for took in (0.0, 0.002, 0.04, 7.0)] == [0.5, 0.5, 2.0, live.MOST_REST_S], (
+        "LIVE-2"
+    )
+    assert live.rest(60.0, 7.0) == 60.0, "LIVE-2: a file's line"

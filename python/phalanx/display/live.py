@@ -2,6 +2,8 @@
 
 LIVE-1 (never-disturbs): a display that raises is given up with one warning. One that hangs keeps its thread, and the
 end of the run waits `_END_S` for it, once.
+LIVE-2 (fiftieth): drawing takes a fiftieth of a processor at most: a run of very many ranks is drawn less often. It is
+drawn every `MOST_REST_S` at least.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import contextlib
 import contextvars
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +22,14 @@ logger = logging.getLogger("phalanx")
 
 # How long the last drawing may take.
 _END_S = 1.0
+
+
+MOST_REST_S = 10.0
+
+
+def rest(wanted: float, took: float) -> float:
+    """How many seconds are between two drawings, the last of which took so much of a processor (LIVE-2)."""
+    return max(wanted, min(50 * took, MOST_REST_S))
 
 
 class LiveDisplay:
@@ -64,8 +75,11 @@ class LiveDisplay:
         if painter is None:
             return
         with self._given_up_loudly():
-            while not self._over.wait(painter.wait()):
+            took = 0.0
+            while not self._over.wait(rest(painter.wait(), took)):
+                began = time.thread_time()
                 painter.paint(self._look())
+                took = time.thread_time() - began
             painter.end(self._look())
 
     @contextlib.contextmanager
