@@ -170,15 +170,31 @@ def _cut_timeout() -> float | None:
     return seconds
 
 
+_HELD: list[ProcessGroup] = []
+
+
+def _hold() -> None:
+    """FORK-1: a group opens connections at any time, and a child is to know all of them."""
+    _HELD.extend(_JOINED)
+    for native in _HELD:
+        native.before_fork()
+
+
+def _release() -> None:
+    while _HELD:
+        _HELD.pop().after_fork()
+
+
 def _disown_in_child() -> None:
     """OPE-4"""
-    for native in _JOINED:
+    for native in _HELD:
         for descriptor in native.disown():
             os.close(descriptor)
+    _HELD.clear()
     _JOINED.clear()
 
 
-os.register_at_fork(after_in_child=_disown_in_child)
+os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_disown_in_child)
 
 
 def _close_at_exit(native: ProcessGroup) -> None:

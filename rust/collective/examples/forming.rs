@@ -5,21 +5,25 @@
 //! ```
 //! Prints a JSON object: seconds from the word to join until the last rank has (`formed_s`), the processor time of all
 //! ranks for it (`cpu_s`), how many keys all of them asked for (`keys`), and the descriptors that the rank with most
-//! has open then (`descriptors`). Starting the processes isn't counted.
+//! has open then (`descriptors`); then how long the slowest rank is in an all-reduce of 4 MiB, the first, which opens
+//! connections, and the next ones (`sums_s`). Starting the processes isn't counted.
 
 use std::error::Error;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use phalanx_collective::{Group, GroupOptions, Store};
+use phalanx_collective::{Group, GroupOptions, ReduceOp, Store};
 use phalanx_rendezvous::store::{StoreClient, StoreServer};
 use phalanx_types::{Deadline, Key, Result};
 use rustix::time::{ClockId, clock_gettime};
 
 /// A group that isn't there by then is broken.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// How many sums there are, of how many bytes.
+const SUMS: usize = 4;
+const SUM_BYTES: usize = 4 << 20;
 
 type Outcome<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -53,7 +57,8 @@ impl Store for Counted {
     }
 }
 
-/// A rank: says that it is there, joins when it is told to, says what that took, and stays until its input ends.
+/// A rank: says that it is there, joins when it is told to, says what that took, sums with the others each time that it
+/// is told to, and stays until its input ends.
 fn join(rank: usize, ranks: usize, of_a_host: usize, store: SocketAddr) -> Outcome<()> {
     let mut store = Counted { store: StoreClient::connect(store, Deadline::after(PATIENCE))?, keys: 0 };
     let mut out = io::stdout();
@@ -66,10 +71,15 @@ fn join(rank: usize, ranks: usize, of_a_host: usize, store: SocketAddr) -> Outco
         pretended_host: Some((rank / of_a_host) as u32),
         ..GroupOptions::new(rank, ranks, "forming")
     };
-    let _group = Group::join(options, &mut store)?;
+    let mut group = Group::join(options, &mut store)?;
     let open = std::fs::read_dir("/proc/self/fd")?.count();
     writeln!(out, "{} {} {open}", processor_seconds() - before, store.keys)?;
-    io::stdin().read_to_end(&mut Vec::new())?;
+    let mut numbers = vec![1.0f32; SUM_BYTES / 4];
+    while io::stdin().lock().read_line(&mut String::new())? > 0 {
+        let start = Instant::now();
+        group.all_reduce_of(&mut numbers, ReduceOp::Average)?;
+        writeln!(out, "{}", start.elapsed().as_secs_f64())?;
+    }
     Ok(())
 }
 
@@ -119,8 +129,22 @@ fn measure(ranks: &str, of_a_host: &str) -> Outcome<()> {
         keys += word()?.parse::<usize>()?;
         descriptors = descriptors.max(word()?.parse::<usize>()?);
     }
+    let formed = start.elapsed().as_secs_f64();
+    let mut sums = Vec::new();
+    for _ in 0..SUMS {
+        for child in &mut children.0 {
+            child.stdin.as_mut().ok_or("no input")?.write_all(b"sum\n")?;
+        }
+        let mut slowest = 0f64;
+        for out in &mut said {
+            line.clear();
+            out.read_line(&mut line)?;
+            slowest = slowest.max(line.trim().parse()?);
+        }
+        sums.push(slowest);
+    }
     let figures = serde_json::json!({
-        "formed_s": start.elapsed().as_secs_f64(), "cpu_s": cpu, "keys": keys, "descriptors": descriptors,
+        "formed_s": formed, "cpu_s": cpu, "keys": keys, "descriptors": descriptors, "sums_s": sums,
     });
     writeln!(io::stdout(), "{figures}")?;
     Ok(())

@@ -1,174 +1,155 @@
-//! Who comes to a rank's door while its group comes together: all handshakes at once, on one thread.
+//! Who comes to a rank's door: all handshakes at once, on the door's thread.
 //!
 //! - DOOR-1 (nobody-waits): a stranger that is silent, slow or one of very many keeps no rank waiting: every connection
 //!   has [`PATIENCE`] in all, is never waited for, and where there are too many the oldest of the busiest origin goes.
 
-use std::collections::HashMap;
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use phalanx_io::{Backlog, TlsServer, Unproved};
-use phalanx_types::{Deadline, Error, ErrorKind, Key, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use phalanx_types::{Error, ErrorKind, Key, Result};
 use rustix::net::sockopt::socket_peercred;
 
+use crate::connections::{Connections, LOCAL};
 use crate::handshake::{HELLO_BYTES, Hello, PROOF_BYTES, Welcome};
 use crate::link::Link;
 use crate::probe::{Probe, give_descriptor};
+use crate::tcp;
 
 /// How long a connection may take to introduce itself.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the thread that accepts looks whether it is still needed.
-const PAUSE: Duration = Duration::from_millis(5);
 /// How many connections may be strangers at a time, besides one for each rank of the group.
 const MOST_STRANGERS: usize = 256;
-/// A number that no connection between hosts has.
-pub(crate) const LOCAL_CONNECTION: u32 = u32::MAX;
 
-/// The connections that other ranks have made to this one.
-#[derive(Default)]
-pub(crate) struct Arrived {
-    pub(crate) local: HashMap<usize, UnixStream>,
-    pub(crate) remote: HashMap<(usize, u32), Link>,
-}
-
-/// One rank's door.
+/// Those at one rank's door.
 pub(crate) struct Acceptor {
     me: usize,
     world_size: usize,
     key: Key,
+    /// How many connections two ranks of different hosts have at most.
+    numbers: u32,
     /// Where connections between hosts are encrypted.
     tls: Option<TlsServer>,
-    probe: Probe,
-    arrived: Mutex<Arrived>,
-    changed: Condvar,
-    is_closed: AtomicBool,
+    /// While the group forms.
+    probe: Option<Probe>,
+    visitors: Unproved<Origin, Visitor>,
+    local: Backlog,
+    remote: Backlog,
 }
 
 impl Acceptor {
-    pub(crate) fn new(me: usize, world_size: usize, key: Key, tls: Option<TlsServer>) -> Result<Acceptor> {
+    pub(crate) fn new(
+        me: usize,
+        world_size: usize,
+        key: Key,
+        numbers: u32,
+        tls: Option<TlsServer>,
+    ) -> Result<Acceptor> {
         Ok(Acceptor {
             me,
             world_size,
             key,
+            numbers,
             tls,
-            probe: Probe::new(world_size)?,
-            arrived: Mutex::default(),
-            changed: Condvar::new(),
-            is_closed: AtomicBool::new(false),
+            probe: Some(Probe::new(world_size)?),
+            visitors: Unproved::new(MOST_STRANGERS + world_size),
+            local: Backlog::new("a rank"),
+            remote: Backlog::new("a rank"),
         })
     }
 
-    /// Has [`Acceptor::serve`] return.
-    pub(crate) fn close(&self) {
-        self.is_closed.store(true, Ordering::Relaxed);
+    /// Nobody connects inside the host any more.
+    pub(crate) fn has_formed(&mut self) {
+        self.probe = None;
+        // It would be due for good.
+        self.local = Backlog::new("a rank");
     }
 
-    /// Accepts until it is closed. Strangers, and ranks that can't share memory, are let go.
-    pub(crate) fn serve(&self, tcp: &TcpListener, unix: &UnixListener) {
-        let pause = Timespec::try_from(PAUSE).ok();
-        let (mut local, mut remote) = (Backlog::new("a rank"), Backlog::new("a rank"));
-        let mut visitors = Unproved::new(MOST_STRANGERS + self.world_size);
-        while !self.is_closed.load(Ordering::Relaxed) {
-            if local.due().max(remote.due()).is_some_and(|due| due > Instant::now()) {
-                // A connection that can't be accepted keeps its listener ready.
-                phalanx_io::pause(PAUSE, Deadline::never());
-            }
-            let ready: Vec<bool> = {
-                let all =
-                    [tcp.as_fd(), unix.as_fd()].into_iter().chain(visitors.iter().filter_map(Visitor::fd));
-                let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-                let _ = poll(&mut fds, pause.as_ref());
-                fds.iter().skip(2).map(|fd| !fd.revents().is_empty()).collect()
-            };
-            let mut ready = ready.into_iter();
-            visitors.retain(|visitor| {
-                visitor.is_ready = ready.next().unwrap_or(true);
-                true
-            });
-            let now = Instant::now();
-            while let Some((stream, _)) = local.next(now, || unix.accept()) {
+    /// Accepts who stands at the listeners, and hears those who have something to say. Strangers, and ranks that can't
+    /// share memory, are let go.
+    pub(crate) fn advance(
+        &mut self,
+        connections: &Connections,
+        tcp: &TcpListener,
+        unix: Option<&UnixListener>,
+        now: Instant,
+    ) {
+        if let Some(unix) = unix
+            && self.local.due().is_none_or(|due| due <= now)
+        {
+            while let Some((stream, _)) = self.local.next(now, || unix.accept()) {
                 let user = socket_peercred(&stream).map_or(u32::MAX, |peer| peer.uid.as_raw());
-                self.admit(&mut visitors, Origin::User(user), Ok(Socket::Local(stream)), now);
+                self.admit(Origin::User(user), Ok(Socket::Local(stream)), now);
             }
-            while let Some((stream, peer)) = remote.next(now, || tcp.accept()) {
-                let from = Origin::Address(peer.ip().to_canonical());
-                self.admit(&mut visitors, from, self.link(stream).map(Socket::Remote), now);
-            }
-            visitors.retain(|visitor| match visitor.is_ready.then(|| visitor.advance(self)) {
-                None => true,
-                Some(Ok(done)) => !done,
-                Some(Err(error)) => {
-                    log::debug!("rank {}: a connection came to nothing: {error}", self.me);
-                    false
-                }
-            });
-            while visitors.expired(now).is_some() {}
         }
+        if self.remote.due().is_none_or(|due| due <= now) {
+            while let Some((stream, peer)) = self.remote.next(now, || tcp.accept()) {
+                let from = Origin::Address(peer.ip().to_canonical());
+                let link = self.link(stream);
+                self.admit(from, link.map(Socket::Remote), now);
+            }
+        }
+        let mut visitors = std::mem::replace(&mut self.visitors, Unproved::new(0));
+        visitors.retain(|visitor| match visitor.is_ready.then(|| visitor.advance(self, connections)) {
+            None => true,
+            Some(Ok(done)) => !done,
+            Some(Err(error)) => {
+                log::debug!("rank {}: a connection came to nothing: {error}", self.me);
+                false
+            }
+        });
+        while visitors.expired(now).is_some() {}
+        self.visitors = visitors;
     }
 
     fn link(&self, stream: TcpStream) -> Result<Link> {
+        tcp::prepare(&stream)?;
         match &self.tls {
             Some(tls) => Link::accept(stream, tls),
             None => Ok(Link::plain(stream)),
         }
     }
 
-    fn admit(
-        &self,
-        visitors: &mut Unproved<Origin, Visitor>,
-        from: Origin,
-        socket: Result<Socket>,
-        now: Instant,
-    ) {
+    fn admit(&mut self, from: Origin, socket: Result<Socket>, now: Instant) {
         let socket = match socket.and_then(Socket::nonblocking) {
             Ok(socket) => socket,
             Err(error) => return log::debug!("rank {}: a connection can't be used: {error}", self.me),
         };
         let (inbox, stage) = ([0; HELLO_BYTES], Stage::Silent);
         let visitor = Visitor { socket: Some(socket), is_ready: true, inbox, received: 0, stage };
-        if visitors.add(from, now + PATIENCE, visitor).is_some() {
+        if self.visitors.add(from, now + PATIENCE, visitor).is_some() {
             log::debug!("rank {}: too many strangers connect from {from:?}", self.me);
         }
     }
 
-    /// The connections that these ranks make, once all are there.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Timeout`] at the deadline, with a rank that hasn't connected.
-    pub(crate) fn wait_for(
-        &self,
-        local: &[usize],
-        remote: &[usize],
-        connections: u32,
-        deadline: Deadline,
-    ) -> Result<Arrived> {
-        let mut arrived = self.arrived();
-        loop {
-            let missing = local.iter().find(|rank| !arrived.local.contains_key(rank)).or_else(|| {
-                remote
-                    .iter()
-                    .find(|rank| (0..=connections).any(|one| !arrived.remote.contains_key(&(**rank, one))))
-            });
-            let Some(missing) = missing else { return Ok(std::mem::take(&mut *arrived)) };
-            let left = deadline.left().unwrap_or(Duration::from_secs(3600));
-            if left.is_zero() {
-                return Err(Error::new(
-                    ErrorKind::Timeout,
-                    format!("rank {missing} has not connected in time"),
-                ));
-            }
-            arrived = self.changed.wait_timeout(arrived, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+    /// When to go on although no socket is ready.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        [self.visitors.due(), self.local.due(), self.remote.due()].into_iter().flatten().min()
     }
 
-    fn arrived(&self) -> MutexGuard<'_, Arrived> {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether its listener is to be looked at: one from which nothing can be accepted is always ready.
+    pub(crate) fn is_resting(&self, now: Instant) -> bool {
+        self.local.due().max(self.remote.due()).is_some_and(|due| due > now)
+    }
+
+    /// What to look at, in the order in which [`Acceptor::set_ready`] wants to hear of it.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.visitors.iter().filter_map(Visitor::fd)
+    }
+
+    pub(crate) fn set_ready(&mut self, mut ready: impl Iterator<Item = bool>) {
+        self.visitors.retain(|visitor| {
+            visitor.is_ready = ready.next().unwrap_or(true);
+            true
+        });
+    }
+
+    /// Of the memory that ranks of one host find one another by.
+    pub(crate) fn probe_descriptor(&self) -> Option<RawFd> {
+        self.probe.as_ref().map(|probe| probe.descriptor().as_raw_fd())
     }
 }
 
@@ -188,7 +169,7 @@ impl Socket {
     fn nonblocking(self) -> Result<Socket> {
         let set = match &self {
             Socket::Local(stream) => stream.set_nonblocking(true),
-            Socket::Remote(link) => link.socket().set_nonblocking(true),
+            Socket::Remote(_) => Ok(()),
         };
         set.map(|()| self).map_err(|error| Error::io("set up a socket", &error))
     }
@@ -262,7 +243,7 @@ impl Visitor {
     }
 
     /// Hears what there is; whether it is done with here.
-    fn advance(&mut self, door: &Acceptor) -> Result<bool> {
+    fn advance(&mut self, door: &Acceptor, connections: &Connections) -> Result<bool> {
         while let Some(socket) = &mut self.socket {
             let awaited = self.stage.awaits();
             match socket.read(&mut self.inbox[self.received..awaited]) {
@@ -276,14 +257,14 @@ impl Visitor {
             }
             if self.received == awaited {
                 self.received = 0;
-                self.hear(door)?;
+                self.hear(door, connections)?;
             }
         }
         Ok(true)
     }
 
     /// Hears a whole message.
-    fn hear(&mut self, door: &Acceptor) -> Result<()> {
+    fn hear(&mut self, door: &Acceptor, connections: &Connections) -> Result<()> {
         let Some(socket) = &mut self.socket else { return Ok(()) };
         match &self.stage {
             Stage::Silent => {
@@ -294,50 +275,57 @@ impl Visitor {
             Stage::Asked(welcome) => {
                 let hello = welcome.prove(&self.inbox[..PROOF_BYTES], &door.key)?;
                 let is_local = matches!(socket, Socket::Local(_));
-                if hello.to as usize != door.me || (hello.connection == LOCAL_CONNECTION) != is_local {
+                if hello.to as usize != door.me || (hello.connection == LOCAL) != is_local {
                     return Err(Error::new(ErrorKind::Refused, "a connection for another rank"));
                 }
                 match socket {
                     Socket::Local(stream) => {
-                        give_descriptor(stream, door.probe.descriptor())?;
+                        let probe = door.probe.as_ref().ok_or_else(has_formed)?;
+                        give_descriptor(stream, probe.descriptor())?;
                         self.stage = Stage::Probed(hello);
                     }
-                    Socket::Remote(_) => self.arrive(hello, door)?,
+                    Socket::Remote(_) => self.arrive(hello, door, connections)?,
                 }
             }
             Stage::Probed(hello) => {
                 // BOOT-1: the peer says what it wrote; we look whether it is in the memory, and say what we wrote.
                 let hello = *hello;
                 let (written, _) = self.inbox.split_first_chunk::<16>().ok_or_else(no_rank)?;
-                if !door.probe.holds(hello.from as usize, written)? {
+                let probe = door.probe.as_ref().ok_or_else(has_formed)?;
+                if !probe.holds(hello.from as usize, written)? {
                     socket.send(&[0; 16])?;
                     return Err(Error::new(ErrorKind::Unreachable, "it doesn't share this memory"));
                 }
-                socket.send(&door.probe.nonce())?;
-                self.arrive(hello, door)?;
+                socket.send(&probe.nonce())?;
+                self.arrive(hello, door, connections)?;
             }
         }
         Ok(())
     }
 
     /// It is that rank.
-    fn arrive(&mut self, hello: Hello, door: &Acceptor) -> Result<()> {
+    fn arrive(&mut self, hello: Hello, door: &Acceptor, connections: &Connections) -> Result<()> {
         let from = hello.from as usize;
-        if from >= door.world_size {
+        if from >= door.world_size || from == door.me {
             return Err(no_rank());
         }
-        let Some(socket) = self.socket.take() else { return Ok(()) };
-        let mut arrived = door.arrived();
-        match socket {
-            Socket::Local(stream) => {
+        match self.socket.take() {
+            Some(Socket::Local(stream)) => {
                 stream.set_nonblocking(false).map_err(|error| Error::io("accept", &error))?;
-                drop(arrived.local.insert(from, stream));
+                connections.admit_local(from, stream);
+                Ok(())
             }
-            Socket::Remote(link) => drop(arrived.remote.insert((from, hello.connection), link)),
+            Some(Socket::Remote(link)) if hello.connection < door.numbers => {
+                connections.admit((from, hello.connection), link)
+            }
+            Some(Socket::Remote(_)) => Err(Error::new(ErrorKind::Protocol, "there is no such connection")),
+            None => Ok(()),
         }
-        door.changed.notify_all();
-        Ok(())
     }
+}
+
+fn has_formed() -> Error {
+    Error::new(ErrorKind::Refused, "the group has formed")
 }
 
 fn no_rank() -> Error {

@@ -1,13 +1,15 @@
 //! How a group comes together, its bootstrap: which ranks are there, which share memory, and a connection between any
-//! two.
+//! two of different hosts by which each sees the other's end.
 //!
 //! Each rank listens and publishes its address (its card). Then it looks for its host's lowest rank, the leader: it
 //! tries the ranks below it, the lowest first, until one shares memory with it. When all have told who leads them, a
 //! rank connects to the lower ones of other hosts, and takes from its leader what its host shares ([`crate::host`]).
+//! Connections for data and messages are opened later, by the same door ([`crate::connections`]).
 //!
 //! - BOOT-1 (proven-memory): two ranks are of one host only if each has read from memory what the other wrote there.
 //!   Names of hosts and addresses are never compared.
-//! - BOOT-2 (nothing-left): when it returns, with whatever result, no socket listens and no thread is left.
+//! - BOOT-2 (nothing-left): when it fails, and when all ranks are of one host, no socket listens and no thread is left.
+//!   Else one socket and one thread are, the rank's door, and they end with the group. Inside the host nobody listens.
 //! - BOOT-3 (sealed-cards): what ranks leave on the store counts only if one of the group left it there: the store is
 //!   open to others.
 //! - BOOT-4 (no-secret-told): the ranks of a job have the group's key from their node, and it is never sent.
@@ -20,30 +22,32 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use phalanx_io::{Identity, TlsServer, pause, raise_descriptor_limit, widen_backlog};
 use phalanx_types::{Deadline, Error, ErrorKind, Key, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::acceptor::{Acceptor, LOCAL_CONNECTION};
+use crate::acceptor::Acceptor;
 use crate::board::Board;
+use crate::connections::{Connections, LOCAL, SENTINEL};
+use crate::descriptors::Descriptors;
+use crate::dialer::{Dialer, Target};
+use crate::door::Door;
 use crate::handshake::{Hello, introduce, random};
 use crate::host::{self, SharedHost};
-use crate::link::{Link, PROTOCOL};
+use crate::link::PROTOCOL;
 use crate::probe::{Probe, take_descriptor};
 use crate::shm::Layout;
 use crate::store::Store;
-use crate::tcp;
 use crate::timed::Timed;
 use crate::topology::Topology;
 
 /// How long a rank whose peer hung up, as it does on the oldest of too many strangers, waits before it tries again.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
-/// How often it tries inside a host; between hosts it does until the deadline.
+/// How often it tries inside a host; between hosts the door does until the deadline.
 const LOCAL_TRIES: usize = 3;
-/// The connection that carries no data: see [`crate::peers`].
-pub(crate) const SENTINEL: u32 = 0;
 
 /// What a rank tells about itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -61,7 +65,7 @@ pub(crate) struct Card {
     tls_key: Option<String>,
 }
 
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 pub(crate) struct Bootstrap<'a> {
     pub(crate) name: &'a str,
@@ -70,7 +74,7 @@ pub(crate) struct Bootstrap<'a> {
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     pub(crate) address: IpAddr,
-    /// Connections to each rank of another host, besides the first.
+    /// How many connections two ranks of different hosts have at most.
     pub(crate) connections: u32,
     pub(crate) pretended_host: Option<u32>,
     pub(crate) encryption: bool,
@@ -85,8 +89,10 @@ pub(crate) struct Mesh {
     pub(crate) host: Option<SharedHost>,
     /// The processes of the other ranks of the host, where they can be watched.
     pub(crate) processes: HashMap<usize, u32>,
-    /// To each rank of other hosts, by number of the connection.
-    pub(crate) remote: HashMap<(usize, u32), Link>,
+    /// What opens connections to ranks of other hosts, with a sentinel to each there. None where there are none.
+    pub(crate) door: Option<Door>,
+    /// What is open, of the door.
+    pub(crate) descriptors: Descriptors,
 }
 
 pub(crate) fn bootstrap(request: &Bootstrap<'_>, store: &mut dyn Store) -> Result<Mesh> {
@@ -114,27 +120,26 @@ pub(crate) fn bootstrap(request: &Bootstrap<'_>, store: &mut dyn Store) -> Resul
     };
     let Bootstrap { name, rank, world_size, deadline, .. } = *request;
     let mut board = Board { store, name, key: key.clone(), rank, world_size, deadline };
-    let acceptor = Acceptor::new(request.rank, request.world_size, key, tls)?;
-    std::thread::scope(|scope| {
-        // BOOT-2: the scope waits for the thread, which ends when the acceptor closes.
-        let _close = CloseOnDrop(&acceptor);
-        std::thread::Builder::new()
-            .name("phalanx-join".into())
-            .spawn_scoped(scope, || acceptor.serve(&tcp, &unix))
-            .map_err(|error| Error::io("start a thread", &error))?;
-        connect_all(request, &mut board, &acceptor, &card)
-    })
+    let acceptor = Acceptor::new(rank, world_size, key.clone(), request.connections, tls)?;
+    let descriptors = Descriptors::default();
+    let connections = Arc::new(Connections::new(rank)?);
+    let handshakes = (acceptor, Dialer::new(rank, key));
+    // BOOT-2, DOOR-2: whatever goes wrong from here on ends it.
+    let door = Door::open(handshakes, connections, descriptors.clone(), (tcp, unix))?;
+    connect_all(request, &mut board, door, descriptors, &card)
 }
 
 fn connect_all(
     request: &Bootstrap<'_>,
     board: &mut Board<'_>,
-    acceptor: &Acceptor,
+    door: Door,
+    descriptors: Descriptors,
     mine: &Card,
 ) -> Result<Mesh> {
     let Bootstrap { rank: me, world_size, deadline, .. } = *request;
     let cards: Vec<Card> = board.exchange("card", mine)?;
     check(&cards, me)?;
+    door.know(cards.iter().map(Card::target).collect::<Result<_>>()?);
     let caller = Caller { request, key: &board.key };
     let found = caller.leader(&cards, mine);
     let leaders = board.exchange("leader", &found.as_ref().map_or(me, |(rank, _)| *rank))?;
@@ -148,24 +153,11 @@ fn connect_all(
         );
     }
     let elsewhere: Vec<usize> = (0..world_size).filter(|rank| host.binary_search(rank).is_err()).collect();
-    let caller = Caller { request, key: &board.key };
-    let mut remote = HashMap::new();
-    for &rank in elsewhere.iter().filter(|rank| **rank < me) {
-        for connection in 0..=request.connections {
-            let hello = Hello { from: me as u32, to: rank as u32, connection };
-            let link = caller
-                .connect(&cards[rank], hello)
-                .map_err(|error| error.context(format_args!("rank {rank} at {}", cards[rank].address)))?;
-            remote.insert((rank, connection), link);
-        }
-    }
-    let higher: Vec<usize> = elsewhere.into_iter().filter(|rank| *rank > me).collect();
+    // Downwards, so that not all begin with the same one.
+    let lower = elsewhere.iter().rev().filter(|rank| **rank < me);
+    lower.for_each(|rank| door.connections().ask((*rank, SENTINEL)));
     let led = if host[0] == me { &host[1..] } else { &[] };
-    let mut arrived = acceptor.wait_for(led, &higher, request.connections, deadline)?;
-    remote.extend(arrived.remote);
-    for link in remote.values() {
-        tcp::prepare(link.socket())?;
-    }
+    let arrived = door.connections().wait_for(led, &elsewhere, deadline)?;
     let layout = (request.layout)(host.len());
     let shared = match found {
         _ if host.len() == 1 => None,
@@ -173,17 +165,26 @@ fn connect_all(
             let followed = host::follow(&host, me, stream, layout, deadline);
             Some(followed.map_err(|error| error.context(format_args!("memory from rank {leader}")))?)
         }
-        _ => {
-            let members = led.iter().filter_map(|rank| Some((*rank, arrived.local.remove(rank)?)));
-            Some(host::lead(members.collect(), layout, deadline)?)
-        }
+        _ => Some(host::lead(arrived, layout, deadline)?),
     };
     let processes = host.iter().filter(|rank| **rank != me).filter_map(|rank| {
         let card = &cards[*rank];
         let is_other = card.pid != mine.pid && card.pid_namespace == mine.pid_namespace;
         (is_other && !card.pid_namespace.is_empty()).then_some((*rank, card.pid))
     });
-    Ok(Mesh { topology, host: shared, processes: processes.collect(), remote })
+    let processes = processes.collect();
+    door.connections().has_formed();
+    let door = (!elsewhere.is_empty()).then_some(door);
+    Ok(Mesh { topology, host: shared, processes, door, descriptors })
+}
+
+impl Card {
+    /// How the rank is reached from other hosts.
+    fn target(&self) -> Result<Target> {
+        let no_key = |_| Error::new(ErrorKind::Protocol, "what a rank told is no key");
+        let tls_key = self.tls_key.as_ref().map(hex::decode).transpose().map_err(no_key)?;
+        Ok(Target { address: self.address, tls_key })
+    }
 }
 
 /// Whether all ranks can be of one group, as the rank `me` sees it.
@@ -214,43 +215,13 @@ fn group_key(request: &Bootstrap<'_>, store: &mut dyn Store) -> Result<Key> {
     value.try_into().map(Key::from_bytes).map_err(no_secret)
 }
 
-/// How a rank goes to others.
+/// How a rank goes to others of its host.
 struct Caller<'a> {
     request: &'a Bootstrap<'a>,
     key: &'a Key,
 }
 
 impl Caller<'_> {
-    /// A connection to a rank of another host.
-    fn connect(&self, card: &Card, hello: Hello) -> Result<Link> {
-        let deadline = self.request.deadline;
-        let no_key = |_| Error::new(ErrorKind::Protocol, "what it told is no key");
-        let tls_key = card.tls_key.as_ref().map(hex::decode).transpose().map_err(no_key)?;
-        let once = || {
-            let socket = phalanx_io::connect(card.address, deadline)?;
-            let mut link = match &tls_key {
-                Some(key) => Link::connect(socket, key, deadline)?,
-                None => Link::plain(socket),
-            };
-            let binding = link.binding()?;
-            introduce(&mut link, hello, self.key, &binding, deadline).map(|()| link)
-        };
-        let mut before: Option<Error> = None;
-        loop {
-            match (once(), &before) {
-                (Ok(link), _) => return Ok(link),
-                (Err(error), _) if error.kind() == ErrorKind::Closed && !deadline.passed() => {
-                    before = Some(error);
-                    pause(RETRY_PAUSE, deadline);
-                }
-                (Err(error), Some(before)) if error.kind() == ErrorKind::Timeout => {
-                    return Err(Error::new(error.kind(), format!("{error}; before that: {before}")));
-                }
-                (Err(error), _) => return Err(error),
-            }
-        }
-    }
-
     /// The lowest of the lower ranks that shares memory with this one, and the connection to it.
     fn leader(&self, cards: &[Card], mine: &Card) -> Option<(usize, UnixStream)> {
         let lower = cards.iter().enumerate().take(self.request.rank);
@@ -281,7 +252,7 @@ impl Caller<'_> {
 
     fn prove_shared(&self, stream: &mut UnixStream, rank: usize) -> Result<()> {
         let Bootstrap { rank: me, deadline, .. } = *self.request;
-        let hello = Hello { from: me as u32, to: rank as u32, connection: LOCAL_CONNECTION };
+        let hello = Hello { from: me as u32, to: rank as u32, connection: LOCAL };
         introduce(stream, hello, self.key, &[], deadline)?;
         let fd = take_descriptor(stream)?;
         let (mine, theirs) = Probe::leave(&fd, me)?;
@@ -292,15 +263,6 @@ impl Caller<'_> {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Unreachable, "what one writes there, the other doesn't see"))
-    }
-}
-
-/// Closes the acceptor on every way out.
-struct CloseOnDrop<'a>(&'a Acceptor);
-
-impl Drop for CloseOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.close();
     }
 }
 

@@ -8,7 +8,6 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,13 +16,15 @@ use phalanx_types::{Deadline, Error, ErrorKind, Key, Result};
 use rustix::event::Timespec;
 
 use crate::activity::{ActivityLog, ActivityReader};
-use crate::bootstrap::{Bootstrap, SENTINEL, bootstrap};
+use crate::bootstrap::{Bootstrap, bootstrap};
 use crate::call::Call;
+use crate::connections::{DATA, SENTINEL};
+use crate::descriptors::Descriptors;
+use crate::door::Door;
 use crate::failure::Failure;
 use crate::host::SharedHost;
 use crate::inter_host::transport::Transport;
 use crate::intra_host::{self, LocalGroup};
-use crate::link::Link;
 use crate::p2p::mailbox::Mailboxes;
 use crate::p2p::messenger::Messenger;
 use crate::p2p::pipe::Pipe;
@@ -33,8 +34,6 @@ use crate::store::Store;
 use crate::topology::Topology;
 use crate::wait::{SpinPolicy, Watch};
 
-/// The connection for messages; those after it are for data.
-const MESSAGES: u32 = SENTINEL + 1;
 /// More sockets than this to one peer only cost.
 const MOST_CONNECTIONS: u32 = 16;
 
@@ -58,7 +57,7 @@ pub struct GroupOptions {
     pub address: IpAddr,
     /// How long joining, and each operation, may take.
     pub timeout: Duration,
-    /// Connections to each rank of another host over which data goes in parallel.
+    /// Connections to a rank of another host over which data goes in parallel, at most: a short message takes one.
     pub connections: u32,
     /// Ranks with different numbers share no memory even where they could: to rehearse several hosts on one.
     pub pretended_host: Option<u32>,
@@ -128,7 +127,9 @@ pub struct Group {
     broken: Option<Error>,
     activity: ActivityLog,
     interrupt_check: Option<Arc<InterruptCheck>>,
-    sockets: Vec<RawFd>,
+    descriptors: Descriptors,
+    /// None where all ranks are of one host.
+    door: Option<Door>,
 }
 
 /// What is asked while an operation waits; an error ends it.
@@ -147,7 +148,8 @@ impl Aborter {
 }
 
 impl Group {
-    /// Joins: returns once all ranks have, and are connected.
+    /// Joins: returns once all ranks have, and each would see the end of each other. Further connections to ranks of
+    /// other hosts are opened as operations need them.
     ///
     /// # Errors
     /// `ErrorKind::Timeout` if a rank doesn't join in time, with its number; what `store` fails with; errors of
@@ -162,17 +164,15 @@ impl Group {
             rank,
             world_size,
             address: options.address,
-            // One for messages, the others for data.
-            connections: 1 + options.connections,
+            connections: DATA + options.connections,
             pretended_host: options.pretended_host,
             encryption: options.encryption,
             layout: intra_host::layout,
             deadline: Deadline::after(timeout),
         };
-        let mut mesh =
-            bootstrap(&request, store).map_err(|error| error.context(format_args!("rank {rank}")))?;
-        let inside = mesh.host.iter().flat_map(SharedHost::descriptors);
-        let sockets = inside.chain(mesh.remote.values().map(AsRawFd::as_raw_fd)).collect();
+        let mesh = bootstrap(&request, store).map_err(|error| error.context(format_args!("rank {rank}")))?;
+        let descriptors = mesh.descriptors;
+        descriptors.keep(mesh.host.iter().flat_map(SharedHost::descriptors));
         let ranks = mesh.topology.host_of(rank).to_vec();
         let local_rank = mesh.topology.locate(rank).1;
         let (segment, lifeline, mut lifelines) = match mesh.host {
@@ -186,27 +186,25 @@ impl Group {
             Some(LocalPeer::new(*rank, local_rank, lifelines.remove(rank)?, process))
         });
         let local: Vec<LocalPeer> = local.collect();
-        let remote = (0..world_size)
-            .filter_map(|rank| Some(RemotePeer::new(rank, mesh.remote.remove(&(rank, SENTINEL))?)));
-        let remote: Vec<RemotePeer> = remote.collect();
+        let connections = mesh.door.as_ref().map(|door| Arc::clone(door.connections()));
+        let mut remote = Vec::new();
+        if let Some(connections) = &connections {
+            for rank in (0..world_size).filter(|rank| ranks.binary_search(rank).is_err()) {
+                let sentinel = connections.take((rank, SENTINEL))?;
+                remote.extend(sentinel.map(|link| RemotePeer::new(rank, link)));
+            }
+        }
         if let Some(limit) = options.cut_timeout {
             remote.iter().try_for_each(|peer| peer.give_up_after(limit))?;
         }
         let pipes = (0..world_size).map(|peer| match (&segment, ranks.binary_search(&peer)) {
             (Some(segment), Ok(theirs)) if peer != rank => Some(Pipe::memory(segment, local_rank, theirs)),
-            _ => mesh.remote.remove(&(peer, MESSAGES)).map(|link| Pipe::Link(Arc::new(link))),
+            (_, Ok(_)) => None,
+            (_, Err(_)) => Some(Pipe::Unopened),
         });
-        let mailboxes = Mailboxes::new(pipes.collect());
-        let mut connections: HashMap<usize, Vec<(u32, Link)>> = HashMap::new();
-        for ((peer, number), link) in mesh.remote {
-            connections.entry(peer).or_default().push((number, link));
-        }
-        let in_order = |mut links: Vec<(u32, Link)>| {
-            links.sort_by_key(|(number, _)| *number);
-            links.into_iter().map(|(_, link)| link).collect()
-        };
-        let transport =
-            Transport::new(connections.into_iter().map(|(peer, links)| (peer, in_order(links))).collect());
+        let mailboxes = Mailboxes::new(pipes.collect(), connections.clone());
+        let elsewhere = remote.iter().map(RemotePeer::rank);
+        let transport = Transport::new(connections, elsewhere, options.connections);
         let spin_policy = SpinPolicy::of(ranks.len());
         let host = segment.clone().map(|segment| (segment, local_rank));
         let peers = Arc::new(Peers::new(rank, local_rank, segment.clone(), (local, lifeline), remote));
@@ -227,7 +225,8 @@ impl Group {
             broken: None,
             activity,
             interrupt_check: None,
-            sockets,
+            descriptors,
+            door: mesh.door,
         })
     }
 
@@ -262,10 +261,10 @@ impl Group {
         self.interrupt_check = Some(Arc::new(check));
     }
 
-    /// The numbers of its connections to the other ranks. A forked child that keeps them open hides the death of this
-    /// rank from other hosts. It has none of the shared memory, and must not use or drop the group.
-    pub fn sockets(&self) -> &[RawFd] {
-        &self.sockets
+    /// What it has open, for a process that forks. A forked child that keeps it open hides the death of this rank from
+    /// other hosts. It has none of the shared memory, and must not use or drop the group.
+    pub fn descriptors(&self) -> Descriptors {
+        self.descriptors.clone()
     }
 
     /// For ending the group from another thread.
@@ -355,6 +354,9 @@ impl Drop for Group {
         }
         self.flush_messages();
         self.peers.leave();
+        // BOOT-2
+        self.door = None;
+        self.descriptors.clear();
     }
 }
 

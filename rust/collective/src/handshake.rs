@@ -18,6 +18,10 @@ const MAGIC: [u8; 8] = *b"PHXCOLL1";
 const NONCE_BYTES: usize = 32;
 /// How long a proof is.
 pub(crate) const PROOF_BYTES: usize = 32;
+/// How long the answer to a hello is.
+pub(crate) const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
+/// What two ranks do, for errors.
+pub(crate) const INTRODUCING: &str = "introduce two ranks to each other";
 
 /// Who connects, to whom, what for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +73,33 @@ fn refused() -> Error {
     Error::new(ErrorKind::Refused, "the other side doesn't know the group's secret")
 }
 
-/// The side that connected. `binding` is what only the two ends of the connection know, nothing where it is plain.
+/// The side that connected, which has said its hello. It does no I/O either.
+#[derive(Debug)]
+pub(crate) struct Introduction {
+    hello: [u8; HELLO_BYTES],
+}
+
+impl Introduction {
+    /// Begins; [`Introduction::hello`] is what to say.
+    pub(crate) fn new(hello: Hello) -> Result<Introduction> {
+        Ok(Introduction { hello: hello.encode(random()?) })
+    }
+
+    pub(crate) fn hello(&self) -> &[u8; HELLO_BYTES] {
+        &self.hello
+    }
+
+    /// Hears the answer; what to say to it. `binding` is what only the two ends of the connection know, nothing where
+    /// it is plain.
+    pub(crate) fn prove(&self, answer: &[u8; ANSWER_BYTES], key: &Key, binding: &[u8]) -> Result<Vec<u8>> {
+        let (nonce, theirs) = answer.split_at(NONCE_BYTES);
+        let theirs = proof(key, b"welcome", &self.hello, nonce, binding).verify_slice(theirs);
+        theirs.map_err(|_| refused())?;
+        Ok(proof(key, b"introduce", &self.hello, nonce, binding).finalize().into_bytes().to_vec())
+    }
+}
+
+/// The side that connected, on a connection that is waited for.
 pub(crate) fn introduce(
     stream: &mut impl Timed,
     hello: Hello,
@@ -77,15 +107,11 @@ pub(crate) fn introduce(
     binding: &[u8],
     deadline: Deadline,
 ) -> Result<()> {
-    let doing = "introduce two ranks to each other";
-    let hello = hello.encode(random()?);
-    stream.send(&hello, deadline, doing)?;
-    let mut answer = [0; NONCE_BYTES + PROOF_BYTES];
-    stream.receive(&mut answer, deadline, doing)?;
-    let (nonce, theirs) = answer.split_at(NONCE_BYTES);
-    proof(key, b"welcome", &hello, nonce, binding).verify_slice(theirs).map_err(|_| refused())?;
-    let mine = proof(key, b"introduce", &hello, nonce, binding).finalize().into_bytes();
-    stream.send(&mine, deadline, doing)
+    let introduction = Introduction::new(hello)?;
+    stream.send(introduction.hello(), deadline, INTRODUCING)?;
+    let mut answer = [0; ANSWER_BYTES];
+    stream.receive(&mut answer, deadline, INTRODUCING)?;
+    stream.send(&introduction.prove(&answer, key, binding)?, deadline, INTRODUCING)
 }
 
 /// The side that was connected to, which has answered a hello.

@@ -32,6 +32,10 @@ mod activity;
 mod board;
 mod bootstrap;
 mod call;
+mod connections;
+mod descriptors;
+mod dialer;
+mod door;
 mod dtype;
 mod failure;
 mod flag;
@@ -68,6 +72,7 @@ use call::{CALL_WORDS, Call};
 
 pub use activity::{Activity, ActivityReader, read_activity};
 pub use call::Operation;
+pub use descriptors::Descriptors;
 pub use dtype::{DType, Element, ReduceOp};
 pub use group::{Aborter, Group, GroupOptions};
 pub use job_key::{job_encryption, job_key};

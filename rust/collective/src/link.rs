@@ -13,13 +13,10 @@ use std::io::{self, ErrorKind as IoKind, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use phalanx_io::{PublicKey, TlsChannel, TlsServer};
-use phalanx_types::{Deadline, Error, ErrorKind, Result};
+use phalanx_types::{Error, ErrorKind, Result};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
-
-use crate::timed::Timed;
 
 /// What two ranks speak above TLS.
 pub(crate) const PROTOCOL: &str = "phalanx-collective/3";
@@ -65,40 +62,27 @@ impl Link {
         Link { socket, tls: None }
     }
 
-    /// The end that connected, to the rank with the key `peer`. Blocks for TLS's handshake.
+    /// The end that connected, to the rank with the key `peer`. Its socket doesn't block. Nothing may be said before
+    /// both [agree](Link::agree).
+    pub(crate) fn dial(socket: TcpStream, peer: &PublicKey) -> Result<Link> {
+        Ok(Link::encrypted(socket, TlsChannel::connect(peer, PROTOCOL)?))
+    }
+
+    /// Goes on with TLS's handshake, as far as that goes without waiting; whether it is over.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`] only where the socket came to its end: all else would be the same another time.
-    pub(crate) fn connect(mut socket: TcpStream, peer: &PublicKey, deadline: Deadline) -> Result<Link> {
-        let doing = "agree on encryption";
-        let (mut channel, mut heard) = (TlsChannel::connect(peer, PROTOCOL)?, Vec::new());
-        let (mut wire, mut came) = (Vec::new(), [0; 4096]);
-        loop {
-            channel.drain(&mut wire)?;
-            socket.send(&wire, deadline, doing)?;
-            wire.clear();
-            if channel.is_ready() {
-                return Ok(Link::encrypted(socket, channel, heard));
-            }
-            let count = socket.receive_some(&mut came, deadline, doing)?;
-            if let Err(error) = channel.receive(&came[..count], |said| heard.extend_from_slice(said)) {
-                // It is told why, if it listens.
-                let _ = channel.drain(&mut wire).and_then(|()| socket.send(&wire, deadline, doing));
-                return Err(match error.kind() {
-                    ErrorKind::Closed => Error::new(ErrorKind::Protocol, error.to_string()),
-                    _ => error,
-                });
-            }
-        }
+    pub(crate) fn agree(&self) -> Result<bool> {
+        self.tls().map_or(Ok(true), |mut tls| tls.agree(&mut Quietly(&self.socket)))
     }
 
     /// The end that was connected to. Reading goes through with TLS's handshake.
     pub(crate) fn accept(socket: TcpStream, tls: &TlsServer) -> Result<Link> {
-        Ok(Link::encrypted(socket, tls.accept()?, Vec::new()))
+        Ok(Link::encrypted(socket, tls.accept()?))
     }
 
-    fn encrypted(socket: TcpStream, channel: TlsChannel, heard: Vec<u8>) -> Link {
-        Link { socket, tls: Some(Box::new(Mutex::new(Tls::new(channel, heard)))) }
+    fn encrypted(socket: TcpStream, channel: TlsChannel) -> Link {
+        Link { socket, tls: Some(Box::new(Mutex::new(Tls::new(channel)))) }
     }
 
     /// What only the two ends of it know; nothing if it is plain.
@@ -149,8 +133,35 @@ impl Link {
 }
 
 impl Tls {
-    fn new(channel: TlsChannel, heard: Vec<u8>) -> Tls {
-        Tls { channel, heard, taken: 0, broken: None, begun: 0 }
+    fn new(channel: TlsChannel) -> Tls {
+        Tls { channel, heard: Vec::new(), taken: 0, broken: None, begun: 0 }
+    }
+
+    fn agree(&mut self, wire: &mut (impl Read + Write)) -> Result<bool> {
+        let failed = |error: &io::Error| Error::io("agree on encryption", error);
+        let mut came = [0; 4096];
+        loop {
+            self.channel.flush(wire).map_err(|error| failed(&error))?;
+            if self.channel.is_ready() {
+                return Ok(true);
+            }
+            let count = match wire.read(&mut came) {
+                Ok(0) => return Err(failed(&IoKind::UnexpectedEof.into())),
+                Ok(count) => count,
+                Err(error) if error.kind() == IoKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == IoKind::Interrupted => continue,
+                Err(error) => return Err(failed(&error)),
+            };
+            let heard = &mut self.heard;
+            if let Err(error) = self.channel.receive(&came[..count], |said| heard.extend_from_slice(said)) {
+                // It is told why, if it listens.
+                let _ = self.channel.flush(wire);
+                return Err(match error.kind() {
+                    ErrorKind::Closed => Error::new(ErrorKind::Protocol, error.to_string()),
+                    _ => error,
+                });
+            }
+        }
     }
 
     fn read(&mut self, wire: &mut (impl Read + Write), bytes: &mut [u8]) -> io::Result<usize> {
@@ -251,28 +262,6 @@ impl AsRawFd for Link {
     }
 }
 
-impl Read for Link {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        Link::read(self, bytes)
-    }
-}
-
-impl Write for Link {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Link::write(self, bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Timed for Link {
-    fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
-        self.socket.set_patience(patience)
-    }
-}
-
 #[cfg(not(miri))]
 #[cfg(test)]
 mod tests {
@@ -292,7 +281,7 @@ mod tests {
             server.drain(&mut back).unwrap();
             client.receive(&back, |_| {}).unwrap();
         }
-        (Tls::new(client, Vec::new()), Tls::new(server, Vec::new()))
+        (Tls::new(client), Tls::new(server))
     }
 
     /// A socket that has `came`, and keeps what is written; each write that `fails` numbers is interrupted.

@@ -101,6 +101,10 @@ impl RemotePeer {
         }
     }
 
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
     pub(crate) fn give_up_after(&self, unacknowledged: Duration) -> Result<()> {
         tcp::give_up_after(self.link.socket(), unacknowledged)
     }

@@ -3,7 +3,6 @@
 //! - TIMED-1 (absolute): the deadline is one for the whole call: bytes that drip in don't move it.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
-use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -64,14 +63,6 @@ fn moved(result: std::io::Result<usize>, doing: &str) -> Result<usize> {
 }
 
 impl Timed for UnixStream {
-    fn set_patience(&self, patience: Option<Duration>) -> std::io::Result<()> {
-        self.set_nonblocking(false)?;
-        self.set_read_timeout(patience)?;
-        self.set_write_timeout(patience)
-    }
-}
-
-impl Timed for TcpStream {
     fn set_patience(&self, patience: Option<Duration>) -> std::io::Result<()> {
         self.set_nonblocking(false)?;
         self.set_read_timeout(patience)?;

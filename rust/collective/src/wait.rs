@@ -125,6 +125,20 @@ impl Watch<'_> {
         Ok(is_ready)
     }
 
+    /// How long who waits for a rank in another way may do so, before it [looks around](Watch::look_around).
+    pub(crate) fn longest_nap(&self, is_busy: bool) -> Duration {
+        let nap = self.nap(is_busy);
+        Duration::from_nanos(nap.tv_nsec.unsigned_abs())
+    }
+
+    /// Moves messages and looks at the others; whether more messages may come soon. Fails as every wait does, but for a
+    /// rank that has left.
+    pub(crate) fn look_around(&self, whom: usize) -> Result<bool> {
+        let is_busy = (self.idle)()?;
+        self.peers.poll(&[], &Timespec::default())?;
+        self.in_time(Some(whom)).map(|()| is_busy)
+    }
+
     /// Fails at the deadline of a wait for one rank, or for any.
     pub(crate) fn in_time(&self, whom: Option<usize>) -> Result<()> {
         if self.start.elapsed() < self.timeout {

@@ -127,7 +127,9 @@ fn a_bit_that_is_changed_on_the_way_ends_in_an_error_that_names_the_peer() {
         for (rank, error) in errors {
             let said = error.to_string();
             let named = said.contains(&format!("rank {}", 1 - rank));
-            assert!(named && [ErrorKind::PeerLost, ErrorKind::Timeout].contains(&error.kind()), "{said}");
+            // The last, where the bit was one of a handshake: a second connection is opened for the long sum.
+            let kinds = [ErrorKind::PeerLost, ErrorKind::Timeout, ErrorKind::Protocol];
+            assert!(named && kinds.contains(&error.kind()), "{said}");
         }
         links.end();
     }
@@ -237,7 +239,7 @@ fn who_hangs_up_in_a_ranks_place_is_asked_again_and_the_deadline_tells_of_it() {
     let _leaks = leaks();
     let [_, late] = in_the_middle(Duration::from_secs(2), drop);
     assert_eq!(late.kind(), ErrorKind::Timeout, "BOOT-6: {late}");
-    assert!(late.to_string().contains("; before that: can't agree on encryption"), "BOOT-6: {late}");
+    assert!(late.to_string().contains("; before that: can't agree on encryption"), "BOOT-6, DIAL-1: {late}");
 }
 
 #[test]

@@ -62,6 +62,10 @@ fn acts_as_rank() {
                 return leave_outcome(directory, rank, SystemTime::now(), "outlived");
             }
         }
+        if what == "opening" && !directory.join("cut").exists() {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
         if what == "absent" && rank == 1 {
             std::thread::sleep(LATE);
         }
@@ -216,12 +220,14 @@ fn loss_costs_time_but_no_correctness() {
 fn a_cut_fails_those_that_wait_within_a_second_and_a_half() {
     // PEE-4
     let Some(network) = Network::new('c') else { return };
-    for what in ["short", "long", "absent", "encrypted-long", "encrypted-absent"] {
+    for what in ["short", "long", "absent", "opening", "encrypted-long", "encrypted-absent"] {
         let world = network.start(what, 2, ADDRESSES[0]);
         world.wait_until_ready();
         std::thread::sleep(Duration::from_millis(300));
         network.vanish();
         let cut = SystemTime::now();
+        // Only now are connections asked for, and they can't be opened.
+        std::fs::write(world.directory.path().join("cut"), "").unwrap();
         let outcomes = world.outcomes(LONG);
         for (rank, outcome) in outcomes.iter().enumerate() {
             let gone = format!("rank {} died or can't be reached", 1 - rank);

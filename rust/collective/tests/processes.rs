@@ -1,11 +1,13 @@
-//! Ranks as processes: the same programs as among threads, and what happens when one is killed (PEE-1, SHM-1).
+//! Ranks as processes: the same programs as among threads, and what happens when one is killed (FORK-1, PEE-1,
+//! SHM-1, TRA-2).
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
@@ -35,7 +37,11 @@ fn acts_as_rank() {
         activity: Some(directory.join(format!("activity.{rank}"))),
         ..options(rank, ranks)
     };
+    let before = sockets();
     let mut group = Group::join(options, &mut FileStore::new(directory)).unwrap();
+    if what == "open" {
+        return leave_outcome(directory, rank, SystemTime::now(), &what_is_open(&mut group, &before));
+    }
     if what == "program" {
         program::run(&mut group, 7, 40);
         return leave_outcome(directory, rank, SystemTime::now(), "done");
@@ -45,6 +51,36 @@ fn acts_as_rank() {
     // GRO-2
     assert!(group.barrier().unwrap_err().to_string().contains("broken"));
     leave_outcome(directory, rank, at, &in_words(&error));
+}
+
+/// The numbers of the descriptors of this process that are sockets.
+fn sockets() -> BTreeSet<RawFd> {
+    let entries = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let is_socket = |path: &PathBuf| {
+        fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+    };
+    let number = |path: PathBuf| path.file_name()?.to_str()?.parse().ok();
+    entries.filter(is_socket).filter_map(number).collect()
+}
+
+/// What a child that is forked now would not know of the group's sockets, late ones among them, and what it would know
+/// that is none.
+fn what_is_open(group: &mut Group, before: &BTreeSet<RawFd>) -> String {
+    group.all_reduce_of(&mut vec![1.0f32; 1 << 20], ReduceOp::Sum).unwrap();
+    let other = group.world_size() - 1 - group.rank();
+    group.send(&[1], other, 0).unwrap();
+    group.recv(&mut [0], Some(other), 0).unwrap();
+    let descriptors = group.descriptors();
+    descriptors.hold();
+    let known: BTreeSet<RawFd> = descriptors.all().into_iter().collect();
+    let unknown: Vec<RawFd> =
+        sockets().difference(before).copied().filter(|socket| !known.contains(socket)).collect();
+    let gone: Vec<RawFd> =
+        known.iter().copied().filter(|one| fs::read_link(format!("/proc/self/fd/{one}")).is_err()).collect();
+    descriptors.release();
+    // None has left before all have looked.
+    group.barrier().unwrap();
+    format!("{unknown:?} and {gone:?} that are none")
 }
 
 /// The phases in which a rank is killed: it is rank 1, and the others are in the middle of the same, or wait for it.
@@ -58,10 +94,16 @@ fn until_failure(group: &mut Group, what: &str, directory: &Path) -> Error {
             "short" => group.all_reduce_of(&mut short, ReduceOp::Sum),
             "long" => group.all_reduce_of(&mut long, ReduceOp::Sum),
             "broadcast" => group.broadcast_of(&mut long, 1),
-            "absent" | "receive" if is_victim => {
+            "absent" | "receive" | "opening" if is_victim => {
                 std::thread::sleep(LONG);
                 Ok(())
             }
+            "opening" if !directory.join("go").exists() => {
+                std::thread::sleep(Duration::from_millis(1));
+                Ok(())
+            }
+            // For which there are no connections yet.
+            "opening" => group.all_reduce_of(&mut long, ReduceOp::Sum),
             "absent" => group.barrier(),
             "receive" => group.recv(&mut [0; 8], Some(1), 0).map(drop),
             "gather" => {
@@ -189,4 +231,40 @@ fn a_rank_that_is_stopped_for_a_while_does_not_fail_the_group() {
     assert_eq!(stuck.call, "all_reduce(sum, float32, 64 bytes)");
     kill_process(Pid::from_child(&world.ranks[1]), Signal::CONT).unwrap();
     eventually("rank 0 goes on", LONG, || read_activity(&activity).unwrap().sequence > stuck.sequence);
+}
+
+#[test]
+fn survivors_name_a_rank_that_is_killed_while_they_open_connections_to_it() {
+    // PEE-1, TRA-2
+    for encryption in [false, true] {
+        let mut world = start_with("opening", 3, Some(3), encryption);
+        world.wait_until_ready();
+        let path = world.directory.path().join("activity.0");
+        // Its door opens nothing any more.
+        kill_process(Pid::from_child(&world.ranks[1]), Signal::STOP).unwrap();
+        fs::write(world.directory.path().join("go"), "").unwrap();
+        eventually("rank 0 is at it", LONG, || read_activity(&path).unwrap().sequence >= 2);
+        let killed = SystemTime::now();
+        world.ranks[1].kill().unwrap();
+        world.ranks[1].wait().unwrap();
+        for rank in [0, 2] {
+            let outcome = world.outcome(rank, LONG);
+            assert!(
+                outcome.text.starts_with("peer_lost: ") && outcome.text.contains("rank 1 died"),
+                "{outcome:?}"
+            );
+            assert!(outcome.after(killed) < NOTICE, "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_group_knows_all_sockets_that_a_forked_child_is_to_close() {
+    // FORK-1
+    for hosts in [Some(2), None] {
+        let world = start("open", 4, hosts);
+        for outcome in world.outcomes(LONG) {
+            assert_eq!(outcome.text, "[] and [] that are none", "FORK-1");
+        }
+    }
 }

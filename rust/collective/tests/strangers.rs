@@ -1,4 +1,4 @@
-//! Strangers at a group's doors and on its store: BOOT-3, BOOT-4, DOOR-1, HAN-1.
+//! Strangers at a group's doors and on its store: BOOT-2, BOOT-3, BOOT-4, DOOR-1, HAN-1.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -7,8 +7,8 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::{Duration, Instant};
 
 use common::{LONG, key, options, world_with};
 use phalanx_collective::{Group, GroupOptions, HashStore, ReduceOp, Store};
@@ -103,14 +103,26 @@ fn strangers_that_are_silent_or_slow_or_very_many_keep_no_rank_waiting() {
     for (hosts, encryption) in
         [([None, None], false), ([Some(0), Some(1)], false), ([Some(0), Some(1)], true)]
     {
-        let store = HashStore::default();
+        let (store, crowded) = (HashStore::default(), Barrier::new(3));
         std::thread::scope(|scope| {
+            let crowded = &crowded;
             let join = |rank: usize| {
                 let mut store = store.clone();
                 let timeout = Duration::from_secs(20);
                 let pretended_host = hosts[rank];
                 let options = GroupOptions { pretended_host, timeout, encryption, ..options(rank, 2) };
-                move || sums(&mut Group::join(options, &mut store).unwrap())
+                move || {
+                    let mut group = Group::join(options, &mut store).unwrap();
+                    crowded.wait();
+                    // They come again when the group has formed.
+                    crowded.wait();
+                    sums(&mut group);
+                    let mut message = [rank as u8];
+                    group.send(&message.clone(), 1 - rank, 0).unwrap();
+                    group.recv(&mut message, Some(1 - rank), 0).unwrap();
+                    assert_eq!(message, [1 - rank as u8]);
+                    crowded.wait();
+                }
             };
             let first = scope.spawn(join(0));
             let sealed = store.clone().get("world/card/0", Deadline::after(LONG)).unwrap();
@@ -118,7 +130,9 @@ fn strangers_that_are_silent_or_slow_or_very_many_keep_no_rank_waiting() {
             let card: serde_json::Value = serde_json::from_slice(&open).unwrap();
             let address: SocketAddr = card["address"].as_str().unwrap().parse().unwrap();
             let socket = UnixAddr::from_abstract_name(card["socket"].as_str().unwrap()).unwrap();
-            let tcp: Vec<TcpStream> = (0..MANY).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let crowd =
+                || -> Vec<TcpStream> { (0..MANY).map(|_| TcpStream::connect(address).unwrap()).collect() };
+            let tcp = crowd();
             let unix: Vec<UnixStream> =
                 (0..MANY).map(|_| UnixStream::connect_addr(&socket).unwrap()).collect();
             (&tcp[MANY - 1]).write_all(&[b'x'; 200]).unwrap();
@@ -128,9 +142,24 @@ fn strangers_that_are_silent_or_slow_or_very_many_keep_no_rank_waiting() {
                 // Begins TLS, and goes no further.
                 (&tcp[MANY - 3]).write_all(&[0x16, 3, 1, 2, 0, 1, 0, 1]).unwrap();
             }
-            scope.spawn(join(1)).join().expect("DOOR-1, HAN-1");
+            let second = scope.spawn(join(1));
+            crowded.wait();
+            // What is wrong is said at the end: until then others wait here.
+            let (start, mut is_closed) = (Instant::now(), false);
+            while !is_closed && start.elapsed() < LONG {
+                is_closed = UnixStream::connect_addr(&socket).is_err();
+            }
+            // Nobody comes to a group of one host any more.
+            let is_one = hosts == [None; 2];
+            let is_closed = is_closed && (!is_one || TcpStream::connect(address).is_err());
+            let more = if is_one { Vec::new() } else { crowd() };
+            more.first().map(|mut one| one.write_all(&[b'x'; 200]));
+            crowded.wait();
+            crowded.wait();
+            assert!(is_closed, "BOOT-2");
+            second.join().expect("DOOR-1, HAN-1");
             first.join().expect("DOOR-1, HAN-1");
-            drop((tcp, unix));
+            drop((tcp, unix, more));
         });
     }
 }

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use phalanx_collective::{Aborter, Group, GroupOptions, Store, job_encryption, job_key};
+use phalanx_collective::{Aborter, Descriptors, Group, GroupOptions, Store, job_encryption, job_key};
 use phalanx_rendezvous::interfaces;
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 use pyo3::exceptions::{PyConnectionError, PyRuntimeWarning};
@@ -82,7 +82,7 @@ pub(crate) struct ProcessGroup {
     callbacks: Arc<CallbackThread>,
     timeout: Mutex<Duration>,
     process: u32,
-    sockets: Vec<RawFd>,
+    descriptors: Descriptors,
 }
 
 impl ProcessGroup {
@@ -159,7 +159,7 @@ impl ProcessGroup {
                 callbacks: Arc::default(),
                 timeout: Mutex::new(timeout),
                 process: std::process::id(),
-                sockets: group.sockets().to_vec(),
+                descriptors: group.descriptors(),
                 messages: WorkQueue::new(
                     "phalanx-messages",
                     Postbox::new(rank, group.messenger(), names.clone()),
@@ -274,11 +274,19 @@ impl ProcessGroup {
         self.end_callbacks(py)
     }
 
+    fn before_fork(&self) {
+        self.descriptors.hold();
+    }
+
+    fn after_fork(&self) {
+        self.descriptors.release();
+    }
+
     fn disown(slf: Py<Self>) -> Vec<RawFd> {
-        let sockets = slf.get().sockets.clone();
+        let descriptors = slf.get().descriptors.all();
         // COL-1: dropped, it would take leave of the others.
         std::mem::forget(slf);
-        sockets
+        descriptors
     }
 }
 

@@ -1,20 +1,24 @@
 //! Messages between hosts: any number to and from any ranks at once, over several sockets to each.
 //!
-//! It owns the links that carry the data of collective operations. All of them are written and read as they are
-//! ready, so two ranks that send to each other can't block each other.
+//! It owns the links that carry the data of collective operations, and has them opened when a message first needs
+//! them. All of them are written and read as they are ready, so two ranks that send to each other can't block each
+//! other.
 //!
 //! - TRA-1 (labelled): a message says what call it belongs to and how long it is. A receiver that expects something
 //!   else fails, and the error names both calls.
-//! - TRA-2 (ends): a transfer ends for the same reasons as a [`Watch`]: the deadline, a failure, or a rank that leaves.
+//! - TRA-2 (ends): a transfer, also one that waits for a link to be opened, ends for the same reasons as a [`Watch`]:
+//!   the deadline, a failure, or a rank that leaves.
 
 use std::collections::HashMap;
 use std::io::ErrorKind as IoKind;
 use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
 
 use phalanx_types::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::call::{CALL_WORDS, Call};
+use crate::connections::{Connections, DATA};
 use crate::intra_host::part;
 use crate::kernels::Combine;
 use crate::link::Link;
@@ -31,9 +35,12 @@ const CHUNK_BYTES: usize = 128 << 10;
 /// takes on a fast network, or a processor to wake up.
 const TRIES: u32 = 100;
 
-/// The sockets to every rank of other hosts.
+/// The links to ranks of other hosts.
 pub(crate) struct Transport {
-    connections: HashMap<usize, Vec<Link>>,
+    /// What opens them; None where there are no such ranks.
+    connections: Option<Arc<Connections>>,
+    /// By rank, those that are open.
+    links: HashMap<usize, Box<[OnceLock<Link>]>>,
 }
 
 /// A message to a rank.
@@ -83,15 +90,62 @@ struct Receiving<'a> {
 }
 
 impl Transport {
-    pub(crate) fn new(connections: HashMap<usize, Vec<Link>>) -> Transport {
-        Transport { connections }
+    /// To each of these ranks at most so many links.
+    pub(crate) fn new(
+        connections: Option<Arc<Connections>>,
+        ranks: impl Iterator<Item = usize>,
+        links: u32,
+    ) -> Transport {
+        let none = || (0..links).map(|_| OnceLock::new()).collect();
+        Transport { connections, links: ranks.map(|rank| (rank, none())).collect() }
     }
 
-    fn connections_to(&self, rank: usize) -> Result<&[Link]> {
-        let found = self.connections.get(&rank);
+    fn places(&self, rank: usize) -> Result<&[OnceLock<Link>]> {
+        let found = self.links.get(&rank);
         found
-            .map(Vec::as_slice)
+            .map(|links| &links[..])
             .ok_or_else(|| Error::new(ErrorKind::Invalid, format!("no connection to rank {rank}")))
+    }
+
+    /// The links that a message of so many bytes to or from a rank takes, which are open.
+    fn links(&self, rank: usize, bytes: usize) -> Result<impl ExactSizeIterator<Item = &Link>> {
+        let places = self.places(rank)?;
+        let links: Vec<&Link> =
+            places[..stripes(bytes, places.len())].iter().filter_map(OnceLock::get).collect();
+        Ok(links.into_iter())
+    }
+
+    /// Has the links opened that these messages take, by rank and length, and waits for them.
+    fn open(&self, watch: &Watch<'_>, messages: impl Iterator<Item = (usize, usize)>) -> Result<()> {
+        let mut missing = Vec::new();
+        for (rank, bytes) in messages {
+            let places = self.places(rank)?;
+            let used = places.iter().enumerate().take(stripes(bytes, places.len()));
+            let unopened = used.filter(|(_, place)| place.get().is_none());
+            missing.extend(unopened.map(|(number, place)| ((rank, DATA + number as u32), place)));
+        }
+        let Some(connections) = self.connections.as_ref().filter(|_| !missing.is_empty()) else {
+            return Ok(());
+        };
+        // All at once.
+        missing.iter().for_each(|(wanted, _)| connections.ask(*wanted));
+        let mut is_busy = false;
+        for (wanted, place) in missing {
+            while place.get().is_none() {
+                let left = watch.peers.has_left(wanted.0);
+                if let Some(link) = connections.take(wanted)? {
+                    let _ = place.set(link);
+                } else if left {
+                    // OPEN-3: it has sent nothing here.
+                    return watch.not_left(Some(wanted.0));
+                } else {
+                    connections.wait(wanted, watch.longest_nap(is_busy));
+                    let trouble = || connections.trouble(wanted);
+                    is_busy = watch.look_around(wanted.0).map_err(|error| because(error, trouble()))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Sends and receives all of it. At most one message to, and one from, each rank.
@@ -101,13 +155,15 @@ impl Transport {
         outgoing: &[Outgoing<'_>],
         incoming: &mut [Incoming<'_>],
     ) -> Result<()> {
+        let lengths = outgoing.iter().map(|one| (one.to, one.bytes.len()));
+        self.open(watch, lengths.chain(incoming.iter().map(|one| (one.from, one.bytes.len()))))?;
         let headers: Vec<[u8; HEADER_BYTES]> =
             outgoing.iter().map(|one| header(watch.call, one.bytes.len())).collect();
         let mut sending = Vec::new();
         for (message, header) in outgoing.iter().zip(&headers) {
-            let connections = self.connections_to(message.to)?;
-            let count = stripes(message.bytes.len(), connections.len());
-            for (number, link) in connections.iter().enumerate().take(count) {
+            let links = self.links(message.to, message.bytes.len())?;
+            let count = links.len();
+            for (number, link) in links.enumerate() {
                 let header = if number == 0 { &header[..] } else { &[] };
                 let bytes = &message.bytes[part(message.bytes.len(), number, count)];
                 sending.push(Sending { to: message.to, link, header, bytes });
@@ -115,10 +171,10 @@ impl Transport {
         }
         let mut receiving = Vec::new();
         for message in incoming {
-            let connections = self.connections_to(message.from)?;
-            let (length, count) = (message.bytes.len(), stripes(message.bytes.len(), connections.len()));
+            let links = self.links(message.from, message.bytes.len())?;
+            let (length, count) = (message.bytes.len(), links.len());
             let mut rest = &mut *message.bytes;
-            for (number, link) in connections.iter().enumerate().take(count) {
+            for (number, link) in links.enumerate() {
                 let (bytes, others) = rest.split_at_mut(part(length, number, count).len());
                 rest = others;
                 let header_left = if number == 0 { HEADER_BYTES } else { 0 };
@@ -137,6 +193,14 @@ impl Transport {
             }
         }
         run(watch, sending, receiving)
+    }
+}
+
+/// A deadline's error, with what kept a link from being opened.
+fn because(error: Error, trouble: Option<Error>) -> Error {
+    match trouble.filter(|_| error.kind() == ErrorKind::Timeout) {
+        Some(trouble) => Error::new(error.kind(), format!("{error}; connecting to it failed: {trouble}")),
+        None => error,
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use phalanx_types::{Error, ErrorKind, Result};
 
+use crate::connections::{Connections, MESSAGES};
 use crate::link::Link;
 use crate::p2p::pipe::Pipe;
 
@@ -37,11 +38,13 @@ struct Mailbox {
 /// All messages of a rank.
 pub(crate) struct Mailboxes {
     boxes: Vec<Mailbox>,
+    /// To ranks of other hosts, where there are any.
+    connections: Option<Arc<Connections>>,
 }
 
 impl Mailboxes {
     /// `pipes` by rank; None for this rank itself.
-    pub(crate) fn new(pipes: Vec<Option<Pipe>>) -> Mailboxes {
+    pub(crate) fn new(pipes: Vec<Option<Pipe>>, connections: Option<Arc<Connections>>) -> Mailboxes {
         let boxes = pipes.into_iter().enumerate().map(|(rank, pipe)| Mailbox {
             rank,
             pipe,
@@ -52,7 +55,7 @@ impl Mailboxes {
             arrived: VecDeque::new(),
             has_ended: false,
         });
-        Mailboxes { boxes: boxes.collect() }
+        Mailboxes { boxes: boxes.collect(), connections }
     }
 
     /// Adds a message to those that are to be sent, and sends what can be sent now.
@@ -67,11 +70,36 @@ impl Mailboxes {
         message.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
         message.extend_from_slice(bytes);
         mailbox.outgoing.push_back(message);
+        if let (true, Some(connections)) = (mailbox.is_unopened(), &self.connections) {
+            // OPEN-1
+            connections.ask((to, MESSAGES));
+        }
         mailbox.flush().map(drop)
+    }
+
+    /// Uses the connections that have come.
+    pub(crate) fn connect(&mut self) {
+        for (rank, link) in self.connections.iter().flat_map(|connections| connections.take_messages()) {
+            self.boxes[rank].pipe = Some(Pipe::Link(Arc::new(link)));
+        }
+    }
+
+    /// Tells of connections that come later, if they may.
+    pub(crate) fn connections(&self) -> Option<Arc<Connections>> {
+        self.connections.clone()
+    }
+
+    /// The ranks to which messages wait for a connection, among these.
+    pub(crate) fn unreached(&self, to: Option<usize>) -> impl Iterator<Item = usize> {
+        let boxes = self.boxes.iter().filter(move |mailbox| to.is_none_or(|to| mailbox.rank == to));
+        boxes
+            .filter(|mailbox| mailbox.is_unopened() && !mailbox.outgoing.is_empty())
+            .map(|mailbox| mailbox.rank)
     }
 
     /// Moves what can be moved without waiting; whether anything did.
     pub(crate) fn progress(&mut self) -> Result<bool> {
+        self.connect();
         let mut has_moved = false;
         for mailbox in &mut self.boxes {
             has_moved |= mailbox.flush()?;
@@ -115,13 +143,18 @@ impl Mailboxes {
             .collect()
     }
 
-    /// Whether nothing more can come from a rank.
-    pub(crate) fn ended(&self, from: Option<usize>) -> bool {
-        from.is_some_and(|from| self.boxes[from].has_ended)
+    /// Whether nothing more can come from a rank that has left: all that it sent has been heard (OPEN-3).
+    pub(crate) fn ended(&mut self, from: Option<usize>) -> bool {
+        self.connect();
+        from.is_some_and(|from| self.boxes[from].has_ended || self.boxes[from].is_unopened())
     }
 }
 
 impl Mailbox {
+    fn is_unopened(&self) -> bool {
+        matches!(self.pipe, Some(Pipe::Unopened))
+    }
+
     fn flush(&mut self) -> Result<bool> {
         let Mailbox { rank, pipe: Some(pipe), outgoing, sent, .. } = self else { return Ok(false) };
         let mut has_moved = false;

@@ -13,6 +13,9 @@ use crate::shm::{RankRecord, Segment};
 
 /// How long a sender stays while the receiver takes nothing. What is left is sent by later calls (SEND-3).
 const SEND_PATIENCE: Duration = Duration::from_millis(2);
+/// The same while there is no connection to the receiver yet: that its door opens it, three round trips, doesn't
+/// depend on what its program does.
+const OPENING_PATIENCE: Duration = Duration::from_secs(1);
 /// Between looks where the doorbell doesn't wake: with shared memory, and with sockets alone, which do wake.
 const SHORT_NAP: Duration = Duration::from_micros(100);
 const LONG_NAP: Duration = Duration::from_millis(20);
@@ -65,6 +68,7 @@ impl Messenger {
                 self.nap(seen, None, patience)?;
                 self.mailboxes().progress()?;
             }
+            self.can_reach(None)?;
             Ok(self.has_unsent())
         })
     }
@@ -106,12 +110,37 @@ impl Messenger {
     pub(crate) fn hand_over(&self, buffer: &[u8], to: usize, tag: u64) -> Result<()> {
         self.mailboxes().post(to, tag, buffer)?;
         let mut moved = Instant::now();
-        while self.mailboxes().has_unsent(Some(to)) && moved.elapsed() < SEND_PATIENCE {
+        let waits = |moved: Instant| {
+            let mailboxes = self.mailboxes();
+            let is_opening = mailboxes.unreached(Some(to)).next().is_some();
+            let patience = if is_opening { OPENING_PATIENCE } else { SEND_PATIENCE };
+            mailboxes.has_unsent(Some(to)) && moved.elapsed() < patience
+        };
+        while waits(moved) {
+            self.can_reach(Some(to))?;
             let seen = self.doorbell();
             if self.mailboxes().progress()? {
                 moved = Instant::now();
             } else {
                 self.nap(seen, Some(to), SEND_PATIENCE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if a message waits for a connection to a rank that has left, or to which none can be opened.
+    fn can_reach(&self, to: Option<usize>) -> Result<()> {
+        let mut mailboxes = self.mailboxes();
+        let Some(connections) = mailboxes.connections() else { return Ok(()) };
+        let unreached: Vec<usize> = mailboxes.unreached(to).collect();
+        if unreached.iter().any(|rank| self.peers.has_left(*rank)) {
+            // What came before its goodbye is here (OPEN-3).
+            mailboxes.connect();
+        }
+        for rank in mailboxes.unreached(to) {
+            connections.failure(rank).map_or(Ok(()), Err)?;
+            if self.peers.has_left(rank) {
+                return Err(Error::new(ErrorKind::PeerLost, format!("rank {rank} has left the group")));
             }
         }
         Ok(())
@@ -176,7 +205,9 @@ impl Messenger {
             let flags = if *is_writing { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             PollFd::from_borrowed_fd(std::os::fd::AsFd::as_fd(&**link), flags)
         });
-        let sockets: Vec<PollFd<'_>> = sockets.collect();
+        let connections = self.mailboxes().connections();
+        let news = connections.as_ref().map(|all| PollFd::from_borrowed_fd(all.news(), PollFlags::IN));
+        let sockets: Vec<PollFd<'_>> = sockets.chain(news).collect();
         let nap = patience.min(if self.host.is_some() { SHORT_NAP } else { LONG_NAP });
         let nap = Timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
         let is_ready = self.peers.poll(&sockets, &nap)?;

@@ -9,8 +9,15 @@ use crate::shm::{Ring, Segment};
 
 /// How bytes get to one rank and back.
 pub(crate) enum Pipe {
-    Memory { segment: Arc<Segment>, local_rank: usize, outgoing: Ring, incoming: Ring },
+    Memory {
+        segment: Arc<Segment>,
+        local_rank: usize,
+        outgoing: Ring,
+        incoming: Ring,
+    },
     Link(Arc<Link>),
+    /// To a rank of another host, with which no message has been exchanged yet.
+    Unopened,
 }
 
 impl Pipe {
@@ -33,6 +40,7 @@ impl Pipe {
                 Ok(count)
             }
             Pipe::Link(link) => not_yet(link.write(bytes)),
+            Pipe::Unopened => Ok(0),
         }
     }
 
@@ -44,6 +52,7 @@ impl Pipe {
                 ring_doorbell(segment, *local_rank, count);
                 Ok(Some(count))
             }
+            Pipe::Unopened => Ok(Some(0)),
             Pipe::Link(link) => loop {
                 match link.read(bytes) {
                     Ok(0) => return Ok(None),
@@ -54,10 +63,10 @@ impl Pipe {
         }
     }
 
-    /// What to wait at for messages; None where a doorbell rings.
+    /// What to wait at for messages; None where a doorbell rings, and where there is nothing yet.
     pub(crate) fn link(&self) -> Option<&Arc<Link>> {
         match self {
-            Pipe::Memory { .. } => None,
+            Pipe::Memory { .. } | Pipe::Unopened => None,
             Pipe::Link(link) => Some(link),
         }
     }

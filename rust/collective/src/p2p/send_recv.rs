@@ -69,7 +69,7 @@ impl Group {
             return Ok(());
         }
         let (has_ended, is_busy) = {
-            let mailboxes = messenger.mailboxes();
+            let mut mailboxes = messenger.mailboxes();
             (mailboxes.ended(whom), mailboxes.is_busy())
         };
         if has_ended {

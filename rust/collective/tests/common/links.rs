@@ -52,6 +52,8 @@ struct Inner {
 #[derive(Clone)]
 struct Link {
     address: SocketAddr,
+    /// Where it leads.
+    target: SocketAddr,
     state: Arc<AtomicU8>,
     /// What has crossed, either way.
     bytes: Arc<AtomicUsize>,
@@ -128,10 +130,15 @@ impl Links {
         }
     }
 
-    /// How many bytes crossed between two ranks, of which the first connected to the second.
+    /// How many bytes crossed between two ranks, the lower first, whichever of them connected.
     pub fn bytes(&self) -> HashMap<(usize, usize), usize> {
         let links = self.0.links.lock().unwrap_or_else(PoisonError::into_inner);
-        links.iter().map(|(pair, link)| (*pair, link.bytes.load(Ordering::Relaxed))).collect()
+        let mut crossed = HashMap::new();
+        for ((one, other), link) in &*links {
+            let pair = (*one.min(other), *one.max(other));
+            *crossed.entry(pair).or_default() += link.bytes.load(Ordering::Relaxed);
+        }
+        crossed
     }
 
     /// Ends the threads, once the ranks have ended.
@@ -155,10 +162,13 @@ impl Links {
     /// Where `from` reaches `to`, which is at `target`.
     fn address(&self, from: usize, to: usize, target: SocketAddr) -> SocketAddr {
         let mut links = self.0.links.lock().unwrap_or_else(PoisonError::into_inner);
+        // Rank 0 tells the others where it finds the ranks itself.
+        let target =
+            links.get(&(0, to)).filter(|link| link.address == target).map_or(target, |link| link.target);
         let link = links.entry((from, to)).or_insert_with(|| {
             let listener = TcpListener::bind((target.ip(), 0)).unwrap();
             let address = listener.local_addr().unwrap();
-            let link = Link { address, state: Arc::default(), bytes: Arc::default() };
+            let link = Link { address, target, state: Arc::default(), bytes: Arc::default() };
             let (links, served) = (self.clone(), link.clone());
             self.run(move || links.serve(&listener, target, &served));
             link
@@ -256,18 +266,27 @@ impl Store for Through {
 
     fn get(&mut self, key: &str, deadline: Deadline) -> Result<Vec<u8>> {
         let value = self.links.0.board.clone().get(key, deadline)?;
-        if !key.ends_with("/cards") {
-            return Ok(value);
-        }
         // It is a rank of the group, so it may.
         let group = super::key().of_group("world");
-        let mut cards: serde_json::Value = serde_json::from_slice(group.open(key, &value).unwrap()).unwrap();
-        for (to, card) in cards["all"].as_array_mut().unwrap().iter_mut().enumerate() {
+        let open = || serde_json::from_slice::<serde_json::Value>(group.open(key, &value).unwrap()).unwrap();
+        let through = |to: usize, card: &mut serde_json::Value| {
             if to != self.rank {
                 let target = card["address"].as_str().unwrap().parse().unwrap();
                 card["address"] = self.links.address(self.rank, to, target).to_string().into();
             }
-        }
-        Ok(group.seal(key, &serde_json::to_vec(&cards).unwrap()))
+        };
+        let changed = if key.ends_with("/cards") {
+            let mut cards = open();
+            let all = cards["all"].as_array_mut().unwrap().iter_mut();
+            all.enumerate().for_each(|(to, card)| through(to, card));
+            cards
+        } else if let Some((_, to)) = key.split_once("/card/") {
+            let mut card = open();
+            through(to.parse().unwrap(), &mut card);
+            card
+        } else {
+            return Ok(value);
+        };
+        Ok(group.seal(key, &serde_json::to_vec(&changed).unwrap()))
     }
 }

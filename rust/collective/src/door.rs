@@ -1,0 +1,146 @@
+//! A rank's door: the one thread that opens connections to other ranks and lets theirs in, as long as its group lives.
+//!
+//! It sleeps unless somebody connects, or a connection is asked for. So a rank is reached however long its program
+//! computes, and no operation waits in a handshake.
+//!
+//! - DOOR-2 (ends-with-it): when its value goes, its thread has ended and nothing listens.
+
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use phalanx_types::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::acceptor::Acceptor;
+use crate::connections::Connections;
+use crate::descriptors::Descriptors;
+use crate::dialer::{Dialer, Target};
+
+/// Whoever has it has the thread.
+pub(crate) struct Door {
+    connections: Arc<Connections>,
+    targets: Arc<OnceLock<Vec<Target>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread has.
+struct Keeper {
+    connections: Arc<Connections>,
+    descriptors: Descriptors,
+    targets: Arc<OnceLock<Vec<Target>>>,
+    acceptor: Acceptor,
+    dialer: Dialer,
+    tcp: TcpListener,
+    /// While the group forms.
+    unix: Option<UnixListener>,
+}
+
+impl Door {
+    pub(crate) fn open(
+        (acceptor, dialer): (Acceptor, Dialer),
+        connections: Arc<Connections>,
+        descriptors: Descriptors,
+        (tcp, unix): (TcpListener, UnixListener),
+    ) -> Result<Door> {
+        let targets = Arc::new(OnceLock::new());
+        let keeper = Keeper {
+            connections: Arc::clone(&connections),
+            descriptors,
+            targets: Arc::clone(&targets),
+            acceptor,
+            dialer,
+            tcp,
+            unix: Some(unix),
+        };
+        let thread = std::thread::Builder::new()
+            .name("phalanx-door".into())
+            .spawn(move || keeper.keep())
+            .map_err(|error| Error::io("start a thread", &error))?;
+        Ok(Door { connections, targets, thread: Some(thread) })
+    }
+
+    /// Where each rank is: before any connection is asked for.
+    pub(crate) fn know(&self, targets: Vec<Target>) {
+        let _ = self.targets.set(targets);
+    }
+
+    pub(crate) fn connections(&self) -> &Arc<Connections> {
+        &self.connections
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.connections.close();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Keeper {
+    fn keep(mut self) {
+        loop {
+            let (has_formed, has_ended) = self.connections.answer();
+            if has_ended {
+                // Their numbers are others' soon, which a child is to keep.
+                let descriptors = self.descriptors.clone();
+                descriptors.hold();
+                descriptors.pass([]);
+                drop(self);
+                return descriptors.release();
+            }
+            // FORK-1
+            self.descriptors.hold();
+            self.turn(has_formed);
+            self.descriptors.pass(self.open());
+            self.descriptors.release();
+            self.wait();
+        }
+    }
+
+    fn turn(&mut self, has_formed: bool) {
+        if has_formed && self.unix.take().is_some() {
+            self.acceptor.has_formed();
+        }
+        let now = Instant::now();
+        self.acceptor.advance(&self.connections, &self.tcp, self.unix.as_ref(), now);
+        if let Some(targets) = self.targets.get() {
+            self.dialer.advance(&self.connections, targets, now);
+        }
+    }
+
+    /// Until there is something to do.
+    fn wait(&mut self) {
+        let now = Instant::now();
+        let due = [self.acceptor.due(), self.dialer.due()].into_iter().flatten().min();
+        let left = due.and_then(|due| Timespec::try_from(due.saturating_duration_since(now)).ok());
+        let listeners = self.listeners().filter(|_| !self.acceptor.is_resting(now));
+        let readable = std::iter::once(self.connections.bell()).chain(listeners).collect::<Vec<_>>();
+        let (others, visitors) = (readable.len(), self.acceptor.sockets().count());
+        let readable = readable.into_iter().chain(self.acceptor.sockets());
+        let readable = readable.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let mut fds: Vec<PollFd<'_>> = readable.chain(self.dialer.sockets()).collect();
+        let _ = poll(&mut fds, left.as_ref());
+        let ready: Vec<bool> = fds.iter().skip(others).map(|fd| !fd.revents().is_empty()).collect();
+        let (here, there) = ready.split_at(visitors);
+        self.acceptor.set_ready(here.iter().copied());
+        self.dialer.set_ready(there.iter().copied());
+    }
+
+    fn listeners(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
+        std::iter::once(self.tcp.as_fd()).chain(self.unix.as_ref().map(AsFd::as_fd))
+    }
+
+    fn open(&self) -> Vec<RawFd> {
+        let fixed = self.listeners().chain([self.connections.bell(), self.connections.news()]);
+        let visitors = fixed.chain(self.acceptor.sockets()).map(|fd| fd.as_raw_fd());
+        let links = self.connections.descriptors();
+        let all = visitors.chain(self.dialer.descriptors()).chain(self.acceptor.probe_descriptor());
+        all.chain(links).collect()
+    }
+}
