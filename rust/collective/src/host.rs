@@ -80,7 +80,7 @@ pub(crate) fn follow(
     deadline: Deadline,
 ) -> Result<SharedHost> {
     let (lifeline, seen) = pair()?;
-    give(&mut stream, &[seen.as_fd()], deadline)?;
+    give(&mut stream, &[seen.as_fd()], deadline).map_err(|error| why(&mut stream, error, deadline))?;
     drop(seen);
     // Everybody's lifeline but its own, and the memory in its place.
     let mut came = Vec::with_capacity(host.len());
@@ -88,7 +88,7 @@ pub(crate) fn follow(
         let more = take(&mut stream, deadline)?;
         came.extend(more);
     }
-    stream.send(&[TAKE], deadline, DOING)?;
+    stream.send(&[TAKE], deadline, DOING).map_err(|error| why(&mut stream, error, deadline))?;
     let mut came = came.into_iter();
     let memory = came.next().ok_or_else(|| Error::new(ErrorKind::Closed, "no memory came"))?;
     let segment = Segment::open(&memory, layout)?;
@@ -153,6 +153,14 @@ fn take(stream: &mut UnixStream, deadline: Deadline) -> Result<Vec<OwnedFd>> {
     stream.receive(&mut said[text], deadline, DOING)?;
     let failure = Failure::decode(&said).map(|(failure, _)| failure.error());
     Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Protocol, "what it said makes no sense")))
+}
+
+/// Why the leader has hung up, if it said so before (HOST-3); else the error of who had something to send.
+fn why(stream: &mut UnixStream, error: Error, deadline: Deadline) -> Error {
+    match take(stream, deadline) {
+        Err(said) if said.kind() == ErrorKind::PeerLost => said,
+        _ => error,
+    }
 }
 
 fn failed(error: io::Error) -> Error {
