@@ -110,6 +110,18 @@ fn an_outage_of_a_second_before_the_tasks_join_costs_nothing() {
 }
 
 #[test]
+fn connections_that_are_lost_while_they_are_made_are_given_up_for_others_in_time() {
+    let (told, driver) = played(|network, dir| {
+        network.fails(Outage::Pause);
+        network.has_connected(2);
+        network.fails(Outage::Forget);
+        network.works();
+        goes_on(dir);
+    });
+    nothing_was_lost(&told, &driver, "LINK-6");
+}
+
+#[test]
 fn an_outage_of_a_second_while_ranks_run_costs_nothing() {
     an_outage_of_a_second_costs_nothing("while ranks run", ranks_run);
 }

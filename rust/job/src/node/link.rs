@@ -9,6 +9,8 @@
 //!   nothing for all of `node_timeout` and [`HUB_GRACE`], the node gives it up: by then the hub has given up this node.
 //! - LINK-5 (closed-is-over): if the hub's host refuses connections, the hub is closed and the job is over. The node
 //!   does not use the fallback.
+//! - LINK-6 (tried-twice): no try to connect takes more than two thirds of `connect_timeout`: packets may be lost for
+//!   good that were on their way when the network failed for a moment.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -53,9 +55,12 @@ impl<'a> Link<'a> {
     /// # Errors
     /// If the hub refuses this node, is none, or is closed.
     pub(crate) fn open(options: &'a Options<'a>, attempt: u32) -> Result<Link<'a>> {
-        let deadline = Deadline::after(options.spec.job.policy.connect_timeout);
+        let timeout = options.spec.job.policy.connect_timeout;
+        let deadline = Deadline::after(timeout);
         let line = loop {
-            let tried = Control::open(&options.hub, options.here.partition, attempt, deadline);
+            // LINK-6
+            let patience = deadline.min(Deadline::after(timeout * 2 / 3));
+            let tried = Control::open(&options.hub, options.here.partition, attempt, patience);
             let is_last = deadline.left().is_some_and(|left| left <= INTERRUPT_EVERY);
             match tried {
                 Ok(control) => break Line::Up(control),

@@ -6,6 +6,10 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 
+use phalanx_testkit::eventually;
+
+use crate::common::LONG;
+
 /// How a network fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outage {
@@ -67,6 +71,11 @@ impl Network {
             }
         });
         Network { address, state }
+    }
+
+    /// Waits until so many connections have been made through it.
+    pub fn has_connected(&self, count: usize) {
+        eventually("nodes connect", LONG, || self.state.0.lock().unwrap().streams.len() >= 2 * count);
     }
 
     /// Fails from now on.
