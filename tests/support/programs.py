@@ -6,6 +6,7 @@ PROG-1 (nobody-left): after `end` neither the program nor any process that it ev
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import signal
@@ -69,7 +70,10 @@ def private_folders(spark: Any) -> list[Path]:
     places = [str(spark.sparkContext._temp_dir)]
     places += [process.environ().get("SPARK_LOCAL_DIRS", "") for process in executors(os.getpid())]
     roots = {Path(place) for several in places for place in several.split(",") if place}
-    return [path for root in roots for path in root.glob("**/phalanx-*/task-*")]
+    # Unlike pathlib it passes over what goes meanwhile.
+    return [
+        Path(path) for root in roots for path in glob.iglob(f"{root}/**/phalanx-*/task-*", recursive=True)
+    ]
 
 
 def spark_home() -> Path:
