@@ -44,6 +44,7 @@ methods! {
     stage_ended(hub: jlong, attempt: jint, problem: JString) -> void;
     stop(hub: jlong, reason: JString) -> void;
     close_hub(hub: jlong) -> void;
+    drop_logs(hub: jlong) -> void;
     run_node(
         spec: [jbyte], payload: [jbyte], payload_file: JString, partition: jint, host: JString, gpus: [JString],
         work_dir: JString, home: JString, env: [JString], tunnel: JString,
@@ -222,7 +223,7 @@ fn logs<'local>(
     hub: jlong,
     rank: jint,
 ) -> Call<JString<'local>> {
-    java_string(env, &hubs::get(hub)?.logs().newest(number("a rank", rank)?))
+    java_string(env, &hubs::logs(hub)?.newest(number("a rank", rank)?))
 }
 
 fn snapshot<'local>(env: &mut Env<'local>, _this: JObject<'local>, hub: jlong) -> Call<JString<'local>> {
@@ -274,6 +275,11 @@ fn stop<'local>(
 
 fn close_hub<'local>(_env: &mut Env<'local>, _this: JObject<'local>, hub: jlong) -> Call<()> {
     hubs::close(hub);
+    Ok(())
+}
+
+fn drop_logs<'local>(_env: &mut Env<'local>, _this: JObject<'local>, hub: jlong) -> Call<()> {
+    hubs::drop_logs(hub);
     Ok(())
 }
 

@@ -61,7 +61,7 @@ final class Run private[spark] (
   // Under this object's lock.
   private var openHub: Option[Hub] = None
   private var cancelled: Option[String] = None
-  private var keptLogs = Vector.empty[String]
+  private var logsOf = (_: Int) => ""
 
   /** Where the run is, in words: `waiting for 3 of 8 tasks`, `starting ranks`, `training, step 120`, `over`. */
   def status: String = words
@@ -129,12 +129,7 @@ final class Run private[spark] (
   /** What the driver has seen of a rank's output: whole lines, the newest 256 KiB of them. All ranks together have 96
     * MiB, so of more than 384 ranks each has less.
     */
-  def logs(rank: Int): String = synchronized {
-    openHub match {
-      case Some(hub) if rank >= 0 => hub.logs(rank)
-      case _                      => keptLogs.lift(rank).getOrElse("")
-    }
-  }
+  def logs(rank: Int): String = if (rank < 0) "" else synchronized(logsOf)(rank)
 
   def getName: String = name
   def getStatus: String = status
@@ -177,6 +172,7 @@ final class Run private[spark] (
       JvmEnd.add(ending)
       synchronized {
         openHub = Some(hub)
+        logsOf = hub.logs
         cancelled.foreach(hub.stop)
       }
       drive(hub)
@@ -186,11 +182,7 @@ final class Run private[spark] (
         throw thrown
     } finally {
       Try(RunPosts.tellLast(hub.snapshot, problem)): Unit
-      synchronized {
-        // A hub that broke is told by other means.
-        keptLogs = Try((0 until job.ranks).map(hub.logs).toVector).getOrElse(Vector.empty)
-        openHub = None
-      }
+      synchronized { openHub = None }
       hub.close()
       JvmEnd.remove(ending)
     }

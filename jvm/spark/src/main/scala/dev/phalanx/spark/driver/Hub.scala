@@ -2,14 +2,14 @@ package dev.phalanx.spark.driver
 
 import com.fasterxml.jackson.databind.JsonNode
 
-import dev.phalanx.spark.internal.Json
+import dev.phalanx.spark.internal.{Json, OnceUnused}
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.{RankOutcome, Report, Stacks}
 
-/** The driver's end of a job. Any thread may call it. Once it is closed, `close` does nothing, and each other call is
-  * an error of kind `closed`.
+/** The driver's end of a job. Any thread may call it. Once it is closed, `close` does nothing, `logs` go on as HUBS-1
+  * says, for as long as anything refers to this, and each other call is an error of kind `closed`.
   */
-final private[spark] class Hub private (handle: Long) extends AutoCloseable {
+final private[spark] class Hub private (private[spark] val handle: Long) extends AutoCloseable {
 
   /** What the nodes of an attempt are told; opaque, and has the job's secret in it. */
   def nodeSpec(attempt: Int, ranks: RankOptions): Array[Byte] = {
@@ -96,6 +96,10 @@ private[spark] object Hub {
   }
 
   /** Opens a hub that binds to `bind` and tells tasks to come to `advertise`. */
-  def open(job: Job, bind: String, advertise: String, workDir: String): Hub =
-    new Hub(Core(_.openHub(job.packed, bind, advertise, workDir)))
+  def open(job: Job, bind: String, advertise: String, workDir: String): Hub = {
+    val handle = Core(_.openHub(job.packed, bind, advertise, workDir))
+    val hub = new Hub(handle)
+    OnceUnused(hub)(Core(_.dropLogs(handle)))
+    hub
+  }
 }

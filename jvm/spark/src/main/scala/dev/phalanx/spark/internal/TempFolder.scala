@@ -9,11 +9,7 @@ final private[spark] class TempFolder(prefix: String) {
   lazy val path: Path = {
     val made = Files.createTempDirectory(SparkInternals.localDir.toPath, prefix)
     SparkInternals.deleteAtShutdown(made.toFile)
-    TempFolder.cleaner.register(this, () => SparkInternals.delete(made.toFile))
+    OnceUnused(this)(SparkInternals.delete(made.toFile))
     made
   }
-}
-
-private object TempFolder {
-  private lazy val cleaner = java.lang.ref.Cleaner.create()
 }

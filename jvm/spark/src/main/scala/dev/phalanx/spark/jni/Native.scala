@@ -60,7 +60,9 @@ final private[spark] class Native {
   /** The file with a rank's result; null if there is none. */
   @native def resultPath(hub: Long, rank: Int): String
 
-  /** The newest whole lines of a rank's output that have come here; empty for an unknown rank. */
+  /** The newest whole lines of a rank's output that have come here; empty for an unknown rank. A closed hub has them,
+    * too, until `dropLogs`.
+    */
   @native def logs(hub: Long, rank: Int): String
 
   /** The run now, as the JSON of `rust/types/src/run_snapshot.rs`; waits for a hub that is busy, 2 s at most. */
@@ -79,6 +81,9 @@ final private[spark] class Native {
   @native def stop(hub: Long, reason: String): Unit
 
   @native def closeHub(hub: Long): Unit
+
+  /** Gives the memory of a hub's output back, once the hub is closed; `logs` is then an error. */
+  @native def dropLogs(hub: Long): Unit
 
   /** The id of the job of a node spec, and where its hub is (`host:port`). */
   @native def hubOf(spec: Array[Byte]): Array[String]

@@ -71,6 +71,10 @@ object CheckedJniMain {
         call(native.closeHub(hub))
         throws("closed")(spec(native, hub, "/bin/true"))
         throws("closed")(native.stacks(hub, 10000))
+        assert(call(native.logs(hub, 0)) == "", "HUBS-1")
+        call(native.dropLogs(hub))
+        call(native.dropLogs(hub))
+        throws("closed")(native.logs(hub, 0))
       }
       if (round % 100 == 0) {
         runNode(native, folder, home, "/bin/true", "finished")

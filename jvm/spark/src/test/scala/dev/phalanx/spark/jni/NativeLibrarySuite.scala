@@ -8,12 +8,14 @@ import java.nio.file.{Files, Paths}
 import scala.jdk.CollectionConverters._
 import scala.util.Using
 
+import org.scalatest.concurrent.Eventually
+
 import dev.phalanx.spark.TrainingException
 import dev.phalanx.spark.driver.{Hub, Job}
 import dev.phalanx.spark.internal.{ExecutableFolders, Version}
 import dev.phalanx.spark.support.{Logged, PhalanxSuite}
 
-class NativeLibrarySuite extends PhalanxSuite {
+class NativeLibrarySuite extends PhalanxSuite with Eventually {
   private val resource = getClass.getClassLoader.getResource(s"${NativeLibrary.folder}/libphalanx_jni.so")
 
   private def leftovers: Set[String] =
@@ -95,6 +97,19 @@ class NativeLibrarySuite extends PhalanxSuite {
     assert(bad.getMessage.contains("spark.phalanx.grace"))
     val stale = intercept[TrainingException](Core(_.logs(4711, 0)))
     assert(stale.kind == "closed", s"JNI-2: ${stale.message}")
+  }
+
+  test("a closed hub's output is kept for as long as somebody may ask for it") {
+    val job = Job("test", 1, 1, useGpu = false, Array.empty)
+    var hub = Hub.open(job, "127.0.0.1", "127.0.0.1", sys.props("java.io.tmpdir"))
+    val handle = hub.handle
+    hub.close()
+    assert(hub.logs(0) == "", "HUBS-1")
+    hub = null
+    eventually {
+      System.gc()
+      assert(intercept[TrainingException](Core(_.logs(handle, 0))).kind == "closed", "HUBS-1")
+    }
   }
 
   test("log records of the core reach slf4j") {
