@@ -3,12 +3,17 @@
 //!
 //! ```text
 //! scale RANKS NODES SECONDS      for so long every rank reports twice a second
+//! scale fleet SECONDS EVERY_MS BYTES     the nodes alone, of somebody else's driver; each rank also writes so much
 //! ```
 //! Prints a JSON object: seconds, and bytes where the name says so. Every node joins and has its place told
 //! (`join_s`, with the hub's share of it, `join_hub_cpu_s`); the ranks report, and all nodes ping each second
 //! (`report_hub_share`, of a core, and `worst_ping_s`); every rank writes 64 KiB (`written_s`, `driver_bytes`, the
 //! driver's memory then, and `driver_peak_bytes`); one rank is killed: until every node has the order to stop
 //! (`stopped_s`), and until the driver's caller has the failure (`named_s`), which has so many lines (`error_lines`).
+//!
+//! The nodes alone read their spec, a line, from stdin. They print an empty line once all ranks train and another one when
+//! all has been told, then wait for the order to stop, and print `ranks_reported` (how many of a rank's reports there
+//! were), `worst_ping_s` and `written_s`.
 
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -36,6 +41,10 @@ fn main() -> Outcome<()> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["driver", ranks, nodes] => drive(ranks.parse()?, nodes.parse()?),
+        ["fleet", seconds, every, bytes] => {
+            let every = Duration::from_millis(every.parse()?);
+            play_fleet(Duration::from_secs_f64(seconds.parse()?), every, bytes.parse()?)
+        }
         [ranks, nodes, seconds] => measure(ranks, nodes, Duration::from_secs_f64(seconds.parse()?)),
         _ => Err("usage: scale RANKS NODES SECONDS".into()),
     }
@@ -132,25 +141,80 @@ fn measure(ranks: &str, nodes: &str, reporting: Duration) -> Outcome<()> {
     let count = spec.job.tasks;
 
     let (began, cpu_began) = (Instant::now(), driver.hub_cpu()?);
-    fleet.join_all();
-    fleet.play("all nodes have their places", soon(), |fleet| {
-        fleet.nodes().iter().all(|node| node.place.is_some())
-    });
+    all_join(&mut fleet);
     let (join_s, join_hub_cpu_s) =
         (began.elapsed().as_secs_f64(), (driver.hub_cpu()? - cpu_began).as_secs_f64());
     fleet.start_ranks();
     pinged(&mut fleet);
 
-    let (began, cpu_began) = (Instant::now(), driver.hub_cpu()?);
+    let cpu_began = driver.hub_cpu()?;
+    let rounds = report(&mut fleet, reporting, REPORT_EVERY);
+    pinged(&mut fleet);
+    // Of the time that so many reports are of, however long this machine took to tell and to hear them.
+    let time = REPORT_EVERY.as_secs_f64() * rounds;
+    let share = (driver.hub_cpu()? - cpu_began).as_secs_f64() / time;
+    let worst_ping_s = worst_ping_s(&fleet);
+
+    let written_s = write(&mut fleet, WRITTEN_BYTES);
+    let (driver_bytes, driver_peak_bytes) = (driver.memory("VmRSS")?, driver.memory("VmHWM")?);
+
+    let began = Instant::now();
+    let dead = fleet.ranks_of(count / 2)[0];
+    fleet.tell(count / 2, &phalanx_testkit::fleet::ended(dead, count / 2, RankState::Signaled(9)));
+    all_to_stop(&mut fleet);
+    let stopped_s = began.elapsed().as_secs_f64();
+    end(&mut fleet);
+    let (named, lines) = driver.next_line()?;
+    let named_s = named.duration_since(began).as_secs_f64();
+
+    let figures = serde_json::json!({
+        "join_s": join_s, "join_hub_cpu_s": join_hub_cpu_s,
+        "report_hub_share": share, "worst_ping_s": worst_ping_s,
+        "written_s": written_s, "driver_bytes": driver_bytes, "driver_peak_bytes": driver_peak_bytes,
+        "stopped_s": stopped_s, "named_s": named_s, "error_lines": lines.parse::<u32>()?,
+    });
+    Ok(writeln!(io::stdout(), "{figures}")?)
+}
+
+fn play_fleet(reporting: Duration, every: Duration, bytes: usize) -> Outcome<()> {
+    let mut spec = String::new();
+    io::stdin().read_line(&mut spec)?;
+    let mut fleet = Fleet::new(&NodeSpec::unpack(spec.trim().as_bytes())?);
+    all_join(&mut fleet);
+    fleet.start_ranks();
+    pinged(&mut fleet);
+    println!();
+    let rounds = report(&mut fleet, reporting, every);
+    pinged(&mut fleet);
+    let worst_ping_s = worst_ping_s(&fleet);
+    let written_s = if bytes > 0 { write(&mut fleet, bytes) } else { 0.0 };
+    println!();
+    all_to_stop(&mut fleet);
+    end(&mut fleet);
+    let figures =
+        serde_json::json!({ "ranks_reported": rounds, "worst_ping_s": worst_ping_s, "written_s": written_s });
+    Ok(writeln!(io::stdout(), "{figures}")?)
+}
+
+fn all_join(fleet: &mut Fleet) {
+    fleet.join_all();
+    fleet.play("all nodes have their places", soon(), |fleet| {
+        fleet.nodes().iter().all(|node| node.place.is_some())
+    });
+}
+
+/// Has every rank report for so long, and every node ping each second; returns how often each rank has reported.
+fn report(fleet: &mut Fleet, reporting: Duration, every: Duration) -> f64 {
+    let count = u32::try_from(fleet.nodes().len()).expect("a count of nodes");
+    let began = Instant::now();
     let (mut step, mut ping_at, mut told, mut reports) = (0, began, 0, 0);
     fleet.play_for(reporting, |fleet| {
-        if began.elapsed() >= REPORT_EVERY * (step + 1) {
+        if began.elapsed() >= every * (step + 1) {
             told = 0;
             step += 1;
         }
-        // As nodes do that began at different times: each at its part of the half second.
-        let due =
-            began.elapsed().saturating_sub(REPORT_EVERY * step).as_secs_f64() / REPORT_EVERY.as_secs_f64();
+        // As nodes do that began at different times: each at its part of the interval.
+        let due = began.elapsed().saturating_sub(every * step).as_secs_f64() / every.as_secs_f64();
         let due = (f64::from(count) * due.min(1.0)) as u32;
         for partition in told..due {
             fleet.tell(partition, &activity(&fleet.ranks_of(partition), u64::from(step)));
@@ -162,49 +226,46 @@ fn measure(ranks: &str, nodes: &str, reporting: Duration) -> Outcome<()> {
             fleet.ping_all();
         }
     });
-    pinged(&mut fleet);
-    // Of the time that so many reports are of, however long this machine took to tell and to hear them.
-    let time = REPORT_EVERY.as_secs_f64() * f64::from(reports) / f64::from(count);
-    let share = (driver.hub_cpu()? - cpu_began).as_secs_f64() / time;
-    let worst_ping_s =
-        fleet.nodes().iter().map(|node| node.slowest_pong).max().unwrap_or_default().as_secs_f64();
+    f64::from(reports) / f64::from(count)
+}
 
+fn worst_ping_s(fleet: &Fleet) -> f64 {
+    fleet.nodes().iter().map(|node| node.slowest_pong).max().unwrap_or_default().as_secs_f64()
+}
+
+/// Has every rank write so many bytes, and returns the seconds until all of it is at the driver.
+fn write(fleet: &mut Fleet, bytes: usize) -> f64 {
     let began = Instant::now();
     let line = [&[b'x'; 127][..], b"\n"].concat();
     let text = line.repeat(WRITTEN_BYTES / line.len());
-    for partition in 0..count {
-        for rank in fleet.ranks_of(partition) {
-            fleet.write(partition, rank, &text);
+    let count = u32::try_from(fleet.nodes().len()).expect("a count of nodes");
+    for _ in 0..bytes / text.len() {
+        for partition in 0..count {
+            for rank in fleet.ranks_of(partition) {
+                fleet.write(partition, rank, &text);
+            }
+            fleet.play_for(Duration::ZERO, |_| {});
         }
-        fleet.play_for(Duration::ZERO, |_| {});
+        fleet.play("all output is sent", soon(), |fleet| !fleet.has_unsent());
     }
-    fleet.play("all output is sent", soon(), |fleet| !fleet.has_unsent());
     fleet.ask_for_output();
     fleet
         .play("all output has arrived", soon(), |fleet| fleet.nodes().iter().all(|node| node.output_arrived));
-    let written_s = began.elapsed().as_secs_f64();
-    let (driver_bytes, driver_peak_bytes) = (driver.memory("VmRSS")?, driver.memory("VmHWM")?);
+    began.elapsed().as_secs_f64()
+}
 
-    let began = Instant::now();
-    let dead = fleet.ranks_of(count / 2)[0];
-    fleet.tell(count / 2, &phalanx_testkit::fleet::ended(dead, count / 2, RankState::Signaled(9)));
+fn all_to_stop(fleet: &mut Fleet) {
     fleet.play("all nodes are to stop", soon(), |fleet| {
         fleet.nodes().iter().all(|node| node.stopped.is_some())
     });
-    let stopped_s = began.elapsed().as_secs_f64();
+}
+
+/// Ends all ranks, which were to stop, and then the nodes.
+fn end(fleet: &mut Fleet) {
+    let count = u32::try_from(fleet.nodes().len()).expect("a count of nodes");
     (0..count).for_each(|partition| fleet.end_ranks(partition, &RankState::Stopped));
     fleet.play("all nodes may go", soon(), |fleet| fleet.nodes().iter().all(|node| node.released));
     (0..count).for_each(|partition| fleet.vanish(partition));
-    let (named, lines) = driver.next_line()?;
-    let named_s = named.duration_since(began).as_secs_f64();
-
-    let figures = serde_json::json!({
-        "join_s": join_s, "join_hub_cpu_s": join_hub_cpu_s,
-        "report_hub_share": share, "worst_ping_s": worst_ping_s,
-        "written_s": written_s, "driver_bytes": driver_bytes, "driver_peak_bytes": driver_peak_bytes,
-        "stopped_s": stopped_s, "named_s": named_s, "error_lines": lines.parse::<u32>()?,
-    });
-    Ok(writeln!(io::stdout(), "{figures}")?)
 }
 
 /// Waits until the hub has read what was told so far.
