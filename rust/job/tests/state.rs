@@ -35,14 +35,52 @@ fn a_cause_that_is_reported_later_than_its_victim_is_still_the_cause() {
     assert_eq!((play.failure().rank, play.failure().signal), (Some(1), Some(9)));
 }
 
+fn missed_a_peer(rank: u32) -> NodeMessage {
+    let NodeMessage::RankEnded { mut exit } = ended(rank, RankState::Raised, 0) else { panic!() };
+    let kind = RankErrorKind::PeerLost;
+    exit.error = Some(RankError { type_name: "RuntimeError".into(), kind, ..RankError::default() });
+    NodeMessage::RankEnded { exit }
+}
+
+#[test]
+fn a_node_that_went_before_a_rank_missed_it_is_the_cause_however_late_that_is_known() {
+    for (went, came) in [(5, true), (7, false)] {
+        let mut play = Play::placed();
+        if came {
+            play.breaks(went, 1);
+        }
+        play.tell(6, 0, missed_a_peer(0));
+        play.done(6, 0);
+        if !came {
+            play.breaks(went, 1);
+        }
+        play.tick(10);
+        let named = (play.failure().kind, play.failure().rank);
+        let expected =
+            if came { (FailureKind::LostNode, Some(1)) } else { (FailureKind::Exception, Some(0)) };
+        assert_eq!(named, expected, "FAIL-2: one that went as it was told to is no cause");
+    }
+}
+
+#[test]
+fn an_executor_that_spark_has_lost_is_the_cause_where_ranks_only_missed_a_peer() {
+    for (is_echo, kind) in [(true, FailureKind::LostNode), (false, FailureKind::ExitCode)] {
+        let mut play = Play::placed();
+        play.tell(6, 0, if is_echo { missed_a_peer(0) } else { ended(0, RankState::Exited(3), 0) });
+        play.done(6, 0);
+        let now = play.at(6);
+        let said = "ExecutorLostFailure (executor 1 exited): SIGKILL".to_string();
+        play.state.stage_ended(now, 0, Some(said), &mut play.out);
+        play.tick(20);
+        assert_eq!(play.failure().kind, kind, "FAIL-2");
+    }
+}
+
 #[test]
 fn a_rank_that_missed_a_peer_which_ended_well_is_told_so() {
     let mut play = Play::placed();
     play.ends(5, 1, RankState::Finished);
-    let NodeMessage::RankEnded { mut exit } = ended(0, RankState::Raised, 0) else { panic!() };
-    let kind = RankErrorKind::PeerLost;
-    exit.error = Some(RankError { type_name: "RuntimeError".into(), kind, ..RankError::default() });
-    play.tell(6, 0, NodeMessage::RankEnded { exit });
+    play.tell(6, 0, missed_a_peer(0));
     play.done(6, 0);
     let text = "rank 0 (host-0) raised RuntimeError; rank 1 ended well before, so perhaps not all ranks make the same \
                 collective calls";

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use log::Level;
 use phalanx_rendezvous::Outbox;
+use phalanx_types::rank_exit::first_cause;
 use phalanx_types::{Failure, FailureKind, RankExit, RankState};
 
 use super::job_state::JobState;
@@ -58,10 +59,10 @@ impl JobState {
         let host = self.host(partition);
         self.step(partition, |node| (node.lost(), ()));
         let goes_on = self.phase.stop_reason().is_none();
+        let is_lost = goes_on || self.went_before_its_victims(since);
         let cut = self.ranks.running_on(partition);
         for rank in &cut {
-            // Once the job is being stopped, a node that goes away is one that was told to.
-            let state = if goes_on { RankState::Lost } else { RankState::Stopped };
+            let state = if is_lost { RankState::Lost } else { RankState::Stopped };
             self.ranks.end(RankExit {
                 message: why.to_string(),
                 at_us: self.since_open_us(since),
@@ -75,5 +76,13 @@ impl JobState {
         } else {
             self.stop_all(now, &message, out);
         }
+    }
+
+    /// Whether a node of which nothing is heard since then is why the job is being stopped: so far there are only ranks
+    /// that missed a peer. Any other node that goes away meanwhile was told to.
+    fn went_before_its_victims(&self, since: Instant) -> bool {
+        let stopping = self.phase.stopping().filter(|stopping| since <= stopping.since);
+        stopping.is_some_and(|stopping| !stopping.is_cancelled())
+            && first_cause(self.ranks.exits()).is_some_and(|(exit, _)| exit.is_echo())
     }
 }

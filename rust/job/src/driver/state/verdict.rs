@@ -10,6 +10,7 @@ use super::job_state::JobState;
 use super::node::Node;
 use super::phase::{Stopping, Way};
 use super::ranks::Rank;
+use crate::preflight::names_lost_executor;
 
 impl JobState {
     /// The stage is over and ranks are missing, but nobody said why.
@@ -28,12 +29,15 @@ impl JobState {
     }
 
     /// The failure's cause, and why it is that: a rank's own failure before a problem of the job, since the problem is
-    /// mostly its echo; but a cancel that came first stays what it is.
+    /// mostly its echo; but a cancel that came first stays what it is, and a lost executor is what ranks miss.
     pub(super) fn cause(&self, now: Instant, stopping: &Stopping) -> (Failure, &'static str) {
         let problem = stopping.problem().or(stopping.interrupted().map(|(_, failure)| failure));
         let (mut failure, why) = match (first_cause(self.ranks.exits()), problem) {
             (_, Some(cancelled)) if stopping.is_cancelled() => {
                 (cancelled.clone(), "the caller asked for the end")
+            }
+            (Some((exit, _)), Some(lost)) if exit.is_echo() && names_lost_executor(&lost.message) => {
+                (lost.clone(), "ranks missed it")
             }
             (Some((exit, why)), _) => {
                 let mut failure = Failure::of_rank(exit);
