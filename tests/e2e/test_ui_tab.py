@@ -1,4 +1,5 @@
-"""The tab of Spark's UI, in the driver of a Python program: real runs over both stages, one that fails, pages by HTTP.
+"""The tab of Spark's UI, in the driver of a Python program: real runs over both stages, one that fails, pages by HTTP;
+and what a history server shows of it once the program is gone.
 
 Where Prometheus is installed, it scrapes the metrics and answers what the dashboard asks.
 
@@ -8,17 +9,16 @@ With PHALANX_PICTURES=FOLDER the pictures of the pages, which need Chromium, are
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import phalanx
 import pytest
+from support import browser, history
 from support.own_session import in_session
 from support.places import ROOT
 
 pytestmark = pytest.mark.timeout(300)
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DASHBOARD = ROOT / "docs" / "grafana" / "phalanx.json"
 METRICS = "spark.metrics.conf.driver.sink.prometheusServlet"
 UI = {"spark.ui.enabled": "true", "spark.ui.port": "0", "spark.ui.showConsoleProgress": "false"}
@@ -29,12 +29,13 @@ UI |= {
 }
 
 PROGRAM = """
-import json, subprocess, time, urllib.request
+import json, time, urllib.request
 from pathlib import Path
 from phalanx import TorchDistributor, TrainingError
-from support import prometheus
+from support import browser, prometheus
 
 root = spark.sparkContext.uiWebUrl
+answer = {{"application": spark.sparkContext.applicationId}}
 
 def page(path):
     return urllib.request.urlopen(root + path, timeout=30).read().decode()
@@ -50,15 +51,9 @@ def wait_for(name, state):
     raise AssertionError(f"{{name}} is not {{state}}")
 
 def picture(path, name):
-    if {chromium!r} is None:
+    if browser.CHROMIUM is None:
         return None
-    file = Path({pictures!r}) / f"{{name}}.png"
-    subprocess.run(
-        [{chromium!r}, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-         "--user-data-dir=" + {profile!r}, "--window-size=1280,1100", f"--screenshot={{file}}", root + path],
-        check=True, capture_output=True, timeout=120,
-    )
-    return file.stat().st_size
+    return browser.picture(root + path, Path({pictures!r}) / f"{{name}}.png")
 
 def jvm_run(gate):
     import os, time, phalanx
@@ -75,9 +70,9 @@ def local_run():
     return 7
 
 distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
-answer = {{}}
 run = distributor.start(jvm_run, {gate!r})
 found = wait_for("jvm_run", "running")
+answer["ids"] = [found["run"]]
 until = time.monotonic() + 60
 while "3 of 40" not in page(f"/phalanx/run/?id={{found['run']}}") and time.monotonic() < until:
     time.sleep(0.05)
@@ -113,6 +108,7 @@ try:
 except TrainingError as error:
     answer["error"] = str(error)
 failed = wait_for("python_run", "failed")
+answer["ids"].append(failed["run"])
 answer["failed_stages"] = failed["stages"]
 # The python stage's ranks are counted, too.
 wait_until_counted("ranks_started_Count", 4)
@@ -156,13 +152,19 @@ for ranks in (64, 1000):
 def test_runs_are_in_the_tab_while_they_run_and_when_they_failed(tmp_path: Path) -> None:
     pictures = os.environ.get("PHALANX_PICTURES", str(tmp_path))
     program = PROGRAM.format(
-        chromium=CHROMIUM,
         pictures=pictures,
-        profile=str(tmp_path / "profile"),
         gate=str(tmp_path / "gate"),
         dashboard=str(DASHBOARD),
     )
-    seen = in_session("local-cluster[2,1,1024]", program, conf={**phalanx.spark_conf(), **UI}, timeout=280)
+    logs = tmp_path / "events"
+    logs.mkdir()
+    conf = {
+        **phalanx.spark_conf(),
+        **UI,
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": f"file:{logs}",
+    }
+    seen = in_session("local-cluster[2,1,1024]", program, conf=conf, timeout=280)
     assert seen["result"] == "0"
     where, page = seen["asked"]
     assert where.startswith("/phalanx/run/?id=")
@@ -183,5 +185,17 @@ def test_runs_are_in_the_tab_while_they_run_and_when_they_failed(tmp_path: Path)
     assert seen["simulated-64"].count("host-7") == 8
     assert "host-124" in seen["simulated-1000"]
     assert len(seen["simulated-1000"]) < 1_000_000
-    if CHROMIUM is not None:
+    with history.serving(logs, tmp_path / "history.log") as server:
+        tab = f"/history/{seen['application']}/phalanx/"
+        ended, failed = (server.page(f"{tab}run/?id={run}") for run in seen["ids"])
+        listed = server.page(tab)
+        if browser.CHROMIUM is not None:
+            url = f"{server.address}{tab}run/?id={seen['ids'][1]}"
+            seen["pictures"].append(browser.picture(url, Path(pictures) / "history.png"))
+    assert "Phalanx: jvm_run" in ended
+    assert "[rank 0] &lt;script&gt;alert(1)&lt;/script&gt;" in ended
+    assert "&lt;b&gt;no&lt;/b&gt; such thing" in failed
+    assert "<script>alert" not in ended + failed + listed
+    assert all(name in listed for name in ("jvm_run", "python_run", "local_run"))
+    if browser.CHROMIUM is not None:
         assert all(size > 10_000 for size in seen["pictures"])

@@ -11,9 +11,9 @@
 //! driver's memory then, and `driver_peak_bytes`); one rank is killed: until every node has the order to stop
 //! (`stopped_s`), and until the driver's caller has the failure (`named_s`), which has so many lines (`error_lines`).
 //!
-//! The nodes alone read their spec, a line, from stdin. They print an empty line once all ranks train and another one when
-//! all has been told, then wait for the order to stop, and print `ranks_reported` (how many of a rank's reports there
-//! were), `worst_ping_s` and `written_s`.
+//! The nodes alone read their spec, a line, from stdin. They print an empty line once all ranks train and another one
+//! when all has been told, then wait for the order to stop, and print `ranks_reported` (how many of a rank's reports
+//! there were), `worst_ping_s` and `written_s`.
 
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -183,12 +183,12 @@ fn play_fleet(reporting: Duration, every: Duration, bytes: usize) -> Outcome<()>
     all_join(&mut fleet);
     fleet.start_ranks();
     pinged(&mut fleet);
-    println!();
+    writeln!(io::stdout())?;
     let rounds = report(&mut fleet, reporting, every);
     pinged(&mut fleet);
     let worst_ping_s = worst_ping_s(&fleet);
     let written_s = if bytes > 0 { write(&mut fleet, bytes) } else { 0.0 };
-    println!();
+    writeln!(io::stdout())?;
     all_to_stop(&mut fleet);
     end(&mut fleet);
     let figures =
