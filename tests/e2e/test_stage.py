@@ -212,9 +212,19 @@ def test_the_stage_that_is_taken_is_said(
     ]
 
 
-def test_without_the_hub_the_tasks_meet_through_spark(started_without_the_hub: Callable[..., Any]) -> None:
-    run = started_without_the_hub(group_of)
-    assert [total for total, _ in run.results(90)] == [3.0, 3.0]
+def test_without_the_hub_the_tasks_meet_through_spark_and_results_come_in_pieces(
+    started_without_the_hub: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from phalanx.stages import python
+
+    monkeypatch.setattr(python, "ROW_BYTES", 1000)
+    data = bytes(range(256)) * 1000
+
+    def train() -> tuple[float, int, bytes]:
+        total, env = group_of()
+        return total, int(env["RANK"]), data
+
+    assert started_without_the_hub(train).results(90) == [(3.0, rank, data) for rank in (0, 1)]
 
 
 def test_without_the_hub_a_failure_still_has_its_cause(started_without_the_hub: Callable[..., Any]) -> None:

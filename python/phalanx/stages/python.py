@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..driver.connect import is_remote, shipped
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("phalanx")
+
+# How much of a task's report is in one of its rows: Java's arrays end at 2 GiB, Spark Connect's messages at 128 MiB.
+ROW_BYTES = 8 << 20
 
 
 class PythonStage(SparkStage):
@@ -55,9 +60,11 @@ class PythonStage(SparkStage):
             payload=shipped(self._spark, self._payload) if remote else self._payload,
             schema=schema,
             in_executor=not is_local(self._spark),
+            row_bytes=ROW_BYTES,
         )
-        for row in frame.mapInArrow(task, "report binary", barrier=True).collect():
-            hub.node_report(bytes(row.report))
+        rows = frame.mapInArrow(task, "partition int, piece binary", barrier=True).collect()
+        for _, of_task in itertools.groupby(rows, attrgetter("partition")):
+            hub.node_report(b"".join(row.piece for row in of_task))
 
 
 def _task(**arguments: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

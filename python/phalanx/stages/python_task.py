@@ -22,8 +22,9 @@ def run_task(
     payload: bytes | str,
     schema: str | None,
     in_executor: bool,
+    row_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    """The node of one barrier task; yields a report if the hub could not be told.
+    """The node of one barrier task; yields a report if the hub could not be told, in rows of `row_bytes`.
 
     `spec` is what the hub tells every node; `payload` is a name where it came as a file of Spark's. `in_executor` says
     that this worker's stderr is an executor's, and not the driver's.
@@ -73,7 +74,10 @@ def run_task(
     if report:
         import pyarrow as pa
 
-        yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], ["report"])
+        for at in range(0, len(report), row_bytes):
+            piece = report[at : at + row_bytes]
+            columns = [pa.array([partition], pa.int32()), pa.array([piece], pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, ["partition", "piece"])
 
 
 def host_of(address: str) -> str:
