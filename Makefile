@@ -181,8 +181,9 @@ check-others: $(DOCS)/.ready
 	$(MVN) spotless:check
 	cd python && $(VENV)/bin/mypy phalanx && MYPYPATH=. $(VENV)/bin/stubtest --mypy-config-file pyproject.toml phalanx._native
 
+# Most of them wait for a time to pass.
 cargo-test: setup
-	cargo test --quiet
+	RUST_TEST_THREADS=$$(( 2 * $$(nproc) )) cargo test --quiet
 
 # Undefined behaviour in the unsafe code that makes no system call, where nightly Rust has miri.
 MIRI_TESTS := kernels call dtype failure topology intra_host::tests inter_host::tree
