@@ -45,6 +45,7 @@ GROUP_METRICS = (
     ("formed_s", "until the last has joined", "s"),
     ("cpu_s", "processor time of all", "s"),
     ("keys", "keys asked for", "keys"),
+    ("answered", "the store answers", "bytes"),
     ("descriptors", "open in a rank", "descriptors"),
 )
 

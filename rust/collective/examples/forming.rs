@@ -4,9 +4,10 @@
 //! forming RANKS RANKS_OF_A_HOST      the hosts are pretended: between them all goes over TCP
 //! ```
 //! Prints a JSON object: seconds from the word to join until the last rank has (`formed_s`), the processor time of all
-//! ranks for it (`cpu_s`), how many keys all of them asked for (`keys`), and the descriptors that the rank with most
-//! has open then (`descriptors`); then how long the slowest rank is in an all-reduce of 4 MiB, the first, which opens
-//! connections, and the next ones (`sums_s`). Starting the processes isn't counted.
+//! ranks for it (`cpu_s`), how many keys all of them asked for (`keys`), how many bytes the store answered with
+//! (`answered`), and the descriptors that the rank with most has open then (`descriptors`); then how long the slowest
+//! rank is in an all-reduce of 4 MiB, the first, which opens connections, and the next ones (`sums_s`). Starting the
+//! processes isn't counted.
 
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Write};
@@ -43,6 +44,8 @@ fn main() -> Outcome<()> {
 struct Counted {
     store: StoreClient,
     keys: usize,
+    /// Bytes of the values.
+    answered: usize,
 }
 
 impl Store for Counted {
@@ -53,14 +56,17 @@ impl Store for Counted {
 
     fn get(&mut self, key: &str, deadline: Deadline) -> Result<Vec<u8>> {
         self.keys += 1;
-        self.store.get(key, deadline)
+        let value = self.store.get(key, deadline)?;
+        self.answered += value.len();
+        Ok(value)
     }
 }
 
 /// A rank: says that it is there, joins when it is told to, says what that took, sums with the others each time that it
 /// is told to, and stays until its input ends.
 fn join(rank: usize, ranks: usize, of_a_host: usize, store: SocketAddr) -> Outcome<()> {
-    let mut store = Counted { store: StoreClient::connect(store, Deadline::after(PATIENCE))?, keys: 0 };
+    let mut store =
+        Counted { store: StoreClient::connect(store, Deadline::after(PATIENCE))?, keys: 0, answered: 0 };
     let mut out = io::stdout();
     writeln!(out, "here")?;
     io::stdin().lock().read_line(&mut String::new())?;
@@ -73,7 +79,7 @@ fn join(rank: usize, ranks: usize, of_a_host: usize, store: SocketAddr) -> Outco
     };
     let mut group = Group::join(options, &mut store)?;
     let open = std::fs::read_dir("/proc/self/fd")?.count();
-    writeln!(out, "{} {} {open}", processor_seconds() - before, store.keys)?;
+    writeln!(out, "{} {} {} {open}", processor_seconds() - before, store.keys, store.answered)?;
     let mut numbers = vec![1.0f32; SUM_BYTES / 4];
     while io::stdin().lock().read_line(&mut String::new())? > 0 {
         let start = Instant::now();
@@ -119,7 +125,7 @@ fn measure(ranks: &str, of_a_host: &str) -> Outcome<()> {
     for child in &mut children.0 {
         child.stdin.as_mut().ok_or("no input")?.write_all(b"join\n")?;
     }
-    let (mut cpu, mut keys, mut descriptors) = (0.0, 0, 0);
+    let (mut cpu, mut keys, mut answered, mut descriptors) = (0.0, 0, 0, 0);
     for (rank, out) in said.iter_mut().enumerate() {
         line.clear();
         out.read_line(&mut line)?;
@@ -127,6 +133,7 @@ fn measure(ranks: &str, of_a_host: &str) -> Outcome<()> {
         let mut word = || words.next().ok_or_else(|| format!("rank {rank} has not joined"));
         cpu += word()?.parse::<f64>()?;
         keys += word()?.parse::<usize>()?;
+        answered += word()?.parse::<usize>()?;
         descriptors = descriptors.max(word()?.parse::<usize>()?);
     }
     let formed = start.elapsed().as_secs_f64();
@@ -144,7 +151,8 @@ fn measure(ranks: &str, of_a_host: &str) -> Outcome<()> {
         sums.push(slowest);
     }
     let figures = serde_json::json!({
-        "formed_s": formed, "cpu_s": cpu, "keys": keys, "descriptors": descriptors, "sums_s": sums,
+        "formed_s": formed, "cpu_s": cpu, "keys": keys, "answered": answered, "descriptors": descriptors,
+        "sums_s": sums,
     });
     writeln!(io::stdout(), "{figures}")?;
     Ok(())

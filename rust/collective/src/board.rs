@@ -1,10 +1,14 @@
 //! What ranks tell one another by the store while their group comes together.
 //!
-//! Each says it under a key of its own. Rank 0 reads them all, and leaves them as one table, which the others read.
+//! Each says it under a key of its own. Rank 0 reads them all, and leaves them as one table. That is long: one rank of
+//! each host reads it, and hands it to the others there ([`crate::tables`]).
 //!
-//! - BOARD-1 (linear): an exchange asks three keys of the store for each rank, however many ranks there are.
+//! - BOARD-1 (linear): forming a group asks six keys of the store for each rank and two for each host, however many
+//!   there are.
 //! - BOARD-2 (named): a rank that says nothing is named by every other. Rank 0 gives up a little sooner than they do,
 //!   and says in the table whom it missed. Where there is no table, the others look for themselves.
+//! - BOARD-3 (once-a-host): the store sends a table once for each host, if its leader doesn't end before it has handed
+//!   it on.
 
 use std::time::Duration;
 
@@ -12,6 +16,7 @@ use phalanx_types::{Deadline, Error, ErrorKind, Key, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::handshake::random;
 use crate::store::Store;
 
 /// How much sooner than its deadline rank 0 gives up, and the others twice as late: a tenth of what is left, but no
@@ -32,55 +37,113 @@ pub(crate) struct Board<'a> {
 /// What rank 0 leaves for all.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Table<T> {
-    /// By rank.
-    All(Vec<T>),
-    Failed {
-        kind: String,
-        text: String,
-    },
+enum Told<T> {
+    All(T),
+    Failed { kind: String, text: String },
+}
+
+impl<T> Told<T> {
+    fn new(gathered: Result<T>) -> Told<T> {
+        match gathered {
+            Ok(all) => Told::All(all),
+            Err(error) => Told::Failed { kind: error.kind().name().into(), text: error.to_string() },
+        }
+    }
+
+    fn unpack(self) -> Result<T> {
+        match self {
+            Told::All(all) => Ok(all),
+            Told::Failed { kind, text } => {
+                let known = ErrorKind::ALL.iter().find(|one| one.name() == kind);
+                Err(Error::new(known.copied().unwrap_or(ErrorKind::Closed), text))
+            }
+        }
+    }
 }
 
 impl Board<'_> {
-    /// Says something to all; what all said, by rank.
+    /// A number that no other group has, which rank 0 makes up.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`] if rank 0 isn't there.
+    pub(crate) fn meeting(&mut self) -> Result<String> {
+        if self.rank == 0 {
+            let number = hex::encode(random::<16>()?);
+            return self.publish("meeting", &number).map(|()| number);
+        }
+        let deadline = self.sooner(2);
+        self.read("meeting", deadline).map_err(|error| match error.kind() {
+            ErrorKind::Timeout => self.has_not_joined(0, &error),
+            _ => error,
+        })
+    }
+
+    /// Says something to all, of which there will be a table.
+    ///
+    /// # Errors
+    /// What the store fails with; on rank 0 also [`ErrorKind::Timeout`] with a rank that said nothing, and
+    /// [`ErrorKind::Refused`] if somebody else did in its place.
+    pub(crate) fn say<T: Serialize + DeserializeOwned>(&mut self, what: &str, mine: &T) -> Result<()> {
+        self.publish(&format!("{what}/{}", self.rank), mine)?;
+        if self.rank != 0 {
+            return Ok(());
+        }
+        let told = Told::new(self.gather::<T>(what));
+        self.publish(&format!("{what}s"), &told)?;
+        told.unpack().map(drop)
+    }
+
+    /// Says something to all, and waits until all have.
+    ///
+    /// # Errors
+    /// Those of [`Board::table`].
+    pub(crate) fn say_with_all<T: Serialize + DeserializeOwned>(
+        &mut self,
+        what: &str,
+        mine: &T,
+    ) -> Result<()> {
+        let said = self.say(what, mine);
+        let place = format!("{what}s-there");
+        if self.rank == 0 {
+            self.publish(&place, &Told::new(said.clone()))?;
+            return said;
+        }
+        said?;
+        let told = self.hear(what, &place)?;
+        self.unpack::<()>(&place, &told)
+    }
+
+    /// What all said, as [`Board::all`] reads it.
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`] with a rank that said nothing, [`ErrorKind::Refused`] if somebody else did in its place;
     /// what the store fails with.
-    pub(crate) fn exchange<T: Serialize + DeserializeOwned>(
-        &mut self,
-        what: &str,
-        mine: &T,
-    ) -> Result<Vec<T>> {
-        self.publish(&format!("{what}/{}", self.rank), mine)?;
-        let table = format!("{what}s");
-        if self.rank == 0 {
-            let gathered = self.gather(what);
-            let told = match gathered {
-                Ok(all) => Table::All(all),
-                Err(error) => Table::Failed { kind: error.kind().name().into(), text: error.to_string() },
-            };
-            let published = self.publish(&table, &told);
-            return self.unpack(told).and_then(|all| published.map(|()| all));
-        }
-        match self.read(&table, self.sooner(2)) {
-            Ok(told) => self.unpack(told),
-            Err(error) if error.kind() == ErrorKind::Timeout => Err(self.missing(what, error)),
-            Err(error) => Err(error),
-        }
+    pub(crate) fn table(&mut self, what: &str) -> Result<Vec<u8>> {
+        self.hear(what, &format!("{what}s"))
     }
 
-    fn unpack<T>(&self, told: Table<T>) -> Result<Vec<T>> {
-        match told {
-            Table::All(all) if all.len() == self.world_size => Ok(all),
-            Table::All(all) => {
-                let text = format!("rank 0 tells of {} ranks, and there are {}", all.len(), self.world_size);
-                Err(Error::new(ErrorKind::Protocol, text))
-            }
-            Table::Failed { kind, text } => {
-                let known = ErrorKind::ALL.iter().find(|one| one.name() == kind);
-                Err(Error::new(known.copied().unwrap_or(ErrorKind::Closed), text))
-            }
+    /// What all said, by rank, by its table.
+    ///
+    /// # Errors
+    /// Those of [`Board::table`].
+    pub(crate) fn all<T: DeserializeOwned>(&self, what: &str, table: &[u8]) -> Result<Vec<T>> {
+        let all: Vec<T> = self.unpack(&format!("{what}s"), table)?;
+        if all.len() == self.world_size {
+            return Ok(all);
+        }
+        let text = format!("rank 0 tells of {} ranks, and there are {}", all.len(), self.world_size);
+        Err(Error::new(ErrorKind::Protocol, text))
+    }
+
+    fn unpack<T: DeserializeOwned>(&self, place: &str, told: &[u8]) -> Result<T> {
+        parse::<Told<T>>(&self.place(place), told)?.unpack()
+    }
+
+    /// What rank 0 has left at a place, once all have said what it waits for.
+    fn hear(&mut self, what: &str, place: &str) -> Result<Vec<u8>> {
+        match self.fetch(place, self.sooner(2)) {
+            Err(error) if error.kind() == ErrorKind::Timeout => Err(self.missing(what, error)),
+            told => told,
         }
     }
 
@@ -130,16 +193,25 @@ impl Board<'_> {
     }
 
     fn read<T: DeserializeOwned>(&mut self, what: &str, deadline: Deadline) -> Result<T> {
+        let text = self.fetch(what, deadline)?;
+        parse(&self.place(what), &text)
+    }
+
+    fn fetch(&mut self, what: &str, deadline: Deadline) -> Result<Vec<u8>> {
         let place = self.place(what);
         let sealed = self.store.get(&place, deadline)?;
         // BOOT-3
-        let json = self.key.open(&place, &sealed).ok_or_else(|| {
+        let text = self.key.open(&place, &sealed).ok_or_else(|| {
             let text = format!("what the store has at {place} is from no rank of this group");
             Error::new(ErrorKind::Refused, text)
         })?;
-        serde_json::from_slice(json)
-            .map_err(|error| Error::new(ErrorKind::Protocol, format!("{place} can't be read: {error}")))
+        Ok(text.to_vec())
     }
+}
+
+fn parse<T: DeserializeOwned>(place: &str, json: &[u8]) -> Result<T> {
+    serde_json::from_slice(json)
+        .map_err(|error| Error::new(ErrorKind::Protocol, format!("{place} can't be read: {error}")))
 }
 
 #[cfg(test)]
@@ -159,8 +231,11 @@ mod tests {
                     let key = Key::from_bytes([1; 32]);
                     scope.spawn(move || {
                         let store = &mut store;
-                        Board { store, name: "g", key, rank, world_size, deadline }
-                            .exchange("number", &(rank * 3))
+                        let mut board = Board { store, name: "g", key, rank, world_size, deadline };
+                        board.meeting()?;
+                        board.say_with_all("number", &(rank * 3))?;
+                        let table = board.table("number")?;
+                        board.all("number", &table)
                     })
                 })
                 .collect();

@@ -1,10 +1,11 @@
 //! How a group comes together, its bootstrap: which ranks are there, which share memory, and a connection between any
 //! two of different hosts by which each sees the other's end.
 //!
-//! Each rank listens and publishes its address (its card). Then it looks for its host's lowest rank, the leader: it
-//! tries the ranks below it, the lowest first, until one shares memory with it. When all have told who leads them, a
-//! rank connects to the lower ones of other hosts, and takes from its leader what its host shares ([`crate::host`]).
-//! Connections for data and messages are opened later, by the same door ([`crate::connections`]).
+//! Each rank listens and publishes its address (its card). Once all have, it looks for its host's lowest rank, the
+//! leader: it tries the ranks below it, the lowest first, until one shares memory with it. When all have told who leads
+//! them, leaders read the tables of what all said, and hand them to the ranks that they lead. Then a rank connects to
+//! the lower ones of other hosts, and takes from its leader what its host shares ([`crate::host`]). Connections for
+//! data and messages are opened later, by the same door ([`crate::connections`]).
 //!
 //! - BOOT-1 (proven-memory): two ranks are of one host only if each has read from memory what the other wrote there.
 //!   Names of hosts and addresses are never compared.
@@ -17,6 +18,8 @@
 //!   and in no other way.
 //! - BOOT-6 (retried-ends): only a rank that hangs up is asked again, until the deadline, whose error tells of it. What
 //!   else goes wrong between two ranks ends the bootstrap at once, with its name.
+//! - BOOT-7 (found-by-key): where a rank listens inside its host follows from the group's key and a number of rank 0's:
+//!   only ranks of the group know where, before somebody listens there.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -41,6 +44,7 @@ use crate::link::PROTOCOL;
 use crate::probe::{Probe, take_descriptor};
 use crate::shm::Layout;
 use crate::store::Store;
+use crate::tables::Tables;
 use crate::timed::Timed;
 use crate::topology::Topology;
 
@@ -55,17 +59,14 @@ const LOCAL_TRIES: usize = 3;
 pub(crate) struct Card {
     version: u32,
     address: SocketAddr,
-    /// Its socket in the abstract namespace.
-    socket: String,
     pid: u32,
     /// Process numbers mean the same only within one of these.
     pid_namespace: String,
-    pretended_host: Option<u32>,
     /// Its public key, in hexadecimal, if it encrypts what goes to other hosts.
     tls_key: Option<String>,
 }
 
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 pub(crate) struct Bootstrap<'a> {
     pub(crate) name: &'a str,
@@ -98,10 +99,12 @@ pub(crate) struct Mesh {
 pub(crate) fn bootstrap(request: &Bootstrap<'_>, store: &mut dyn Store) -> Result<Mesh> {
     raise_descriptor_limit();
     let key = group_key(request, store)?;
+    let Bootstrap { name, rank, world_size, deadline, .. } = *request;
+    let mut board = Board { store, name, key: key.clone(), rank, world_size, deadline };
+    let meeting = board.meeting()?;
     let tcp = TcpListener::bind((request.address, 0))
         .map_err(|error| Error::io(format_args!("listen at {}", request.address), &error))?;
-    let socket = format!("phalanx-{}", hex::encode(random::<16>()?));
-    let unix = UnixAddr::from_abstract_name(&socket)
+    let unix = UnixAddr::from_abstract_name(socket(&key, &meeting, request.pretended_host, rank))
         .and_then(|address| UnixListener::bind_addr(&address))
         .map_err(|error| Error::io("listen at a unix socket", &error))?;
     let identity = request.encryption.then(Identity::new).transpose()?;
@@ -112,37 +115,35 @@ pub(crate) fn bootstrap(request: &Bootstrap<'_>, store: &mut dyn Store) -> Resul
     let card = Card {
         version: VERSION,
         address,
-        socket,
         pid: std::process::id(),
         pid_namespace: pid_namespace(),
-        pretended_host: request.pretended_host,
         tls_key: identity.map(|identity| hex::encode(identity.public_key())),
     };
-    let Bootstrap { name, rank, world_size, deadline, .. } = *request;
-    let mut board = Board { store, name, key: key.clone(), rank, world_size, deadline };
     let acceptor = Acceptor::new(rank, world_size, key.clone(), request.connections, tls)?;
     let descriptors = Descriptors::default();
     let connections = Arc::new(Connections::new(rank)?);
     let handshakes = (acceptor, Dialer::new(rank, key));
     // BOOT-2, DOOR-2: whatever goes wrong from here on ends it.
     let door = Door::open(handshakes, connections, descriptors.clone(), (tcp, unix))?;
-    connect_all(request, &mut board, door, descriptors, &card)
+    connect_all(request, &mut board, &meeting, (door, descriptors), &card)
 }
 
 fn connect_all(
     request: &Bootstrap<'_>,
     board: &mut Board<'_>,
-    door: Door,
-    descriptors: Descriptors,
+    meeting: &str,
+    (door, descriptors): (Door, Descriptors),
     mine: &Card,
 ) -> Result<Mesh> {
     let Bootstrap { rank: me, world_size, deadline, .. } = *request;
-    let cards: Vec<Card> = board.exchange("card", mine)?;
+    board.say_with_all("card", mine)?;
+    let mut found = Caller { request, key: &board.key, meeting }.leader();
+    board.say("leader", &found.as_ref().map_or(me, |(rank, _)| *rank))?;
+    let tables = tables(board, found.as_mut())?;
+    let cards: Vec<Card> = board.all("card", &tables.cards)?;
     check(&cards, me)?;
     door.know(cards.iter().map(Card::target).collect::<Result<_>>()?);
-    let caller = Caller { request, key: &board.key };
-    let found = caller.leader(&cards, mine);
-    let leaders = board.exchange("leader", &found.as_ref().map_or(me, |(rank, _)| *rank))?;
+    let leaders: Vec<usize> = board.all("leader", &tables.leaders)?;
     let topology = Topology::from_leaders(&leaders);
     let host = topology.host_of(me).to_vec();
     if let Some((leader, _)) = &found
@@ -156,8 +157,17 @@ fn connect_all(
     // Downwards, so that not all begin with the same one.
     let lower = elsewhere.iter().rev().filter(|rank| **rank < me);
     lower.for_each(|rank| door.connections().ask((*rank, SENTINEL)));
-    let led = if host[0] == me { &host[1..] } else { &[] };
-    let arrived = door.connections().wait_for(led, &elsewhere, deadline)?;
+    // Also those that are hosts of their own.
+    let led: Vec<usize> = (me + 1..world_size).filter(|rank| leaders[*rank] == me).collect();
+    let mut arrived = door.connections().wait_for_local(&led, deadline)?;
+    for (rank, stream) in &mut arrived {
+        // Who has ended is named when memory is handed round.
+        if let Err(error) = tables.send(stream, deadline) {
+            log::info!("rank {me}: rank {rank} has not heard what all ranks said: {error}");
+        }
+    }
+    arrived.retain(|(rank, _)| host.binary_search(rank).is_ok());
+    door.connections().wait_for_sentinels(&elsewhere, deadline)?;
     let layout = (request.layout)(host.len());
     let shared = match found {
         _ if host.len() == 1 => None,
@@ -176,6 +186,26 @@ fn connect_all(
     door.connections().has_formed();
     let door = (!elsewhere.is_empty()).then_some(door);
     Ok(Mesh { topology, host: shared, processes, door, descriptors })
+}
+
+/// What all said, by this rank's leader; from the store, if it has none, or if that has ended.
+fn tables(board: &mut Board<'_>, leader: Option<&mut (usize, UnixStream)>) -> Result<Tables> {
+    if let Some((rank, stream)) = leader {
+        match Tables::receive(stream, board.deadline) {
+            Err(error) if error.kind() == ErrorKind::Closed => {
+                log::info!("rank {}: rank {rank}, which leads its host, has ended: {error}", board.rank);
+            }
+            tables => return tables.map_err(|error| error.context(format_args!("from rank {rank}"))),
+        }
+    }
+    Ok(Tables { cards: board.table("card")?, leaders: board.table("leader")? })
+}
+
+/// The name of a rank's socket inside its host (BOOT-7), which another pretended host doesn't find.
+fn socket(key: &Key, meeting: &str, pretended_host: Option<u32>, rank: usize) -> String {
+    let host = pretended_host.map_or_else(String::new, |host| host.to_string());
+    let name = key.of_group(&format!("socket {meeting} {host} {rank}"));
+    format!("phalanx-{}", hex::encode(&name.bytes()[..16]))
 }
 
 impl Card {
@@ -219,22 +249,21 @@ fn group_key(request: &Bootstrap<'_>, store: &mut dyn Store) -> Result<Key> {
 struct Caller<'a> {
     request: &'a Bootstrap<'a>,
     key: &'a Key,
+    meeting: &'a str,
 }
 
 impl Caller<'_> {
     /// The lowest of the lower ranks that shares memory with this one, and the connection to it.
-    fn leader(&self, cards: &[Card], mine: &Card) -> Option<(usize, UnixStream)> {
-        let lower = cards.iter().enumerate().take(self.request.rank);
-        lower
-            .filter(|(_, card)| card.pretended_host == mine.pretended_host)
-            .find_map(|(rank, card)| Some((rank, self.reach(rank, card)?)))
+    fn leader(&self) -> Option<(usize, UnixStream)> {
+        (0..self.request.rank).find_map(|rank| Some((rank, self.reach(rank)?)))
     }
 
-    /// A connection to a lower rank, if it shares memory with this one.
-    fn reach(&self, rank: usize, card: &Card) -> Option<UnixStream> {
-        let address = UnixAddr::from_abstract_name(&card.socket).ok()?;
+    /// A connection to a lower rank, which listens, if it shares memory with this one.
+    fn reach(&self, rank: usize) -> Option<UnixStream> {
+        let name = socket(self.key, self.meeting, self.request.pretended_host, rank);
+        let address = UnixAddr::from_abstract_name(name).ok()?;
         for _ in 0..LOCAL_TRIES {
-            // Refused at once where it isn't in the same network namespace.
+            // Refused at once where it isn't there: in another network namespace, on another host.
             let mut stream = UnixStream::connect_addr(&address).ok()?;
             match self.prove_shared(&mut stream, rank) {
                 Ok(()) => return Some(stream),

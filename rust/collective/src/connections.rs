@@ -156,27 +156,30 @@ impl Connections {
         self.news.as_fd()
     }
 
-    /// Waits until these ranks of the host have connected, and there is a sentinel to each of those elsewhere; the
-    /// former's connections.
+    /// Waits until these ranks, which share memory with this one, have connected; their connections.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`] at the deadline, with a rank that hasn't; why a connection can't be opened.
+    pub(crate) fn wait_for_local(
+        &self,
+        ranks: &[usize],
+        deadline: Deadline,
+    ) -> Result<Vec<(usize, UnixStream)>> {
+        for rank in ranks {
+            self.wait_until(*rank, |state| state.local.contains_key(rank), deadline)?;
+        }
+        let mut state = self.state();
+        Ok(ranks.iter().filter_map(|rank| Some((*rank, state.local.remove(rank)?))).collect())
+    }
+
+    /// Waits until there is a sentinel to each of these ranks of other hosts.
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`] at the deadline, with a rank to which there is none; why one can't be opened.
-    pub(crate) fn wait_for(
-        &self,
-        local: &[usize],
-        elsewhere: &[usize],
-        deadline: Deadline,
-    ) -> Result<Vec<(usize, UnixStream)>> {
+    pub(crate) fn wait_for_sentinels(&self, ranks: &[usize], deadline: Deadline) -> Result<()> {
         let is_open =
             |state: &State, rank| matches!(state.phases.get(&(rank, SENTINEL)), Some(Phase::Open(_)));
-        for rank in local {
-            self.wait_until(*rank, |state| state.local.contains_key(rank), deadline)?;
-        }
-        for rank in elsewhere {
-            self.wait_until(*rank, |state| is_open(state, *rank), deadline)?;
-        }
-        let mut state = self.state();
-        Ok(local.iter().filter_map(|rank| Some((*rank, state.local.remove(rank)?))).collect())
+        ranks.iter().try_for_each(|rank| self.wait_until(*rank, |state| is_open(state, *rank), deadline))
     }
 
     fn wait_until(&self, rank: usize, is_so: impl Fn(&State) -> bool, deadline: Deadline) -> Result<()> {

@@ -58,6 +58,7 @@ mod peers;
 mod probe;
 mod shm;
 mod store;
+mod tables;
 mod tcp;
 mod timed;
 mod topology;

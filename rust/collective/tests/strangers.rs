@@ -1,4 +1,4 @@
-//! Strangers at a group's doors and on its store: BOOT-2, BOOT-3, BOOT-4, DOOR-1, HAN-1.
+//! Strangers at a group's doors and on its store: BOOT-2, BOOT-3, BOOT-4, BOOT-7, DOOR-1, HAN-1.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -125,11 +125,18 @@ fn strangers_that_are_silent_or_slow_or_very_many_keep_no_rank_waiting() {
                 }
             };
             let first = scope.spawn(join(0));
-            let sealed = store.clone().get("world/card/0", Deadline::after(LONG)).unwrap();
-            let open = key().of_group("world").open("world/card/0", &sealed).unwrap().to_vec();
-            let card: serde_json::Value = serde_json::from_slice(&open).unwrap();
-            let address: SocketAddr = card["address"].as_str().unwrap().parse().unwrap();
-            let socket = UnixAddr::from_abstract_name(card["socket"].as_str().unwrap()).unwrap();
+            let group = key().of_group("world");
+            let read = |place: &str| -> serde_json::Value {
+                let sealed = store.clone().get(place, Deadline::after(LONG)).unwrap();
+                serde_json::from_slice(group.open(place, &sealed).unwrap()).unwrap()
+            };
+            let address: SocketAddr = read("world/card/0")["address"].as_str().unwrap().parse().unwrap();
+            // BOOT-7: by a key that strangers don't have.
+            let meeting = read("world/meeting");
+            let host = hosts[0].map_or_else(String::new, |host| host.to_string());
+            let name = group.of_group(&format!("socket {} {host} 0", meeting.as_str().unwrap()));
+            let name = format!("phalanx-{}", hex::encode(&name.bytes()[..16]));
+            let socket = UnixAddr::from_abstract_name(name).unwrap();
             let crowd =
                 || -> Vec<TcpStream> { (0..MANY).map(|_| TcpStream::connect(address).unwrap()).collect() };
             let tcp = crowd();

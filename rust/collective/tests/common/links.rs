@@ -19,6 +19,9 @@ const PAUSE: Duration = Duration::from_millis(2);
 const CHUNK_BYTES: usize = 16 << 10;
 const CHUNKS: usize = 64;
 
+/// How long the first words of a connection may take.
+const HELLO_PATIENCE: Duration = Duration::from_secs(1);
+
 const FLOWS: u8 = 0;
 const STALLED: u8 = 1;
 const CUT: u8 = 2;
@@ -170,7 +173,7 @@ impl Links {
             let address = listener.local_addr().unwrap();
             let link = Link { address, target, state: Arc::default(), bytes: Arc::default() };
             let (links, served) = (self.clone(), link.clone());
-            self.run(move || links.serve(&listener, target, &served));
+            self.run(move || links.serve(&listener, (from, to), &served));
             link
         });
         link.address
@@ -180,14 +183,26 @@ impl Links {
         self.0.threads.lock().unwrap_or_else(PoisonError::into_inner).push(std::thread::spawn(thread));
     }
 
-    fn serve(&self, listener: &TcpListener, target: SocketAddr, link: &Link) {
+    /// The link of a connection that came over another of the same host: ranks have their leader's addresses. Who
+    /// encrypts doesn't say who connects; then it is that one's.
+    fn of_caller(&self, near: &TcpStream, (from, to): (usize, usize), link: &Link) -> Link {
+        let Some(caller) = caller(near).filter(|caller| *caller != from) else { return link.clone() };
+        let mut links = self.0.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = || Arc::new(AtomicU8::new(link.state.load(Ordering::Relaxed)));
+        let new = || Link { state: state(), bytes: Arc::default(), ..link.clone() };
+        links.entry((caller, to)).or_insert_with(new).clone()
+    }
+
+    fn serve(&self, listener: &TcpListener, pair: (usize, usize), link: &Link) {
         listener.set_nonblocking(true).unwrap();
         while !self.0.is_over.load(Ordering::Relaxed) {
             let Ok((near, _)) = listener.accept() else {
                 std::thread::sleep(PAUSE);
                 continue;
             };
-            let Ok(far) = TcpStream::connect(target) else { continue };
+            let Ok(far) = TcpStream::connect(link.target) else { continue };
+            near.set_nonblocking(false).unwrap();
+            let link = self.of_caller(&near, pair, link);
             for (from, to) in [(&near, &far), (&far, &near)] {
                 from.set_nonblocking(false).unwrap();
                 to.set_nodelay(true).unwrap();
@@ -200,6 +215,16 @@ impl Links {
             }
         }
     }
+}
+
+/// The rank that connects, by its first words.
+fn caller(near: &TcpStream) -> Option<usize> {
+    let mut hello = [0; 12];
+    near.set_read_timeout(Some(HELLO_PATIENCE)).unwrap();
+    let count = near.peek(&mut hello);
+    near.set_read_timeout(None).unwrap();
+    let (magic, from) = hello.split_last_chunk::<4>()?;
+    (count.ok()? == hello.len() && magic == b"PHXCOLL1").then(|| u32::from_le_bytes(*from) as usize)
 }
 
 /// What one side says, and when. Ends with it, or when nobody passes it on.
