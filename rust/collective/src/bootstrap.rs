@@ -1,11 +1,11 @@
-//! How a group comes together, its bootstrap: which ranks are there, which share memory, and a connection between any
-//! two of different hosts by which each sees the other's end.
+//! How a group comes together, its bootstrap: which ranks are there, which share memory, and connections between
+//! neighbours on different hosts (TOP-3) by which each sees the other's end.
 //!
 //! Each rank listens and publishes its address (its card). Once all have, it looks for its host's lowest rank, the
 //! leader: it tries the ranks below it, the lowest first, until one shares memory with it. When all have told who leads
 //! them, leaders read the tables of what all said, and hand them to the ranks that they lead. Then a rank connects to
-//! the lower ones of other hosts, and takes from its leader what its host shares ([`crate::host`]). Connections for
-//! data and messages are opened later, by the same door ([`crate::connections`]).
+//! its lower neighbours on other hosts, and takes from its leader what its host shares ([`crate::host`]). Other
+//! connections are opened later, by the same door ([`crate::connections`]).
 //!
 //! - BOOT-1 (proven-memory): two ranks are of one host only if each has read from memory what the other wrote there.
 //!   Names of hosts and addresses are never compared.
@@ -90,7 +90,7 @@ pub(crate) struct Mesh {
     pub(crate) host: Option<SharedHost>,
     /// The processes of the other ranks of the host, where they can be watched.
     pub(crate) processes: HashMap<usize, u32>,
-    /// What opens connections to ranks of other hosts, with a sentinel to each there. None where there are none.
+    /// What opens connections to ranks of other hosts, with a sentinel to each neighbour. None where there are none.
     pub(crate) door: Option<Door>,
     /// What is open, of the door.
     pub(crate) descriptors: Descriptors,
@@ -153,10 +153,8 @@ fn connect_all(
             "rank {me} is a host of its own: rank {leader}, with which it shares memory, is led by another"
         );
     }
-    let elsewhere: Vec<usize> = (0..world_size).filter(|rank| host.binary_search(rank).is_err()).collect();
-    // Downwards, so that not all begin with the same one.
-    let lower = elsewhere.iter().rev().filter(|rank| **rank < me);
-    lower.for_each(|rank| door.connections().ask((*rank, SENTINEL)));
+    let neighbours = topology.neighbours(me);
+    neighbours.range(..me).for_each(|rank| door.connections().ask((*rank, SENTINEL)));
     // Also those that are hosts of their own.
     let led: Vec<usize> = (me + 1..world_size).filter(|rank| leaders[*rank] == me).collect();
     let mut arrived = door.connections().wait_for_local(&led, deadline)?;
@@ -167,7 +165,7 @@ fn connect_all(
         }
     }
     arrived.retain(|(rank, _)| host.binary_search(rank).is_ok());
-    door.connections().wait_for_sentinels(&elsewhere, deadline)?;
+    door.connections().wait_for_sentinels(neighbours, deadline)?;
     let layout = (request.layout)(host.len());
     let shared = match found {
         _ if host.len() == 1 => None,
@@ -183,8 +181,7 @@ fn connect_all(
         (is_other && !card.pid_namespace.is_empty()).then_some((*rank, card.pid))
     });
     let processes = processes.collect();
-    door.connections().has_formed();
-    let door = (!elsewhere.is_empty()).then_some(door);
+    let door = (host.len() < world_size).then_some(door);
     Ok(Mesh { topology, host: shared, processes, door, descriptors })
 }
 

@@ -4,13 +4,16 @@
 //! first has something to send over one asks for it; the door's thread ([`crate::door`]) opens it, on both sides. So it
 //! doesn't matter what the program of the other rank does meanwhile, and nobody who asks has to wait here.
 //!
-//! - OPEN-1 (when-needed): a connection is opened when an operation first needs it. Only the sentinels are opened when
-//!   the group forms.
+//! - OPEN-1 (when-needed): a connection is opened when an operation first needs it. Only the sentinels to a rank's
+//!   neighbours (TOP-3) are opened when the group forms.
 //! - OPEN-2 (one-of-two): two ranks that open the same connection at once get one. The higher rank decides: while it
 //!   connects itself, it lets the lower one's go.
 //! - OPEN-3 (taken-first): a rank sends nothing over a connection before the other has said that it has taken it. So
 //!   what a rank sent before its goodbye came by a connection that was here before its goodbye.
+//! - OPEN-4 (sentinel-first): two ranks have a sentinel before they have any other connection. So whoever exchanges
+//!   something with a rank sees its end.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -56,12 +59,20 @@ struct State {
     failed: HashMap<usize, Error>,
     /// For messages, and not used yet.
     messages: Vec<usize>,
+    /// Whose sentinels are open, and watched by nobody yet.
+    sentinels: Vec<usize>,
     /// The descriptors of those that are open: whoever has one keeps it as long as the group lives.
     links: Vec<RawFd>,
     /// Of this host, while the group forms.
     local: HashMap<usize, UnixStream>,
     is_formed: bool,
     is_closed: bool,
+}
+
+impl State {
+    fn has_sentinel(&self, rank: usize) -> bool {
+        matches!(self.phases.get(&(rank, SENTINEL)), Some(Phase::Open(_) | Phase::Used))
+    }
 }
 
 /// Shared by those who use connections and the door's thread, which opens them.
@@ -91,12 +102,17 @@ impl Connections {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a connection opened, unless it is open or being opened.
+    /// Has a connection opened, and the sentinel before it (OPEN-4), unless it is open or being opened.
     pub(crate) fn ask(&self, place: Place) {
         let mut state = self.state();
-        if let std::collections::hash_map::Entry::Vacant(vacant) = state.phases.entry(place) {
-            vacant.insert(Phase::Opening);
-            state.asked.push_back(place);
+        let before = state.asked.len();
+        for place in [(place.0, SENTINEL), place] {
+            if let Entry::Vacant(vacant) = state.phases.entry(place) {
+                vacant.insert(Phase::Opening);
+                state.asked.push_back(place);
+            }
+        }
+        if state.asked.len() > before {
             drop(state);
             ring(&self.bell);
         }
@@ -176,10 +192,13 @@ impl Connections {
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`] at the deadline, with a rank to which there is none; why one can't be opened.
-    pub(crate) fn wait_for_sentinels(&self, ranks: &[usize], deadline: Deadline) -> Result<()> {
-        let is_open =
-            |state: &State, rank| matches!(state.phases.get(&(rank, SENTINEL)), Some(Phase::Open(_)));
-        ranks.iter().try_for_each(|rank| self.wait_until(*rank, |state| is_open(state, *rank), deadline))
+    pub(crate) fn wait_for_sentinels(
+        &self,
+        ranks: impl IntoIterator<Item = usize>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let mut ranks = ranks.into_iter();
+        ranks.try_for_each(|rank| self.wait_until(rank, |state| state.has_sentinel(rank), deadline))
     }
 
     fn wait_until(&self, rank: usize, is_so: impl Fn(&State) -> bool, deadline: Deadline) -> Result<()> {
@@ -226,15 +245,25 @@ impl Connections {
         (state.is_formed, state.is_closed)
     }
 
-    /// The next connection that is to be opened.
+    /// The next connection that is to be opened, and can be (OPEN-4).
     pub(crate) fn next_asked(&self) -> Option<Place> {
         let mut state = self.state();
-        while let Some(place) = state.asked.pop_front() {
-            if matches!(state.phases.get(&place), Some(Phase::Opening)) {
-                return Some(place);
-            }
-        }
-        None
+        let State { phases, asked, .. } = &mut *state;
+        asked.retain(|place| matches!(phases.get(place), Some(Phase::Opening)));
+        let next = state.asked.iter().position(|place| place.1 == SENTINEL || state.has_sentinel(place.0))?;
+        state.asked.remove(next)
+    }
+
+    /// The ranks whose sentinels are open and not watched yet, and those.
+    pub(crate) fn take_sentinels(&self) -> Vec<(usize, Link)> {
+        let ranks = std::mem::take(&mut self.state().sentinels);
+        let taken = ranks.into_iter().filter_map(|rank| Some((rank, self.take((rank, SENTINEL)).ok()??)));
+        taken.collect()
+    }
+
+    /// Whether the group has come together.
+    pub(crate) fn is_formed(&self) -> bool {
+        self.state().is_formed
     }
 
     /// Whether it still has to be opened from here: the other rank may have done it meanwhile.
@@ -277,10 +306,18 @@ impl Connections {
         state.links.push(link.as_raw_fd());
         state.phases.insert(place, Phase::Open(link));
         state.troubles.remove(&place);
-        if place.1 == MESSAGES {
-            state.messages.push(place.0);
-            self.has_messages.store(true, Ordering::Release);
-            ring(&self.news);
+        match place.1 {
+            // Others wait for it.
+            SENTINEL => {
+                state.sentinels.push(place.0);
+                ring(&self.bell);
+            }
+            MESSAGES => {
+                state.messages.push(place.0);
+                self.has_messages.store(true, Ordering::Release);
+                ring(&self.news);
+            }
+            _ => {}
         }
         self.changed.notify_all();
     }
@@ -334,6 +371,9 @@ mod tests {
             let connections = Connections::new(me).unwrap();
             let place = (other, DATA);
             connections.ask(place);
+            assert_eq!(connections.next_asked(), Some((other, SENTINEL)), "OPEN-4");
+            assert_eq!(connections.next_asked(), None, "OPEN-4");
+            connections.opened((other, SENTINEL), link().0);
             assert_eq!(connections.next_asked(), Some(place));
             let (theirs, mut there) = link();
             assert_eq!(connections.admit(place, theirs).is_ok(), is_taken, "OPEN-2: {me} and {other}");
@@ -351,13 +391,17 @@ mod tests {
             connections.opened(place, link().0);
             assert!(connections.take(place).unwrap().is_some() && connections.take(place).unwrap().is_none());
             assert!(connections.admit(place, link().0).is_err(), "OPEN-2: there is one");
-            assert_eq!(connections.descriptors().len(), 1, "OPEN-2");
+            assert_eq!(connections.descriptors().len(), 2, "OPEN-2");
         }
     }
 
     #[test]
     fn what_is_asked_for_twice_is_opened_once() {
         let connections = Connections::new(0).unwrap();
+        connections.ask((1, SENTINEL));
+        assert_eq!(connections.next_asked(), Some((1, SENTINEL)));
+        connections.opened((1, SENTINEL), link().0);
+        assert_eq!((connections.take_sentinels().len(), connections.take_sentinels().len()), (1, 0));
         for _ in 0..2 {
             connections.ask((1, DATA));
         }

@@ -3,6 +3,10 @@
 //! - DIAL-1 (tried-again): a rank that hangs up, as it does on the oldest of too many strangers, is asked again. So is
 //!   one that can't be reached, once the group has formed: the link may come back. Whoever waits has a deadline, and
 //!   looks whether that rank is still there.
+//! - DIAL-2 (refused-is-gone): a rank's door listens as long as the rank is in the group. So once the group has formed,
+//!   a rank at whose address nobody listens has left, or has died.
+//! - DIAL-3 (goodbye-too): who leaves while the other side may have taken its sentinel, and it hasn't heard so, says
+//!   goodbye over that one, too.
 
 use std::io::ErrorKind as IoKind;
 use std::net::{SocketAddr, TcpStream};
@@ -18,6 +22,7 @@ use socket2::{Domain, Socket, Type};
 use crate::connections::{Connections, Place, SENTINEL, TAKEN};
 use crate::handshake::{ANSWER_BYTES, Hello, INTRODUCING, Introduction};
 use crate::link::Link;
+use crate::peers::GOODBYE;
 use crate::tcp;
 
 /// How many connections are opened at a time.
@@ -46,6 +51,8 @@ struct Dial {
     stage: Stage,
     is_ready: bool,
     tries: u32,
+    /// Whether nobody listened there, the last time.
+    is_refused: bool,
 }
 
 enum Stage {
@@ -71,7 +78,9 @@ impl Dialer {
             stage: Stage::Resting(now),
             is_ready: true,
             tries: 0,
+            is_refused: false,
         }));
+        let is_formed = connections.is_formed();
         let Dialer { me, key, dials } = self;
         dials.retain_mut(|dial| {
             let (place, target) = (dial.place, &targets[dial.place.0]);
@@ -85,13 +94,23 @@ impl Dialer {
                 return true;
             }
             dial.is_ready = false;
+            dial.is_refused = false;
             match dial.advance(*me, key, target) {
                 Ok(None) => true,
                 Ok(Some(link)) => {
                     connections.opened(place, link);
                     false
                 }
-                Err(error) if is_final(&error, place) => {
+                Err(_) if is_formed && dial.is_refused => {
+                    let Target { address, .. } = target;
+                    let text = format!(
+                        "rank {} has left the group, or has died: nobody listens at {address} any more",
+                        place.0
+                    );
+                    connections.fail(place, Error::new(ErrorKind::PeerLost, text));
+                    false
+                }
+                Err(error) if is_final(&error, is_formed) => {
                     let rank = format!("rank {} at {}", place.0, target.address);
                     connections.fail(place, error.context(rank));
                     false
@@ -135,21 +154,39 @@ impl Dialer {
         }
     }
 
+    /// DIAL-3
+    pub(crate) fn leave(&self) {
+        for dial in &self.dials {
+            if let (SENTINEL, Stage::Proved(link)) = (dial.place.1, &dial.stage) {
+                // Who is gone needs none.
+                let _ = link.post(&[GOODBYE]);
+            }
+        }
+    }
+
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
         self.sockets().map(|socket| socket.as_fd().as_raw_fd()).collect::<Vec<_>>().into_iter()
     }
 }
 
 /// Whether another try would end the same, or is no use while the group forms (BOOT-6).
-fn is_final(error: &Error, (_, number): Place) -> bool {
+fn is_final(error: &Error, is_formed: bool) -> bool {
     match error.kind() {
         ErrorKind::Closed => false,
-        ErrorKind::Unreachable | ErrorKind::Timeout => number == SENTINEL,
+        ErrorKind::Unreachable | ErrorKind::Timeout => !is_formed,
         _ => true,
     }
 }
 
 impl Dial {
+    fn cannot_connect(&mut self, address: SocketAddr, error: &std::io::Error) -> Error {
+        self.is_refused = error.kind() == IoKind::ConnectionRefused;
+        match self.is_refused {
+            true => Error::new(ErrorKind::Unreachable, format!("can't connect to {address}: it refuses")),
+            false => Error::io(format_args!("connect to {address}"), error),
+        }
+    }
+
     /// As far as it goes without waiting.
     fn advance(&mut self, me: usize, key: &Key, target: &Target) -> Result<Option<Link>> {
         let (to, connection) = self.place;
@@ -158,12 +195,15 @@ impl Dial {
             let stage = std::mem::replace(&mut self.stage, Stage::Resting(Instant::now()));
             self.stage = match stage {
                 Stage::Resting(_) => {
-                    self.stage = Stage::Connecting(connect(target.address)?);
+                    self.stage = Stage::Connecting(
+                        connect(target.address)
+                            .map_err(|error| self.cannot_connect(target.address, &error))?,
+                    );
                     return Ok(None);
                 }
                 Stage::Connecting(socket) => {
                     let error = socket.take_error().unwrap_or_else(Some);
-                    error.map_or(Ok(()), |error| Err(cannot_connect(target.address, &error)))?;
+                    error.map_or(Ok(()), |error| Err(self.cannot_connect(target.address, &error)))?;
                     tcp::prepare(&socket)?;
                     Stage::Agreeing(match &target.tls_key {
                         Some(key) => Link::dial(socket, key)?,
@@ -213,22 +253,12 @@ impl Dial {
     }
 }
 
-fn cannot_connect(address: SocketAddr, error: &std::io::Error) -> Error {
-    match error.kind() {
-        IoKind::ConnectionRefused => {
-            Error::new(ErrorKind::Unreachable, format!("can't connect to {address}: it refuses"))
-        }
-        _ => Error::io(format_args!("connect to {address}"), error),
-    }
-}
-
 /// A socket that is being connected.
-fn connect(address: SocketAddr) -> Result<TcpStream> {
-    let failed = |error: std::io::Error| cannot_connect(address, &error);
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(failed)?;
-    socket.set_nonblocking(true).map_err(failed)?;
+fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
     match socket.connect(&address.into()) {
-        Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(failed(error)),
+        Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(error),
         _ => Ok(socket.into()),
     }
 }
@@ -252,5 +282,42 @@ fn hear(link: &Link, bytes: &mut [u8]) -> Result<Option<usize>> {
             Err(error) if error.kind() == IoKind::Interrupted => {}
             Err(error) => return Err(Error::io(INTRODUCING, &error)),
         }
+    }
+}
+
+#[cfg(not(miri))]
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::connections::DATA;
+
+    #[test]
+    fn who_leaves_says_goodbye_over_a_sentinel_that_may_have_been_taken() {
+        // DIAL-3
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut dialer = Dialer::new(0, Key::from_bytes([1; 32]));
+        let mut dial = |number, stage: fn(Link) -> Stage| {
+            let link = Link::plain(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+            let (place, stage) = ((1, number), stage(link));
+            dialer.dials.push(Dial { place, stage, is_ready: false, tries: 0, is_refused: false });
+            listener.accept().unwrap().0
+        };
+        let ends = [
+            dial(SENTINEL, Stage::Proved),
+            dial(DATA, Stage::Proved),
+            // It hasn't proved anything yet.
+            dial(SENTINEL, Stage::Agreeing),
+        ];
+        dialer.leave();
+        drop(dialer);
+        let heard = ends.map(|mut end| {
+            let mut heard = Vec::new();
+            end.read_to_end(&mut heard).unwrap();
+            heard
+        });
+        assert_eq!(heard, [vec![GOODBYE], vec![], vec![]], "DIAL-3");
     }
 }

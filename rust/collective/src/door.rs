@@ -1,7 +1,8 @@
-//! A rank's door: the one thread that opens connections to other ranks and lets theirs in, as long as its group lives.
+//! A rank's door: the one thread that opens connections to other ranks and lets theirs in, and hears of their ends, as
+//! long as its group lives.
 //!
-//! It sleeps unless somebody connects, or a connection is asked for. So a rank is reached however long its program
-//! computes, and no operation waits in a handshake.
+//! It sleeps unless somebody connects, a connection is asked for, or a sentinel has something to say. So a rank is
+//! reached, and tells on what it heard, however long its program computes, and no operation waits in a handshake.
 //!
 //! - DOOR-2 (ends-with-it): when its value goes, its thread has ended and nothing listens.
 
@@ -19,11 +20,13 @@ use crate::acceptor::Acceptor;
 use crate::connections::Connections;
 use crate::descriptors::Descriptors;
 use crate::dialer::{Dialer, Target};
+use crate::peers::Peers;
 
 /// Whoever has it has the thread.
 pub(crate) struct Door {
     connections: Arc<Connections>,
     targets: Arc<OnceLock<Vec<Target>>>,
+    peers: Arc<OnceLock<Arc<Peers>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -32,6 +35,8 @@ struct Keeper {
     connections: Arc<Connections>,
     descriptors: Descriptors,
     targets: Arc<OnceLock<Vec<Target>>>,
+    /// Once the group has formed.
+    peers: Arc<OnceLock<Arc<Peers>>>,
     acceptor: Acceptor,
     dialer: Dialer,
     tcp: TcpListener,
@@ -46,11 +51,12 @@ impl Door {
         descriptors: Descriptors,
         (tcp, unix): (TcpListener, UnixListener),
     ) -> Result<Door> {
-        let targets = Arc::new(OnceLock::new());
+        let (targets, peers) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
         let keeper = Keeper {
             connections: Arc::clone(&connections),
             descriptors,
             targets: Arc::clone(&targets),
+            peers: Arc::clone(&peers),
             acceptor,
             dialer,
             tcp,
@@ -60,12 +66,18 @@ impl Door {
             .name("phalanx-door".into())
             .spawn(move || keeper.keep())
             .map_err(|error| Error::io("start a thread", &error))?;
-        Ok(Door { connections, targets, thread: Some(thread) })
+        Ok(Door { connections, targets, peers, thread: Some(thread) })
     }
 
     /// Where each rank is: before any connection is asked for.
     pub(crate) fn know(&self, targets: Vec<Target>) {
         let _ = self.targets.set(targets);
+    }
+
+    /// To whom the sentinels belong from now on, those that are here and those that come.
+    pub(crate) fn watch(&self, peers: Arc<Peers>) {
+        let _ = self.peers.set(peers);
+        self.connections.has_formed();
     }
 
     pub(crate) fn connections(&self) -> &Arc<Connections> {
@@ -87,6 +99,9 @@ impl Keeper {
         loop {
             let (has_formed, has_ended) = self.connections.answer();
             if has_ended {
+                // PEE-3: also to those of which nobody here knows yet.
+                self.watch_new();
+                self.dialer.leave();
                 // Their numbers are others' soon, which a child is to keep.
                 let descriptors = self.descriptors.clone();
                 descriptors.hold();
@@ -112,6 +127,13 @@ impl Keeper {
         if let Some(targets) = self.targets.get() {
             self.dialer.advance(&self.connections, targets, now);
         }
+        self.watch_new();
+    }
+
+    fn watch_new(&self) {
+        if let Some(peers) = self.peers.get() {
+            self.connections.take_sentinels().into_iter().for_each(|(rank, link)| peers.watch(rank, link));
+        }
     }
 
     /// Until there is something to do.
@@ -124,12 +146,20 @@ impl Keeper {
         let (others, visitors) = (readable.len(), self.acceptor.sockets().count());
         let readable = readable.into_iter().chain(self.acceptor.sockets());
         let readable = readable.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let mut fds: Vec<PollFd<'_>> = readable.chain(self.dialer.sockets()).collect();
+        let sentinels = self.peers.get().map(|peers| peers.sentinels()).unwrap_or_default();
+        let dialing = self.dialer.sockets().count();
+        let watched = sentinels.iter().map(|peer| peer.fd());
+        let mut fds: Vec<PollFd<'_>> = readable.chain(self.dialer.sockets()).chain(watched).collect();
         let _ = poll(&mut fds, left.as_ref());
         let ready: Vec<bool> = fds.iter().skip(others).map(|fd| !fd.revents().is_empty()).collect();
         let (here, there) = ready.split_at(visitors);
+        let (there, ends) = there.split_at(dialing);
         self.acceptor.set_ready(here.iter().copied());
         self.dialer.set_ready(there.iter().copied());
+        if let Some(peers) = self.peers.get() {
+            let heard = sentinels.iter().zip(ends).filter(|(_, is_ready)| **is_ready);
+            heard.for_each(|(peer, _)| peers.hear(peer));
+        }
     }
 
     fn listeners(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {

@@ -18,7 +18,7 @@ use rustix::event::Timespec;
 use crate::activity::{ActivityLog, ActivityReader};
 use crate::bootstrap::{Bootstrap, bootstrap};
 use crate::call::Call;
-use crate::connections::{DATA, SENTINEL};
+use crate::connections::DATA;
 use crate::descriptors::Descriptors;
 use crate::door::Door;
 use crate::failure::Failure;
@@ -28,7 +28,7 @@ use crate::intra_host::{self, LocalGroup};
 use crate::p2p::mailbox::Mailboxes;
 use crate::p2p::messenger::Messenger;
 use crate::p2p::pipe::Pipe;
-use crate::peers::{LocalPeer, Peers, RemotePeer};
+use crate::peers::{LocalPeer, Peers};
 use crate::shm::Steps;
 use crate::store::Store;
 use crate::topology::Topology;
@@ -66,8 +66,9 @@ pub struct GroupOptions {
     pub encryption: bool,
     /// Whether sums and averages of float32 cross between hosts as bfloat16: half the bytes, 8 bits of precision.
     pub wire_bfloat16: bool,
-    /// How long a rank of another host may acknowledge nothing before it is given up as cut off. None for as long as
-    /// the kernel has patience, about a quarter of an hour (`net.ipv4.tcp_retries2`).
+    /// How long a rank of another host may acknowledge nothing before it is given up as cut off: whole seconds, two at
+    /// the least, are kept to. None for as long as the kernel has patience, about a quarter of an hour
+    /// (`net.ipv4.tcp_retries2`).
     pub cut_timeout: Option<Duration>,
     /// A file to make, from which other processes can read what this rank is doing: see [`crate::read_activity`].
     pub activity: Option<PathBuf>,
@@ -148,8 +149,8 @@ impl Aborter {
 }
 
 impl Group {
-    /// Joins: returns once all ranks have, and each would see the end of each other. Further connections to ranks of
-    /// other hosts are opened as operations need them.
+    /// Joins: returns once all ranks have, and each would hear of the end of each other. Further connections to ranks
+    /// of other hosts are opened as operations need them.
     ///
     /// # Errors
     /// `ErrorKind::Timeout` if a rank doesn't join in time, with its number; what `store` fails with; errors of
@@ -187,27 +188,21 @@ impl Group {
         });
         let local: Vec<LocalPeer> = local.collect();
         let connections = mesh.door.as_ref().map(|door| Arc::clone(door.connections()));
-        let mut remote = Vec::new();
-        if let Some(connections) = &connections {
-            for rank in (0..world_size).filter(|rank| ranks.binary_search(rank).is_err()) {
-                let sentinel = connections.take((rank, SENTINEL))?;
-                remote.extend(sentinel.map(|link| RemotePeer::new(rank, link)));
-            }
-        }
-        if let Some(limit) = options.cut_timeout {
-            remote.iter().try_for_each(|peer| peer.give_up_after(limit))?;
-        }
         let pipes = (0..world_size).map(|peer| match (&segment, ranks.binary_search(&peer)) {
             (Some(segment), Ok(theirs)) if peer != rank => Some(Pipe::memory(segment, local_rank, theirs)),
             (_, Ok(_)) => None,
             (_, Err(_)) => Some(Pipe::Unopened),
         });
         let mailboxes = Mailboxes::new(pipes.collect(), connections.clone());
-        let elsewhere = remote.iter().map(RemotePeer::rank);
+        let elsewhere = (0..world_size).filter(|rank| ranks.binary_search(rank).is_err());
         let transport = Transport::new(connections, elsewhere, options.connections);
         let spin_policy = SpinPolicy::of(ranks.len());
         let host = segment.clone().map(|segment| (segment, local_rank));
-        let peers = Arc::new(Peers::new(rank, local_rank, segment.clone(), (local, lifeline), remote));
+        let cut_timeout = options.cut_timeout;
+        let peers = Arc::new(Peers::new(rank, local_rank, segment.clone(), (local, lifeline), cut_timeout));
+        if let Some(door) = &mesh.door {
+            door.watch(Arc::clone(&peers));
+        }
         let local_group = segment.map(|segment| LocalGroup::new(Steps::new(segment, local_rank), ranks));
         Ok(Group {
             rank,
@@ -300,10 +295,7 @@ impl Group {
         let peers = Arc::clone(&self.peers);
         let Group { spin_policy, timeout, .. } = *self;
         let watch = Watch { call, peers: &peers, spin_policy, timeout, start: Instant::now(), idle: &idle };
-        let result = peers
-            .check()
-            .and_then(|()| peers.poll_if_due(watch.start))
-            .and_then(|()| operation(self, &watch));
+        let result = peers.check().and_then(|()| operation(self, &watch));
         self.activity.end();
         result.map_err(|error| self.break_with(call, &error))
     }

@@ -95,11 +95,6 @@ impl Link {
         &self.socket
     }
 
-    /// How many bytes a short message takes on the way.
-    pub(crate) fn wire_bytes(&self, bytes: usize) -> usize {
-        bytes + if self.tls.is_some() { RECORD_OVERHEAD } else { 0 }
-    }
-
     /// As of a socket. "Interrupted" also says that what came was TLS's own.
     pub(crate) fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         match self.tls() {

@@ -1,15 +1,14 @@
 //! Which other ranks are in the group, and whether they are still there.
 //!
-//! It owns a lifeline of each other rank of the host ([`crate::host`]), and a [`Link`] to each rank of other hosts.
-//! These carry no data. They only carry ends: a goodbye, a failure, or the closing by the kernel when a process has
-//! ended. There is no thread: a rank that waits for something looks here now and then.
+//! It owns a lifeline of each other rank of the host ([`crate::host`]), and sentinels: a [`Link`] to each neighbour on
+//! other hosts, and to each rank there with which something is exchanged ([`crate::connections`]). These carry no data.
+//! They only carry ends: a goodbye, a failure, or the closing by the kernel when a process has ended. Lifelines are
+//! looked at by those who wait. Sentinels are heard by the door's thread, whatever the program does meanwhile: whoever
+//! hears of a failure tells its own sentinels, so it goes round in as many steps as the hosts' number has bits.
 //!
-//! A host that is cut off closes no connection. So a rank that waits also sends a byte, a heartbeat, to each rank of
-//! another host now and then. The other kernel acknowledges it, however long the rank itself computes. A kernel that
-//! knows of no such connection any more, as after a restart, says so at once. If none answers for as long as the
-//! group's options allow, our kernel closes the connection ([`crate::tcp`]). Heartbeats stay in the buffer of a rank
-//! that computes, until it looks. [`crate::group`] makes it look once a second, even if it never waits. If a rank
-//! doesn't look for very long, no more heartbeats are sent to it.
+//! A host that is cut off closes no connection. So the kernel probes each sentinel once a second ([`crate::tcp`]). The
+//! other kernel acknowledges it, however long the rank itself computes. If none does for as long as the group's options
+//! allow, our kernel closes the connection.
 //!
 //! - PEE-1 (death-noticed): when a rank ends without a goodbye, the group fails on every other rank. The error has the
 //!   number of that rank, and the kind `PeerLost`.
@@ -17,14 +16,16 @@
 //!   hears of.
 //! - PEE-3 (goodbye): a rank that left in good order fails only those that still wait for it.
 //! - PEE-4 (cut-noticed): when a host is cut off for longer than the group's options allow, the ranks that wait fail
-//!   within a second more. A rank that is merely late fails no other.
+//!   within a second more, or two seconds after the cut where the options allow less than one. A rank that is merely
+//!   late fails no other.
 //! - PEE-5 (outage-outlived): without such an option nobody is given up before the kernel gives up, after minutes. A
 //!   link may fail over, and a machine may be moved, while ranks train.
 
-use std::io::{self, ErrorKind as IoKind};
+use std::collections::HashMap;
+use std::io::ErrorKind as IoKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -40,19 +41,10 @@ use crate::shm::Segment;
 use crate::tcp;
 
 /// First byte of what is said over a connection.
-const GOODBYE: u8 = 1;
+pub(crate) const GOODBYE: u8 = 1;
 const FAILURE: u8 = 2;
-/// Means nothing but that it has to be acknowledged.
-const HEARTBEAT: u8 = 3;
-/// How often.
-const HEARTBEAT_EVERY: Duration = Duration::from_millis(100);
 /// How long what a rank sent before it left may be on its way.
 const DELIVERY: Duration = Duration::from_secs(5);
-/// How often a rank looks that never waits.
-const POLL_EVERY: Duration = Duration::from_secs(1);
-/// Bytes of heartbeats that a rank may leave unread, half an hour's, or 78 seconds' if they are encrypted: they are to
-/// fit its buffer, or they would seem to be lost. After that a cut is noticed by the kernel's probes.
-const MOST_UNREAD: usize = 18_000;
 
 /// A rank of the same host.
 pub(crate) struct LocalPeer {
@@ -74,52 +66,35 @@ impl LocalPeer {
     }
 }
 
-/// A rank of another host.
+/// A rank of another host, whose end is heard here.
 pub(crate) struct RemotePeer {
     rank: usize,
     link: Link,
     /// What has come of a message that is not yet complete.
     heard: Mutex<Vec<u8>>,
-    /// Bytes of heartbeats since something came from there.
-    unread: AtomicUsize,
-    /// What a heartbeat found to be wrong with the connection: the kernel says it once.
-    broke: AtomicI32,
-    has_left: AtomicBool,
     left: OnceLock<Instant>,
 }
 
 impl RemotePeer {
-    pub(crate) fn new(rank: usize, link: Link) -> RemotePeer {
-        RemotePeer {
-            rank,
-            link,
-            heard: Mutex::new(Vec::new()),
-            unread: AtomicUsize::new(0),
-            broke: AtomicI32::new(0),
-            has_left: AtomicBool::new(false),
-            left: OnceLock::new(),
-        }
+    /// To wait at until there is something to hear.
+    pub(crate) fn fd(&self) -> PollFd<'_> {
+        PollFd::from_borrowed_fd(self.link.as_fd(), PollFlags::IN | PollFlags::RDHUP)
     }
 
-    pub(crate) fn rank(&self) -> usize {
-        self.rank
-    }
-
-    pub(crate) fn give_up_after(&self, unacknowledged: Duration) -> Result<()> {
-        tcp::give_up_after(self.link.socket(), unacknowledged)
-    }
-
+    /// At most a few hundred bytes on a link that carries nothing else: they fit its buffer. Who is gone needs none.
     fn send(&self, message: &[u8]) {
-        if !self.has_left.load(Ordering::Relaxed) {
-            // At most a few hundred bytes on a link that carries nothing else: they fit its buffer. A peer that is
-            // gone needs no message.
-            if let Err(error) = self.link.post(message)
-                && ![IoKind::WouldBlock, IoKind::Interrupted, IoKind::BrokenPipe].contains(&error.kind())
-            {
-                self.broke.store(error.raw_os_error().unwrap_or_default(), Ordering::Relaxed);
-            }
+        if self.left.get().is_none() {
+            let _ = self.link.post(message);
         }
     }
+}
+
+/// Those of other hosts.
+#[derive(Default)]
+struct Remote {
+    peers: HashMap<usize, Arc<RemotePeer>>,
+    /// What this rank told all of them: who comes later is told, too.
+    told: Vec<u8>,
 }
 
 /// All other ranks. Shared with whoever may abort.
@@ -130,8 +105,8 @@ pub(crate) struct Peers {
     local: Vec<LocalPeer>,
     /// This rank's own end of its lifeline: the others of the host see it close.
     _lifeline: Option<UnixStream>,
-    remote: Vec<RemotePeer>,
-    last_heartbeat: Mutex<Option<Instant>>,
+    remote: Mutex<Remote>,
+    cut_timeout: Option<Duration>,
     has_failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
 }
@@ -142,7 +117,7 @@ impl Peers {
         local_rank: usize,
         segment: Option<Arc<Segment>>,
         (local, lifeline): (Vec<LocalPeer>, Option<UnixStream>),
-        remote: Vec<RemotePeer>,
+        cut_timeout: Option<Duration>,
     ) -> Peers {
         Peers {
             me,
@@ -150,8 +125,8 @@ impl Peers {
             segment,
             local,
             _lifeline: lifeline,
-            remote,
-            last_heartbeat: Mutex::new(None),
+            remote: Mutex::default(),
+            cut_timeout,
             has_failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         }
@@ -175,16 +150,11 @@ impl Peers {
     #[cold]
     fn adopt_record(&self, segment: &Segment) -> Result<()> {
         let Some(failure) = segment.failure().read() else { return Ok(()) };
-        Err(self.adopt(failure, false).error())
+        Err(self.fail(failure).error())
     }
 
     fn known(&self) -> MutexGuard<'_, Option<Failure>> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Breaks the group with this failure, unless it is broken already; the failure that it is broken by.
-    pub(crate) fn fail(&self, failure: Failure) -> Failure {
-        self.adopt(failure, true)
     }
 
     /// Breaks the group with an operation's error, unless it is broken already; the error to report here.
@@ -194,7 +164,9 @@ impl Peers {
         if known.text.ends_with(&error.to_string()) { error.clone() } else { known.error() }
     }
 
-    fn adopt(&self, mut failure: Failure, tell: bool) -> Failure {
+    /// Breaks the group with this failure, unless it is broken already, and tells it on (PEE-2); the failure that it is
+    /// broken by.
+    pub(crate) fn fail(&self, mut failure: Failure) -> Failure {
         if let Some(segment) = &self.segment {
             // FAI-1
             segment.failure().record(&failure);
@@ -215,48 +187,48 @@ impl Peers {
                 wake(&segment.rank_record(local_rank).doorbell);
             }
         }
-        if tell {
-            let mut message = vec![FAILURE];
-            failure.encode(&mut message);
-            self.send(&message);
-        }
+        let mut message = vec![FAILURE];
+        failure.encode(&mut message);
+        self.tell(&message);
         failure
     }
 
     /// To the ranks of other hosts. Those of this one have the shared memory.
-    fn send(&self, message: &[u8]) {
-        self.remote.iter().for_each(|peer| peer.send(message));
+    fn tell(&self, message: &[u8]) {
+        let mut remote = self.remote();
+        remote.told.extend_from_slice(message);
+        remote.peers.values().for_each(|peer| peer.send(message));
     }
 
-    /// PEE-4: a heartbeat to every rank of another host, if it is time.
-    fn send_heartbeats(&self) {
-        if self.remote.is_empty() {
-            return;
+    fn remote(&self) -> MutexGuard<'_, Remote> {
+        self.remote.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hears from now on of the end of a rank of another host.
+    pub(crate) fn watch(&self, rank: usize, link: Link) {
+        if let Err(error) = tcp::watch(link.socket(), self.cut_timeout) {
+            log::warn!("rank {}: the sentinel of rank {rank} isn't probed: {error}", self.me);
         }
-        let mut last = self.last_heartbeat.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.is_some_and(|last| last.elapsed() < HEARTBEAT_EVERY) {
-            return;
-        }
-        *last = Some(Instant::now());
-        drop(last);
-        for peer in &self.remote {
-            if peer.unread.fetch_add(peer.link.wire_bytes(1), Ordering::Relaxed) < MOST_UNREAD {
-                peer.send(&[HEARTBEAT]);
+        let peer = RemotePeer { rank, link, heard: Mutex::default(), left: OnceLock::new() };
+        let peer = Arc::new(peer);
+        {
+            let mut remote = self.remote();
+            if !remote.told.is_empty() {
+                peer.send(&remote.told);
             }
+            remote.peers.insert(rank, Arc::clone(&peer));
         }
+        // What came with the handshake wakes nobody.
+        self.hear(&peer);
     }
 
-    /// For a rank that isn't waiting: looks at what the others of other hosts said, if it hasn't for a second.
-    #[inline]
-    pub(crate) fn poll_if_due(&self, now: Instant) -> Result<()> {
-        if self.remote.is_empty() {
-            return Ok(());
+    /// Those that have something to say yet.
+    pub(crate) fn sentinels(&self) -> Vec<Arc<RemotePeer>> {
+        if self.has_failed.load(Ordering::Relaxed) {
+            return Vec::new();
         }
-        let last = *self.last_heartbeat.lock().unwrap_or_else(PoisonError::into_inner);
-        match last {
-            Some(last) if now.duration_since(last) < POLL_EVERY => Ok(()),
-            _ => self.poll(&[], &Timespec::default()).map(drop),
-        }
+        let remote = self.remote();
+        remote.peers.values().filter(|peer| peer.left.get().is_none()).map(Arc::clone).collect()
     }
 
     /// Leaves in good order: what this rank owes the others has been delivered.
@@ -270,7 +242,7 @@ impl Peers {
                 }
             });
         }
-        self.send(&[GOODBYE]);
+        self.tell(&[GOODBYE]);
     }
 
     /// Whether a rank has left in good order.
@@ -280,51 +252,48 @@ impl Peers {
                 segment.rank_record(peer.local_rank).left.load(Ordering::Acquire) == 1
             });
         }
-        self.remote.iter().any(|peer| peer.rank == rank && peer.has_left.load(Ordering::Relaxed))
+        self.left(rank).is_some()
     }
 
     /// Whether nothing more will come from a rank. What one of another host sent before it left may be overtaken by
     /// its goodbye: its other connections end when all has arrived, and this is for those that don't.
     pub(crate) fn is_gone(&self, rank: usize) -> bool {
-        match self.remote.iter().find(|peer| peer.rank == rank) {
-            Some(peer) => peer.left.get().is_some_and(|left| left.elapsed() > DELIVERY),
+        match self.left(rank) {
+            Some(left) => left.elapsed() > DELIVERY,
             None => self.has_left(rank),
         }
     }
 
-    /// Looks at every connection, for at most `patience` if nothing is there and none of `also` is ready; whether one
-    /// of these is. A system call: for those who have waited a while.
+    /// When a rank of another host said goodbye.
+    fn left(&self, rank: usize) -> Option<Instant> {
+        self.remote().peers.get(&rank)?.left.get().copied()
+    }
+
+    /// Looks at the lifelines, for at most `patience` if nothing is there and none of `also` is ready; whether one of
+    /// these is. A system call: for those who have waited a while. What the door's thread hears meanwhile wakes nobody,
+    /// so `patience` is to be short.
     pub(crate) fn poll(&self, also: &[PollFd<'_>], patience: &Timespec) -> Result<bool> {
         self.check()?;
-        self.send_heartbeats();
-        let mut fds = Vec::with_capacity(also.len() + 2 * self.local.len() + self.remote.len());
+        let mut fds = Vec::with_capacity(also.len() + 2 * self.local.len());
         fds.extend(also.iter().map(PollFd::clone));
         let local = self.local.iter().filter(|peer| !peer.has_left.load(Ordering::Relaxed));
-        let remote = self.remote.iter().filter(|peer| !peer.has_left.load(Ordering::Relaxed));
         let mut looked_at = Vec::with_capacity(fds.capacity());
         for peer in local {
             fds.push(PollFd::from_borrowed_fd(peer.lifeline.as_fd(), PollFlags::IN | PollFlags::RDHUP));
-            looked_at.push(Connection::Local(peer, false));
+            looked_at.push((peer, false));
             if let Some((_, process)) = &peer.process {
                 fds.push(PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN));
-                looked_at.push(Connection::Local(peer, true));
+                looked_at.push((peer, true));
             }
-        }
-        for peer in remote {
-            fds.push(PollFd::from_borrowed_fd(peer.link.as_fd(), PollFlags::IN | PollFlags::RDHUP));
-            looked_at.push(Connection::Remote(peer));
         }
         match event::poll(&mut fds, Some(patience)) {
             Ok(0) | Err(Errno::INTR) => return self.check().map(|()| false),
             Ok(_) => {}
             Err(errno) => return Err(Error::io("look at the group's connections", &errno.into())),
         }
-        for (fd, connection) in fds[also.len()..].iter().zip(looked_at) {
+        for (fd, (peer, is_process)) in fds[also.len()..].iter().zip(looked_at) {
             if !fd.revents().is_empty() {
-                match connection {
-                    Connection::Local(peer, is_process) => self.hear_local(peer, is_process)?,
-                    Connection::Remote(peer) => self.hear_remote(peer)?,
-                }
+                self.hear_local(peer, is_process)?;
             }
         }
         self.check()?;
@@ -348,57 +317,39 @@ impl Peers {
         Err(self.fail(Failure::new(ErrorKind::PeerLost, text)).error())
     }
 
-    fn hear_remote(&self, peer: &RemotePeer) -> Result<()> {
+    /// Hears what a rank of another host says, all of it: what a link has decrypted wakes nobody.
+    pub(crate) fn hear(&self, peer: &RemotePeer) {
         let mut heard = peer.heard.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = [0; 2048];
-        // All of it: what a link has decrypted wakes nobody.
         let end = loop {
             match peer.link.read(&mut bytes) {
-                Ok(0) => {
-                    break Some(match peer.broke.load(Ordering::Relaxed) {
-                        0 => "it has closed its connection".to_owned(),
-                        errno => format!("its connection broke: {}", io::Error::from_raw_os_error(errno)),
-                    });
-                }
-                Ok(count) => {
-                    peer.unread.store(0, Ordering::Relaxed);
-                    // Nothing comes before the end but heartbeats.
-                    let heartbeats = if heard.is_empty() {
-                        bytes[..count].iter().take_while(|byte| **byte == HEARTBEAT).count()
-                    } else {
-                        0
-                    };
-                    heard.extend_from_slice(&bytes[heartbeats..count]);
-                }
+                Ok(0) => break Some("it has closed its connection".to_owned()),
+                Ok(count) => heard.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == IoKind::WouldBlock => break None,
                 Err(error) if error.kind() == IoKind::Interrupted => {}
                 Err(error) => break Some(format!("its connection broke: {error}")),
             }
         };
-        match heard.first() {
+        let rank = peer.rank;
+        let said = match heard.first() {
             Some(&GOODBYE) => {
                 peer.left.get_or_init(Instant::now);
-                peer.has_left.store(true, Ordering::Relaxed);
-                return Ok(());
+                return;
             }
-            Some(&FAILURE) => {
-                if let Some((failure, _)) = Failure::decode(&heard[1..]) {
-                    return Err(self.adopt(failure, false).error());
-                }
-            }
+            Some(&FAILURE) => Failure::decode(&heard[1..]).map(|(failure, _)| failure),
             Some(_) => {
-                let text = format!("rank {} sent bytes that make no sense", peer.rank);
-                return Err(self.fail(Failure::new(ErrorKind::Protocol, text)).error());
+                let text = format!("rank {rank} sent bytes that make no sense");
+                Some(Failure::new(ErrorKind::Protocol, text))
             }
-            None => {}
-        }
-        match end {
-            // PEE-1
-            Some(how) => {
-                let text = format!("rank {} died or can't be reached: {how}", peer.rank);
-                Err(self.fail(Failure::new(ErrorKind::PeerLost, text)).error())
-            }
-            None => Ok(()),
+            None => None,
+        };
+        // PEE-1
+        let died = |how| {
+            let text = format!("rank {rank} died or can't be reached: {how}");
+            Failure::new(ErrorKind::PeerLost, text)
+        };
+        if let Some(failure) = said.or_else(|| end.map(died)) {
+            self.fail(failure);
         }
     }
 
@@ -406,11 +357,4 @@ impl Peers {
     pub(crate) fn me(&self) -> usize {
         self.me
     }
-}
-
-#[derive(Clone, Copy)]
-enum Connection<'a> {
-    /// Whether it is the process, rather than the socket.
-    Local(&'a LocalPeer, bool),
-    Remote(&'a RemotePeer),
 }

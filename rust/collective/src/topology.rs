@@ -3,8 +3,11 @@
 //! - TOP-1 (same-hosts): all ranks compute the same hosts, from the same facts.
 //! - TOP-2 (leader-proof): each rank of a host and the lowest one, its leader, have proven to each other that they
 //!   share memory. What the host shares is made by the leader, so all of them do.
+//! - TOP-3 (neighbours): each rank has a neighbour on each host that is 1, 2, 4, ... hosts further or before in their
+//!   ring, and is that one's neighbour. So a rank has some 2 log2 H neighbours among H hosts, and news that each tells
+//!   its own goes round all hosts in log2 H steps, by many ways at once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Where the ranks are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +45,24 @@ impl Topology {
             .unwrap_or_default()
     }
 
+    /// The ranks of other hosts that hear at once of this rank's end, and it of theirs (TOP-3), ascending. Where hosts
+    /// are of one size they have the same local rank: rings and recursive doubling need the same connections.
+    pub(crate) fn neighbours(&self, rank: usize) -> BTreeSet<usize> {
+        let (host, local_rank) = self.locate(rank);
+        let (hosts, mine) = (self.hosts.len(), self.hosts[host].len());
+        let distances = std::iter::successors(Some(1), |distance| Some(2 * distance));
+        let distances = distances.take_while(|distance| *distance < hosts);
+        let others = distances.flat_map(|distance| [host + distance, host + hosts - distance]);
+        others
+            .flat_map(|other| {
+                let theirs = &self.hosts[other % hosts];
+                // Those of the larger host take turns at the ranks of the smaller one.
+                theirs.iter().skip(local_rank % theirs.len()).step_by(mine)
+            })
+            .copied()
+            .collect()
+    }
+
     /// Ranks that share a host with `rank`, and itself.
     pub fn host_of(&self, rank: usize) -> &[usize] {
         &self.hosts[self.locate(rank).0]
@@ -58,6 +79,38 @@ mod tests {
         assert_eq!(topology.hosts, [vec![0, 1, 3], vec![2, 4]]);
         assert_eq!(topology.locate(3), (0, 2));
         assert_eq!(topology.host_of(4), [2, 4]);
+    }
+
+    #[test]
+    fn each_rank_is_its_neighbours_neighbour_and_news_goes_round_in_few_steps() {
+        // TOP-3
+        let sizes: [&[usize]; 6] = [&[4], &[2, 2], &[1, 5], &[3, 1, 2, 8, 1], &[1; 33], &[8; 64]];
+        for sizes in sizes {
+            let mut next = 0;
+            let mut host = |size: &usize| {
+                next += size;
+                (next - size..next).collect()
+            };
+            let topology = Topology { hosts: sizes.iter().map(&mut host).collect() };
+            let steps = sizes.len().next_power_of_two().ilog2() as usize;
+            for rank in 0..next {
+                let neighbours = topology.neighbours(rank);
+                assert!(neighbours.iter().all(|other| topology.neighbours(*other).contains(&rank)), "TOP-3");
+                let hosts: BTreeSet<usize> =
+                    neighbours.iter().map(|other| topology.locate(*other).0).collect();
+                assert!(!hosts.contains(&topology.locate(rank).0), "TOP-3");
+                let even = sizes.iter().all(|size| *size == sizes[0]);
+                assert!(!even || neighbours.len() == hosts.len() && hosts.len() <= 2 * steps, "TOP-3");
+                // Those of a host hear of what one of them has heard.
+                let mut heard = BTreeSet::from([topology.locate(rank).0]);
+                for _ in 0..steps {
+                    let ranks = heard.iter().flat_map(|host| topology.hosts[*host].clone());
+                    let told = ranks.flat_map(|rank| topology.neighbours(rank));
+                    heard.extend(told.map(|rank| topology.locate(rank).0).collect::<Vec<_>>());
+                }
+                assert_eq!(heard.len(), sizes.len(), "TOP-3: {sizes:?} {rank}");
+            }
+        }
     }
 
     #[test]

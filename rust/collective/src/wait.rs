@@ -29,6 +29,8 @@ const YIELDS: u32 = 300;
 const NAP: Duration = Duration::from_millis(25);
 /// How long after a connection for data its sentinel may be closed.
 const SENTINEL_GRACE: Duration = Duration::from_millis(250);
+/// How often it is looked meanwhile whether the door's thread has heard that.
+const SENTINEL_NAP: Duration = Duration::from_millis(1);
 /// The longest while messages are on their way that nothing wakes us for.
 const SHORT_NAP: Duration = Duration::from_micros(500);
 
@@ -171,7 +173,7 @@ impl Watch<'_> {
     pub(crate) fn broken_connection(&self, rank: usize, error: &io::Error) -> Error {
         let found = Instant::now();
         while found.elapsed() < SENTINEL_GRACE {
-            let nap = Timespec { tv_sec: 0, tv_nsec: SENTINEL_GRACE.subsec_nanos().into() };
+            let nap = Timespec { tv_sec: 0, tv_nsec: SENTINEL_NAP.subsec_nanos().into() };
             if let Err(error) = self.peers.poll(&[], &nap).and_then(|_| self.not_left(Some(rank))) {
                 return error;
             }

@@ -77,7 +77,7 @@ fn a_long_all_reduce_crosses_once_a_host_in_as_many_channels_as_a_host_has_ranks
 
 #[test]
 fn a_link_that_stalls_past_the_deadline_is_a_timeout_that_names_the_peer() {
-    // GRO-1, TRA-2. The connections stand, and heartbeats are acknowledged: nobody has died.
+    // GRO-1, TRA-2. The connections stand, and kernels answer: nobody has died.
     let _leaks = leaks();
     let links = Links::new(Speed::default());
     let stalled = Barrier::new(2);

@@ -1,5 +1,5 @@
-//! Connections between hosts that are opened when an operation first needs them: DOOR-2, GRO-1, OPEN-1, OPEN-2, OPEN-3,
-//! PEE-3, SEND-2, TRA-2.
+//! Connections between hosts that are opened when an operation first needs them: DIAL-2, DOOR-2, GRO-1, OPEN-1, OPEN-2,
+//! OPEN-3, OPEN-4, PEE-3, SEND-2, TRA-2.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -56,22 +56,60 @@ fn a_group_opens_what_its_operations_need_and_no_more() {
         let change = |options| GroupOptions { encryption, ..on_hosts(4, options) };
         let all = Barrier::new(8);
         world_with(8, change, |group| {
-            // Two lifelines, the listener and two events, and a sentinel to each rank elsewhere.
-            let formed = 2 + 3 + 6;
+            // Two lifelines, the listener and two events, and a sentinel to a rank of each host that is one or two
+            // hosts away (TOP-3).
+            let formed = 2 + 3 + 3;
             have_open(group, formed, &all);
             // A ring of each local rank's own: two neighbours with two connections each.
             sums(group, LONG_SUM);
             have_open(group, formed + 4, &all);
             sums(group, LONG_SUM);
             have_open(group, formed + 4, &all);
-            // A message to each other, across: both send first.
+            // A message to each other, across, to ranks that are no neighbours: both send first.
             let other = 7 - group.rank();
             group.send(&[group.rank() as u8], other, 0).unwrap();
             let mut said = [0];
             group.recv(&mut said, Some(other), 0).unwrap();
             assert_eq!(said, [other as u8]);
-            have_open(group, formed + 5, &all);
+            have_open(group, formed + 6, &all);
         });
+    }
+}
+
+#[test]
+fn what_a_rank_has_open_grows_as_the_logarithm_of_the_hosts() {
+    // OPEN-1, TOP-3: the listener, two events, and two sentinels for each power of two below half of the hosts, one for
+    // half of them.
+    let _leaks = leaks();
+    for (hosts, sentinels) in [(2, 1), (4, 3), (8, 5), (16, 7)] {
+        let all = Barrier::new(hosts);
+        world_with(hosts, |options| on_hosts(hosts, options), |group| have_open(group, 3 + sentinels, &all));
+    }
+}
+
+#[test]
+fn a_message_from_a_rank_that_has_left_and_was_no_neighbour_is_not_waited_for() {
+    // DIAL-2, OPEN-4, PEE-3
+    let _leaks = leaks();
+    const RANKS: usize = 12;
+    // It leaves while there is no connection yet, or before one is asked for.
+    for pause in [0, 300].map(Duration::from_millis) {
+        let is_over = Barrier::new(RANKS - 1);
+        world_with(
+            RANKS,
+            |options| on_hosts(RANKS, options),
+            |group| {
+                if group.rank() == 0 {
+                    std::thread::sleep(pause);
+                    let error = group.recv(&mut [0], Some(3), 0).unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::PeerLost, "DIAL-2: {error}");
+                    assert!(error.to_string().contains("rank 3 has left the group"), "DIAL-2: {error}");
+                }
+                if group.rank() != 3 {
+                    is_over.wait();
+                }
+            },
+        );
     }
 }
 

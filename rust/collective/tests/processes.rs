@@ -106,6 +106,18 @@ fn until_failure(group: &mut Group, what: &str, directory: &Path) -> Error {
             "opening" => group.all_reduce_of(&mut long, ReduceOp::Sum),
             "absent" => group.barrier(),
             "receive" => group.recv(&mut [0; 8], Some(1), 0).map(drop),
+            // Only one waits, and neither for the victim nor for one that hears of its end itself.
+            "aside" if is_victim => {
+                std::thread::sleep(LONG);
+                Ok(())
+            }
+            "aside" if group.rank() == WAITS => group.recv(&mut [0; 8], Some(WAITS + 3), 0).map(drop),
+            "aside" => {
+                let noticed = directory.join(format!("outcome.{WAITS}"));
+                eventually("the one that waits has noticed", LONG, || noticed.exists());
+                assert!(group.failure().is_some(), "PEE-2: it was told on");
+                group.barrier()
+            }
             "gather" => {
                 let all = if group.rank() == 0 { long.len() * 4 * group.world_size() } else { 0 };
                 group.gather(bytemuck::cast_slice(&long), &mut vec![0; all], DType::F32, 0)
@@ -117,6 +129,9 @@ fn until_failure(group: &mut Group, what: &str, directory: &Path) -> Error {
         }
     }
 }
+
+/// In a ring of twelve hosts it is three further than rank 1: no neighbour (TOP-3).
+const WAITS: usize = 4;
 
 fn start(what: &str, ranks: usize, hosts: Option<usize>) -> Processes {
     start_with(what, ranks, hosts, false)
@@ -190,6 +205,23 @@ fn survivors_on_other_hosts_name_a_killed_rank_within_a_second() {
 fn survivors_that_encrypt_name_a_killed_rank_within_a_second() {
     for what in ["short", "long", "broadcast", "absent", "receive"] {
         survivors_name_the_dead(what, Some(3), true);
+    }
+}
+
+#[test]
+fn who_waits_hears_of_a_death_by_ranks_that_compute() {
+    // PEE-1, PEE-2: doors tell it on.
+    for encryption in [false, true] {
+        let mut world = start_with("aside", 12, Some(12), encryption);
+        world.wait_until_ready();
+        let killed = SystemTime::now();
+        world.ranks[1].kill().unwrap();
+        for rank in (0..12).filter(|rank| *rank != 1) {
+            let outcome = world.outcome(rank, LONG);
+            let told = outcome.text.starts_with("peer_lost: ") && outcome.text.contains("rank 1 died");
+            assert!(told, "PEE-2: {outcome:?}");
+            assert!(rank != WAITS || outcome.after(killed) < NOTICE, "PEE-1: {outcome:?}");
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use phalanx_types::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::call::{Call, Operation};
+use crate::connections::SENTINEL;
 use crate::p2p::mailbox::Mailboxes;
 use crate::peers::Peers;
 use crate::shm::{RankRecord, Segment};
@@ -144,6 +145,14 @@ impl Messenger {
             }
         }
         Ok(())
+    }
+
+    /// Sees to it that the end of a rank of another host is heard, from which a message is awaited (PEE-3). Fails if it
+    /// has gone before.
+    pub(crate) fn listen_to(&self, rank: usize) -> Result<()> {
+        let Some(connections) = self.mailboxes().connections() else { return Ok(()) };
+        connections.ask((rank, SENTINEL));
+        connections.failure(rank).map_or(Ok(()), Err)
     }
 
     pub(crate) fn mailboxes(&self) -> MutexGuard<'_, Mailboxes> {

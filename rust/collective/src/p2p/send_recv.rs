@@ -65,6 +65,9 @@ impl Group {
             let has_changed = |value: u32| value != seen;
             return watch.until(&record.doorbell, has_changed, &|| AwaitedRank { rank, last_call: None });
         }
+        if let Some(rank) = whom {
+            messenger.listen_to(rank)?;
+        }
         if messenger.nap(seen, whom, Duration::MAX)? {
             return Ok(());
         }

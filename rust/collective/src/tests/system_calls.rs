@@ -65,7 +65,7 @@ fn a_step_for_which_the_others_have_come() {
     // WAI-1
     let (segment, _) = Segment::create(layout(2)).unwrap();
     let segment = Arc::new(segment);
-    let peers = Peers::new(0, 0, Some(Arc::clone(&segment)), (Vec::new(), None), Vec::new());
+    let peers = Peers::new(0, 0, Some(Arc::clone(&segment)), (Vec::new(), None), None);
     let mut other = Steps::new(Arc::clone(&segment), 1);
     let mut local = LocalGroup::new(Steps::new(segment, 0), vec![0, 1]);
     let (call, idle) = (Call::new(Operation::Barrier), || Ok(false));
