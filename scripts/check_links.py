@@ -30,8 +30,13 @@ LINKS = ROOT / "target" / "links"
 JARS = ROOT / "python" / "phalanx" / "jars"
 
 # Whose classes are looked at; others come with the JDK, or with the libraries that Spark itself brings.
-PREFIXES = ("org/apache/spark/", "scala/")
+PREFIXES = ("org/apache/spark/", "org/sparkproject/", "scala/")
 PUBLIC, INTERFACE = 0x0001, 0x0200
+# Only a Spark Connect server loads it, from 4.0 on: it is compared with the Sparks that have this class of its.
+PLUGIN, CONNECT = (
+    "dev/phalanx/spark/connect/ConnectPlugin",
+    "org/apache/spark/sql/connect/plugin/CommandPlugin",
+)
 # What any object has, also where a parent is not looked at.
 OBJECT = {
     "<init>", "clone", "equals", "finalize", "getClass", "hashCode", "notify", "notifyAll", "toString", "wait",
@@ -147,6 +152,8 @@ def missing(ours: Library, theirs: Library) -> Iterator[str]:
     """A line for each thing that classes of ours refer to and the others don't have."""
     classes, uses = set(), set()
     for name in ours:
+        if name.startswith(PLUGIN) and theirs.find(CONNECT) is None:
+            continue
         found = ours.find(name)
         assert found is not None
         classes |= {one for one in found.classes if one.startswith(PREFIXES)}
@@ -178,7 +185,8 @@ def items() -> Iterator[tuple[Path, str, str, str]]:
     """Each jar to bring: its folder, group, artifact and version."""
     for line, release, scala in versions():
         binary = scala.rpartition(".")[0]
-        for artifact in line.artifacts:
+        connect = ("spark-connect",) if release == line.connect_plugin else ()
+        for artifact in (*line.artifacts, *connect):
             yield folder_of(release, scala), "org.apache.spark", f"{artifact}_{binary}", release
         yield folder_of(release, scala), "org.scala-lang", "scala-library", scala
         # The oldest that one of them brings; the later ones have all that it has.

@@ -23,6 +23,8 @@ class Line:
     """Maven's artifacts that have what the jar refers to."""
     connect: str = ""
     """Maven's Spark Connect server, where pip's pyspark has none."""
+    connect_plugin: str = ""
+    """The one of Maven's releases with whose Spark Connect server its plugin's links are checked."""
 
     @property
     def environment(self) -> Path:
@@ -51,8 +53,8 @@ _NEWER = (*_COMMON, "spark-common-utils-java")
 
 LINES = (
     Line("3.5", "3.5.9", ("3.5.0", "3.5.9"), ("2.12.18", "2.13.8"), _COMMON, "spark-connect_2.12:3.5.7"),
-    Line("4.0", "4.0.5", ("4.0.0", "4.0.4"), ("2.13.16",), _COMMON),
-    Line("4.1", "4.1.4", ("4.1.0", "4.1.3"), ("2.13.17",), _NEWER),
-    Line("4.2", "4.2.1", ("4.2.0",), ("2.13.18",), _NEWER),
+    Line("4.0", "4.0.5", ("4.0.0", "4.0.4"), ("2.13.16",), _COMMON, connect_plugin="4.0.0"),
+    Line("4.1", "4.1.4", ("4.1.0", "4.1.3"), ("2.13.17",), _NEWER, connect_plugin="4.1.3"),
+    Line("4.2", "4.2.1", ("4.2.0",), ("2.13.18",), _NEWER, connect_plugin="4.2.0"),
     Line("4.3", "4.3.0"),
 )

@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("connect"):
+        items[:] = [item for item in items if not item.get_closest_marker("remote")]
         return
 
     def wanted(item: pytest.Item) -> bool:
@@ -81,7 +82,7 @@ def spark(request: pytest.FixtureRequest) -> Any:
     """Two executors of one core each, with processes of their own; or a Connect server with two cores."""
     if request.config.getoption("connect"):
         conf = {"spark.phalanx.grace": "1s", "spark.ui.enabled": "false"}
-        session = sessions.connect("local[2]", conf)
+        session = sessions.connect("local[2]", conf | sessions.connect_plugin())
     else:
         session = sessions.classic(classic_conf("local-cluster[2,1,1024]"))
     warm(session)

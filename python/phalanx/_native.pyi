@@ -131,10 +131,11 @@ class Job:
 def setting_keys() -> list[str]:
     """The keys of all settings."""
 
-def read_settings(settings: dict[str, str]) -> tuple[float, str, str]:
-    """Checks all settings; returns those that no job carries: the seconds to wait for task slots, the stage (auto, jvm
-    or python), and how a run is shown (auto, rich, plain or off). A bad value is a ValueError that names the key, the
-    value and what is allowed."""
+def read_settings(settings: dict[str, str]) -> tuple[float, str, str, str, float]:
+    """Checks all settings; returns those that a driver goes by itself: the seconds to wait for task slots, the stage
+    (auto, jvm or python), how a run is shown (auto, rich, plain or off), how tasks reach a client of Spark Connect
+    (auto, direct or relay), and after how many seconds of silence a node is lost. A bad value is a ValueError that
+    names the key, the value and what is allowed."""
 
 def rank_variables(settings: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     """The variables that a caller gives its ranks: what `spark.phalanx.env.pass` names of this process's, and `given`,
@@ -213,12 +214,18 @@ class Hub:
     def address(self) -> str:
         """Where tasks reach the hub: host:port, IPv6 in brackets."""
     def node_spec(
-        self, attempt: int, *, python: str | None, env: dict[str, str], local_gpus: Sequence[str]
+        self,
+        attempt: int,
+        *,
+        python: str | None,
+        env: dict[str, str],
+        local_gpus: Sequence[str],
+        by: str | None = None,
     ) -> bytes:
         """What the nodes of an attempt (0, or what "resubmit" said) are told, for NodeSpec; opaque, and has the job's
         secret in it: never log it. Ranks are run by `python`, else by that of the node's own process, with the
         application's variables `env`. `local_gpus` are the driver's GPUs, where they are for its own node or for the
-        tasks of a local master."""
+        tasks of a local master. `by` is where nodes connect in the place of the hub's own address: host:port."""
     def next(self, timeout: float) -> tuple[str, str, str] | None:
         """The next event, or None after `timeout` seconds: its kind, a text, and its fields as a JSON object, "" where
         it has none. `phalanx.driver.events` reads them.
@@ -290,6 +297,7 @@ def run_node(
     all_gather: Callable[[str], Sequence[str]] | None,
     in_executor: bool = False,
     copy_files: Callable[[list[str], str], object] | None = None,
+    tunnel: str | None = None,
 ) -> bytes:
     """The node's end of a job: joins the hub, starts this partition's ranks, watches them, ends them.
 
@@ -300,7 +308,8 @@ def run_node(
     `package` the folder that has the package phalanx, `python` this Python, `env` what only this machine knows of the
     ranks' variables. A warm pool is this process's; in a Python worker of Spark's all children of this process's parent
     have the same, and it ends with that parent. `in_executor` says that stderr is an executor's log. `copy_files`
-    copies files to a folder by its URI.
+    copies files to a folder by its URI. `tunnel` is another way to the hub, host:port, for a node that can't connect
+    to it.
     """
 
 def serve_guard(

@@ -15,7 +15,8 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from .driver import preflight
+from .driver import preflight, relay
+from .driver.connect import is_remote
 from .driver.inherited import (
     Distributor,
     _get_conf,
@@ -244,7 +245,13 @@ class TorchDistributor(Distributor):
             data = Preparation(self.spark, frames, local_mode=self.local_mode, tasks=self.num_tasks)
         elsewhere = not self.local_mode and preflight.is_elsewhere(train_object)
         preflight.check_train_object(train_object, kwargs, elsewhere=elsewhere)
-        settings = Settings.read(self._conf, keys=_conf_keys(self.spark), given=self._given)
+        may_relay = is_remote(self.spark) and not self.local_mode and relay.has_plugin(self.spark)
+        defaults = relay.DEFAULTS if may_relay else None
+        settings = Settings.read(
+            self._conf, keys=_conf_keys(self.spark), given=self._given, defaults=defaults
+        )
+        if settings.connect == "relay" and is_remote(self.spark) and not self.local_mode and not may_relay:
+            raise RuntimeError(relay.NO_PLUGIN)
         variables = _native.rank_variables(settings.values, self._env)
         context, tracked = callers_run(self._mlflow, local_mode=self.local_mode, given=self._env)
         options = self._options()

@@ -25,6 +25,7 @@ from .display.page import page
 from .display.painters import NotebookPainter, in_notebook, painter_of
 from .display.rank_losses import RankLosses
 from .driver import events
+from .driver.connect import is_remote
 from .driver.interrupts import Interrupts
 from .driver.live_output import LiveOutput
 from .driver.payload import with_data
@@ -38,7 +39,7 @@ from .plumbing.whole_file import whole_or_absent
 from .stages.choice import uses_jvm
 from .stages.jvm import JvmStage
 from .stages.local import LocalStage
-from .stages.python import PythonStage
+from .stages.python import ClientWay, PythonStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,7 +131,9 @@ class Run:
         self._thread: threading.Thread | None = None
         self._work_dir = driver_dir(spark)
         self._results = Results(job.ranks, self._work_dir)
-        self._endpoint = ("127.0.0.1", "127.0.0.1") if local_mode else hub_endpoint(spark)
+        # Through a Spark Connect server alone, nobody else has to reach the hub.
+        is_near = local_mode or (is_remote(spark) and settings.connect == "relay")
+        self._endpoint = ("127.0.0.1", "127.0.0.1") if is_near else hub_endpoint(spark)
         self._show = LiveOutput()
         self._progress = settings.progress
         self._display: LiveDisplay | None = None
@@ -144,7 +147,9 @@ class Run:
         if local_mode:
             self._stage = LocalStage(spark=spark, payload=payload, gpus=lease.gpus, variables=variables or {})
         else:
-            in_python = functools.partial(PythonStage, dataframe=dataframe)
+            port = int(settings.values.get("spark.phalanx.hub.port", "0"))
+            way = ClientWay(settings.connect, self._endpoint[0], settings.node_timeout, port)
+            in_python = functools.partial(PythonStage, dataframe=dataframe, way=way)
             stage: Callable[..., Stage] = JvmStage if in_jvm else in_python
             self._stage = stage(
                 spark=spark,
@@ -209,6 +214,7 @@ class Run:
                 finally:
                     with self._hub_lock:
                         self._hub = None
+                    self._stage.close()
                     hub.close()
             self._phase("returned", None, self._elapsed())
         except BaseException as error:

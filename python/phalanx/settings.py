@@ -18,11 +18,14 @@ class Settings:
     slots_timeout   seconds to wait for task slots
     stage           `auto`, `jvm` or `python`
     progress        `auto`, `rich`, `plain` or `off`
+    connect         `auto`, `direct` or `relay`
+    node_timeout    seconds after which a silent node is lost
     """
 
     def __init__(self, values: dict[str, str]) -> None:
         self.values = values
-        self.slots_timeout, self.stage, self.progress = _native.read_settings(values)
+        told = _native.read_settings(values)
+        self.slots_timeout, self.stage, self.progress, self.connect, self.node_timeout = told
 
     @classmethod
     def read(
@@ -31,8 +34,9 @@ class Settings:
         *,
         keys: Iterable[str] = (),
         given: Mapping[str, str] | None = None,
+        defaults: Mapping[str, str] | None = None,
     ) -> Settings:
-        """Reads every setting by `conf_get`, but for those that are `given`.
+        """Reads every setting by `conf_get`, but for those that are `given`; `defaults` takes the place of the table's.
 
         `keys` are the keys that the configuration has at all, if they are known: no others are asked for, and a
         `spark.phalanx.*` key among them that is no setting is warned about, with the nearest one that is.
@@ -42,7 +46,8 @@ class Settings:
         keys = frozenset(keys)
         asked = [key for key in _native.setting_keys() if not keys or key in keys]
         found = {key: conf_get(key) for key in asked} | dict(given or {})
-        settings = cls({key: str(value) for key, value in found.items() if value is not None})
+        there = {key: str(value) for key, value in found.items() if value is not None}
+        settings = cls(dict(defaults or {}) | there)
         for sentence in _native.unknown_settings(sorted(keys)):
             _log.warning(sentence)
         return settings

@@ -162,8 +162,13 @@ def test_runs_over_a_connect_server(tmp_path: Path) -> None:
         except RuntimeError as error:
             answer.append(str(error))
         answer.append(TorchDistributor(num_processes=2, use_gpu=False).run(lambda: "local"))
+        spark.conf.set("spark.phalanx.connect", "relay")
+        try:
+            TorchDistributor(num_processes=1, local_mode=False, use_gpu=False).run(sleep)
+        except RuntimeError as error:
+            answer.append(str(error))
     """
-    small, large, kind, message, tags, refused, local = in_session(
+    small, large, kind, message, tags, refused, local, relayed = in_session(
         "local[1]", text, connect=True, timeout=190
     )
     assert small == [100, "py", True], "CONNECT-1: a client has no JVM"
@@ -175,3 +180,4 @@ def test_runs_over_a_connect_server(tmp_path: Path) -> None:
     assert tags == [], "STAGE-2"
     assert "with master local[1] there are never more than 1" in refused
     assert local == "local"
+    assert "is relay, but this session's Spark Connect server doesn't have Phalanx's plugin" in relayed

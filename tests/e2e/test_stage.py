@@ -18,9 +18,13 @@ pytestmark = [pytest.mark.timeout(150), pytest.mark.behaviour]
 
 
 @pytest.fixture
-def started_without_the_hub(stage: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def started_without_the_hub(
+    stage: Any, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Any]]:
     """Starts a run whose tasks are told an address that doesn't answer, as behind a firewall."""
     from phalanx import run
+
+    spark.conf.set("spark.phalanx.connect", "direct")
 
     monkeypatch.setattr(run, "hub_endpoint", lambda _: ("127.0.0.1", "127.0.0.2"))
     with contextlib.ExitStack() as sockets:
@@ -37,6 +41,7 @@ def started_without_the_hub(stage: Any, monkeypatch: pytest.MonkeyPatch) -> Iter
             return started
 
         yield start
+    spark.conf.unset("spark.phalanx.connect")
 
 
 def group_of(rank_sum: float = 0.0) -> tuple[float, dict[str, str]]:

@@ -38,6 +38,18 @@ def connect(master: str, conf: Mapping[str, str]) -> Any:
     return _kept({"remote": master, **conf}, start)
 
 
+def connect_plugin() -> dict[str, str]:
+    """Settings by which a Spark Connect server knows Phalanx's commands; none where Spark is too old for it. One that
+    pyspark starts has no plugin but Spark's own, which else would add them."""
+    import pyspark
+    from phalanx import jar_path
+
+    if pyspark.__version__.startswith("3."):
+        return {}
+    commands = "dev.phalanx.spark.connect.ConnectPlugin"
+    return {"spark.jars": jar_path(), "spark.connect.extensions.command.classes": commands}
+
+
 def end() -> None:
     """Ends the session, if there is one, and its JVM: its class path is that of its first session."""
     global _current

@@ -6,9 +6,10 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..driver.connect import is_remote, shipped
+from ..driver.connect import is_own, is_remote, shipped
+from ..driver.relay import Relay, Unavailable, has_plugin, hub_end, is_preferred
 from ..driver.session import is_local
 from ..driver.spark_ui import RUN_PROPERTY
 from .spark import SparkStage
@@ -26,12 +27,27 @@ logger = logging.getLogger("phalanx")
 ROW_BYTES = 8 << 20
 
 
+class ClientWay(NamedTuple):
+    """How tasks reach a client of Spark Connect."""
+
+    connect: str = "direct"
+    """`auto`, `direct` or `relay`: `spark.phalanx.connect`."""
+    bind: str = ""
+    """Where the hub binds; empty for what it advertises."""
+    node_timeout: float = 90.0
+    """After how many seconds of silence the client is gone."""
+    port: int = 0
+    """Where the server begins to look for a free port; 0 for any."""
+
+
 class PythonStage(SparkStage):
     """A barrier stage of Python workers (`mapInArrow`)."""
 
-    def __init__(self, *, dataframe: DataFrame | None, **common: Any) -> None:
+    def __init__(self, *, dataframe: DataFrame | None, way: ClientWay | None = None, **common: Any) -> None:
         super().__init__(**common)
         self._dataframe = dataframe
+        self._way = ClientWay() if way is None else way
+        self._relay: Relay | None = None
         if self._job.logs_uri is not None:
             logger.warning(
                 "The ranks' logs stay on their hosts: Spark's Python workers, in which this run's tasks are, can't "
@@ -55,16 +71,50 @@ class PythonStage(SparkStage):
             frame = self._spark.range(0, self._job.tasks, 1, self._job.tasks)
         else:
             schema = frame.schema.json()
+        relay = self._relayed(hub) if remote else None
+        # Where the executors couldn't connect to this client before, they don't try to again.
+        is_only_way = relay is not None and (self._way.connect == "relay" or is_preferred(self._spark))
+        spec = hub.node_spec(
+            attempt,
+            python=None,
+            env=self._variables,
+            local_gpus=self._local_gpus,
+            by=relay if is_only_way else None,
+        )
         task = _task(
-            spec=hub.node_spec(attempt, python=None, env=self._variables, local_gpus=self._local_gpus),
+            spec=spec,
             payload=shipped(self._spark, self._payload) if remote else self._payload,
             schema=schema,
             in_executor=not is_local(self._spark),
             row_bytes=ROW_BYTES,
+            tunnel=None if is_only_way else relay,
         )
         rows = frame.mapInArrow(task, "partition int, piece binary", barrier=True).collect()
         for _, of_task in itertools.groupby(rows, attrgetter("partition")):
             hub.node_report(b"".join(row.piece for row in of_task))
+
+    def _relayed(self, hub: _native.Hub) -> str | None:
+        """Where tasks reach this client through the Spark Connect server; None where they don't.
+
+        Raises `RuntimeError` where that is the only way and can't be had.
+        """
+        if self._way.connect == "direct" or not has_plugin(self._spark):
+            return None
+        if self._relay is None:
+            try:
+                end = hub_end(hub.address, self._way.bind, is_own)
+                self._relay = Relay(self._spark, end, patience=self._way.node_timeout, port=self._way.port)
+            except Unavailable as problem:
+                if self._way.connect == "relay":
+                    raise RuntimeError(f"spark.phalanx.connect is relay, but {problem}") from None
+                logger.warning("Executors can only connect to this client directly: %s.", problem)
+                return None
+        return self._relay.address
+
+    def close(self) -> None:
+        """Ends the way through the Spark Connect server, if there is one."""
+        if self._relay is not None:
+            self._relay.close()
 
 
 def _task(**arguments: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

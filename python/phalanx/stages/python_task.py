@@ -23,11 +23,13 @@ def run_task(
     schema: str | None,
     in_executor: bool,
     row_bytes: int,
+    tunnel: str | None,
 ) -> Iterator[pa.RecordBatch]:
     """The node of one barrier task; yields a report if the hub could not be told, in rows of `row_bytes`.
 
     `spec` is what the hub tells every node; `payload` is a name where it came as a file of Spark's. `in_executor` says
-    that this worker's stderr is an executor's, and not the driver's.
+    that this worker's stderr is an executor's, and not the driver's. `tunnel` is another way to the hub, if there is
+    one.
     """
     from pyspark import BarrierTaskContext
 
@@ -70,6 +72,7 @@ def run_task(
             env=env,
             all_gather=context.allGather,
             in_executor=in_executor,
+            tunnel=tunnel,
         )
     if report:
         import pyarrow as pa

@@ -98,6 +98,9 @@ class Stage:
         if self.error is not None:
             traceback.clear_frames(self.error.__traceback__)
 
+    def close(self) -> None:
+        """Ends what the stage has beside its thread; the run is over."""
+
     def cancel(self) -> None:
         """Ends the stage from outside, where that is possible; how it ends is then no news."""
         self._cancelled = True

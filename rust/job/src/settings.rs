@@ -149,6 +149,8 @@ pub struct Settings {
     pub stage: String,
     /// `auto`, `rich`, `plain` or `off`.
     pub progress: String,
+    /// `auto`, `direct` or `relay`.
+    pub connect: String,
     /// Variables of the caller's environment that its ranks get, by name.
     pub env_pass: Vec<String>,
     /// What is wanted of encryption between hosts; what follows from it is in the policy.
@@ -171,6 +173,7 @@ impl Default for Settings {
             slots_timeout: Duration::from_secs(30),
             stage: "auto".into(),
             progress: "auto".into(),
+            connect: "auto".into(),
             env_pass: Vec::new(),
             encryption: EncryptionWish::Auto,
             allow_plain_gradients: false,
@@ -353,6 +356,7 @@ mod tests {
             ("checkpoint.name", "ü".repeat(51).as_str(), "of 100 bytes at most"),
             ("logs", "some", "one of auto, all, dedup, errors, off, or ranks such as 0,3"),
             ("stage", "scala", "one of auto, jvm, python"),
+            ("connect", "never", "one of auto, direct, relay"),
             ("warm.imports", "torchvision os", "names with commas"),
             ("store.allowedNetworks", "10.0.0.0/99", "networks such as 10.0.0.0/8"),
             ("maxRestarts", "-1", "a whole number, 0 or more"),

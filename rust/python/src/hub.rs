@@ -64,7 +64,7 @@ impl Hub {
         &self.address
     }
 
-    #[pyo3(signature = (attempt, *, python, env, local_gpus))]
+    #[pyo3(signature = (attempt, *, python, env, local_gpus, by=None))]
     fn node_spec<'py>(
         &self,
         py: Python<'py>,
@@ -72,9 +72,16 @@ impl Hub {
         python: Option<String>,
         env: BTreeMap<String, String>,
         local_gpus: Vec<String>,
+        by: Option<String>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let program = RankProgram::Python(python);
-        let packed = detached(py, || Ok(self.open()?.node_spec(attempt, program, env, local_gpus).pack()))?;
+        let packed = detached(py, || {
+            let mut spec = self.open()?.node_spec(attempt, program, env, local_gpus);
+            if let Some(by) = by {
+                spec.hub = by;
+            }
+            Ok(spec.pack())
+        })?;
         Ok(PyBytes::new(py, &packed))
     }
 

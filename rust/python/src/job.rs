@@ -78,9 +78,11 @@ pub(crate) fn setting_keys() -> Vec<&'static str> {
 }
 
 #[pyfunction]
-pub(crate) fn read_settings(py: Python<'_>, settings: Conf) -> PyResult<(f64, String, String)> {
+pub(crate) fn read_settings(py: Python<'_>, settings: Conf) -> PyResult<(f64, String, String, String, f64)> {
     let settings = detached(py, || Settings::read(&settings))?;
-    Ok((settings.slots_timeout.as_secs_f64(), settings.stage, settings.progress))
+    let node_timeout = settings.policy.node_timeout.as_secs_f64();
+    let Settings { slots_timeout, stage, progress, connect, .. } = settings;
+    Ok((slots_timeout.as_secs_f64(), stage, progress, connect, node_timeout))
 }
 
 #[pyfunction]

@@ -85,7 +85,7 @@ impl NodeSpec {
 #[pyfunction]
 #[pyo3(signature = (
     spec, payload, *, partition, host, gpus, work_dir, guard, package, python, in_python_worker, env, all_gather,
-    in_executor=false, copy_files=None
+    in_executor=false, copy_files=None, tunnel=None
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
 pub(crate) fn run_node<'py>(
@@ -104,10 +104,11 @@ pub(crate) fn run_node<'py>(
     all_gather: Option<Py<PyAny>>,
     in_executor: bool,
     copy_files: Option<Py<PyAny>>,
+    tunnel: Option<String>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     collect_logs();
     let home = Home { guard, package, python, env, in_python_worker };
-    let here = Here { partition, host, gpus, work_dir, home, tunnel: None };
+    let here = Here { partition, host, gpus, work_dir, home, tunnel };
     let mut callbacks = PythonCallbacks { all_gather, in_executor, copy_files, raised: None };
     let outcome =
         detached(py, || phalanx_job::run_node(&spec.0, Payload::Bytes(payload), &here, &mut callbacks));

@@ -44,7 +44,7 @@ pub(super) enum Zero {
 }
 
 /// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 31] = [
+pub const SETTINGS: [Setting; 32] = [
     Setting {
         key: "spark.phalanx.joinTimeout",
         default: "120s",
@@ -215,6 +215,12 @@ pub const SETTINGS: [Setting; 31] = [
         default: "auto",
         meaning: "What starts the ranks of a Python run: executors' JVMs, Python workers, or (`auto`) the first of the two that is possible.",
         takes: Takes::Choice(|s, name| s.stage = name.to_string(), &["auto", "jvm", "python"]),
+    },
+    Setting {
+        key: "spark.phalanx.connect",
+        default: "auto",
+        meaning: "How tasks reach a client of Spark Connect: directly (`direct`), through the Connect server alone (`relay`), or (`auto`) through the server where they can't directly and it has Phalanx's plugin.",
+        takes: Takes::Choice(|s, name| s.connect = name.to_string(), &["auto", "direct", "relay"]),
     },
     Setting {
         key: "spark.phalanx.localRanks",

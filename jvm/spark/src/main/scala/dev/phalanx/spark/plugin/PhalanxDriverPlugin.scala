@@ -7,6 +7,7 @@ import org.apache.spark.api.plugin.{DriverPlugin, PluginContext}
 import org.slf4j.LoggerFactory
 
 import dev.phalanx.spark.TrainingException
+import dev.phalanx.spark.connect.ConnectCommands
 import dev.phalanx.spark.driver.RankProgram
 import dev.phalanx.spark.internal.{Settings, SparkFit, Version}
 import dev.phalanx.spark.jni.{Core, NativeLibrary}
@@ -45,6 +46,7 @@ final private[spark] class PhalanxDriverPlugin extends DriverPlugin {
     sc.addSparkListener(metrics)
     RunCounts.countedBy(new RunCounts(metrics, declared, RunStore.MostRuns))
     LiveUi.attachTo(sc)
+    ConnectCommands.addTo(sc)
     // Executors have the driver's settings, but not its environment.
     Collections.singletonMap(PhalanxDriverPlugin.PythonKey, RankProgram.pythonOf(sc.getConf.getOption))
   }

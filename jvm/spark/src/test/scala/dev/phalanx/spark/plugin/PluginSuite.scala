@@ -2,7 +2,12 @@ package dev.phalanx.spark.plugin
 
 import java.nio.file.Files
 
+import scala.util.Using
+
+import org.apache.spark.SparkEnv
+
 import dev.phalanx.spark.TrainingException
+import dev.phalanx.spark.connect.ConnectCommands
 import dev.phalanx.spark.internal.{Json, Version}
 import dev.phalanx.spark.support.Cluster.distributor
 import dev.phalanx.spark.support.{ChildJvm, Cluster, PhalanxSuite, SparkUi}
@@ -57,6 +62,20 @@ class PluginSuite extends PhalanxSuite {
     eventually {
       val pools = Cluster.pools(tasks = 2)
       assert(pools.forall(pool => pool(0) == 1 && pool(1) > 0), s"METRIC-3: $pools")
+    }
+  }
+
+  test("a Spark Connect server that an application starts knows Phalanx's commands, beside the user's") {
+    val sc = Cluster.spark.sparkContext
+    val key = "spark.connect.extensions.command.classes"
+    def known = SparkEnv.get.conf.get(key)
+    val ours = "dev.phalanx.spark.connect.ConnectPlugin"
+    assert(known == ours, "PLUGIN-4")
+    Using.resource(new AutoCloseable { def close(): Unit = { SparkEnv.get.conf.set(key, ours); () } }) { _ =>
+      SparkEnv.get.conf.set(key, "a.users.Commands")
+      ConnectCommands.addTo(sc)
+      ConnectCommands.addTo(sc)
+      assert(known == s"a.users.Commands,$ours", "PLUGIN-4")
     }
   }
 
