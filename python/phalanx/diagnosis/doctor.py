@@ -243,7 +243,7 @@ class _Examination:
             processes=self._processes,
             use_gpu=self._use_gpu,
             jvm=in_jvm,
-            tunnel=in_jvm and PLUGIN in (self._conf("spark.plugins") or ""),
+            tunnel=not is_remote(self._spark) and PLUGIN in (self._conf("spark.plugins") or ""),
             heap=self._heap(),
             overhead=self._overhead(),
             executor_ranks=self._executor_ranks(),

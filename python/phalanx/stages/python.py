@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterator
@@ -12,11 +13,14 @@ from ..driver.connect import is_own, is_remote, shipped
 from ..driver.relay import Relay, Unavailable, has_plugin, hub_end, is_preferred
 from ..driver.session import is_local
 from ..driver.spark_ui import RUN_PROPERTY
+from ..jar import PLUGIN
+from .jvm import barrier_runner
 from .spark import SparkStage
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, Row
 
     from .. import _native
 
@@ -25,6 +29,9 @@ logger = logging.getLogger("phalanx")
 
 # How much of a task's report is in one of its rows: Java's arrays end at 2 GiB, Spark Connect's messages at 128 MiB.
 ROW_BYTES = 8 << 20
+
+# The job whose nodes are in a Spark job's Python workers; `dev.phalanx.spark.tunnel.TaskTunnel` reads it.
+_TUNNEL_JOB = "phalanx.tunnel.job"
 
 
 class ClientWay(NamedTuple):
@@ -81,17 +88,25 @@ class PythonStage(SparkStage):
             local_gpus=self._local_gpus,
             by=relay if is_only_way else None,
         )
+        with contextlib.ExitStack() as stack:
+            if not remote:
+                stack.enter_context(_tunnels(self._spark.sparkContext, self._job.id, hub.address))
+            rows = self._collected(frame, spec, schema, None if is_only_way else relay)
+        for _, of_task in itertools.groupby(rows, attrgetter("partition")):
+            hub.node_report(b"".join(row.piece for row in of_task))
+
+    def _collected(self, frame: DataFrame, spec: bytes, schema: str | None, tunnel: str | None) -> list[Row]:
+        """Runs the tasks, and returns the reports of those that could not tell the hub."""
         task = _task(
             spec=spec,
-            payload=shipped(self._spark, self._payload) if remote else self._payload,
+            payload=shipped(self._spark, self._payload) if is_remote(self._spark) else self._payload,
             schema=schema,
             in_executor=not is_local(self._spark),
             row_bytes=ROW_BYTES,
-            tunnel=None if is_only_way else relay,
+            tunnel=tunnel,
         )
-        rows = frame.mapInArrow(task, "partition int, piece binary", barrier=True).collect()
-        for _, of_task in itertools.groupby(rows, attrgetter("partition")):
-            hub.node_report(b"".join(row.piece for row in of_task))
+        rows: list[Row] = frame.mapInArrow(task, "partition int, piece binary", barrier=True).collect()
+        return rows
 
     def _relayed(self, hub: _native.Hub) -> str | None:
         """Where tasks reach this client through the Spark Connect server; None where they don't.
@@ -115,6 +130,27 @@ class PythonStage(SparkStage):
         """Ends the way through the Spark Connect server, if there is one."""
         if self._relay is not None:
             self._relay.close()
+
+
+@contextlib.contextmanager
+def _tunnels(context: SparkContext, job: str, hub: str) -> Iterator[None]:
+    """Has executors that have the plugin carry the connections of tasks that can't reach the hub, through Spark."""
+    runner: Any = None
+    try:
+        if PLUGIN in context.getConf().get("spark.plugins", ""):
+            runner = barrier_runner(context)
+        if runner is not None:
+            runner.beginTunnels(job, hub)
+            context.setLocalProperty(_TUNNEL_JOB, job)
+    except Exception as problem:  # a jar of another version
+        logger.debug("Tasks can only connect to the hub directly: %s", problem)
+        runner = None
+    try:
+        yield
+    finally:
+        if runner is not None:
+            with contextlib.suppress(Exception):  # the JVM has ended, and with it the tunnels
+                runner.endTunnels(job)
 
 
 def _task(**arguments: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -29,7 +29,7 @@ def run_task(
 
     `spec` is what the hub tells every node; `payload` is a name where it came as a file of Spark's. `in_executor` says
     that this worker's stderr is an executor's, and not the driver's. `tunnel` is another way to the hub, if there is
-    one.
+    one but that of an executor with the plugin.
     """
     from pyspark import BarrierTaskContext
 
@@ -43,6 +43,8 @@ def run_task(
     node_spec = _native.NodeSpec(spec)
     context = BarrierTaskContext.get()
     partition = context.partitionId()
+    # TUNNEL-5
+    tunnel = tunnel or context.getLocalProperty(f"phalanx.tunnel.address.{partition}")
     addresses = [info.address for info in context.getTaskInfos()]
     tasks = node_spec.tasks
     if len(addresses) != tasks:

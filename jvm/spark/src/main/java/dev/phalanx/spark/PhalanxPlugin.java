@@ -24,8 +24,8 @@ import org.slf4j.LoggerFactory;
  * <p>PLUGIN-3 (harmless): on a Spark, a Scala or a Java on which the jar can't run, one sentence of the log says so,
  * and the application goes on without the plugin.
  *
- * <p>PLUGIN-4 (connect-commands): a Spark Connect server of the application, from Spark 4.0 on, knows Phalanx's commands,
- * beside those that the user's settings name.
+ * <p>PLUGIN-4 (connect-commands): a Spark Connect server of the application, from Spark 4.0 on, knows Phalanx's
+ * commands, beside those that the user's settings name.
  */
 public class PhalanxPlugin implements SparkPlugin {
   @Override

@@ -69,6 +69,17 @@ object BarrierRunner {
     finally payload.destroy()
   }
 
+  /** Lets executors reach the hub of a job in the Python driver through Spark, until `endTunnels`: for a stage of
+    * Python workers, which that driver runs by Spark's own means.
+    *
+    * @param job its id
+    * @param hub where the hub is, `host:port`
+    */
+  def beginTunnels(job: String, hub: String): Unit = TunnelExits.here.begin(job, socketAddress(hub))
+
+  /** That stage is over. */
+  def endTunnels(job: String): Unit = TunnelExits.here.end(job)
+
   /** Runs `task` in so many tasks; what `runPython` does. */
   private[spark] def run(sc: SparkContext, tasks: Int, description: String, task: NodeTask): Seq[Array[Byte]] = {
     shipJar(sc)
@@ -98,11 +109,12 @@ object BarrierRunner {
 
   /** Runs a stage whose executors may reach the hub through Spark. */
   private def withTunnel[T](hub: Option[(String, String)])(stage: => T): T = hub match {
-    case Some((job, address)) =>
-      val port = address.drop(address.lastIndexOf(':') + 1).toInt
-      TunnelExits.here.servingWhile(job, new InetSocketAddress(NodeTask.hostOf(address), port))(stage)
-    case None => stage
+    case Some((job, address)) => TunnelExits.here.servingWhile(job, socketAddress(address))(stage)
+    case None                 => stage
   }
+
+  private def socketAddress(address: String): InetSocketAddress =
+    new InetSocketAddress(NodeTask.hostOf(address), address.drop(address.lastIndexOf(':') + 1).toInt)
 
   /** Adds this jar to the application where it is on the driver's class path only. */
   private def shipJar(sc: SparkContext): Unit = {

@@ -1,6 +1,7 @@
 package dev.phalanx.spark.internal;
 
 import java.io.File;
+import java.util.Properties;
 import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.CommonConfigurationKeysPublic;
@@ -33,6 +34,11 @@ public final class SparkInternals {
   public static boolean inDriver() {
     SparkEnv env = SparkEnv.get();
     return env == null || isDriver(env.executorId());
+  }
+
+  /** The properties of a task's Spark job, which its Python worker is told when it begins. */
+  public static Properties propertiesOf(TaskContext task) {
+    return task.getLocalProperties();
   }
 
   /** How this application reaches file systems. */

@@ -1,5 +1,6 @@
 package dev.phalanx.spark.plugin
 
+import org.apache.spark.TaskContext
 import org.apache.spark.api.plugin.{ExecutorPlugin, PluginContext}
 import org.slf4j.LoggerFactory
 
@@ -9,7 +10,7 @@ import dev.phalanx.spark.internal.{JvmEnd, Settings, SparkFit, SparkInternals, V
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.metrics.{ExecutorMetrics, Metric, MetricSet, NodeMetrics, PoolMetrics}
 import dev.phalanx.spark.node.{LiveNodes, RankEnvironment, UnpackedJar}
-import dev.phalanx.spark.tunnel.{TunnelAnswer, TunnelEntrance}
+import dev.phalanx.spark.tunnel.{TaskTunnel, TunnelAnswer, TunnelEntrance}
 
 /** The plugin's half at an executor. */
 final private[spark] class PhalanxExecutorPlugin extends ExecutorPlugin {
@@ -40,6 +41,8 @@ final private[spark] class PhalanxExecutorPlugin extends ExecutorPlugin {
       case problem: LinkageError                                          => log.error(SparkFit.unlinked(problem))
     }
   }
+
+  override def onTaskStart(): Unit = Option(TaskContext.get()).foreach(TaskTunnel.openFor)
 
   /** Starts the pool that the first run would start, in the background. */
   private def warmUp(

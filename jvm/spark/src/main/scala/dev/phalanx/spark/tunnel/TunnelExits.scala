@@ -29,12 +29,18 @@ final private[spark] class TunnelExits(clockMillis: () => Long) {
 
   /** Lets tunnels to the hub of a job through while `stage` runs. */
   def servingWhile[T](job: String, hub: InetSocketAddress)(stage: => T): T = {
-    synchronized(hubs(job) = hub)
+    begin(job, hub)
     try stage
-    finally synchronized {
-        hubs -= job
-        close(exits.filter { case (_, exit) => exit.job == job })
-      }
+    finally end(job)
+  }
+
+  /** Lets tunnels to the hub of a job through until [[end]]. */
+  def begin(job: String, hub: InetSocketAddress): Unit = synchronized(hubs(job) = hub)
+
+  /** Ends those of a job. */
+  def end(job: String): Unit = synchronized {
+    hubs -= job
+    close(exits.filter { case (_, exit) => exit.job == job })
   }
 
   /** One turn of a connection, which the first one opens. */
