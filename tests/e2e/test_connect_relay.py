@@ -20,6 +20,7 @@ from phalanx import TorchDistributor, TrainingError
 from support.outage import Network
 from support.places import PYTHON
 from support.programs import eventually, guards
+from support.tls_front import TlsFront
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.behaviour, pytest.mark.remote]
 
@@ -136,7 +137,7 @@ def test_a_large_result_comes_through_the_server_intact(relayed: Any) -> None:
 
 
 @contextlib.contextmanager
-def another_client(address: str, work: Path, train: str) -> Iterator[subprocess.Popen[str]]:
+def another_client(address: str, work: Path, train: str, **env: str) -> Iterator[subprocess.Popen[str]]:
     """A client in a process of its own, whose tasks come through the server; `train` is its function, and what it
     prints on stdout is what its rank prints, and then the result."""
     program = f"""
@@ -148,7 +149,7 @@ spark.conf.set("spark.phalanx.connect", "relay")
 print("RESULT", TorchDistributor(num_processes=1, local_mode=False, use_gpu=False).run(train), flush=True)
 """
     path = os.pathsep.join([str(Path(__file__).parents[1]), str(PYTHON)])
-    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(work)}
+    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(work), **env}
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as client:
         try:
@@ -179,6 +180,24 @@ def test_a_killed_clients_ranks_end_and_another_clients_go_on(
         eventually("the killed client's rank is gone", 60, lambda: len(guards()) == 1)
         go.touch()
         assert run.result(60) == "0"
+
+
+def test_all_that_goes_through_a_server_that_has_tls_goes_over_tls(
+    stage: Any, spark: Any, tmp_path: Path
+) -> None:
+    front = TlsFront(url(spark), tmp_path)
+    train = """
+    def train():
+        print("in training", flush=True)
+        return 5
+    """
+    roots = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(front.certificate)}
+    with another_client(f"{front.address}/;use_ssl=true", tmp_path, train, **roots) as client:
+        assert client.stdout is not None
+        said = client.stdout.read().splitlines()
+        assert client.wait(60) == 0
+    assert said == ["[rank 0] in training", "RESULT 5"]
+    assert front.connections >= 3, "the session's, and the relay's two"
 
 
 @pytest.mark.parametrize("outage", ["reset", "pause"])
