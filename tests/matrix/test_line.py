@@ -129,6 +129,17 @@ def test_a_tag_of_the_callers_cancels_the_run(stage: Any, spark: Any, tmp_path: 
     assert cancelled.value.kind == "cancelled", "STAGE-2"
 
 
+@pytest.mark.remote
+def test_tasks_reach_a_client_through_its_server(stage: Any, spark: Any) -> None:
+    if spark.version.startswith("3."):
+        pytest.skip("Spark Connect has such plugins from 4.0 on")
+    spark.conf.set("spark.phalanx.connect", "relay")
+    try:
+        assert stage.run(sum_of_ranks) == (3.0, "0")
+    finally:
+        spark.conf.unset("spark.phalanx.connect")
+
+
 def test_a_data_frames_partitions_reach_their_ranks(stage: Any, spark: Any) -> None:
     def train() -> list[int]:
         from phalanx.distributor import _get_spark_partition_data_loader
