@@ -18,7 +18,7 @@ import dev.phalanx.spark.internal.{Json, SparkInternals}
 abstract class PhalanxSuite extends AnyFunSuite with TimeLimits with Eventually {
   implicit val signaler: Signaler = ThreadSignaler
   implicit override val patienceConfig: PatienceConfig =
-    PatienceConfig(timeout = Span(20, Seconds), interval = Span(20, Millis))
+    PatienceConfig(timeout = Span(60, Seconds), interval = Span(20, Millis))
 
   protected def deadlineSeconds: Int = 120
 
