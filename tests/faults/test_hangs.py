@@ -60,7 +60,7 @@ def test_a_hang_leaves_what_torchs_flight_recorder_has_of_all_ranks_beside_their
             dist.all_reduce(torch.ones(5))
         dist.barrier()
 
-    stage._given |= {"spark.phalanx.hangTimeout": "4s", "spark.phalanx.logs.directory": str(tmp_path)}
+    stage._given |= {"spark.phalanx.hangTimeout": "10s", "spark.phalanx.logs.directory": str(tmp_path)}
     with pytest.raises(TrainingError) as told:
         stage.run(train)
     assert told.value.kind == "hang"
