@@ -214,8 +214,10 @@ class Run:
                 finally:
                     with self._hub_lock:
                         self._hub = None
-                    self._stage.close()
-                    hub.close()
+                    try:
+                        self._stage.close()
+                    finally:
+                        hub.close()
             self._phase("returned", None, self._elapsed())
         except BaseException as error:
             self._error = error

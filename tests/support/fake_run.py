@@ -57,6 +57,8 @@ class FakeStage:
 
     def forget_payload(self) -> None: ...
 
+    def close(self) -> None: ...
+
     def cancel(self) -> None:
         self.hub.calls.append("cancelled")
 
