@@ -209,15 +209,12 @@ class Run:
             with Interrupts(self._interrupt) as interrupts:
                 self._prepare(interrupts)
                 hub = _native.Hub(self._job, bind=bind, advertise=advertise, work_dir=self._work_dir)
-                try:
-                    self._drive(hub, interrupts)
-                finally:
-                    with self._hub_lock:
-                        self._hub = None
+                with contextlib.closing(hub), contextlib.closing(self._stage):
                     try:
-                        self._stage.close()
+                        self._drive(hub, interrupts)
                     finally:
-                        hub.close()
+                        with self._hub_lock:
+                            self._hub = None
             self._phase("returned", None, self._elapsed())
         except BaseException as error:
             self._error = error
