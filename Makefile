@@ -48,8 +48,9 @@ CLASSES := $(ROOT)/target/spark-classes.jsa
 QUICK_SUITES := dev.phalanx.spark.driver,dev.phalanx.spark.metrics,dev.phalanx.spark.node
 QUICK_RUNS := $(addprefix tests/e2e/test_stage.py::test_ranks_form_a_group_and_know_their_places,[local] [python] [jvm]) \
 	tests/e2e/test_defects.py::test_d02_the_ranks_own_exception_is_the_cause[jvm]
-# Not in it: what starts drivers and servers of its own, or kills writers for half a minute.
-QUICK_LEFT_OUT := $(addprefix --ignore=python/tests/,test_connect.py test_checkpoint_stores.py test_configure.py)
+# Not in it: what starts drivers, servers or pools of its own, compiles, or kills writers for half a minute.
+QUICK_LEFT_OUT := $(patsubst %,--ignore=python/tests/test_%.py,checkpoint_runs checkpoint_stores configure connect \
+	gpus group_compiled group_training group_work jvm_stage preflight preparation spark_files warm_pool)
 RUFF_READS := python tests scripts docs/conf.py rust/torch conftest.py
 DOCS := target/docs-venv
 # Everything is read anew each time: Sphinx doesn't repeat the warnings of pages that it has kept.
