@@ -147,9 +147,11 @@ impl Connections {
         self.state().failed.get(&rank).cloned()
     }
 
-    /// Why a connection isn't open yet, where a try has come to nothing.
+    /// Why a connection isn't open yet, where a try has come to nothing: its own, or its sentinel's (OPEN-4).
     pub(crate) fn trouble(&self, place: Place) -> Option<Error> {
-        self.state().troubles.get(&place).cloned()
+        let state = self.state();
+        let troubles = [place, (place.0, SENTINEL)].map(|place| state.troubles.get(&place));
+        troubles.into_iter().flatten().next().cloned()
     }
 
     /// The ranks whose connections for messages have come, and those.
@@ -373,7 +375,10 @@ mod tests {
             connections.ask(place);
             assert_eq!(connections.next_asked(), Some((other, SENTINEL)), "OPEN-4");
             assert_eq!(connections.next_asked(), None, "OPEN-4");
+            connections.troubled((other, SENTINEL), Error::new(ErrorKind::Timeout, "it is slow"));
+            assert!(connections.trouble(place).unwrap().to_string().contains("it is slow"), "OPEN-4");
             connections.opened((other, SENTINEL), link().0);
+            assert!(connections.trouble(place).is_none());
             assert_eq!(connections.next_asked(), Some(place));
             let (theirs, mut there) = link();
             assert_eq!(connections.admit(place, theirs).is_ok(), is_taken, "OPEN-2: {me} and {other}");
