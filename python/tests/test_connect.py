@@ -19,7 +19,7 @@ from phalanx import _native
 from phalanx.driver import connect
 from phalanx.driver.connect import endpoint, is_own, own_address_towards
 from phalanx.stages import spark as spark_stage
-from phalanx.stages.python import PythonStage
+from phalanx.stages.python import ClientWay, PythonStage
 from support.own_session import in_session
 
 pytestmark = pytest.mark.timeout(200)
@@ -105,6 +105,7 @@ def test_a_server_that_has_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(PythonStage, "_inheriting", lambda self, target: lambda *args: forever.wait())
     session: Any = SimpleNamespace(interruptTag=lambda tag: forever.wait())
     stage = PythonStage(
+        way=ClientWay("direct", "", 60.0, 0),
         variables={},
         spark=session,
         job=_native.Job(name="train", ranks=1, tasks=1, use_gpu=False, settings={}),

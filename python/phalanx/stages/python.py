@@ -37,23 +37,23 @@ _TUNNEL_JOB = "phalanx.tunnel.job"
 class ClientWay(NamedTuple):
     """How tasks reach a client of Spark Connect."""
 
-    connect: str = "direct"
+    connect: str
     """`auto`, `direct` or `relay`: `spark.phalanx.connect`."""
-    bind: str = ""
+    bind: str
     """Where the hub binds; empty for what it advertises."""
-    node_timeout: float = 90.0
+    node_timeout: float
     """After how many seconds of silence the client is gone."""
-    port: int = 0
+    port: int
     """Where the server begins to look for a free port; 0 for any."""
 
 
 class PythonStage(SparkStage):
     """A barrier stage of Python workers (`mapInArrow`)."""
 
-    def __init__(self, *, dataframe: DataFrame | None, way: ClientWay | None = None, **common: Any) -> None:
+    def __init__(self, *, dataframe: DataFrame | None, way: ClientWay, **common: Any) -> None:
         super().__init__(**common)
         self._dataframe = dataframe
-        self._way = ClientWay() if way is None else way
+        self._way = way
         self._relay: Relay | None = None
         if self._job.logs_uri is not None:
             logger.warning(
