@@ -12,11 +12,12 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .PHONY: demo test test-quick setup build jars wheel wheel-test link-check matrix check docs cargo-test miri torch-test jvm-test python-test bench clean
-.PHONY: check-rust check-others compiled compiled-quick jvm-quick pytest-several pytest-connect
+.PHONY: check-rust check-others rust-test oldest-line compiled-quick jvm-quick pytest-several pytest-connect
 
 ROOT := $(CURDIR)
 VENV := $(ROOT)/.venv
 PYTHON := $(VENV)/bin/python
+UV := $(VENV)/bin/uv
 UV_VERSION := 0.13.8
 export PYO3_PYTHON := $(PYTHON)
 # An extension has the symbols of whatever Python loads it, and no library of the one that it was built with.
@@ -60,16 +61,15 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml | grep -v ^ru
 demo: setup
 	@$(PYTHON) python/examples/demo.py
 
-# Beside Cargo's compiling, which doesn't keep two processors busy all the time, runs what mostly waits or takes one, one
-# after the other. The core's tests assert times: nothing runs beside them.
+# Beside what Cargo compiles and runs, which doesn't keep two processors busy all the time, runs what mostly waits or
+# takes one, one after the other.
 test: setup
-	@$(MAKE) --no-print-directory --jobs=2 compiled check-others $(CLASSES) link-check jvm-test miri
-	@$(MAKE) --no-print-directory cargo-test
+	@$(MAKE) --no-print-directory --jobs=2 rust-test check-others $(CLASSES) link-check jvm-test oldest-line miri
 	@$(MAKE) --no-print-directory python-test
 
-compiled:
+rust-test:
 	@$(MAKE) --no-print-directory check-rust
-	cargo test --quiet --no-run
+	@$(MAKE) --no-print-directory cargo-test
 	@$(MAKE) --no-print-directory torch-test
 
 # The lints, the unit tests, one run a stage, and the tables that the languages share.
@@ -84,21 +84,26 @@ compiled-quick:
 jvm-quick:
 	$(MVN) test --projects spark -DwildcardSuites=$(QUICK_SUITES)
 
-setup: $(VENV)/.ready build
+# Packages are fetched while Rust compiles.
+setup:
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,--jobs=2) $(VENV)/.ready build
 
 # Says what is missing before anything is fetched.
-$(VENV)/.ready: python/uv.lock python/pyproject.toml scripts/preflight
+$(UV): scripts/preflight
 	@scripts/preflight
 	@test -x $(VENV)/bin/pip || python3 -m venv $(VENV)
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@touch $@
+
+$(VENV)/.ready: python/uv.lock python/pyproject.toml $(UV)
 	@echo "setup: Python packages (torch is large: minutes the first time)"
-	@UV_PROJECT_ENVIRONMENT=$(VENV) $(VENV)/bin/uv sync --project python --frozen --quiet --inexact --compile-bytecode --python $(PYTHON)
+	@UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --project python --frozen --quiet --inexact --compile-bytecode --python $(PYTHON)
 	@echo $(ROOT)/python > $$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/phalanx-dev.pth
 	@touch $@
 
 build: $(NATIVE) $(GUARD) $(JAR)
 
-$(NATIVE) $(GUARD) $(JNI) &: $(RUST_SOURCES) | $(VENV)/.ready
+$(NATIVE) $(GUARD) $(JNI) &: $(RUST_SOURCES) | $(UV)
 	@echo "setup: Rust"
 	@cargo build --quiet --release -p phalanx-python -p phalanx-jni -p phalanx-supervisor
 	@touch $(JNI)
@@ -109,7 +114,7 @@ $(NATIVE) $(GUARD) $(JNI) &: $(RUST_SOURCES) | $(VENV)/.ready
 $(MAVEN_CONFIG): Cargo.toml
 	@echo "-Drevision=$(VERSION)" > $@
 
-$(JAR): $(NATIVE) $(GUARD) $(JNI) $(MAVEN_CONFIG) $(JVM_SOURCES) $(PYTHON_SOURCES)
+$(JAR): $(NATIVE) $(GUARD) $(JNI) $(MAVEN_CONFIG) $(JVM_SOURCES) $(PYTHON_SOURCES) | $(VENV)/.ready
 	@echo "setup: Scala"
 	@$(MVN) package -DskipTests
 	@mkdir -p $(dir $@)
@@ -131,7 +136,7 @@ $(SPARK_3_5)/.pyspark: scripts/spark_lines.py | $(VENV)/.ready
 
 $(DOCS)/.ready: python/uv.lock python/pyproject.toml | $(VENV)/.ready
 	@echo "setup: Sphinx"
-	@UV_PROJECT_ENVIRONMENT=$(ROOT)/$(DOCS) $(VENV)/bin/uv sync --project python --frozen --quiet --only-group docs --python $(PYTHON)
+	@UV_PROJECT_ENVIRONMENT=$(ROOT)/$(DOCS) $(UV) sync --project python --frozen --quiet --only-group docs --python $(PYTHON)
 	@touch $@
 
 # The site, as files to open or to serve; it needs no network.
@@ -162,7 +167,11 @@ link-check: $(JAR)
 
 # What has to work on every line of Spark, on each of them: half an hour. docs/versions.md has what came of it.
 matrix: setup jars
-	@scripts/matrix.py $(LINES)
+	@scripts/matrix.py $(LINES) $(if $(JAVA),--java=$(JAVA))
+
+# The least of it, on the oldest line of Spark: what `make test` runs on the newest is everything.
+oldest-line: setup jars
+	@scripts/matrix.py --quick 3.5
 
 # Formatters and linters as checks, and the rules of the house.
 check: setup
@@ -184,7 +193,8 @@ check-others: $(DOCS)/.ready
 
 # Most of them wait for a time to pass.
 cargo-test: setup
-	RUST_TEST_THREADS=$$(( 2 * $$(nproc) )) cargo test --quiet
+	RUST_TEST_THREADS=$$(( 2 * $$(nproc) )) scripts/cargo_test.py
+	cargo test --quiet --doc
 
 # Undefined behaviour in the unsafe code that makes no system call, where nightly Rust has miri.
 MIRI_TESTS := kernels call dtype failure topology intra_host::tests inter_host::tree
@@ -203,7 +213,7 @@ torch-test: setup
 	$(WITH_LIBTORCH) cargo test --quiet -p phalanx-torch
 
 jvm-test: setup
-	$(MVN) test
+	scripts/scala_twice $(MVN) test
 
 # Most tests wait: for a driver to start, for a time to pass. So several processes run them, and one beside them those
 # over Spark Connect; those that assert how long something takes have the machine to themselves.

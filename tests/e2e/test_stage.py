@@ -12,21 +12,28 @@ from typing import Any
 
 import pytest
 from phalanx import TorchDistributor, TrainingError
+from support.outage import Network
 from support.programs import eventually, gone, guards
 
 pytestmark = [pytest.mark.timeout(150), pytest.mark.behaviour]
 
 
 @pytest.fixture
+def behind_another_address(stage: Any, spark: Any) -> Iterator[None]:
+    """The driver's own address, and the one that tasks are told, are two."""
+    spark.conf.set("spark.phalanx.hub.bindAddress", "127.0.0.1")
+    spark.conf.set("spark.phalanx.hub.host", "127.0.0.2")
+    yield
+    spark.conf.unset("spark.phalanx.hub.bindAddress")
+    spark.conf.unset("spark.phalanx.hub.host")
+
+
+@pytest.fixture
 def started_without_the_hub(
-    stage: Any, spark: Any, monkeypatch: pytest.MonkeyPatch
+    stage: Any, spark: Any, behind_another_address: None
 ) -> Iterator[Callable[..., Any]]:
     """Starts a run whose tasks are told an address that doesn't answer, as behind a firewall."""
-    from phalanx import run
-
     spark.conf.set("spark.phalanx.connect", "direct")
-
-    monkeypatch.setattr(run, "hub_endpoint", lambda _: ("127.0.0.1", "127.0.0.2"))
     with contextlib.ExitStack() as sockets:
 
         def start(train: Callable[..., Any]) -> Any:
@@ -147,6 +154,31 @@ def test_the_store_listens_at_the_port_that_was_asked_for_or_at_one_soon_after(
             assert port < stage.run(port_of_the_store) <= port + 15
         finally:
             spark.conf.unset("spark.phalanx.store.port")
+
+
+def test_tasks_reach_the_driver_by_the_address_that_the_caller_names(
+    stage: Any, behind_another_address: None, tmp_path: Path
+) -> None:
+    def train(go_on: str) -> int:
+        import os
+        import time
+
+        print("seen while it runs", flush=True)
+        while not os.path.exists(go_on):
+            time.sleep(0.01)
+        return int(os.environ["RANK"])
+
+    go_on = tmp_path / "go on"
+    run = stage.start(train, str(go_on))
+    hub = eventually("the hub is open", 20, lambda: run._hub).address
+    assert hub.startswith("127.0.0.2:")
+    port = int(hub.rpartition(":")[2])
+    # What stands in front of the driver: tasks that came before it have tried again.
+    network = Network(f"127.0.0.1:{port}", ("127.0.0.2", port))
+    eventually("its output is there", 60, lambda: "seen while it runs" in run.logs(0))
+    go_on.touch()
+    assert run.results(60) == [0, 1]
+    assert network.connections >= 2
 
 
 def test_a_file_gets_its_arguments_and_leaves_its_result(distributor: Any, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What has to work on every line of Spark that docs/versions.md names.
 
 `make matrix` runs it with the wheel in an environment for each line, and again with `--connect`; what all of Phalanx's
-tests say of one line is said of the newest.
+tests say of one line is said of the newest. `make test` runs what is marked `quick` of the oldest line.
 """
 
 from __future__ import annotations
@@ -61,10 +61,12 @@ def all_wait(folder: Path) -> bool:
     return len(os.listdir(folder)) == 2
 
 
+@pytest.mark.quick
 def test_ranks_train_together(distributor: Any) -> None:
     assert distributor.start(sum_of_ranks).results(120) == [(3.0, "0")] * 2
 
 
+@pytest.mark.quick
 def test_a_failing_rank_is_the_cause(distributor: Any) -> None:
     with pytest.raises(TrainingError) as failure:
         distributor.run(fail_on_rank_one)
@@ -89,6 +91,7 @@ def one_restart(spark: Any) -> Iterator[None]:
     spark.conf.unset("spark.phalanx.maxRestarts")
 
 
+@pytest.mark.quick
 def test_a_killed_rank_starts_again(distributor: Any, one_restart: None) -> None:
     assert distributor.start(sum_of_ranks, "0").results(120) == [(3.0, "1")] * 2
 

@@ -17,15 +17,17 @@ import threading
 class Network:
     """Ends with its process."""
 
-    def __init__(self, hub: str) -> None:
+    def __init__(self, hub: str, at: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         host, port = hub.rsplit(":", 1)
         self._hub = host, int(port)
         self._outage: str | None = None
         self._epoch = 0
         self._changed = threading.Condition()
         self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connections = 0
+        """How many there have been."""
+        self._listener = socket.create_server(at)
+        self.address = f"{at[0]}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def fails(self, outage: str) -> None:
@@ -58,6 +60,7 @@ class Network:
                 server.settimeout(None)
                 epoch = self._epoch
                 self._open += [client, server]
+                self.connections += 1
             for pair in ((client, server), (server, client)):
                 threading.Thread(target=self._pass, args=(*pair, epoch), daemon=True).start()
 

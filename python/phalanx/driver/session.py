@@ -34,12 +34,17 @@ def active_session() -> SparkSession:
 
 
 def hub_endpoint(spark: SparkSession) -> tuple[str, str]:
-    """Where the hub binds and what tasks are told, by Spark's own rules for its driver: (bind, advertise)."""
+    """Where the hub binds and what tasks are told: (bind, advertise). That is by Spark's own rules for its driver,
+    where `spark.phalanx.hub.host` and `.bindAddress` don't say it."""
     if connect.is_remote(spark):
-        return connect.endpoint(spark)
-    advertise = spark.conf.get("spark.driver.host", None) or socket.gethostname()
-    bind = spark.conf.get("spark.driver.bindAddress", None) or ""
-    return bind, advertise
+        bind, advertise = connect.endpoint(spark)
+    else:
+        advertise = spark.conf.get("spark.driver.host", None) or socket.gethostname()
+        bind = spark.conf.get("spark.driver.bindAddress", None) or ""
+    host = (spark.conf.get("spark.phalanx.hub.host", None) or "").strip()
+    if host and not bind and connect.is_own(advertise):
+        bind = advertise  # the address that is told may be somebody else's
+    return (spark.conf.get("spark.phalanx.hub.bindAddress", None) or "").strip() or bind, host or advertise
 
 
 def is_local(spark: SparkSession) -> bool:

@@ -38,6 +38,7 @@ impl Setting {
             Takes::Name(_) => "name".into(),
             Takes::Names(_) => "names".into(),
             Takes::Networks(_) => "networks".into(),
+            Takes::Host(_) => "host".into(),
             Takes::Output(_) => "auto, all, dedup, errors, off, or ranks".into(),
         }
     }
@@ -92,6 +93,16 @@ impl Setting {
                 Ok(networks) => keep(field(into), networks),
                 Err(_) => refused("networks such as 10.0.0.0/8, with commas between them"),
             },
+            Takes::Host(field) => {
+                let host = text.trim();
+                // An IPv6 address has more than one colon; what has one has a port.
+                if host.matches(':').count() == 1 || host.contains(|c: char| c.is_whitespace() || "/,@[]".contains(c))
+                {
+                    return refused("a name or an address of a host, without a port");
+                }
+                *field(into) = host.to_string();
+                Ok(())
+            }
             Takes::Folder(field) => {
                 let folder = text.trim();
                 if !(folder.is_empty() || folder.starts_with('/') || folder.contains(":/")) {
@@ -143,6 +154,10 @@ pub struct Settings {
     pub cpus: CpuPolicy,
     /// What the folders of the run's data sets are called.
     pub data_folder: String,
+    /// What tasks are told for the driver's host; empty for what Spark tells them.
+    pub hub_host: String,
+    /// Where the hub listens; empty for where Spark's driver does.
+    pub hub_bind: String,
     /// How long to wait for task slots.
     pub slots_timeout: Duration,
     /// `auto`, `jvm` or `python`.
@@ -170,6 +185,8 @@ impl Default for Settings {
             checkpoint: CheckpointPolicy::default(),
             cpus: CpuPolicy::default(),
             data_folder: String::new(),
+            hub_host: String::new(),
+            hub_bind: String::new(),
             slots_timeout: Duration::from_secs(30),
             stage: "auto".into(),
             progress: "auto".into(),
@@ -330,6 +347,7 @@ mod tests {
         assert_eq!(kinds, [FailureKind::Exception, FailureKind::Signal]);
         assert_eq!(read("restartOn", "").unwrap().policy.restart_on, []);
         assert_eq!(read("stage", "JVM").unwrap().stage, "jvm");
+        assert_eq!(read("hub.host", " fd00::1").unwrap().hub_host, "fd00::1");
         for (name, executor) in ExecutorLog::ALL {
             assert_eq!(read("logs.executor", name).unwrap().logs.executor, executor);
         }
@@ -357,6 +375,8 @@ mod tests {
             ("logs", "some", "one of auto, all, dedup, errors, off, or ranks such as 0,3"),
             ("stage", "scala", "one of auto, jvm, python"),
             ("connect", "never", "one of auto, direct, relay"),
+            ("hub.host", "driver.example:7077", "without a port"),
+            ("hub.bindAddress", "10.0.0.0/8", "a name or an address of a host"),
             ("warm.imports", "torchvision os", "names with commas"),
             ("store.allowedNetworks", "10.0.0.0/99", "networks such as 10.0.0.0/8"),
             ("maxRestarts", "-1", "a whole number, 0 or more"),

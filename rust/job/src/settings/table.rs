@@ -34,6 +34,7 @@ pub(super) enum Takes {
     Names(fn(&mut Settings) -> &mut Vec<String>),
     Output(fn(&mut Settings) -> &mut ShownOutput),
     Networks(fn(&mut Settings) -> &mut Vec<Network>),
+    Host(fn(&mut Settings) -> &mut String),
 }
 
 /// Whether 0 is a value.
@@ -44,7 +45,7 @@ pub(super) enum Zero {
 }
 
 /// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 32] = [
+pub const SETTINGS: [Setting; 34] = [
     Setting {
         key: "spark.phalanx.joinTimeout",
         default: "120s",
@@ -62,6 +63,18 @@ pub const SETTINGS: [Setting; 32] = [
         default: "0",
         meaning: "The driver listens at this port, or at the first free one of the 15 after it; 0 for any.",
         takes: Takes::Count(|s| &mut s.policy.hub_port),
+    },
+    Setting {
+        key: "spark.phalanx.hub.host",
+        default: "",
+        meaning: "The name or address that tasks are told for the driver, such as that of a load balancer or of address translation in front of it. Empty: `spark.driver.host`.",
+        takes: Takes::Host(|s| &mut s.hub_host),
+    },
+    Setting {
+        key: "spark.phalanx.hub.bindAddress",
+        default: "",
+        meaning: "The address at which the driver listens for tasks. Empty: `spark.driver.bindAddress`, else the one that tasks are told, if it is the driver's own.",
+        takes: Takes::Host(|s| &mut s.hub_bind),
     },
     Setting {
         key: "spark.phalanx.grace",

@@ -217,11 +217,10 @@ class TorchDistributor private (
     }
     val (bind, advertise) =
       if (localMode) ("127.0.0.1", "127.0.0.1")
-      else
-        (
-          conf("spark.driver.bindAddress").getOrElse(""),
-          conf("spark.driver.host").getOrElse(SparkInternals.hostName)
-        )
+      else {
+        val driver = conf("spark.driver.host").getOrElse(SparkInternals.hostName)
+        Settings.hubEndpoint(all, conf("spark.driver.bindAddress").getOrElse(""), driver)
+      }
     val lease = leased()
     try new Run(training.name, job, bind, advertise, stage(training, lease.gpus, ofRanks, slotsTimeout), lease)
     catch {

@@ -48,6 +48,17 @@ class TextsSuite extends PhalanxSuite {
     assert(!StageFailure.of(new SparkException("no")).isCancellation)
   }
 
+  test("the hub is where Spark's driver is, unless a setting says what tasks are told or where it listens") {
+    val (host, bind) = (Seq("spark.phalanx.hub.host", "lb"), Seq("spark.phalanx.hub.bindAddress", "127.0.0.3"))
+    def endpoint(settings: Seq[String], bind: String, driver: String) =
+      Settings.hubEndpoint(settings.toArray, bind, driver)
+    assert(endpoint(Nil, "", "driver") == ("", "driver") && endpoint(Nil, "0.0.0.0", "d") == ("0.0.0.0", "d"))
+    assert(endpoint(host, "0.0.0.0", "d") == ("0.0.0.0", "lb") && endpoint(bind, "", "d") == ("127.0.0.3", "d"))
+    // The narrowest address that is the driver's own.
+    assert(endpoint(host, "", "127.0.0.1") == ("127.0.0.1", "lb") && endpoint(host, "", "d.invalid") == ("", "lb"))
+    assert(endpoint(host ++ bind, "0.0.0.0", "d") == ("127.0.0.3", "lb"))
+  }
+
   test("only Phalanx's settings reach the core, and those of Spark's that they follow") {
     val ours = Seq("spark.phalanx.a" -> "b", "spark.phalanx.grace" -> "1s")
     val followed = "spark.ssl.rpc.enabled" -> "true"

@@ -1,5 +1,6 @@
 package dev.phalanx.spark.internal
 
+import java.net.{InetAddress, NetworkInterface}
 import java.time.Duration
 
 import scala.util.Try
@@ -22,6 +23,20 @@ private[spark] object Settings {
       .sorted
       .flatMap { case (key, value) => Seq(key, value) }
       .toArray
+
+  /** Where the hub binds and what tasks are told, where Spark's driver has bound `bind` (empty: nothing was said) and
+    * tells `host`.
+    */
+  def hubEndpoint(settings: Array[String], bind: String, host: String): (String, String) = {
+    val values = settings.grouped(2).map(pair => pair(0) -> pair(1).trim).toMap
+    def set(name: String) = values.get(Prefix + name).filter(_.nonEmpty)
+    // The address that is told may be somebody else's.
+    val own = set("hub.host").filter(_ => bind.isEmpty && isOwn(host)).map(_ => host)
+    (set("hub.bindAddress").orElse(own).getOrElse(bind), set("hub.host").getOrElse(host))
+  }
+
+  private def isOwn(host: String) =
+    Try(NetworkInterface.getByInetAddress(InetAddress.getByName(host)) != null).getOrElse(false)
 
   def maxRestarts(count: Int): (String, String) = s"${Prefix}maxRestarts" -> count.toString
   def restartOn(kinds: Seq[String]): (String, String) = s"${Prefix}restartOn" -> kinds.mkString(",")
