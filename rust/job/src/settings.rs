@@ -96,7 +96,8 @@ impl Setting {
             Takes::Host(field) => {
                 let host = text.trim();
                 // An IPv6 address has more than one colon; what has one has a port.
-                if host.matches(':').count() == 1 || host.contains(|c: char| c.is_whitespace() || "/,@[]".contains(c))
+                if host.matches(':').count() == 1
+                    || host.contains(|c: char| c.is_whitespace() || "/,@[]".contains(c))
                 {
                     return refused("a name or an address of a host, without a port");
                 }
