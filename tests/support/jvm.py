@@ -13,14 +13,12 @@ import os
 from support.places import ROOT
 
 ARCHIVE = ROOT / "target" / "spark-classes.jsa"
-GIVEN = tuple(os.environ.get("JDK_JAVA_OPTIONS", "").split())
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 
 def environment(temporary: str | os.PathLike[str]) -> dict[str, str]:
-    """The variables of a process whose temporary files, and those of all JVMs that come from it, are in a folder.
-    JVM options that pytest was given stay."""
+    """The variables of a process whose temporary files, and those of all JVMs that come from it, are in a folder."""
     # A JVM whose class path isn't the archive's says so on its stdout, which spark-class reads.
     archive = ["-Xlog:disable", f"-XX:SharedArchiveFile={ARCHIVE}"] if ARCHIVE.exists() else []
-    options = [*GIVEN, *QUICK, *archive, f"-Djava.io.tmpdir={temporary}"]
+    options = [*QUICK, *archive, f"-Djava.io.tmpdir={temporary}"]
     return {"TMPDIR": str(temporary), "JDK_JAVA_OPTIONS": " ".join(options)}
