@@ -109,6 +109,7 @@ class Run:
         dataframe: DataFrame | None = None,
         data: Preparation | None = None,
     ) -> None:
+        self._over = threading.Event()
         in_jvm = not local_mode and uses_jvm(spark, settings.stage, dataframe=dataframe is not None)
         self.name = job.name
         self.phases: list[Phase] = []
@@ -126,7 +127,6 @@ class Run:
         self._profiling = threading.Lock()
         self._profiles = itertools.count(1)
         self._cancelled: str | None = None
-        self._over = threading.Event()
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._work_dir = driver_dir(spark)
