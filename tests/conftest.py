@@ -72,21 +72,16 @@ def hosts() -> Iterator[TwoHosts]:
     made.remove()
 
 
-def warm(session: Any) -> None:
-    """The first task of an executor imports pandas and pyarrow, which is nobody's test."""
-    session.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long", barrier=True).collect()
-
-
 @pytest.fixture(scope="module")
 def spark(request: pytest.FixtureRequest) -> Any:
     """Two executors of one core each, with processes of their own; or a Connect server with two cores."""
     if request.config.getoption("connect"):
         conf = {"spark.phalanx.grace": "1s", "spark.ui.enabled": "false"}
         session = sessions.connect("local[2]", conf | sessions.connect_plugin())
-    else:
-        session = sessions.classic(classic_conf("local-cluster[2,1,1024]"))
-    warm(session)
-    return session
+        # The first task of a worker imports pandas and pyarrow, which is nobody's test.
+        session.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long", barrier=True).collect()
+        return session
+    return sessions.classic(classic_conf("local-cluster[2,1,1024]"))
 
 
 @pytest.fixture

@@ -203,8 +203,10 @@ def test_with_the_jar_a_host_needs_no_phalanx_and_no_pyarrow() -> None:
         its["guard"] = {"path": ""}
         del its["packages"]["pyarrow"]
 
-    in_python = {one.check for one in found(dict.fromkeys(HOSTS, bare))}
-    assert in_python == {"Phalanx", "packages"}
+    in_python = {(one.level, one.check) for one in found(dict.fromkeys(HOSTS, bare))}
+    assert in_python == {("error", "Phalanx"), ("warning", "packages")}
+    by_connect = found(dict.fromkeys(HOSTS, bare), Need(processes=4, use_gpu=True, connect=True))
+    assert {(one.level, one.check) for one in by_connect} == {("error", "Phalanx"), ("error", "packages")}
     assert found(dict.fromkeys(HOSTS, bare), Need(processes=4, use_gpu=True, jvm=True)) == []
 
 

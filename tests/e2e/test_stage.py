@@ -327,6 +327,15 @@ def test_the_stage_has_a_readable_description_and_leaves_none_behind(stage: Any,
     assert spark.sparkContext.getLocalProperty("spark.job.description") is None
 
 
+@pytest.mark.classic
+def test_a_run_plans_no_query(stage: Any, spark: Any) -> None:
+    queries = spark._jsparkSession.sharedState().statusStore()
+    before = queries.executionsCount()
+    assert stage.run(lambda: 1) == 1
+    assert queries.executionsCount() == before, "PYTHON-1"
+
+
+@pytest.mark.classic
 def test_two_runs_at_once_do_not_meet(spark: Any) -> None:
     distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
     runs = [distributor.start(group_of, rank_sum=float(i * 10)) for i in range(2)]

@@ -243,6 +243,7 @@ class _Examination:
             processes=self._processes,
             use_gpu=self._use_gpu,
             jvm=in_jvm,
+            connect=is_remote(self._spark),
             tunnel=not is_remote(self._spark) and PLUGIN in (self._conf("spark.plugins") or ""),
             heap=self._heap(),
             overhead=self._overhead(),

@@ -37,6 +37,8 @@ class Need:
     use_gpu: bool
     jvm: bool = False
     """Whether its ranks are started by executors' JVMs, which bring Phalanx along."""
+    connect: bool = False
+    """Whether its caller is a client of Spark Connect."""
     tunnel: bool = False
     """Whether its nodes have another way to the driver: through Spark's messages, by the plugin."""
     heap: int = 0

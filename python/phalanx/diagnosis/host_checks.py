@@ -152,12 +152,13 @@ def python(facts: Facts, need: Need) -> Iterator[Finding]:
     host, where = facts["host"], facts.get("python", {}).get("executable", "the executors' Python")
     missing = [name for name in ("pyarrow", "pandas") if name not in facts["packages"]]
     if missing:
+        what = "Spark Connect's tasks go" if need.connect else "DataFrames for the ranks go"
         yield Finding(
-            "error",
+            "error" if need.connect else "warning",
             host,
             "packages",
-            f"{whole(missing)} is not in {where}, and the python stage goes through Spark's mapInArrow.",
-            "Install it there, or take the jvm stage: phalanx.configure(SparkSession.builder).",
+            f"{whole(missing)} is not in {where}, and {what} through Spark's mapInArrow.",
+            "Install it there.",
         )
 
 

@@ -1,12 +1,16 @@
-"""The stage of Spark's Python workers. It needs no jar, and runs on Spark Connect."""
+"""The stage of Spark's Python workers. It needs no jar, and runs on Spark Connect.
+
+PYTHON-1 (no-sql): a driver's stage is one of an RDD. What a first DataFrame takes, in the driver to plan and in the
+workers to import pandas and pyarrow, is seconds in a fresh session. A client of Spark Connect has DataFrames only.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterator
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..driver.connect import is_own, is_remote, shipped
@@ -20,7 +24,7 @@ from .spark import SparkStage
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame
 
     from .. import _native
 
@@ -48,7 +52,7 @@ class ClientWay(NamedTuple):
 
 
 class PythonStage(SparkStage):
-    """A barrier stage of Python workers (`mapInArrow`)."""
+    """A barrier stage of Python workers."""
 
     def __init__(self, *, dataframe: DataFrame | None, way: ClientWay, **common: Any) -> None:
         super().__init__(**common)
@@ -72,12 +76,6 @@ class PythonStage(SparkStage):
             context.setLocalProperty(RUN_PROPERTY, self._job.id)
             if context.getLocalProperty("spark.job.description") is None:
                 context.setLocalProperty("spark.job.description", self._description)
-        schema = None
-        frame = self._dataframe
-        if frame is None:
-            frame = self._spark.range(0, self._job.tasks, 1, self._job.tasks)
-        else:
-            schema = frame.schema.json()
         relay = self._relayed(hub) if remote else None
         # Where the executors couldn't connect to this client before, they don't try to again.
         is_only_way = relay is not None and (self._way.connect == "relay" or is_preferred(self._spark))
@@ -91,22 +89,31 @@ class PythonStage(SparkStage):
         with contextlib.ExitStack() as stack:
             if not remote:
                 stack.enter_context(_tunnels(self._spark.sparkContext, self._job.id, hub.address))
-            rows = self._collected(frame, spec, schema, None if is_only_way else relay)
-        for _, of_task in itertools.groupby(rows, attrgetter("partition")):
-            hub.node_report(b"".join(row.piece for row in of_task))
+            pieces = self._collected(spec, None if is_only_way else relay)
+        for _, of_task in itertools.groupby(pieces, itemgetter(0)):
+            hub.node_report(b"".join(piece for _, piece in of_task))
 
-    def _collected(self, frame: DataFrame, spec: bytes, schema: str | None, tunnel: str | None) -> list[Row]:
-        """Runs the tasks, and returns the reports of those that could not tell the hub."""
+    def _collected(self, spec: bytes, tunnel: str | None) -> list[tuple[int, bytes]]:
+        """Runs the tasks, and returns the reports of those that could not tell the hub: task and piece, in order."""
+        frame, tasks = self._dataframe, self._job.tasks
         task = _task(
             spec=spec,
             payload=shipped(self._spark, self._payload) if is_remote(self._spark) else self._payload,
-            schema=schema,
+            schema=None if frame is None else frame.schema.json(),
             in_executor=not is_local(self._spark),
             row_bytes=ROW_BYTES,
             tunnel=tunnel,
         )
-        rows: list[Row] = frame.mapInArrow(task, "partition int, piece binary", barrier=True).collect()
-        return rows
+        if frame is None and not is_remote(self._spark):
+            context = self._spark.sparkContext
+            pieces: list[tuple[int, bytes]] = (
+                context.parallelize(range(tasks), tasks).barrier().mapPartitions(task).collect()
+            )
+            return pieces
+        if frame is None:
+            frame = self._spark.range(0, tasks, 1, tasks)
+        rows = frame.mapInArrow(_in_arrow(task), "partition int, piece binary", barrier=True).collect()
+        return [(row.partition, row.piece) for row in rows]
 
     def _relayed(self, hub: _native.Hub) -> str | None:
         """Where tasks reach this client through the Spark Connect server; None where they don't.
@@ -153,9 +160,9 @@ def _tunnels(context: SparkContext, job: str, hub: str) -> Iterator[None]:
                 runner.endTunnels(job)
 
 
-def _task(**arguments: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task(**arguments: Any) -> Callable[[Iterable[Any]], Iterator[tuple[int, bytes]]]:
     # A nested function travels by value, so that an executor without Phalanx can still say so.
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def task(rows: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
         try:
             from phalanx.stages.python_task import run_task
         except ImportError as error:
@@ -166,6 +173,21 @@ def _task(**arguments: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
             raise RuntimeError(
                 f"Phalanx can't be imported by the executors' Python ({where}): {error}"
             ) from None
-        yield from run_task(batches, **arguments)
+        yield from run_task(rows, **arguments)
 
     return task
+
+
+def _in_arrow(
+    task: Callable[[Iterable[Any]], Iterator[tuple[int, bytes]]],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A task of `mapInArrow`."""
+
+    def of_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for partition, piece in task(batches):
+            import pyarrow as pa
+
+            columns = [pa.array([partition], pa.int32()), pa.array([piece], pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, ["partition", "piece"])
+
+    return of_batches

@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from .home import home
 from .spark_files import workers_files
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 def run_task(
-    batches: Iterator[pa.RecordBatch],
+    rows: Iterable[Any],
     *,
     spec: bytes,
     payload: bytes | str,
@@ -24,12 +21,14 @@ def run_task(
     in_executor: bool,
     row_bytes: int,
     tunnel: str | None,
-) -> Iterator[pa.RecordBatch]:
-    """The node of one barrier task; yields a report if the hub could not be told, in rows of `row_bytes`.
+) -> Iterator[tuple[int, bytes]]:
+    """The node of one barrier task; yields a report if the hub could not be told, in pieces of `row_bytes`, each with
+    the task's partition.
 
-    `spec` is what the hub tells every node; `payload` is a name where it came as a file of Spark's. `in_executor` says
-    that this worker's stderr is an executor's, and not the driver's. `tunnel` is another way to the hub, if there is
-    one but that of an executor with the plugin.
+    `rows` are the partition's: batches of Arrow's where they have a `schema`, of no meaning else. `spec` is what the
+    hub tells every node; `payload` is a name where it came as a file of Spark's. `in_executor` says that this worker's
+    stderr is an executor's, and not the driver's. `tunnel` is another way to the hub, if there is one but that of an
+    executor with the plugin.
     """
     from pyspark import BarrierTaskContext
 
@@ -58,9 +57,9 @@ def run_task(
         if schema is not None:
             from ..feeding.partition_files import partition_files
 
-            env |= stack.enter_context(partition_files(batches, schema, work_dir))
+            env |= stack.enter_context(partition_files(iter(rows), schema, work_dir))
         # Spark takes a worker whose input was left unread for broken, and the next task waits for another: seconds.
-        for _ in batches:
+        for _ in rows:
             pass
         report = _native.run_node(
             node_spec,
@@ -76,13 +75,8 @@ def run_task(
             in_executor=in_executor,
             tunnel=tunnel,
         )
-    if report:
-        import pyarrow as pa
-
-        for at in range(0, len(report), row_bytes):
-            piece = report[at : at + row_bytes]
-            columns = [pa.array([partition], pa.int32()), pa.array([piece], pa.binary())]
-            yield pa.RecordBatch.from_arrays(columns, ["partition", "piece"])
+    for at in range(0, len(report), row_bytes):
+        yield partition, report[at : at + row_bytes]
 
 
 def host_of(address: str) -> str:
