@@ -4,9 +4,12 @@ in_pods.py FOLDER limited|unlimited      whether pods have a limit of memory
 
 DRIVER_CONF   the Spark settings as JSON
 
-Over each stage: ranks train, one raises, one is killed and starts again, and one takes too much memory or too much of
-/dev/shm. Then it prints SEEN and waits for FOLDER/go. Then ranks wait for their end, each having left where it is in
-FOLDER/RUN/RANK: first with a restart, which prints AGAIN, then without one, which prints LOST.
+Over each stage ranks train, one raises, one is killed and starts again, one takes too much memory, and one too much of
+/dev/shm; in local mode some of it. Then it prints SEEN, with what `phalanx.doctor` found, and waits for FOLDER/go.
+
+Then ranks wait for the end of their pod, each having left its host's name in FOLDER/RUN/RANK: over the jvm stage
+without a restart, which prints LOST, and over the python stage with one, which prints AGAIN. At last it tries the jvm
+stage once more, and prints NOEXEC.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Any
 from session import session, take
 
 RANKS = 4
-# Of two processes, each with a thread of its own for each of them.
+# More than pods have; and a test that has no limit, by mistake, ends before the machine's memory does.
 MOST_HOARDED_MIB = 6144
 
 
@@ -141,8 +144,19 @@ def fills_shm() -> None:
         pass
 
 
+def feeds() -> list[int]:
+    """The rows that this rank is fed, of which blocks of the other pod are some."""
+    import phalanx
+
+    return [row for batch in phalanx.data("train").loader(batch_size=50) for row in batch["id"].tolist()]
+
+
+def returns() -> str:
+    return os.environ["RANK"]
+
+
 def waits(folder: str) -> str:
-    """Leaves where this rank is, and has children beside and above it: one in a session of its own, one orphan."""
+    """Leaves where this rank is. It has a child in a session of its own, and one whose parent has ended."""
     import socket
     import subprocess
     import time
@@ -160,56 +174,66 @@ def waits(folder: str) -> str:
     return ""
 
 
-def told(train: Any, *args: Any, **options: Any) -> dict[str, Any]:
+def told(
+    train: Any, *args: Any, local: bool = False, data: dict[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
     """What a run returned, or what its caller was told."""
+    sets = {} if data is None else {"data": data}
     from phalanx import TorchDistributor, TrainingError
 
-    local = options.pop("local", False)
     distributor = TorchDistributor(
         num_processes=2 if local else RANKS, local_mode=local, use_gpu=False, **options
     )
     began = time.monotonic()
     try:
-        run = distributor.start(train, *args)
+        run = distributor.start(train, *args, **sets)
         answer: dict[str, Any] = {"results": run.results(180)}
     except TrainingError as error:
         answer = {"kind": error.kind, "rank": error.rank, "message": error.message, "text": str(error)}
     except Exception:
         answer = {"unexpected": traceback.format_exc()}
-    print(train.__name__, options, f"{time.monotonic() - began:.1f} s:", answer, flush=True)
+    print(train.__name__, options, f"{time.monotonic() - began:.1f} s:", str(answer)[:2000], flush=True)
     return answer
 
 
-def tries(limited: bool, **options: Any) -> dict[str, Any]:
+def tries(limited: bool, local: bool) -> dict[str, Any]:
+    """What becomes of runs that no pod's end disturbs."""
     seen = {
-        "trains": told(trains, **options),
-        "fails": told(fails, warm=False, **options),
-        "is killed": told(is_killed_once, max_restarts=1, **options),
+        "trains": told(trains, local=local),
+        "fails": told(fails, local=local, warm=False),
+        "is killed": told(is_killed_once, local=local, max_restarts=1),
     }
-    if limited and not options:
-        seen["hoards"] = told(hoards, MOST_HOARDED_MIB)
-    if not options:
+    if not local:
         seen["fills shm"] = told(fills_shm)
+        if limited:
+            seen["hoards"] = told(hoards, MOST_HOARDED_MIB)
     return seen
 
 
 def main() -> None:
     folder, limited = sys.argv[1], sys.argv[2] == "limited"
+    import phalanx
+
     spark = session("python")
     seen: dict[str, Any] = {}
     for stage in ("python", "jvm"):
         take(spark, stage)
-        seen[stage] = tries(limited)
+        seen[stage] = tries(limited, local=False)
     seen["local"] = tries(limited, local=True)
+    seen["feeds"] = told(feeds, data={"train": spark.range(0, 4000, 1, 8)})
+    report = phalanx.doctor(spark, RANKS, use_gpu=False)
+    seen["doctor"] = [[one.level, one.host, one.check, one.means] for one in report.findings]
     print("SEEN", json.dumps(seen), flush=True)
     until = time.monotonic() + 120
     while not os.path.exists(f"{folder}/go") and time.monotonic() < until:
         time.sleep(0.05)
-    for name, stage, restarts in (("AGAIN", "jvm", 1), ("LOST", "python", 0)):
+    for name, stage, restarts in (("LOST", "jvm", 0), ("AGAIN", "python", 1)):
         take(spark, stage)
         mine = os.path.join(folder, name)
         os.mkdir(mine)
         print(name, json.dumps(told(waits, mine, max_restarts=restarts)), flush=True)
+    take(spark, "jvm")
+    print("NOEXEC", json.dumps(told(returns)), flush=True)
     spark.stop()
 
 

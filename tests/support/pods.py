@@ -30,16 +30,17 @@ CONFINED = Path(__file__).with_name("confined.py")
 # All that a pod has is of its cgroup.
 ENTER = 'if [ -n "$0" ]; then echo $$ >"$0/cgroup.procs"; fi; exec "$@"'
 
-# As process 1 of the pod: its arguments are a name, the volume, the MiB of /dev/shm, the kind of cgroup, the folder of
-# the interpreter and the folder that hides it from others, or nothing.
+# As process 1 of the pod: its arguments are a name, the volume and the options of its mount, the MiB of /dev/shm, the
+# kind of cgroup, the folder of the interpreter and the folder that hides it from others, or nothing.
 FURNISH = """set -e
-name=$0 volume=$1 shm=$2 cgroup=$3 python=$4 hidden=$5; shift 5
+name=$0 volume=$1 options=$2 shm=$3 cgroup=$4 python=$5 hidden=$6; shift 6
 hostname "$name"
 cd "$volume"
-mount -t tmpfs -o noexec,nosuid,nodev,mode=1777,size=256m tmpfs /tmp
+mount -t tmpfs -o noexec,nosuid,nodev,mode=1777,size=1g tmpfs /tmp
 mount -t tmpfs -o noexec,nosuid,nodev,mode=1777,size="${shm}m" shm /dev/shm
 mkdir -p "$volume"
 mount -c --bind . "$volume"
+mount -o "remount,bind,nosuid,nodev$options" "$volume"
 if [ -n "$hidden" ]; then
   cd "$python"
   mount -t tmpfs -o mode=755 tmpfs "$hidden"
@@ -129,8 +130,9 @@ class Pods:
         """Why pods have no limit of memory; nothing where they have."""
         return "".join(cgroup.problem for cgroup in self.cgroups if not cgroup.path)
 
-    def host(self, index: int, *, limited: bool = True) -> Host:
-        """Each program that starts there is a pod of its own, though they share the host's network."""
+    def host(self, index: int, *, limited: bool = True, noexec: bool = False) -> Host:
+        """Each program that starts there is a pod of its own, though they share the host's network. `noexec`: nothing
+        may be executed on the volume, either."""
         on = self.hosts.host(index)
         python = Path(sys.base_prefix).resolve()
         # Others than root may not look below, where the interpreter is in root's home.
@@ -140,7 +142,8 @@ class Pods:
             *("sh", "-c", ENTER, cgroup.path if cgroup else ""),
             *on.prefix,
             *("unshare", "--mount", "--uts", "--ipc", "--cgroup", "--pid", "--fork", "--kill-child"),
-            *("sh", "-c", FURNISH, self.hosts.names[index], str(self.volume), str(self.shm_mib[index])),
+            *("sh", "-c", FURNISH, self.hosts.names[index], str(self.volume)),
+            *(",noexec" if noexec else "", str(self.shm_mib[index])),
             *(cgroup.kind if cgroup else "", str(python), hidden[-1] if hidden else ""),
             *("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs"),
             *("--bounding-set=-all", "--inh-caps=-all"),
