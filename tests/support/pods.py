@@ -20,7 +20,7 @@ import psutil
 
 from support import jvm
 from support.cluster import Host
-from support.hosts import TwoHosts
+from support.hosts import TwoHosts, Unavailable
 from support.programs import Program, below, eventually
 
 # `nobody`: a user that /etc/passwd of every image has, since Spark's drivers want their user's name.
@@ -124,6 +124,11 @@ class Pods:
         self.cgroups: list[Cgroup] = []
         for name in hosts.names:
             self.cgroups.append(Cgroup(f"{name}-pod", memory_mib << 20))
+        try:
+            self._try()
+        except BaseException:
+            self.remove()
+            raise
 
     @property
     def no_limit(self) -> str:
@@ -160,6 +165,12 @@ class Pods:
             "SPARK_LOCAL_DIRS": str(local),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
+
+    def _try(self) -> None:
+        """Whether there can be such pods here."""
+        with self.host(0).start(["true"], self.volume / "true") as pod:
+            if pod.ends(30) != 0:
+                raise Unavailable(f"a pod can't be made here: {pod.text.strip()}")
 
     def remove(self) -> None:
         for cgroup in self.cgroups:
