@@ -24,6 +24,7 @@ LONGEST_FIRST = (
     "standalone",
     "test_soak",
     "test_hosts",
+    "test_pods",
     "test_matrix",
     "test_outages",
     "test_leaks",

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +65,12 @@ def test_this_host_is_in_order_and_nothing_is_left_on_its_disk(tmp_path: Any) ->
     assert json.loads(json.dumps(told)) == told
     assert probe.interface("127.0.0.1")["name"] == "lo"
     assert probe.interface("127.0.0.1")["mtu"] > 0
+
+
+def test_what_is_asked_of_the_kernel_leaves_no_child_to_process_1() -> None:
+    waits = "\ntry:\n    os.wait()\nexcept ChildProcessError:\n    print('NOBODY')\n"
+    done = subprocess.run([sys.executable, "-c", probe._KERNEL + waits], capture_output=True, text=True)
+    assert done.stdout == "FOUND {}\nNOBODY\n", done
 
 
 def test_an_import_of_torch_that_fails_is_told_in_its_own_words(

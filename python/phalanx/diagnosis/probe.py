@@ -68,6 +68,18 @@ def children():
         open(f"/proc/self/task/{os.getpid()}/children").close()
     else:
         raise OSError(2, "/proc is not mounted")
+def setsid():
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+        except OSError as problem:
+            os._exit(problem.errno)
+        os._exit(0)
+    # Whoever has it otherwise may wait for nobody, as process 1 of many containers.
+    refused = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if refused:
+        raise OSError(refused, "setsid")
 tries = {
     "subreaper (prctl)": lambda: prctl(36, 1),
     "parent death signal (prctl)": lambda: prctl(1, 0),
@@ -76,7 +88,7 @@ tries = {
     "signalfd": signalfd,
     "memfd_create": lambda: os.memfd_create("phalanx-doctor"),
     "a socket pair of packets": lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET),
-    "setsid": lambda: os.fork() or (os.setsid(), os._exit(0)),
+    "setsid": setsid,
     "the children of a process in /proc": children,
 }
 missing = {}

@@ -2,6 +2,7 @@ package dev.phalanx.spark.node
 
 import java.nio.file.Path
 
+import dev.phalanx.spark.TrainingException
 import dev.phalanx.spark.internal.SparkInternals
 import dev.phalanx.spark.jni.{Core, CoreLog, Native, NodeCallbacks}
 import dev.phalanx.spark.metrics.NodeMetrics
@@ -29,7 +30,7 @@ final private[spark] case class Node(
     * @return a report for the hub if the hub could not be told; empty else
     */
   def run(interrupted: () => String, gather: String => Array[String]): Array[Byte] = LiveNodes.run { live =>
-    val home = UnpackedJar.get()
+    val home = unpacked
     Core { native =>
       val tunnel = TunnelEntrance.to(native.hubOf(spec)(0))
       try native.runNode(
@@ -48,6 +49,14 @@ final private[spark] case class Node(
       finally tunnel.foreach(_.close())
     }
   }
+
+  /** A failure names the host, whose disks may be mounted like no other's. */
+  private def unpacked: UnpackedJar =
+    try UnpackedJar.get()
+    catch {
+      case problem: TrainingException =>
+        throw new TrainingException(problem.kind, s"a node can't start on $host: ${problem.message}")
+    }
 }
 
 private[spark] object Node {

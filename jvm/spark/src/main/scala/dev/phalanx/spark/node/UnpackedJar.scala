@@ -44,11 +44,15 @@ private[spark] object UnpackedJar {
     Tried.first(parents)(unpackBelow) match {
       case Right(jar)     => jar
       case Left(problems) =>
-        val why = problems.map(_.getMessage).mkString("; ")
-        throw new TrainingException("start", s"Phalanx can't unpack its files: $why")
+        // Paths are long, and Spark's words are cut: each reason stands once, before its folders.
+        val why = problems.map(_._2).distinct.map { reason =>
+          s"$reason: ${problems.collect { case (folder, `reason`) => folder }.mkString(", ")}"
+        }
+        throw new TrainingException("start", s"Phalanx can't unpack its files: ${why.mkString("; ")}")
     }
 
-  private def unpackBelow(parent: Path): Either[IOException, UnpackedJar] =
+  /** The jar's files below this folder; else the folder and why not there. */
+  private def unpackBelow(parent: Path): Either[(Path, String), UnpackedJar] =
     try {
       Files.createDirectories(parent)
       val folder = Files.createTempDirectory(parent, "phalanx-home-") // for this user only
@@ -58,13 +62,14 @@ private[spark] object UnpackedJar {
       guard.toFile.setExecutable(true)
       if (!Files.isExecutable(guard)) {
         SparkInternals.delete(folder.toFile)
-        throw new IOException("nothing may be executed there (noexec)")
+        Left(parent -> "nothing may be executed there (noexec)")
+      } else {
+        index.foreach(name => write(s"python/$name", folder.resolve("python").resolve(name)))
+        write(s"${NativeLibrary.folder}/lib_native.so", folder.resolve("python/phalanx/_native.abi3.so"))
+        Right(new UnpackedJar(folder))
       }
-      index.foreach(name => write(s"python/$name", folder.resolve("python").resolve(name)))
-      write(s"${NativeLibrary.folder}/lib_native.so", folder.resolve("python/phalanx/_native.abi3.so"))
-      Right(new UnpackedJar(folder))
     } catch {
-      case problem: IOException => Left(new IOException(s"below $parent: $problem", problem))
+      case problem: IOException => Left(parent -> problem.toString)
     }
 
   private def index: Seq[String] =

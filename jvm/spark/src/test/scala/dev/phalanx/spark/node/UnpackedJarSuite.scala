@@ -22,8 +22,8 @@ class UnpackedJarSuite extends PhalanxSuite {
       val home = UnpackedJar.unpack(Seq(taken, folder))
       assert(home.folder.getParent == folder && Files.isExecutable(Paths.get(home.guard)), "HOME-1")
       val thrown = intercept[TrainingException](UnpackedJar.unpack(Seq(taken, taken.resolve("below"))))
-      assert(thrown.message.startsWith(s"Phalanx can't unpack its files: below $taken: "), thrown.message)
-      assert(thrown.message.contains(s"; below $taken/below: "), thrown.message)
+      assert(thrown.message.startsWith("Phalanx can't unpack its files: "), thrown.message)
+      assert(thrown.message.contains(s": $taken; ") && thrown.message.endsWith(s": $taken/below"), thrown.message)
     }
   }
 
