@@ -8,6 +8,7 @@ YARN-1 (nobody-left): after `stop` no daemon, container or process of one is ali
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -19,7 +20,7 @@ import phalanx
 
 from support import identity
 from support.places import ROOT
-from support.programs import Program, spark_home
+from support.programs import Program, below, spark_home
 
 JARS = ROOT / "target" / "yarn"
 SOURCE = Path(__file__).with_name("YarnDaemons.java")
@@ -46,8 +47,8 @@ appender.stderr.layout.pattern = %d %p %c{1}: %m%n
 """
 
 
-class Unavailable(Exception):
-    """There can't be a cluster here, and why."""
+class Missing(Exception):
+    """What Maven can't bring, and why."""
 
 
 def jars() -> list[Path]:
@@ -72,7 +73,7 @@ def jars() -> list[Path]:
             )
         except (OSError, subprocess.SubprocessError) as problem:
             said = (getattr(problem, "stdout", None) or str(problem)).strip().splitlines()
-            raise Unavailable(f"Maven can't bring {name}: {said[0]}") from problem
+            raise Missing(f"Maven can't bring {name}: {said[0]}") from problem
     return found
 
 
@@ -159,9 +160,14 @@ class Yarn:
             "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": 200,
         }
 
-    def conf(self) -> dict[str, str]:
-        """The settings of an application with an executor on each node."""
+    def conf(self, mode: str) -> dict[str, str]:
+        """The settings of an application with an executor on each node, in `client` or `cluster` mode."""
+        # That of the archive of classes (tests/support/jvm.py) comes first, else the containers' JVMs don't take it.
+        path = f"{spark_home() / 'conf'}:{spark_home() / 'jars'}/*"
         return {
+            "spark.executor.extraClassPath": path,
+            **({"spark.driver.extraClassPath": path} if mode == "cluster" else {}),
+            "spark.submit.deployMode": mode,
             "spark.master": "yarn",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
@@ -180,10 +186,17 @@ class Yarn:
             **phalanx.spark_conf(),
         }
 
-    def logs(self, application: str, file: str) -> list[str]:
-        """The texts of all containers' logs of this name, `stdout` or `stderr`, of an application."""
+    def logs(self, submitted: Program, file: str) -> list[str]:
+        """All containers' logs with this name, `stdout` or `stderr`, of the application that was submitted.
+
+        The first is that of the application's master, which in cluster mode is the driver."""
+        [application] = set(re.findall(r"Submitted application (application_\w+)", submitted.text))
         found = self.folder.glob(f"logs-*/{application}/container_*/{file}")
-        return [path.read_text(errors="replace") for path in sorted(found)]
+        return [path.read_text(errors="replace") for path in sorted(found, key=lambda path: path.parent.name)]
+
+    def containers(self) -> list[int]:
+        """The processes of all containers that hang on their node."""
+        return [process.pid for process in below(self.daemons.pid)]
 
     def stop(self) -> None:
         self.daemons.end()
