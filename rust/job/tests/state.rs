@@ -77,6 +77,28 @@ fn an_executor_that_spark_has_lost_is_the_cause_where_ranks_only_missed_a_peer()
 }
 
 #[test]
+fn ranks_of_a_lost_executor_are_named_with_what_spark_says_of_it() {
+    let said =
+        "the Spark stage failed: ExecutorLostFailure (executor 1 exited) Reason: Container killed by YARN";
+    // Before its node counts as lost, and after that.
+    for (at, before) in
+        [(6, ""), (8, "nothing was heard of its task for 3.0 s; its executor or host probably ended; ")]
+    {
+        let mut play = Play::placed();
+        play.breaks(5, 1);
+        play.tick(at);
+        let now = play.at(at);
+        play.state.stage_ended(now, 0, Some(said.into()), &mut play.out);
+        play.ends(at, 0, RankState::Stopped);
+        play.tick(20);
+        let (kind, rank, host) = (play.failure().kind, play.failure().rank, play.failure().host.as_str());
+        assert_eq!((kind, rank, host), (FailureKind::LostNode, Some(1), "host-1"), "STATE-4: told at {at} s");
+        assert_eq!(play.failure().message, format!("rank 1 (host-1) is lost with its node: {before}{said}"));
+        assert_eq!(play.failure().ranks[1].state, "is lost with its node");
+    }
+}
+
+#[test]
 fn a_rank_that_missed_a_peer_which_ended_well_is_told_so() {
     let mut play = Play::placed();
     play.ends(5, 1, RankState::Finished);

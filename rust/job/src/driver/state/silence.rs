@@ -41,6 +41,15 @@ impl JobState {
         }
     }
 
+    /// Spark says that it lost an executor: nodes whose connection broke don't come back, and this is why.
+    pub(super) fn lose_broken_nodes(&mut self, now: Instant, said: &str, out: &mut Outbox) {
+        let broken = |(partition, node): (&u32, &Node)| Some((*partition, node.broken_since()?));
+        let gone: Vec<(u32, Instant)> = self.nodes.iter().filter_map(broken).collect();
+        for (partition, since) in gone {
+            self.node_lost(now, partition, since, said, out);
+        }
+    }
+
     /// Whether the loss of a node without a place is acted on at once: where another attempt may mend it. Else Spark
     /// may start the task again by itself, as it does with barrier stages, until joining has taken too long.
     fn acts_on_loss_before_place(&self) -> bool {

@@ -39,10 +39,17 @@ impl JobState {
             (Some((exit, _)), Some(lost)) if exit.is_echo() && names_lost_executor(&lost.message) => {
                 (lost.clone(), "ranks missed it")
             }
-            (Some((exit, why)), _) => {
+            (Some((exit, why)), problem) => {
                 let mut failure = Failure::of_rank(exit);
                 if exit.is_echo() {
                     failure.message += &self.left_alone_by();
+                }
+                if let Some(lost) = problem
+                    && exit.state == RankState::Lost
+                    && names_lost_executor(&lost.message)
+                    && !failure.message.contains(&lost.message)
+                {
+                    failure.message += &format!("; {}", lost.message);
                 }
                 (failure, why)
             }
