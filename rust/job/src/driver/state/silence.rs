@@ -41,12 +41,25 @@ impl JobState {
         }
     }
 
-    /// Spark says that it lost an executor: nodes whose connection broke don't come back, and this is why.
+    /// Spark says that it lost an executor: nodes that went before the ranks were being ended don't come back, and this
+    /// is why. Their ranks are named, also those that the executor ended itself, as it was told to go.
     pub(super) fn lose_broken_nodes(&mut self, now: Instant, said: &str, out: &mut Outbox) {
+        let before = self.phase.stopping().map_or(now, |stopping| stopping.since);
         let broken = |(partition, node): (&u32, &Node)| Some((*partition, node.broken_since()?));
-        let gone: Vec<(u32, Instant)> = self.nodes.iter().filter_map(broken).collect();
+        let gone: Vec<(u32, Instant)> =
+            self.nodes.iter().filter_map(broken).filter(|(_, since)| *since <= before).collect();
         for (partition, since) in gone {
-            self.node_lost(now, partition, since, said, out);
+            let host = self.host(partition);
+            self.step(partition, |node| (node.lost(), ()));
+            self.cut_off(partition, since, said, RankState::Lost);
+            let finished = self.ranks.finished();
+            let of_node = self.ranks.of_node(partition).iter().copied();
+            let missed: Vec<u32> = of_node.filter(|rank| !finished.contains(rank)).collect();
+            if let Some(rank) = missed.first().copied() {
+                let message = format!("rank {rank} ({host}) is lost with its node: {said}");
+                let failure = Failure::without_rank(FailureKind::LostNode, message);
+                self.fail(now, Failure { rank: Some(rank), host, ..failure }, out);
+            }
         }
     }
 
@@ -69,15 +82,8 @@ impl JobState {
         self.step(partition, |node| (node.lost(), ()));
         let goes_on = self.phase.stop_reason().is_none();
         let is_lost = goes_on || self.went_before_its_victims(since);
-        let cut = self.ranks.running_on(partition);
-        for rank in &cut {
-            let state = if is_lost { RankState::Lost } else { RankState::Stopped };
-            self.ranks.end(RankExit {
-                message: why.to_string(),
-                at_us: self.since_open_us(since),
-                ..RankExit::new(*rank, host.clone(), state)
-            });
-        }
+        let state = if is_lost { RankState::Lost } else { RankState::Stopped };
+        let cut = self.cut_off(partition, since, why, state);
         let message = format!("the node of partition {partition} ({host}) is lost: {why}");
         self.reason(Level::Warn, &message);
         if cut.is_empty() && goes_on {
@@ -85,6 +91,19 @@ impl JobState {
         } else {
             self.stop_all(now, &message, out);
         }
+    }
+
+    /// Those of a node's ranks that ran end with it, in this state; which they are.
+    fn cut_off(&mut self, partition: u32, since: Instant, why: &str, state: RankState) -> Vec<u32> {
+        let cut = self.ranks.running_on(partition);
+        for rank in &cut {
+            self.ranks.end(RankExit {
+                message: why.to_string(),
+                at_us: self.since_open_us(since),
+                ..RankExit::new(*rank, self.host(partition), state.clone())
+            });
+        }
+        cut
     }
 
     /// Whether a node of which nothing is heard since then is why the job is being stopped: so far there are only ranks
