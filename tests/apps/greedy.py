@@ -17,6 +17,10 @@ from session import session, trainings
 
 
 def train(folder: str) -> None:
+    import signal
+
+    # YARN's SIGTERM gives an executor time to end its ranks, and to say so, before it is killed.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     path = os.path.join(folder, os.environ["RANK"])
     with open(f"{path}.new", "w") as file:
         file.write(f"{os.getpid()}")

@@ -104,18 +104,24 @@ fn ranks_of_a_lost_executor_are_named_with_what_spark_says_of_it() {
 
 #[test]
 fn ranks_that_an_executor_ended_as_it_was_told_to_go_are_named_too() {
-    for ended_by_itself in [true, false] {
+    // Spark may know of the end of the container before its last process has ended.
+    for (ended_by_itself, goes_at) in [(true, 5), (false, 5), (true, 7), (false, 7)] {
         let mut play = Play::placed();
         if ended_by_itself {
             play.tell(5, 1, ended(1, RankState::Stopped, 0));
         }
-        play.breaks(5, 1);
+        if goes_at == 5 {
+            play.breaks(5, 1);
+        }
         // Spark ends the tasks that are left before it says why the stage is over.
         play.tell(6, 0, ended(0, RankState::Stopped, 0));
         let interrupted = Some("its Spark task was killed".to_string());
         play.tell(6, 0, NodeMessage::Done { problem: None, interrupted, output: vec![] });
         let now = play.at(6);
         play.state.stage_ended(now, 0, Some(KILLED.into()), &mut play.out);
+        if goes_at == 7 {
+            play.breaks(7, 1);
+        }
         play.tick(20);
         let named = (play.failure().kind, play.failure().rank, play.failure().host.as_str());
         assert_eq!(named, (FailureKind::LostNode, Some(1), "host-1"), "STATE-4");

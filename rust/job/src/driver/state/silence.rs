@@ -42,24 +42,15 @@ impl JobState {
     }
 
     /// Spark says that it lost an executor: nodes that went before the ranks were being ended don't come back, and this
-    /// is why. Their ranks are named, also those that the executor ended itself, as it was told to go.
-    pub(super) fn lose_broken_nodes(&mut self, now: Instant, said: &str, out: &mut Outbox) {
+    /// is why.
+    pub(super) fn lose_broken_nodes(&mut self, now: Instant, said: &str) {
         let before = self.phase.stopping().map_or(now, |stopping| stopping.since);
         let broken = |(partition, node): (&u32, &Node)| Some((*partition, node.broken_since()?));
         let gone: Vec<(u32, Instant)> =
             self.nodes.iter().filter_map(broken).filter(|(_, since)| *since <= before).collect();
         for (partition, since) in gone {
-            let host = self.host(partition);
             self.step(partition, |node| (node.lost(), ()));
             self.cut_off(partition, since, said, RankState::Lost);
-            let finished = self.ranks.finished();
-            let of_node = self.ranks.of_node(partition).iter().copied();
-            let missed: Vec<u32> = of_node.filter(|rank| !finished.contains(rank)).collect();
-            if let Some(rank) = missed.first().copied() {
-                let message = format!("rank {rank} ({host}) is lost with its node: {said}");
-                let failure = Failure::without_rank(FailureKind::LostNode, message);
-                self.fail(now, Failure { rank: Some(rank), host, ..failure }, out);
-            }
         }
     }
 
