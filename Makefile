@@ -5,6 +5,7 @@
 #   target/            the Rust build; the extension and the guard are copied into python/phalanx/
 #   jvm/*/target/      the Scala build, against the Spark of .venv/; its jar is copied into python/phalanx/jars/
 #   target/site/       the pages of docs/ with search, Scaladoc and rustdoc, by `make docs`; target/docs-venv/ has its tools
+#   target/yarn/       Hadoop's daemons, which Maven brings for tests/e2e/test_yarn.py
 #   target/matrix/     a Python environment for each older Spark, of `make jars` and `make matrix`
 #   ~/.cargo, ~/.cache/uv, ~/.m2   downloads, in their standard places
 

@@ -22,6 +22,7 @@ from support.places import PYTHON
 # The groups that take longest; they begin first, so that none of them is what is left at the end.
 LONGEST_FIRST = (
     "standalone",
+    "yarn",
     "test_soak",
     "test_hosts",
     "test_pods",
@@ -67,6 +68,8 @@ def group_of(item: pytest.Item) -> str:
     fixtures = getattr(item, "fixturenames", ())
     if "standalone" in fixtures:
         return "standalone"
+    if "yarn" in fixtures:
+        return "yarn"
     if "installed" in fixtures:
         return "installed"
     if "hosts" in fixtures:

@@ -21,6 +21,7 @@ from support.cluster import Standalone
 from support.hosts import TwoHosts, Unavailable
 from support.installed import Installed, install, wheel_in
 from support.programs import classic_conf, eventually, guards
+from support.yarn import Missing, Yarn
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -117,6 +118,17 @@ def stage(request: pytest.FixtureRequest, two_ranks: Callable[..., Any]) -> Any:
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """A master and two workers of two cores each, as processes of their own; a driver in cluster mode takes one."""
     made = Standalone(tmp_path_factory.mktemp("standalone"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
+    """YARN's daemons with two nodes; the test is skipped where Maven can't bring them."""
+    try:
+        made = Yarn(tmp_path_factory.mktemp("yarn"))
+    except Missing as problem:
+        pytest.skip(f"there is no YARN here: {problem}")
     yield made
     made.stop()
 

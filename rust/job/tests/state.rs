@@ -76,6 +76,59 @@ fn an_executor_that_spark_has_lost_is_the_cause_where_ranks_only_missed_a_peer()
     }
 }
 
+const KILLED: &str =
+    "the Spark stage failed: ExecutorLostFailure (executor 1 exited) Reason: Container killed by YARN";
+
+#[test]
+fn ranks_of_a_lost_executor_are_named_with_what_spark_says_of_it() {
+    // Before its node counts as lost, and after that.
+    for (at, before) in
+        [(6, ""), (8, "nothing was heard of its task for 3.0 s; its executor or host probably ended; ")]
+    {
+        let mut play = Play::placed();
+        play.breaks(5, 1);
+        play.tick(at);
+        let now = play.at(at);
+        play.state.stage_ended(now, 0, Some(KILLED.into()), &mut play.out);
+        play.ends(at, 0, RankState::Stopped);
+        play.tick(20);
+        let (kind, rank, host) = (play.failure().kind, play.failure().rank, play.failure().host.as_str());
+        assert_eq!((kind, rank, host), (FailureKind::LostNode, Some(1), "host-1"), "STATE-4: told at {at} s");
+        assert_eq!(
+            play.failure().message,
+            format!("rank 1 (host-1) is lost with its node: {before}{KILLED}")
+        );
+        assert_eq!(play.failure().ranks[1].state, "is lost with its node");
+    }
+}
+
+#[test]
+fn ranks_that_an_executor_ended_as_it_was_told_to_go_are_named_too() {
+    // Spark may know of the end of the container before its last process has ended.
+    for (ended_by_itself, goes_at) in [(true, 5), (false, 5), (true, 7), (false, 7)] {
+        let mut play = Play::placed();
+        if ended_by_itself {
+            play.tell(5, 1, ended(1, RankState::Stopped, 0));
+        }
+        if goes_at == 5 {
+            play.breaks(5, 1);
+        }
+        // Spark ends the tasks that are left before it says why the stage is over.
+        play.tell(6, 0, ended(0, RankState::Stopped, 0));
+        let interrupted = Some("its Spark task was killed".to_string());
+        play.tell(6, 0, NodeMessage::Done { problem: None, interrupted, output: vec![] });
+        let now = play.at(6);
+        play.state.stage_ended(now, 0, Some(KILLED.into()), &mut play.out);
+        if goes_at == 7 {
+            play.breaks(7, 1);
+        }
+        play.tick(20);
+        let named = (play.failure().kind, play.failure().rank, play.failure().host.as_str());
+        assert_eq!(named, (FailureKind::LostNode, Some(1), "host-1"), "STATE-4");
+        assert_eq!(play.failure().message, format!("rank 1 (host-1) is lost with its node: {KILLED}"));
+    }
+}
+
 #[test]
 fn a_rank_that_missed_a_peer_which_ended_well_is_told_so() {
     let mut play = Play::placed();

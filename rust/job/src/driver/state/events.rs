@@ -166,6 +166,9 @@ impl JobState {
         }
         self.stage_ended = Some(now);
         if let Some(problem) = problem {
+            if names_lost_executor(&problem) {
+                self.lose_broken_nodes(now, &problem);
+            }
             let kind = match self.ranks.any_ran() || names_lost_executor(&problem) {
                 true => FailureKind::LostNode,
                 false => FailureKind::Start,

@@ -236,6 +236,19 @@ impl Node {
         )
     }
 
+    /// Since when the connection of one that has its place is broken.
+    pub(super) fn broken_since(&self) -> Option<Instant> {
+        match self {
+            Node::Placed { contact: Contact::Broken { since, .. }, .. } => Some(*since),
+            _ => None,
+        }
+    }
+
+    /// Whether it had its place, and went without a word.
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self, Node::Lost { .. }) || self.broken_since().is_some()
+    }
+
     /// Whether it has its place and its connection is there: it says itself when it is done.
     pub(super) fn speaks(&self) -> bool {
         matches!(self, Node::Placed { contact: Contact::Open { .. }, .. })

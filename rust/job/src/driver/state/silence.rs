@@ -41,6 +41,19 @@ impl JobState {
         }
     }
 
+    /// Spark says that it lost an executor: nodes that went before the ranks were being ended don't come back, and this
+    /// is why.
+    pub(super) fn lose_broken_nodes(&mut self, now: Instant, said: &str) {
+        let before = self.phase.stopping().map_or(now, |stopping| stopping.since);
+        let broken = |(partition, node): (&u32, &Node)| Some((*partition, node.broken_since()?));
+        let gone: Vec<(u32, Instant)> =
+            self.nodes.iter().filter_map(broken).filter(|(_, since)| *since <= before).collect();
+        for (partition, since) in gone {
+            self.step(partition, |node| (node.lost(), ()));
+            self.cut_off(partition, since, said, RankState::Lost);
+        }
+    }
+
     /// Whether the loss of a node without a place is acted on at once: where another attempt may mend it. Else Spark
     /// may start the task again by itself, as it does with barrier stages, until joining has taken too long.
     fn acts_on_loss_before_place(&self) -> bool {
@@ -60,15 +73,8 @@ impl JobState {
         self.step(partition, |node| (node.lost(), ()));
         let goes_on = self.phase.stop_reason().is_none();
         let is_lost = goes_on || self.went_before_its_victims(since);
-        let cut = self.ranks.running_on(partition);
-        for rank in &cut {
-            let state = if is_lost { RankState::Lost } else { RankState::Stopped };
-            self.ranks.end(RankExit {
-                message: why.to_string(),
-                at_us: self.since_open_us(since),
-                ..RankExit::new(*rank, host.clone(), state)
-            });
-        }
+        let state = if is_lost { RankState::Lost } else { RankState::Stopped };
+        let cut = self.cut_off(partition, since, why, state);
         let message = format!("the node of partition {partition} ({host}) is lost: {why}");
         self.reason(Level::Warn, &message);
         if cut.is_empty() && goes_on {
@@ -76,6 +82,19 @@ impl JobState {
         } else {
             self.stop_all(now, &message, out);
         }
+    }
+
+    /// Those of a node's ranks that ran end with it, in this state; which they are.
+    fn cut_off(&mut self, partition: u32, since: Instant, why: &str, state: RankState) -> Vec<u32> {
+        let cut = self.ranks.running_on(partition);
+        for rank in &cut {
+            self.ranks.end(RankExit {
+                message: why.to_string(),
+                at_us: self.since_open_us(since),
+                ..RankExit::new(*rank, self.host(partition), state.clone())
+            });
+        }
+        cut
     }
 
     /// Whether a node of which nothing is heard since then is why the job is being stopped: so far there are only ranks

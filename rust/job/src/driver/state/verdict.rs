@@ -39,14 +39,21 @@ impl JobState {
             (Some((exit, _)), Some(lost)) if exit.is_echo() && names_lost_executor(&lost.message) => {
                 (lost.clone(), "ranks missed it")
             }
-            (Some((exit, why)), _) => {
+            (Some((exit, why)), problem) => {
                 let mut failure = Failure::of_rank(exit);
                 if exit.is_echo() {
                     failure.message += &self.left_alone_by();
                 }
+                if let Some(lost) = problem
+                    && exit.state == RankState::Lost
+                    && names_lost_executor(&lost.message)
+                    && !failure.message.contains(&lost.message)
+                {
+                    failure.message += &format!("; {}", lost.message);
+                }
                 (failure, why)
             }
-            (None, Some(problem)) => (problem.clone(), "no rank failed"),
+            (None, Some(problem)) => (self.with_lost_rank(problem), "no rank failed"),
             (None, None) => (self.unexplained(now), "nobody said why"),
         };
         let exit = failure.rank.and_then(|rank| self.ranks.get(rank)).and_then(Rank::exit);
@@ -58,6 +65,22 @@ impl JobState {
             (failure.log_path, failure.last_lines) = (exit.log_path.clone(), exit.last_lines.clone());
         }
         (failure, why)
+    }
+
+    /// A problem of the job. Where Spark lost an executor, it names a rank of a node that is gone, also one that the
+    /// executor ended itself, as it was told to go.
+    fn with_lost_rank(&self, problem: &Failure) -> Failure {
+        let finished = self.ranks.finished();
+        let gone = self.nodes.iter().filter(|(_, node)| node.is_gone());
+        let mut lost = gone.flat_map(|(partition, _)| self.ranks.of_node(*partition));
+        match lost.find(|rank| !finished.contains(rank)) {
+            Some(rank) if names_lost_executor(&problem.message) => {
+                let host = self.host_of(*rank);
+                let message = format!("rank {rank} ({host}) is lost with its node: {}", problem.message);
+                Failure { rank: Some(*rank), host, message, ..problem.clone() }
+            }
+            _ => problem.clone(),
+        }
     }
 
     /// Why a rank may miss its peers although none of them failed.
