@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from phalanx import TorchDistributor, TrainingError
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from support.outage import Network
 from support.programs import eventually, gone, guards
 
@@ -333,6 +335,18 @@ def test_a_run_plans_no_query(stage: Any, spark: Any) -> None:
     before = queries.executionsCount()
     assert stage.run(lambda: 1) == 1
     assert queries.executionsCount() == before, "PYTHON-1"
+
+
+@pytest.mark.classic
+def test_where_python_may_have_no_rdds_a_run_goes_through_a_dataframe(
+    two_ranks: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise Py4JError("public org.apache.spark.api.java.JavaRDD is not whitelisted")
+
+    distributor = two_ranks("python")
+    monkeypatch.setattr(SparkContext, "parallelize", refused)
+    assert distributor.run(lambda: 1) == 1
 
 
 @pytest.mark.classic

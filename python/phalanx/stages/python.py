@@ -1,7 +1,8 @@
 """The stage of Spark's Python workers. It needs no jar, and runs on Spark Connect.
 
 PYTHON-1 (no-sql): a driver's stage is one of an RDD. What a first DataFrame takes, in the driver to plan and in the
-workers to import pandas and pyarrow, is seconds in a fresh session. A client of Spark Connect has DataFrames only.
+workers to import pandas and pyarrow, is seconds in a fresh session. A client of Spark Connect has DataFrames only, and
+so has a driver where Spark keeps RDDs from Python.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .spark import SparkStage
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark import SparkContext
+    from pyspark import RDDBarrier, SparkContext
     from pyspark.sql import DataFrame
 
     from .. import _native
@@ -104,16 +105,13 @@ class PythonStage(SparkStage):
             row_bytes=ROW_BYTES,
             tunnel=tunnel,
         )
-        if frame is None and not is_remote(self._spark):
-            context = self._spark.sparkContext
-            pieces: list[tuple[int, bytes]] = (
-                context.parallelize(range(tasks), tasks).barrier().mapPartitions(task).collect()
-            )
-            return pieces
         if frame is None:
+            rows = None if is_remote(self._spark) else _barrier_of(self._spark.sparkContext, tasks)
+            if rows is not None:
+                return list(rows.mapPartitions(task).collect())
             frame = self._spark.range(0, tasks, 1, tasks)
-        rows = frame.mapInArrow(_in_arrow(task), "partition int, piece binary", barrier=True).collect()
-        return [(row.partition, row.piece) for row in rows]
+        told = frame.mapInArrow(_in_arrow(task), "partition int, piece binary", barrier=True).collect()
+        return [(row.partition, row.piece) for row in told]
 
     def _relayed(self, hub: _native.Hub) -> str | None:
         """Where tasks reach this client through the Spark Connect server; None where they don't.
@@ -137,6 +135,17 @@ class PythonStage(SparkStage):
         """Ends the way through the Spark Connect server, if there is one."""
         if self._relay is not None:
             self._relay.close()
+
+
+def _barrier_of(context: SparkContext, tasks: int) -> RDDBarrier[int] | None:
+    """The rows of a barrier stage, one a task; None where Python may have no RDDs, as on some hosted Sparks."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return context.parallelize(range(tasks), tasks).barrier()
+    except Py4JError as problem:
+        logger.debug("The python stage goes through a DataFrame: %s", problem)
+        return None
 
 
 @contextlib.contextmanager
