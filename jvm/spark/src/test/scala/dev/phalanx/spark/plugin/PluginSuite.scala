@@ -34,14 +34,15 @@ class PluginSuite extends PhalanxSuite {
     distributor().runProgram(Seq("/bin/sh", "-c", "echo one; echo two"))
     intercept[TrainingException](distributor().runProgram(Seq("/bin/false")))
     eventually {
-      assert(now("ranks_started_Count") == started + 4)
+      // Where one fails at once, the other may never start.
+      assert(Set(3.0, 4.0)(now("ranks_started_Count") - started))
       assert(now("ranks_failed_Count") >= failed + 1)
       assert(now("logs_lines_Count") == lines + 4)
       assert(now("logs_bytes_Count") == bytes + 16)
       assert(now("ranks_running_Number") == 0)
     }
     assert(now("ranks_restarted_Count") == restarted)
-    assert(now("join_latency_Count") >= 2 && now("start_latency_Count") >= 4, "METRIC-2")
+    assert(now("join_latency_Count") >= 2 && now("start_latency_Count") >= 3, "METRIC-2")
   }
 
   test("the dashboard for Grafana asks for metrics that the endpoint has") {
