@@ -22,12 +22,13 @@ pytestmark = [pytest.mark.timeout(150), pytest.mark.behaviour]
 
 @pytest.fixture
 def behind_another_address(stage: Any, spark: Any) -> Iterator[None]:
-    """The driver's own address, and the one that tasks are told, are two."""
+    """The driver's own address and the one that tasks are told are two, and there is no other way to it."""
     spark.conf.set("spark.phalanx.hub.bindAddress", "127.0.0.1")
     spark.conf.set("spark.phalanx.hub.host", "127.0.0.2")
+    spark.conf.set("spark.phalanx.connect", "direct")
     yield
-    spark.conf.unset("spark.phalanx.hub.bindAddress")
-    spark.conf.unset("spark.phalanx.hub.host")
+    for name in ("hub.bindAddress", "hub.host", "connect"):
+        spark.conf.unset(f"spark.phalanx.{name}")
 
 
 @pytest.fixture
@@ -35,7 +36,6 @@ def started_without_the_hub(
     stage: Any, spark: Any, behind_another_address: None
 ) -> Iterator[Callable[..., Any]]:
     """Starts a run whose tasks are told an address that doesn't answer, as behind a firewall."""
-    spark.conf.set("spark.phalanx.connect", "direct")
     with contextlib.ExitStack() as sockets:
 
         def start(train: Callable[..., Any]) -> Any:
@@ -50,7 +50,6 @@ def started_without_the_hub(
             return started
 
         yield start
-    spark.conf.unset("spark.phalanx.connect")
 
 
 def group_of(rank_sum: float = 0.0) -> tuple[float, dict[str, str]]:
