@@ -56,6 +56,7 @@ class TextsSuite extends PhalanxSuite {
     assert(endpoint(host, "0.0.0.0", "d") == ("0.0.0.0", "lb") && endpoint(bind, "", "d") == ("127.0.0.3", "d"))
     // The narrowest address that is the driver's own.
     assert(endpoint(host, "", "127.0.0.1") == ("127.0.0.1", "lb") && endpoint(host, "", "d.invalid") == ("", "lb"))
+    assert(endpoint(host, "", "127.0.0.9") == ("127.0.0.9", "lb"), "any address of the loopback is")
     assert(endpoint(host ++ bind, "0.0.0.0", "d") == ("127.0.0.3", "lb"))
   }
 

@@ -1,6 +1,6 @@
 package dev.phalanx.spark.internal
 
-import java.net.{InetAddress, NetworkInterface}
+import java.net.{InetAddress, ServerSocket}
 import java.time.Duration
 
 import scala.util.Try
@@ -35,8 +35,8 @@ private[spark] object Settings {
     (set("hub.bindAddress").orElse(own).getOrElse(bind), set("hub.host").getOrElse(host))
   }
 
-  private def isOwn(host: String) =
-    Try(NetworkInterface.getByInetAddress(InetAddress.getByName(host)) != null).getOrElse(false)
+  /** As the driver in Python finds it out: whether a socket can be bound there. */
+  private def isOwn(host: String) = Try(new ServerSocket(0, 1, InetAddress.getByName(host)).close()).isSuccess
 
   def maxRestarts(count: Int): (String, String) = s"${Prefix}maxRestarts" -> count.toString
   def restartOn(kinds: Seq[String]): (String, String) = s"${Prefix}restartOn" -> kinds.mkString(",")
