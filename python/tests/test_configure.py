@@ -20,7 +20,7 @@ from phalanx.driver import configure as room
 from support.places import PYTHON, ROOT
 
 pytestmark = [
-    pytest.mark.timeout(150),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(
         not os.path.exists(jar.expected_path()), reason="the jar is not built; `make build` does it"
     ),
@@ -101,7 +101,7 @@ def run(program: str, folder: Path, *command: str, **env: str) -> Any:
         [*(command or [sys.executable]), str(path)],
         capture_output=True,
         text=True,
-        timeout=140,
+        timeout=280,
         env=os.environ | {"PYTHONPATH": f"{ROOT / 'tests'}:{PYTHON}"} | env,
     )
     assert done.returncode == 0, done.stderr
