@@ -14,6 +14,7 @@ __all__ = [
     "NodeSpec",
     "ProcessGroup",
     "StoreServer",
+    "WantedRows",
     "Work",
     "check_train_object",
     "end_pools",
@@ -78,10 +79,27 @@ class DataPlan:
         """The first `count` blocks that an epoch needs from a row of its order on, the soonest needed first."""
     def take(
         self, epoch: int, row: int, *, first: int, count: int, every: int
-    ) -> tuple[bytes, bytes, bytes | None]:
+    ) -> tuple[WantedRows, bytes | None]:
         """The rank's rows in at most `count` steps of those that begin at `row` of the epoch's order: the steps
-        `first`, `first + every` and so on. For each row the number of its block (32 bits) and its number there (64
-        bits), in the machine's byte order; with pad also a byte which says whether it counts."""
+        `first`, `first + every` and so on. With pad also a byte for each row which says whether it counts."""
+
+@final
+class WantedRows:
+    """Rows that a plan took, in their order."""
+
+    blocks: list[int]
+    """The numbers of the blocks that have them, each once."""
+
+    def __len__(self) -> int: ...
+    def places(self) -> tuple[bytes, bytes]:
+        """For each row which of `blocks` has it (32 bits), and its number there (64 bits), in the machine's byte
+        order."""
+    def copy(self, blocks: Sequence[tuple[int, int]], width: int, to: tuple[int, int]) -> None:
+        """Copies the rows, of `width` bytes each, to the memory `to`, one behind another.
+
+        Memory is an address and its bytes. That of each of `blocks` has the block's rows, one behind another; nobody
+        may write there meanwhile, and all of it has to stay until the call is over. Raises `ValueError` where a row is
+        not in its block, or `to` has another size."""
 
 @final
 class BlockClient:

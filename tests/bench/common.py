@@ -203,7 +203,7 @@ def fresh_processes(
 
     one       given an implementation and a case, the seconds of each metric
     cases     the implementations of each, which take turns
-    metrics   their names in the report
+    metrics   their names in the report; an implementation may lack some
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one repetition of each")
@@ -224,7 +224,8 @@ def fresh_processes(
         taken = interleaved(runs, 1 if options.quick else options.reps)
         for metric, name in metrics.items():
             for impl, rows in taken.items():
-                report.add(impl, case, name, "s", [row[metric] for row in rows])
+                if all(metric in row for row in rows):
+                    report.add(impl, case, name, "s", [row[metric] for row in rows])
     report.table()
 
 

@@ -4,11 +4,14 @@
 
 Every figure is taken in a process of its own: a session is made, the executors have registered, and then the first
 `.run()` of the application is timed, with two ranks that import torch, make a gloo group and all-reduce once.
-`session` is what making it took before. Local mode runs in a session without executors. All take turns.
+`session` is what making it took before, and `import torch` what that takes a fresh Python right before the session:
+no start can be without it. The phases of our runs say where each second goes: those of the slower rank, since the
+call. Local mode runs in a session without executors. All take turns.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,7 +25,24 @@ CASES = {
     "first run, local-cluster": ("phalanx", "python stage", "pyspark"),
     "first run, local mode": ("phalanx", "pyspark"),
 }
-METRICS = {"session": "session", "first": "first line", "returned": "return"}
+PHASES = (
+    "hub open",
+    "first join",
+    "all joined",
+    "rank started",
+    "rank ready",
+    "user code",
+    "all ranks ended",
+)
+METRICS = {
+    "torch": "import torch",
+    "session": "session",
+    **{phase: f"phase: {phase}" for phase in PHASES},
+    "first": "first line",
+    "group": "process group",
+    "reduced": "first all-reduce",
+    "returned": "return",
+}
 
 
 def one(impl: str, case: str) -> dict[str, float]:
@@ -32,6 +52,9 @@ def one(impl: str, case: str) -> dict[str, float]:
 
     local = case.endswith("local mode")
     began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    imported = time.monotonic() - began
+    began = time.monotonic()
     builder = quiet_builder("local[1]") if local else quiet_builder()
     if impl == "phalanx":
         builder = builder.config(map=phalanx.spark_conf())
@@ -40,9 +63,13 @@ def one(impl: str, case: str) -> dict[str, float]:
         await_executors(spark)
     ready = time.monotonic() - began
     of: Any = Incumbent if impl == "pyspark" else phalanx.TorchDistributor
-    figures = measure(of(num_processes=2, local_mode=local, use_gpu=False))
+    distributor = of(num_processes=2, local_mode=local, use_gpu=False)
+    figures = measure(distributor) | {"torch": imported, "session": ready}
+    if impl != "pyspark":
+        for phase in distributor.last_run.phases:
+            figures[phase.name] = max(phase.seconds, figures.get(phase.name, 0.0))
     spark.stop()
-    return figures | {"session": ready}
+    return figures
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from .. import _native
 
 if TYPE_CHECKING:
     from .columns import Column
@@ -14,41 +18,49 @@ Numbers = np.ndarray[Any, Any]
 
 
 class BlockInMemory:
-    """A block, and the numbers of its plain columns."""
+    """A block, and the numbers of its plain columns: a row has `shape` of them, and all rows stand in one piece of
+    memory."""
 
     def __init__(self, batch: Any, columns: Sequence[Column] | None) -> None:
         self.batch = batch
         self.numbers: list[Numbers | None] = [
-            column.view(batch.column(at)) if column.plain else None for at, column in enumerate(columns or ())
+            np.ascontiguousarray(column.view(batch.column(at))) if column.plain else None
+            for at, column in enumerate(columns or ())
         ]
+        self.memory = [(0, 0) if numbers is None else _memory(numbers) for numbers in self.numbers]
 
 
 class Rows:
-    """The rows that a plan took: for each the number of its block, and its number there."""
+    """The rows that a plan took."""
 
-    def __init__(self, blocks: bytes, rows: bytes, block: Callable[[int], BlockInMemory]) -> None:
-        in_blocks = np.frombuffer(blocks, np.uint32)
-        numbers = np.frombuffer(rows, np.int64)
-        self._count = len(numbers)
-        # A block's rows stand together here, whatever their order.
-        self._order = np.argsort(in_blocks, kind="stable")
-        cuts = np.flatnonzero(np.diff(in_blocks[self._order])) + 1
-        self._groups: list[tuple[BlockInMemory, Any, Any]] = [
-            (block(int(in_blocks[wanted[0]])), _as_slice(wanted), _as_slice(numbers[wanted]))
-            for wanted in np.split(self._order, cuts)
-        ]
+    def __init__(self, wanted: _native.WantedRows, block: Callable[[int], BlockInMemory]) -> None:
+        self._wanted = wanted
+        self._blocks = [block(number) for number in wanted.blocks]
 
     def numbers(self, column: int) -> Numbers:
         """A plain column, in memory of its own."""
-        gathered: Numbers | None = None
-        for block, wanted, rows in self._groups:
-            values = block.numbers[column]
-            assert values is not None
-            if gathered is None:
-                gathered = np.empty((self._count, *values.shape[1:]), values.dtype)
-            gathered[wanted] = values[rows]
-        assert gathered is not None
+        first = self._blocks[0].numbers[column]
+        assert first is not None
+        shape = first.shape[1:]
+        gathered = np.empty((len(self._wanted), *shape), first.dtype)
+        memory = [block.memory[column] for block in self._blocks]
+        self._wanted.copy(memory, first.itemsize * math.prod(shape), _memory(gathered))
         return gathered
+
+    @functools.cached_property
+    def _order(self) -> Numbers:
+        """The rows as they stand together by their blocks, whatever their order."""
+        return np.argsort(np.frombuffer(self._wanted.places()[0], np.uint32), kind="stable")
+
+    @functools.cached_property
+    def _groups(self) -> list[tuple[BlockInMemory, Any, Any]]:
+        blocks, rows = self._wanted.places()
+        of, numbers = np.frombuffer(blocks, np.uint32), np.frombuffer(rows, np.int64)
+        cuts = np.flatnonzero(np.diff(of[self._order])) + 1
+        return [
+            (self._blocks[of[wanted[0]]], _as_slice(wanted), _as_slice(numbers[wanted]))
+            for wanted in np.split(self._order, cuts)
+        ]
 
     def array(self, column: int) -> Any:
         """Any column, as an Arrow array."""
@@ -58,12 +70,12 @@ class Rows:
         if len(parts) == 1:
             return parts[0]
         back = np.empty_like(self._order)
-        back[self._order] = np.arange(self._count)
+        back[self._order] = np.arange(len(back))
         return pa.concat_arrays(parts).take(pa.array(back))
 
     def objects(self, column: int) -> list[Any]:
         """Any column, as Python's values."""
-        gathered = np.empty(self._count, object)
+        gathered = np.empty(len(self._wanted), object)
         for block, wanted, rows in self._groups:
             gathered[wanted] = _taken(block.batch.column(column), rows).to_numpy(zero_copy_only=False)
         values: list[Any] = gathered.tolist()
@@ -73,9 +85,13 @@ class Rows:
         """All columns, as an Arrow record batch."""
         import pyarrow as pa
 
-        schema = self._groups[0][0].batch.schema
+        schema = self._blocks[0].batch.schema
         arrays = [self.array(column) for column in range(len(schema))]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _memory(numbers: Numbers) -> tuple[int, int]:
+    return numbers.ctypes.data, numbers.nbytes
 
 
 def _as_slice(numbers: Numbers) -> Any:

@@ -185,8 +185,8 @@ class Loader:
             if self._source.far_bytes:
                 now = row + at * self._plan.rows_a_step
                 self._source.ahead(self._plan.blocks_from(epoch, now, AHEAD_BLOCKS))
-            taken = self._plan.take(epoch, row, first=at, count=at_once, every=every)
-            yield from self._batches(Rows(taken[0], taken[1], self._block), taken[2])
+            wanted, counts = self._plan.take(epoch, row, first=at, count=at_once, every=every)
+            yield from self._batches(Rows(wanted, self._block), counts)
 
     def _steps_at_once(self) -> int:
         row_bytes = self._source.bytes // max(1, sum(self._source.rows))

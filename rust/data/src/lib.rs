@@ -2,15 +2,17 @@
 //! of ranks and the size of a batch.
 //!
 //! It owns no row, file or connection, and keeps no more than a few numbers for each block. Whoever holds the blocks
-//! asks it for places, and gathers the rows.
+//! asks it for places, and has it copy the rows.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod gather;
 mod index;
 mod order;
 mod permutation;
 mod plan;
 
+pub use gather::Wanted;
 pub use index::{BlockIndex, Place};
 pub use order::{EpochOrder, Shuffle, WINDOW_BLOCKS, WINDOW_ROWS};
 pub use permutation::Permutation;

@@ -29,7 +29,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 pub(crate) use call::Call;
-use call::Memory;
 use engine::Engine;
 use job_ranks::JobRanks;
 use postbox::{Postbox, Receive};
@@ -38,6 +37,7 @@ use work::{CallbackThread, Completion};
 use work_queue::WorkQueue;
 
 use crate::errors::group::{checked, detached};
+use crate::memory::Memory;
 
 /// c10d's store, as Python holds it.
 struct PythonStore {

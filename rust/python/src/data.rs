@@ -2,17 +2,18 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use phalanx_data::{BlockIndex, Plan, Shuffle, Steps, Uneven};
+use phalanx_data::{BlockIndex, Plan, Shuffle, Steps, Uneven, Wanted};
 use phalanx_types::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::errors::detached;
+use crate::memory::Memory;
 
 #[pyclass(module = "phalanx._native", frozen)]
 pub(crate) struct DataPlan(Mutex<Plan>);
 
-type Taken<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>);
+type Taken<'py> = (WantedRows, Option<Bound<'py, PyBytes>>);
 
 impl DataPlan {
     fn with<T>(&self, call: impl FnOnce(&mut Plan) -> T) -> T {
@@ -65,18 +66,48 @@ impl DataPlan {
         count: u64,
         every: u64,
     ) -> PyResult<Taken<'py>> {
-        let (blocks, rows, counts) = detached(py, || {
+        let (wanted, counts) = detached(py, || {
             let part = self.with(|plan| plan.take(epoch, row, Steps { first, count, every }));
-            let blocks: Vec<u8> = part.places.iter().flat_map(|at| at.block.to_ne_bytes()).collect();
-            let rows: Vec<u8> = part.places.iter().flat_map(|at| at.row.to_ne_bytes()).collect();
             let counts = part.counts.map(|counts| counts.into_iter().map(u8::from).collect::<Vec<u8>>());
-            Ok((blocks, rows, counts))
+            Ok((WantedRows(Wanted::new(&part.places)), counts))
         })?;
-        Ok((
-            PyBytes::new(py, &blocks),
-            PyBytes::new(py, &rows),
-            counts.map(|counts| PyBytes::new(py, &counts)),
-        ))
+        Ok((wanted, counts.map(|counts| PyBytes::new(py, &counts))))
+    }
+}
+
+#[pyclass(module = "phalanx._native", frozen)]
+pub(crate) struct WantedRows(Wanted);
+
+#[pymethods]
+impl WantedRows {
+    fn __len__(&self) -> usize {
+        self.0.rows().len()
+    }
+
+    #[getter]
+    fn blocks(&self) -> Vec<u32> {
+        self.0.blocks().to_vec()
+    }
+
+    fn places<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+        let (blocks, rows) = detached(py, || {
+            let blocks: Vec<u8> = self.0.rows().iter().flat_map(|(block, _)| block.to_ne_bytes()).collect();
+            let rows: Vec<u8> = self.0.rows().iter().flat_map(|(_, row)| row.to_ne_bytes()).collect();
+            Ok((blocks, rows))
+        })?;
+        Ok((PyBytes::new(py, &blocks), PyBytes::new(py, &rows)))
+    }
+
+    fn copy(&self, py: Python<'_>, blocks: Vec<Memory>, width: usize, to: Memory) -> PyResult<()> {
+        detached(py, || {
+            if blocks.iter().any(|block| block.overlaps(to)) {
+                return Err(Error::new(ErrorKind::Invalid, "rows can't be copied onto their own block"));
+            }
+            // SAFETY: the caller holds the arrays of all blocks, which nobody writes, and has made the target for this.
+            let (from, to): (Vec<&[u8]>, &mut [u8]) =
+                unsafe { (blocks.iter().map(|block| block.read()).collect(), to.write()) };
+            self.0.copy(&from, width, to)
+        })
     }
 }
 

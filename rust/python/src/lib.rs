@@ -12,6 +12,7 @@ mod errors;
 mod hub;
 mod job;
 mod logs;
+mod memory;
 mod node;
 mod pool;
 mod preflight;
@@ -34,6 +35,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(collective::read_activity, module)?)?;
     module.add_function(wrap_pyfunction!(contract::rank_contract, module)?)?;
     module.add_class::<data::DataPlan>()?;
+    module.add_class::<data::WantedRows>()?;
     module.add_class::<data::BlockClient>()?;
     module.add_function(wrap_pyfunction!(job::setting_keys, module)?)?;
     module.add_function(wrap_pyfunction!(job::read_settings, module)?)?;

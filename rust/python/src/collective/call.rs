@@ -1,6 +1,5 @@
 //! One collective on the memory of tensors.
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use phalanx_collective::{DType, Group, ReduceOp};
@@ -9,42 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
 
 use crate::errors::group::checked;
-
-/// Memory of a tensor, its address and bytes: what Python says of it is true until the call is done, because the work,
-/// or the caller who waits, keeps the tensor.
-#[derive(Clone, Copy, FromPyObject)]
-pub(crate) struct Memory(usize, usize);
-
-impl Memory {
-    fn range(self) -> Range<usize> {
-        self.0..self.0 + self.1
-    }
-
-    fn overlaps(self, other: Memory) -> bool {
-        let (a, b) = (self.range(), other.range());
-        !a.is_empty() && !b.is_empty() && a.start < b.end && b.start < a.end
-    }
-
-    /// # Safety
-    /// The memory is a tensor's that lives on for `'a`, and nobody writes it meanwhile.
-    pub(crate) unsafe fn read<'a>(self) -> &'a [u8] {
-        if self.1 == 0 {
-            return &[]; // an empty tensor has no address
-        }
-        // SAFETY: passed on to the caller.
-        unsafe { std::slice::from_raw_parts(self.0 as *const u8, self.1) }
-    }
-
-    /// # Safety
-    /// The memory is a tensor's that lives on for `'a`, and nobody reads or writes it meanwhile.
-    pub(crate) unsafe fn write<'a>(self) -> &'a mut [u8] {
-        if self.1 == 0 {
-            return &mut [];
-        }
-        // SAFETY: passed on to the caller.
-        unsafe { std::slice::from_raw_parts_mut(self.0 as *mut u8, self.1) }
-    }
-}
+use crate::memory::Memory;
 
 /// How many elements of which type each rank has.
 type Counted = (Vec<usize>, DType);
@@ -96,7 +60,7 @@ impl Call {
                 Operation::Broadcast(memory, dtype, root) => group.broadcast(memory.write(), *dtype, *root),
                 Operation::AllGather(source, target, (counts, dtype)) => {
                     let before: usize = counts.iter().take(group.rank()).sum();
-                    if source.0 == target.0 + before * dtype.size() {
+                    if source.range().start == target.range().start + before * dtype.size() {
                         return group.all_gather_in_place(target.write(), counts, *dtype);
                     }
                     apart(*source, *target, |input, output| group.all_gather_v(input, output, counts, *dtype))

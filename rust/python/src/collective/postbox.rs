@@ -6,11 +6,11 @@ use std::time::Duration;
 use phalanx_collective::Messenger;
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
-use super::call::Memory;
 use super::engine::closed;
 use super::job_ranks::JobRanks;
 use super::work::{CallbackThread, Completion};
 use super::work_queue::Progress;
+use crate::memory::Memory;
 
 /// How long one look for messages may take while nothing else wants the postbox.
 const LOOK: Duration = Duration::from_micros(50);

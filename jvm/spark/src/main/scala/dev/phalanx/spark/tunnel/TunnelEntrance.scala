@@ -50,17 +50,25 @@ final private[spark] class TunnelEntrance(job: String, ask: TunnelTurn => Tunnel
   }
 
   private def accept(): Unit =
-    try while (!isClosed) {
-        val channel = listener.accept()
-        if (connections.size < MostConnections) {
-          val connection = new Connection(channel)
-          connections.add(connection)
-          connection.thread.start()
-        } else channel.close()
+    while (listener.isOpen)
+      try take(listener.accept())
+      catch {
+        case _: IOException if !listener.isOpen => ()
+        case problem: IOException               => // descriptors may have run out for a while
+          log.warn(s"a connection didn't go to the driver through Spark: $problem")
+          Thread.sleep(LongestPauseMillis)
       }
+
+  private def take(channel: SocketChannel): Unit =
+    try if (connections.size < MostConnections) {
+        val connection = new Connection(channel)
+        connections.add(connection)
+        connection.thread.start()
+      } else channel.close()
     catch {
-      case _: IOException if isClosed => ()
-      case problem: IOException       => log.warn(s"no more connections go to the driver through Spark: $problem")
+      case problem: IOException =>
+        channel.close()
+        throw problem
     }
 
   private def daemon(name: String, run: () => Unit): Thread = {
