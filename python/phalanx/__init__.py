@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .feeding.replicated import replicated as replicated
     from .feeding.source import data as data
     from .feeding.stored import stored as stored
+    from .feeding.streamed import streamed as streamed
     from .integrations.accelerate import notebook_launcher as notebook_launcher
     from .integrations.deepspeed import DeepspeedTorchDistributor as DeepspeedTorchDistributor
     from .jar import jar_path as jar_path
@@ -49,6 +50,7 @@ _HOMES = {
     "set_result": "rank.reporting",
     "spark_conf": "jar",
     "stored": "feeding.stored",
+    "streamed": "feeding.streamed",
 }
 __all__ = [
     "DeepspeedTorchDistributor",
@@ -70,6 +72,7 @@ __all__ = [
     "set_result",
     "spark_conf",
     "stored",
+    "streamed",
 ]
 
 

@@ -30,6 +30,7 @@ from .driver.session import active_session
 from .driver.train_object import Module, name_of
 from .feeding.partition_files import partition_data_loader as _get_spark_partition_data_loader
 from .feeding.preparation import Preparation, is_data
+from .feeding.stream_input import check_restarts, for_tasks
 from .integrations.mlflow import callers_run
 from .settings import Settings, given
 
@@ -243,6 +244,8 @@ class TorchDistributor(Distributor):
             kwargs = dict(kwargs)
             frames = kwargs.pop("data")
             data = Preparation(self.spark, frames, local_mode=self.local_mode, tasks=self.num_tasks)
+            if data.streamed is not None:
+                dataframe = for_tasks(data.streamed, self.num_tasks)
         elsewhere = not self.local_mode and preflight.is_elsewhere(train_object)
         preflight.check_train_object(train_object, kwargs, elsewhere=elsewhere)
         may_relay = is_remote(self.spark) and not self.local_mode and relay.has_plugin(self.spark)
@@ -252,6 +255,8 @@ class TorchDistributor(Distributor):
         )
         if settings.connect == "relay" and is_remote(self.spark) and not self.local_mode and not may_relay:
             raise RuntimeError(relay.NO_PLUGIN)
+        if data is not None and data.streamed is not None:
+            check_restarts(data.streamed.name, settings.values)
         variables = _native.rank_variables(settings.values, self._env)
         context, tracked = callers_run(self._mlflow, local_mode=self.local_mode, given=self._env)
         options = self._options()
@@ -269,7 +274,9 @@ class TorchDistributor(Distributor):
                 self._conf,
                 self.logger,
                 given=self._given,
-                partitions=None if dataframe is None else preflight.partition_count(dataframe),
+                partitions=None
+                if dataframe is None or data is not None
+                else preflight.partition_count(dataframe),
             )
             preflight.check_slots(self.spark, self.num_tasks, settings.slots_timeout, self.logger)
         job = _native.Job(
@@ -279,7 +286,7 @@ class TorchDistributor(Distributor):
             use_gpu=self.use_gpu,
             settings=settings.values
             | {"phalanx.localMode": str(self.local_mode).lower()}
-            | ({} if data is None else {"phalanx.dataFolder": data.folder}),
+            | ({} if data is None or not data.folder else {"phalanx.dataFolder": data.folder}),
         )
         return {
             "spark": self.spark,

@@ -148,8 +148,9 @@ class Run:
             self._stage = LocalStage(spark=spark, payload=payload, gpus=lease.gpus, variables=variables or {})
         else:
             port = int(settings.values.get("spark.phalanx.hub.port", "0"))
+            stream = data.streamed.name if data is not None and data.streamed is not None else None
             way = ClientWay(settings.connect, self._endpoint[0], settings.node_timeout, port)
-            in_python = functools.partial(PythonStage, dataframe=dataframe, way=way)
+            in_python = functools.partial(PythonStage, dataframe=dataframe, stream=stream, way=way)
             stage: Callable[..., Stage] = JvmStage if in_jvm else in_python
             self._stage = stage(
                 spark=spark,

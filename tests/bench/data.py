@@ -9,10 +9,12 @@ Spark session on this machine, and each rank computes with one thread.
 
 `first epoch` has all of ours in it: the Spark job that makes the blocks, from the call on, and the shuffled pass.
 `Spark's Arrow` is how long Spark's JVM takes to turn the same DataFrame into Arrow batches and to count them: nobody
-who takes them from there is faster. `later epochs` are passes by ranks that run already: ours shuffled, by
-`shuffle=True`; `table, gathered` reads its half of the files into memory before the clock starts, and takes rows in a
-random order; `Parquet stream` is pyarrow's reader, in the order of the files. pyspark's `_train_on_dataframe` takes
-numbers only, and isn't shuffled either; its default has one worker process.
+who takes them from there is faster. `phalanx, streamed` is the one pass over `phalanx.streamed`, not shuffled, from the
+call on: of files that Spark reads in two partitions; with `repartition`, as where it reads them in more. `later epochs`
+are passes by ranks that run already: ours shuffled, by `shuffle=True`; `table, gathered` reads its half of the files
+into memory before the clock starts, and takes rows in a random order; `Parquet stream` is pyarrow's reader, in the
+order of the files. pyspark's `_train_on_dataframe` takes numbers only, and isn't shuffled either; its default has one
+worker process.
 """
 
 from __future__ import annotations
@@ -120,6 +122,18 @@ def with_phalanx(seconds: float) -> dict[str, float]:
     for _ in batches:
         pass
     return {"first": first, "passed": time.time(), "later": measured(lambda: iter(loader), seconds)}
+
+
+def with_stream() -> dict[str, float]:
+    import phalanx
+    import torch
+
+    torch.set_num_threads(1)
+    batches = iter(phalanx.data("train").loader(batch_size=BATCH))
+    next(batches)
+    first = time.time()
+    rows = BATCH * (1 + sum(1 for _ in batches))
+    return {"first": first, "passed": time.time(), "rows": rows}
 
 
 def columns_of(batch: Any) -> dict[str, Any]:
@@ -234,6 +248,27 @@ class Session:
             "later": sum(rank["later"] for rank in ranks),
         }
 
+    def streamed(self, folder: str, repartition: bool) -> dict[str, float]:
+        import phalanx
+        from phalanx import TorchDistributor
+
+        self.spark.conf.set("spark.sql.files.maxPartitionNum", "2")
+        try:
+            frame = self.frame(folder)
+            assert frame.rdd.getNumPartitions() == 2
+            began = time.time()
+            data = {"train": phalanx.streamed(frame.repartition(2) if repartition else frame)}
+            ranks = (
+                TorchDistributor(2, local_mode=False, use_gpu=False).start(with_stream, data=data).results()
+            )
+        finally:
+            self.spark.conf.unset("spark.sql.files.maxPartitionNum")
+        return {
+            "taken": sum(rank["rows"] for rank in ranks),
+            "first batch": max(rank["first"] for rank in ranks) - began,
+            "first epoch": max(rank["passed"] for rank in ranks) - began,
+        }
+
     def beside(self, ranks: Callable[[str, float], dict[str, float]], folder: str) -> dict[str, float]:
         """Another way, in ranks that Phalanx starts."""
         from phalanx import TorchDistributor
@@ -279,6 +314,8 @@ def main() -> None:
         size = sum(column.nbytes for column in session.frame(folder).limit(1000).toArrow().columns) / 1000
         runs: dict[str, Callable[[], dict[str, float]]] = {
             "phalanx": lambda folder=folder: session.phalanx(folder),
+            "phalanx, streamed": lambda folder=folder: session.streamed(folder, False),
+            "phalanx, streamed, repartition": lambda folder=folder: session.streamed(folder, True),
             "Spark's Arrow": lambda folder=folder: session.arrow(folder),
             "table, gathered": lambda folder=folder: session.beside(with_table, folder),
             "Parquet stream": lambda folder=folder: session.beside(with_parquet, folder),
@@ -300,13 +337,18 @@ def main() -> None:
         for impl, ones in found.items():
             for metric, name in (("first epoch", "first epoch"), ("later", "later epochs")):
                 values = [
-                    one[metric] if metric == "later" else rows / one[metric] for one in ones if metric in one
+                    one[metric] if metric == "later" else one.get("taken", rows) / one[metric]
+                    for one in ones
+                    if metric in one
                 ]
                 if values:
                     report.add(impl, case, name, "rows/s", values)
                     report.add(impl, case, f"{name}, bytes", "MB/s", [value * size / 1e6 for value in values])
         for metric in ("prepared", "first batch"):
             note(f"{case}: {metric}: {', '.join(f'{one[metric]:.2f}' for one in found['phalanx'])} s")
+        for impl in ("phalanx, streamed", "phalanx, streamed, repartition"):
+            firsts = ", ".join(f"{one['first batch']:.2f}" for one in found[impl])
+            note(f"{case}: {impl}: first batch: {firsts} s")
     session.spark.stop()
     report.table()
 

@@ -79,6 +79,11 @@ def with_data(payload: bytes, data: Mapping[str, Any]) -> bytes:
     return b"\n".join([first, json.dumps({**json.loads(header), "data": data}).encode(), body])
 
 
+def with_stream(payload: bytes, name: str, address: str) -> bytes:
+    """The same payload for ranks that have the streamed data set `name` from `address` on their host."""
+    return with_data(payload, {**json.loads(payload.split(b"\n", 2)[1])["data"], name: {"stream": address}})
+
+
 def _plain(args: Sequence[Any]) -> list[str | dict[str, str]]:
     return [
         {"file": arg.name, "text": arg.text} if isinstance(arg, FileArgument) else str(arg) for arg in args

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 JAGGED = "jagged"
 """The `pad` of tensors whose rows have different lengths."""
 
+LIST = "list"
+"""The `pad` of arrays that are lists of tensors, also where all have one length."""
+
 Nulls = Any
 """`"error"`, or the value that stands for nulls in tensors."""
 
@@ -53,7 +56,9 @@ class Column:
         lengths = facts.lengths.get(self.name, [])
         self.shape: tuple[int, ...] | None = None
         """The shape of each row, where all have the same."""
-        if all(shortest == longest for shortest, longest in lengths) and len(lengths) == self._levels:
+        if self._is(LIST) and self._levels == 1:
+            pass
+        elif all(shortest == longest for shortest, longest in lengths) and len(lengths) == self._levels:
             self.shape = tuple(max(longest, 0) for _, longest in lengths)
         elif self._levels > 1:
             raise TypeError(
@@ -64,6 +69,9 @@ class Column:
         if has_nulls and not self.listed:
             self._check_nulls(facts)
         self.plain = self._storage is not None and self.shape is not None and not has_nulls
+
+    def _is(self, pad: str) -> bool:
+        return isinstance(self._pad, str) and self._pad == pad
 
     def _check_nulls(self, facts: Facts) -> None:
         nulls = facts.nulls.get(self.name, 0)
@@ -132,12 +140,12 @@ class Column:
         import numpy as np
         import torch
 
-        if self._pad is None:
+        if self._pad is None or self._is(LIST):
             starts = offsets.tolist()
             return [
                 torch.from_numpy(values[starts[i] : starts[i + 1]].copy()) for i in range(len(starts) - 1)
             ]
-        if isinstance(self._pad, str) and self._pad == JAGGED:
+        if self._is(JAGGED):
             own = torch.from_numpy(values[offsets[0] : offsets[-1]])
             starts = torch.from_numpy(offsets.astype(np.int64) - offsets[0])
             return torch.nested.nested_tensor_from_jagged(own, starts)

@@ -11,6 +11,8 @@ PREPARE-3 (reachable): blocks on hosts where there surely is no node to serve th
 PREPARE-4 (same-data): blocks that went with an executor are computed again before ranks start again. Where that gives
 other data the run fails, and says so: nothing trains on a mixture.
 PREPARE-5 (kept-stays): what is `stored` is written by the first run, read by later ones, and removed by none.
+PREPARE-6 (streamed-once): a run has one `streamed` data set at most, on executors, and never starts its ranks again. It
+has no blocks: it is the input of the run's own stage.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from .data_store import DataStore
 from .index import Block, Facts, Index
 from .replicated import Replicated
 from .stored import Stored
+from .streamed import Streamed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +63,7 @@ def is_data(argument: object) -> bool:
 
 
 def _is_ours(value: object) -> bool:
-    return isinstance(value, (Replicated, Stored)) or _is_frame(value)
+    return isinstance(value, (Replicated, Stored, Streamed)) or _is_frame(value)
 
 
 def _is_frame(value: object) -> bool:
@@ -94,15 +97,21 @@ class Preparation:
         self._spark = spark
         self._local_mode = local_mode
         self._tasks = tasks
-        self._given: dict[str, _Given] = {name: _given(name, value) for name, value in data.items()}
+        self.streamed = _streamed(data, local_mode=local_mode)
+        """The data set that the tasks of the run are to have as their input, if there is one."""
+        self._given: dict[str, _Given] = {
+            name: _given(name, value) for name, value in data.items() if not isinstance(value, Streamed)
+        }
         self._check_places()
-        if (spark.conf.get("spark.io.encryption.enabled", None) or "false").lower() == "true":
+        if self._given and (spark.conf.get("spark.io.encryption.enabled", None) or "false").lower() == "true":
             raise RuntimeError(
                 "spark.io.encryption.enabled is true, and blocks of data sets are not encrypted on local disks; "
                 "run(data=...) can't be used here"
             )
         self._id = os.urandom(8).hex()
-        self._tag = self.folder = f"phalanx-data-{self._id}"
+        self._tag = f"phalanx-data-{self._id}"
+        self.folder = self._tag if self._given else ""
+        """What the folders of blocks are called; empty where there can be none."""
         self._cancelled = False
         self._indexes: dict[str, Index] = {}
         self._folders: set[str] = set()
@@ -151,7 +160,8 @@ class Preparation:
 
     def _compute(self) -> None:
         thread = threading.Thread(target=self._target, name="phalanx-prepare", daemon=True)
-        thread.start()
+        if self._given:
+            thread.start()
         try:
             while thread.is_alive() and not self._cancelled:
                 thread.join(0.05)
@@ -170,7 +180,8 @@ class Preparation:
     def _packed(self) -> dict[str, dict[str, Any]]:
         for index in self._indexes.values():
             self._check_place(index)
-        return {name: index.pack() for name, index in self._indexes.items()}
+        packed = {name: index.pack() for name, index in self._indexes.items()}
+        return packed if self.streamed is None else {**packed, self.streamed.name: {}}
 
     def _is_here(self) -> bool:
         """Whether the blocks are on the driver's host."""
@@ -187,7 +198,7 @@ class Preparation:
         """Removes the blocks; again is harmless. What can't be removed is logged, and goes with Spark's directories."""
         self._cancelled = True
         self._remove_files()
-        self._given = {}
+        self._given, self.streamed = {}, None
 
     def _remove_files(self) -> None:
         folders, self._folders = self._folders, set()
@@ -342,9 +353,48 @@ class Preparation:
         thread.join(seconds)
 
 
+class StreamedFrame(NamedTuple):
+    """A streamed data set as a run is given it."""
+
+    name: str
+    frame: Any
+
+
+def _streamed(data: Mapping[str, Any], *, local_mode: bool) -> StreamedFrame | None:
+    """PREPARE-6."""
+    names = [name for name, value in data.items() if isinstance(value, Streamed)]
+    if not names:
+        return None
+    if len(names) > 1:
+        raise ValueError(
+            f"the data sets {names[0]!r} and {names[1]!r} are both streamed, and the tasks of a run have one input; "
+            "give the run the smaller one itself"
+        )
+    (name,) = names
+    if local_mode:
+        raise ValueError(
+            f"the data set {name!r} is streamed, so its rows come from the tasks in which the ranks run, and in local "
+            "mode there are none; use local_mode=False, or give the run the DataFrame itself"
+        )
+    given = data[name].data
+    if isinstance(given, (Replicated, Stored, Streamed)):
+        raise TypeError(_refused_inside(name, given, "streamed"))
+    return StreamedFrame(name, readable(name, given))
+
+
+def _refused_inside(name: str, inner: Any, outer: str) -> str:
+    return (
+        f"the data set {name!r} is {outer} and {type(inner).__name__.lower()} at once, but what is streamed comes "
+        "once, to one rank, and stays nowhere; take one of the two"
+    )
+
+
 def _given(name: str, value: Any) -> _Given:
     whole = isinstance(value, Replicated)
     kept = value.data if isinstance(value, Replicated) else value
+    inner = kept.data if isinstance(kept, Stored) else kept
+    if isinstance(inner, Streamed):
+        raise TypeError(_refused_inside(name, inner, "stored" if isinstance(kept, Stored) else "replicated"))
     frame = readable(name, kept.data if isinstance(kept, Stored) else kept)
     return _Given(frame, whole, DataStore(kept.uri) if isinstance(kept, Stored) else None)
 

@@ -12,6 +12,8 @@ from .block_source import BlockSource, MappedBlocks, TableBlocks
 from .index import Index
 from .loader import Loader
 from .replicated import Replicated
+from .stream_source import StreamSource
+from .streamed import Streamed
 
 if TYPE_CHECKING:
     from .dataset import BatchDataset
@@ -27,7 +29,11 @@ def data(source: Any) -> DataSet:
     for what is no table.
     """
     if isinstance(source, str):
-        return DataSet(_prepared(source))
+        return _of_the_run(source)
+    if isinstance(source, Streamed):
+        raise TypeError(
+            "a streamed data set needs a run: TorchDistributor.run(train, data={name: streamed(df)})"
+        )
     whole = isinstance(source, Replicated)
     return DataSet(TableBlocks(_table(source.data if whole else source), whole=whole))
 
@@ -65,16 +71,13 @@ class DataSet:
                         the epoch's beginning once more, "pad" does so and tells by `batch["mask"]` which rows count
         nulls           the value that stands for nulls in tensors; "error" refuses columns that have some
         pad             the value to pad arrays of different lengths with, or "jagged" for a nested tensor of torch's
-                        jagged layout; without one they are lists of tensors
+                        jagged layout; without one they are lists of tensors, and with "list" all arrays are
         transform       called in the rank with each batch as a `pyarrow.RecordBatch`; what it returns is the batch
         rank, world_size    another part than this rank's own
 
         Raises `ValueError` or `TypeError` where a column can't be a tensor, and for arguments that can't be.
         """
-        if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__"):
-            raise TypeError(f"batch_size has to be an int, not {batch_size!r}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size has to be positive, not {batch_size}")
+        batch_size = _checked(batch_size)
         if self._source.whole:
             rank, world_size = 0, 1
         if world_size is None:
@@ -83,7 +86,7 @@ class DataSet:
             rank = int(os.environ.get(contract.ENV_RANK, "0"))
         return Loader(
             self._source,
-            batch_size=batch_size.__index__(),
+            batch_size=batch_size,
             shuffle=shuffle,
             seed=seed,
             uneven=uneven,
@@ -102,7 +105,66 @@ class DataSet:
         return BatchDataset(self.loader(**options))
 
 
-def _prepared(name: str) -> MappedBlocks:
+class StreamedDataSet(DataSet):
+    """The rows of a streamed data set: they come once, in one loader."""
+
+    def __init__(self, source: StreamSource) -> None:
+        self._stream = source
+
+    @property
+    def rows(self) -> int:
+        """Refused: nobody knows before the end."""
+        raise TypeError(
+            f"the data set {self._stream.name!r} is streamed, so nobody knows how many rows it has"
+        )
+
+    def loader(
+        self,
+        *,
+        batch_size: int,
+        shuffle: bool | str = False,
+        seed: int = 0,
+        uneven: str = "drop",
+        nulls: Any = "error",
+        pad: Any = None,
+        transform: Callable[[Any], Any] | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> Loader:
+        """As `DataSet.loader`, for one pass; rows come in Spark's order, and `seed` counts for nothing."""
+        from .stream_loader import StreamLoader
+
+        if rank is not None or world_size is not None:
+            raise ValueError(
+                f"the data set {self._stream.name!r} is streamed, so a rank has the rows that come to it: "
+                "rank and world_size can't be given"
+            )
+        return StreamLoader(
+            self._stream,
+            batch_size=_checked(batch_size),
+            shuffle=shuffle,
+            uneven=uneven,
+            nulls=nulls,
+            pad=pad,
+            transform=transform,
+            rank=int(os.environ.get(contract.ENV_RANK, "0")),
+            world_size=int(os.environ.get(contract.ENV_WORLD_SIZE, "1")),
+        )
+
+
+def _checked(batch_size: int) -> int:
+    if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__"):
+        raise TypeError(f"batch_size has to be an int, not {batch_size!r}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size has to be positive, not {batch_size}")
+    return batch_size.__index__()
+
+
+# The streams of this process, by name: whoever asks for one again has the same, whose rows come once.
+_streams: dict[str, StreamSource] = {}
+
+
+def _of_the_run(name: str) -> DataSet:
     path = os.environ.get(contract.ENV_PAYLOAD)
     if path is None:
         raise RuntimeError(
@@ -115,8 +177,11 @@ def _prepared(name: str) -> MappedBlocks:
         raise ValueError(
             f"the run has no data set {name!r}; it has {has} (TorchDistributor.run(train, data=...))"
         )
+    address = there[name].get("stream")
+    if address is not None:
+        return StreamedDataSet(_streams.setdefault(name, StreamSource(name, address)))
     folder = os.environ[contract.ENV_RANK_DIR]
-    return MappedBlocks(Index.read(there[name]), _access(folder), folder)
+    return DataSet(MappedBlocks(Index.read(there[name]), _access(folder), folder))
 
 
 def _access(folder: str) -> bytes | None:

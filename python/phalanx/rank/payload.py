@@ -12,7 +12,8 @@ elsewhere   the caller has no such file: it is the rank's own, at that path or a
 results     `pickle` (the default), or `json`: bytes or JSON, for callers in the JVM
 python, sys_path   the caller's Python (`3.11`) and its `sys.path`; absent where the caller is not Python
 cloudpickle the version that wrote a function's pickle
-data        the data sets that were prepared for the run, by name: what `feeding/index.py` reads
+data        the data sets that were prepared for the run, by name: what `feeding/index.py` reads; of a streamed one
+            `stream`, the address of its task's end
 
 PAY-2 (path-first): nothing of the user's is unpickled before `extend_sys_path` was called.
 PAY-3 (caller-source): every rank runs the caller's source of a file, whatever lies at that path on the rank's host.

@@ -55,9 +55,15 @@ class ClientWay(NamedTuple):
 class PythonStage(SparkStage):
     """A barrier stage of Python workers."""
 
-    def __init__(self, *, dataframe: DataFrame | None, way: ClientWay, **common: Any) -> None:
+    def __init__(
+        self, *, dataframe: DataFrame | None, stream: str | None, way: ClientWay, **common: Any
+    ) -> None:
         super().__init__(**common)
         self._dataframe = dataframe
+        self._stream = stream
+        """The name of the data set that the DataFrame's rows are, if ranks take them from their task."""
+        if stream is not None:
+            self.what = f"the Spark stage that computes the data set {stream!r}"
         self._way = way
         self._relay: Relay | None = None
         if self._job.logs_uri is not None:
@@ -100,7 +106,8 @@ class PythonStage(SparkStage):
         task = _task(
             spec=spec,
             payload=shipped(self._spark, self._payload) if is_remote(self._spark) else self._payload,
-            schema=None if frame is None else frame.schema.json(),
+            schema=None if frame is None or self._stream else frame.schema.json(),
+            stream=None if self._stream is None else (self._stream, self._job.ranks // tasks),
             in_executor=not is_local(self._spark),
             row_bytes=ROW_BYTES,
             tunnel=tunnel,

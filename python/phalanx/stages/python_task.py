@@ -18,6 +18,7 @@ def run_task(
     spec: bytes,
     payload: bytes | str,
     schema: str | None,
+    stream: tuple[str, int] | None,
     in_executor: bool,
     row_bytes: int,
     tunnel: str | None,
@@ -25,7 +26,8 @@ def run_task(
     """The node of one barrier task; yields a report if the hub could not be told, in pieces of `row_bytes`, each with
     the task's partition.
 
-    `rows` are the partition's: batches of Arrow's where they have a `schema`, of no meaning else. `spec` is what the
+    `rows` are the partition's: batches of Arrow's where they have a `schema` or are a `stream` (the name of a data set,
+    and how many ranks of this task take it), of no meaning else. `spec` is what the
     hub tells every node; `payload` is a name where it came as a file of Spark's. `in_executor` says that this worker's
     stderr is an executor's, and not the driver's. `tunnel` is another way to the hub, if there is one but that of an
     executor with the plugin.
@@ -58,6 +60,13 @@ def run_task(
             from ..feeding.partition_files import partition_files
 
             env |= stack.enter_context(partition_files(iter(rows), schema, work_dir))
+        if stream is not None:
+            from ..driver.payload import with_stream
+            from ..feeding.stream_feeder import Feeder
+
+            name, ranks = stream
+            feeder = stack.enter_context(contextlib.closing(Feeder(rows, ranks, name)))
+            payload, rows = with_stream(payload, name, feeder.address), ()
         # Spark takes a worker whose input was left unread for broken, and the next task waits for another: seconds.
         for _ in rows:
             pass
