@@ -28,7 +28,8 @@ from .driver.inherited import (
 from .driver.payload import FileArgument, file_payload, function_payload, module_payload
 from .driver.session import active_session
 from .driver.train_object import Module, name_of
-from .feeding.partition_files import partition_data_loader as _get_spark_partition_data_loader
+from .feeding.partitions import NAME, Partitions
+from .feeding.partitions import partition_data_loader as _get_spark_partition_data_loader
 from .feeding.preparation import Preparation, is_data
 from .integrations.mlflow import callers_run
 from .settings import Settings, given
@@ -194,18 +195,19 @@ class TorchDistributor(Distributor):
     def _train_on_dataframe(
         self, train_function: Callable[..., Any], spark_dataframe: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """As `run`, in the tasks that compute the DataFrame's partitions, one for each.
+        """As `run`, with a partition of the DataFrame for each rank.
 
-        Inside the function `_get_spark_partition_data_loader` gives the rank its partition. The DataFrame
-        needs as many partitions as the run has tasks, about equally large and none of them empty.
+        Inside the function `_get_spark_partition_data_loader` gives the rank its rows: those of partition r for rank r,
+        where there are as many partitions as ranks; else an equal share of all rows, in the order of the partitions.
 
-        Raises `ValueError` in local mode, and where the number of partitions is known to be another.
+        Raises `ValueError` in local mode, for columns that are no numbers, and where a rank would have no rows.
         """
         if self.local_mode:
             raise ValueError(
                 "TorchDistributor.train_on_dataframe requires setting TorchDistributor.local_mode to False."
             )
-        return self._drive(self._job(train_function, args, kwargs, dataframe=spark_dataframe))
+        frames = {NAME: Partitions(spark_dataframe)}
+        return self._drive(self._job(train_function, args, kwargs, frames))
 
     def _get_num_tasks(self) -> int:
         """Over how many tasks of Spark's the ranks are spread, in local mode their number; fewer GPUs of the driver
@@ -233,7 +235,11 @@ class TorchDistributor(Distributor):
         return result
 
     def _job(
-        self, train_object: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dataframe: Any = None
+        self,
+        train_object: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frames: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Everything that a `Run` needs but GPUs; all checks are done."""
         from . import _native
@@ -241,8 +247,16 @@ class TorchDistributor(Distributor):
         data = None
         if is_data(kwargs.get("data")):
             kwargs = dict(kwargs)
-            frames = kwargs.pop("data")
-            data = Preparation(self.spark, frames, local_mode=self.local_mode, tasks=self.num_tasks)
+            kwargs = dict(kwargs)
+            frames = {**kwargs.pop("data"), **(frames or {})}
+        if frames:
+            data = Preparation(
+                self.spark,
+                frames,
+                local_mode=self.local_mode,
+                tasks=self.num_tasks,
+                ranks=self.num_processes,
+            )
         elsewhere = not self.local_mode and preflight.is_elsewhere(train_object)
         preflight.check_train_object(train_object, kwargs, elsewhere=elsewhere)
         may_relay = is_remote(self.spark) and not self.local_mode and relay.has_plugin(self.spark)
@@ -264,13 +278,7 @@ class TorchDistributor(Distributor):
                 self.logger.info(f"{train_object} is not here; the ranks take what is there on their hosts")
             payload = file_payload(train_object, [*args, *options], sys_path=sys.path, elsewhere=elsewhere)
         if not self.local_mode:
-            preflight.check_start(
-                self.num_tasks,
-                self._conf,
-                self.logger,
-                given=self._given,
-                partitions=None if dataframe is None else preflight.partition_count(dataframe),
-            )
+            preflight.check_start(self.num_tasks, self._conf, self.logger, given=self._given)
             preflight.check_slots(self.spark, self.num_tasks, settings.slots_timeout, self.logger)
         job = _native.Job(
             name=name_of(train_object),
@@ -289,7 +297,6 @@ class TorchDistributor(Distributor):
             "settings": settings,
             "variables": {**context, **variables},
             "tracked": tracked,
-            "dataframe": dataframe,
             "data": data,
         }
 

@@ -6,7 +6,7 @@ INDEX-1 (small): it has a few numbers for each block, whatever the rows.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -53,6 +53,8 @@ class Index(NamedTuple):
     facts: Facts
     whole: bool
     """Whether every rank takes all rows."""
+    shares: Sequence[tuple[int, int]] = ()
+    """Of `_train_on_dataframe`: the first row of each rank's, and how many it has."""
 
     @classmethod
     def read(cls, packed: Mapping[str, Any]) -> Index:

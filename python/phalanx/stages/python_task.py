@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -52,29 +51,24 @@ def run_task(
         )
     given = context.resources().get("gpu")
     work_dir = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
-    with contextlib.ExitStack() as stack:
-        env = workers_files()
-        if schema is not None:
-            from ..feeding.partition_files import partition_files
-
-            env |= stack.enter_context(partition_files(iter(rows), schema, work_dir))
-        # Spark takes a worker whose input was left unread for broken, and the next task waits for another: seconds.
-        for _ in rows:
-            pass
-        report = _native.run_node(
-            node_spec,
-            payload,
-            partition=partition,
-            host=host_of(addresses[partition]),
-            gpus=None if given is None else list(given.addresses),
-            work_dir=work_dir,
-            **home(),
-            in_python_worker=True,
-            env=env,
-            all_gather=context.allGather,
-            in_executor=in_executor,
-            tunnel=tunnel,
-        )
+    env = workers_files()
+    # Spark takes a worker whose input was left unread for broken, and the next task waits for another: seconds.
+    for _ in rows:
+        pass
+    report = _native.run_node(
+        node_spec,
+        payload,
+        partition=partition,
+        host=host_of(addresses[partition]),
+        gpus=None if given is None else list(given.addresses),
+        work_dir=work_dir,
+        **home(),
+        in_python_worker=True,
+        env=env,
+        all_gather=context.allGather,
+        in_executor=in_executor,
+        tunnel=tunnel,
+    )
     for at in range(0, len(report), row_bytes):
         yield partition, report[at : at + row_bytes]
 
