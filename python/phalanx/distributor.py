@@ -278,7 +278,7 @@ class TorchDistributor(Distributor):
                 self.logger.info(f"{train_object} is not here; the ranks take what is there on their hosts")
             payload = file_payload(train_object, [*args, *options], sys_path=sys.path, elsewhere=elsewhere)
         if not self.local_mode:
-            preflight.check_start(self.num_tasks, self._conf, self.logger, given=self._given)
+            preflight.check_start(self._conf, self.logger, given=self._given)
             preflight.check_slots(self.spark, self.num_tasks, settings.slots_timeout, self.logger)
         job = _native.Job(
             name=name_of(train_object),

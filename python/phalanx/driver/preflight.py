@@ -99,21 +99,13 @@ def plan(
     return ranks, tasks
 
 
-def check_start(
-    num_tasks: int,
-    conf_get: ConfGet,
-    logger: logging.Logger,
-    *,
-    given: Mapping[str, str] | None = None,
-    partitions: int | None = None,
-) -> None:
-    """Whether a distributed run may start on this cluster; `given` are settings that win over the session's,
-    `partitions` are those of the DataFrame, where known.
+def check_start(conf_get: ConfGet, logger: logging.Logger, *, given: Mapping[str, str] | None = None) -> None:
+    """Whether a distributed run may start on this cluster; `given` are settings that win over the session's.
 
-    Raises `RuntimeError` for one with dynamic allocation; `ValueError` for a wrong number of partitions.
+    Raises `RuntimeError` for one with dynamic allocation.
     """
     conf = _asked(_START_KEYS, conf_get) | dict(given or {})
-    warning = _native.may_start(num_tasks, conf=conf, partitions=partitions)
+    warning = _native.may_start(conf=conf)
     if warning is not None:
         logger.warning(warning)
 
@@ -157,28 +149,6 @@ def wait_for_slots(spark: Any, num_tasks: int, timeout: float, given_up: Callabl
         if given_up():
             return
         time.sleep(wait[0])
-
-
-def partition_count(frame: Any) -> int | None:
-    """How many partitions a DataFrame has; None where only running it would tell.
-
-    So it is under Spark Connect, and under adaptive execution, which settles the number of a shuffle's
-    partitions when it has run, unless the DataFrame says it: `repartition(n)`.
-    """
-    try:
-        execution = frame._jdf.queryExecution()
-        if execution.executedPlan().nodeName() != "AdaptiveSparkPlan":
-            return int(execution.toRdd().getNumPartitions())
-        plan = execution.optimizedPlan()
-        while plan.nodeName() in ("Project", "Filter"):
-            plan = plan.children().apply(0)
-        if plan.nodeName() == "Repartition":
-            return int(plan.numPartitions())
-        if plan.nodeName() == "RepartitionByExpression" and plan.optNumPartitions().isDefined():
-            return int(plan.optNumPartitions().get())
-    except Exception:  # no JVM here, or another Spark's plans: the tasks find out
-        return None
-    return None
 
 
 def resources_of(spark: Any) -> Mapping[str, Any]:
