@@ -6,7 +6,7 @@ INDEX-1 (small): it has a few numbers for each block, whatever the rows.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 
@@ -53,7 +53,7 @@ class Index(NamedTuple):
     facts: Facts
     whole: bool
     """Whether every rank takes all rows."""
-    shares: Sequence[tuple[int, int]] = ()
+    shares: tuple[tuple[int, int], ...] = ()
     """Of `_train_on_dataframe`: the first row of each rank's, and how many it has."""
 
     @classmethod
@@ -62,6 +62,7 @@ class Index(NamedTuple):
         fields = dict(packed)
         fields["blocks"] = [Block(*block) for block in fields["blocks"]]
         fields["facts"] = Facts(**fields["facts"])
+        fields["shares"] = tuple((first, rows) for first, rows in fields.get("shares", ()))
         return cls(**fields)
 
     def fingerprint(self) -> str:

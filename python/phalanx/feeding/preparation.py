@@ -185,7 +185,7 @@ class Preparation:
             self._check_place(index)
             if self._given[name].by_partition:
                 parts = shares(self._rows[name], self._ranks, self._tasks)
-                self._indexes[name] = index._replace(shares=parts)
+                self._indexes[name] = index._replace(shares=tuple(parts))
         return {name: index.pack() for name, index in self._indexes.items()}
 
     def _is_here(self) -> bool:

@@ -4,15 +4,12 @@ pyspark's reads a file that its own stage writes. Here the rows are in blocks, a
 
 DF-6 (either-loader): in a rank of `_train_on_dataframe` pyspark's function does what Phalanx's does; in all others, and
 outside of ranks, it is as it was.
-DF-7 (no-import): importing this module imports neither pyspark nor torch.
+DF-7 (no-import): importing this module, which each import of phalanx does, imports neither pyspark nor torch.
 """
 
 from __future__ import annotations
 
-import os
-
 from ..plumbing.import_hooks import after_import
-from ..rank import contract
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,10 +23,13 @@ def install() -> None:
 
 
 def _stand_in(module: ModuleType) -> None:
+    import functools
+    import os
+
+    from ..rank import contract
+
     if contract.ENV_RANK_DIR not in os.environ:
         return
-    import functools
-
     pysparks = vars(module).get("_get_spark_partition_data_loader")
     if pysparks is None:
         return

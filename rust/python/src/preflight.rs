@@ -68,7 +68,6 @@ fn plan(
 
 #[pyfunction]
 #[pyo3(signature = (*, conf))]
-#[allow(clippy::needless_pass_by_value, reason = "made of the arguments of a Python call")]
 fn may_start(py: Python<'_>, conf: Conf) -> PyResult<Option<String>> {
     checked(py, preflight::may_start(&conf))
 }
