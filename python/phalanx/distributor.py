@@ -28,7 +28,7 @@ from .driver.inherited import (
 from .driver.payload import FileArgument, file_payload, function_payload, module_payload
 from .driver.session import active_session
 from .driver.train_object import Module, name_of
-from .feeding.partitions import NAME, Partitions
+from .feeding.partitions import numbers_of
 from .feeding.partitions import partition_data_loader as _get_spark_partition_data_loader
 from .feeding.preparation import Preparation, is_data
 from .integrations.mlflow import callers_run
@@ -195,19 +195,25 @@ class TorchDistributor(Distributor):
     def _train_on_dataframe(
         self, train_function: Callable[..., Any], spark_dataframe: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """As `run`, with a partition of the DataFrame for each rank.
+        """As `run`, in the tasks that compute the DataFrame's partitions, one for each.
 
-        Inside the function `_get_spark_partition_data_loader` gives the rank its rows: those of partition r for rank r,
-        where there are as many partitions as ranks; else an equal share of all rows, in the order of the partitions.
+        Inside the function `_get_spark_partition_data_loader` gives the rank its partition. A DataFrame that is known
+        to have another number of partitions than the run has tasks is repartitioned. None may be empty.
 
-        Raises `ValueError` in local mode, for columns that are no numbers, and where a rank would have no rows.
+        Raises `ValueError` in local mode, and for a column that is no number, array of numbers or vector.
         """
         if self.local_mode:
             raise ValueError(
                 "TorchDistributor.train_on_dataframe requires setting TorchDistributor.local_mode to False."
             )
-        frames = {NAME: Partitions(spark_dataframe)}
-        return self._drive(self._job(train_function, args, kwargs, frames))
+        frame = numbers_of(spark_dataframe)
+        count = preflight.partition_count(frame)
+        if count not in (None, self.num_tasks):
+            self.logger.info(
+                f"Spark repartitions the DataFrame: it has {count} partitions and the run has {self.num_tasks} tasks"
+            )
+            frame = frame.repartition(self.num_tasks)
+        return self._drive(self._job(train_function, args, kwargs, dataframe=frame))
 
     def _get_num_tasks(self) -> int:
         """Over how many tasks of Spark's the ranks are spread, in local mode their number; fewer GPUs of the driver
@@ -235,11 +241,7 @@ class TorchDistributor(Distributor):
         return result
 
     def _job(
-        self,
-        train_object: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        frames: Mapping[str, Any] | None = None,
+        self, train_object: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dataframe: Any = None
     ) -> dict[str, Any]:
         """Everything that a `Run` needs but GPUs; all checks are done."""
         from . import _native
@@ -247,16 +249,8 @@ class TorchDistributor(Distributor):
         data = None
         if is_data(kwargs.get("data")):
             kwargs = dict(kwargs)
-            kwargs = dict(kwargs)
-            frames = {**kwargs.pop("data"), **(frames or {})}
-        if frames:
-            data = Preparation(
-                self.spark,
-                frames,
-                local_mode=self.local_mode,
-                tasks=self.num_tasks,
-                ranks=self.num_processes,
-            )
+            frames = kwargs.pop("data")
+            data = Preparation(self.spark, frames, local_mode=self.local_mode, tasks=self.num_tasks)
         elsewhere = not self.local_mode and preflight.is_elsewhere(train_object)
         preflight.check_train_object(train_object, kwargs, elsewhere=elsewhere)
         may_relay = is_remote(self.spark) and not self.local_mode and relay.has_plugin(self.spark)
@@ -297,6 +291,7 @@ class TorchDistributor(Distributor):
             "settings": settings,
             "variables": {**context, **variables},
             "tracked": tracked,
+            "dataframe": dataframe,
             "data": data,
         }
 

@@ -105,10 +105,10 @@ def test_a_function_is_handed_over_and_rank_0s_value_comes_back(
     (run,) = FakeRun.made
     assert made.last_run is run  # type: ignore[comparison-overlap]
     fields = run.fields
-    names = "data job lease local_mode payload settings spark tracked variables"
+    names = "data dataframe job lease local_mode payload settings spark tracked variables"
     assert sorted(fields) == names.split()
     assert (fields["local_mode"], fields["lease"].gpus) == (True, [])
-    assert fields["job"] == "job 1"
+    assert (fields["job"], fields["dataframe"]) == ("job 1", None)
     assert isinstance(fields["settings"], Settings)
     (tmp_path / "payload").write_bytes(fields["payload"])
     payload = Payload(str(tmp_path / "payload"))
@@ -234,19 +234,23 @@ def test_a_misspelt_setting_is_warned_about(spark: Any, caplog: pytest.LogCaptur
     assert "did you mean spark.phalanx.joinTimeout?" in caplog.text
 
 
-def test_a_dataframe_is_prepared_as_a_data_set_beside_others(spark: Any) -> None:
+def test_a_dataframe_has_a_partition_for_every_task(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ValueError, match=r"requires setting TorchDistributor\.local_mode to False"):
         local()._train_on_dataframe(print, spark.range(3))
     made = local(num_processes=1, local_mode=False)
     with pytest.raises(ValueError, match="field of type string: the column 's'"):
-        made._train_on_dataframe(print, spark.sql("select 'a' as s"))
-    with pytest.raises(TypeError, match="has to be a Spark DataFrame, not NoneType"):
-        made._train_on_dataframe(print, None)
+        made._train_on_dataframe(print, spark.sql("select 'a' as s"))  # DF-3
     assert not FakeRun.made
-    frame = spark.range(0, 9, 1, 3)
     FakeRun.outcome = 7
-    assert made._train_on_dataframe(print, frame, "x", data={"eval": frame}) == 7
-    assert set(FakeRun.made[0].fields["data"]._given) == {"_train_on_dataframe", "eval"}
+    one, unknown = spark.range(0, 9, 1, 1), spark.range(9).groupBy("id").count()
+    for frame in (one, unknown):
+        assert made._train_on_dataframe(print, frame, "x") == 7
+        assert FakeRun.made[-1].fields["dataframe"] is frame
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "TorchDistributor"):
+        assert made._train_on_dataframe(print, spark.range(0, 9, 1, 3)) == 7
+    assert FakeRun.made[-1].fields["dataframe"].rdd.getNumPartitions() == 1
+    assert "it has 3 partitions and the run has 1 tasks" in caplog.text
 
 
 def test_the_logger_prints_only_where_nobody_configured_logging() -> None:

@@ -1,4 +1,4 @@
-"""What each rank has of a DataFrame's partitions, and the samples it makes of it, beside pyspark's own class."""
+"""A partition as a file of blocks, and the samples that a rank makes of it, beside pyspark's own class."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from phalanx.driver.payload import function_payload, with_data
 from phalanx.feeding import partition_dataset
 from phalanx.feeding.block_source import MappedBlocks
 from phalanx.feeding.index import Block, Facts, Index
 from phalanx.feeding.partition_dataset import PartitionDataset
-from phalanx.feeding.partitions import NAME, Partitions, numbers_of, partition_data_loader, shares
-from phalanx.feeding.preparation import Preparation
+from phalanx.feeding.partitions import numbers_of, partition_data_loader, partition_file
 from phalanx.feeding.write_blocks import write_partition
 
 pytestmark = pytest.mark.timeout(120)
@@ -78,7 +76,7 @@ def indexed(folder: Path, batches: list[pa.RecordBatch], *, block_rows: int = 1 
     path = str(folder / "written" / "0-0")
     blocks = write_partition(batches, path, 1 << 20, block_rows)
     return Index(
-        name=NAME,
+        name="partition",
         hosts=["here"],
         files=[path],
         blocks=[Block(0, *(block[of] for of in ("start", "bytes", "rows", "checksum"))) for block in blocks],
@@ -175,37 +173,6 @@ def test_columns_with_nulls_anywhere_are_floats_everywhere(tmp_path: Path) -> No
     assert {a.dtype for _, a in samples if a is not None} == {np.dtype(np.float64)}, "DF-4"
 
 
-def test_rank_r_has_partition_r_and_other_numbers_are_equal_shares() -> None:
-    assert shares([3, 5, 2], ranks=3, tasks=3) == [(0, 3), (3, 5), (8, 2)], "DF-1"
-    # two ranks a task, as with two GPUs a task: pyspark gives both the task's partition
-    assert shares([3, 5], ranks=4, tasks=2) == [(0, 3), (0, 3), (3, 5), (3, 5)], "DF-1"
-    assert shares([1, 2, 1, 1], ranks=4, tasks=2) == [(0, 1), (1, 2), (3, 1), (4, 1)], "DF-1"
-    for rows, ranks in (([10], 3), ([0, 4, 0, 0, 6], 3), ([5, 5], 10), ([0, 7], 1), ([1] * 1000, 7)):
-        parts = shares(rows, ranks, ranks)
-        assert [first for first, _ in parts] == [
-            sum(size for _, size in parts[:at]) for at in range(ranks)
-        ], "DF-1"
-        sizes = [size for _, size in parts]
-        assert sum(sizes) == sum(rows)
-        assert max(sizes) - min(sizes) <= 1, "DF-1"
-        assert min(sizes) > 0
-
-
-@pytest.mark.parametrize(
-    ("rows", "ranks", "tasks", "said"),
-    [
-        ([3, 0, 0], 3, 3, "as many partitions as the run has ranks: 2 of the 3 have no rows, the first of them is "),
-        ([3, 0], 4, 2, "as many partitions as the run has tasks: 1 of the 2 have no rows"),
-        ([0], 1, 1, "Empty Spark partition is not allowed in TorchDistributor.train_on_dataframe"),
-        ([2, 0, 1], 4, 4, "the DataFrame has 3 rows, and each of the 4 ranks needs one"),
-        ([], 1, 1, "the DataFrame has 0 rows"),
-    ],
-)  # fmt: skip
-def test_a_rank_without_rows_is_refused(rows: list[int], ranks: int, tasks: int, said: str) -> None:
-    with pytest.raises(ValueError, match=said):  # DF-2
-        shares(rows, ranks, tasks)
-
-
 def test_columns_that_pyspark_does_not_take_are_refused_by_name() -> None:
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql import types as T
@@ -222,18 +189,51 @@ def test_columns_that_pyspark_does_not_take_are_refused_by_name() -> None:
             match=rf"does not support loading data from field of type {kind.simpleString()}: the column 'y'",
         ):
             numbers_of(frame(x=T.LongType(), y=kind))  # DF-3
+    with pytest.raises(ValueError, match="has no columns"):
+        numbers_of(frame())
+
+
+def test_a_partition_is_written_for_the_ranks_and_gone_afterwards(tmp_path: Path) -> None:
+    before = dict(os.environ)
+    with partition_file([batch(0, 0), batch(0, 2), batch(2, 3)], str(tmp_path)) as env:
+        assert dict(os.environ) == before, "DF-1"
+        (folder,) = tmp_path.iterdir()
+        assert folder.stat().st_mode & 0o077 == 0, "others may not read it"
+        (told,) = env.values()
+        index = Index.read(json.loads(Path(told).read_text()))
+        assert [(block.file, block.rows) for block in index.blocks] == [(0, 5)]
+        assert {Path(told).parent, Path(index.files[0]).parent} == {folder}
+        assert MappedBlocks(index).batch(0).column("i64").to_pylist() == [0, 1, 2, 3, 4]
+    assert list(tmp_path.iterdir()) == [], "DF-2"
+
+
+@pytest.mark.parametrize("sizes", [(), (0, 0)])
+def test_an_empty_partition_is_refused_and_leaves_nothing(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    with (
+        pytest.raises(ValueError, match="Empty Spark partition is not allowed"),
+        partition_file([batch(0, size) for size in sizes], str(tmp_path)),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == [], "DF-2"
+
+
+def test_a_partition_that_could_not_be_computed_leaves_nothing(tmp_path: Path) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch(0, 1)
+        raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"), partition_file(batches(), str(tmp_path)):
+        pass
+    assert list(tmp_path.iterdir()) == [], "DF-2"
 
 
 @pytest.fixture
-def in_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The environment of rank 1 of two, which has the rows 3, 4 and 5."""
-    index = indexed(tmp_path, [batch(0, 6)])._replace(shares=((0, 3), (3, 3)))
-    payload = tmp_path / "payload"
-    payload.write_bytes(with_data(function_payload(len, [()], {}, sys_path=[]), {NAME: index.pack()}))
-    env = {"PHALANX_PAYLOAD": str(payload), "PHALANX_RANK_DIR": str(tmp_path), "RANK": "1"}
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    return env
+def in_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The environment of a rank whose partition has the rows 3, 4 and 5."""
+    with partition_file([batch(3, 3)], str(tmp_path)) as env:
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        yield env
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -267,100 +267,28 @@ def test_the_loader_says_where_it_belongs() -> None:
         partition_data_loader(1, 1)
 
 
-def test_pysparks_own_function_is_phalanxs_in_such_a_rank_only(in_rank: Any, tmp_path: Path) -> None:
+def test_pysparks_own_function_is_phalanxs_in_such_a_rank_only(in_rank: dict[str, str]) -> None:
     script = """
 import os, sys
 import phalanx
 assert not {"torch", "pyspark", "pyarrow", "numpy"} & set(sys.modules), "DF-7"
 import inspect
+own = {name: os.environ.pop(name) for name in sys.argv[1:]}  # as in a warm pool, which isn't a rank yet
 from pyspark.ml.torch.distributor import _get_spark_partition_data_loader as loader
 print(list(inspect.signature(loader).parameters))
-try:
-    print([sample[4] for sample in loader(4, 2, num_workers=0).dataset])
-except KeyError as problem:
-    print(problem)
+for env in ({}, own):
+    os.environ.update(env)
+    try:
+        print([sample[4] for sample in loader(4, 2, num_workers=0).dataset])
+    except KeyError as problem:
+        print(problem)
 """
-    without = tmp_path / "without"
-    without.write_bytes(function_payload(len, [()], {}, sys_path=[]))
-    expected = ["[3, 4, 5, 3]", "'SPARK_PARTITION_ARROW_DATA_FILE'", "'SPARK_PARTITION_ARROW_DATA_FILE'"]
-    told = []
-    for change in ({}, {"PHALANX_PAYLOAD": str(without)}, dict.fromkeys(in_rank)):
-        env = {name: value for name, value in {**os.environ, **change}.items() if value is not None}
-        done = subprocess.run(
-            [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-        signature, answer = done.stdout.splitlines()
-        assert signature == "['num_samples', 'batch_size', 'num_workers', 'prefetch_factor']"
-        told.append(answer)
-    assert told == expected, "DF-6"
-
-
-@pytest.fixture
-def prepared(spark: Any) -> Iterator[Any]:
-    """Prepares a DataFrame for ranks; what each has, as samples."""
-    made = []
-
-    def prepare(frame: Any, ranks: int, tasks: int | None = None) -> list[list[Any]]:
-        one = Preparation(
-            spark, {NAME: Partitions(frame)}, local_mode=False, tasks=tasks or ranks, ranks=ranks
-        )
-        made.append(one)
-        packed = one.run()
-        assert one.again() == packed
-        blocks = MappedBlocks(Index.read(packed[NAME]))
-        return [list(PartitionDataset(blocks, *share, share[1])) for share in blocks.shares]
-
-    yield prepare
-    for one in made:
-        one.remove()
-
-
-def test_partitions_of_a_dataframe_reach_their_ranks_however_many_they_are(spark: Any, prepared: Any) -> None:
-    frame = spark.range(0, 12, 1, 3)
-    ids = [[[i] for i in range(at, at + 4)] for at in (0, 4, 8)]
-    assert prepared(frame, 3) == ids, "DF-1"
-    assert prepared(frame, 6, tasks=3) == [part for part in ids for _ in range(2)], "DF-1"
-    assert prepared(frame, 2) == [[[i] for i in range(6)], [[i] for i in range(6, 12)]], "DF-1"
-    assert prepared(frame, 5)[4] == [[9], [10], [11]], "DF-1"
-    # partitions are counted whether they have rows or not, the last ones, too
-    some = frame.where("id >= 4 and id < 8")
-    with pytest.raises(ValueError, match=r"2 of the 3 have no rows, the first of them is partition 0"):
-        prepared(some, 3)  # DF-2
-    assert prepared(some, 2) == [[[4], [5]], [[6], [7]]], "DF-1"
-    with pytest.raises(ValueError, match="the DataFrame has 0 rows"):
-        prepared(frame.where("id < 0"), 2)  # DF-2
-    # those of a shuffle, which Spark may coalesce when it has run
-    spread = frame.repartition(5, "id")
-    by_rank: dict[int, list[int]] = {}
-    for row in spread.selectExpr("spark_partition_id() as at", "id").collect():
-        by_rank.setdefault(row.at, []).append(row.id)
-    if len(by_rank) == 5:
-        assert prepared(spread, 5) == [[[i] for i in by_rank[rank]] for rank in range(5)], "DF-1"
-    assert sorted(i for part in prepared(frame.groupBy("id").count(), 2) for i, _ in part) == list(range(12))
-
-
-def test_vectors_and_columns_of_one_name_are_fine(spark: Any, prepared: Any) -> None:
-    from pyspark.ml.linalg import Vectors
-
-    vectors = [Vectors.dense([1.5, 2.0]), Vectors.sparse(2, {1: 3.0}), Vectors.sparse(2, {})]
-    frame = spark.createDataFrame([(v, i) for i, v in enumerate(vectors)], ["v", "x"])
-    doubled = frame.selectExpr("v", "int(x) as x", "x + 10 as X").coalesce(1)
-    (samples,) = prepared(doubled, 1)
-    assert [(v.tolist(), v.dtype, x, y) for v, x, y in samples] == [
-        ([1.5, 2.0], np.float64, 0, 10),
-        ([0.0, 3.0], np.float64, 1, 11),
-        ([0.0, 0.0], np.float64, 2, 12),
-    ], "DF-4"
-
-
-def test_what_is_no_data_frame_of_numbers_is_refused_before_any_job(spark: Any) -> None:
-    def refused(frame: Any) -> str:
-        with pytest.raises((TypeError, ValueError)) as caught:
-            Preparation(spark, {NAME: Partitions(frame)}, local_mode=False)
-        return str(caught.value)
-
-    assert "field of type string: the column 's'" in refused(spark.sql("select 1 as x, 'a' as s")), "DF-3"
-    assert "has to be a Spark DataFrame, not NoneType" in refused(None)
-    assert "is a stream" in refused(spark.readStream.format("rate").load().select("value"))
-    assert "has no columns" in refused(spark.range(1).select())
+    done = subprocess.run(
+        [sys.executable, "-c", script, *in_rank], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "['num_samples', 'batch_size', 'num_workers', 'prefetch_factor']",
+        "'SPARK_PARTITION_ARROW_DATA_FILE'",
+        "[3, 4, 5, 3]",
+    ], "DF-6"

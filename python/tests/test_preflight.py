@@ -112,6 +112,19 @@ def test_a_real_cluster_is_waited_for_and_its_limit_is_known() -> None:
     assert "there are never more than 2" in answer["refused"]
 
 
+def test_partitions_are_counted_where_that_runs_nothing(spark: Any) -> None:
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup
+    before = jobs()
+    frame = spark.range(0, 100, 1, 3)
+    assert preflight.partition_count(frame) == 3
+    assert preflight.partition_count(frame.repartition(5).selectExpr("id + 1 AS x").where("x > 2")) == 5
+    assert preflight.partition_count(frame.repartition(6, "id")) == 6
+    assert preflight.partition_count(frame.repartition("id")) is None
+    assert preflight.partition_count(frame.groupBy("id").count()) is None
+    assert preflight.partition_count(object()) is None
+    assert jobs() == before
+
+
 def test_nothing_here_touches_the_environment() -> None:
     before = dict(os.environ)
     preflight.check_train_object(print, {})

@@ -85,34 +85,47 @@ def test_batches_and_losses_are_pysparks_bit_for_bit(
 
 def ids() -> list[int]:
     """The rank's rows, as many as its partition may have, once."""
+    import os
+
     import phalanx
     from phalanx.distributor import _get_spark_partition_data_loader
 
     assert phalanx.data("eval").rows == 4
+    assert os.path.exists(os.environ["PHALANX_PARTITION_INDEX"])
     return [i for [batch] in _get_spark_partition_data_loader(5, 2, 0) for i in batch.tolist()]
 
 
-def test_any_number_of_partitions_reaches_the_ranks(stage: Any, spark: Any) -> None:
-    def taken(frame: Any) -> list[list[int]]:
-        stage._train_on_dataframe(ids, frame, data={"eval": spark.range(4)})
-        run = stage.last_run
-        assert "data prepared" in [phase.name for phase in run.phases]
-        results: list[list[int]] = run.results()
-        return results
-
-    frame = spark.range(0, 10, 1, 2)
-    assert taken(frame) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]], "DF-1"
-    assert taken(frame.coalesce(1)) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]], "DF-1"
-    # five partitions, of which the first two are empty: equal shares of what there is
-    assert taken(spark.range(0, 10, 1, 5).where("id >= 4")) == [[4, 5, 6, 4, 5], [7, 8, 9, 7, 8]], "DF-1"
+def taken(stage: Any, frame: Any) -> list[list[int]]:
+    """The ranks' rows, beside a data set."""
+    stage._train_on_dataframe(ids, frame, data={"eval": frame.sparkSession.range(4)})
+    results: list[list[int]] = stage.last_run.results()
+    return results
 
 
-def test_a_rank_that_would_have_no_rows_ends_the_run_before_it_starts(stage: Any, spark: Any) -> None:
-    with pytest.raises(ValueError, match="1 of the 2 have no rows, the first of them is partition 1"):
-        stage._train_on_dataframe(ids, spark.range(0, 10, 1, 2).where("id < 5"))  # DF-2
-    assert "data prepared" not in [phase.name for phase in stage.last_run.phases]
+def test_each_rank_has_a_partition_beside_data_sets(stage: Any, spark: Any) -> None:
+    assert taken(stage, spark.range(0, 10, 1, 2)) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+
+
+@pytest.mark.classic
+def test_a_dataframe_of_another_number_of_partitions_is_repartitioned(stage: Any, spark: Any) -> None:
+    for partitions in (1, 5):
+        parts = taken(stage, spark.range(0, 10, 1, partitions))
+        assert sorted(parts[0] + parts[1]) == list(range(10))
+
+
+@pytest.mark.remote
+def test_another_number_of_partitions_is_found_out_by_the_tasks(stage: Any, spark: Any) -> None:
+    with pytest.raises(
+        TrainingError, match="the DataFrame has 1 partitions and the run 2 tasks; repartition it to 2"
+    ):
+        taken(stage, spark.range(0, 10, 1, 1))
+
+
+def test_an_empty_partition_and_rows_that_cannot_be_computed_are_the_runs_failure(
+    stage: Any, spark: Any
+) -> None:
+    with pytest.raises(TrainingError, match="Empty Spark partition is not allowed"):
+        taken(stage, spark.range(0, 10, 1, 2).where("id < 5"))
+    number = "if(id < 1, id, cast(raise_error('no such number') as bigint)) as id"
     with pytest.raises(TrainingError, match="no such number"):
-        stage._train_on_dataframe(
-            ids,
-            spark.range(2).selectExpr("if(id < 1, id, cast(raise_error('no such number') as bigint)) as id"),
-        )
+        taken(stage, spark.range(0, 10, 1, 2).selectExpr(number))

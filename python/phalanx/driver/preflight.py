@@ -151,6 +151,28 @@ def wait_for_slots(spark: Any, num_tasks: int, timeout: float, given_up: Callabl
         time.sleep(wait[0])
 
 
+def partition_count(frame: Any) -> int | None:
+    """How many partitions a DataFrame has; None where only running it would tell.
+
+    So it is under Spark Connect, and under adaptive execution, which settles the number of a shuffle's
+    partitions when it has run, unless the DataFrame says it: `repartition(n)`.
+    """
+    try:
+        execution = frame._jdf.queryExecution()
+        if execution.executedPlan().nodeName() != "AdaptiveSparkPlan":
+            return int(execution.toRdd().getNumPartitions())
+        plan = execution.optimizedPlan()
+        while plan.nodeName() in ("Project", "Filter"):
+            plan = plan.children().apply(0)
+        if plan.nodeName() == "Repartition":
+            return int(plan.numPartitions())
+        if plan.nodeName() == "RepartitionByExpression" and plan.optNumPartitions().isDefined():
+            return int(plan.optNumPartitions().get())
+    except Exception:  # no JVM here, or another Spark's plans: the tasks find out
+        return None
+    return None
+
+
 def resources_of(spark: Any) -> Mapping[str, Any]:
     """The driver's resources by name, of a classic session or of Spark Connect's server."""
     try:

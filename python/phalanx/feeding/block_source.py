@@ -65,8 +65,6 @@ class MappedBlocks:
         self.bytes = sum(block.bytes for block in index.blocks)
         self.facts = index.facts
         self.whole = index.whole
-        self.shares = index.shares
-        """The first row and the number of rows of each rank, where each has its own."""
         self._index = index
         self._files: OrderedDict[int, Any] = OrderedDict()
         self._compared: set[int] = set()

@@ -53,8 +53,6 @@ class Index(NamedTuple):
     facts: Facts
     whole: bool
     """Whether every rank takes all rows."""
-    shares: tuple[tuple[int, int], ...] = ()
-    """Of `_train_on_dataframe`: the first row of each rank's, and how many it has."""
 
     @classmethod
     def read(cls, packed: Mapping[str, Any]) -> Index:
@@ -62,7 +60,6 @@ class Index(NamedTuple):
         fields = dict(packed)
         fields["blocks"] = [Block(*block) for block in fields["blocks"]]
         fields["facts"] = Facts(**fields["facts"])
-        fields["shares"] = tuple((first, rows) for first, rows in fields.get("shares", ()))
         return cls(**fields)
 
     def fingerprint(self) -> str:

@@ -1,38 +1,35 @@
-"""`_train_on_dataframe`: the rows of a DataFrame for each rank, by its partitions, from the blocks that data sets have.
+"""`_train_on_dataframe`: a DataFrame's partitions, one for each task, as files of blocks that the task's ranks read.
 
-DF-1 (by-partition): where a DataFrame has as many partitions as the run has ranks, rank r has those of partition r, in
-their order; where it has as many as the run has tasks, each rank of a task has those of the task's partition. Otherwise
-all rows, in the order of the partitions, are cut into equal shares, one for each rank.
-DF-2 (some-for-each): a run one of whose ranks would have no row is refused before its ranks start.
-DF-3 (numbers-only): so is a column of another type than pyspark takes, before anything is computed.
+DF-1 (ranks-only): only the ranks are told where the rows are. The environment of Spark's reused Python worker stays as
+it is.
+DF-2 (files-go): the files are gone when the task's `with` block ends.
+DF-3 (numbers-only): a column of another type than pyspark takes is refused before anything is computed.
 """
 
 from __future__ import annotations
 
-import itertools
+import json
 import os
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from ..rank import contract
+from .index import Block, Facts, Index
 
-NAME = "_train_on_dataframe"
-"""What the data set is called in messages and in the payload."""
+ENV_INDEX = "PHALANX_PARTITION_INDEX"
+"""Variable of a rank: the file that says where its partition's blocks are."""
 
 _NUMBERS = ("float", "double", "int", "bigint", "smallint")
 _TYPES = {"vector", *_NUMBERS, *(f"array<{number}>" for number in _NUMBERS)}
 
 
-class Partitions(NamedTuple):
-    """Stands for a DataFrame of which each rank takes a partition."""
-
-    frame: Any
-
-
 def numbers_of(frame: Any) -> Any:
     """The DataFrame, with columns that can be told from one another: pyspark tells them by their place.
 
-    Raises `ValueError` for a column of another type than pyspark takes.
+    Raises `ValueError` for one without columns, or with a column of another type than pyspark takes.
     """
     for field in frame.schema.fields:
         kind = field.dataType.simpleString()
@@ -42,65 +39,71 @@ def numbers_of(frame: Any) -> Any:
                 f"{field.name!r}; cast it or leave it out (df.select), or use run(data=...)"
             )
     names = [name.lower() for name in frame.columns]
+    if not names:
+        raise ValueError("the DataFrame for _train_on_dataframe has no columns")
     if len(set(names)) < len(names):
         return frame.toDF(*map(str, range(len(names))))
     return frame
 
 
-def shares(rows: Sequence[int], ranks: int, tasks: int) -> list[tuple[int, int]]:
-    """The part of each rank, of partitions with so many rows: its first row, counted over all, and how many it has.
+@contextmanager
+def partition_file(batches: Iterable[Any], directory: str) -> Iterator[dict[str, str]]:
+    """Writes a partition's Arrow batches under `directory` (one of Spark's local ones: data may be large).
 
-    Raises `ValueError` where a rank would have none.
+    Gives the environment that tells ranks where they are.
+
+    Raises `ValueError` for a partition without rows, `OSError` where it can't be written.
     """
-    count = len(rows)
-    starts = [0, *itertools.accumulate(rows)]
-    if count in (ranks, tasks):
-        empty = [partition for partition, size in enumerate(rows) if not size]
-        if empty:
+    from .write_blocks import BLOCK_BYTES, BLOCK_ROWS, write_partition
+
+    folder = tempfile.mkdtemp(prefix="phalanx-", dir=directory)
+    try:
+        path, index_file = os.path.join(folder, "blocks"), os.path.join(folder, "index.json")
+        blocks = write_partition(batches, path, BLOCK_BYTES, BLOCK_ROWS)
+        if not blocks:
             raise ValueError(
-                f"Empty Spark partition is not allowed in TorchDistributor.train_on_dataframe where the DataFrame has "
-                f"as many partitions as the run has {'ranks' if count == ranks else 'tasks'}: {len(empty)} of the "
-                f"{count} have no rows, the first of them is partition {empty[0]}; use repartition({count})"
+                "Empty Spark partition is not allowed in TorchDistributor.train_on_dataframe; "
+                "give every partition rows, e.g. by repartition"
             )
-        each = ranks // count
-        return [(starts[rank // each], rows[rank // each]) for rank in range(ranks)]
-    total = starts[-1]
-    if total < ranks:
-        raise ValueError(f"the DataFrame has {total} rows, and each of the {ranks} ranks needs one")
-    cuts = [total * rank // ranks for rank in range(ranks + 1)]
-    return [(first, last - first) for first, last in itertools.pairwise(cuts)]
+        index = Index(
+            name="_train_on_dataframe",
+            hosts=[socket.gethostname()],
+            files=[path],
+            blocks=[
+                Block(0, block["start"], block["bytes"], block["rows"], block["checksum"]) for block in blocks
+            ],
+            facts=Facts.together(json.loads(block["facts"]) for block in blocks),
+            whole=False,
+        )
+        with open(index_file, "w", encoding="utf-8") as text:
+            json.dump(index.pack(), text)
+        yield {ENV_INDEX: index_file}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def partition_data_loader(
     num_samples: int, batch_size: int, num_workers: int = 1, prefetch_factor: int = 2
 ) -> Any:
-    """A torch DataLoader over this rank's rows, inside a function run by `_train_on_dataframe`.
+    """A torch DataLoader over this rank's partition, inside a function run by `_train_on_dataframe`.
 
-    Gives `num_samples` samples an epoch: the first rows, or the rows again from the first where there are fewer.
-    `num_workers` is 0 (load in the rank itself) or 1.
+    Gives `num_samples` samples an epoch: the partition's first rows, or its rows again from the first where
+    it has fewer. `num_workers` is 0 (load in the rank itself) or 1.
 
     Raises `RuntimeError` outside such a function.
     """
-    if not has_partitions():
+    if ENV_INDEX not in os.environ:
         raise RuntimeError(
             "there is no partition here: this works in functions run by _train_on_dataframe only"
         )
     from torch.utils.data import DataLoader
 
+    from .block_source import MappedBlocks
     from .partition_dataset import PartitionDataset
-    from .source import opened
 
-    blocks = opened(NAME)
-    rank = int(os.environ[contract.ENV_RANK])
-    first, rows = blocks.shares[rank]
-    dataset = PartitionDataset(blocks, first, rows, num_samples)
+    with open(os.environ[ENV_INDEX], encoding="utf-8") as text:
+        blocks = MappedBlocks(Index.read(json.load(text)))
+    dataset = PartitionDataset(blocks, first=0, rows=sum(blocks.rows), num_samples=num_samples)
     if num_workers > 0:
         return DataLoader(dataset, batch_size, num_workers=num_workers, prefetch_factor=prefetch_factor)
     return DataLoader(dataset, batch_size)  # torch refuses a prefetch factor without workers
-
-
-def has_partitions() -> bool:
-    """Whether this is a rank of `_train_on_dataframe`."""
-    from .source import names
-
-    return NAME in names()

@@ -34,7 +34,6 @@ from ..plumbing.by_value import by_value
 from . import write_blocks
 from .data_store import DataStore
 from .index import Block, Facts, Index
-from .partitions import Partitions, numbers_of, shares
 from .replicated import Replicated
 from .stored import Stored
 
@@ -75,8 +74,6 @@ class _Given(NamedTuple):
     whole: bool
     """Whether every rank takes all rows."""
     store: DataStore | None
-    by_partition: bool = False
-    """Whether each rank takes rows of its own, by the partitions."""
 
     @property
     def columns(self) -> list[list[str]]:
@@ -88,36 +85,26 @@ class Preparation:
 
     Making one starts nothing. Raises `TypeError` for what is no DataFrame or a column that can't be a tensor,
     `ValueError` for streams, for columns that can't be told from one another and for a place that has others, and
-    `RuntimeError` where Spark encrypts what it writes to disks. `tasks` is how many nodes the run has, `ranks` how many
-    ranks all of them.
+    `RuntimeError` where Spark encrypts what it writes to disks. `tasks` is how many nodes the run has.
     """
 
     def __init__(
-        self,
-        spark: SparkSession,
-        data: Mapping[str, Any],
-        *,
-        local_mode: bool,
-        tasks: int = 1,
-        ranks: int = 1,
+        self, spark: SparkSession, data: Mapping[str, Any], *, local_mode: bool, tasks: int = 1
     ) -> None:
         self._spark = spark
         self._local_mode = local_mode
         self._tasks = tasks
-        self._ranks = ranks
         self._given: dict[str, _Given] = {name: _given(name, value) for name, value in data.items()}
         self._check_places()
         if (spark.conf.get("spark.io.encryption.enabled", None) or "false").lower() == "true":
             raise RuntimeError(
                 "spark.io.encryption.enabled is true, and blocks of data sets are not encrypted on local disks; "
-                "neither run(data=...) nor _train_on_dataframe can be used here"
+                "run(data=...) can't be used here"
             )
         self._id = os.urandom(8).hex()
         self._tag = self.folder = f"phalanx-data-{self._id}"
         self._cancelled = False
         self._indexes: dict[str, Index] = {}
-        self._rows: dict[str, list[int]] = {}
-        """How many rows each partition has."""
         self._folders: set[str] = set()
         self._broken = False
         """Whether tasks may have left blocks that no index has."""
@@ -129,7 +116,7 @@ class Preparation:
         """Prepares the data sets; their packed indexes, by name.
 
         Raises `TrainingError` where Spark can't compute or write one, also where it was cancelled; `RuntimeError` where
-        ranks could not read the blocks; `ValueError` where one would have no rows of a DataFrame's partitions.
+        ranks could not read the blocks.
         """
         self._compute()
         return self._packed()
@@ -181,11 +168,8 @@ class Preparation:
             raise self._failure()
 
     def _packed(self) -> dict[str, dict[str, Any]]:
-        for name, index in self._indexes.items():
+        for index in self._indexes.values():
             self._check_place(index)
-            if self._given[name].by_partition:
-                parts = shares(self._rows[name], self._ranks, self._tasks)
-                self._indexes[name] = index._replace(shares=tuple(parts))
         return {name: index.pack() for name, index in self._indexes.items()}
 
     def _is_here(self) -> bool:
@@ -267,10 +251,6 @@ class Preparation:
         with by_value(write_blocks):
             found = given.frame.mapInArrow(write, write_blocks.SCHEMA).collect()
         found.sort(key=lambda row: (row.partition, row.number))
-        rows = self._rows[name] = [0] * (1 + max((row.partition for row in found), default=-1))
-        for row in found:
-            rows[row.partition] += row.rows
-        found = [row for row in found if row.rows]
         host_of = {row.path: row.host for row in found}
         files = list(host_of)
         number = {path: at for at, path in enumerate(files)}
@@ -363,17 +343,14 @@ class Preparation:
 
 
 def _given(name: str, value: Any) -> _Given:
-    if isinstance(value, Partitions):
-        frame = numbers_of(value.frame) if _is_frame(value.frame) else value.frame
-        return _Given(readable(name, frame, dense=False), False, None, by_partition=True)
     whole = isinstance(value, Replicated)
     kept = value.data if isinstance(value, Replicated) else value
     frame = readable(name, kept.data if isinstance(kept, Stored) else kept)
     return _Given(frame, whole, DataStore(kept.uri) if isinstance(kept, Stored) else None)
 
 
-def readable(name: str, frame: Any, *, dense: bool = True) -> Any:
-    """The DataFrame, with vectors as arrays if they are to be `dense`.
+def readable(name: str, frame: Any) -> Any:
+    """The DataFrame, with vectors as arrays.
 
     Raises as `Preparation`.
     """
@@ -400,7 +377,7 @@ def readable(name: str, frame: Any, *, dense: bool = True) -> Any:
                 f"the column {field.name!r} of {called} is of type {field.dataType.simpleString()}, which can't be a "
                 "tensor; cast it or leave it out (df.select)"
             )
-    if not vectors or not dense:
+    if not vectors:
         return frame
     from pyspark.ml.functions import vector_to_array
 

@@ -2,8 +2,8 @@
 
 pyspark's reads a file that its own stage writes. Here the rows are in blocks, and no rank has such a file.
 
-DF-6 (either-loader): in a rank of `_train_on_dataframe` pyspark's function does what Phalanx's does; in all others, and
-outside of ranks, it is as it was.
+DF-6 (either-loader): in a rank of `_train_on_dataframe` pyspark's function does what Phalanx's does, also where a warm
+pool has imported it; in all others, and outside of ranks, it does what it did.
 DF-7 (no-import): importing this module, which each import of phalanx does, imports neither pyspark nor torch.
 """
 
@@ -26,18 +26,14 @@ def _stand_in(module: ModuleType) -> None:
     import functools
     import os
 
-    from ..rank import contract
-
-    if contract.ENV_RANK_DIR not in os.environ:
-        return
     pysparks = vars(module).get("_get_spark_partition_data_loader")
     if pysparks is None:
         return
 
     @functools.wraps(pysparks)
     def loader(*args: Any, **kwargs: Any) -> Any:
-        from .partitions import has_partitions, partition_data_loader
+        from .partitions import ENV_INDEX, partition_data_loader
 
-        return (partition_data_loader if has_partitions() else pysparks)(*args, **kwargs)
+        return (partition_data_loader if ENV_INDEX in os.environ else pysparks)(*args, **kwargs)
 
     vars(module)["_get_spark_partition_data_loader"] = loader

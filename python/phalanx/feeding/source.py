@@ -27,7 +27,7 @@ def data(source: Any) -> DataSet:
     for what is no table.
     """
     if isinstance(source, str):
-        return DataSet(opened(source))
+        return DataSet(_prepared(source))
     whole = isinstance(source, Replicated)
     return DataSet(TableBlocks(_table(source.data if whole else source), whole=whole))
 
@@ -102,17 +102,7 @@ class DataSet:
         return BatchDataset(self.loader(**options))
 
 
-def names() -> list[str]:
-    """Which data sets the run has; none outside a run."""
-    path = os.environ.get(contract.ENV_PAYLOAD)
-    return [] if path is None else list(Payload(path).data)
-
-
-def opened(name: str) -> MappedBlocks:
-    """The blocks of a data set of the run.
-
-    Raises `RuntimeError` outside a run, and `ValueError` where it has none of that name.
-    """
+def _prepared(name: str) -> MappedBlocks:
     path = os.environ.get(contract.ENV_PAYLOAD)
     if path is None:
         raise RuntimeError(

@@ -32,9 +32,7 @@ SCHEMA = ", ".join(
         *("start long", "bytes long", "rows long", "checksum long", "facts string"),
     ]
 )
-"""What a task answers, as Spark says it: a row for each block, or one with no rows."""
-
-_NOTHING = {"start": 0, "bytes": 0, "rows": 0, "checksum": 0, "facts": "{}"}
+"""What a task answers, as Spark says it: a row for each block."""
 
 
 def writer(
@@ -58,11 +56,12 @@ def writer(
             folder if kept else os.path.join(directory, folder), f"{partition}-{context.taskAttemptId()}"
         )
         blocks = write_partition(batches, path, block_bytes, block_rows, private=not kept)
-        own = {"partition": partition, "host": socket.gethostname(), "path": path}
-        yield pa.RecordBatch.from_pylist(
-            [{**own, "number": number, **block} for number, block in enumerate(blocks or [_NOTHING])],
-            schema=_answer(pa),
-        )
+        if blocks:
+            own = {"partition": partition, "host": socket.gethostname(), "path": path}
+            yield pa.RecordBatch.from_pylist(
+                [{**own, "number": number, **block} for number, block in enumerate(blocks)],
+                schema=_answer(pa),
+            )
 
     return write
 

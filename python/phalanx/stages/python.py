@@ -100,7 +100,7 @@ class PythonStage(SparkStage):
         task = _task(
             spec=spec,
             payload=shipped(self._spark, self._payload) if is_remote(self._spark) else self._payload,
-            schema=None if frame is None else frame.schema.json(),
+            of_dataframe=frame is not None,
             in_executor=not is_local(self._spark),
             row_bytes=ROW_BYTES,
             tunnel=tunnel,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ def run_task(
     *,
     spec: bytes,
     payload: bytes | str,
-    schema: str | None,
+    of_dataframe: bool,
     in_executor: bool,
     row_bytes: int,
     tunnel: str | None,
@@ -24,7 +25,7 @@ def run_task(
     """The node of one barrier task; yields a report if the hub could not be told, in pieces of `row_bytes`, each with
     the task's partition.
 
-    `rows` are the partition's: batches of Arrow's where they have a `schema`, of no meaning else. `spec` is what the
+    `rows` are the partition's: Arrow's batches if it is one `of_dataframe`, of no meaning else. `spec` is what the
     hub tells every node; `payload` is a name where it came as a file of Spark's. `in_executor` says that this worker's
     stderr is an executor's, and not the driver's. `tunnel` is another way to the hub, if there is one but that of an
     executor with the plugin.
@@ -51,24 +52,29 @@ def run_task(
         )
     given = context.resources().get("gpu")
     work_dir = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
-    env = workers_files()
-    # Spark takes a worker whose input was left unread for broken, and the next task waits for another: seconds.
-    for _ in rows:
-        pass
-    report = _native.run_node(
-        node_spec,
-        payload,
-        partition=partition,
-        host=host_of(addresses[partition]),
-        gpus=None if given is None else list(given.addresses),
-        work_dir=work_dir,
-        **home(),
-        in_python_worker=True,
-        env=env,
-        all_gather=context.allGather,
-        in_executor=in_executor,
-        tunnel=tunnel,
-    )
+    with contextlib.ExitStack() as stack:
+        env = workers_files()
+        if of_dataframe:
+            from ..feeding.partitions import partition_file
+
+            env |= stack.enter_context(partition_file(rows, work_dir))
+        # Spark takes a worker whose input was left unread for broken, and the next task waits for another: seconds.
+        for _ in rows:
+            pass
+        report = _native.run_node(
+            node_spec,
+            payload,
+            partition=partition,
+            host=host_of(addresses[partition]),
+            gpus=None if given is None else list(given.addresses),
+            work_dir=work_dir,
+            **home(),
+            in_python_worker=True,
+            env=env,
+            all_gather=context.allGather,
+            in_executor=in_executor,
+            tunnel=tunnel,
+        )
     for at in range(0, len(report), row_bytes):
         yield partition, report[at : at + row_bytes]
 
