@@ -5,6 +5,7 @@ This file only has names. Each is imported when it is first used.
 
 from __future__ import annotations
 
+from .feeding.pyspark_loader import install as _tell_pyspark
 from .process_group.registration import install as _tell_torch
 
 TYPE_CHECKING = False  # as typing's, without the milliseconds that importing typing costs every rank
@@ -100,3 +101,4 @@ def __dir__() -> list[str]:
 
 
 _tell_torch()
+_tell_pyspark()

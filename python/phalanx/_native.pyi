@@ -179,7 +179,7 @@ def plan(
 ) -> tuple[int, int, str | None]:
     """How many ranks there will be, over how many tasks, and a warning."""
 
-def may_start(tasks: int, *, conf: dict[str, str], partitions: int | None) -> str | None:
+def may_start(*, conf: dict[str, str]) -> str | None:
     """Refuses a distributed run that can't start on this cluster; returns a warning."""
 
 def look_for_slots(

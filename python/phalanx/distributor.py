@@ -28,7 +28,8 @@ from .driver.inherited import (
 from .driver.payload import FileArgument, file_payload, function_payload, module_payload
 from .driver.session import active_session
 from .driver.train_object import Module, name_of
-from .feeding.partition_files import partition_data_loader as _get_spark_partition_data_loader
+from .feeding.partitions import numbers_of
+from .feeding.partitions import partition_data_loader as _get_spark_partition_data_loader
 from .feeding.preparation import Preparation, is_data
 from .feeding.stream_input import check_restarts, for_tasks
 from .integrations.mlflow import callers_run
@@ -197,16 +198,23 @@ class TorchDistributor(Distributor):
     ) -> Any:
         """As `run`, in the tasks that compute the DataFrame's partitions, one for each.
 
-        Inside the function `_get_spark_partition_data_loader` gives the rank its partition. The DataFrame
-        needs as many partitions as the run has tasks, about equally large and none of them empty.
+        Inside the function `_get_spark_partition_data_loader` gives the rank its partition. A DataFrame that is known
+        to have another number of partitions than the run has tasks is repartitioned. None may be empty.
 
-        Raises `ValueError` in local mode, and where the number of partitions is known to be another.
+        Raises `ValueError` in local mode, and for a column that is no number, array of numbers or vector.
         """
         if self.local_mode:
             raise ValueError(
                 "TorchDistributor.train_on_dataframe requires setting TorchDistributor.local_mode to False."
             )
-        return self._drive(self._job(train_function, args, kwargs, dataframe=spark_dataframe))
+        frame = numbers_of(spark_dataframe)
+        count = preflight.partition_count(frame)
+        if count not in (None, self.num_tasks):
+            self.logger.info(
+                f"Spark repartitions the DataFrame: it has {count} partitions and the run has {self.num_tasks} tasks"
+            )
+            frame = frame.repartition(self.num_tasks)
+        return self._drive(self._job(train_function, args, kwargs, dataframe=frame))
 
     def _get_num_tasks(self) -> int:
         """Over how many tasks of Spark's the ranks are spread, in local mode their number; fewer GPUs of the driver
@@ -245,6 +253,11 @@ class TorchDistributor(Distributor):
             frames = kwargs.pop("data")
             data = Preparation(self.spark, frames, local_mode=self.local_mode, tasks=self.num_tasks)
             if data.streamed is not None:
+                if dataframe is not None:
+                    raise ValueError(
+                        f"the data set {data.streamed.name!r} is streamed, and the tasks of _train_on_dataframe "
+                        "have its DataFrame as their input, and no other; use run(data=...) for both"
+                    )
                 dataframe = for_tasks(data.streamed, self.num_tasks)
         elsewhere = not self.local_mode and preflight.is_elsewhere(train_object)
         preflight.check_train_object(train_object, kwargs, elsewhere=elsewhere)
@@ -269,15 +282,7 @@ class TorchDistributor(Distributor):
                 self.logger.info(f"{train_object} is not here; the ranks take what is there on their hosts")
             payload = file_payload(train_object, [*args, *options], sys_path=sys.path, elsewhere=elsewhere)
         if not self.local_mode:
-            preflight.check_start(
-                self.num_tasks,
-                self._conf,
-                self.logger,
-                given=self._given,
-                partitions=None
-                if dataframe is None or data is not None
-                else preflight.partition_count(dataframe),
-            )
+            preflight.check_start(self._conf, self.logger, given=self._given)
             preflight.check_slots(self.spark, self.num_tasks, settings.slots_timeout, self.logger)
         job = _native.Job(
             name=name_of(train_object),

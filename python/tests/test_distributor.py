@@ -234,16 +234,23 @@ def test_a_misspelt_setting_is_warned_about(spark: Any, caplog: pytest.LogCaptur
     assert "did you mean spark.phalanx.joinTimeout?" in caplog.text
 
 
-def test_a_dataframe_needs_a_partition_for_every_task(spark: Any) -> None:
+def test_a_dataframe_has_a_partition_for_every_task(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ValueError, match=r"requires setting TorchDistributor\.local_mode to False"):
         local()._train_on_dataframe(print, spark.range(3))
     made = local(num_processes=1, local_mode=False)
-    with pytest.raises(ValueError, match="the DataFrame has 3 and the run has 1"):
-        made._train_on_dataframe(print, spark.range(0, 9, 1, 3))
-    frame = spark.range(0, 9, 1, 1)
+    with pytest.raises(ValueError, match="field of type string: the column 's'"):
+        made._train_on_dataframe(print, spark.sql("select 'a' as s"))  # DF-3
+    assert not FakeRun.made
     FakeRun.outcome = 7
-    assert made._train_on_dataframe(print, frame, "x") == 7
-    assert FakeRun.made[0].fields["dataframe"] is frame
+    one, unknown = spark.range(0, 9, 1, 1), spark.range(9).groupBy("id").count()
+    for frame in (one, unknown):
+        assert made._train_on_dataframe(print, frame, "x") == 7
+        assert FakeRun.made[-1].fields["dataframe"] is frame
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "TorchDistributor"):
+        assert made._train_on_dataframe(print, spark.range(0, 9, 1, 3)) == 7
+    assert FakeRun.made[-1].fields["dataframe"].rdd.getNumPartitions() == 1
+    assert "it has 3 partitions and the run has 1 tasks" in caplog.text
 
 
 def test_the_logger_prints_only_where_nobody_configured_logging() -> None:

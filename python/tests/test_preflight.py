@@ -51,12 +51,12 @@ def test_train_object_is_a_function_or_a_file(tmp_path: Path) -> None:
 
 def test_d12_a_cluster_with_tls_trains(caplog: pytest.LogCaptureFixture) -> None:
     ignored = {"spark.ssl.enabled": "true", "pytorch.spark.distributor.ignoreSsl": "true"}
-    preflight.check_start(1, ignored.get, LOGGER)
-    preflight.check_start(1, {"spark.ssl.rpc.enabled": "true"}.get, LOGGER)
+    preflight.check_start(ignored.get, LOGGER)
+    preflight.check_start({"spark.ssl.rpc.enabled": "true"}.get, LOGGER)
     assert not caplog.records
-    preflight.check_start(1, {"spark.ssl.enabled": "true"}.get, LOGGER)
+    preflight.check_start({"spark.ssl.enabled": "true"}.get, LOGGER)
     assert "in plain" in caplog.text
-    preflight.check_start(1, {"spark.phalanx.encryption": "required"}.get, LOGGER)
+    preflight.check_start({"spark.phalanx.encryption": "required"}.get, LOGGER)
     assert "token" in caplog.text
 
 
@@ -123,14 +123,6 @@ def test_partitions_are_counted_where_that_runs_nothing(spark: Any) -> None:
     assert preflight.partition_count(frame.groupBy("id").count()) is None
     assert preflight.partition_count(object()) is None
     assert jobs() == before
-
-
-def test_a_wrong_number_of_partitions_is_told_with_both_numbers(spark: Any) -> None:
-    frame = spark.range(0, 100, 1, 3)
-    count = preflight.partition_count(frame)
-    preflight.check_start(3, NO_CONF.get, LOGGER, partitions=count)
-    with pytest.raises(ValueError, match=r"the DataFrame has 3 and the run has 4; use repartition\(4\)"):
-        preflight.check_start(4, NO_CONF.get, LOGGER, partitions=count)
 
 
 def test_nothing_here_touches_the_environment() -> None:

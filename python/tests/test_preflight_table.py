@@ -69,8 +69,7 @@ def devices(case: Case) -> list[str]:
 
 
 def may_start(case: Case) -> None:
-    conf = case.get("conf", {})
-    preflight.check_start(case.get("tasks", 1), conf.get, LOGGER, partitions=case.get("partitions"))
+    preflight.check_start(case.get("conf", {}).get, LOGGER)
 
 
 def most_slots(case: Case) -> int | None:
@@ -115,7 +114,6 @@ CALLS: dict[str, tuple[str, Callable[[Case, Path], Any]]] = {
     "slots": ("", lambda case, _: slots(case)),
     "leases": ("gives", lambda case, _: leases(case)),
     "train_file": ("", train_file),
-    "partitions": ("", lambda case, _: may_start(case)),
     "stage_failure": ("sentence", lambda case, _: stage_failure(case)),
 }
 

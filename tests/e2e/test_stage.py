@@ -412,17 +412,3 @@ def test_a_function_that_does_not_pickle_is_refused_at_once_and_names_the_variab
 
     with pytest.raises(TypeError, match="lock"):
         distributor.run(train)
-
-
-def test_a_dataframe_reaches_the_ranks_partition_by_partition(stage: Any, spark: Any) -> None:
-    def train(batch: int) -> list[float]:
-        from phalanx.distributor import _get_spark_partition_data_loader
-
-        loader = _get_spark_partition_data_loader(num_samples=4, batch_size=batch, num_workers=0)
-        return sorted(float(x) for features, _ in loader for x in features)
-
-    rows = spark.createDataFrame([(float(i), i) for i in range(8)], "x double, y long").repartition(2)
-    stage._train_on_dataframe(train, rows, 2)
-    seen = [value for part in stage.last_run.results() for value in part]
-    assert len(seen) == 8
-    assert set(seen) <= {float(i) for i in range(8)}

@@ -134,7 +134,7 @@ class _Examination:
     def _ask_start(self) -> None:
         with self._refusals("settings", ""), _warnings("phalanx") as said:
             try:
-                preflight.check_start(self._tasks, self._conf, logging.getLogger("phalanx"))
+                preflight.check_start(self._conf, logging.getLogger("phalanx"))
                 self.findings.append(
                     Finding("ok", "", "dynamic allocation", "It is off, as a barrier stage needs.")
                 )

@@ -99,21 +99,13 @@ def plan(
     return ranks, tasks
 
 
-def check_start(
-    num_tasks: int,
-    conf_get: ConfGet,
-    logger: logging.Logger,
-    *,
-    given: Mapping[str, str] | None = None,
-    partitions: int | None = None,
-) -> None:
-    """Whether a distributed run may start on this cluster; `given` are settings that win over the session's,
-    `partitions` are those of the DataFrame, where known.
+def check_start(conf_get: ConfGet, logger: logging.Logger, *, given: Mapping[str, str] | None = None) -> None:
+    """Whether a distributed run may start on this cluster; `given` are settings that win over the session's.
 
-    Raises `RuntimeError` for one with dynamic allocation; `ValueError` for a wrong number of partitions.
+    Raises `RuntimeError` for one with dynamic allocation.
     """
     conf = _asked(_START_KEYS, conf_get) | dict(given or {})
-    warning = _native.may_start(num_tasks, conf=conf, partitions=partitions)
+    warning = _native.may_start(conf=conf)
     if warning is not None:
         logger.warning(warning)
 

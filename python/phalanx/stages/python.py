@@ -106,7 +106,7 @@ class PythonStage(SparkStage):
         task = _task(
             spec=spec,
             payload=shipped(self._spark, self._payload) if is_remote(self._spark) else self._payload,
-            schema=None if frame is None or self._stream else frame.schema.json(),
+            of_dataframe=frame is not None and not self._stream,
             stream=None if self._stream is None else (self._stream, self._job.ranks // tasks),
             in_executor=not is_local(self._spark),
             row_bytes=ROW_BYTES,

@@ -17,7 +17,7 @@ def run_task(
     *,
     spec: bytes,
     payload: bytes | str,
-    schema: str | None,
+    of_dataframe: bool,
     stream: tuple[str, int] | None,
     in_executor: bool,
     row_bytes: int,
@@ -26,11 +26,10 @@ def run_task(
     """The node of one barrier task; yields a report if the hub could not be told, in pieces of `row_bytes`, each with
     the task's partition.
 
-    `rows` are the partition's: batches of Arrow's where they have a `schema` or are a `stream` (the name of a data set,
-    and how many ranks of this task take it), of no meaning else. `spec` is what the
-    hub tells every node; `payload` is a name where it came as a file of Spark's. `in_executor` says that this worker's
-    stderr is an executor's, and not the driver's. `tunnel` is another way to the hub, if there is one but that of an
-    executor with the plugin.
+    `rows` are the partition's: Arrow's batches if it is one `of_dataframe` or a `stream` (the name of a data set, and
+    how many ranks of this task take it), of no meaning else. `spec` is what the hub tells every node; `payload` is a
+    name where it came as a file of Spark's. `in_executor` says that this worker's stderr is an executor's, and not the
+    driver's. `tunnel` is another way to the hub, if there is one but that of an executor with the plugin.
     """
     from pyspark import BarrierTaskContext
 
@@ -56,10 +55,10 @@ def run_task(
     work_dir = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
     with contextlib.ExitStack() as stack:
         env = workers_files()
-        if schema is not None:
-            from ..feeding.partition_files import partition_files
+        if of_dataframe:
+            from ..feeding.partitions import partition_file
 
-            env |= stack.enter_context(partition_files(iter(rows), schema, work_dir))
+            env |= stack.enter_context(partition_file(rows, work_dir))
         if stream is not None:
             from ..driver.payload import with_stream
             from ..feeding.stream_feeder import Feeder

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jni::Env;
 use jni::objects::{JObject, JString};
 use jni::sys::{jboolean, jint, jlong};
-use phalanx_job::preflight::{self, DriverGpus, Found, Said, SlotNeed, Slots, Start, TrainObject, Wish};
+use phalanx_job::preflight::{self, DriverGpus, Found, Said, SlotNeed, Slots, TrainObject, Wish};
 use phalanx_job::settings;
 
 use crate::errors::{Call, ThrowException};
@@ -20,7 +20,7 @@ methods! {
         num_processes: jint, local_mode: jboolean, use_gpu: jboolean, driver_has_gpus: jboolean, conf: [JString],
     ) -> [JString];
     check_train_file(path: JString, is_file: jboolean, is_directory: jboolean, shipped: JString) -> void;
-    may_start(tasks: jint, conf: [JString]) -> JString;
+    may_start(conf: [JString]) -> JString;
     look_for_slots(
         tasks: jint, master: JString, conf: [JString], timeout_millis: jlong, there: jint, waited_millis: jlong,
         looks: jint,
@@ -75,12 +75,9 @@ fn check_train_file<'local>(
 fn may_start<'local>(
     env: &mut Env<'local>,
     _this: JObject<'local>,
-    tasks: jint,
     conf: JStringArray<'local>,
 ) -> Call<JString<'local>> {
-    let start =
-        Start { tasks: number("the number of tasks", tasks)?, conf: &pairs(env, &conf)?, partitions: None };
-    match preflight::may_start(&start)? {
+    match preflight::may_start(&pairs(env, &conf)?)? {
         Some(warning) => java_string(env, &warning),
         None => Ok(JString::null()),
     }

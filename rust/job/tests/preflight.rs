@@ -6,9 +6,7 @@ use std::fs;
 use std::time::Duration;
 
 use phalanx_job::Settings;
-use phalanx_job::preflight::{
-    self, Conf, DriverGpus, Found, Said, SlotNeed, Slots, Start, TrainObject, Wish,
-};
+use phalanx_job::preflight::{self, Conf, DriverGpus, Found, Said, SlotNeed, Slots, TrainObject, Wish};
 use phalanx_types::{FailureKind, Result};
 use serde_json::{Value, json};
 
@@ -18,7 +16,7 @@ type Outcome = Result<(Value, Vec<String>)>;
 type Decide = fn(&Value) -> Outcome;
 
 /// What is decided of each part of the table, and the field that its cases have the value in.
-const PARTS: [(&str, &str, Decide); 13] = [
+const PARTS: [(&str, &str, Decide); 12] = [
     ("num_processes", "value", num_processes),
     ("given", "", given),
     ("num_tasks", "tasks", num_tasks),
@@ -30,7 +28,6 @@ const PARTS: [(&str, &str, Decide); 13] = [
     ("slots", "", slots),
     ("leases", "gives", leases),
     ("train_file", "", train_file),
-    ("partitions", "", may_start),
     ("stage_failure", "sentence", stage_failure),
 ];
 
@@ -171,13 +168,7 @@ fn leases(case: &Value) -> Outcome {
 }
 
 fn may_start(case: &Value) -> Outcome {
-    let partitions = case.get("partitions").and_then(Value::as_u64).map(|count| count.try_into().unwrap());
-    let start = Start {
-        tasks: case.get("tasks").map_or(1, |_| number(case, "tasks")),
-        conf: &conf(case),
-        partitions,
-    };
-    Ok((Value::Null, preflight::may_start(&start)?.into_iter().collect()))
+    Ok((Value::Null, preflight::may_start(&conf(case))?.into_iter().collect()))
 }
 
 fn most_slots(case: &Value) -> Outcome {

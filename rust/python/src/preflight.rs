@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx_job::preflight::{
-    self, Conf, DriverGpus, Found, Said, SlotNeed, Slots, Start, TrainObject, Wish,
-};
+use phalanx_job::preflight::{self, Conf, DriverGpus, Found, Said, SlotNeed, Slots, TrainObject, Wish};
 use phalanx_job::settings;
 use pyo3::prelude::*;
 
@@ -69,9 +67,9 @@ fn plan(
 }
 
 #[pyfunction]
-#[pyo3(signature = (tasks, *, conf, partitions))]
-fn may_start(py: Python<'_>, tasks: u32, conf: Conf, partitions: Option<u32>) -> PyResult<Option<String>> {
-    checked(py, preflight::may_start(&Start { tasks, conf: &conf, partitions }))
+#[pyo3(signature = (*, conf))]
+fn may_start(py: Python<'_>, conf: Conf) -> PyResult<Option<String>> {
+    checked(py, preflight::may_start(&conf))
 }
 
 #[pyfunction]

@@ -1,6 +1,6 @@
 //! What is decided before a run's ranks start, and why a stage failed: once, for every language.
 //!
-//! A language asks Spark (settings, resources, slots, partitions) and passes on the answers. A function here returns a
+//! A language asks Spark (settings, resources, slots) and passes on the answers. A function here returns a
 //! decision and its reason. Nothing here does I/O, logs or waits: the time is an argument, and what is to be logged is
 //! part of the answer. Only the leases of GPUs are kept, as one list in a process.
 //!
@@ -22,7 +22,7 @@ mod slots;
 mod stage_failure;
 
 pub use arguments::{Found, TrainObject, check_train_object, num_processes};
-pub use cluster::{START_KEYS, Start, may_start};
+pub use cluster::{START_KEYS, may_start};
 pub use conf::Conf;
 pub use encryption::{ENCRYPTION_KEYS, EncryptionWish, SSL_OVERRIDE};
 pub(crate) use encryption::{encryption, ignores_ssl};

@@ -211,7 +211,7 @@ class TorchDistributor private (
     val own = variables.toArray.flatMap { case (name, value) => Seq(name, value) }
     val ofRanks = Core(_.rankVariables(all, own)).toSeq
     if (!localMode) {
-      Preflight.mayStart(plan.tasks, key => settings.get(key).orElse(conf(key)), log)
+      Preflight.mayStart(key => settings.get(key).orElse(conf(key)), log)
       val slots = () => SparkInternals.taskSlots(sc)
       Preflight.awaitSlots(plan.tasks, sc.master, sc.getConf.getOption, slotsTimeout, log, slots)
     }

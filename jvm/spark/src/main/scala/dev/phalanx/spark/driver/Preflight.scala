@@ -28,8 +28,8 @@ private[spark] object Preflight {
   }
 
   /** Throws where a distributed run can't start on this cluster. */
-  def mayStart(tasks: Int, conf: String => Option[String], log: Logger): Unit =
-    Option(Core(_.mayStart(tasks, asked(conf)))).foreach(log.warn)
+  def mayStart(conf: String => Option[String], log: Logger): Unit =
+    Option(Core(_.mayStart(asked(conf)))).foreach(log.warn)
 
   /** Waits until the cluster has the slots of a run, at most so long; throws where they don't come. */
   def awaitSlots(

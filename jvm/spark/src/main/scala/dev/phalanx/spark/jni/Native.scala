@@ -151,7 +151,7 @@ final private[spark] class Native {
   @native def checkTrainFile(path: String, isFile: Boolean, isDirectory: Boolean, shipped: String): Unit
 
   /** Throws where a distributed run can't start on this cluster; else a warning, or null. */
-  @native def mayStart(tasks: Int, conf: Array[String]): String
+  @native def mayStart(conf: Array[String]): String
 
   /** Whether a run gets its slots: null if they are `there`; else milliseconds until the next look, and a line for
     * the log if there is one. Throws where they never will be. `looks` counts from 0.

@@ -98,9 +98,9 @@ class PreflightSuite extends PhalanxSuite {
     taken.gpus
   }
 
-  cases("dynamic_allocation", "")(row => Preflight.mayStart(1, conf(row.path("conf")), log))
+  cases("dynamic_allocation", "")(row => Preflight.mayStart(conf(row.path("conf")), log))
 
-  cases("encryption", "")(row => Preflight.mayStart(1, conf(row.path("conf")), log))
+  cases("encryption", "")(row => Preflight.mayStart(conf(row.path("conf")), log))
 
   rows(table.path("most_slots")).zipWithIndex.foreach { case (row, number) =>
     test(s"most_slots, case ${number + 1}") {
