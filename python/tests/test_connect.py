@@ -113,6 +113,7 @@ def test_a_server_that_has_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
         slots_timeout=1.0,
         local_gpus=[],
         dataframe=None,
+        stream=None,
     )
     hub: Any = SimpleNamespace()
     stage.start(hub)

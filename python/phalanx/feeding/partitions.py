@@ -17,10 +17,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..rank import contract
 from .index import Block, Facts, Index
-
-ENV_INDEX = "PHALANX_PARTITION_INDEX"
-"""Variable of a rank: the file that says where its partition's blocks are."""
 
 _NUMBERS = ("float", "double", "int", "bigint", "smallint")
 _TYPES = {"vector", *_NUMBERS, *(f"array<{number}>" for number in _NUMBERS)}
@@ -77,7 +75,7 @@ def partition_file(batches: Iterable[Any], directory: str) -> Iterator[dict[str,
         )
         with open(index_file, "w", encoding="utf-8") as text:
             json.dump(index.pack(), text)
-        yield {ENV_INDEX: index_file}
+        yield {contract.ENV_PARTITION_INDEX: index_file}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -92,7 +90,7 @@ def partition_data_loader(
 
     Raises `RuntimeError` outside such a function.
     """
-    if ENV_INDEX not in os.environ:
+    if contract.ENV_PARTITION_INDEX not in os.environ:
         raise RuntimeError(
             "there is no partition here: this works in functions run by _train_on_dataframe only"
         )
@@ -101,7 +99,7 @@ def partition_data_loader(
     from .block_source import MappedBlocks
     from .partition_dataset import PartitionDataset
 
-    with open(os.environ[ENV_INDEX], encoding="utf-8") as text:
+    with open(os.environ[contract.ENV_PARTITION_INDEX], encoding="utf-8") as text:
         blocks = MappedBlocks(Index.read(json.load(text)))
     dataset = PartitionDataset(blocks, first=0, rows=sum(blocks.rows), num_samples=num_samples)
     if num_workers > 0:

@@ -32,8 +32,10 @@ def _stand_in(module: ModuleType) -> None:
 
     @functools.wraps(pysparks)
     def loader(*args: Any, **kwargs: Any) -> Any:
-        from .partitions import ENV_INDEX, partition_data_loader
+        from ..rank import contract
+        from .partitions import partition_data_loader
 
-        return (partition_data_loader if ENV_INDEX in os.environ else pysparks)(*args, **kwargs)
+        ours = contract.ENV_PARTITION_INDEX in os.environ
+        return (partition_data_loader if ours else pysparks)(*args, **kwargs)
 
     vars(module)["_get_spark_partition_data_loader"] = loader

@@ -37,6 +37,8 @@ names! {
     ENV_SPARK_FILES = "PHALANX_SPARK_FILES";
     /// Variable: the names of the Python packages in that folder, separated like the entries of `PATH`.
     ENV_PY_FILES = "PHALANX_PY_FILES";
+    /// Variable: the file that says where the blocks of the task's partition are, in a run of `_train_on_dataframe`.
+    ENV_PARTITION_INDEX = "PHALANX_PARTITION_INDEX";
     /// Variable: the folder for checkpoints, or the URI of one, where the user names one.
     ENV_CHECKPOINT_DIR = "PHALANX_CHECKPOINT_DIR";
     /// Variable: the name of the run's own checkpoints in that folder.
