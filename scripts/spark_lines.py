@@ -44,6 +44,8 @@ class Line:
 _COMMON = (
     "spark-core",
     "spark-sql",
+    "spark-catalyst",
+    "spark-unsafe",
     "spark-sql-api",
     "spark-common-utils",
     "spark-network-common",

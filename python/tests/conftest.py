@@ -91,5 +91,4 @@ def run_rank(tmp_path: Path) -> Callable[..., RankRun]:
 @pytest.fixture(scope="module")
 def spark() -> Any:
     """A classic session with one core."""
-    conf = {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
-    return sessions.classic(conf)
+    return sessions.one_core({})

@@ -21,9 +21,16 @@ from phalanx.feeding.index import Facts, Index
 from phalanx.feeding.preparation import Preparation, is_data
 from phalanx.feeding.source import DataSet
 from phalanx.plumbing.by_value import by_value
+from support import sessions
 from support.programs import eventually
 
 pytestmark = pytest.mark.timeout(150)
+
+
+@pytest.fixture(scope="module", params=["workers", "jvms"])
+def spark(request: pytest.FixtureRequest) -> Any:
+    """A classic session with one core, whose blocks are written by Python workers, or by executors' JVMs."""
+    return sessions.one_core({} if request.param == "workers" else phalanx.spark_conf())
 
 
 @pytest.fixture
@@ -217,7 +224,7 @@ def test_executors_need_no_phalanx(tmp_path: Path) -> None:
     from phalanx.feeding import write_blocks
     from pyspark import cloudpickle
 
-    with by_value(preparation.write_blocks):
+    with by_value(write_blocks):
         packed = cloudpickle.dumps(write_blocks.writer("folder", 1 << 20, 1 << 20))
     script = """
 import os, pickle, sys

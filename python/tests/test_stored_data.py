@@ -14,8 +14,15 @@ from phalanx.feeding.data_store import INDEX
 from phalanx.feeding.index import Index
 from phalanx.feeding.preparation import Preparation, is_data
 from phalanx.feeding.source import DataSet
+from support import sessions
 
 pytestmark = pytest.mark.timeout(150)
+
+
+@pytest.fixture(scope="module", params=["workers", "jvms"])
+def spark(request: pytest.FixtureRequest) -> Any:
+    """A classic session with one core, whose blocks are written by Python workers, or by executors' JVMs."""
+    return sessions.one_core({} if request.param == "workers" else phalanx.spark_conf())
 
 
 @pytest.fixture(params=["folder", "fsspec"])

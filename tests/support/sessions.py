@@ -21,6 +21,12 @@ def classic(conf: Mapping[str, str]) -> Any:
     return _kept(dict(conf), lambda: SparkSession.builder.config(map=dict(conf)).getOrCreate())
 
 
+def one_core(conf: Mapping[str, str]) -> Any:
+    """A session of a driver in this process with one core, and these settings."""
+    bare = {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
+    return classic({**bare, **conf})
+
+
 def connect(master: str, conf: Mapping[str, str]) -> Any:
     """A client of a Spark Connect server that has this master; classic sessions can't follow in this process."""
     from pyspark.sql import SparkSession

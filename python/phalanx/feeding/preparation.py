@@ -18,7 +18,6 @@ has no blocks: it is the input of the run's own stage.
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import os
 import shutil
@@ -32,8 +31,7 @@ from .. import _native
 from ..driver.connect import is_remote
 from ..driver.spark_version import inheriting
 from ..errors import TrainingError
-from ..plumbing.by_value import by_value
-from . import write_blocks
+from .block_jobs import block_jobs
 from .data_store import DataStore
 from .index import Block, Facts, Index
 from .replicated import Replicated
@@ -108,6 +106,8 @@ class Preparation:
                 "spark.io.encryption.enabled is true, and blocks of data sets are not encrypted on local disks; "
                 "run(data=...) can't be used here"
             )
+        # The same for as long as the run lasts: it compares what it computes again with what there was.
+        self._jobs = block_jobs(spark)
         self._id = os.urandom(8).hex()
         self._tag = f"phalanx-data-{self._id}"
         self.folder = self._tag if self._given else ""
@@ -256,21 +256,20 @@ class Preparation:
         return index
 
     def _written(self, name: str, given: _Given, folder: str) -> Index:
-        write = write_blocks.writer(
-            folder, write_blocks.BLOCK_BYTES, write_blocks.BLOCK_ROWS, kept=given.store is not None
-        )
-        with by_value(write_blocks):
-            found = given.frame.mapInArrow(write, write_blocks.SCHEMA).collect()
-        found.sort(key=lambda row: (row.partition, row.number))
-        host_of = {row.path: row.host for row in found}
+        found = self._jobs.write(given.frame, folder, kept=given.store is not None)
+        found.sort(key=lambda block: (block.partition, block.number))
+        host_of = {block.path: block.host for block in found}
         files = list(host_of)
         number = {path: at for at, path in enumerate(files)}
         return Index(
             name=name,
             hosts=list(host_of.values()),
             files=files,
-            blocks=[Block(number[row.path], row.start, row.bytes, row.rows, row.checksum) for row in found],
-            facts=Facts.together(json.loads(row.facts) for row in found),
+            blocks=[
+                Block(number[block.path], block.start, block.bytes, block.rows, block.checksum)
+                for block in found
+            ],
+            facts=Facts.together(block.facts for block in found),
             whole=given.whole,
         )
 
@@ -335,9 +334,7 @@ class Preparation:
         tasks = 1
         if everywhere:
             tasks = 16 if is_remote(self._spark) else 2 * self._spark.sparkContext.defaultParallelism
-        with by_value(write_blocks):
-            task = write_blocks.remover(sorted(folders), self._tag)
-            self._spark.range(0, tasks, 1, tasks).mapInArrow(task, "removed int").collect()
+        self._jobs.remove(sorted(folders), self._tag, tasks)
 
     def _in_time(self, call: Callable[[], object], seconds: float, what: str) -> None:
         """Calls Spark, which may be gone, and a client of which tries for minutes to reach it."""

@@ -1,15 +1,13 @@
 package dev.phalanx.spark
 
-import java.io.File
-import java.net.{InetSocketAddress, URI}
+import java.net.InetSocketAddress
 
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import org.apache.spark.{SerializableWritable, SparkContext}
-import org.slf4j.LoggerFactory
 
-import dev.phalanx.spark.driver.StageFailure
+import dev.phalanx.spark.driver.{OwnJar, StageFailure}
 import dev.phalanx.spark.internal.{SparkFit, Version}
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.node.{NodeTask, PayloadFile}
@@ -22,7 +20,6 @@ import dev.phalanx.spark.ui.RunStore
   * is left behind in the caller's properties.
   */
 object BarrierRunner {
-  private val log = LoggerFactory.getLogger("dev.phalanx")
   private val Description = "spark.job.description"
 
   /** The version of this jar. */
@@ -82,7 +79,7 @@ object BarrierRunner {
 
   /** Runs `task` in so many tasks; what `runPython` does. */
   private[spark] def run(sc: SparkContext, tasks: Int, description: String, task: NodeTask): Seq[Array[Byte]] = {
-    shipJar(sc)
+    OwnJar.ship(sc)
     val described = sc.getLocalProperty(Description) != null
     if (!described) sc.setLocalProperty(Description, description)
     val hub = hubOf(task.spec)
@@ -115,23 +112,4 @@ object BarrierRunner {
 
   private def socketAddress(address: String): InetSocketAddress =
     new InetSocketAddress(NodeTask.hostOf(address), address.drop(address.lastIndexOf(':') + 1).toInt)
-
-  /** Adds this jar to the application where it is on the driver's class path only. */
-  private def shipJar(sc: SparkContext): Unit = {
-    val jar = ownJar
-    if (jar != null && !sc.isLocal) {
-      val names = sc.listJars().map(path => path.substring(path.lastIndexOf('/') + 1))
-      if (!names.contains(jar.getName)) {
-        log.info(s"Shipping ${jar.getName} to the executors")
-        sc.addJar(jar.getPath)
-      }
-    }
-  }
-
-  /** The jar that this class comes from; null where it is in a folder of classes. */
-  private lazy val ownJar: File =
-    try {
-      val file = new File(new URI(getClass.getProtectionDomain.getCodeSource.getLocation.toString))
-      if (file.isFile) file else null
-    } catch { case NonFatal(_) => null }
 }

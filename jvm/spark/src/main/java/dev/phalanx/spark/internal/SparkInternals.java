@@ -3,6 +3,7 @@ package dev.phalanx.spark.internal;
 import java.io.File;
 import java.util.Properties;
 import java.util.concurrent.TimeUnit;
+import org.apache.arrow.memory.BufferAllocator;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.CommonConfigurationKeysPublic;
 import org.apache.spark.SparkConf;
@@ -13,6 +14,7 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.deploy.SparkHadoopUtil;
 import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.scheduler.SparkListenerEvent;
+import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.ui.SparkUI;
 import org.apache.spark.ui.UIUtils;
 import org.apache.spark.util.ShutdownHookManager;
@@ -59,6 +61,16 @@ public final class SparkInternals {
   public static String[] localDirs() {
     SparkEnv env = SparkEnv.get();
     return env == null ? new String[0] : SparkVersions.configuredLocalDirs(env.conf());
+  }
+
+  /** Where this JVM's block manager keeps files, a folder below each of Spark's local directories. They go with it. */
+  public static File[] blockManagerDirs() {
+    return SparkEnv.get().blockManager().diskBlockManager().localDirs();
+  }
+
+  /** Arrow's memory for one use, out of what Spark has for all; to be closed, once all of it is given back. */
+  public static BufferAllocator newArrowAllocator(String name) {
+    return ArrowUtils.rootAllocator().newChildAllocator(name, 0, Long.MAX_VALUE);
   }
 
   /** This host's name, by Spark's rules. */

@@ -2,7 +2,10 @@ package dev.phalanx.spark.internal;
 
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import org.apache.arrow.vector.types.pojo.Schema;
 import org.apache.spark.SparkConf;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.ui.SparkUI;
 import org.apache.spark.ui.SparkUITab;
 import org.apache.spark.ui.UIUtils$;
@@ -68,6 +71,28 @@ public final class SparkVersions {
       }
     }
     throw new NoSuchMethodError("this Spark has no org.apache.spark.ui.WebUI.attachHandler of a servlet");
+  }
+
+  /**
+   * `ArrowUtils.toArrowSchema` as `mapInArrow` calls it: until 4.1 it has a parameter more, whether equal names in a
+   * struct are an error.
+   */
+  public static Schema arrowSchema(StructType schema, String timeZone, boolean large) {
+    Schema found = arrowSchema(3, schema, timeZone, large);
+    found = found == null ? arrowSchema(4, schema, timeZone, true, large) : found;
+    if (found == null) {
+      throw new NoSuchMethodError("this Spark has no org.apache.spark.sql.util.ArrowUtils.toArrowSchema");
+    }
+    return found;
+  }
+
+  private static Schema arrowSchema(int count, Object... arguments) {
+    for (Method method : ArrowUtils.class.getMethods()) {
+      if (method.getName().equals("toArrowSchema") && method.getParameterCount() == count) {
+        return (Schema) invoked(method, null, arguments);
+      }
+    }
+    return null;
   }
 
   private static Object ofUtils(String name, SparkConf conf) {

@@ -2,6 +2,7 @@ package dev.phalanx.spark.internal
 
 import scala.jdk.CollectionConverters._
 
+import com.fasterxml.jackson.databind.node.ObjectNode
 import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 
 import dev.phalanx.spark.RankOutcome
@@ -9,6 +10,9 @@ import dev.phalanx.spark.RankOutcome
 /** JSON by the Jackson that Spark brings. */
 private[spark] object Json {
   private val mapper = new ObjectMapper
+
+  /** An object without fields yet. */
+  def node(): ObjectNode = mapper.createObjectNode()
 
   def read(text: String): JsonNode = mapper.readTree(text)
 

@@ -1,0 +1,93 @@
+package dev.phalanx.spark.feeding
+
+import java.nio.channels.WritableByteChannel
+import java.util
+
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
+import org.apache.arrow.memory.{ArrowBuf, BufferAllocator}
+import org.apache.arrow.vector.ipc.WriteChannel
+import org.apache.arrow.vector.ipc.message.{ArrowFieldNode, ArrowRecordBatch, MessageSerializer}
+import org.apache.arrow.vector.types.pojo.Schema
+import org.apache.spark.sql.catalyst.InternalRow
+
+import dev.phalanx.spark.internal.Json
+
+/** The rows of a block, until they are written as an IPC stream of Arrow's: the schema, one record batch, and the
+  * end. Then the next block's take their place.
+  */
+final private[feeding] class BlockRows(schema: Schema, allocator: BufferAllocator) extends AutoCloseable {
+  private val names = schema.getFields.asScala.map(_.getName).toArray
+  private val columns = schema.getFields.asScala.map(Column.of(_, allocator)).toArray
+  private val variable = columns.filter(_.isVariable)
+  private val fixedBits = columns.map(_.fixedBits).sum
+  private var count = 0
+
+  def rows: Int = count
+
+  /** About how many bytes they take. */
+  def bytes: Long = {
+    var sum = count * fixedBits >>> 3
+    var i = 0
+    while (i < variable.length) {
+      sum += variable(i).variableBytes
+      i += 1
+    }
+    sum
+  }
+
+  def add(row: InternalRow): Unit = {
+    var i = 0
+    while (i < columns.length) {
+      columns(i).write(row, i)
+      i += 1
+    }
+    count += 1
+  }
+
+  /** Writes them, and forgets them. */
+  def writeTo(channel: WritableByteChannel): Unit = {
+    val out = new WriteChannel(channel)
+    MessageSerializer.serialize(out, schema)
+    val nodes = new util.ArrayList[ArrowFieldNode]
+    val buffers = new util.ArrayList[ArrowBuf]
+    columns.foreach(_.addTo(nodes, buffers))
+    val batch = new ArrowRecordBatch(count, nodes, buffers)
+    try MessageSerializer.serialize(out, batch)
+    finally batch.close()
+    out.writeIntLittleEndian(MessageSerializer.IPC_CONTINUATION_TOKEN)
+    out.writeIntLittleEndian(0)
+    columns.foreach(_.clear())
+    count = 0
+  }
+
+  /** What a loader has to know of the columns before it reads them; `feeding/write_blocks.py` says what. */
+  def facts: JsonNode = {
+    val facts = Json.node()
+    val nulls = facts.putObject("nulls")
+    val lengths = facts.putObject("lengths")
+    names.indices.foreach { i =>
+      val levels = levelsOf(columns(i))
+      countNulls(nulls, names(i), columns(i))
+      levels.foreach(list => countNulls(nulls, s"${names(i)}[]", list.values))
+      if (levels.nonEmpty) {
+        val found = lengths.putArray(names(i))
+        levels.foreach(list => found.addArray().add(list.shortest).add(list.longest))
+      }
+    }
+    facts
+  }
+
+  override def close(): Unit = columns.foreach(_.close())
+
+  /** A column of arrays, and those in its arrays. */
+  private def levelsOf(column: Column): List[ListColumn] = column match {
+    case list: ListColumn => list :: levelsOf(list.values)
+    case _                => Nil
+  }
+
+  private def countNulls(nulls: ObjectNode, name: String, column: Column): Unit =
+    if (column.nulls > 0) nulls.put(name, nulls.path(name).asInt(0) + column.nulls): Unit
+}

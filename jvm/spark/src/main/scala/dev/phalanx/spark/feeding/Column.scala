@@ -1,0 +1,134 @@
+package dev.phalanx.spark.feeding
+
+import java.util
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.arrow.memory.{ArrowBuf, BufferAllocator}
+import org.apache.arrow.vector.ipc.message.ArrowFieldNode
+import org.apache.arrow.vector.types.FloatingPointPrecision.{DOUBLE, SINGLE}
+import org.apache.arrow.vector.types.pojo.{ArrowType, Field}
+import org.apache.spark.sql.catalyst.expressions.SpecializedGetters
+import org.apache.spark.sql.catalyst.util.ArrayData
+import org.apache.spark.unsafe.Platform
+
+/** A column of a block's rows, in memory as Arrow has it.
+  *
+  * Spark's own `ArrowWriter` does the same by Arrow's vectors, which look at the bounds and set a bit for each value.
+  * Here values are put where they belong, arrays of numbers and text as a whole, and bits are for nulls.
+  */
+abstract private[feeding] class Column(allocator: BufferAllocator) extends AutoCloseable {
+  private val validity = new GrowingBuffer(allocator)
+  private var total = 0
+  private var nullCount = 0
+
+  /** How many values and nulls it has. */
+  final def rows: Int = total
+
+  final def nulls: Int = nullCount
+
+  /** How many bits each row takes at least. */
+  def fixedBits: Long
+
+  /** How many bytes the rows take beyond that. */
+  def variableBytes: Long
+
+  /** Whether rows may take more than that. */
+  def isVariable: Boolean
+
+  final def write(from: SpecializedGetters, ordinal: Int): Unit =
+    if (from.isNullAt(ordinal)) writeNull()
+    else {
+      writeValue(from, ordinal)
+      total += 1
+    }
+
+  final def writeNull(): Unit = {
+    extendValidity(total / 8 + 1)
+    val at = validity.at((total / 8).toLong)
+    Platform.putByte(null, at, (Platform.getByte(null, at) & ~(1 << (total & 7))).toByte)
+    nullCount += 1
+    skipValue()
+    total += 1
+  }
+
+  /** Appends all elements of an array. */
+  def writeAll(from: ArrayData): Unit = {
+    val count = from.numElements()
+    var i = 0
+    while (i < count) {
+      write(from, i)
+      i += 1
+    }
+  }
+
+  /** Forgets the rows. */
+  def clear(): Unit = {
+    validity.clear()
+    total = 0
+    nullCount = 0
+  }
+
+  /** Adds what Arrow's format has of it: its lengths, and its buffers, which stay this column's. */
+  final def addTo(nodes: util.List[ArrowFieldNode], buffers: util.List[ArrowBuf]): Unit = {
+    // Without nulls there are no bits.
+    if (nullCount > 0) extendValidity((total + 7) / 8)
+    nodes.add(new ArrowFieldNode(total.toLong, nullCount.toLong))
+    buffers.add(validity.content)
+    addValues(nodes, buffers)
+  }
+
+  override def close(): Unit = validity.close()
+
+  /** Appends a value that is no null. */
+  protected def writeValue(from: SpecializedGetters, ordinal: Int): Unit
+
+  /** Appends what stands in a null's place. */
+  protected def skipValue(): Unit
+
+  protected def addValues(nodes: util.List[ArrowFieldNode], buffers: util.List[ArrowBuf]): Unit
+
+  /** Counts values that were appended together. */
+  final protected def wrote(count: Int): Unit = total += count
+
+  /** Which values are none is known for so many bytes of bits; until a null is written all are values. */
+  private def extendValidity(bytes: Int): Unit =
+    if (bytes > validity.bytes) validity.fill(bytes - validity.bytes, -1)
+}
+
+private[feeding] object Column {
+
+  /** A column for what Spark gives for this field.
+    *
+    * Throws `IllegalArgumentException` for a type that no data set may have.
+    */
+  def of(field: Field, allocator: BufferAllocator): Column = {
+    def child = field.getChildren.get(0)
+    field.getType match {
+      case _: ArrowType.Bool                                            => new BooleanColumn(allocator)
+      case kind: ArrowType.Int if kind.getBitWidth == 8                 => new ByteColumn(allocator)
+      case kind: ArrowType.Int if kind.getBitWidth == 16                => new ShortColumn(allocator)
+      case kind: ArrowType.Int if kind.getBitWidth == 32                => new IntColumn(allocator)
+      case _: ArrowType.Int                                             => new LongColumn(allocator)
+      case kind: ArrowType.FloatingPoint if kind.getPrecision == SINGLE => new FloatColumn(allocator)
+      case kind: ArrowType.FloatingPoint if kind.getPrecision == DOUBLE => new DoubleColumn(allocator)
+      case _: ArrowType.Date                                            => new IntColumn(allocator)
+      case _: ArrowType.Timestamp | _: ArrowType.Duration               => new LongColumn(allocator)
+      case kind: ArrowType.Decimal  => new DecimalColumn(kind.getPrecision, kind.getScale, allocator)
+      case _: ArrowType.Utf8        => new BytesColumn(isText = true, wide = false, allocator)
+      case _: ArrowType.LargeUtf8   => new BytesColumn(isText = true, wide = true, allocator)
+      case _: ArrowType.Binary      => new BytesColumn(isText = false, wide = false, allocator)
+      case _: ArrowType.LargeBinary => new BytesColumn(isText = false, wide = true, allocator)
+      case _: ArrowType.List        => new ListColumn(of(child, allocator), allocator)
+      case _: ArrowType.Map         => new MapColumn(structOf(child, allocator), allocator)
+      case _: ArrowType.Struct      => structOf(field, allocator)
+      case other                    =>
+        throw new IllegalArgumentException(
+          s"the column ${field.getName} is of Arrow's type $other, which no block has"
+        )
+    }
+  }
+
+  private def structOf(field: Field, allocator: BufferAllocator): StructColumn =
+    new StructColumn(field.getChildren.asScala.map(of(_, allocator)).toArray, allocator)
+}

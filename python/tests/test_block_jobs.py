@@ -1,0 +1,145 @@
+"""Blocks from Python workers and from executors' JVMs are the same data, and which of the two a session takes."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import phalanx
+import pyarrow as pa
+import pytest
+from phalanx.feeding import write_blocks
+from phalanx.feeding.block_jobs import BlockJobs, JvmJobs, WorkerJobs, WrittenBlock, block_jobs
+from phalanx.feeding.preparation import readable
+from support import sessions
+
+pytestmark = pytest.mark.timeout(150)
+
+EVERY_TYPE = [
+    "id",
+    *(
+        f"if(id % 7 = 1, null, cast(id % 100 - 50 as {kind})) as `{kind} {name}`"
+        for name, kind in enumerate(
+            [
+                "tinyint",
+                "smallint",
+                "int",
+                "float",
+                "double",
+                "boolean",
+                "decimal(9,2)",
+                "decimal(38,5)",
+                "string",
+            ]
+        )
+    ),
+    "id / 7.0D as `not null`",
+    "if(id % 7 = 2, null, date_add(date'1970-01-01', int(id))) as day",
+    "if(id % 7 = 3, null, timestamp_micros(id - 20)) as time",
+    "cast(timestamp_micros(id) as timestamp_ntz) as ntz",
+    "if(id % 7 = 4, null, make_dt_interval(0, 0, 0, id)) as span",
+    "if(id % 5 = 1, null, unhex(hex(id))) as raw",
+    "if(id % 5 = 2, null, transform(sequence(0, int(id % 5)), i -> if(i = 3, null, float(i)))) as ragged",
+    "array(double(id), double('nan')) as pair",
+    "array(id % 2 = 0, true, null) as flags",
+    "transform(sequence(0, int(id % 3)), i -> transform(sequence(0, i), j -> smallint(j))) as deep",
+    "array(string(id), null, '') as texts",
+    "cast(array() as array<bigint>) as none",
+    "cast(null as array<int>) as gone",
+    "if(id % 5 = 3, null, named_struct('a', id, 'b', named_struct('c', string(id), 'd', array(id)))) as s",
+    "if(id % 5 = 4, null, map(id, array(id), id + 1, null)) as m",
+    "array(named_struct('e', id), null) as structs",
+]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Any:
+    """A classic session with one core, and the jar."""
+    return sessions.one_core(phalanx.spark_conf() | {"spark.sql.session.timeZone": "Asia/Kolkata"})
+
+
+@pytest.fixture
+def both(spark: Any, tmp_path: Path) -> Any:
+    """Writes a DataFrame both ways: the tables and the facts of each."""
+
+    def write(frame: Any) -> list[tuple[pa.Table, list[dict[str, Any]]]]:
+        ways: list[BlockJobs] = [WorkerJobs(spark), JvmJobs(spark)]
+        return [read(way.write(frame, str(tmp_path / type(way).__name__), kept=True)) for way in ways]
+
+    return write
+
+
+def read(blocks: list[WrittenBlock]) -> tuple[pa.Table, list[dict[str, Any]]]:
+    blocks = sorted(blocks)
+    found = []
+    for block in blocks:
+        assert block.start % write_blocks.ALIGNMENT == 0
+        data = Path(block.path).read_bytes()[block.start : block.start + block.bytes]
+        with pa.ipc.open_stream(data) as stream:
+            (batch,) = list(stream)
+        batch.validate(full=True)
+        assert batch.num_rows == block.rows
+        assert write_blocks.facts_of(batch) == block.facts
+        found.append(batch)
+    return pa.Table.from_batches(found), [block.facts for block in blocks]
+
+
+def test_every_type_is_the_same_from_python_workers_and_from_jvms(spark: Any, both: Any) -> None:
+    frame = spark.range(0, 700, 1, 2).selectExpr(*EVERY_TYPE)
+    for rows in (frame, frame.where("id % 3 > 0 and day is not null"), frame.where("id = 8")):
+        (workers, told), (jvms, jvms_told) = both(rows)
+        assert jvms.schema.equals(workers.schema, check_metadata=True), "BLOCK-1"
+        # `equals` takes no NaN for another.
+        assert jvms.to_pylist().__repr__() == workers.to_pylist().__repr__(), "BLOCK-1"
+        assert jvms_told == told
+
+
+def test_vectors_and_text_of_other_widths_are_the_same(spark: Any, both: Any) -> None:
+    from pyspark.ml.functions import array_to_vector
+    from pyspark.sql import functions as F
+
+    vectors = spark.range(0, 20, 1, 2).select(
+        "id", array_to_vector(F.array(F.col("id") / 3, F.lit(0.0))).alias("v")
+    )
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        for frame in (
+            readable("train", vectors),
+            spark.range(9).selectExpr("string(id) as t", "unhex(hex(id)) as b"),
+        ):
+            (workers, told), (jvms, jvms_told) = both(frame)
+            assert jvms.schema.equals(workers.schema, check_metadata=True)
+            assert jvms.equals(workers)
+            assert jvms_told == told
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+
+
+def test_no_python_worker_takes_part_in_what_the_jvms_do(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = spark.range(0, 1000, 1, 2).groupBy("id").count().orderBy("id")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/there/is/no/python")
+    with pytest.raises(Exception, match="/there/is/no/python"):
+        WorkerJobs(spark).write(frame, str(tmp_path / "kept"), kept=True)
+    blocks = JvmJobs(spark).write(frame, "phalanx-data-here", kept=False)  # JOBS-1
+    assert read(blocks)[0].to_pydict() == {"id": list(range(1000)), "count": [1] * 1000}
+    JvmJobs(spark).remove([], "phalanx-data-here", 1)
+    assert not Path(blocks[0].path).parent.exists()
+
+
+def test_the_jvms_write_where_the_jar_is_unless_the_python_stage_is_wanted(
+    spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="phalanx")
+    assert isinstance(block_jobs(spark), JvmJobs), "JOBS-1"
+    assert caplog.messages == ["Blocks of data sets are written by the executors' JVMs"]
+    spark.conf.set("spark.phalanx.stage", "python")
+    try:
+        assert isinstance(block_jobs(spark), WorkerJobs), "JOBS-1"
+        assert caplog.messages[1:] == [
+            "Blocks of data sets are written by Python workers, because spark.phalanx.stage is python"
+        ]
+    finally:
+        spark.conf.unset("spark.phalanx.stage")
