@@ -7,7 +7,8 @@ floats), `text` (two strings), `bytes` (12 KiB of binary). Batches have 256 rows
 come as lists from ours, and binary as a tensor from the tables in memory, which is cheaper. All take turns, within one
 Spark session on this machine, and each rank computes with one thread.
 
-`first epoch` has all of ours in it: the Spark job that makes the blocks, from the call on, and the shuffled pass.
+`first epoch` has all of ours in it: the Spark job that makes the blocks, from the call on, and the shuffled pass. The
+executors' JVMs make them; `phalanx, Python workers` is with `spark.phalanx.stage=python`, as where the jar isn't.
 `Spark's Arrow` is how long Spark's JVM takes to turn the same DataFrame into Arrow batches and to count them: nobody
 who takes them from there is faster. `phalanx, streamed` is the one pass over `phalanx.streamed`, not shuffled, from the
 call on: of files that Spark reads in two partitions; with `repartition`, as where it reads them in more. `later epochs`
@@ -232,14 +233,18 @@ class Session:
     def frame(self, folder: str) -> Any:
         return self.spark.read.parquet(folder)
 
-    def phalanx(self, folder: str) -> dict[str, float]:
+    def phalanx(self, folder: str, stage: str = "auto") -> dict[str, float]:
         from phalanx import TorchDistributor
 
-        frame, began = self.frame(folder), time.time()
-        run = TorchDistributor(2, local_mode=False, use_gpu=False).start(
-            with_phalanx, self._seconds, data={"train": frame}
-        )
-        ranks = run.results()
+        self.spark.conf.set("spark.phalanx.stage", stage)
+        try:
+            frame, began = self.frame(folder), time.time()
+            run = TorchDistributor(2, local_mode=False, use_gpu=False).start(
+                with_phalanx, self._seconds, data={"train": frame}
+            )
+            ranks = run.results()
+        finally:
+            self.spark.conf.unset("spark.phalanx.stage")
         prepared = {phase.name: phase.seconds for phase in run.phases}["data prepared"]
         return {
             "prepared": prepared,
@@ -314,6 +319,7 @@ def main() -> None:
         size = sum(column.nbytes for column in session.frame(folder).limit(1000).toArrow().columns) / 1000
         runs: dict[str, Callable[[], dict[str, float]]] = {
             "phalanx": lambda folder=folder: session.phalanx(folder),
+            "phalanx, Python workers": lambda folder=folder: session.phalanx(folder, "python"),
             "phalanx, streamed": lambda folder=folder: session.streamed(folder, False),
             "phalanx, streamed, repartition": lambda folder=folder: session.streamed(folder, True),
             "Spark's Arrow": lambda folder=folder: session.arrow(folder),
@@ -344,8 +350,9 @@ def main() -> None:
                 if values:
                     report.add(impl, case, name, "rows/s", values)
                     report.add(impl, case, f"{name}, bytes", "MB/s", [value * size / 1e6 for value in values])
-        for metric in ("prepared", "first batch"):
-            note(f"{case}: {metric}: {', '.join(f'{one[metric]:.2f}' for one in found['phalanx'])} s")
+        for impl in ("phalanx", "phalanx, Python workers"):
+            for metric in ("prepared", "first batch"):
+                note(f"{case}: {impl}: {metric}: {', '.join(f'{one[metric]:.2f}' for one in found[impl])} s")
         for impl in ("phalanx, streamed", "phalanx, streamed, repartition"):
             firsts = ", ".join(f"{one['first batch']:.2f}" for one in found[impl])
             note(f"{case}: {impl}: first batch: {firsts} s")
