@@ -64,11 +64,14 @@ def feed() -> dict[str, Any]:
     loader = data.loader(batch_size=16, shuffle=True, seed=3, uneven="pad")
     epochs = [[i for batch in loader for i in batch["id"][batch["mask"]].tolist()] for _ in range(2)]
     source = data._source
+    names = os.listdir(os.path.join(os.environ["PHALANX_RANK_DIR"], "fetched"))
     return {
         "epochs": epochs,
         "host": socket.gethostname(),
         "blocks": source._index.hosts,
-        "far": len(source._far_files),
+        "near": sum(block.file not in source._far_files for block in source._index.blocks),
+        "far": sum(block.file in source._far_files for block in source._index.blocks),
+        "shared": sum(name.startswith("block-") for name in names),
         "left": [name for name in os.listdir(os.environ["PHALANX_RANK_DIR"]) if name.startswith("block-")],
     }
 
