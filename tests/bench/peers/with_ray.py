@@ -19,6 +19,10 @@ os.environ["PYTHONPATH"] = sys.path[0]  # for the actors
 from passes import BATCH, RANKS, files_of, later_epochs, peer_program
 
 
+# Each pass begins with some seconds in which no row comes, so one that is cut off says nothing.
+PASS_MOST_S = 60.0
+
+
 class Rank:
     def __init__(self, variables: dict[str, str]) -> None:
         os.environ.update(variables)
@@ -36,7 +40,7 @@ class Rank:
                 strings = {name: values.tolist() for name, values in batch.items() if name != "label"}
                 yield {**strings, "label": torch.as_tensor(batch["label"])}
 
-        return later_epochs(passes, seconds)
+        return later_epochs(passes, seconds, PASS_MOST_S)
 
 
 def rate(folder: str, kept: str, seconds: float) -> float:
