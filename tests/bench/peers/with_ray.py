@@ -18,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ["PYTHONPATH"] = sys.path[0]  # for the actors
 from passes import BATCH, RANKS, files_of, later_epochs, peer_program
 
-
 # Each pass begins with some seconds in which no row comes, so one that is cut off says nothing.
 PASS_MOST_S = 60.0
 
