@@ -19,7 +19,8 @@ worker process.
 `--peers` has Petastorm, Mosaic, Ray and Hugging Face's datasets take their turns, too, those whose environments are
 there; `--setup-peers` makes these first (tests/bench/data_peers.py). All of them shuffle as they can: Mosaic and
 Hugging Face over all rows, Petastorm and Ray within a buffer of 4,096. Their later epochs come after one that isn't
-measured; a pass that takes more than 8 s is left, and its beginning counts. `conversion` is into a form of their own.
+measured; a pass that takes more than 8 s (Ray's: 60 s) is left, and its beginning counts. `conversion` is into a form
+of their own.
 """
 
 from __future__ import annotations
