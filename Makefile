@@ -6,6 +6,7 @@
 #   jvm/*/target/      the Scala build, against the Spark of .venv/; its jar is copied into python/phalanx/jars/
 #   target/site/       the pages of docs/ with search, Scaladoc and rustdoc, by `make docs`; target/docs-venv/ has its tools
 #   target/yarn/       Hadoop's daemons, which Maven brings for tests/e2e/test_yarn.py
+#   target/bench-peers/  a Python environment for each peer of tests/bench/data.py, by its --setup-peers; bench-data/ its files
 #   target/matrix/     a Python environment for each older Spark, of `make jars` and `make matrix`
 #   ~/.cargo, ~/.cache/uv, ~/.m2   downloads, in their standard places
 

@@ -110,7 +110,7 @@ def test_samples_are_those_of_pysparks_class_bit_for_bit(
     theirs = list(_SparkPartitionTorchDataset(str(tmp_path / "stream"), fields, num_samples))
     monkeypatch.setattr(partition_dataset, "_ROWS", 4)
     blocks = MappedBlocks(indexed(tmp_path, batches, block_rows=block_rows))
-    dataset = PartitionDataset(blocks, 0, 24, num_samples)
+    dataset = PartitionDataset(blocks, num_samples)
     for _ in range(2):
         ours = list(dataset)
         assert len(ours) == len(theirs) == num_samples
@@ -133,41 +133,24 @@ def test_few_rows_are_taken_out_of_a_block_at_a_time(tmp_path: Path, monkeypatch
         monkeypatch.setattr(partition_dataset, "_ROWS", rows)
         monkeypatch.setattr(partition_dataset, "_BYTES", size)
         taken.clear()
-        assert [sample[4] for sample in PartitionDataset(blocks, 0, 20, 20)] == list(range(20))
+        assert [sample[4] for sample in PartitionDataset(blocks, 20)] == list(range(20))
         assert taken[:: len(TYPES)] == expected, "DF-5"
 
 
-def test_a_ranks_rows_may_begin_and_end_within_blocks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_samples", [0, 1, 6, 13, 20, 45])
+def test_rows_come_in_their_order_and_again_until_there_are_samples_enough(
+    tmp_path: Path, num_samples: int
+) -> None:
     blocks = MappedBlocks(indexed(tmp_path, [batch(0, 20)], block_rows=6))
-    for first, rows in ((0, 20), (3, 2), (5, 8), (12, 8), (17, 1)):
-        ids = [sample[4] for sample in PartitionDataset(blocks, first, rows, rows + 2)]
-        own = list(range(first, first + rows))
-        assert ids == (own * 3)[: rows + 2]
-
-
-def test_blocks_of_other_hosts_are_fetched_in_the_order_of_the_samples(tmp_path: Path) -> None:
-    asked: list[list[int]] = []
-
-    class Far(MappedBlocks):
-        def ahead(self, blocks: Any) -> None:
-            asked.append(list(blocks))
-
-    blocks = Far(indexed(tmp_path, [batch(0, 20)], block_rows=5))
-    blocks.far_bytes = 1
-    # Rows 7 to 19 are those of three blocks, of which 4 samples need one; after the last comes the first again.
-    for samples, expected in ((4, [[1, 2]]), (3, [[1]]), (13, [[1, 2, 3], [2, 3, 1], [3, 1, 2]])):
-        asked.clear()
-        assert [sample[4] for sample in PartitionDataset(blocks, 7, 13, samples)] == list(
-            range(7, 7 + samples)
-        )
-        assert asked[: len(expected)] == expected
+    ids = [sample[4] for sample in PartitionDataset(blocks, num_samples)]
+    assert ids == (list(range(20)) * 3)[:num_samples]
 
 
 def test_columns_with_nulls_anywhere_are_floats_everywhere(tmp_path: Path) -> None:
     schema = pa.schema([("x", pa.int64()), ("a", pa.list_(pa.int32()))])
     rows = [{"x": 1, "a": [1]}, {"x": 2, "a": [2]}, {"x": None, "a": None}, {"x": 4, "a": [None]}]
     written = indexed(tmp_path, [pa.RecordBatch.from_pylist(rows, schema=schema)], block_rows=1)
-    samples = list(PartitionDataset(MappedBlocks(written), 0, 4, 4))
+    samples = list(PartitionDataset(MappedBlocks(written), 4))
     assert [type(x) for x, _ in samples] == [float] * 4, "DF-4"
     assert samples[2][1] is None
     assert {a.dtype for _, a in samples if a is not None} == {np.dtype(np.float64)}, "DF-4"

@@ -64,11 +64,14 @@ def feed() -> dict[str, Any]:
     loader = data.loader(batch_size=16, shuffle=True, seed=3, uneven="pad")
     epochs = [[i for batch in loader for i in batch["id"][batch["mask"]].tolist()] for _ in range(2)]
     source = data._source
+    names = os.listdir(os.path.join(os.environ["PHALANX_RANK_DIR"], "fetched"))
     return {
         "epochs": epochs,
         "host": socket.gethostname(),
         "blocks": source._index.hosts,
-        "far": len(source._far_files),
+        "near": sum(block.file not in source._far_files for block in source._index.blocks),
+        "far": sum(block.file in source._far_files for block in source._index.blocks),
+        "shared": sum(name.startswith("block-") for name in names),
         "left": [name for name in os.listdir(os.environ["PHALANX_RANK_DIR"]) if name.startswith("block-")],
     }
 
@@ -93,6 +96,50 @@ def feed_late(folder: str, early: str) -> int:
             Path(f"{folder}/{name}").read_text() for name in os.listdir(folder) if not name.startswith(".")
         ]
     return sum(len(batch["id"]) for batch in phalanx.data("train").loader(batch_size=10))
+
+
+def feed_through_a_loss(folder: str, lost: str) -> list[int]:
+    """All ranks save where they are after three steps, and take two more. Then rank 1 or its executor is killed, and
+    the next attempt goes on from what was saved: the rows that count."""
+    import json
+    import os
+    import signal
+    import time
+
+    import phalanx
+    import psutil
+
+    rank, is_first = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    loader = phalanx.data("train").loader(batch_size=16, shuffle=True, seed=5, uneven="pad")
+    hosts = set(phalanx.data("train")._source._index.hosts)
+    assert not is_first or len(hosts) == 2, "both hosts have blocks; later a new executor may be late"
+    saved, rows = phalanx.checkpoint.latest(), []
+    assert is_first == (saved is None)
+    if saved is not None:
+        loader.load_state_dict(saved[1]["data"])
+        with open(f"{folder}/{rank}") as file:
+            rows = json.load(file)
+    for step, batch in enumerate(loader, 1):
+        rows += batch["id"][batch["mask"]].tolist()
+        if is_first and step == 3:
+            with open(f"{folder}/.{rank}", "w") as file:
+                json.dump(rows, file)
+            os.rename(file.name, f"{folder}/{rank}")
+            if rank == "0":
+                phalanx.checkpoint.save({"data": loader.state_dict()}, step)
+        if is_first and step == 5:
+            break
+    if not is_first:
+        return rows
+    while rank == "1":
+        if len(glob.glob(f"{folder}/[0-9]")) == int(os.environ["WORLD_SIZE"]) and phalanx.checkpoint.latest():
+            above = [
+                one.pid for one in psutil.Process().parents() if "CoarseGrained" in " ".join(one.cmdline())
+            ]
+            os.kill(os.getpid() if lost == "rank" else above[0], signal.SIGKILL)
+        time.sleep(0.05)
+    time.sleep(600)
+    raise AssertionError("nobody was killed")
 
 
 def feed_for_ever(folder: str) -> None:
@@ -138,6 +185,18 @@ def lost(distributor: Any, data: Any) -> list[Any]:
     return []
 
 
+def resumed(ranks: int, data: Any, lost: str) -> list[list[int]]:
+    """What each rank had of one epoch, of which there were two attempts."""
+    from phalanx import TorchDistributor
+
+    with tempfile.TemporaryDirectory() as folder:
+        distributor = TorchDistributor(
+            ranks, local_mode=False, use_gpu=False, max_restarts=1, checkpoint_dir=f"{folder}/saved"
+        )
+        rows: list[list[int]] = distributor.start(feed_through_a_loss, folder, lost, data=data).results(120)
+    return rows
+
+
 def smoke(stage: str, ranks: int, spark: Any) -> dict[str, Any]:
     from phalanx import TorchDistributor, TrainingError
 
@@ -151,6 +210,7 @@ def smoke(stage: str, ranks: int, spark: Any) -> dict[str, Any]:
             seen["late"] = distributor.start(feed_late, folder, os.environ["LAST_HOST"], data=data).results(
                 120
             )
+        seen["resumed"] = {loss: resumed(ranks, data, loss) for loss in ("rank", "executor")}
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "train.py")
         with open(path, "w") as file:

@@ -30,6 +30,7 @@ class Report:
         self.bench = bench
         self.ours = ours
         self.rows: list[dict[str, object]] = []
+        self._refusals: list[str] = []
         print(json.dumps({"bench": bench, "machine": machine()}), flush=True)
 
     def add(self, impl: str, case: str, metric: str, unit: str, values: Iterable[float]) -> None:
@@ -45,6 +46,12 @@ class Report:
         )
         self.rows.append(row)
         print(json.dumps(row), flush=True)
+
+    def refused(self, impl: str, case: str, metric: str, reason: str) -> None:
+        """What an implementation says in place of figures; the table ends with it."""
+        shown = reason if len(reason) <= 200 else reason[:200] + "..."
+        self._refusals.append(f"{case}, {metric}: {impl} refused: {shown}")
+        note(self._refusals[-1])
 
     def table(self) -> None:
         """Prints one line a case and peer: medians, ranges, their ratio, how many times as fast ours is."""
@@ -72,6 +79,8 @@ class Report:
         print(f"\nratio: {self.ours} / peer, of the medians; speed: how many times as fast {self.ours} is")
         for line in lines:
             print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        for refusal in self._refusals:
+            print(refusal)
 
 
 def same_case(one: Mapping[str, object], other: Mapping[str, object]) -> bool:

@@ -1,6 +1,6 @@
 """Rows of a DataFrame into two ranks: ours beside other ways from the same Parquet files to batches of tensors.
 
-    python tests/bench/data.py [--quick] [--reps N] [CASE...]
+    python tests/bench/data.py [--quick] [--reps N] [--peers | --setup-peers] [CASE...]
 
 Four data sets, each of eight Parquet files: `numbers` (5 floats, 5 doubles, a bigint: 68 bytes a row), `floats` (784
 floats), `text` (two strings), `bytes` (12 KiB of binary). Batches have 256 rows; nothing is trained. Strings and binary
@@ -16,6 +16,12 @@ are passes by ranks that run already: ours shuffled, by `shuffle=True`; `table, 
 into memory before the clock starts, and takes rows in a random order; `Parquet stream` is pyarrow's reader, in the
 order of the files. pyspark's `_train_on_dataframe` takes numbers only, and isn't shuffled either; its default has one
 worker process.
+
+`--peers` has Petastorm, Mosaic, Ray and Hugging Face's datasets take their turns, too, those whose environments are
+there; `--setup-peers` makes these first (tests/bench/data_peers.py). All of them shuffle as they can: Mosaic and
+Hugging Face over all rows, Petastorm and Ray within a buffer of 4,096. Their later epochs come after one that isn't
+measured; a pass that takes more than 8 s (Ray's: 60 s) is left, and its beginning counts. `conversion` is into a form
+of their own.
 """
 
 from __future__ import annotations
@@ -32,10 +38,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import data_peers
 from common import ROOT, Quiet, Report, note
 from launch import quiet_builder
+from passes import BATCH, files_of_this_rank, measured
 
-BATCH = 256
 FILES = 8
 ROWS = {"numbers": 6_000_000, "floats": 200_000, "text": 2_000_000, "bytes": 60_000}
 COLUMNS = {
@@ -46,6 +53,7 @@ COLUMNS = {
 }
 # What pyspark's converter takes.
 NUMERIC = ("numbers", "floats")
+METRICS = {"first epoch": "first epoch", "later": "later epochs", "converted": "conversion"}
 # How long the passes of later epochs are measured, at least.
 SECONDS = 3.0
 
@@ -95,22 +103,6 @@ def generated(spark: Any, case: str, rows: int) -> str:
     return str(folder)
 
 
-def measured(passes: Callable[[], Iterator[Any]], seconds: float) -> float:
-    """Rows a second of this rank over whole passes; both ranks begin together."""
-    import torch.distributed as dist
-
-    if not dist.is_initialized():
-        dist.init_process_group("gloo")
-    dist.barrier()
-    began, rows = time.monotonic(), 0
-    while time.monotonic() < began + seconds:
-        for batch in passes():
-            rows += len(batch["label"])
-            if time.monotonic() > began + 4 * seconds:
-                break
-    return rows / (time.monotonic() - began)
-
-
 def with_phalanx(seconds: float) -> dict[str, float]:
     import phalanx
     import torch
@@ -153,10 +145,6 @@ def columns_of(batch: Any) -> dict[str, Any]:
         else:
             found[name] = column if pa.types.is_string(column.type) else column.to_numpy()
     return found
-
-
-def files_of_this_rank(folder: str) -> list[str]:
-    return sorted(map(str, Path(folder).glob("*.parquet")))[int(os.environ["RANK"]) :: 2]
 
 
 def with_table(folder: str, seconds: float) -> dict[str, float]:
@@ -306,13 +294,25 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(ROWS))
     parser.add_argument("--quick", action="store_true", help="a quarter of the rows, one repetition")
     parser.add_argument("--reps", type=int, default=3)
+    parser.add_argument(
+        "--peers", action="store_true", help="other projects' loaders, too, where they are there"
+    )
+    parser.add_argument(
+        "--setup-peers", action="store_true", help="as --peers, and installs what isn't there"
+    )
     options = parser.parse_args()
+    if options.setup_peers:
+        data_peers.set_up()
+    peers = [peer for peer in data_peers.PEERS if peer.is_there and (options.peers or options.setup_peers)]
     logging.disable(logging.WARNING)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # Ranks import what all ways share.
+    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent)
     report = Report("data")
-    session = Session(1.0 if options.quick else SECONDS)
+    seconds = 1.0 if options.quick else SECONDS
+    session = Session(seconds)
     for case in options.cases or ROWS:
         rows = ROWS[case] // (4 if options.quick else 1)
         folder = generated(session.spark, case, rows)
@@ -329,19 +329,26 @@ def main() -> None:
         if case in NUMERIC:
             runs["pyspark, 1 worker"] = lambda folder=folder: session.pyspark(folder, 1)
             runs["pyspark, 0 workers"] = lambda folder=folder: session.pyspark(folder, 0)
+        runs |= {peer.name: lambda peer=peer, folder=folder: peer.measure(folder, seconds) for peer in peers}
         found: dict[str, list[dict[str, float]]] = {impl: [] for impl in runs}
-        # Once before for what compiles, and for the page cache.
+        refused: dict[str, str] = {}
+        # Once before for what compiles, and for the page cache; a peer has a first epoch by itself.
         for repetition in range(1 + (1 if options.quick else options.reps)):
             for impl, run in runs.items():
+                if impl in refused or (repetition == 0 and impl in {peer.name for peer in peers}):
+                    continue
                 shown, sys.stdout = sys.stdout, Quiet()
                 try:
                     one = run()
+                except data_peers.Refused as reason:
+                    refused[impl] = str(reason)
+                    continue
                 finally:
                     sys.stdout = shown
                 if repetition > 0:
                     found[impl].append(one)
         for impl, ones in found.items():
-            for metric, name in (("first epoch", "first epoch"), ("later", "later epochs")):
+            for metric, name in METRICS.items():
                 values = [
                     one[metric] if metric == "later" else one.get("taken", rows) / one[metric]
                     for one in ones
@@ -350,6 +357,8 @@ def main() -> None:
                 if values:
                     report.add(impl, case, name, "rows/s", values)
                     report.add(impl, case, f"{name}, bytes", "MB/s", [value * size / 1e6 for value in values])
+        for impl, reason in refused.items():
+            report.refused(impl, case, METRICS["later"], reason)
         for impl in ("phalanx", "phalanx, Python workers"):
             for metric in ("prepared", "first batch"):
                 note(f"{case}: {impl}: {metric}: {', '.join(f'{one[metric]:.2f}' for one in found[impl])} s")

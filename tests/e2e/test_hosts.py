@@ -7,6 +7,7 @@ Each host has an interface that leads nowhere, though it is up, comes first by n
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,8 +143,22 @@ def test_every_row_comes_once_an_epoch_and_blocks_of_both_hosts_reach_all_ranks(
     assert fed[0]["epochs"][0] != fed[0]["epochs"][1], "shuffled"
     for rank in fed:
         assert set(rank["blocks"]) == set(hosts.names), "both hosts have blocks"
-        assert 0 < rank["far"] < len(rank["blocks"]), "some are read here, and some fetched"
+        assert rank["near"] > 0, "some are read here"
+        assert rank["far"] > 0, "and some fetched"
+        assert rank["shared"] == rank["far"], "each is there once, for both ranks of the host"
         assert rank["left"] == [], "FAR-1"
+
+
+@pytest.mark.parametrize("loss", ["rank", "executor"])
+def test_ranks_that_start_again_take_each_row_once_from_blocks_of_both_hosts(
+    loss: str, seen: dict[str, Any], mine: dict[str, Any]
+) -> None:
+    """In place, and in another stage, for which the blocks are made again; from what `phalanx.checkpoint` has."""
+    parts = mine["resumed"][loss]
+    assert sorted(row for part in parts for row in part) == list(range(ROWS_FED)), "LOADER-2"
+    restarts = re.findall(r"\[phalanx\] restart 1 of 1: .*", seen["output"])
+    again = [line for line in restarts if line.endswith("; the Spark stage is submitted again")]
+    assert [len(restarts), len(again)] == [4, 2], restarts
 
 
 def test_a_host_that_is_lost_while_it_serves_blocks_is_the_cause(seen: dict[str, Any]) -> None:

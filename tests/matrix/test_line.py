@@ -143,6 +143,33 @@ def test_tasks_reach_a_client_through_its_server(stage: Any, spark: Any) -> None
         spark.conf.unset("spark.phalanx.connect")
 
 
+def taken(name: str) -> list[tuple[int, float, list[float], str]]:
+    """What this rank takes of a data set of the run, row by row."""
+    import phalanx
+
+    rows = []
+    for batch in phalanx.data(name).loader(batch_size=3, uneven="pad"):
+        columns = (batch["id"], batch["x"], batch["a"])
+        numbers = zip(*(column[batch["mask"]].tolist() for column in columns), strict=True)
+        names = [value for value, counts in zip(batch["s"], batch["mask"].tolist(), strict=True) if counts]
+        rows += [(*row, name) for row, name in zip(numbers, names, strict=True)]
+    return rows
+
+
+@pytest.mark.parametrize("way", [pytest.param("blocks", marks=pytest.mark.quick), "streamed"])
+def test_every_row_of_a_data_set_reaches_a_rank(distributor: Any, spark: Any, way: str) -> None:
+    columns = ("id", "id / 3 AS x", "array(id * 0.5D, -1D) AS a", "string(id) AS s")
+    frame = spark.range(0, 22, 1, 2).selectExpr(*columns)
+    if distributor.local_mode and way == "streamed":
+        with pytest.raises(ValueError, match="in local mode there are none"):
+            distributor.run(taken, "train", data={"train": phalanx.streamed(frame)})
+        return
+    data = {"train": phalanx.streamed(frame) if way == "streamed" else frame}
+    ranks = distributor.start(taken, "train", data=data).results(120)
+    expected = [(i, i / 3, [i * 0.5, -1.0], str(i)) for i in range(22)]
+    assert sorted(row for rank in ranks for row in rank) == expected
+
+
 def test_a_data_frames_partitions_reach_their_ranks(stage: Any, spark: Any) -> None:
     def train() -> list[int]:
         from phalanx.distributor import _get_spark_partition_data_loader

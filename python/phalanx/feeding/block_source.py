@@ -56,10 +56,13 @@ class MappedBlocks:
     """Blocks in files, mapped into memory.
 
     Those of other hosts are fetched into `folder`, where `access` says how (`rank.contract.FILE_BLOCKS`), and so are
-    those that fsspec opens by a URI. Blocks that are kept in a folder have no host: all share it.
+    those that fsspec opens by a URI; ranks with the same folder `shared` fetch each once. Blocks that are kept in a
+    folder have no host: all share it.
     """
 
-    def __init__(self, index: Index, access: bytes | None = None, folder: str = "") -> None:
+    def __init__(
+        self, index: Index, access: bytes | None = None, folder: str = "", shared: str | None = None
+    ) -> None:
         self.name = index.name
         self.rows = [block.rows for block in index.blocks]
         self.bytes = sum(block.bytes for block in index.blocks)
@@ -70,6 +73,7 @@ class MappedBlocks:
         self._compared: set[int] = set()
         self._access = access
         self._folder = folder
+        self._shared = shared
         self._far: FarBlocks | None = None
         # What is here is read here: hosts may share a disk, or a name.
         self._far_files = {
@@ -114,7 +118,7 @@ class MappedBlocks:
             if any(self._index.hosts):
                 assert self._access is not None
                 client = _native.BlockClient(self._access)
-            self._far = FarBlocks(self._index, client, self._folder)
+            self._far = FarBlocks(self._index, client, self._folder, self._shared)
             weakref.finalize(self, self._far.close).atexit = False
         return self._far
 

@@ -1,7 +1,8 @@
-"""Blocks of other hosts, fetched from the nodes that serve them into files of the rank's folder, ahead of their use.
+"""Blocks of other hosts, fetched from the nodes that serve them into files, ahead of their use, once for an executor.
 
-FAR-1 (bounded): at most `CACHE_BYTES` are kept, or one block; a loader keeps some more while it uses them. The files
-have no names, so they go with the rank, however it ends.
+FAR-1 (bounded): at most `CACHE_BYTES` are kept, or one block; a loader keeps some more while it uses them. In the
+rank's folder the files have no names, so they go with the rank, however it ends; those that ranks share go with the
+node.
 FAR-2 (ahead): what a loader needs next is fetched while it works, in the order in which it is needed.
 FAR-3 (same-bytes): bytes that are not those that were written are an error, which names the host and the block.
 FAR-4 (ends): the thread ends with `close`, and every wait has an end, also where a host is lost or can't be reached.
@@ -19,6 +20,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from .shared_blocks import SharedBlocks
+
 if TYPE_CHECKING:
     from .index import Index
 
@@ -28,6 +31,8 @@ AHEAD_BLOCKS = 256
 # A connection that broke is tried again after so long. By then the driver knows that a node is lost (after 2 s), and
 # has said so to all: the cause is the lost node, and the ranks may start again.
 AGAIN_AFTER_S = 3.0
+# How often a rank looks whether the others have fetched what it needs, while it has nothing else to fetch.
+LOOK_EVERY_S = 0.02
 
 
 class BlockClient(Protocol):
@@ -38,13 +43,17 @@ class BlockClient(Protocol):
 
 
 class FarBlocks:
-    """The blocks of an index that can't be mapped here, for one process: a fork makes its own."""
+    """The blocks of an index that can't be mapped here, for one process: a fork makes its own.
 
-    def __init__(self, index: Index, client: BlockClient, folder: str) -> None:
+    They are fetched into `folder`, and those of all ranks that have the same `shared` folder are fetched once.
+    """
+
+    def __init__(self, index: Index, client: BlockClient, folder: str, shared: str | None = None) -> None:
         self.process = os.getpid()
         self._index = index
         self._client = client
         self._folder = folder
+        self._shared = SharedBlocks(index, shared)
         self._news = threading.Condition()
         self._wanted: list[int] = []
         self._urgent: int | None = None
@@ -101,26 +110,40 @@ class FarBlocks:
     def _fetch_all(self) -> None:
         while True:
             with self._news:
-                while (block := self._next()) is None and not self._closed:
+                while not (missing := self._missing()) and not self._closed:
                     self._news.wait()
-                if block is None or self._closed:
+                if self._closed:
                     return
-            try:
-                found, problem = self._fetched_or_again(block), None
-            except BaseException as error:
-                found, problem = None, error
-            with self._news:
-                if found is not None:
-                    self._there[block] = found
-                    self._make_room(block)
-                elif problem is not None:
-                    self._failed[block] = problem
-                self._news.notify_all()
+            if not any(map(self._has_come, missing)):
+                with self._news:
+                    self._news.wait(LOOK_EVERY_S)
 
-    def _next(self) -> int | None:
-        urgent, self._urgent = self._urgent, None
-        candidates = self._wanted if urgent is None else [urgent, *self._wanted]
-        return next((at for at in candidates if at not in self._there and at not in self._failed), None)
+    def _missing(self) -> list[int]:
+        candidates = self._wanted if self._urgent is None else [self._urgent, *self._wanted]
+        return [at for at in candidates if at not in self._there and at not in self._failed]
+
+    def _has_come(self, block: int) -> bool:
+        """Fetches a block, unless another rank does; whether there is news of it."""
+        problem: BaseException | None = None
+        found = self._shared.found(block)
+        if found is None:
+            with self._shared.turn(block) as is_mine:
+                if not is_mine:
+                    return False
+                try:
+                    found = self._shared.found(block) or self._fetched_or_again(block)
+                except BaseException as error:
+                    problem = error
+        with self._news:
+            if self._urgent == block:
+                self._urgent = None
+            if found is not None:
+                self._there[block] = found
+                self._make_room(block)
+            elif problem is not None:
+                self._failed[block] = problem
+            self._news.notify_all()
+        return True
 
     def _make_room(self, newest: int) -> None:
         size = sum(map(len, self._there.values()))
@@ -150,13 +173,14 @@ class FarBlocks:
         try:
             self._client.fetch(host, file, block.start, block.bytes, path)
             found = mmap.mmap(descriptor, block.bytes, access=mmap.ACCESS_READ)
+            if zlib.crc32(found) != block.checksum:
+                raise RuntimeError(
+                    f"block {number} of the data set {self._index.name!r} came from {host or 'its store'} with other "
+                    f"bytes than were written to {file} there (its checksum is {zlib.crc32(found):08x} and should be "
+                    f"{block.checksum:08x})"
+                )
+            self._shared.keep(number, path)
         finally:
             os.close(descriptor)
             os.unlink(path)
-        if zlib.crc32(found) != block.checksum:
-            raise RuntimeError(
-                f"block {number} of the data set {self._index.name!r} came from {host or 'its store'} with other bytes "
-                f"than were written to {file} there (its checksum is {zlib.crc32(found):08x} and should be "
-                f"{block.checksum:08x})"
-            )
         return found

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from .far_blocks import AHEAD_BLOCKS
-
 if TYPE_CHECKING:
     from .block_source import BlockSource
 
@@ -25,13 +23,11 @@ _BYTES = 16 << 20
 
 
 class PartitionDataset(IterableDataset[Any]):
-    """`num_samples` samples of the rows of `blocks` from `first` on, and again from there after `rows` of them."""
+    """`num_samples` samples of the rows of `blocks`, from the first on, and again from there after the last."""
 
-    def __init__(self, blocks: BlockSource, first: int, rows: int, num_samples: int) -> None:
+    def __init__(self, blocks: BlockSource, num_samples: int) -> None:
         self._blocks = blocks
         self._num_samples = max(0, num_samples)
-        # What is behind the last sample is never read.
-        self._pieces = list(_pieces(blocks.rows, first, min(rows, self._num_samples)))
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
@@ -39,37 +35,24 @@ class PartitionDataset(IterableDataset[Any]):
             raise RuntimeError(
                 "the rows of a partition are read by one process: give num_workers=0 or 1, not more"
             )
-        passes = itertools.repeat(None) if self._pieces else ()
+        passes = itertools.repeat(None) if sum(self._blocks.rows) else ()
         samples = itertools.chain.from_iterable(part for _ in passes for part in self._parts())
         return itertools.islice(samples, self._num_samples)
 
     def _parts(self) -> Iterator[Iterable[list[Any]]]:
         """The rows once, some at a time."""
-        for at, (block, start, rows) in enumerate(self._pieces):
-            if self._blocks.far_bytes:
-                next_ones = [*self._pieces[at:], *self._pieces[:at]][:AHEAD_BLOCKS]
-                self._blocks.ahead(piece[0] for piece in next_ones)
+        for block, rows in enumerate(self._blocks.rows):
             batch = self._blocks.batch(block)
-            a_row = max(1, batch.nbytes // batch.num_rows)
+            a_row = max(1, batch.nbytes // rows)
             at_once = max(1, min(_ROWS, _BYTES // a_row))
-            for begin in range(start, start + rows, at_once):
-                some = batch.slice(begin, min(at_once, start + rows - begin))
+            for begin in range(0, rows, at_once):
+                some = batch.slice(begin, at_once)
                 nulls = self._blocks.facts.nulls
                 columns = [
                     _values(column, has_nulls=bool(nulls.get(name) or nulls.get(f"{name}[]")))
                     for name, column in zip(some.schema.names, some.columns, strict=True)
                 ]
                 yield map(list, zip(*columns, strict=True))
-
-
-def _pieces(blocks: Iterable[int], first: int, rows: int) -> Iterator[tuple[int, int, int]]:
-    """Where so many rows from the first on are: the block, the row in it, and how many there."""
-    start = 0
-    for number, size in enumerate(blocks):
-        begin, end = max(first - start, 0), min(first + rows - start, size)
-        if begin < end:
-            yield number, begin, end - begin
-        start += size
 
 
 def _values(column: Any, *, has_nulls: bool) -> Iterable[Any]:

@@ -101,7 +101,7 @@ def partition_data_loader(
 
     with open(os.environ[contract.ENV_PARTITION_INDEX], encoding="utf-8") as text:
         blocks = MappedBlocks(Index.read(json.load(text)))
-    dataset = PartitionDataset(blocks, first=0, rows=sum(blocks.rows), num_samples=num_samples)
+    dataset = PartitionDataset(blocks, num_samples)
     if num_workers > 0:
         return DataLoader(dataset, batch_size, num_workers=num_workers, prefetch_factor=prefetch_factor)
     return DataLoader(dataset, batch_size)  # torch refuses a prefetch factor without workers

@@ -181,7 +181,8 @@ def _of_the_run(name: str) -> DataSet:
     if address is not None:
         return StreamedDataSet(_streams.setdefault(name, StreamSource(name, address)))
     folder = os.environ[contract.ENV_RANK_DIR]
-    return DataSet(MappedBlocks(Index.read(there[name]), _access(folder), folder))
+    shared = os.path.join(folder, contract.FILE_FETCHED)
+    return DataSet(MappedBlocks(Index.read(there[name]), _access(folder), folder, shared))
 
 
 def _access(folder: str) -> bytes | None:

@@ -107,6 +107,8 @@ it."""
 FILE_BLOCKS = "blocks"
 """File of a rank whose run has data on several hosts: how it finds and convinces those who serve blocks there. Only its
 user can read it."""
+FILE_FETCHED = "fetched"
+"""Folder of a rank whose run has data, by a link: where the executor's ranks keep fetched blocks for each other."""
 FILE_RESULT = "result"
 """File of a rank: its result, whole or absent."""
 FILE_OWED = "owed"

@@ -122,6 +122,8 @@ names! {
     /// File of a rank whose run has data on several hosts: how it finds and convinces those who serve blocks there.
     /// Only its user can read it.
     FILE_BLOCKS = "blocks";
+    /// Folder of a rank whose run has data, by a link: where the executor's ranks keep fetched blocks for each other.
+    FILE_FETCHED = "fetched";
     /// File of a rank: its result, whole or absent.
     FILE_RESULT = "result";
     /// File of a rank: while it is there, exit code 0 without a result is a failure.

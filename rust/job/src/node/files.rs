@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use phalanx_io::write_whole;
-use phalanx_types::contract::FILE_FLIGHT_RECORDER;
+use phalanx_types::contract::{FILE_FETCHED, FILE_FLIGHT_RECORDER};
 use phalanx_types::{Error, Result};
 
 /// How many jobs' logs stay in a work directory.
@@ -60,6 +60,19 @@ impl NodeFiles {
         self.job.join(format!("{FILE_FLIGHT_RECORDER}{rank}"))
     }
 
+    /// Has a rank find the folder of the blocks that ranks of the job's nodes here have fetched.
+    pub(crate) fn link_fetched(&self, rank_dir: &Path) -> Result<()> {
+        let fetched = self.fetched();
+        private_dir(&fetched)?;
+        let link = rank_dir.join(FILE_FETCHED);
+        std::os::unix::fs::symlink(&fetched, &link)
+            .map_err(|e| Error::io(format!("make the link {}", link.display()), &e))
+    }
+
+    fn fetched(&self) -> PathBuf {
+        self.job.join(FILE_FETCHED)
+    }
+
     /// A rank's own folder, empty.
     pub(crate) fn rank(&self, rank: u32) -> Result<PathBuf> {
         let dir = self.private.join(format!("rank-{rank}"));
@@ -81,6 +94,18 @@ impl Drop for NodeFiles {
     fn drop(&mut self) {
         if let Err(e) = std::fs::remove_dir_all(&self.private) {
             log::warn!("{} can't be removed: {e}", self.private.display());
+        }
+        // Ranks of other nodes that still want them fetch them again. One may be adding another just now.
+        let fetched = self.fetched();
+        let remove = || std::fs::remove_dir_all(&fetched).err();
+        match (0..MAKE_TRIES).find_map(|_| match remove() {
+            Some(e) if e.kind() == ErrorKind::DirectoryNotEmpty => None,
+            done => Some(done),
+        }) {
+            Some(Some(e)) if e.kind() != ErrorKind::NotFound => {
+                log::warn!("{} can't be removed: {e}", fetched.display());
+            }
+            _ => {}
         }
         let ended = ended_jobs(&self.work);
         let number = ended.last().map_or(1, |(last, _)| last + 1);
@@ -201,6 +226,24 @@ mod tests {
         assert!(log.exists(), "the logs of the job that has just ended");
         end_jobs(work.path(), "second");
         assert!(!log.exists());
+    }
+
+    #[test]
+    fn what_ranks_have_fetched_is_one_folder_for_the_jobs_nodes_and_goes_with_them() {
+        let work = tempfile::tempdir().unwrap();
+        let nodes = [0, 1].map(|partition| NodeFiles::make(work.path(), "job", partition, 0).unwrap());
+        let ranks = [0, 1].map(|rank| nodes[rank as usize].rank(rank).unwrap());
+        for (node, rank) in nodes.iter().zip(&ranks) {
+            node.link_fetched(rank).unwrap();
+        }
+        std::fs::write(ranks[0].join(FILE_FETCHED).join("block"), "rows").unwrap();
+        assert_eq!(std::fs::read_to_string(ranks[1].join(FILE_FETCHED).join("block")).unwrap(), "rows");
+        let [one, other] = nodes;
+        drop(one);
+        assert!(ranks[1].exists(), "another node's rank runs on");
+        other.rank(1).and_then(|rank| other.link_fetched(&rank)).unwrap();
+        drop(other);
+        assert!(!work.path().join("phalanx-job").join(FILE_FETCHED).exists());
     }
 
     #[test]

@@ -221,6 +221,9 @@ impl Prepared {
                 let text = serde_json::to_vec(blocks).unwrap_or_default();
                 write_whole(&dir.join(contract::FILE_BLOCKS), &text)?;
             }
+            if !spec.job.data_folder.is_empty() {
+                kept.files.link_fetched(&dir)?;
+            }
             ranks.push(PreparedRank { rank, dir, log });
         }
         Ok(Prepared { payload, flight_recorder: kept.files.flight_recorder(), ranks })
