@@ -132,6 +132,13 @@ def test_other_columns_two_data_sets_in_one_place_and_strange_indexes_are_refuse
             Preparation(spark, {"train": phalanx.stored(same, uri)}, local_mode=True)
 
 
+def forget_what_was_read() -> None:
+    """fsspec keeps a file system for each thread's number, which a later thread may have, too."""
+    from fsspec.implementations.cached import SimpleCacheFileSystem
+
+    SimpleCacheFileSystem.clear_instance_cache()
+
+
 def test_a_kept_block_that_was_changed_or_removed_is_an_error_that_names_its_file(
     spark: Any, uri: str, tmp_path: Path
 ) -> None:
@@ -146,9 +153,11 @@ def test_a_kept_block_that_was_changed_or_removed_is_an_error_that_names_its_fil
     )
     for found, said in ((bytes(content), changed), (bytes(content[:100]), short)):
         file.write_bytes(found)
+        forget_what_was_read()
         with pytest.raises(RuntimeError, match=said):  # SOURCE-3
             numbers(index, tmp_path / "rank")
     file.unlink()
+    forget_what_was_read()
     with pytest.raises(
         RuntimeError, match=r"'train' in .*0-.* can't be read on .*the next run writes them again"
     ):
