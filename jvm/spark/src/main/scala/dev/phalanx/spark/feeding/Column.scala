@@ -19,6 +19,7 @@ import org.apache.spark.unsafe.Platform
   */
 abstract private[feeding] class Column(allocator: BufferAllocator) extends AutoCloseable {
   private val validity = new GrowingBuffer(allocator)
+  private var buffers = List(validity)
   private var total = 0
   private var nullCount = 0
 
@@ -64,21 +65,35 @@ abstract private[feeding] class Column(allocator: BufferAllocator) extends AutoC
 
   /** Forgets the rows. */
   def clear(): Unit = {
-    validity.clear()
+    buffers.foreach(_.clear())
+    children.foreach(_.clear())
     total = 0
     nullCount = 0
   }
 
   /** Adds what Arrow's format has of it: its lengths, and its buffers, which stay this column's. */
-  final def addTo(nodes: util.List[ArrowFieldNode], buffers: util.List[ArrowBuf]): Unit = {
+  final def addTo(nodes: util.List[ArrowFieldNode], contents: util.List[ArrowBuf]): Unit = {
     // Without nulls there are no bits.
     if (nullCount > 0) extendValidity((total + 7) / 8)
     nodes.add(new ArrowFieldNode(total.toLong, nullCount.toLong))
-    buffers.add(validity.content)
-    addValues(nodes, buffers)
+    contents.add(validity.content)
+    addValues(contents)
+    children.foreach(_.addTo(nodes, contents))
   }
 
-  override def close(): Unit = validity.close()
+  override def close(): Unit = {
+    buffers.foreach(_.close())
+    children.foreach(_.close())
+  }
+
+  /** The columns of what its values are made of. */
+  protected def children: Seq[Column] = Nil
+
+  /** Memory for its values, which is cleared and closed with it. */
+  final protected def newBuffer(): GrowingBuffer = {
+    buffers ::= new GrowingBuffer(allocator)
+    buffers.head
+  }
 
   /** Appends a value that is no null. */
   protected def writeValue(from: SpecializedGetters, ordinal: Int): Unit
@@ -86,7 +101,8 @@ abstract private[feeding] class Column(allocator: BufferAllocator) extends AutoC
   /** Appends what stands in a null's place. */
   protected def skipValue(): Unit
 
-  protected def addValues(nodes: util.List[ArrowFieldNode], buffers: util.List[ArrowBuf]): Unit
+  /** Adds the buffers behind that of the bits. */
+  protected def addValues(contents: util.List[ArrowBuf]): Unit
 
   /** Counts values that were appended together. */
   final protected def wrote(count: Int): Unit = total += count

@@ -3,7 +3,6 @@ package dev.phalanx.spark.feeding
 import java.util
 
 import org.apache.arrow.memory.{ArrowBuf, BufferAllocator}
-import org.apache.arrow.vector.ipc.message.ArrowFieldNode
 import org.apache.spark.sql.catalyst.expressions.{SpecializedGetters, UnsafeArrayData}
 import org.apache.spark.sql.catalyst.util.ArrayData
 import org.apache.spark.sql.types.Decimal
@@ -11,7 +10,7 @@ import org.apache.spark.unsafe.Platform
 
 /** A column whose values all have the same number of bytes. */
 abstract private[feeding] class FixedColumn(width: Int, allocator: BufferAllocator) extends Column(allocator) {
-  private val values = new GrowingBuffer(allocator)
+  private val values = newBuffer()
 
   override def fixedBits: Long = 8L * width
 
@@ -24,19 +23,9 @@ abstract private[feeding] class FixedColumn(width: Int, allocator: BufferAllocat
 
   override protected def skipValue(): Unit = values.fill(width.toLong, 0)
 
-  override protected def addValues(nodes: util.List[ArrowFieldNode], buffers: util.List[ArrowBuf]): Unit = {
-    buffers.add(values.content)
+  override protected def addValues(contents: util.List[ArrowBuf]): Unit = {
+    contents.add(values.content)
     ()
-  }
-
-  override def clear(): Unit = {
-    super.clear()
-    values.clear()
-  }
-
-  override def close(): Unit = {
-    super.close()
-    values.close()
   }
 
   /** Appends an array of Spark's that has the same bytes as Arrow has; whether it is one. */
@@ -123,7 +112,7 @@ final private[feeding] class DecimalColumn(precision: Int, scale: Int, allocator
 
 /** Of booleans, a bit each. */
 final private[feeding] class BooleanColumn(allocator: BufferAllocator) extends Column(allocator) {
-  private val bits = new GrowingBuffer(allocator)
+  private val bits = newBuffer()
 
   override def fixedBits: Long = 1
 
@@ -141,18 +130,9 @@ final private[feeding] class BooleanColumn(allocator: BufferAllocator) extends C
 
   override protected def skipValue(): Unit = if ((rows & 7) == 0) bits.fill(1, 0)
 
-  override protected def addValues(nodes: util.List[ArrowFieldNode], buffers: util.List[ArrowBuf]): Unit = {
-    buffers.add(bits.content)
+  override protected def addValues(contents: util.List[ArrowBuf]): Unit = {
+    contents.add(bits.content)
     ()
   }
 
-  override def clear(): Unit = {
-    super.clear()
-    bits.clear()
-  }
-
-  override def close(): Unit = {
-    super.close()
-    bits.close()
-  }
 }

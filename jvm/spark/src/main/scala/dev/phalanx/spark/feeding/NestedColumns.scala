@@ -3,14 +3,13 @@ package dev.phalanx.spark.feeding
 import java.util
 
 import org.apache.arrow.memory.{ArrowBuf, BufferAllocator}
-import org.apache.arrow.vector.ipc.message.ArrowFieldNode
 import org.apache.spark.sql.catalyst.expressions.{SpecializedGetters, UnsafeArrayData, UnsafeRow}
 import org.apache.spark.sql.catalyst.util.ArrayData
 import org.apache.spark.unsafe.Platform
 
 /** A column whose values have different lengths: where each ends is behind where the one before did. */
 abstract private[feeding] class VariableColumn(allocator: BufferAllocator, wide: Boolean) extends Column(allocator) {
-  private val offsets = new GrowingBuffer(allocator)
+  private val offsets = newBuffer()
 
   override def fixedBits: Long = if (wide) 64 else 32
 
@@ -27,20 +26,10 @@ abstract private[feeding] class VariableColumn(allocator: BufferAllocator, wide:
 
   override protected def skipValue(): Unit = ended()
 
-  override protected def addValues(nodes: util.List[ArrowFieldNode], buffers: util.List[ArrowBuf]): Unit = {
+  override protected def addValues(contents: util.List[ArrowBuf]): Unit = {
     if (offsets.bytes == 0) appendOffset(0)
-    buffers.add(offsets.content)
+    contents.add(offsets.content)
     ()
-  }
-
-  override def clear(): Unit = {
-    super.clear()
-    offsets.clear()
-  }
-
-  override def close(): Unit = {
-    super.close()
-    offsets.close()
   }
 
   private def appendOffset(value: Long): Unit =
@@ -50,7 +39,7 @@ abstract private[feeding] class VariableColumn(allocator: BufferAllocator, wide:
 /** Of strings and of binary. */
 final private[feeding] class BytesColumn(isText: Boolean, wide: Boolean, allocator: BufferAllocator)
     extends VariableColumn(allocator, wide) {
-  private val values = new GrowingBuffer(allocator)
+  private val values = newBuffer()
 
   override def variableBytes: Long = values.bytes
 
@@ -73,21 +62,12 @@ final private[feeding] class BytesColumn(isText: Boolean, wide: Boolean, allocat
     Platform.copyMemory(from, start + (place >>> 32), null, values.append(size), size)
   }
 
-  override protected def addValues(nodes: util.List[ArrowFieldNode], buffers: util.List[ArrowBuf]): Unit = {
-    super.addValues(nodes, buffers)
-    buffers.add(values.content)
+  override protected def addValues(contents: util.List[ArrowBuf]): Unit = {
+    super.addValues(contents)
+    contents.add(values.content)
     ()
   }
 
-  override def clear(): Unit = {
-    super.clear()
-    values.clear()
-  }
-
-  override def close(): Unit = {
-    super.close()
-    values.close()
-  }
 }
 
 /** Of arrays. */
@@ -114,22 +94,14 @@ final private[feeding] class ListColumn(val values: Column, allocator: BufferAll
     ended()
   }
 
-  override protected def addValues(nodes: util.List[ArrowFieldNode], buffers: util.List[ArrowBuf]): Unit = {
-    super.addValues(nodes, buffers)
-    values.addTo(nodes, buffers)
-  }
+  override protected def children: Seq[Column] = Seq(values)
 
   override def clear(): Unit = {
     super.clear()
-    values.clear()
     least = Int.MaxValue
     most = -1
   }
 
-  override def close(): Unit = {
-    super.close()
-    values.close()
-  }
 }
 
 /** Of structs; what stands in a null's place is nulls. */
@@ -154,18 +126,11 @@ final private[feeding] class StructColumn(fields: Array[Column], allocator: Buff
 
   override protected def skipValue(): Unit = fields.foreach(_.writeNull())
 
-  override protected def addValues(nodes: util.List[ArrowFieldNode], buffers: util.List[ArrowBuf]): Unit =
-    fields.foreach(_.addTo(nodes, buffers))
+  override protected def children: Seq[Column] = fields.toSeq
 
-  override def clear(): Unit = {
-    super.clear()
-    fields.foreach(_.clear())
-  }
+  /** All that a struct has are its fields. */
+  override protected def addValues(contents: util.List[ArrowBuf]): Unit = ()
 
-  override def close(): Unit = {
-    super.close()
-    fields.foreach(_.close())
-  }
 }
 
 /** Of maps: lists of structs of a key and a value. */
@@ -181,18 +146,6 @@ final private[feeding] class MapColumn(entries: StructColumn, allocator: BufferA
     ended()
   }
 
-  override protected def addValues(nodes: util.List[ArrowFieldNode], buffers: util.List[ArrowBuf]): Unit = {
-    super.addValues(nodes, buffers)
-    entries.addTo(nodes, buffers)
-  }
+  override protected def children: Seq[Column] = Seq(entries)
 
-  override def clear(): Unit = {
-    super.clear()
-    entries.clear()
-  }
-
-  override def close(): Unit = {
-    super.close()
-    entries.close()
-  }
 }
