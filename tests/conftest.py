@@ -2,7 +2,7 @@
 
 A *behaviour* is a test with that marker that takes `distributor` or `stage`. It runs in local mode, over the python
 stage and over the jvm stage, with warm ranks, and in local mode with cold ones; and, in a process of its own since a
-classic session and one of Spark Connect don't share one, over Spark Connect:
+classic session and one of Spark Connect don't share one, over Spark Connect, and in local mode beside it:
 
     python -m pytest tests                 # everything else
     python -m pytest tests --connect       # the behaviours, over Spark Connect
@@ -44,8 +44,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    stages = ["connect"] if metafunc.config.getoption("connect") else ["python", "jvm"]
-    for fixture, faces in (("distributor", ["local", "local-cold", *stages]), ("stage", stages)):
+    # How a rank starts and what the session is don't touch each other: cold ranks beside one kind of session will do.
+    stages, homes = ["python", "jvm"], ["local", "local-cold"]
+    if metafunc.config.getoption("connect"):
+        stages, homes = ["connect"], ["local"]
+    for fixture, faces in (("distributor", [*homes, *stages]), ("stage", stages)):
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, faces, indirect=True)
 
@@ -91,11 +94,12 @@ def two_ranks(spark: Any) -> Iterator[Callable[..., Any]]:
     from phalanx import TorchDistributor
 
     def make(face: str, **options: Any) -> Any:
-        if face in ("python", "jvm"):
-            spark.conf.set("spark.phalanx.stage", face)
+        where = face.removesuffix("-cold")
+        if where in ("python", "jvm"):
+            spark.conf.set("spark.phalanx.stage", where)
         warm = False if face.endswith("-cold") else None
         return TorchDistributor(
-            num_processes=2, local_mode=face.startswith("local"), use_gpu=False, warm=warm, **options
+            num_processes=2, local_mode=where == "local", use_gpu=False, warm=warm, **options
         )
 
     yield make

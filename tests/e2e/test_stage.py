@@ -343,7 +343,7 @@ def test_where_python_may_have_no_rdds_a_run_goes_through_a_dataframe(
     def refused(*_: Any) -> None:
         raise Py4JError("public org.apache.spark.api.java.JavaRDD is not whitelisted")
 
-    distributor = two_ranks("python")
+    distributor = two_ranks("python-cold")
     monkeypatch.setattr(SparkContext, "parallelize", refused)
     assert distributor.run(lambda: 1) == 1
 

@@ -99,7 +99,7 @@ def classic_conf(master: str) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.phalanx.grace": "1s",
         # A pool takes half a GiB, and what is left of 24 has to hold torch's files.
-        "spark.phalanx.warm.idleTimeout": "1min",
+        "spark.phalanx.warm.idleTimeout": "3min",
         **phalanx.spark_conf(),
     }
 
