@@ -196,7 +196,7 @@ check-others: $(DOCS)/.ready
 # Most of them wait for a time to pass.
 cargo-test: setup
 	RUST_TEST_THREADS=$$(( 2 * $$(nproc) )) scripts/cargo_test.py
-	cargo test --quiet --doc
+	env -u MAKEFLAGS -u MFLAGS cargo test --quiet --doc
 
 # Undefined behaviour in the unsafe code that makes no system call, where nightly Rust has miri.
 MIRI_TESTS := kernels call dtype failure topology intra_host::tests inter_host::tree

@@ -33,6 +33,7 @@ __all__ = [
     "read_activity",
     "read_settings",
     "release_gpus",
+    "run_carrier",
     "run_node",
     "serve_guard",
     "setting_keys",
@@ -298,6 +299,14 @@ class NodeSpec:
         """Reads what Hub.node_spec made; a NativeError says so where that was another version."""
     @property
     def tasks(self) -> int: ...
+
+def run_carrier(spec: NodeSpec, *, number: int, wanted: Sequence[str], tunnel: str | None) -> bool:
+    """Serves the blocks of this host to the ranks of an attempt, if its name (`uname -n`) is among those `wanted`.
+
+    Returns False at once where it isn't, and True when the attempt or the run is over, another carrier of this host was
+    there before, or the hub is gone. `number` is this carrier's own in the run; `tunnel` as for run_node. Raises
+    NativeError where it can't do its part.
+    """
 
 def run_node(
     spec: NodeSpec,

@@ -251,7 +251,7 @@ class TorchDistributor(Distributor):
         if is_data(kwargs.get("data")):
             kwargs = dict(kwargs)
             frames = kwargs.pop("data")
-            data = Preparation(self.spark, frames, local_mode=self.local_mode, tasks=self.num_tasks)
+            data = Preparation(self.spark, frames, local_mode=self.local_mode)
             if data.streamed is not None:
                 if dataframe is not None:
                     raise ValueError(

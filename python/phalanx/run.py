@@ -248,10 +248,8 @@ class Run:
             if interrupts.pressed:
                 raise KeyboardInterrupt from None
             raise
-        self._stage.carry(
-            with_data(self._payload, indexes), functools.partial(_payload_again, self._payload, self._data)
-        )
-        self._payload = b""
+        payload, data, self._payload = self._payload, self._data, b""
+        self._stage.carry(with_data(payload, indexes), lambda: with_data(payload, data.again()))
         self._phase("data prepared", None, self._elapsed())
 
     def _drive(self, hub: _native.Hub, interrupts: Interrupts) -> None:
@@ -308,6 +306,10 @@ class Run:
                 self._phase(name, reached_by, opened + seconds)
             case events.Resubmit(attempt):
                 self._stage.start(hub, attempt)
+            case events.Placed(attempt, hosts) if self._data is not None:
+                self._data.placed(attempt, hosts, functools.partial(self._stage.carrier_spec, hub, attempt))
+            case events.Carried(attempt, host) if self._data is not None:
+                self._data.carried(attempt, host)
             case events.Outcome():
                 return event
         return None
@@ -494,7 +496,3 @@ class Run:
 
     def _phase(self, name: str, rank: int | None, seconds: float) -> None:
         self.phases.append(Phase(name, rank, seconds))
-
-
-def _payload_again(payload: bytes, data: Preparation) -> bytes:
-    return with_data(payload, data.again())

@@ -17,7 +17,7 @@ import pytest
 from phalanx import TrainingError
 from phalanx.feeding import preparation
 from phalanx.feeding.block_source import MappedBlocks
-from phalanx.feeding.index import Facts, Index
+from phalanx.feeding.index import Index
 from phalanx.feeding.preparation import Preparation, is_data
 from phalanx.feeding.source import DataSet
 from phalanx.plumbing.by_value import by_value
@@ -197,14 +197,6 @@ def test_blocks_and_ranks_on_different_hosts_are_refused(
         RuntimeError, match=f"'train' are on {here}, and in local mode the ranks are on driver"
     ):
         prepared(spark.range(3))  # PREPARE-3
-
-
-def test_blocks_on_more_hosts_than_the_run_has_tasks_are_refused(spark: Any) -> None:
-    spread = Index("train", ["a", "b", "a"], ["1", "2", "3"], [], Facts({}, {}), False)
-    Preparation(spark, {"train": spark.range(3)}, local_mode=False, tasks=2)._check_place(spread)
-    one = Preparation(spark, {"train": spark.range(3)}, local_mode=False, tasks=1)
-    with pytest.raises(RuntimeError, match=r"are on 2 hosts \(a, b\), and the run has 1 tasks, so nobody"):
-        one._check_place(spread)  # PREPARE-3
 
 
 def test_what_spark_can_not_compute_is_the_cause_and_leaves_nothing(spark: Any, prepared: Any) -> None:

@@ -45,6 +45,20 @@ class Resubmit(NamedTuple):
     attempt: int
 
 
+class Placed(NamedTuple):
+    """The ranks of an attempt of a run with data sets have their places, on hosts of these names (`uname -n`)."""
+
+    attempt: int
+    hosts: list[str]
+
+
+class Carried(NamedTuple):
+    """A carrier serves the blocks of a host, where there is no node."""
+
+    attempt: int
+    host: str
+
+
 class Outcome(NamedTuple):
     """The last event."""
 
@@ -55,7 +69,7 @@ class Outcome(NamedTuple):
     """The failure for people."""
 
 
-Event = Output | PhaseReached | Status | Reported | Resubmit | Outcome
+Event = Output | PhaseReached | Status | Reported | Resubmit | Placed | Carried | Outcome
 
 
 def event_of(packed: tuple[str, str, str]) -> Event:
@@ -73,6 +87,10 @@ def event_of(packed: tuple[str, str, str]) -> Event:
             return Reported(fields["rank"], {"step": fields["step"], **(json.loads(text) if text else {})})
         case "resubmit":
             return Resubmit(fields["attempt"])
+        case "placed":
+            return Placed(fields["attempt"], fields["hosts"])
+        case "carried":
+            return Carried(fields["attempt"], text)
         case "finished" | "failed":
             ranks = [RankOutcome(**outcome) for outcome in fields["ranks"]]
             return Outcome(ranks, fields if kind == "failed" else None, text)

@@ -1,4 +1,5 @@
-"""The Spark jobs that write the blocks of a data set, and that remove them: in Python workers, or in executors' JVMs.
+"""The Spark jobs that write the blocks of a data set, that remove them, and that serve them where a run has no
+node: in Python workers, or in executors' JVMs.
 
 Both write the same rows with the same Arrow types, and say the same of them (`feeding/write_blocks.py`). The JVMs do it
 sooner, since no row goes through a Python worker.
@@ -18,6 +19,7 @@ from ..plumbing.by_value import by_value
 from ..plumbing.store import is_uri
 from ..stages.choice import SETTING, why_not
 from . import write_blocks
+from .carrier_task import carrier
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +50,10 @@ class BlockJobs(Protocol):
 
     def remove(self, folders: Sequence[str], own: str, tasks: int) -> None:
         """Has so many tasks remove these folders, and the one that is called `own` below Spark's local directories."""
+
+    def carry(self, spec: bytes, first: int, wanted: Sequence[str], tasks: int) -> None:
+        """Has so many tasks be carriers where their hosts are `wanted`, numbered from `first` on, until none is needed
+        any more. `spec` is what the hub tells every node. Raises what Spark raises."""
 
 
 def block_jobs(spark: SparkSession) -> BlockJobs:
@@ -80,6 +86,10 @@ class WorkerJobs:
             task = write_blocks.remover(list(folders), own)
             self._spark.range(0, tasks, 1, tasks).mapInArrow(task, "removed int").collect()
 
+    def carry(self, spec: bytes, first: int, wanted: Sequence[str], tasks: int) -> None:
+        task = carrier(spec, first, list(wanted))
+        self._spark.range(0, tasks, 1, tasks).mapInArrow(task, "served boolean").collect()
+
 
 class JvmJobs:
     """In the executors' JVMs, by `dev.phalanx.spark.feeding.BlockJobs` of the jar."""
@@ -110,11 +120,16 @@ class JvmJobs:
         ]
 
     def remove(self, folders: Sequence[str], own: str, tasks: int) -> None:
-        context = self._spark.sparkContext
-        paths = context._jvm.java.util.ArrayList()
-        for folder in folders:
-            paths.add(folder)
-        self._jobs().remove(context._jsc.sc(), paths, own, tasks)
+        self._jobs().remove(self._spark.sparkContext._jsc.sc(), self._list(folders), own, tasks)
+
+    def carry(self, spec: bytes, first: int, wanted: Sequence[str], tasks: int) -> None:
+        self._jobs().carry(self._spark.sparkContext._jsc.sc(), spec, first, self._list(wanted), tasks)
+
+    def _list(self, texts: Sequence[str]) -> Any:
+        found = self._spark.sparkContext._jvm.java.util.ArrayList()
+        for text in texts:
+            found.add(text)
+        return found
 
     def _jobs(self) -> Any:
         return self._spark.sparkContext._jvm.dev.phalanx.spark.feeding.BlockJobs

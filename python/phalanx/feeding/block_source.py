@@ -151,12 +151,6 @@ class MappedBlocks:
                 f"{problem}; every host with ranks has to reach them, and if they are gone for good, remove the index "
                 "beside their folder, and the next run writes them again"
             )
-        if host != here and self._access is None:
-            return RuntimeError(
-                f"blocks of the data set {self.name!r} are on {host}, and all ranks of this run on {here}, so nobody "
-                "serves them there: give the run a task on each host with executors (more processes), or bring the "
-                "rows to fewer hosts (df.coalesce)"
-            )
         return RuntimeError(
             f"the blocks of the data set {self.name!r} in {self._index.files[number]} on {host} "
             f"can't be read: {problem}; Spark removes them with the executor that wrote them, so start the run again"

@@ -7,12 +7,14 @@ PREPARE-1 (refused-first): data that can't become tensors, or can't be read to i
 starts, in a sentence that names the data set and the column.
 PREPARE-2 (one-owner): the blocks belong to the run, which removes them when it is over, however it ends. Spark removes
 them with its local directories where the driver can't any more, or where an executor that has some takes no task.
-PREPARE-3 (reachable): blocks on hosts where there surely is no node to serve them are refused before any rank starts.
+PREPARE-3 (reachable): in local mode, where nobody serves blocks of other hosts, such are refused before any rank
+starts.
 PREPARE-4 (same-data): blocks that went with an executor are computed again before ranks start again. Where that gives
 other data the run fails, and says so: nothing trains on a mixture.
 PREPARE-5 (kept-stays): what is `stored` is written by the first run, read by later ones, and removed by none.
 PREPARE-6 (streamed-once): a run has one `streamed` data set at most, on executors, and never starts its ranks again. It
 has no blocks: it is the input of the run's own stage.
+PREPARE-7 (carried): on hosts with blocks where the run has no node, tasks beside it serve them (`feeding/carriers.py`).
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from ..driver.connect import is_remote
 from ..driver.spark_version import inheriting
 from ..errors import TrainingError
 from .block_jobs import block_jobs
+from .carriers import Carriers
 from .data_store import DataStore
 from .index import Block, Facts, Index
 from .replicated import Replicated
@@ -86,15 +89,12 @@ class Preparation:
 
     Making one starts nothing. Raises `TypeError` for what is no DataFrame or a column that can't be a tensor,
     `ValueError` for streams, for columns that can't be told from one another and for a place that has others, and
-    `RuntimeError` where Spark encrypts what it writes to disks. `tasks` is how many nodes the run has.
+    `RuntimeError` where Spark encrypts what it writes to disks.
     """
 
-    def __init__(
-        self, spark: SparkSession, data: Mapping[str, Any], *, local_mode: bool, tasks: int = 1
-    ) -> None:
+    def __init__(self, spark: SparkSession, data: Mapping[str, Any], *, local_mode: bool) -> None:
         self._spark = spark
         self._local_mode = local_mode
-        self._tasks = tasks
         self.streamed = _streamed(data, local_mode=local_mode)
         """The data set that the tasks of the run are to have as their input, if there is one."""
         self._given: dict[str, _Given] = {
@@ -120,6 +120,9 @@ class Preparation:
         self._error: BaseException | None = None
         # Made in the caller's thread, whose Spark properties it is to have; the run may be driven by another.
         self._target = inheriting(spark, self._main)
+        self._carriers = Carriers(
+            self._jobs, self._tagged, tasks=self._slots, apart=self._speculates, cancel=self._cancel_jobs
+        )
 
     def run(self) -> dict[str, dict[str, Any]]:
         """Prepares the data sets; their packed indexes, by name.
@@ -190,6 +193,15 @@ class Preparation:
     def _hosts(self) -> set[str]:
         return {host for index in self._indexes.values() for host in index.hosts if host}
 
+    def placed(self, attempt: int, hosts: Iterable[str], spec: Callable[[], bytes]) -> None:
+        """Has the blocks of all hosts but these, on which the nodes of an attempt are, served beside the run. `spec`
+        makes what the hub tells a carrier. Returns at once."""
+        self._carriers.placed(attempt, self._hosts() - set(hosts), spec)
+
+    def carried(self, attempt: int, host: str) -> None:
+        """The blocks of a host are served."""
+        self._carriers.carried(attempt, host)
+
     def cancel(self) -> None:
         """Ends `run`; waits for nothing."""
         self._cancelled = True
@@ -197,6 +209,7 @@ class Preparation:
     def remove(self) -> None:
         """Removes the blocks; again is harmless. What can't be removed is logged, and goes with Spark's directories."""
         self._cancelled = True
+        self._carriers.close()
         self._remove_files()
         self._given, self.streamed = {}, None
 
@@ -224,6 +237,23 @@ class Preparation:
             self._error = error
         if self._cancelled:  # the run may be over, and nobody else will
             self._remove_files()
+
+    def _tagged(self, target: Callable[..., None]) -> Callable[..., None]:
+        """`target` for another thread, with the caller's Spark properties and the tag of this run's jobs."""
+
+        def tagged(*arguments: Any) -> None:
+            self._tag_jobs()
+            target(*arguments)
+
+        return inheriting(self._spark, tagged)
+
+    def _slots(self) -> int:
+        """How many tasks get to every slot, where all are free."""
+        return 16 if is_remote(self._spark) else self._spark.sparkContext.defaultParallelism
+
+    def _speculates(self) -> bool:
+        """Whether Spark starts slow tasks a second time."""
+        return str(self._spark.conf.get("spark.speculation", "false")).lower() == "true"
 
     def _tag_jobs(self) -> None:
         if is_remote(self._spark):
@@ -300,12 +330,6 @@ class Preparation:
                 f"the blocks of the data set {index.name!r} are on {', '.join(hosts)}, and in local mode the ranks are "
                 f"on {here} and can't fetch them; use local_mode=False, or executors on the driver's host only"
             )
-        if len(hosts) > self._tasks:
-            raise RuntimeError(
-                f"the blocks of the data set {index.name!r} are on {len(hosts)} hosts ({', '.join(hosts)}), and the "
-                f"run has {self._tasks} tasks, so nobody would serve the blocks of some; give it a task on each host "
-                "(more processes), or bring the rows to fewer hosts (df.coalesce)"
-            )
 
     def _failure(self) -> TrainingError:
         """Why there are no data sets."""
@@ -331,9 +355,7 @@ class Preparation:
 
     def _remove_there(self, folders: Iterable[str], *, everywhere: bool) -> None:
         """By a task on the host that has them; what no index has by tasks enough that each executor gets some."""
-        tasks = 1
-        if everywhere:
-            tasks = 16 if is_remote(self._spark) else 2 * self._spark.sparkContext.defaultParallelism
+        tasks = 2 * self._slots() if everywhere else 1
         self._jobs.remove(sorted(folders), self._tag, tasks)
 
     def _in_time(self, call: Callable[[], object], seconds: float, what: str) -> None:

@@ -100,6 +100,10 @@ class PythonStage(SparkStage):
         for _, of_task in itertools.groupby(pieces, itemgetter(0)):
             hub.node_report(b"".join(piece for _, piece in of_task))
 
+    def carrier_spec(self, hub: _native.Hub, attempt: int) -> bytes:
+        by = None if self._relay is None else self._relay.address
+        return hub.node_spec(attempt, python=None, env={}, local_gpus=[], by=by)
+
     def _collected(self, spec: bytes, tunnel: str | None) -> list[tuple[int, bytes]]:
         """Runs the tasks, and returns the reports of those that could not tell the hub: task and piece, in order."""
         frame, tasks = self._dataframe, self._job.tasks

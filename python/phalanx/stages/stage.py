@@ -92,6 +92,10 @@ class Stage:
         later attempt, once there are slots for it."""
         self._payload, self._again = payload, again
 
+    def carrier_spec(self, hub: _native.Hub, attempt: int) -> bytes:
+        """What tasks are told that serve blocks to the ranks of an attempt."""
+        return hub.node_spec(attempt, python=None, env={}, local_gpus=[])
+
     def forget_payload(self) -> None:
         """Lets go of what the ranks were sent: the run is over, and somebody may keep it."""
         self._payload, self._variables, self._again = b"", {}, None

@@ -51,6 +51,10 @@ methods! {
         callbacks: dev.phalanx.spark.jni.NodeCallbacks,
     ) -> [jbyte];
     hub_of(spec: [jbyte]) -> [JString];
+    run_carrier(
+        spec: [jbyte], carrier: jint, wanted: [JString], tunnel: JString,
+        callbacks: dev.phalanx.spark.jni.NodeCallbacks,
+    ) -> jboolean;
     prestart_pool(settings: [JString], python: JString, application: [JString], home: JString, env: [JString]) -> void;
     metrics() -> [JString];
     pool_usage() -> [jlong];
@@ -328,6 +332,27 @@ fn run_node<'local>(
     match jvm.failed() {
         Some(error) => Err(error),
         None => java_bytes(env, &outcome?),
+    }
+}
+
+fn run_carrier<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    spec: JByteArray<'local>,
+    carrier: jint,
+    wanted: JStringArray<'local>,
+    tunnel: JString<'local>,
+    callbacks: JObject<'local>,
+) -> Call<jboolean> {
+    collect_logs();
+    let spec = NodeSpec::unpack(&bytes(env, &spec)?)?;
+    let carrier = number("a carrier's number", carrier)?;
+    let (wanted, tunnel) = (strings(env, &wanted)?, optional_string(env, &tunnel)?);
+    let mut jvm = JvmCallbacks::new(env, &callbacks);
+    let served = phalanx_job::run_carrier(&spec, carrier, &wanted, tunnel, &mut jvm);
+    match jvm.failed() {
+        Some(error) => Err(error),
+        None => Ok(served?),
     }
 }
 

@@ -33,6 +33,7 @@ fn join_by_hand(driver: &Hub, partition: u32) -> HubConnection {
     let join = Join {
         partition,
         instance: 1,
+        name: "by-hand".into(),
         host: "by-hand".into(),
         address: [127, 0, 0, 1].into(),
         interface: "lo".into(),

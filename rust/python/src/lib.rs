@@ -41,6 +41,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(job::read_settings, module)?)?;
     module.add_function(wrap_pyfunction!(job::rank_variables, module)?)?;
     module.add_function(wrap_pyfunction!(job::unknown_settings, module)?)?;
+    module.add_function(wrap_pyfunction!(node::run_carrier, module)?)?;
     module.add_function(wrap_pyfunction!(node::run_node, module)?)?;
     module.add_function(wrap_pyfunction!(pool::serve_guard, module)?)?;
     module.add_function(wrap_pyfunction!(pool::use_huge_pages, module)?)?;

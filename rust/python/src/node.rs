@@ -83,6 +83,26 @@ impl NodeSpec {
 }
 
 #[pyfunction]
+#[pyo3(signature = (spec, *, number, wanted, tunnel))]
+pub(crate) fn run_carrier(
+    py: Python<'_>,
+    spec: &NodeSpec,
+    number: u32,
+    wanted: Vec<String>,
+    tunnel: Option<String>,
+) -> PyResult<bool> {
+    collect_logs();
+    let mut callbacks =
+        PythonCallbacks { all_gather: None, in_executor: false, copy_files: None, raised: None };
+    let served = detached(py, || phalanx_job::run_carrier(&spec.0, number, &wanted, tunnel, &mut callbacks));
+    logs::hand_over(py)?;
+    match callbacks.raised {
+        Some(raised) => Err(raised),
+        None => Ok(served?),
+    }
+}
+
+#[pyfunction]
 #[pyo3(signature = (
     spec, payload, *, partition, host, gpus, work_dir, guard, package, python, in_python_worker, env, all_gather,
     in_executor=false, copy_files=None, tunnel=None

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use phalanx_io::{Identity, TlsChannel};
-use phalanx_rendezvous::blocks::{BlockAccess, BlockClient, BlockServer, publish};
+use phalanx_rendezvous::blocks::{BlockAccess, BlockClient, BlockServer, host_name, leave_note, publish};
 use phalanx_rendezvous::store::{StoreClient, StoreServer};
 use phalanx_types::{Deadline, ErrorKind, Key};
 
@@ -51,7 +51,8 @@ impl There {
     }
 
     fn access(&self, key: u8) -> BlockAccess {
-        BlockAccess { store: self.store.address(), key: [key; 32], nodes: 1 }
+        let carrier_within = Duration::from_millis(100);
+        BlockAccess { store: self.store.address(), key: [key; 32], nodes: 1, carrier_within }
     }
 
     fn rank(&self) -> BlockClient {
@@ -264,9 +265,32 @@ fn of_several_servers_behind_one_name_the_one_with_the_file_is_asked() {
 }
 
 #[test]
-fn a_host_without_a_node_is_told_at_once() {
+fn a_host_without_a_node_or_a_carrier_is_named() {
     let there = There::told();
-    let nobody = there.rank().fetch("elsewhere", "/a/b", 0, 1, &mut Vec::new()).unwrap_err();
+    let elsewhere = |access: BlockAccess, host: &str| {
+        BlockClient::new(access).fetch(host, "/a/b", 0, 1, &mut Vec::new()).unwrap_err()
+    };
+    let nobody = elsewhere(there.access(1), "elsewhere");
     assert_eq!(nobody.kind(), ErrorKind::State, "{nobody}");
-    assert!(nobody.to_string().starts_with("no node of this run is on elsewhere"), "BLOCKS-5: {nobody}");
+    let said = "nobody serves the blocks on elsewhere: no node of this run is there, and no task of Spark's came there \
+                within 100ms";
+    assert!(nobody.to_string().starts_with(said), "BLOCKS-5: {nobody}");
+    let never = elsewhere(BlockAccess { carrier_within: Duration::ZERO, ..there.access(1) }, "elsewhere");
+    assert!(never.to_string().contains("not all tasks of the run reach its driver"), "BLOCKS-5: {never}");
+    // What is not on this host is nowhere: carriers are for others.
+    let gone = elsewhere(BlockAccess { nodes: 0, carrier_within: PATIENCE, ..there.access(1) }, &host_name());
+    assert_eq!(gone.kind(), ErrorKind::MissingFile, "{gone}");
+}
+
+#[test]
+fn a_rank_waits_for_the_carrier_of_a_host_without_a_node() {
+    let there = There::serve();
+    let access = BlockAccess { nodes: 0, carrier_within: PATIENCE, ..there.access(1) };
+    thread::scope(|scope| {
+        let asks = scope.spawn(|| fetched(&mut BlockClient::new(access.clone()), &there.file, 1, 2).unwrap());
+        thread::sleep(Duration::from_millis(100));
+        assert!(!asks.is_finished(), "it waits");
+        leave_note(&access, HOST, there.server.address(), there.identity.public_key()).unwrap();
+        assert_eq!(asks.join().unwrap(), [1, 2]);
+    });
 }

@@ -329,7 +329,7 @@ impl Fleet {
                 let took = node.pinged.take().map(|at| at.elapsed()).unwrap_or_default();
                 node.slowest_pong = node.slowest_pong.max(took);
             }
-            HubMessage::UseFallback | HubMessage::Read { .. } => {}
+            HubMessage::UseFallback | HubMessage::Read { .. } | HubMessage::Carried(_) => {}
         }
     }
 
@@ -365,6 +365,7 @@ fn join_of(partition: u32) -> Join {
     Join {
         partition,
         instance: u64::from(partition) + 1,
+        name: host_of(partition),
         host: host_of(partition),
         address: [10, a, b, c].into(),
         interface: "eth0".into(),

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod carrier;
 pub mod contract;
 pub mod deadline;
 pub mod encryption;
@@ -25,6 +26,7 @@ pub mod run_snapshot;
 pub mod shown_output;
 pub mod stacks;
 
+pub use carrier::Carrier;
 pub use contract::RankNote;
 pub use deadline::Deadline;
 pub use encryption::Encryption;

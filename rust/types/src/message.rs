@@ -8,6 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::carrier::Carrier;
 use crate::placement::{Join, NodePlacement};
 use crate::rank_exit::RankExit;
 use crate::rank_file::{Piece, PieceWanted};
@@ -22,7 +23,7 @@ pub const MAX_PHASES: u32 = 1000;
 pub enum Role {
     /// Joins, facts and orders of the task of this partition, for one attempt.
     Control {
-        /// The task's partition.
+        /// The task's partition; of a carrier, the number of tasks and its own number.
         partition: u32,
         /// Which start of the ranks this is, from 0.
         attempt: u32,
@@ -138,6 +139,8 @@ pub enum NodeMessage {
         /// The piece, its bytes in hexadecimal digits; or in a sentence why there is none.
         piece: std::result::Result<Piece<String>, String>,
     },
+    /// I am no node, and serve the blocks of my host to the ranks.
+    Carries(Carrier),
     /// Still here.
     Ping,
 }
@@ -221,7 +224,10 @@ pub enum HubMessage {
         /// Which piece.
         wanted: PieceWanted,
     },
-    /// The hub has everything of this node; it may go.
+    /// The blocks of a host where the run has no node are served: tell the ranks. For the node that serves the store;
+    /// told again and again.
+    Carried(Carrier),
+    /// The hub has everything of this node, or needs this carrier no more; it may go.
     Released,
     /// The hub has everything of this attempt: join again, over a new connection, for this one.
     Again {

@@ -24,6 +24,8 @@ pub struct Join {
     pub partition: u32,
     /// A random number, which another process that comes in this one's place has not.
     pub instance: u64,
+    /// The host's own name (`uname -n`), by which the index of a data set knows it.
+    pub name: String,
     /// What tells one host from another: tasks with the same text are on the same host.
     pub host: String,
     /// The address of this host on the way to the driver; the other nodes reach the store there.
@@ -224,6 +226,7 @@ mod tests {
         Join {
             partition,
             instance: u64::from(partition),
+            name: host.into(),
             host: host.into(),
             address,
             interface: "eth0".into(),

@@ -6,7 +6,7 @@
 use phalanx_types::{Failure, RankOutcome};
 use serde_json::json;
 
-use crate::driver::state::{Phase, Progress};
+use crate::driver::state::{HostCarried, HostsPlaced, Phase, Progress};
 
 /// How much output may wait for the reader.
 pub const MAX_WAITING_OUTPUT_BYTES: usize = 4 << 20;
@@ -28,6 +28,10 @@ pub enum Event {
         /// [`phalanx_types::NodeSpec::attempt`] of the new stage's nodes.
         attempt: u32,
     },
+    /// The hub has given the ranks of a run with data sets their places: blocks of other hosts need carriers.
+    Placed(HostsPlaced),
+    /// A carrier serves the blocks of a host.
+    Carried(HostCarried),
     /// Every rank ended well, and every result is here: a line for each rank. The last event.
     Finished(Vec<RankOutcome>),
     /// The job failed. The last event.
@@ -44,6 +48,8 @@ impl Event {
     /// | `status` | where the job is | |
     /// | `progress` | what the rank told, as a JSON object | `rank`, `step` |
     /// | `resubmit` | | `attempt` |
+    /// | `placed` | | `attempt`, and `hosts`, the names of those that have nodes |
+    /// | `carried` | the name of a host with a carrier | `attempt` |
     /// | `finished` | | `ranks`, as in a [`Failure`] |
     /// | `failed` | the failure as [`Failure::render`] tells it | those of [`Failure`] |
     pub fn pack(self) -> [String; 3] {
@@ -57,6 +63,12 @@ impl Event {
                 ("progress", values, Some(json!({"rank": rank, "step": step})))
             }
             Event::Resubmit { attempt } => ("resubmit", String::new(), Some(json!({"attempt": attempt}))),
+            Event::Placed(HostsPlaced { attempt, hosts }) => {
+                ("placed", String::new(), Some(json!({"attempt": attempt, "hosts": hosts})))
+            }
+            Event::Carried(HostCarried { attempt, host }) => {
+                ("carried", host, Some(json!({"attempt": attempt})))
+            }
             Event::Finished(ranks) => ("finished", String::new(), Some(json!({"ranks": ranks}))),
             Event::Failed(failure) => ("failed", failure.render(), Some(json!(failure))),
         };
@@ -83,6 +95,18 @@ mod tests {
             (Event::Status("training".into()), "status", "training", ""),
             (Event::Progress(progress), "progress", r#"{"loss":0.5}"#, r#"{"rank":2,"step":7}"#),
             (Event::Resubmit { attempt: 3 }, "resubmit", "", r#"{"attempt":3}"#),
+            (
+                Event::Placed(HostsPlaced { attempt: 1, hosts: vec!["a".into()] }),
+                "placed",
+                "",
+                r#"{"attempt":1,"hosts":["a"]}"#,
+            ),
+            (
+                Event::Carried(HostCarried { attempt: 1, host: "b".into() }),
+                "carried",
+                "b",
+                r#"{"attempt":1}"#,
+            ),
             (Event::Finished(Vec::new()), "finished", "", r#"{"ranks":[]}"#),
         ] {
             assert_eq!(event.pack(), [kind, text, fields], "EVENT-1");

@@ -143,6 +143,12 @@ impl JobHandler {
             self.history.restart(now, &restart.cause);
             self.restarted(&restart);
         }
+        for placed in self.state.take_placed() {
+            self.tell(Event::Placed(placed));
+        }
+        for carried in self.state.take_carried() {
+            self.tell(Event::Carried(carried));
+        }
         for line in self.state.take_notices() {
             let mut text = String::new();
             self.view.announce(&line, &mut text);

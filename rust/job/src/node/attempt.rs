@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, Sender};
 use phalanx_supervisor::{Guard, OomWatch, RankLog};
 use phalanx_types::RankNote;
 
+use crate::node::blocks::NodeBlocks;
 use crate::node::executor_log::ExecutorLogCopy;
 use crate::node::fallback::Fallback;
 use crate::node::files::NodeFiles;
@@ -50,6 +51,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) link: Link<'a>,
     /// Where tasks that met through Spark tell one another of failures.
     pub(crate) fallback: Option<Fallback>,
+    /// What the ranks read of other hosts, where the run has data sets.
+    pub(crate) blocks: Option<NodeBlocks>,
     pub(crate) phase: Phase,
     pub(crate) ranks: Vec<Rank>,
     pub(crate) relay: Option<Relay>,

@@ -1,87 +1,73 @@
-//! What a node does for data sets whose blocks lie on several hosts: it serves those of its host to the others' ranks,
-//! and tells its own how to find and convince the others.
+//! What a node has of data sets whose blocks lie on several hosts: it serves those of its host to the others' ranks,
+//! and tells its own how to find and convince those who serve.
 //!
 //! - NBLOCKS-1 (served-as-needed): only where the run has data sets and ranks on several hosts is there a server.
-//! - NBLOCKS-2 (stays): a node whose ranks have ended well serves until every node's have. It doesn't, where a rank
-//!   failed, the hub wants the end, or the store is gone.
+//! - NBLOCKS-2 (carriers-told): the node that serves the store leaves a note there of each carrier, which the hub has
+//!   seen prove itself: a carrier has no way to the store.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use phalanx_io::{Identity, pause};
-use phalanx_rendezvous::blocks::{BlockAccess, BlockServer, host_name, publish};
+use phalanx_io::Identity;
+use phalanx_rendezvous::blocks::{BlockAccess, BlockServer, host_name, leave_note, publish};
 use phalanx_rendezvous::listen_at;
-use phalanx_types::message::HubMessage;
-use phalanx_types::{Deadline, Key, NodePlacement, Result};
+use phalanx_types::{Carrier, Key, NodePlacement, Result};
 
-use crate::node::attempt::Attempt;
-use crate::node::fallback::Fallback;
 use crate::node::options::Options;
-use crate::node::process::Process;
 
-/// How often a node that stays looks whether it may go.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long a rank waits for a carrier: its task may have to wait for a slot.
+const CARRIER_WITHIN: Duration = Duration::from_secs(60);
 
-/// A node's server of blocks.
+/// A node's part in what ranks read of other hosts.
 pub(crate) struct NodeBlocks {
     pub(crate) access: BlockAccess,
     /// Serves as long as it is there.
-    _server: BlockServer,
-    parting: Fallback,
+    _server: Option<BlockServer>,
+    /// The carriers of which there is a note.
+    told: Vec<Carrier>,
 }
 
 impl NodeBlocks {
     /// Serves at `address`, where the other nodes reach this one, and tells so on the job's store, which this host
-    /// finds at `store`.
+    /// finds at `store`. Nothing where the run has no data sets. `carriers` says whether carriers may come.
     pub(crate) fn open(
         options: &Options<'_>,
         placement: &NodePlacement,
         attempt: u32,
         address: IpAddr,
-        store: std::net::SocketAddr,
+        store: SocketAddr,
+        carriers: bool,
     ) -> Result<Option<NodeBlocks>> {
         let job = &options.spec.job;
-        if job.data_folder.is_empty() || placement.host_ranks == [0, placement.world_size - 1] {
+        if job.data_folder.is_empty() {
             return Ok(None); // NBLOCKS-1
         }
-        let (token, identity) = (&options.spec.token, Identity::new()?);
-        let key = Key::of_blocks(token, &job.id, attempt);
-        let access = BlockAccess { store, key: *key.bytes(), nodes: job.tasks };
-        let listener = listen_at("the server of blocks", address, 0)?;
-        let server = BlockServer::start(listener, &identity, key, &job.data_folder)?;
-        publish(&access, &host_name(), server.address(), identity.public_key())?;
-        let parting = Fallback::at(store, Key::of_notes(token, &job.id, attempt));
-        Ok(Some(NodeBlocks { access, _server: server, parting }))
+        let key = Key::of_blocks(&options.spec.token, &job.id, attempt);
+        let is_one_host = placement.host_ranks == [0, placement.world_size - 1];
+        let nodes = if is_one_host { 0 } else { job.tasks };
+        let carrier_within = if carriers { CARRIER_WITHIN } else { Duration::ZERO };
+        let access = BlockAccess { store, key: *key.bytes(), nodes, carrier_within };
+        let server = if is_one_host {
+            None
+        } else {
+            let identity = Identity::new()?;
+            let listener = listen_at("the server of blocks", address, 0)?;
+            let server = BlockServer::start(listener, &identity, key, &job.data_folder)?;
+            publish(&access, &host_name(), server.address(), identity.public_key())?;
+            Some(server)
+        };
+        Ok(Some(NodeBlocks { access, _server: server, told: Vec::new() }))
     }
-}
 
-impl Attempt<'_> {
-    /// NBLOCKS-2: the node of the store waits for all, and the others for its word, so that each asks little.
-    pub(crate) fn serve_to_the_end(&mut self, blocks: NodeBlocks, serves_store: bool, process: &Process) {
-        let mut parting = blocks.parting;
-        let (job, partition) = (&self.options.spec.job, self.options.here.partition);
-        if self.phase.stopped().is_some() || self.ended().any(|exit| exit.failure().is_some()) {
-            return;
+    /// NBLOCKS-2
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn tell(&mut self, carrier: Carrier) -> Result<()> {
+        if !self.told.contains(&carrier) {
+            leave_note(&self.access, &carrier.host, carrier.address, &carrier.key)?;
+            self.told.push(carrier);
         }
-        if let Err(problem) = parting.say_over(partition) {
-            log::debug!("job {}: partition {partition} can't say that it is over: {problem}", job.id);
-        }
-        while self.interrupted.is_none() && self.link.given_up().is_none() {
-            let over = if serves_store { parting.all_over(job.tasks) } else { parting.heard_all_over() };
-            match over {
-                Ok(false) => {}
-                Ok(true) if serves_store => return parting.say_all_over(),
-                Ok(true) => return,
-                Err(problem) => {
-                    self.problem.get_or_insert(problem);
-                    return;
-                }
-            }
-            if let Ok(HubMessage::Stop { .. }) = self.link.orders().try_recv() {
-                return;
-            }
-            self.heed(process);
-            pause(LOOK_EVERY, Deadline::never());
-        }
+        Ok(())
     }
 }

@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use phalanx_io::Identity;
+use phalanx_rendezvous::blocks::host_name;
 use phalanx_rendezvous::{interfaces, listen_at, wire};
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::{Deadline, Error, ErrorKind, Join, NodePlacement, Result, place};
@@ -99,7 +100,13 @@ impl<'a> Waiting<'a> {
                     return Ok(Joining::Over);
                 }
                 // A line that has broken is mended below, or given up.
-                Ok(HubMessage::Pong | HubMessage::Stacks { .. } | HubMessage::Read { .. }) | Err(_) => {}
+                Ok(
+                    HubMessage::Pong
+                    | HubMessage::Stacks { .. }
+                    | HubMessage::Read { .. }
+                    | HubMessage::Carried(_),
+                )
+                | Err(_) => {}
             }
             if let Some(all) = process.gathered()
                 && let Some(placement) = self.agreed(&all?)?
@@ -198,6 +205,7 @@ fn join_at(options: &Options<'_>, address: IpAddr) -> Result<(Join, StoreSocket)
         partition: options.here.partition,
         instance: getrandom::u64()
             .map_err(|e| Error::new(ErrorKind::Io, format!("get a random number: {e}")))?,
+        name: host_name(),
         host: options.here.host.clone(),
         address,
         interface: interfaces::interface_of(address),
@@ -211,7 +219,7 @@ fn join_at(options: &Options<'_>, address: IpAddr) -> Result<(Join, StoreSocket)
 }
 
 /// Where the other nodes reach this one if not all reach the hub: at the address by which Spark's executors do.
-fn address_without_hub(options: &Options<'_>, towards_hub: Option<IpAddr>) -> IpAddr {
+pub(crate) fn address_without_hub(options: &Options<'_>, towards_hub: Option<IpAddr>) -> IpAddr {
     interfaces::own_address(&options.here.host, Deadline::after(RESOLVE_TIMEOUT))
         .or(towards_hub)
         .or_else(|| route_to_hub(options))

@@ -61,6 +61,7 @@ impl<'a> Attempt<'a> {
             guard,
             link,
             fallback,
+            blocks: None,
             phase: Phase::Running,
             ranks: Vec::new(),
             relay,

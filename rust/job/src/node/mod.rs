@@ -6,6 +6,7 @@
 mod attempt;
 mod blocks;
 mod callbacks;
+mod carrier;
 mod control;
 mod disk;
 pub mod environment;
@@ -33,12 +34,14 @@ mod route;
 mod run;
 mod search;
 mod stacks;
+mod stay;
 mod store;
 mod threads;
 mod warm;
 mod watch;
 
 pub use callbacks::NodeCallbacks;
+pub use carrier::run_carrier;
 pub(crate) use environment::KEPT;
 pub use home::Home;
 pub use log_directory::{logs_folder, logs_uri};

@@ -116,7 +116,8 @@ fn run_attempt(
                 kept.insert(Kept { files, logs: BTreeMap::new(), executor_log })
             }
         };
-        let blocks = NodeBlocks::open(options, &placement, number, own_address.ip(), store.address())?;
+        let blocks =
+            NodeBlocks::open(options, &placement, number, own_address.ip(), store.address(), !through_spark)?;
         let access = blocks.as_ref().map(|blocks| &blocks.access);
         let prepared = Prepared::make(options, number, kept, &placement, access)?;
         Ok((kept, prepared, blocks))
@@ -132,10 +133,9 @@ fn run_attempt(
     let at = store.address();
     let mut attempt =
         Attempt::launch(options, number, kept, prepared, metrics, guard, &placement, at, link, fallback)?;
+    attempt.blocks = blocks;
     attempt.watch(process);
-    if let Some(blocks) = blocks {
-        attempt.serve_to_the_end(blocks, placement.serves_store, process);
-    }
+    attempt.stay_to_the_end(placement.serves_store, process);
     attempt.leave_fallback(placement.serves_store, process)?;
     attempt.finish(process)
 }

@@ -59,6 +59,7 @@ impl Attempt<'_> {
                         let signal = |rank| self.guard.signal(rank, stacks_signal());
                         self.stacks = Some(StacksRequest::of(request, &self.ranks, signal));
                     }
+                    Ok(HubMessage::Carried(carrier)) => self.tell_of(carrier),
                     Ok(HubMessage::Read { request, wanted }) => self.read(request, wanted),
                     // A line that has broken is mended below.
                     Ok(_) | Err(_) => {}

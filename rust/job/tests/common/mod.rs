@@ -106,6 +106,10 @@ pub struct Told {
     pub reports: Vec<Progress>,
     /// The attempts for which the stage was to be submitted again.
     pub resubmits: Vec<u32>,
+    /// The hosts of nodes, where the run has data sets.
+    pub placed: Vec<String>,
+    /// The hosts of carriers.
+    pub carried: Vec<String>,
     pub failure: Option<Failure>,
 }
 
@@ -184,6 +188,8 @@ pub fn listen_for(driver: &Hub, time: Duration) -> Told {
             Some(Event::Status(status)) => told.statuses.push(status),
             Some(Event::Progress(report)) => told.reports.push(report),
             Some(Event::Resubmit { attempt }) => told.resubmits.push(attempt),
+            Some(Event::Placed(placed)) => told.placed = placed.hosts,
+            Some(Event::Carried(carried)) => told.carried.push(carried.host),
             Some(Event::Finished(_)) => return told,
             Some(Event::Failed(failure)) => {
                 told.failure = Some(*failure);

@@ -38,10 +38,25 @@ impl Play {
 
     /// Two tasks of a rank each, of which nothing was heard yet.
     pub(crate) fn joining(change: impl FnOnce(&mut Policy)) -> Play {
-        let began = Instant::now();
         let mut job = Job::new("state", "t", 2, 2).unwrap();
         job.policy.grace = GRACE;
         change(&mut job.policy);
+        Play::of(job)
+    }
+
+    /// The same with data sets.
+    pub(crate) fn with_data(max_restarts: u32) -> Play {
+        let mut job = Job::new("state", "t", 2, 2).unwrap();
+        job.policy.grace = GRACE;
+        job.policy.max_restarts = max_restarts;
+        job.data_folder = "phalanx-data-1".into();
+        let mut play = Play::of(job);
+        play.starts(0);
+        play
+    }
+
+    fn of(job: Job) -> Play {
+        let began = Instant::now();
         Play { state: JobState::new(job, began), out: Outbox::default(), began, attempt: 0 }
     }
 
@@ -126,6 +141,7 @@ pub(crate) fn join(partition: u32) -> Join {
     Join {
         partition,
         instance: 1,
+        name: format!("host-{partition}"),
         host: format!("host-{partition}"),
         address: [127, 0, 0, 1].into(),
         interface: String::new(),

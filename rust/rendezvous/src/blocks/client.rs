@@ -42,8 +42,8 @@ impl BlockClient {
     ///
     /// # Errors
     /// [`ErrorKind::PeerLost`] if the server of that host can't be reached, or is lost on the way; [`ErrorKind::State`]
-    /// if no node of the run is on that host; [`ErrorKind::MissingFile`] if the block isn't there any more;
-    /// [`ErrorKind::Refused`] for a server that is not the job's; [`ErrorKind::Io`] for what `to` says.
+    /// if nobody serves on that host, and no carrier comes in time; [`ErrorKind::MissingFile`] if the block isn't there
+    /// any more; [`ErrorKind::Refused`] for a server that is not the job's; [`ErrorKind::Io`] for what `to` says.
     pub fn fetch(
         &mut self,
         host: &str,
@@ -61,13 +61,7 @@ impl BlockClient {
             }
         }
         let servers = servers_of(&self.access, host, Deadline::after(CONNECT_WITHIN))?;
-        let mut problem = Error::new(
-            ErrorKind::State,
-            format!(
-                "no node of this run is on {host}, so nobody serves the blocks there: give the run a task on each host \
-                 with executors (more processes), or bring the rows to fewer hosts (df.coalesce)"
-            ),
-        );
+        let mut problem = self.unserved(host, file);
         for server in &servers {
             let deadline = Deadline::after(SERVER_WITHIN);
             match Connection::open(server, Key::from_bytes(self.access.key), deadline) {
@@ -82,6 +76,24 @@ impl BlockClient {
             }
         }
         Err(problem)
+    }
+
+    /// Why there is no server on `host`.
+    fn unserved(&self, host: &str, file: &str) -> Error {
+        if host == host_name() {
+            return Error::new(ErrorKind::MissingFile, format!("there is no file {file}"));
+        }
+        let why = if self.access.carrier_within.is_zero() {
+            "not all tasks of the run reach its driver, which would have a task of Spark's serve them".into()
+        } else {
+            format!(
+                "no task of Spark's came there within {:.0?} to serve them; its executors are gone, or other tasks \
+                 have all their slots",
+                self.access.carrier_within
+            )
+        };
+        let said = format!("nobody serves the blocks on {host}: no node of this run is there, and {why}");
+        Error::new(ErrorKind::State, said)
     }
 
     /// Forgets a connection that is not in step any more.

@@ -33,8 +33,10 @@ pub struct BlockAccess {
     pub store: SocketAddr,
     /// The attempt's key.
     pub key: [u8; 32],
-    /// How many nodes leave a note.
+    /// How many nodes leave a note; none does where all are on one host.
     pub nodes: u32,
+    /// How long a rank waits for a carrier, where a host has no node.
+    pub carrier_within: Duration,
 }
 
 /// Where a server is, and who.
@@ -61,9 +63,7 @@ fn place(host: &str, number: i64) -> String {
 pub fn publish(access: &BlockAccess, host: &str, address: SocketAddr, server_key: &PublicKey) -> Result<()> {
     let deadline = Deadline::after(PATIENCE);
     let mut store = StoreClient::connect(access.store, deadline)?;
-    let note = serde_json::to_vec(&Location { address, key: server_key.clone() }).unwrap_or_default();
-    let at = place(host, store.add(&counter(host), 1, deadline)? - 1);
-    store.set(&at, &Key::from_bytes(access.key).seal(&at, &note), deadline)?;
+    write_note(&mut store, access, host, address, server_key, deadline)?;
     if store.add(NODES, 1, deadline)? == i64::from(access.nodes) {
         store.set(ALL, b"", deadline)?;
     }
@@ -71,16 +71,55 @@ pub fn publish(access: &BlockAccess, host: &str, address: SocketAddr, server_key
     store.check(&[ALL], deadline).map(drop)
 }
 
-/// The servers on `host`, in the order in which they came; waits until `deadline` for all nodes to have told theirs.
+/// The same for a server that is no node's, which the ranks may wait for.
+///
+/// # Errors
+/// Those of the store.
+pub fn leave_note(
+    access: &BlockAccess,
+    host: &str,
+    address: SocketAddr,
+    server_key: &PublicKey,
+) -> Result<()> {
+    let deadline = Deadline::after(PATIENCE);
+    let mut store = StoreClient::connect(access.store, deadline)?;
+    write_note(&mut store, access, host, address, server_key, deadline)?;
+    store.check(&[ALL], deadline).map(drop)
+}
+
+fn write_note(
+    store: &mut StoreClient,
+    access: &BlockAccess,
+    host: &str,
+    address: SocketAddr,
+    server_key: &PublicKey,
+    deadline: Deadline,
+) -> Result<()> {
+    let note = serde_json::to_vec(&Location { address, key: server_key.clone() }).unwrap_or_default();
+    let at = place(host, store.add(&counter(host), 1, deadline)? - 1);
+    store.set(&at, &Key::from_bytes(access.key).seal(&at, &note), deadline)
+}
+
+/// The servers on `host`, in the order in which they came; waits until `deadline` for all nodes to have told theirs,
+/// and where another host has none, for a carrier. There may be none.
 pub(super) fn servers_of(access: &BlockAccess, host: &str, deadline: Deadline) -> Result<Vec<Location>> {
     let mut store = StoreClient::connect(access.store, deadline)?;
-    store.wait(&[ALL], deadline).map_err(|e| match e.kind() {
-        ErrorKind::Timeout => {
-            Error::new(ErrorKind::Timeout, "not every node of the run has told in time that it serves")
+    if access.nodes > 0 {
+        store.wait(&[ALL], deadline).map_err(|e| match e.kind() {
+            ErrorKind::Timeout => {
+                Error::new(ErrorKind::Timeout, "not every node of the run has told in time that it serves")
+            }
+            _ => e,
+        })?;
+    }
+    let mut count = store.add(&counter(host), 0, deadline)?;
+    if count == 0 && host != host_name() {
+        match store.wait(&[&place(host, 0)], Deadline::after(access.carrier_within)) {
+            Err(e) if e.kind() == ErrorKind::Timeout => return Ok(Vec::new()),
+            waited => waited?,
         }
-        _ => e,
-    })?;
-    let count = store.add(&counter(host), 0, deadline)?;
+        count = store.add(&counter(host), 0, deadline)?;
+    }
     let read = |number: i64| {
         let at = place(host, number);
         let note = store.get(&at, deadline)?;

@@ -13,14 +13,15 @@
 //! - BLOCKS-6 (clean-stop): after `stop` returns, the thread has ended, and all sockets are closed.
 //!
 //! Servers are found by their hosts' names on the job's store (`directory`), where each node tells where its own is
-//! and what key it shows, sealed with the attempt's key.
+//! and what key it shows, sealed with the attempt's key. For a host without a node that of partition 0 does so, once a
+//! carrier serves there.
 
 mod client;
 mod directory;
 mod server;
 
 pub use client::BlockClient;
-pub use directory::{BlockAccess, host_name, publish};
+pub use directory::{BlockAccess, host_name, leave_note, publish};
 pub use server::BlockServer;
 
 /// What is spoken above TLS.

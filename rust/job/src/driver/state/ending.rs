@@ -121,6 +121,7 @@ impl JobState {
             "FAIL-1"
         );
         self.release_held(out);
+        self.release_carriers(out);
         self.step_all(Node::released);
         self.phase.end(outcome);
         self.point(now, 0, None, "all ranks ended");

@@ -23,8 +23,7 @@ impl JobState {
         out: &mut Outbox,
     ) {
         if !self.nodes.contains_key(&partition) {
-            return self
-                .reason(Level::Warn, format!("a node of partition {partition}, which the job doesn't have"));
+            return self.carrier_message(now, partition, attempt, message, out);
         }
         if attempt < self.attempts.present {
             self.step(partition, |node| (node.heard_from_the_past(now), ()));
@@ -35,6 +34,8 @@ impl JobState {
             NodeMessage::Ping => self.ping(partition, out),
             // It goes to who asked for it, and says nothing about the job.
             NodeMessage::Piece { .. } => {}
+            // A node serves what is on its host anyway.
+            NodeMessage::Carries(_) => {}
             NodeMessage::Join(join) => self.join(now, partition, join, out),
             NodeMessage::Placed(join) => self.met(now, partition, join),
             NodeMessage::RankStarted { rank, pid, age_us } => {
@@ -156,7 +157,9 @@ impl JobState {
 
     /// The control connection of a node broke.
     pub fn disconnected(&mut self, now: Instant, partition: u32) {
-        self.step(partition, |node| (node.disconnected(now), ()));
+        if self.step(partition, |node| (node.disconnected(now), ())).is_none() {
+            self.carriers.disconnected(now, partition);
+        }
     }
 
     /// The Spark stage that was submitted for `attempt` is over: well, or with this message.
@@ -211,6 +214,7 @@ impl JobState {
         }
         self.join_deadlines(now, out);
         self.lose_silent_nodes(now, out);
+        self.lose_silent_carriers(now, out);
         self.look_for_stragglers(now);
         self.conclude_stacks(now, out);
         self.conclude(now, out);
@@ -233,7 +237,9 @@ impl JobState {
             self.stage_ended.map(|at| at + STAGE_GRACE),
             interrupted.map(|(at, _)| *at + STAGE_GRACE),
         ];
-        let losses = self.nodes.values().filter_map(|node| node.loss(self.job.policy.node_timeout));
+        let timeout = self.job.policy.node_timeout;
+        let losses = self.nodes.values().filter_map(|node| node.loss(timeout));
+        let losses = losses.chain(self.carriers.losses(timeout).map(|(_, loss)| loss));
         let all = self.join_due().into_iter().chain(others.into_iter().flatten());
         all.chain(losses.map(|loss| loss.due)).filter(|at| *at > now).min()
     }

@@ -8,7 +8,8 @@ use phalanx_types::message::HubMessage;
 use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Failure, FailureKind, Job};
 
-use super::news::{News, Phase, Progress, Reason, Restart};
+use super::carriers::Carriers;
+use super::news::{HostCarried, HostsPlaced, News, Phase, Progress, Reason, Restart};
 use super::node::Node;
 use super::phase::{JobPhase, Outcome};
 use super::rank_counts::RankCounts;
@@ -25,6 +26,8 @@ pub(super) struct Attempts {
     pub(super) present: u32,
     /// The one with which the present stage began.
     pub(super) of_stage: u32,
+    /// Whether blocks went with a carrier in the present one: they are written again before the ranks start again.
+    pub(super) has_lost_blocks: bool,
     /// Why the present one had to be.
     pub(super) cause: String,
 }
@@ -38,6 +41,7 @@ pub struct JobState {
     pub(super) phase: JobPhase,
     /// By partition.
     pub(super) nodes: BTreeMap<u32, Node>,
+    pub(super) carriers: Carriers,
     pub(super) ranks: Ranks,
     pub(super) counts: RankCounts,
     /// When the Spark stage ended, if it has.
@@ -55,6 +59,7 @@ impl JobState {
             attempts: Attempts::default(),
             phase: JobPhase::joining(opened),
             nodes: (0..job.tasks).map(|partition| (partition, Node::default())).collect(),
+            carriers: Carriers::default(),
             ranks: Ranks::new(job.ranks, job.policy.hang_timeout),
             counts: RankCounts::default(),
             stage_ended: None,
@@ -103,6 +108,16 @@ impl JobState {
     /// The restarts since the last call.
     pub fn take_restarts(&mut self) -> Vec<Restart> {
         std::mem::take(&mut self.news.restarts)
+    }
+
+    /// Where ranks of a run with data sets were placed since the last call.
+    pub fn take_placed(&mut self) -> Vec<HostsPlaced> {
+        std::mem::take(&mut self.news.placed)
+    }
+
+    /// The hosts that have got a carrier since the last call.
+    pub fn take_carried(&mut self) -> Vec<HostCarried> {
+        std::mem::take(&mut self.news.carried)
     }
 
     /// Lines for the caller since the last call.

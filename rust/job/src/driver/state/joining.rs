@@ -62,6 +62,7 @@ impl JobState {
         for place in &placement.nodes {
             out.send(place.partition, HubMessage::Place(Box::new(place.clone())));
         }
+        self.tell_placed(joins);
         self.phase = JobPhase::Running(Met::AtHub(placement));
         self.point(now, 0, None, "all joined");
     }

@@ -11,9 +11,11 @@
 //! without a word.
 //!
 //! ```text
-//! events -> joining, silence, hang, ending -> restart, verdict -> job_state -> phase, node, ranks, news, ...
+//! events -> joining, carrying, silence, hang, ending -> restart, verdict -> job_state -> phase, node, ranks, news, ...
 //! ```
 
+mod carriers;
+mod carrying;
 mod ending;
 mod events;
 mod hang;
@@ -35,5 +37,5 @@ mod straggler;
 mod verdict;
 
 pub use job_state::JobState;
-pub use news::{Phase, Progress, Reason, Restart};
+pub use news::{HostCarried, HostsPlaced, Phase, Progress, Reason, Restart};
 pub use phase::Outcome;

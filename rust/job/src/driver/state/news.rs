@@ -30,6 +30,24 @@ pub struct Restart {
     pub line: String,
 }
 
+/// The ranks of a run with data sets have their places.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostsPlaced {
+    /// The attempt.
+    pub attempt: u32,
+    /// The names of the hosts that have nodes, as `uname -n` tells them; each once.
+    pub hosts: Vec<String>,
+}
+
+/// A carrier serves the blocks of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostCarried {
+    /// The attempt.
+    pub attempt: u32,
+    /// The host's name, as `uname -n` tells it.
+    pub host: String,
+}
+
 /// What a rank told by `phalanx.report`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
@@ -54,6 +72,8 @@ pub struct Reason {
 pub(super) struct News {
     pub(super) phases: Vec<Phase>,
     pub(super) restarts: Vec<Restart>,
+    pub(super) placed: Vec<HostsPlaced>,
+    pub(super) carried: Vec<HostCarried>,
     pub(super) progress: Vec<Progress>,
     /// Lines for the caller.
     pub(super) notices: Vec<String>,

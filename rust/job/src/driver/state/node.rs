@@ -29,8 +29,17 @@ impl Contact {
         }
     }
 
-    fn broken(self, now: Instant) -> Contact {
+    pub(super) fn broken(self, now: Instant) -> Contact {
         Contact::Broken { heard: self.heard(), since: now }
+    }
+
+    /// When it counts as lost, if nothing is heard of it until then.
+    pub(super) fn loss(self, node_timeout: Duration) -> Loss {
+        let silent = Loss { due: self.heard() + node_timeout, since: self.heard() };
+        match self {
+            Contact::Broken { since, .. } => silent.min(Loss { due: since + RECONNECT_GRACE, since }),
+            Contact::Open { .. } => silent,
+        }
     }
 }
 
@@ -196,15 +205,7 @@ impl Node {
     pub(super) fn loss(&self, node_timeout: Duration) -> Option<Loss> {
         let silent = |heard: Instant| Loss { due: heard + node_timeout, since: heard };
         match self {
-            Node::Placed { contact, .. } | Node::Held { contact, .. } => {
-                let gone = match contact {
-                    Contact::Broken { since, .. } => {
-                        Some(Loss { due: *since + RECONNECT_GRACE, since: *since })
-                    }
-                    Contact::Open { .. } => None,
-                };
-                [Some(silent(contact.heard())), gone].into_iter().flatten().min()
-            }
+            Node::Placed { contact, .. } | Node::Held { contact, .. } => Some(contact.loss(node_timeout)),
             // It opens another connection: that the old one ends says nothing.
             Node::Called { heard, .. } => Some(silent(*heard)),
             Node::Joined { contact, .. } => Some(silent(contact.heard())),
@@ -328,6 +329,7 @@ mod tests {
         Join {
             partition: 0,
             instance: 1,
+            name: "h".into(),
             host: "h".into(),
             address: [127, 0, 0, 1].into(),
             interface: String::new(),

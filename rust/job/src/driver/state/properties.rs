@@ -37,6 +37,7 @@ fn join(partition: u32, instance: u64) -> Join {
     Join {
         partition,
         instance,
+        name: format!("host-{partition}"),
         host: format!("host-{partition}"),
         address: [127, 0, 0, 1].into(),
         interface: String::new(),

@@ -41,8 +41,10 @@ impl JobState {
             return Next::Outcome;
         }
         let tasks_stay = self.phase.stopping().is_some_and(|stopping| stopping.leaves_tasks_as_they_are());
-        let in_place =
-            tasks_stay && self.stage_ended.is_none() && self.nodes.values().all(Node::is_ready_again);
+        let in_place = !self.attempts.has_lost_blocks
+            && tasks_stay
+            && self.stage_ended.is_none()
+            && self.nodes.values().all(Node::is_ready_again);
         let timeout = self.job.policy.node_timeout;
         match in_place && self.nodes.values().any(|node| node.is_overdue(now, timeout)) {
             true => Next::Wait,
@@ -59,6 +61,7 @@ impl JobState {
         let of = self.job.policy.max_restarts;
         let line = format!("[phalanx] restart {attempt} of {of}: {cause}{how}");
         self.reason(Level::Info, &line);
+        self.attempts.has_lost_blocks = false;
         self.attempts.cause = cause.to_string();
         if in_place {
             for partition in self.nodes.keys() {
@@ -70,6 +73,7 @@ impl JobState {
             self.step_all(|_| Node::Absent);
             self.attempts.of_stage = attempt;
         }
+        self.release_carriers(out);
         self.stage_ended = None;
         self.phase = JobPhase::joining(now);
         self.ranks = Ranks::new(self.job.ranks, self.job.policy.hang_timeout);

@@ -48,6 +48,19 @@ object BlockJobs {
     }
   }
 
+  /** Has carriers serve the blocks of hosts where a run has no node; blocks until none is needed any more.
+    *
+    * @param spec what the hub tells every node
+    * @param first the number of the first carrier
+    * @param wanted the names of the hosts
+    * @param tasks how many tasks there are: as many as there are slots
+    */
+  def carry(sc: SparkContext, spec: Array[Byte], first: Int, wanted: util.List[String], tasks: Int): Unit = {
+    val task = new CarrierTask(spec, first, wanted.asScala.toSet)
+    OwnJar.ship(sc)
+    sc.parallelize(0 until tasks, tasks).foreachPartition(task)
+  }
+
   /** Removes folders on the executors' hosts, as far as tasks get there.
     *
     * @param folders paths; where there is none nothing happens

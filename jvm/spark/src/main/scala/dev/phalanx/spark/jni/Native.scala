@@ -108,6 +108,18 @@ final private[spark] class Native {
       callbacks: NodeCallbacks
   ): Array[Byte]
 
+  /** Serves the blocks of this host to the ranks of an attempt, if its name (`uname -n`) is among those `wanted`;
+    * false at once where it isn't. True when the attempt or the run is over, another carrier of this host was there
+    * before, or the hub is gone. `number` is this carrier's own in the run; `tunnel` as for `runNode`.
+    */
+  @native def runCarrier(
+      spec: Array[Byte],
+      number: Int,
+      wanted: Array[String],
+      tunnel: String,
+      callbacks: NodeCallbacks
+  ): Boolean
+
   /** Starts, in the background, the warm pool that a run with these settings, this Python and these variables of the
     * application would have, unless they turn it off. `home` and `env` as for `runNode`.
     */

@@ -1,6 +1,8 @@
 package dev.phalanx.spark.jni
 
-/** What a node needs of the JVM that it runs in. Only the thread that is in `runNode` calls it. */
+/** What a node, or a carrier, needs of the JVM that it runs in. Only the thread that is in `runNode` or `runCarrier`
+  * calls it.
+  */
 private[spark] trait NodeCallbacks {
 
   /** Why the node has to end; null while it may go on. Asked every 50 ms. */

@@ -61,6 +61,24 @@ final private[spark] case class Node(
 
 private[spark] object Node {
 
+  /** Serves the blocks of this host, where the run has no node, until the attempt or the run is over.
+    *
+    * @param spec what the hub tells every node
+    * @param number this carrier's own in the run
+    * @param wanted the names of the hosts that need a carrier
+    * @param interrupted why it has to end; null while it may go on
+    * @return whether this host was among those
+    */
+  def carry(spec: Array[Byte], number: Int, wanted: Seq[String], interrupted: () => String): Boolean =
+    LiveNodes.run { live =>
+      Core { native =>
+        val tunnel = TunnelEntrance.to(native.hubOf(spec)(0))
+        val callbacks = new Callbacks(native, NodeMetrics.current, live, interrupted, _ => Array.empty)
+        try native.runCarrier(spec, number, wanted.toArray, tunnel.map(_.address).orNull, callbacks)
+        finally tunnel.foreach(_.close())
+      }
+    }
+
   final private class Callbacks(
       native: Native,
       metrics: NodeMetrics,

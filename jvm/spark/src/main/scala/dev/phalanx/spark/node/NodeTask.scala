@@ -3,7 +3,7 @@ package dev.phalanx.spark.node
 import java.lang.ref.Reference
 
 import org.apache.spark.broadcast.Broadcast
-import org.apache.spark.{BarrierTaskContext, SerializableWritable}
+import org.apache.spark.{BarrierTaskContext, SerializableWritable, TaskContext}
 
 import dev.phalanx.spark.TrainingException
 import dev.phalanx.spark.internal.SparkInternals
@@ -32,7 +32,7 @@ final private[spark] class NodeTask(
       try {
         val gpus = context.resources().get("gpu").map(_.addresses.toSeq)
         val node = Node(spec, payload, number, host, gpus, file.map(_.file))
-        node.run(() => interruption(context), context.allGather)
+        node.run(() => NodeTask.interruption(context), context.allGather)
       } catch {
         case problem: Throwable =>
           SparkInternals.throwIfKilled(context)
@@ -42,15 +42,17 @@ final private[spark] class NodeTask(
     if (report.isEmpty) Iterator.empty else Iterator.single(report)
   }
 
-  private def interruption(context: BarrierTaskContext): String = {
+}
+
+private[spark] object NodeTask {
+
+  /** Why what runs in a task has to end; null while it may go on. */
+  def interruption(context: TaskContext): String = {
     val reason = SparkInternals.killReason(context)
     if (reason != null) s"its Spark task was killed: $reason"
     else if (Thread.currentThread.isInterrupted) "its Spark task was interrupted"
     else null
   }
-}
-
-private[spark] object NodeTask {
 
   /** What the core refuses in a task is a failure of the run, whoever made the mistake. */
   private def failure(problem: Throwable): Throwable = problem match {
