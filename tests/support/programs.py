@@ -195,8 +195,9 @@ class Program:
 
     def printed(self, word: str) -> Any:
         """The JSON after this word, on the one line that begins with it."""
-        [line] = [line for line in self.text.splitlines() if line.startswith(f"{word} ")]
-        return json.loads(line.removeprefix(word))
+        lines = [line for line in self.text.splitlines() if line.startswith(f"{word} ")]
+        assert len(lines) == 1, f"not one line that begins with {word}: {self.text}"
+        return json.loads(lines[0].removeprefix(word))
 
     def tree(self) -> list[psutil.Process]:
         """All processes that it has, or was seen to have, below it."""
