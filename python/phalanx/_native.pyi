@@ -32,6 +32,7 @@ __all__ = [
     "rank_variables",
     "read_activity",
     "read_settings",
+    "read_texts",
     "release_gpus",
     "run_carrier",
     "run_node",
@@ -42,6 +43,13 @@ __all__ = [
 ]
 
 VERSION: str
+
+# Memory is an address and its bytes.
+_Memory = tuple[int, int]
+# The strings or bytes of a block as Arrow's format has them: where each row begins, and where the last one ends,
+# whether that is said by 64 bits and not 32, their bytes, and, where some are null, for each row a byte that says
+# whether it is one. Nobody may write there, and all of it has to stay, until a call that is given it is over.
+_TextMemory = tuple[_Memory, bool, _Memory, _Memory | None]
 
 class NativeError(RuntimeError):
     """An error of the Rust core. `kind` is one of timeout, unreachable, refused, protocol, io, cancelled, closed,
@@ -95,12 +103,18 @@ class WantedRows:
     def places(self) -> tuple[bytes, bytes]:
         """For each row which of `blocks` has it (32 bits), and its number there (64 bits), in the machine's byte
         order."""
-    def copy(self, blocks: Sequence[tuple[int, int]], width: int, to: tuple[int, int]) -> None:
+    def copy(self, blocks: Sequence[_Memory], width: int, to: _Memory) -> None:
         """Copies the rows, of `width` bytes each, to the memory `to`, one behind another.
 
-        Memory is an address and its bytes. That of each of `blocks` has the block's rows, one behind another; nobody
+        The memory of each of `blocks` has the block's rows, one behind another; nobody
         may write there meanwhile, and all of it has to stay until the call is over. Raises `ValueError` where a row is
         not in its block, or `to` has another size."""
+    def texts(self, blocks: Sequence[_TextMemory], is_text: bool) -> list[Any]:
+        """The rows of strings, if `is_text`, or else of bytes; a null is None. Raises `ValueError` where a row is not
+        in its block."""
+
+def read_texts(block: _TextMemory, is_text: bool) -> list[Any]:
+    """All rows of a block, as `WantedRows.texts` gives them."""
 
 @final
 class BlockClient:

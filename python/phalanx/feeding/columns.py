@@ -99,21 +99,24 @@ class Column:
 
     def view(self, array: Any) -> np.ndarray[Any, Any]:
         """The rows of a block, in its own memory; for `plain` columns."""
+        from .arrow_memory import numbers_of
+
         assert self.shape is not None
         rows = len(array)
         for _ in range(self._levels):
             array = array.flatten()
-        values: np.ndarray[Any, Any] = array.view(self._storage).to_numpy(zero_copy_only=True)
-        return values.reshape(rows, *self.shape)
+        return numbers_of(array.view(self._storage)).reshape(rows, *self.shape)
 
     def batches(self, array: Any, batch_size: int) -> Sequence[Any]:
         """Rows that were gathered, as what each batch has of them; for columns that aren't `listed`."""
+        from .arrow_memory import numbers_of
+
         rows = len(array)
         if self.shape is not None:
             for _ in range(self._levels):
                 array = array.flatten()
             return split(self._numbers(array).reshape(rows, *self.shape), batch_size)
-        offsets = array.offsets.to_numpy()
+        offsets = numbers_of(array.offsets)
         values = self._numbers(array.flatten())
         return [
             self._ragged(values, offsets[at : at + batch_size + 1] - offsets[0])
@@ -126,13 +129,15 @@ class Column:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        from .arrow_memory import numbers_of
+
         if array.null_count:
             array = pc.fill_null(array, self._filler())
         if pa.types.is_decimal(array.type):
             array = array.cast(pa.float64())
         elif self._storage is not None:
             array = array.view(self._storage)
-        return np.array(array.to_numpy(zero_copy_only=False))
+        return np.array(numbers_of(array))
 
     def _ragged(self, values: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any]) -> Any:
         """Arrays of different lengths: a list of tensors, a jagged one, or one that is padded to the longest of the

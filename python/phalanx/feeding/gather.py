@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _native
+from .arrow_memory import Numbers, Texts, as_indices, memory_of
 
 if TYPE_CHECKING:
     from .columns import Column
 
-Numbers = np.ndarray[Any, Any]
-
 
 class BlockInMemory:
-    """A block, and the numbers of its plain columns: a row has `shape` of them, and all rows stand in one piece of
-    memory."""
+    """A block, and its columns as they are in memory: of plain ones the numbers, of which a row has `shape` and all
+    rows stand in one piece, and of listed ones the texts."""
 
     def __init__(self, batch: Any, columns: Sequence[Column] | None) -> None:
         self.batch = batch
-        self.numbers: list[Numbers | None] = [
-            np.ascontiguousarray(column.view(batch.column(at))) if column.plain else None
-            for at, column in enumerate(columns or ())
-        ]
-        self.memory = [(0, 0) if numbers is None else _memory(numbers) for numbers in self.numbers]
+        self.numbers: list[Numbers | None] = []
+        self.texts: list[Texts | None] = []
+        for at, column in enumerate(columns or ()):
+            array = batch.column(at)
+            self.numbers.append(np.ascontiguousarray(column.view(array)) if column.plain else None)
+            self.texts.append(Texts(array) if column.listed else None)
+        self.memory = [(0, 0) if numbers is None else memory_of(numbers) for numbers in self.numbers]
 
 
 class Rows:
@@ -44,7 +45,7 @@ class Rows:
         shape = first.shape[1:]
         gathered = np.empty((len(self._wanted), *shape), first.dtype)
         memory = [block.memory[column] for block in self._blocks]
-        self._wanted.copy(memory, first.itemsize * math.prod(shape), _memory(gathered))
+        self._wanted.copy(memory, first.itemsize * math.prod(shape), memory_of(gathered))
         return gathered
 
     @functools.cached_property
@@ -71,15 +72,12 @@ class Rows:
             return parts[0]
         back = np.empty_like(self._order)
         back[self._order] = np.arange(len(back))
-        return pa.concat_arrays(parts).take(pa.array(back))
+        return pa.concat_arrays(parts).take(as_indices(back))
 
-    def objects(self, column: int) -> list[Any]:
-        """Any column, as Python's values."""
-        gathered = np.empty(len(self._wanted), object)
-        for block, wanted, rows in self._groups:
-            gathered[wanted] = _taken(block.batch.column(column), rows).to_numpy(zero_copy_only=False)
-        values: list[Any] = gathered.tolist()
-        return values
+    def texts(self, column: int) -> list[Any]:
+        """A column of strings or bytes, as Python's values."""
+        texts = [text for block in self._blocks if (text := block.texts[column]) is not None]
+        return self._wanted.texts([text.memory for text in texts], texts[0].is_text)
 
     def record_batch(self) -> Any:
         """All columns, as an Arrow record batch."""
@@ -88,10 +86,6 @@ class Rows:
         schema = self._blocks[0].batch.schema
         arrays = [self.array(column) for column in range(len(schema))]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _memory(numbers: Numbers) -> tuple[int, int]:
-    return numbers.ctypes.data, numbers.nbytes
 
 
 def _as_slice(numbers: Numbers) -> Any:
@@ -103,8 +97,6 @@ def _as_slice(numbers: Numbers) -> Any:
 
 
 def _taken(array: Any, rows: Any) -> Any:
-    import pyarrow as pa
-
     if isinstance(rows, slice):
         return array.slice(rows.start, rows.stop - rows.start)
-    return array.take(pa.array(rows))
+    return array.take(as_indices(rows))

@@ -206,7 +206,7 @@ class Loader:
             if column.plain:
                 values[column.name] = split(rows.numbers(at), size)
             elif column.listed:
-                listed = rows.objects(at)
+                listed = rows.texts(at)
                 values[column.name] = [listed[i : i + size] for i in range(0, len(listed), size)]
             else:
                 values[column.name] = column.batches(rows.array(at), size)

@@ -256,6 +256,8 @@ class _Windows:
             )
 
     def _converted(self, steps: int) -> list[Any]:
+        from .arrow_memory import Texts
+
         batch, own = self._rows.take(steps)
         size, loader = self._size, self._loader
         counts: list[Any] | None = None
@@ -268,7 +270,7 @@ class _Windows:
         values: dict[str, Any] = {}
         for column, array in zip(self._columns.of(batch), batch.columns, strict=True):
             if column.listed:
-                listed = array.to_numpy(zero_copy_only=False).tolist()
+                listed = Texts(array).values()
                 values[column.name] = [listed[at : at + size] for at in range(0, len(listed), size)]
             else:
                 values[column.name] = column.batches(array, size)

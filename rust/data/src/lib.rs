@@ -11,9 +11,11 @@ mod index;
 mod order;
 mod permutation;
 mod plan;
+mod texts;
 
 pub use gather::Wanted;
 pub use index::{BlockIndex, Place};
 pub use order::{EpochOrder, Shuffle, WINDOW_BLOCKS, WINDOW_ROWS};
 pub use permutation::Permutation;
 pub use plan::{Part, Plan, Steps, Uneven};
+pub use texts::Texts;

@@ -2,12 +2,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use phalanx_data::{BlockIndex, Plan, Shuffle, Steps, Uneven, Wanted};
+use phalanx_data::{BlockIndex, Plan, Shuffle, Steps, Texts, Uneven, Wanted};
 use phalanx_types::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyList, PyString};
 
-use crate::errors::detached;
+use crate::errors::{checked, detached};
 use crate::memory::Memory;
 
 #[pyclass(module = "phalanx._native", frozen)]
@@ -109,6 +109,45 @@ impl WantedRows {
             self.0.copy(&from, width, to)
         })
     }
+
+    fn texts<'py>(
+        &self,
+        py: Python<'py>,
+        blocks: Vec<TextMemory>,
+        is_text: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        // SAFETY: the caller holds the arrays of all blocks, which nobody writes.
+        let from: Vec<Texts<'_>> = blocks.into_iter().map(|block| unsafe { texts(block) }).collect();
+        listed(py, checked(py, self.0.texts(&from))?, is_text)
+    }
+}
+
+/// The strings or bytes of a block as Arrow's format has them: where each row begins, and where the last one ends,
+/// whether that is said by 64 bits, their bytes, and whether each row is one.
+type TextMemory = (Memory, bool, Memory, Option<Memory>);
+
+/// # Safety
+/// As [`Memory::read`].
+unsafe fn texts<'a>((ends, wide, bytes, valid): TextMemory) -> Texts<'a> {
+    // SAFETY: passed on to the caller.
+    let (ends, bytes, valid) = unsafe { (ends.read(), bytes.read(), valid.map(|valid| valid.read())) };
+    Texts::new(ends, wide, bytes, valid)
+}
+
+#[pyfunction]
+pub(crate) fn read_texts(py: Python<'_>, block: TextMemory, is_text: bool) -> PyResult<Bound<'_, PyList>> {
+    // SAFETY: the caller holds the block's array, which nobody writes.
+    let texts = unsafe { texts(block) };
+    listed(py, checked(py, texts.all())?, is_text)
+}
+
+fn listed<'py>(py: Python<'py>, rows: Vec<Option<&[u8]>>, is_text: bool) -> PyResult<Bound<'py, PyList>> {
+    let values = rows.into_iter().map(|row| match row {
+        None => Ok(py.None().into_bound(py)),
+        Some(bytes) if is_text => Ok(PyString::from_bytes(py, bytes)?.into_any()),
+        Some(bytes) => Ok(PyBytes::new(py, bytes).into_any()),
+    });
+    PyList::new(py, values.collect::<PyResult<Vec<_>>>()?)
 }
 
 fn shuffle_of(name: &str) -> Result<Shuffle> {
