@@ -106,12 +106,11 @@ class WantedRows:
     def copy(self, blocks: Sequence[_Memory], width: int, to: _Memory) -> None:
         """Copies the rows, of `width` bytes each, to the memory `to`, one behind another.
 
-        The memory of each of `blocks` has the block's rows, one behind another; nobody
-        may write there meanwhile, and all of it has to stay until the call is over. Raises `ValueError` where a row is
-        not in its block, or `to` has another size."""
+        The memory of each of `blocks` has the block's rows, one behind another; nobody may write there meanwhile, and
+        all of it has to stay until the call is over. Raises `ValueError` where a row is not in its block, or `to` has
+        another size."""
     def texts(self, blocks: Sequence[_TextMemory], is_text: bool) -> list[Any]:
-        """The rows of strings, if `is_text`, or else of bytes; a null is None. Raises `ValueError` where a row is not
-        in its block."""
+        """The rows of strings, if `is_text`, or of bytes; a null is None. Raises `ValueError` as `copy` does."""
 
 def read_texts(block: _TextMemory, is_text: bool) -> list[Any]:
     """All rows of a block, as `WantedRows.texts` gives them."""
@@ -394,23 +393,21 @@ class Call:
     """
 
     @staticmethod
-    def all_reduce(memory: tuple[int, int], dtype: str, op: str, factor: float) -> Call: ...
+    def all_reduce(memory: _Memory, dtype: str, op: str, factor: float) -> Call: ...
     @staticmethod
-    def reduce(memory: tuple[int, int], dtype: str, op: str, factor: float, root: int) -> Call: ...
+    def reduce(memory: _Memory, dtype: str, op: str, factor: float, root: int) -> Call: ...
     @staticmethod
-    def broadcast(memory: tuple[int, int], dtype: str, root: int) -> Call: ...
+    def broadcast(memory: _Memory, dtype: str, root: int) -> Call: ...
     @staticmethod
-    def all_gather(
-        source: tuple[int, int], target: tuple[int, int], parts: tuple[Sequence[int], str]
-    ) -> Call: ...
+    def all_gather(source: _Memory, target: _Memory, parts: tuple[Sequence[int], str]) -> Call: ...
     @staticmethod
-    def all_gather_sized(source: tuple[int, int]) -> Call:
+    def all_gather_sized(source: _Memory) -> Call:
         """Has no target: nobody needs to know how much the others have. `gathered` gives it, once the call is done."""
     def gathered(self) -> list[bytearray]: ...
     @staticmethod
     def reduce_scatter(
-        source: tuple[int, int],
-        target: tuple[int, int],
+        source: _Memory,
+        target: _Memory,
         counts: Sequence[int],
         dtype: str,
         op: str,
@@ -418,20 +415,16 @@ class Call:
     ) -> Call: ...
     @staticmethod
     def all_to_all(
-        source: tuple[int, int],
+        source: _Memory,
         sent: Sequence[int],
-        target: tuple[int, int],
+        target: _Memory,
         received: Sequence[int],
         dtype: str,
     ) -> Call: ...
     @staticmethod
-    def gather(
-        source: tuple[int, int], target: tuple[int, int], parts: tuple[Sequence[int], str], root: int
-    ) -> Call: ...
+    def gather(source: _Memory, target: _Memory, parts: tuple[Sequence[int], str], root: int) -> Call: ...
     @staticmethod
-    def scatter(
-        source: tuple[int, int], target: tuple[int, int], parts: tuple[Sequence[int], str], root: int
-    ) -> Call: ...
+    def scatter(source: _Memory, target: _Memory, parts: tuple[Sequence[int], str], root: int) -> Call: ...
     @staticmethod
     def barrier() -> Call: ...
 
@@ -464,10 +457,10 @@ class ProcessGroup:
         """Runs them after all that were given before: on this thread if it is their turn, else on the group's."""
     def submit(self, calls: Sequence[Call], timeout: float | None, kept: object) -> Work:
         """Leaves them to the group's thread, and keeps `kept` alive until they are done."""
-    def send(self, memory: tuple[int, int], to: int, tag: int) -> None:
+    def send(self, memory: _Memory, to: int, tag: int) -> None:
         """Sends a message beside the other calls, without waiting for these or for its receiver."""
     def receive(
-        self, memory: tuple[int, int], source: int | None, tag: int, timeout: float | None, kept: object
+        self, memory: _Memory, source: int | None, tag: int, timeout: float | None, kept: object
     ) -> Work:
         """Receives the oldest message with this tag from one rank, or any, beside the other calls."""
     def abort(self, why: str) -> None:
