@@ -208,7 +208,7 @@ miri: setup
 
 torch-test: setup
 	@mkdir -p target
-	@env -u MAKEFLAGS rustc --edition 2024 -o target/libtorch-check rust/torch/build.rs
+	@env -u MAKEFLAGS -u MFLAGS rustc --edition 2024 -o target/libtorch-check rust/torch/build.rs
 # Says in a sentence that libtorch doesn't fit, before the build script of torch-sys does in its own words.
 	@$(WITH_LIBTORCH) target/libtorch-check > /dev/null
 	$(WITH_LIBTORCH) cargo clippy --quiet -p phalanx-torch --all-targets -- -D warnings
