@@ -123,7 +123,7 @@ class BlockClient:
     def fetch(self, host: str, file: str, start: int, length: int, into: str) -> None:
         """Writes the bytes of `file` on `host` to the file `into`, which is there; blocks for as long as some come.
 
-        Raises `FileNotFoundError` where they are not there any more, `RuntimeError` where no node of the run is on that
+        Raises `FileNotFoundError` where they are not there any more, `RuntimeError` where nobody serves them on that
         host, and `NativeError` where it is lost (`peer_lost`), refuses or is refused, or the disk takes no more (`io`).
         """
 

@@ -79,10 +79,8 @@ def losing_the_carrier(distributor: Any, data: Any, application: str) -> Iterato
     """A run whose rank reads all, and whose executor on the other host is killed meanwhile."""
     wait_for_both_hosts(data["train"].sparkSession)
     with tempfile.TemporaryDirectory() as folder:
-        run, mine = (
-            distributor.start(feed_until_lost, folder, data=data),
-            Path(folder, "mine"),
-        )
+        run = distributor.start(feed_until_lost, folder, data=data)
+        mine = Path(folder, "mine")
         until = time.monotonic() + 120
         while not mine.exists() and not run.done and time.monotonic() < until:
             time.sleep(0.05)
