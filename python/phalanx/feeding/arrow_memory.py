@@ -55,7 +55,10 @@ class Texts:
         wide = bool(types.is_large_string(kind) or types.is_large_binary(kind))
         _, ends, memory = array.buffers()
         # These two and the array keep the memory.
-        self._ends = _read(ends, "i8" if wide else "i4", array.offset, len(array) + 1)
+        ends_of = "i8" if wide else "i4"
+        self._ends = (
+            _read(ends, ends_of, array.offset, len(array) + 1) if len(array) else np.zeros(1, ends_of)
+        )
         self._valid = numbers_of(array.is_valid()) if array.null_count else None
         self._array = array
         self.memory = (
@@ -71,8 +74,7 @@ class Texts:
 
 
 def _read(memory: Any, kind: str, first: int, count: int) -> Numbers:
-    """Of an array without rows there may be no memory."""
-    size = np.dtype(kind).itemsize
-    if memory is None or memory.size < (first + count) * size:
-        return np.zeros(count, kind)
-    return np.frombuffer(memory, kind, count, first * size)
+    """Raises `ValueError` where there is less memory."""
+    if not count:
+        return np.zeros(0, kind)  # there may be no memory
+    return np.frombuffer(memory, kind, count, first * np.dtype(kind).itemsize)
