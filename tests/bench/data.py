@@ -10,7 +10,9 @@ Spark session on this machine, and each rank computes with one thread.
 `first epoch` has all of ours in it: the Spark job that makes the blocks, from the call on, and the shuffled pass. The
 executors' JVMs make them; `phalanx, Python workers` is with `spark.phalanx.stage=python`, as where the jar isn't.
 `Spark's Arrow` is how long Spark's JVM takes to turn the same DataFrame into Arrow batches and to count them: nobody
-who takes them from there is faster. `phalanx, streamed` is the one pass over `phalanx.streamed`, not shuffled, from the
+who takes them from there is faster. `Spark's scan` only reads the rows, and makes nothing of them.
+
+`phalanx, streamed` is the one pass over `phalanx.streamed`, not shuffled, from the
 call on: of files that Spark reads in two partitions; with `repartition`, as where it reads them in more. `later epochs`
 are passes by ranks that run already: ours shuffled, by `shuffle=True`; `table, gathered` reads its half of the files
 into memory before the clock starts, and takes rows in a random order; `Parquet stream` is pyarrow's reader, in the
@@ -286,6 +288,11 @@ class Session:
         frame._jdf.toArrowBatchRdd().count()
         return {"first epoch": time.monotonic() - began}
 
+    def scan(self, folder: str) -> dict[str, float]:
+        frame, began = self.frame(folder), time.monotonic()
+        frame.write.format("noop").mode("overwrite").save()
+        return {"first epoch": time.monotonic() - began}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -323,6 +330,7 @@ def main() -> None:
             "phalanx, streamed": lambda folder=folder: session.streamed(folder, False),
             "phalanx, streamed, repartition": lambda folder=folder: session.streamed(folder, True),
             "Spark's Arrow": lambda folder=folder: session.arrow(folder),
+            "Spark's scan": lambda folder=folder: session.scan(folder),
             "table, gathered": lambda folder=folder: session.beside(with_table, folder),
             "Parquet stream": lambda folder=folder: session.beside(with_parquet, folder),
         }
