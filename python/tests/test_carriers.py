@@ -115,6 +115,19 @@ def test_a_host_that_gets_none_is_told_of_once(
     ]
 
 
+def test_a_session_that_is_gone_ends_the_search_in_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
+    def gone() -> bool:
+        raise RuntimeError("the session was stopped")
+
+    one = Carriers(cast(Any, None), lambda target: target, tasks=lambda: 6, apart=gone, cancel=lambda: None)
+    with caplog.at_level(logging.WARNING, logger="phalanx"):
+        one.placed(0, ["a"], lambda: b"spec")
+        eventually("the search is over", 10, lambda: not threads())
+    one.close()
+    said = "Tasks that serve blocks have ended: the session was stopped"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
 def test_jobs_that_do_not_end_by_themselves_are_cancelled_and_none_begins_after_the_end(
     made: Carriers, rounds: Rounds
 ) -> None:

@@ -109,7 +109,11 @@ class Carriers:
         """Has rounds until each host has a carrier, or the attempt is over."""
         began, told, wait = time.monotonic(), False, FIRST_WAIT_S
         while True:
-            jobs, tasks = self._sizes()
+            try:
+                jobs, tasks = self._sizes()
+            except Exception as problem:  # the session is gone, which the run's own stage tells
+                self._log(problem)
+                return
             with self._news:
                 if self._is_settled(attempt):
                     return
@@ -141,5 +145,8 @@ class Carriers:
             self._jobs.carry(spec, first, hosts, tasks)
         except Exception as problem:
             # A carrier that is lost fails the attempt by itself; what else ends the job is over with it.
-            level = logging.DEBUG if self._closed else logging.WARNING
-            logger.log(level, "Tasks that serve blocks have ended: %s", problem)
+            self._log(problem)
+
+    def _log(self, problem: Exception) -> None:
+        level = logging.DEBUG if self._closed else logging.WARNING
+        logger.log(level, "Tasks that serve blocks have ended: %s", problem)
