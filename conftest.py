@@ -72,6 +72,8 @@ def group_of(item: pytest.Item) -> str:
         return "yarn"
     if "installed" in fixtures:
         return "installed"
+    if "pysparks" in fixtures:
+        return "pysparks"
     if "hosts" in fixtures:
         return f"{item.path.stem}-hosts"
     parameters = item.callspec.params if hasattr(item, "callspec") else {}

@@ -20,7 +20,7 @@ from support import sessions
 from support.cluster import Standalone
 from support.hosts import TwoHosts, Unavailable
 from support.installed import Installed, install, wheel_in
-from support.programs import classic_conf, eventually, guards
+from support.programs import TWO_EXECUTORS, classic_conf, eventually, guards
 from support.yarn import Missing, Yarn
 
 
@@ -85,7 +85,7 @@ def spark(request: pytest.FixtureRequest) -> Any:
         # The first task of a worker imports pandas and pyarrow, which is nobody's test.
         session.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long", barrier=True).collect()
         return session
-    return sessions.classic(classic_conf("local-cluster[2,1,1024]"))
+    return sessions.classic(classic_conf(TWO_EXECUTORS))
 
 
 @pytest.fixture
@@ -126,9 +126,11 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
     made.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
-    """YARN's daemons with two nodes; the test is skipped where Maven can't bring them."""
+    """YARN's daemons with two nodes; the test is skipped where Maven can't bring them.
+
+    They end with the module's tests: idle, they take a twentieth of a processor."""
     try:
         made = Yarn(tmp_path_factory.mktemp("yarn"))
     except Missing as problem:

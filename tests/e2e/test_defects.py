@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from phalanx import TrainingError
-from support.programs import WARM_IF_ASKED, classic_conf, eventually, gone
+from support.programs import TWO_EXECUTORS, WARM_IF_ASKED, classic_conf, eventually, gone
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.behaviour]
 
@@ -244,7 +244,7 @@ def gpu_stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[
     discovery.chmod(0o755)
     program = folder / "program.py"
     program.write_text(GPU_STAGE)
-    conf = classic_conf("local-cluster[2,1,1024]") | WARM_IF_ASKED
+    conf = classic_conf(TWO_EXECUTORS) | WARM_IF_ASKED
     done = subprocess.run(
         [sys.executable, str(program), str(discovery), json.dumps(conf)],
         capture_output=True,

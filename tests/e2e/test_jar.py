@@ -10,12 +10,12 @@ from pathlib import Path
 import phalanx
 import pytest
 from support.places import APPS
-from support.programs import Program, classic_conf
+from support.programs import ONE_EXECUTOR, Program, classic_conf
 
 
 @pytest.mark.timeout(240)
 def test_a_jar_that_only_the_driver_has_reaches_the_executors(tmp_path: Path) -> None:
-    conf = classic_conf("local-cluster[2,1,1024]")
+    conf = classic_conf(ONE_EXECUTOR)
     del conf["spark.jars"], conf["spark.plugins"]
     conf["spark.driver.extraClassPath"] = phalanx.jar_path()
     command = [sys.executable, APPS / "smoke.py", "2", "jvm"]
@@ -34,7 +34,7 @@ def test_a_jar_of_another_version_is_named_and_the_python_stage_needs_none(tmp_p
             if entry.filename == "phalanx.properties":
                 content = content.replace(f"version={phalanx.__version__}".encode(), b"version=9.9.9")
             changed.writestr(entry, content)
-    conf = classic_conf("local-cluster[1,2,1024]") | {"spark.jars": str(other)}
+    conf = classic_conf(ONE_EXECUTOR) | {"spark.jars": str(other)}
     command = [sys.executable, APPS / "smoke.py", "2", "jvm", "auto"]
     with Program(command, tmp_path / "out", env={"DRIVER_CONF": json.dumps(conf)}) as driver:
         assert driver.ends(200) == 0, driver.text

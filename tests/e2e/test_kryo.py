@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from phalanx import TorchDistributor, jar
 from support import sessions
-from support.programs import WARM_IF_ASKED, classic_conf
+from support.programs import ONE_EXECUTOR, WARM_IF_ASKED, classic_conf
 
 pytestmark = pytest.mark.timeout(150)
 STRICT = {
@@ -20,7 +20,7 @@ STRICT = {
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[Any]:
-    yield sessions.classic(classic_conf("local-cluster[1,2,1024]") | WARM_IF_ASKED | STRICT)
+    yield sessions.classic(classic_conf(ONE_EXECUTOR) | WARM_IF_ASKED | STRICT)
     sessions.end()
 
 

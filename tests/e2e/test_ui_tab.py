@@ -16,6 +16,7 @@ import pytest
 from support import browser, history
 from support.own_session import in_session
 from support.places import ROOT
+from support.programs import ONE_EXECUTOR
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -164,7 +165,7 @@ def test_runs_are_in_the_tab_while_they_run_and_when_they_failed(tmp_path: Path)
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": f"file:{logs}",
     }
-    seen = in_session("local-cluster[2,1,1024]", program, conf=conf, timeout=280)
+    seen = in_session(ONE_EXECUTOR, program, conf=conf, timeout=280)
     assert seen["result"] == "0"
     where, page = seen["asked"]
     assert where.startswith("/phalanx/run/?id=")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.places import APPS
-from support.programs import classic_conf, seen_by
+from support.programs import ONE_EXECUTOR, classic_conf, seen_by
 
 pytestmark = pytest.mark.timeout(480)
 
@@ -34,7 +34,7 @@ def by_face(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
     shift.write_bytes(bytes(8))
     env = {
-        "DRIVER_CONF": json.dumps(classic_conf("local-cluster[1,2,1024]")),
+        "DRIVER_CONF": json.dumps(classic_conf(ONE_EXECUTOR)),
         "CLOCK_SHIFT": str(shift),
         "LD_PRELOAD": str(library),
     }

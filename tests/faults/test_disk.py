@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support import jvm
 from support.places import APPS
-from support.programs import classic_conf, seen_by
+from support.programs import ONE_EXECUTOR, classic_conf, seen_by
 
 pytestmark = pytest.mark.timeout(480)
 
@@ -32,7 +32,7 @@ def by_face(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     own_mounts = ["unshare", "--mount", "--propagation", "private", "--"]
     if subprocess.run([*own_mounts, "mount", "-t", "tmpfs", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("a file system can't be mounted in a namespace here (that takes root)")
-    conf = classic_conf("local-cluster[2,1,1024]") | {"spark.local.dir": str(disk)}
+    conf = classic_conf(ONE_EXECUTOR) | {"spark.local.dir": str(disk)}
     mount = f'mount -t tmpfs -o size=96m,nr_inodes=8192 tmpfs {disk} && exec "$@"'
     command = [
         *own_mounts,

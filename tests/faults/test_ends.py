@@ -28,7 +28,16 @@ import pytest
 from support import jvm
 from support.cluster import Standalone
 from support.places import APPS
-from support.programs import WARM_IF_ASKED, classic_conf, eventually, executors, gone, spark_submit
+from support.programs import (
+    ONE_EXECUTOR,
+    TWO_EXECUTORS,
+    WARM_IF_ASKED,
+    classic_conf,
+    eventually,
+    executors,
+    gone,
+    spark_submit,
+)
 from support.trainer import Drivers, Trainer
 
 pytestmark = pytest.mark.timeout(180)
@@ -81,14 +90,19 @@ def endless(tmp_path: Path, drivers: Drivers[Endless]) -> Iterator[Callable[...,
     """A driver whose ranks run over a stage: an earlier test's, if that goes on, or a new one."""
     with contextlib.ExitStack() as running:
 
-        def make(face: str, conf: Mapping[str, str] | None = None, submit: bool = False) -> Endless:
+        def make(
+            face: str,
+            master: str = ONE_EXECUTOR,
+            conf: Mapping[str, str] | None = None,
+            submit: bool = False,
+        ) -> Endless:
             if conf is not None:
                 # One that lost a worker may have both executors on the other.
                 driver = running.enter_context(Endless(tmp_path, face, conf, submit=submit))
                 driver.trains(face)
                 return driver
-            name = f"{'local' if face == 'local' else 'cluster'} {submit}"
-            start = partial(Endless, tmp_path, face, classic_conf("local-cluster[2,1,1024]"), submit=submit)
+            name = f"{'local' if face == 'local' else master} {submit}"
+            start = partial(Endless, tmp_path, face, classic_conf(master), submit=submit)
             return running.enter_context(drivers.training(name, face, start))
 
         yield make
@@ -141,7 +155,7 @@ def test_sigkill_of_a_python_worker_is_a_lost_node_and_leaves_nothing(
 def test_sigkill_of_an_executor_is_a_lost_node_and_leaves_nothing(
     face: str, endless: Callable[..., Endless]
 ) -> None:
-    driver = endless(face)
+    driver = endless(face, TWO_EXECUTORS)
     executor, _ = executors(driver.pid)
     began = time.time()
     executor.kill()

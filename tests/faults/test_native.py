@@ -12,7 +12,7 @@ from pathlib import Path
 import phalanx
 import pytest
 from support.places import APPS
-from support.programs import Program, classic_conf
+from support.programs import ONE_EXECUTOR, Program, classic_conf
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -44,7 +44,7 @@ def damaged(path: Path) -> Path:
 def test_a_native_library_that_cant_be_loaded_is_described_to_the_driver_and_hurts_nothing_else(
     broken: Callable[[Path], Path], reason: str, tmp_path: Path
 ) -> None:
-    conf = classic_conf("local-cluster[1,2,1024]") | {"spark.jars": str(broken(tmp_path / "phalanx.jar"))}
+    conf = classic_conf(ONE_EXECUTOR) | {"spark.jars": str(broken(tmp_path / "phalanx.jar"))}
     command = [sys.executable, APPS / "smoke.py", "2", "jvm", "python"]
     with Program(command, tmp_path / "out", env={"DRIVER_CONF": json.dumps(conf)}) as driver:
         assert driver.ends(150) == 0, driver.text

@@ -23,7 +23,7 @@ import pytest
 from support.cluster import Host, Standalone
 from support.hosts import TwoHosts, ip
 from support.places import APPS
-from support.programs import WARM_IF_ASKED, classic_conf, eventually, gone, seen_by
+from support.programs import TWO_EXECUTORS, WARM_IF_ASKED, classic_conf, eventually, gone, seen_by
 from support.trainer import Drivers, Trainer
 
 pytestmark = pytest.mark.timeout(300)
@@ -67,7 +67,7 @@ def gated(tmp_path: Path, drivers: Drivers[Gated]) -> Iterator[Callable[..., Gat
         def make(
             face: str, timeout: str, conf: Mapping[str, str] | None = None, host: Host | None = None
         ) -> Gated:
-            conf = dict(conf or classic_conf("local-cluster[2,1,1024]")) | WARM_IF_ASKED
+            conf = dict(conf or classic_conf(TWO_EXECUTORS)) | WARM_IF_ASKED
             conf |= {"spark.phalanx.nodeTimeout": timeout}
             name = f"{'local' if face == 'local' else 'cluster'} {conf}"
             host = host or Host()
@@ -83,7 +83,7 @@ def gated(tmp_path: Path, drivers: Drivers[Gated]) -> Iterator[Callable[..., Gat
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """By stage: what `outages.py` saw."""
     folder = tmp_path_factory.mktemp("outages")
-    conf = classic_conf("local-cluster[2,1,1024]") | WARM_IF_ASKED
+    conf = classic_conf(TWO_EXECUTORS) | WARM_IF_ASKED
     conf |= {"spark.phalanx.nodeTimeout": f"{TIMEOUT_S}s"}
     command = [sys.executable, str(APPS / "outages.py"), str(folder), *STAGES]
     return seen_by(command, folder, env={"DRIVER_CONF": json.dumps(conf)}, within=280)

@@ -15,7 +15,7 @@ import pytest
 from phalanx import TrainingError
 from support.cluster import Standalone
 from support.places import APPS
-from support.programs import WARM_IF_ASKED, classic_conf, eventually, executors, gone
+from support.programs import TWO_EXECUTORS, WARM_IF_ASKED, classic_conf, eventually, executors, gone
 from support.trainer import Drivers, Trainer
 
 pytestmark = pytest.mark.timeout(180)
@@ -140,7 +140,7 @@ def restarting(tmp_path: Path, drivers: Drivers[Restarting]) -> Iterator[Callabl
 def test_a_killed_executor_has_the_stage_submitted_again(
     over: str, restarting: Callable[..., Restarting]
 ) -> None:
-    driver = restarting(over, classic_conf("local-cluster[2,1,1024]"))
+    driver = restarting(over, classic_conf(TWO_EXECUTORS))
     executors(driver.pid)[0].kill()
     driver.ends_well_again()
 
@@ -158,7 +158,7 @@ def test_a_killed_executor_of_a_cluster_is_replaced_and_the_stage_submitted_agai
 def test_a_killed_python_worker_has_the_stage_submitted_again(
     restarting: Callable[..., Restarting],
 ) -> None:
-    driver = restarting("python", classic_conf("local-cluster[2,1,1024]"))
+    driver = restarting("python", classic_conf(TWO_EXECUTORS))
     # The rank's guard, and where the ranks are warm their pool and its guard, are between.
     rank = psutil.Process(driver.ranks[0])
     worker = next(process for process in rank.parents() if not process.name().startswith("phalanx-"))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from phalanx import TrainingError
 from support.places import APPS
-from support.programs import Program, classic_conf, eventually, private_folders
+from support.programs import ONE_EXECUTOR, Program, classic_conf, eventually, private_folders
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -111,7 +111,7 @@ def test_a_pool_that_ends_at_its_start_leaves_ranks_cold(
 
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     missing = str(tmp_path / "bin" / "python")
-    env = {"DRIVER_CONF": json.dumps(classic_conf("local-cluster[1,2,1024]")), "PYSPARK_PYTHON": missing}
+    env = {"DRIVER_CONF": json.dumps(classic_conf(ONE_EXECUTOR)), "PYSPARK_PYTHON": missing}
     with Program(
         [sys.executable, APPS / "smoke.py", "2", "jvm", "python"], tmp_path / "out", env=env
     ) as driver:

@@ -15,7 +15,7 @@ import pytest
 from phalanx import TorchDistributor, TrainingError
 from support import sessions
 from support.mlflow_server import mlflow_server
-from support.programs import classic_conf, executors
+from support.programs import ONE_EXECUTOR, classic_conf, executors
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -28,9 +28,9 @@ SECRETS = {
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Two executors of one core each, with all that Spark shows and writes of an application."""
+    """An executor of two cores, with all that Spark shows and writes of an application."""
     folder = tmp_path_factory.mktemp("spark")
-    conf = classic_conf("local-cluster[2,1,1024]") | {
+    conf = classic_conf(ONE_EXECUTOR) | {
         "spark.ui.enabled": "true",
         "spark.ui.port": "0",
         "spark.eventLog.enabled": "true",
