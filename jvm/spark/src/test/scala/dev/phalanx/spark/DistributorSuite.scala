@@ -1,11 +1,11 @@
 package dev.phalanx.spark
 
 import java.nio.file.{Files, Path}
-import java.util.concurrent.ConcurrentLinkedQueue
+import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue}
 
 import scala.jdk.CollectionConverters._
 
-import org.apache.spark.scheduler.{SparkListener, SparkListenerTaskEnd}
+import org.apache.spark.scheduler.{SparkListener, SparkListenerJobStart, SparkListenerTaskEnd}
 import org.apache.spark.{Success, TaskEndReason, TaskKilled}
 
 import dev.phalanx.spark.driver.{Hub, Job, Payload, RankOptions, RankProgram}
@@ -154,8 +154,13 @@ class DistributorSuite extends PhalanxSuite {
     withFolder { folder =>
       val file = sleeper(folder)
       val ends = new ConcurrentLinkedQueue[TaskEndReason]
+      // Spark may tell only now how tasks of earlier tests ended.
+      val stages = ConcurrentHashMap.newKeySet[Int]
       val listener = new SparkListener {
-        override def onTaskEnd(end: SparkListenerTaskEnd): Unit = ends.add(end.reason): Unit
+        override def onJobStart(start: SparkListenerJobStart): Unit =
+          if (start.properties.getProperty("spark.jobGroup.id") == "mine") start.stageIds.foreach(stages.add)
+        override def onTaskEnd(end: SparkListenerTaskEnd): Unit =
+          if (stages.contains(end.stageId)) ends.add(end.reason): Unit
       }
       sc.addSparkListener(listener)
       val going = new Going({
