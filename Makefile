@@ -15,7 +15,6 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: demo test test-quick setup build jars wheel wheel-test link-check matrix check docs cargo-test miri torch-test jvm-test python-test bench clean
 .PHONY: check-rust check-others rust-test oldest-line compiled-quick jvm-quick pytest-several pytest-connect
-.PHONY: connect-and-jvm pytest-alone
 
 ROOT := $(CURDIR)
 VENV := $(ROOT)/.venv
@@ -65,16 +64,11 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml | grep -v ^ru
 demo: setup
 	@$(PYTHON) python/examples/demo.py
 
-# Beside what Cargo compiles and runs, and then beside the processes of pytest, which don't keep all processors busy all
-# the time, runs what mostly waits or takes one, one after the other.
+# Beside what Cargo compiles and runs, which doesn't keep two processors busy all the time, runs what mostly waits or
+# takes one, one after the other.
 test: setup
-	@$(MAKE) --no-print-directory --jobs=2 rust-test check-others $(CLASSES) link-check oldest-line miri
-	@$(MAKE) --no-print-directory --jobs=2 pytest-several connect-and-jvm
-	@$(MAKE) --no-print-directory pytest-alone
-
-connect-and-jvm:
-	@$(MAKE) --no-print-directory pytest-connect
-	@$(MAKE) --no-print-directory jvm-test
+	@$(MAKE) --no-print-directory --jobs=2 rust-test check-others $(CLASSES) link-check jvm-test oldest-line miri
+	@$(MAKE) --no-print-directory python-test
 
 rust-test:
 	@$(MAKE) --no-print-directory check-rust
@@ -228,16 +222,13 @@ jvm-test: setup
 # long something takes have the machine to themselves.
 python-test: setup $(CLASSES)
 	@$(MAKE) --no-print-directory --jobs=2 pytest-several pytest-connect
-	@$(MAKE) --no-print-directory pytest-alone
+	scripts/pytest_twice alone $(PYTEST) -m alone
 
 pytest-several:
 	scripts/pytest_twice several $(PYTEST) $(SEVERAL) -m "not alone"
 
 pytest-connect:
 	scripts/pytest_twice connect $(PYTEST) tests --connect -m "not alone"
-
-pytest-alone:
-	scripts/pytest_twice alone $(PYTEST) -m alone
 
 # Spark's classes as the tests' JVMs want them; tests/support/jvm.py says what that is worth.
 $(CLASSES): $(VENV)/.ready scripts/archive_classes.py tests/support/jvm.py
