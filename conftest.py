@@ -72,7 +72,7 @@ def group_of(item: pytest.Item) -> str:
         return "yarn"
     if "installed" in fixtures:
         return "installed"
-    if "pysparks" in fixtures:
+    if "pysparks" in fixtures:  # half a minute of processor time, once for both stages
         return "pysparks"
     if "hosts" in fixtures:
         return f"{item.path.stem}-hosts"
