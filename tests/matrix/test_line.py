@@ -17,7 +17,15 @@ import phalanx
 import pytest
 from phalanx import TrainingError
 from support.places import APPS, PYTHON
-from support.programs import Program, classic_conf, eventually, executors, output_of, spark_submit
+from support.programs import (
+    TWO_EXECUTORS,
+    Program,
+    classic_conf,
+    eventually,
+    executors,
+    output_of,
+    spark_submit,
+)
 from support.readme import python_example
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.behaviour]
@@ -210,7 +218,7 @@ def test_the_readmes_example_runs_as_it_is_pasted(tmp_path: Path) -> None:
 @pytest.mark.classic
 @pytest.mark.parametrize("over", ["python", "jvm"])
 def test_an_application_is_submitted_with_the_jar(over: str, tmp_path: Path) -> None:
-    conf = classic_conf("local-cluster[2,1,1024]") | {"spark.pyspark.python": sys.executable}
+    conf = classic_conf(TWO_EXECUTORS) | {"spark.pyspark.python": sys.executable}
     command = spark_submit(APPS / "smoke.py", "2", over, conf=conf)
     with Program(command, tmp_path / "out") as program:
         assert program.ends(200) == 0, program.text
@@ -224,7 +232,7 @@ def test_an_application_is_submitted_with_the_jar(over: str, tmp_path: Path) -> 
 def test_the_other_scalas_jar_leaves_an_application_alone(tmp_path: Path) -> None:
     own = Path(phalanx.jar.expected_path())
     [other] = [path for path in own.parent.glob("*.jar") if path != own]
-    conf = classic_conf("local-cluster[2,1,1024]") | {"spark.jars": str(other)}
+    conf = classic_conf(TWO_EXECUTORS) | {"spark.jars": str(other)}
     command = spark_submit(APPS / "smoke.py", "2", "auto", conf=conf)
     with Program(command, tmp_path / "out") as program:
         assert program.ends(200) == 0, program.text
