@@ -23,6 +23,7 @@ from support.places import PYTHON
 LONGEST_FIRST = (
     "standalone",
     "yarn",
+    "libraries",
     "test_soak",
     "test_hosts",
     "test_pods",
@@ -72,6 +73,8 @@ def group_of(item: pytest.Item) -> str:
         return "yarn"
     if "installed" in fixtures:
         return "installed"
+    if "warm_imports" in fixtures:  # a pool has the libraries of all of them
+        return "libraries"
     if "pysparks" in fixtures:  # half a minute of processor time, once for both stages
         return "pysparks"
     if "hosts" in fixtures:

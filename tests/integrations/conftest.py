@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,17 +10,30 @@ import pytest
 from phalanx import TorchDistributor
 
 
-@pytest.fixture(scope="module", autouse=True)
-def warm_imports(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A pool imports `WARM_IMPORTS` of the test's module once for all its tests."""
-    modules = getattr(request.module, "WARM_IMPORTS", None)
-    if modules is None:
-        yield
-        return
-    spark = request.getfixturevalue("spark")
-    spark.conf.set("spark.phalanx.warm.imports", modules)
+# What ranks of these libraries import, and cold ones for seconds each. torch imports `_dynamo` for the first optimizer;
+# DeepSpeed, which Accelerate imports where it is installed, imports MLflow. DeepSpeed itself asks for GPUs when it is
+# imported, so no pool can have it.
+WARM_IMPORTS = "accelerate,lightning.pytorch,transformers.trainer,torch._dynamo,mlflow"
+
+
+@pytest.fixture(scope="module")
+def warm_imports(spark: Any) -> Iterator[None]:
+    """A pool imports the libraries once for all tests."""
+    spark.conf.set("spark.phalanx.warm.imports", WARM_IMPORTS)
+    nameless()
     yield
     spark.conf.unset("spark.phalanx.warm.imports")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    nameless()
+
+
+def nameless() -> None:
+    """Takes the test's name out of the environment: MLflow reads it, and ranks with another one than their pool's
+    start cold."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ import phalanx
 import pytest
 from phalanx import TorchDistributor, TrainingError
 
-pytestmark = pytest.mark.timeout(200)
-WARM_IMPORTS = "accelerate"
+pytestmark = [pytest.mark.timeout(200), pytest.mark.usefixtures("warm_imports")]
 
 
 def train(steps: int, fails: bool = False) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from phalanx import DeepspeedTorchDistributor, TrainingError
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("warm_imports")]
 
 
 def deepspeed_ranks(over: str, config: Any = None, **options: Any) -> DeepspeedTorchDistributor:

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from phalanx import TorchDistributor, TrainingError
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("warm_imports")]
 RANKS, EPOCHS, STEPS = 2, 3, 12
 """Each rank has four batches in an epoch."""
-WARM_IMPORTS = "lightning.pytorch"
 LOCAL: dict[str, Any] = {"local_mode": True, "use_gpu": False}
 
 

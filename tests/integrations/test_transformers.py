@@ -11,9 +11,8 @@ import pytest
 from phalanx import TorchDistributor, TrainingError
 from trainer_file import STEPS, train
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("warm_imports")]
 RANKS = 2
-WARM_IMPORTS = "transformers.trainer"
 FILE = Path(__file__).with_name("trainer_file.py")
 
 
