@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from phalanx import TorchDistributor
 
-
 # What ranks of these libraries import, and cold ones for seconds each. torch imports `_dynamo` for the first optimizer;
 # DeepSpeed, which Accelerate imports where it is installed, imports MLflow. DeepSpeed itself asks for GPUs when it is
 # imported, so no pool can have it.

@@ -27,7 +27,7 @@ def mlflow_server(folder: Path) -> Iterator[str]:
             return bool(answer.status == 200)
         return False
 
-    env = {"MLFLOW_DISABLE_TELEMETRY": "true"}
+    env = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     with Program([*command, *store, *artifacts], folder / "out", env=env, cwd=folder) as server:
         server.waits_for("MLflow's server answers", 90, answers)
         yield address
