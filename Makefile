@@ -13,7 +13,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test test-quick setup build jars wheel wheel-test link-check matrix check docs cargo-test miri torch-test jvm-test python-test bench clean
+.PHONY: demo test test-quick setup build jars wheel wheel-test link-check matrix check docs cargo-test miri jvm-test python-test bench clean
 .PHONY: check-rust check-others rust-test oldest-line compiled-quick jvm-quick pytest-several pytest-connect
 
 ROOT := $(CURDIR)
@@ -25,6 +25,10 @@ export PYO3_PYTHON := $(PYTHON)
 # An extension has the symbols of whatever Python loads it, and no library of the one that it was built with.
 export PYO3_BUILD_EXTENSION_MODULE := 1
 export PHALANX_ROOT := $(ROOT)
+# What is compiled once needs no notes for the next time, which take a fifth of the time and a gigabyte.
+ifdef CI
+export CARGO_INCREMENTAL := 0
+endif
 # Hosts without a resolvable name of their own still find the driver.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
@@ -40,6 +44,8 @@ JAR_2_12 := $(ROOT)/python/phalanx/jars/phalanx-spark_2.12-$(VERSION).jar
 SPARK_3_5 := target/matrix/3.5
 JVM_SOURCES := $(shell find jvm -name target -prune -o -type f -print)
 PYTHON_SOURCES := $(shell find python/phalanx -name '*.py' -o -name '*.pyi')
+# All crates at a time, so that each of their dependencies is compiled once; without the fuzz targets, which need libFuzzer.
+CRATES := --workspace --exclude phalanx-fuzz
 # rust/torch builds against the user's LIBTORCH, else against the libtorch of .venv's torch.
 WITH_LIBTORCH := env PATH="$(VENV)/bin:$$PATH" $(if $(LIBTORCH),,LIBTORCH_USE_PYTORCH=1)
 MVN := mvn --quiet --batch-mode --file jvm/pom.xml
@@ -73,7 +79,6 @@ test: setup
 rust-test:
 	@$(MAKE) --no-print-directory check-rust
 	@$(MAKE) --no-print-directory cargo-test
-	@$(MAKE) --no-print-directory torch-test
 
 # The lints, the unit tests, one run a stage, and the tables that the languages share.
 test-quick: setup
@@ -82,7 +87,7 @@ test-quick: setup
 
 compiled-quick:
 	@$(MAKE) --no-print-directory check-rust
-	cargo test --quiet --lib
+	$(WITH_LIBTORCH) cargo test --quiet $(CRATES) --lib
 
 jvm-quick:
 	$(MVN) test --projects spark -DwildcardSuites=$(QUICK_SUITES)
@@ -100,8 +105,10 @@ $(UV): scripts/preflight
 
 $(VENV)/.ready: python/uv.lock python/pyproject.toml $(UV)
 	@echo "setup: Python packages (torch is large: minutes the first time)"
-	@UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --project python --frozen --quiet --inexact --compile-bytecode --python $(PYTHON)
+	@UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --project python --frozen --quiet --inexact --python $(PYTHON)
 	@echo $(ROOT)/python > $$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/phalanx-dev.pth
+# What every run imports is compiled here; what else there is, when somebody imports it.
+	@$(PYTHON) -c 'import numpy, cloudpickle, pyspark.sql, torch._dynamo'
 	@touch $@
 
 build: $(NATIVE) $(GUARD) $(JAR)
@@ -180,10 +187,17 @@ oldest-line: setup jars
 check: setup
 	@$(MAKE) --no-print-directory --jobs=2 check-rust check-others
 
-check-rust:
+check-rust: $(VENV)/.libtorch
 	cargo fmt --all --check
-	cargo clippy --quiet --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
+	$(WITH_LIBTORCH) cargo clippy --quiet $(CRATES) --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(WITH_LIBTORCH) cargo doc --quiet $(CRATES) --no-deps
+
+# Says in a sentence that libtorch doesn't fit, before the build script of torch-sys does in its own words.
+$(VENV)/.libtorch: rust/torch/build.rs $(VENV)/.ready
+	@mkdir -p target
+	@env -u MAKEFLAGS -u MFLAGS rustc --edition 2024 -o target/libtorch-check rust/torch/build.rs
+	@$(WITH_LIBTORCH) target/libtorch-check > /dev/null
+	@touch $@
 
 check-others: $(DOCS)/.ready
 	scripts/check_house.py
@@ -195,9 +209,9 @@ check-others: $(DOCS)/.ready
 	cd python && $(VENV)/bin/mypy phalanx && MYPYPATH=. $(VENV)/bin/stubtest --mypy-config-file pyproject.toml phalanx._native
 
 # Most of them wait for a time to pass.
-cargo-test: setup
-	RUST_TEST_THREADS=$$(( 2 * $$(nproc) )) scripts/cargo_test.py
-	env -u MAKEFLAGS -u MFLAGS cargo test --quiet --doc
+cargo-test: setup $(VENV)/.libtorch
+	RUST_TEST_THREADS=$$(( 2 * $$(nproc) )) $(WITH_LIBTORCH) scripts/cargo_test.py $(CRATES)
+	env -u MAKEFLAGS -u MFLAGS $(WITH_LIBTORCH) cargo test --quiet $(CRATES) --doc
 
 # Undefined behaviour in the unsafe code that makes no system call, where nightly Rust has miri.
 MIRI_TESTS := kernels call dtype failure topology intra_host::tests inter_host::tree
@@ -206,14 +220,6 @@ miri: setup
 	  MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 \
 	    cargo +nightly miri test --quiet -p phalanx-collective --lib -- $(MIRI_TESTS); \
 	else echo "miri: left out; rustup toolchain install nightly -c miri -c rust-src brings it"; fi
-
-torch-test: setup
-	@mkdir -p target
-	@env -u MAKEFLAGS -u MFLAGS rustc --edition 2024 -o target/libtorch-check rust/torch/build.rs
-# Says in a sentence that libtorch doesn't fit, before the build script of torch-sys does in its own words.
-	@$(WITH_LIBTORCH) target/libtorch-check > /dev/null
-	$(WITH_LIBTORCH) cargo clippy --quiet -p phalanx-torch --all-targets -- -D warnings
-	$(WITH_LIBTORCH) cargo test --quiet -p phalanx-torch
 
 jvm-test: setup
 	scripts/scala_twice $(MVN) test

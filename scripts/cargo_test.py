@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the workspace's Rust tests: two programs of tests at a time, since most tests wait for a time to pass.
+"""Runs Rust tests, of the packages that `cargo test` takes by the same options: two programs of tests at a time, since
+most tests wait for a time to pass.
 
 cargo runs one program after the other, and each keeps a processor or two for as long as its longest test waits. What
 fails, if it is no more than ten tests, runs once more when nothing else does. What fails then, fails; what passes
@@ -68,9 +69,9 @@ class Program:
         return process.returncode, printed
 
 
-def built() -> list[Program]:
+def built(packages: list[str]) -> list[Program]:
     """What there is to run; it is compiled first, if it is not there."""
-    command = ["cargo", "test", "--quiet", "--no-run", "--message-format=json-render-diagnostics"]
+    command = ["cargo", "test", "--quiet", *packages, "--no-run", "--message-format=json-render-diagnostics"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         sys.exit(done.returncode)
@@ -96,7 +97,7 @@ def failed(printed: str) -> list[str]:
 
 
 def main() -> None:
-    programs = built()
+    programs = built(sys.argv[1:])
     began = time.monotonic()
     with ThreadPoolExecutor(AT_A_TIME) as several:
         ended = list(several.map(Program.run, programs))
