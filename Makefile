@@ -73,7 +73,7 @@ demo: setup
 # Beside what Cargo compiles and runs, which doesn't keep two processors busy all the time, runs what mostly waits or
 # takes one, one after the other.
 test: setup
-	@$(MAKE) --no-print-directory --jobs=2 rust-test check-others $(CLASSES) link-check jvm-test oldest-line miri
+	@$(MAKE) --no-print-directory --jobs=2 rust-test check-others $(CLASSES) jars link-check jvm-test miri
 	@$(MAKE) --no-print-directory python-test
 
 rust-test:
@@ -224,10 +224,10 @@ miri: setup
 jvm-test: setup
 	scripts/scala_twice $(MVN) test
 
-# Several processes run the tests, and one beside them those over Spark Connect, which mostly wait; those that assert how
-# long something takes have the machine to themselves.
-python-test: setup $(CLASSES)
-	@$(MAKE) --no-print-directory --jobs=2 pytest-several pytest-connect
+# Several processes run the tests, and beside them one those over Spark Connect and one those on the oldest line, which
+# mostly wait; those that assert how long something takes have the machine to themselves.
+python-test: setup jars $(CLASSES)
+	@$(MAKE) --no-print-directory --jobs=3 pytest-several pytest-connect oldest-line
 	scripts/pytest_twice alone $(PYTEST) -m alone
 
 pytest-several:
