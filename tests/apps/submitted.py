@@ -45,7 +45,8 @@ def main() -> None:
     spark = SparkSession.builder.getOrCreate()
     distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False, warm=True)
     results = distributor.start(train, recipe.doubled(float(sys.argv[1]))).results(120)
-    print("SUBMITTED", json.dumps(results), flush=True)
+    # In one piece: below spark-submit each write goes out by itself, and a line of the JVM could come between.
+    print(f"SUBMITTED {json.dumps(results)}\n", end="", flush=True)
     spark.stop()
 
 
