@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support import notebooks
-from support.programs import WARM_IF_ASKED, classic_conf, eventually, gone
+from support.programs import classic_conf, eventually, gone
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -90,7 +90,7 @@ class Notebook:
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     made = Notebook(tmp_path_factory.mktemp("notebook"))
-    conf = classic_conf("local[2]") | WARM_IF_ASKED
+    conf = classic_conf("local[2]")
     reply = made.reply(made.begin(SESSION.format(conf=conf)))
     assert reply["status"] == "ok", reply
     yield made

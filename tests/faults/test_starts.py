@@ -15,14 +15,7 @@ from typing import Any
 import pytest
 from phalanx import TrainingError
 from support.places import APPS
-from support.programs import (
-    ONE_EXECUTOR,
-    WARM_IF_ASKED,
-    Program,
-    classic_conf,
-    eventually,
-    private_folders,
-)
+from support.programs import ONE_EXECUTOR, Program, classic_conf, eventually, private_folders
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -177,7 +170,7 @@ def cgroup() -> Iterator[Cgroup]:
 
 def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_told_so(cgroup: Cgroup, tmp_path: Path) -> None:
     command = f"echo $$ > {cgroup.path}/cgroup.procs && exec {sys.executable} {APPS / 'hoarder.py'} {' '.join(FACES)}"
-    env = {"DRIVER_CONF": json.dumps(classic_conf("local[2]") | WARM_IF_ASKED)}
+    env = {"DRIVER_CONF": json.dumps(classic_conf("local[2]"))}
     with Program(["sh", "-c", command], tmp_path / "out", env=env) as driver:
         assert driver.ends(150) == 0, driver.text
     for face, told in driver.printed("HOARDER").items():

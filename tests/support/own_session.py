@@ -10,20 +10,18 @@ import textwrap
 from typing import Any
 
 from support.places import PYTHON, ROOT
-from support.programs import WARM_IF_ASKED
 
 
 def in_session(
     master: str, text: str, *, conf: dict[str, str] | None = None, connect: bool = False, timeout: float = 100
 ) -> Any:
     """What `text` leaves in `answer`, run with a session `spark` of its own in a process of its own; with `connect`
-    by a client of a Spark Connect server that has this master. Ranks are cold, if `conf` has nothing else."""
-    settings = {**WARM_IF_ASKED, **(conf or {})}
+    by a client of a Spark Connect server that has this master."""
     program = f"""
 import json, sys
 from pyspark.sql import SparkSession
 builder = SparkSession.builder.{"remote" if connect else "master"}({master!r}).config("spark.ui.enabled", "false")
-for key, value in {settings!r}.items():
+for key, value in {conf or {}!r}.items():
     builder = builder.config(key, value)
 spark = builder.getOrCreate()
 try:
