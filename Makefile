@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .PHONY: demo test test-quick setup build jars wheel wheel-test link-check matrix check docs cargo-test miri jvm-test python-test bench clean
-.PHONY: check-rust check-others rust-test oldest-line compiled-quick jvm-quick pytest-several pytest-connect
+.PHONY: libtorch check-rust check-others rust-test oldest-line compiled-quick jvm-quick pytest-several pytest-connect
 
 ROOT := $(CURDIR)
 VENV := $(ROOT)/.venv
@@ -187,17 +187,16 @@ oldest-line: setup jars
 check: setup
 	@$(MAKE) --no-print-directory --jobs=2 check-rust check-others
 
-check-rust: $(VENV)/.libtorch
+check-rust: libtorch
 	cargo fmt --all --check
 	$(WITH_LIBTORCH) cargo clippy --quiet $(CRATES) --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(WITH_LIBTORCH) cargo doc --quiet $(CRATES) --no-deps
 
 # Says in a sentence that libtorch doesn't fit, before the build script of torch-sys does in its own words.
-$(VENV)/.libtorch: rust/torch/build.rs $(VENV)/.ready
+libtorch: $(VENV)/.ready
 	@mkdir -p target
 	@env -u MAKEFLAGS -u MFLAGS rustc --edition 2024 -o target/libtorch-check rust/torch/build.rs
 	@$(WITH_LIBTORCH) target/libtorch-check > /dev/null
-	@touch $@
 
 check-others: $(DOCS)/.ready
 	scripts/check_house.py
@@ -209,7 +208,7 @@ check-others: $(DOCS)/.ready
 	cd python && $(VENV)/bin/mypy phalanx && MYPYPATH=. $(VENV)/bin/stubtest --mypy-config-file pyproject.toml phalanx._native
 
 # Most of them wait for a time to pass.
-cargo-test: setup $(VENV)/.libtorch
+cargo-test: setup libtorch
 	RUST_TEST_THREADS=$$(( 2 * $$(nproc) )) $(WITH_LIBTORCH) scripts/cargo_test.py $(CRATES)
 	env -u MAKEFLAGS -u MFLAGS $(WITH_LIBTORCH) cargo test --quiet $(CRATES) --doc
 
