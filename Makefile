@@ -15,6 +15,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: demo test test-quick setup build jars wheel wheel-test link-check matrix check docs cargo-test miri jvm-test python-test bench clean
 .PHONY: libtorch check-rust check-others rust-test oldest-line compiled-quick jvm-quick pytest-several pytest-connect
+.PHONY: connect-and-oldest
 
 ROOT := $(CURDIR)
 VENV := $(ROOT)/.venv
@@ -223,11 +224,16 @@ miri: setup
 jvm-test: setup
 	scripts/scala_twice $(MVN) test
 
-# Several processes run the tests, and beside them one those over Spark Connect and one those on the oldest line, which
+# Several processes run the tests, and beside them one those over Spark Connect and then those on the oldest line, which
 # mostly wait; those that assert how long something takes have the machine to themselves.
 python-test: setup jars $(CLASSES)
-	@$(MAKE) --no-print-directory --jobs=3 pytest-several pytest-connect oldest-line
+	@$(MAKE) --no-print-directory --jobs=2 pytest-several connect-and-oldest
 	scripts/pytest_twice alone $(PYTEST) -m alone
+
+# Not both at a time: the Connect server that pyspark starts has one port, 15002, on each line.
+connect-and-oldest:
+	@$(MAKE) --no-print-directory pytest-connect
+	@$(MAKE) --no-print-directory oldest-line
 
 pytest-several:
 	scripts/pytest_twice several $(PYTEST) $(SEVERAL) -m "not alone"
