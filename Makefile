@@ -106,10 +106,10 @@ $(UV): scripts/preflight
 
 $(VENV)/.ready: python/uv.lock python/pyproject.toml $(UV)
 	@echo "setup: Python packages (torch is large: minutes the first time)"
-	@UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --project python --frozen --quiet --inexact --python $(PYTHON)
+# With bytecode: where PYTHONDONTWRITEBYTECODE is set, as many images have it, no import would ever leave any, and each
+# rank compile anew what it imports.
+	@UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --project python --frozen --quiet --inexact --compile-bytecode --python $(PYTHON)
 	@echo $(ROOT)/python > $$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/phalanx-dev.pth
-# What every run imports is compiled here; what else there is, when somebody imports it.
-	@$(PYTHON) -c 'import numpy, cloudpickle, pyspark.sql, torch._dynamo'
 	@touch $@
 
 build: $(NATIVE) $(GUARD) $(JAR)
