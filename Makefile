@@ -30,6 +30,8 @@ export PHALANX_ROOT := $(ROOT)
 ifdef CI
 export CARGO_INCREMENTAL := 0
 endif
+# Images of containers have it. No import would leave its bytecode, and each rank compile anew what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # Hosts without a resolvable name of their own still find the driver.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
@@ -106,10 +108,10 @@ $(UV): scripts/preflight
 
 $(VENV)/.ready: python/uv.lock python/pyproject.toml $(UV)
 	@echo "setup: Python packages (torch is large: minutes the first time)"
-# With bytecode: where PYTHONDONTWRITEBYTECODE is set, as many images have it, no import would ever leave any, and each
-# rank compile anew what it imports.
-	@UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --project python --frozen --quiet --inexact --compile-bytecode --python $(PYTHON)
+	@UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --project python --frozen --quiet --inexact --python $(PYTHON)
 	@echo $(ROOT)/python > $$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/phalanx-dev.pth
+# What every run imports is compiled here; what else there is, when somebody imports it.
+	@$(PYTHON) -c 'import numpy, cloudpickle, pyspark.sql, torch._dynamo'
 	@touch $@
 
 build: $(NATIVE) $(GUARD) $(JAR)
@@ -206,7 +208,9 @@ check-others: $(DOCS)/.ready
 	@if [ -x $(DOCS)/bin/sphinx-build ]; then set -x; $(SPHINX) --builder dummy . target/docs-dummy; \
 	else echo "docs: links are not checked; Sphinx needs Python 3.11 or later"; fi
 	$(MVN) spotless:check
-	cd python && $(VENV)/bin/mypy phalanx && MYPYPATH=. $(VENV)/bin/stubtest --mypy-config-file pyproject.toml phalanx._native
+	cd python && $(VENV)/bin/mypy phalanx
+# The stub by itself: it needs nothing of the package, of which mypy would read torch's types, too.
+	cd python && MYPYPATH=. $(VENV)/bin/stubtest --mypy-config-file <(printf '[mypy]\nfollow_imports = skip\n') phalanx._native
 
 # Most of them wait for a time to pass.
 cargo-test: setup libtorch
