@@ -7,6 +7,10 @@ use phalanx_types::FailureKind;
 
 const MAX_CHARS: usize = 500;
 const TRACEBACK: &str = "Traceback (most recent call last):";
+/// Between them Spark has what a Python worker said that could not start, two columns to the right
+/// (`PythonWorkerFactory.scala`).
+const WORKER_SAID: &str = "\nError from python worker:\n";
+const WORKER_PATH: &str = "\nPYTHONPATH was:\n";
 const OWN_EXCEPTION: &str = "dev.phalanx.spark.TrainingException";
 
 /// Names of Spark's error conditions for a job that somebody cancelled, as its messages carry them; the second is Spark
@@ -84,6 +88,9 @@ fn sentence(said: &Said<'_>) -> String {
             None => format!("the driver's JVM did not answer ({first}); has it ended, or run out of memory?"),
         };
     }
+    if let Some(why) = worker_that_did_not_start(said.text) {
+        return format!("a Python worker could not start: {why}");
+    }
     if let Some(raised) = raised_in_python(said.text) {
         return raised.to_string();
     }
@@ -99,6 +106,15 @@ fn sentence(said: &Said<'_>) -> String {
         Some(why) if of_barrier => thrown(without_wrapping(why)),
         _ => bare.to_string(),
     }
+}
+
+/// What Python said where it ended before it was Spark's worker: an exception's own line, else the last line.
+fn worker_that_did_not_start(text: &str) -> Option<String> {
+    let (_, after) = text.split_once(WORKER_SAID)?;
+    let (said, _) = after.split_once(WORKER_PATH)?;
+    let lines: Vec<&str> = said.lines().map(|line| line.strip_prefix("  ").unwrap_or(line)).collect();
+    let why = raised_in_python(&lines.join("\n")).map(str::to_string);
+    why.or_else(|| Some(lines.iter().rfind(|line| !line.trim().is_empty())?.to_string()))
 }
 
 /// The exception's own line of the last traceback: it begins at the margin, and Spark puts the JVM's frames behind it.
