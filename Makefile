@@ -15,7 +15,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: demo test test-quick setup build jars wheel wheel-test link-check matrix check docs cargo-test miri jvm-test python-test bench clean
 .PHONY: libtorch check-rust check-others rust-test oldest-line compiled-quick jvm-quick pytest-several pytest-connect
-.PHONY: connect-and-oldest
+.PHONY: pytest-alone connect-and-oldest
 
 ROOT := $(CURDIR)
 VENV := $(ROOT)/.venv
@@ -73,11 +73,11 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml | grep -v ^ru
 demo: setup
 	@$(PYTHON) python/examples/demo.py
 
-# Beside what Cargo compiles and runs, which doesn't keep two processors busy all the time, runs what mostly waits or
-# takes one, one after the other.
+# Two at a time, in this order: beside what Cargo compiles and runs, which doesn't keep two processors busy all the time,
+# what mostly waits or takes one; then pytest.
 test: setup
-	@$(MAKE) --no-print-directory --jobs=2 rust-test check-others $(CLASSES) jars link-check jvm-test miri
-	@$(MAKE) --no-print-directory python-test
+	@$(MAKE) --no-print-directory --jobs=2 rust-test check-others $(CLASSES) jars link-check jvm-test miri $(PYTESTS)
+	@$(MAKE) --no-print-directory pytest-alone
 
 rust-test:
 	@$(MAKE) --no-print-directory check-rust
@@ -230,20 +230,23 @@ jvm-test: setup
 
 # Several processes run the tests, and beside them one those over Spark Connect and then those on the oldest line, which
 # mostly wait; those that assert how long something takes have the machine to themselves.
-python-test: setup jars $(CLASSES)
-	@$(MAKE) --no-print-directory --jobs=2 pytest-several connect-and-oldest
-	scripts/pytest_twice alone $(PYTEST) -m alone
+PYTESTS := pytest-several connect-and-oldest
+python-test:
+	@$(MAKE) --no-print-directory --jobs=2 $(PYTESTS)
+	@$(MAKE) --no-print-directory pytest-alone
 
 # Not both at a time: the Connect server that pyspark starts has one port, 15002, on each line.
-connect-and-oldest:
-	@$(MAKE) --no-print-directory pytest-connect
+connect-and-oldest: pytest-connect
 	@$(MAKE) --no-print-directory oldest-line
 
-pytest-several:
+pytest-several: setup jars $(CLASSES)
 	scripts/pytest_twice several $(PYTEST) $(SEVERAL) -m "not alone"
 
-pytest-connect:
+pytest-connect: setup jars $(CLASSES)
 	scripts/pytest_twice connect $(PYTEST) tests --connect -m "not alone"
+
+pytest-alone: setup jars $(CLASSES)
+	scripts/pytest_twice alone $(PYTEST) -m alone
 
 # Spark's classes as the tests' JVMs want them; tests/support/jvm.py says what that is worth.
 $(CLASSES): $(VENV)/.ready scripts/archive_classes.py tests/support/jvm.py

@@ -97,6 +97,7 @@ fn ranks_that_call_different_things_are_told_what_each_called() {
 #[test]
 fn messages_of_different_lengths_in_an_all_to_all_are_named() {
     // GRO-4, TRA-1
+    let _leaks = leaks();
     worlds(2, LONG, |group| {
         let counts = if group.rank() == 0 { [1, 5] } else { [4, 1] };
         let (input, mut output) = (vec![0; counts.iter().sum()], vec![0; counts.iter().sum()]);
@@ -138,6 +139,7 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
 #[test]
 fn receiving_what_nobody_sends_ends_at_the_deadline() {
     // GRO-1
+    let _leaks = leaks();
     for from in [Some(1), None] {
         worlds(2, LONG, |group| {
             if group.rank() == 0 {
@@ -183,6 +185,7 @@ fn an_abort_from_another_thread_ends_what_runs_on_all_ranks() {
 #[test]
 fn a_rank_that_left_fails_only_those_that_wait_for_it() {
     // PEE-3, WAI-3
+    let _leaks = leaks();
     worlds(3, LONG, |group| {
         group.barrier().unwrap();
         match group.rank() {
@@ -210,6 +213,7 @@ fn a_rank_that_left_fails_only_those_that_wait_for_it() {
 #[test]
 fn a_rank_that_waits_for_long_leaves_the_processor_to_others() {
     // WAI-2
+    let _leaks = leaks();
     let pause = Duration::from_millis(500);
     worlds(2, LONG, |group| {
         group.barrier().unwrap();
@@ -234,6 +238,7 @@ fn processor_time() -> Duration {
 #[test]
 fn a_rank_that_has_left_is_no_failure_of_those_that_go_on_without_it() {
     // PEE-3
+    let _leaks = leaks();
     worlds(3, LONG, |group| {
         group.barrier().unwrap();
         let (mut one, pause) = ([0; 1], Duration::from_millis(450));
@@ -252,6 +257,7 @@ fn a_rank_that_has_left_is_no_failure_of_those_that_go_on_without_it() {
 #[test]
 fn a_rank_that_panics_fails_the_others() {
     // PEE-2
+    let _leaks = leaks();
     let store = HashStore::default();
     std::thread::scope(|scope| {
         for rank in 0..2 {
@@ -275,6 +281,7 @@ fn a_rank_that_panics_fails_the_others() {
 #[test]
 fn arguments_that_can_not_work_leave_the_group_usable() {
     // GRO-3
+    let _leaks = leaks();
     worlds(2, LONG, |group| {
         let kinds = [
             group.all_reduce(&mut [0; 7], DType::F32, ReduceOp::Sum),
@@ -298,6 +305,7 @@ fn arguments_that_can_not_work_leave_the_group_usable() {
 
 #[test]
 fn options_that_can_not_work_are_refused() {
+    let _leaks = leaks();
     let refused = |options| Group::join(options, &mut HashStore::default()).err().unwrap().kind();
     assert_eq!(refused(options(2, 2)), ErrorKind::Invalid);
     assert_eq!(refused(GroupOptions { connections: 0, ..options(0, 1) }), ErrorKind::Invalid);
