@@ -8,6 +8,7 @@ Tests marked `alone` assert how long something takes: `make` runs them when no o
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import shutil
 import signal
@@ -62,7 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if folder := config.stash.get(_FOLDER, None):
         sessions.end()
-        shutil.rmtree(folder, ignore_errors=True)
+        # The folder of multiprocessing's server of forks (support/backend_ranks.py) is in it, and goes first: -100.
+        multiprocessing.util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
 
 
 def group_of(item: pytest.Item) -> str:

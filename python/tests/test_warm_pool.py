@@ -202,13 +202,16 @@ def huge_pages_kib(pool: int | None = None) -> int:
 @pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages"
 )
-def test_a_pool_moves_to_huge_pages_once_it_has_nothing_else_to_do(spark: Any) -> None:
+def test_a_pool_moves_to_huge_pages_after_three_jobs_once_it_has_nothing_else_to_do(spark: Any) -> None:
     # POOL-9
-    def train() -> int:
-        time.sleep(1.5)
+    def train(seconds: float) -> int:
+        time.sleep(seconds)
         return huge_pages_kib()
 
-    assert run(train) == [0, 0], "neither before its first ranks nor beside them"
+    assert run(train, 0.0) == [0, 0]
+    time.sleep(1.5)
+    for seconds in (0.0, 1.5):
+        assert run(train, seconds) == [0, 0], "neither for few jobs nor beside ranks"
     (pool,) = (process.pid for process in guards_of_pools() if process.name() == "phalanx-pool")
     until = time.monotonic() + 60
     while huge_pages_kib(pool) < 100 << 10:  # torch alone takes some 280 MiB

@@ -1,4 +1,7 @@
-"""Ranks that outlive a test: processes that have imported torch, and run what tests hand to them as a process group.
+"""Ranks that outlive a test: processes that have torch, and run what tests hand to them as a process group.
+
+They are forks of one process that imported it once, as multiprocessing's server of forks has it: alone it takes a rank
+two seconds of processor time, and with the compiler, whose parts the first optimizer imports, twice as much.
 
 A test hands over a function of a module; each rank calls it with a `Rank`, inside a group of the wanted backend, over
 a store of our own server, as ranks of a job do.
@@ -21,6 +24,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+# What the server has: a process with threads can't be forked, and OpenBLAS starts its own when numpy is imported.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 DEADLINE_SECONDS = 60.0
 MOST = 4
 
@@ -44,7 +49,8 @@ class Ranks:
     """Some processes; those that a test killed are replaced."""
 
     def __init__(self) -> None:
-        self._context = multiprocessing.get_context("spawn")
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["torch", "torch._dynamo"])
         self._pool: list[tuple[Any, Connection]] = []
 
     def _ready(self, size: int) -> None:
@@ -55,7 +61,8 @@ class Ranks:
         while len(self._pool) < size:
             mine, theirs = self._context.Pipe()
             process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
-            process.start()
+            with _variables(ONE_THREAD):
+                process.start()
             theirs.close()
             self._pool.append((process, mine))
 
@@ -116,7 +123,7 @@ class Ranks:
 
 @functools.cache
 def shared() -> Ranks:
-    """The one pool of all test modules: to import torch takes a rank seconds."""
+    """The one pool of all test modules."""
     pool = Ranks()
     atexit.register(pool.close)
     return pool
@@ -124,7 +131,6 @@ def shared() -> Ranks:
 
 def _serve(connection: Connection) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
     torch.set_num_threads(1)
@@ -145,18 +151,24 @@ def _serve(connection: Connection) -> None:
 
 @contextlib.contextmanager
 def _environment(rank: Rank, env: dict[str, str]) -> Iterator[None]:
+    of_the_rank = {
+        "RANK": str(rank.rank),
+        "WORLD_SIZE": str(rank.size),
+        "LOCAL_RANK": str(rank.rank),
+        "LOCAL_WORLD_SIZE": str(rank.size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(rank.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
+    with _variables(of_the_rank | env):
+        yield
+
+
+@contextlib.contextmanager
+def _variables(values: dict[str, str]) -> Iterator[None]:
     before = dict(os.environ)
-    os.environ.update(
-        RANK=str(rank.rank),
-        WORLD_SIZE=str(rank.size),
-        LOCAL_RANK=str(rank.rank),
-        LOCAL_WORLD_SIZE=str(rank.size),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(rank.port),
-        TORCHELASTIC_USE_AGENT_STORE="True",
-        TORCHELASTIC_RESTART_COUNT="0",
-        **env,
-    )
+    os.environ.update(values)
     try:
         yield
     finally:

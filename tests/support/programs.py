@@ -21,15 +21,20 @@ import phalanx
 import psutil
 
 from support.identity import is_mine
+from support.process_table import children, descendants, processes
 
 
 def eventually(what: str, within: float, is_so: Callable[[], Any]) -> Any:
     """Waits until `is_so()` is true and returns it; fails with `what` if it isn't `within` so many seconds."""
     until = time.monotonic() + within
-    while not (found := is_so()):
-        assert time.monotonic() < until, f"not within {within} s: {what}"
-        time.sleep(0.02)
-    return found
+    while True:
+        asked = time.monotonic()
+        if found := is_so():
+            return found
+        now = time.monotonic()
+        assert now < until, f"not within {within} s: {what}"
+        # What it waits for needs the processor, too.
+        time.sleep(max(0.02, 2 * (now - asked)))
 
 
 def alive(pids: Sequence[int]) -> list[int]:
@@ -49,17 +54,22 @@ def gone(pids: Sequence[int]) -> bool:
 
 def below(pid: int) -> list[psutil.Process]:
     """The processes that come from this one, and still hang on it."""
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
+    found = []
+    for each in descendants(processes(), pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(each))
+    return found
 
 
 def executors(pid: int) -> list[psutil.Process]:
     """The executors' JVMs below this process."""
+    table = processes()
     found = []
-    for process in below(pid):
+    for each in descendants(table, pid):
+        if table[each].name != "java":
+            continue
         with contextlib.suppress(psutil.NoSuchProcess):  # nor is a zombie's command line to be had
+            process = psutil.Process(each)
             if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
                 found.append(process)
     return found
@@ -122,20 +132,21 @@ def guards() -> list[psutil.Process]:
 
     They are not all below this process: those of a Python worker's pool outlive the worker that started it.
     """
+    table = processes()
     found = []
-    for process in psutil.process_iter():
-        try:
-            if process.name() != "phalanx-guard" or process.status() == psutil.STATUS_ZOMBIE:
-                continue
+    for pid, entry in table.items():
+        if entry.name != "phalanx-guard" or entry.has_ended:
+            continue
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
             if not is_mine(process):
                 continue
             # Warm ranks have the pool's command line, too; their guard is the pool's child.
-            has_pool = any("phalanx.warm_pool" in " ".join(child.cmdline()) for child in process.children())
-            parent = process.parent()
-            if not has_pool or (parent is not None and parent.name() == "phalanx-pool"):
+            below_it = (psutil.Process(child) for child in children(table, pid))
+            has_pool = any("phalanx.warm_pool" in " ".join(child.cmdline()) for child in below_it)
+            parent = table.get(entry.parent)
+            if not has_pool or (parent is not None and parent.name == "phalanx-pool"):
                 found.append(process)
-        except psutil.Error:
-            continue
     return found
 
 
@@ -207,8 +218,10 @@ class Program:
 
     def tree(self) -> list[psutil.Process]:
         """All processes that it has, or was seen to have, below it."""
-        for process in below(self.pid):
-            self._known.setdefault(process.pid, process)
+        for pid in descendants(processes(), self.pid):
+            if pid not in self._known:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    self._known[pid] = psutil.Process(pid)
         self._looked = time.monotonic()
         return list(self._known.values())
 
