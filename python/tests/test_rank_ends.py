@@ -111,18 +111,23 @@ def test_an_interrupt_ends_with_130_and_no_record(run_rank: RunRank) -> None:
     assert end.left == set()
 
 
-def test_an_exception_that_no_file_takes_is_told_as_a_note(run_rank: RunRank) -> None:
-    def train() -> None:
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("é" * 5000, "é" * 249 + "..."), ("/" * 1500, "/" * 1500), ('"' * 751, '"' * 748 + "..."), ("x", "x")],
+)
+def test_an_exception_that_no_file_takes_is_told_as_a_note(text: str, told: str, run_rank: RunRank) -> None:
+    def train(text: str) -> None:
         import resource
 
         # As on a full disk: no file may be longer than nothing.
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        raise ValueError("é" * 5000)
+        raise ValueError(text)
 
-    end = run_rank(sent(train))
+    end = run_rank(sent(train, text))
     assert end.code == 1
     assert end.noted_error is not None, "ERR-1, ERR-3"
-    assert (end.noted_error["type_name"], end.noted_error["message"]) == ("ValueError", "é" * 150)
+    assert (end.noted_error["type_name"], end.noted_error["message"]) == ("ValueError", told)
+    assert end.noted_error["traceback"].endswith(f"ValueError: {text}\n"[-100:])
     assert not (end.directory / "error.json").exists()
 
 

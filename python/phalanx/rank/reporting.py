@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 # A pipe takes lines up to PIPE_BUF (4096 on Linux, 512 at least) whole or not at all; names stay well below.
 MAX_NAME_CHARS = 60
 
-# What is kept of an exception's text and of the end of its traceback: as JSON, where a character takes six bytes at
-# the most, still one line of a note.
-MAX_TEXT_CHARS = 150
-MAX_TRACEBACK_CHARS = 400
+# What is kept of an exception's text, which may name a long path, and of the end of its traceback: bytes of JSON,
+# together still one line of a note.
+MAX_TEXT_BYTES = 1500
+MAX_TRACEBACK_BYTES = 1500
 
 # Beyond these a report is cut, so that its note stays whole; sooner after another it waits for the watchdog.
 MAX_VALUES = 20
@@ -148,12 +148,23 @@ def error(record: dict[str, Any]) -> None:
     """Tells what this rank raised, where no file takes it: cut, so that its note stays whole."""
     rank = _this_rank()
     if rank is not None:
+        message, trace = str(record[contract.ERROR_MESSAGE]), str(record[contract.ERROR_TRACEBACK])
         cut = {
             contract.ERROR_TYPE_NAME: str(record[contract.ERROR_TYPE_NAME])[:MAX_NAME_CHARS],
-            contract.ERROR_MESSAGE: str(record[contract.ERROR_MESSAGE])[:MAX_TEXT_CHARS],
-            contract.ERROR_TRACEBACK: str(record[contract.ERROR_TRACEBACK])[-MAX_TRACEBACK_CHARS:],
+            contract.ERROR_MESSAGE: _start(message, MAX_TEXT_BYTES),
+            contract.ERROR_TRACEBACK: _start(trace[::-1], MAX_TRACEBACK_BYTES)[::-1],
         }
         rank.notes.send({contract.NOTE_ERROR: {**record, **cut}})
+
+
+def _start(text: str, most: int) -> str:
+    """As much of the start as takes so many bytes of JSON, with dots at its end if that isn't all."""
+    if len(json.dumps(text)) - 2 <= most:
+        return text
+    left, kept = most - len("..."), 0
+    while (left := left - (len(json.dumps(text[kept])) - 2)) >= 0:
+        kept += 1
+    return f"{text[:kept]}..."
 
 
 def report(*, step: int, of: int | None = None, **values: Any) -> None:
