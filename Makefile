@@ -15,7 +15,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: demo test test-quick setup build jars wheel wheel-test link-check matrix check docs cargo-test miri jvm-test python-test bench clean
 .PHONY: libtorch check-rust check-others rust-test oldest-line compiled-quick jvm-quick pytest-several pytest-connect
-.PHONY: pytest-faults pytest-alone one-by-one
+.PHONY: pytest-alone connect-and-oldest
 
 ROOT := $(CURDIR)
 VENV := $(ROOT)/.venv
@@ -228,24 +228,19 @@ miri: setup
 jvm-test: setup
 	scripts/scala_twice $(MVN) test
 
-# Several processes run the tests, and beside them one those that mostly wait, so that no processor does; those that
-# assert how long something takes have the machine to themselves.
-PYTESTS := pytest-several one-by-one
+# Several processes run the tests, and beside them one those over Spark Connect and then those on the oldest line, which
+# mostly wait; those that assert how long something takes have the machine to themselves.
+PYTESTS := pytest-several connect-and-oldest
 python-test:
 	@$(MAKE) --no-print-directory --jobs=2 $(PYTESTS)
 	@$(MAKE) --no-print-directory pytest-alone
 
-# Those over Spark Connect, on the oldest line, and of faults. The server that pyspark starts has one port, 15002.
-one-by-one:
-	@$(MAKE) --no-print-directory pytest-connect
+# Not both at a time: the Connect server that pyspark starts has one port, 15002, on each line.
+connect-and-oldest: pytest-connect
 	@$(MAKE) --no-print-directory oldest-line
-	@$(MAKE) --no-print-directory pytest-faults
 
 pytest-several: setup jars $(CLASSES)
-	scripts/pytest_twice several $(PYTEST) $(SEVERAL) -m "not alone" --ignore=tests/faults
-
-pytest-faults: setup jars $(CLASSES)
-	scripts/pytest_twice faults $(PYTEST) tests/faults -m "not alone"
+	scripts/pytest_twice several $(PYTEST) $(SEVERAL) -m "not alone"
 
 pytest-connect: setup jars $(CLASSES)
 	scripts/pytest_twice connect $(PYTEST) tests --connect -m "not alone"
