@@ -12,7 +12,7 @@ use phalanx_types::message::{HubMessage, NodeMessage, RankActivity};
 use phalanx_types::stacks::RankStacks;
 use phalanx_types::{FailureKind, Job, Policy, RankState};
 
-use play::{Play, ended, join};
+use play::{Play, ended, join, missed_a_peer};
 
 /// What node `rank` tells of its rank.
 fn doing(rank: u32, idle_ms: u64) -> NodeMessage {
@@ -91,16 +91,19 @@ fn ranks_that_end_well_while_their_stacks_are_asked_for_did_not_hang() {
 
 #[test]
 fn a_stopped_process_is_the_one_that_hangs() {
-    let mut play = Play::hanging(10);
-    play.tell(12, 0, doing(0, 12_000));
-    let stopped = RankActivity { rank: 1, idle_ms: 10_500, stopped: true, ..RankActivity::default() };
-    play.tell(12, 1, NodeMessage::Activity { ranks: vec![stopped] });
-    play.tick(18);
-    for rank in 0..2 {
-        play.ends(19, rank, RankState::Stopped);
+    for victim in [ended(0, RankState::Stopped, 0), missed_a_peer(0)] {
+        let mut play = Play::hanging(10);
+        play.tell(12, 0, doing(0, 12_000));
+        let stopped = RankActivity { rank: 1, idle_ms: 10_500, stopped: true, ..RankActivity::default() };
+        play.tell(12, 1, NodeMessage::Activity { ranks: vec![stopped] });
+        play.tick(18);
+        play.ends(19, 1, RankState::Stopped);
+        play.tell(19, 0, victim);
+        play.done(19, 0);
+        let failure = play.failure();
+        assert_eq!((failure.kind, failure.rank), (FailureKind::Hang, Some(1)), "{}", failure.message);
+        assert!(failure.message.ends_with("; its process is stopped"), "{}", failure.message);
     }
-    assert_eq!(play.failure().rank, Some(1));
-    assert!(play.failure().message.ends_with("; its process is stopped"), "{}", play.failure().message);
 }
 
 #[test]

@@ -6,9 +6,9 @@ mod play;
 
 use phalanx_job::driver::state::Outcome;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{FailureKind, Join, RankError, RankErrorKind, RankState};
+use phalanx_types::{FailureKind, Join, RankError, RankState};
 
-use play::{Play, ended, join};
+use play::{Play, ended, join, missed_a_peer};
 
 #[test]
 fn a_job_is_finished_when_every_rank_ended_well_and_every_node_is_done() {
@@ -33,13 +33,6 @@ fn a_cause_that_is_reported_later_than_its_victim_is_still_the_cause() {
     play.done(6, 0);
     play.done(6, 1);
     assert_eq!((play.failure().rank, play.failure().signal), (Some(1), Some(9)));
-}
-
-fn missed_a_peer(rank: u32) -> NodeMessage {
-    let NodeMessage::RankEnded { mut exit } = ended(rank, RankState::Raised, 0) else { panic!() };
-    let kind = RankErrorKind::PeerLost;
-    exit.error = Some(RankError { type_name: "RuntimeError".into(), kind, ..RankError::default() });
-    NodeMessage::RankEnded { exit }
 }
 
 #[test]

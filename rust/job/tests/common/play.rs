@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use phalanx_job::driver::state::{JobState, Outcome};
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Failure, Job, Join, Policy, RankExit, RankState};
+use phalanx_types::{Failure, Job, Join, Policy, RankError, RankErrorKind, RankExit, RankState};
 
 /// Of all jobs that are played.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
@@ -157,4 +157,12 @@ pub(crate) fn join(partition: u32) -> Join {
 pub(crate) fn ended(rank: u32, state: RankState, ago_ms: i64) -> NodeMessage {
     let exit = RankExit { at_us: -ago_ms * 1000, ..RankExit::new(rank, format!("host-{rank}"), state) };
     NodeMessage::RankEnded { exit: Box::new(exit) }
+}
+
+/// A rank that raised since a peer went away.
+pub(crate) fn missed_a_peer(rank: u32) -> NodeMessage {
+    let NodeMessage::RankEnded { mut exit } = ended(rank, RankState::Raised, 0) else { panic!() };
+    let kind = RankErrorKind::PeerLost;
+    exit.error = Some(RankError { type_name: "RuntimeError".into(), kind, ..RankError::default() });
+    NodeMessage::RankEnded { exit }
 }

@@ -29,15 +29,19 @@ impl JobState {
     }
 
     /// The failure's cause, and why it is that: a rank's own failure before a problem of the job, since the problem is
-    /// mostly its echo; but a cancel that came first stays what it is, and a lost executor is what ranks miss.
+    /// mostly its echo; but a cancel that came first stays what it is, and a lost executor, or a rank that is ended
+    /// since all hang, is what the others miss.
     pub(super) fn cause(&self, now: Instant, stopping: &Stopping) -> (Failure, &'static str) {
         let problem = stopping.problem().or(stopping.interrupted().map(|(_, failure)| failure));
         let (mut failure, why) = match (first_cause(self.ranks.exits()), problem) {
             (_, Some(cancelled)) if stopping.is_cancelled() => {
                 (cancelled.clone(), "the caller asked for the end")
             }
-            (Some((exit, _)), Some(lost)) if exit.is_echo() && names_lost_executor(&lost.message) => {
-                (lost.clone(), "ranks missed it")
+            (Some((exit, _)), Some(missed))
+                if exit.is_echo()
+                    && (missed.kind == FailureKind::Hang || names_lost_executor(&missed.message)) =>
+            {
+                (missed.clone(), "ranks missed it")
             }
             (Some((exit, why)), problem) => {
                 let mut failure = Failure::of_rank(exit);
