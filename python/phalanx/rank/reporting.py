@@ -159,7 +159,7 @@ def error(record: dict[str, Any]) -> None:
 
 def _start(text: str, most: int) -> str:
     """As much of the start as takes so many bytes of JSON, with dots at its end if that isn't all."""
-    if len(json.dumps(text)) - 2 <= most:
+    if len(text) <= most and len(json.dumps(text)) - 2 <= most:
         return text
     left, kept = most - len("..."), 0
     while (left := left - (len(json.dumps(text[kept])) - 2)) >= 0:
