@@ -53,5 +53,6 @@ def descendants(table: dict[int, Entry], pid: int) -> list[int]:
         by_parent.setdefault(entry.parent, []).append(child)
     found = [pid]
     for one in found:
-        found += by_parent.get(one, [])
+        # Each once: while the table was read, a process may have taken the id of one that it comes from.
+        found += by_parent.pop(one, [])
     return found[1:]

@@ -34,7 +34,7 @@ def eventually(what: str, within: float, is_so: Callable[[], Any]) -> Any:
         now = time.monotonic()
         assert now < until, f"not within {within} s: {what}"
         # What it waits for needs the processor, too.
-        time.sleep(max(0.02, 2 * (now - asked)))
+        time.sleep(min(max(0.02, 2 * (now - asked)), 0.2))
 
 
 def alive(pids: Sequence[int]) -> list[int]:
