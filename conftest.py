@@ -75,7 +75,7 @@ def group_of(item: pytest.Item) -> str:
         return "yarn"
     if "installed" in fixtures:
         return "installed"
-    if "warm_imports" in fixtures:  # a pool has the libraries of all of them
+    if item.path.parent.name == "integrations":  # a pool has the libraries of all of them
         return "libraries"
     if "pysparks" in fixtures:  # half a minute of processor time, once for both stages
         return "pysparks"
@@ -86,9 +86,11 @@ def group_of(item: pytest.Item) -> str:
 
 
 def turn(item: pytest.Item) -> int:
-    """When it comes: the longest groups first, then those with the same session, at last those with another one."""
+    """When it comes: the longest groups first, then those with the same session, at last those with another one; of the
+    package's own, those whose session has the jar come last."""
     if item.path.is_relative_to(PYTHON):
-        return len(LONGEST_FIRST) + 1
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        return len(LONGEST_FIRST) + (2 if parameters.get("spark") == "jvms" else 1)
     group = group_of(item)
     return next((i for i, name in enumerate(LONGEST_FIRST) if group.startswith(name)), len(LONGEST_FIRST))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,13 @@ EVERY_TYPE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def spark() -> Any:
+@pytest.fixture(scope="module", params=["jvms"])
+def spark() -> Iterator[Any]:
     """A classic session with one core, and the jar."""
-    return sessions.one_core(phalanx.spark_conf() | {"spark.sql.session.timeZone": "Asia/Kolkata"})
+    session = sessions.one_core(phalanx.spark_conf())
+    session.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    yield session
+    session.conf.unset("spark.sql.session.timeZone")
 
 
 @pytest.fixture

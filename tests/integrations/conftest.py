@@ -8,11 +8,33 @@ from typing import Any
 
 import pytest
 from phalanx import TorchDistributor
+from support import sessions
+from support.programs import ONE_EXECUTOR, classic_conf
 
 # What ranks of these libraries import, and cold ones for seconds each. torch imports `_dynamo` for the first optimizer;
 # DeepSpeed, which Accelerate imports where it is installed, imports MLflow. DeepSpeed itself asks for GPUs when it is
 # imported, so no pool can have it.
 WARM_IMPORTS = "accelerate,lightning.pytorch,transformers.trainer,torch._dynamo,mlflow"
+
+
+@pytest.fixture(scope="session")
+def conf(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The settings of all these tests' session: one executor, since a pool of these libraries takes 7 s of a processor,
+    with all that Spark shows and writes of an application."""
+    return classic_conf(ONE_EXECUTOR) | {
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": tmp_path_factory.mktemp("spark").as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.phalanx.env.pass": "PASSED_TOKEN,NOT_SET_ANYWHERE",
+    }
+
+
+@pytest.fixture(scope="module")
+def spark(conf: dict[str, str]) -> Any:
+    """An executor of two cores."""
+    return sessions.classic(conf)
 
 
 @pytest.fixture(scope="module")

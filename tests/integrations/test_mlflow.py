@@ -13,9 +13,8 @@ from typing import Any
 import mlflow
 import pytest
 from phalanx import TorchDistributor, TrainingError
-from support import sessions
 from support.mlflow_server import mlflow_server
-from support.programs import ONE_EXECUTOR, classic_conf, executors
+from support.programs import executors
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -24,21 +23,6 @@ SECRETS = {
     "PASSED_TOKEN": "passed-77be21",
     "MLFLOW_TRACKING_TOKEN": "tracking-c3d4",
 }
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """An executor of two cores, with all that Spark shows and writes of an application."""
-    folder = tmp_path_factory.mktemp("spark")
-    conf = classic_conf(ONE_EXECUTOR) | {
-        "spark.ui.enabled": "true",
-        "spark.ui.port": "0",
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": folder.as_uri(),
-        "spark.eventLog.compress": "false",
-        "spark.phalanx.env.pass": "PASSED_TOKEN,NOT_SET_ANYWHERE",
-    }
-    return sessions.classic(conf)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use common::{LONG, options, world_with};
@@ -186,6 +187,8 @@ fn an_abort_from_another_thread_ends_what_runs_on_all_ranks() {
 fn a_rank_that_left_fails_only_those_that_wait_for_it() {
     // PEE-3, WAI-3
     let _leaks = leaks();
+    // What fails in one rank is told to the other: only after both have their messages.
+    let have_them = Barrier::new(2);
     worlds(3, LONG, |group| {
         group.barrier().unwrap();
         match group.rank() {
@@ -193,15 +196,14 @@ fn a_rank_that_left_fails_only_those_that_wait_for_it() {
                 let mut buffer = [0; 2];
                 group.recv(&mut buffer, Some(1), 0).unwrap();
                 group.send(&buffer, 1, 0).unwrap();
-                // What fails here is told to rank 1: only after it has its message.
-                group.recv(&mut buffer, Some(1), 0).unwrap();
+                have_them.wait();
                 let error = group.recv(&mut buffer, Some(2), 0).unwrap_err();
                 says(&error, ErrorKind::PeerLost, &["rank 2 has left the group"]);
             }
             1 => {
                 group.send(&[1; 2], 0, 0).unwrap();
                 group.recv(&mut [0; 2], Some(0), 0).unwrap();
-                group.send(&[1; 2], 0, 0).unwrap();
+                have_them.wait();
                 let error = group.barrier().unwrap_err();
                 says(&error, ErrorKind::PeerLost, &["rank 2 has left the group"]);
             }
