@@ -15,7 +15,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: demo test test-quick setup build jars wheel wheel-test link-check matrix check docs cargo-test miri jvm-test python-test bench clean
 .PHONY: libtorch check-rust check-others rust-test oldest-line compiled-quick jvm-quick pytest-several pytest-connect
-.PHONY: pytest-alone pytest-unit connect-and-oldest
+.PHONY: pytest-alone connect-and-oldest
 
 ROOT := $(CURDIR)
 VENV := $(ROOT)/.venv
@@ -228,10 +228,9 @@ miri: setup
 jvm-test: setup
 	scripts/scala_twice $(MVN) test
 
-# Several processes run what crosses languages, and beside them one those over Spark Connect, then those on the oldest
-# line, and then the package's own, which all wait more than they compute; those that assert how long something takes
-# have the machine to themselves.
-PYTESTS := pytest-several connect-and-oldest pytest-unit
+# Several processes run the tests, and beside them one those over Spark Connect and then those on the oldest line, which
+# mostly wait; those that assert how long something takes have the machine to themselves.
+PYTESTS := pytest-several connect-and-oldest
 python-test:
 	@$(MAKE) --no-print-directory --jobs=2 $(PYTESTS)
 	@$(MAKE) --no-print-directory pytest-alone
@@ -241,13 +240,10 @@ connect-and-oldest: pytest-connect
 	@$(MAKE) --no-print-directory oldest-line
 
 pytest-several: setup jars $(CLASSES)
-	scripts/pytest_twice several $(PYTEST) $(SEVERAL) tests -m "not alone"
+	scripts/pytest_twice several $(PYTEST) $(SEVERAL) -m "not alone"
 
 pytest-connect: setup jars $(CLASSES)
 	scripts/pytest_twice connect $(PYTEST) tests --connect -m "not alone"
-
-pytest-unit: setup jars $(CLASSES)
-	scripts/pytest_twice unit $(PYTEST) python/tests -m "not alone"
 
 pytest-alone: setup jars $(CLASSES)
 	scripts/pytest_twice alone $(PYTEST) -m alone

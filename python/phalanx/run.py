@@ -394,7 +394,9 @@ class Run:
         elif self._over.is_set():
             NotebookPainter().paint(self.snapshot())
         else:
-            LiveDisplay(lambda: NotebookPainter(self.cancel), self.snapshot, self._over).start()
+            display = LiveDisplay(lambda: NotebookPainter(self.cancel), self.snapshot, self._over)
+            # The cell is over at once, and what comes after its end many a front end doesn't show.
+            display.start(drawn=True)
 
     def stacks(self) -> Stacks:
         """The Python stacks of all threads of every rank that runs, by rank; print it to see equal ones once. The ranks

@@ -224,6 +224,27 @@ def test_a_display_that_raises_is_told_of_once_and_one_that_hangs_is_left_alone(
     assert not thread.is_alive()
 
 
+def test_what_a_cell_shows_is_drawn_before_the_cell_ends(caplog: pytest.LogCaptureFixture) -> None:
+    threads: list[threading.Thread] = []
+
+    def paint(_snapshot: Any) -> None:
+        threads.append(threading.current_thread())
+
+    display = LiveDisplay(lambda: Odd(paint), lambda: snapshot(1))
+    display.start(drawn=True)
+    assert threads[0] is threading.current_thread()
+    display.stop()
+    assert threads[-1] is not threads[0], "and then by a thread of its own"
+
+    def fail(_snapshot: Any) -> None:
+        raise OSError("the front end is gone")
+
+    display = LiveDisplay(lambda: Odd(fail), lambda: snapshot(1))
+    display.start(drawn=True)
+    assert "OSError: the front end is gone" in caplog.text, "LIVE-1"
+    display.stop()
+
+
 def test_a_kernel_is_a_notebook_and_a_shell_on_a_terminal_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 

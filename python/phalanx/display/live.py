@@ -47,10 +47,12 @@ class LiveDisplay:
         self._painter: Painter | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Begins; returns at once."""
+    def start(self, *, drawn: bool = False) -> None:
+        """Begins. With `drawn` the run has been drawn when this returns, which is at once otherwise."""
         with self._given_up_loudly():
             self._painter = self._make()
+            if drawn:
+                self._painter.paint(self._look())
             # A notebook's cell is known by the context.
             context = contextvars.copy_context()
             self._thread = threading.Thread(
