@@ -11,6 +11,7 @@ import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import phalanx.run
 import pytest
 from phalanx.display import live, painters, words
 from phalanx.display.cancel_button import REASON
@@ -20,6 +21,7 @@ from phalanx.display.live import LiveDisplay
 from phalanx.display.page import MOST_GROUPS, page
 from phalanx.display.painters import FilePainter, TerminalPainter, painter_of
 from phalanx.display.rank_losses import MOST_POINTS, RankLosses
+from support.fake_run import fake_run
 from support.snapshots import snapshot
 
 EVIL = '<script>alert("x")</script>&\x1b[31m\'"'
@@ -224,17 +226,25 @@ def test_a_display_that_raises_is_told_of_once_and_one_that_hangs_is_left_alone(
     assert not thread.is_alive()
 
 
-def test_what_a_cell_shows_is_drawn_before_the_cell_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_that_a_cell_shows_is_drawn_before_the_cell_ends(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     threads: list[threading.Thread] = []
+    drawn_on = threading.Event()
 
     def paint(_snapshot: Any) -> None:
         threads.append(threading.current_thread())
+        if len(threads) > 1:
+            drawn_on.set()
 
-    display = LiveDisplay(lambda: Odd(paint), lambda: snapshot(1))
-    display.start(drawn=True)
+    monkeypatch.setattr(phalanx.run, "in_notebook", lambda: True)
+    monkeypatch.setattr(phalanx.run, "NotebookPainter", lambda _cancel: Odd(paint))
+    run = fake_run(monkeypatch, tmp_path)
+    run._ipython_display_()
     assert threads[0] is threading.current_thread()
-    display.stop()
-    assert threads[-1] is not threads[0], "and then by a thread of its own"
+    assert drawn_on.wait(60)
+    run._over.set()
+    assert threads[1] is not threads[0], "and then by a thread of its own"
 
     def fail(_snapshot: Any) -> None:
         raise OSError("the front end is gone")
