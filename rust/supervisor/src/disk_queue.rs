@@ -161,13 +161,15 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(100);
     /// Of a MiB each: several times what may wait.
-    const PIECES: u64 = 20;
+    const PIECES: u64 = 30;
 
     #[test]
     fn a_disk_that_hangs_costs_output_but_no_time_and_what_follows_is_written() {
         let directory = tempfile::tempdir().unwrap();
         let log = RankLog::create(&directory.path().join("rank.log"), 1 << 30).unwrap();
-        let queue = DiskQueue::start_with(Arc::clone(&log), Box::new(|| {}), SOON).unwrap();
+        // To wait for it at each piece would take more than twice the time that they may take.
+        let hung_after = Duration::from_secs(2);
+        let queue = DiskQueue::start_with(Arc::clone(&log), Box::new(|| {}), hung_after).unwrap();
         queue.push(b"before\n");
         let hung = log.hang();
         let piece = [vec![b'x'; (1 << 20) - 1], b"\n".to_vec()].concat();
