@@ -85,14 +85,16 @@ def group_of(item: pytest.Item) -> str:
     return "-".join([item.path.stem, *(str(parameters[name]) for name in FACES if name in parameters)])
 
 
-def turn(item: pytest.Item) -> int:
+def turn(item: pytest.Item) -> tuple[int, bool]:
     """When it comes: the longest groups first, then those with the same session, at last those with another one; of the
-    package's own, those whose session has the jar come last."""
+    package's own, those whose session has the jar come last. A driver that has had MLflow's tests takes twice as long
+    for those of Transformers."""
     if item.path.is_relative_to(PYTHON):
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        return len(LONGEST_FIRST) + (2 if parameters.get("spark") == "jvms" else 1)
+        return len(LONGEST_FIRST) + (2 if parameters.get("spark") == "jvms" else 1), False
     group = group_of(item)
-    return next((i for i, name in enumerate(LONGEST_FIRST) if group.startswith(name)), len(LONGEST_FIRST))
+    longest = (i for i, name in enumerate(LONGEST_FIRST) if group.startswith(name))
+    return next(longest, len(LONGEST_FIRST)), item.path.stem == "test_mlflow"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

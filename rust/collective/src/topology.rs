@@ -93,20 +93,21 @@ mod tests {
             };
             let topology = Topology { hosts: sizes.iter().map(&mut host).collect() };
             let steps = sizes.len().next_power_of_two().ilog2() as usize;
+            let neighbours: Vec<_> = (0..next).map(|rank| topology.neighbours(rank)).collect();
+            let host_of: Vec<_> = (0..next).map(|rank| topology.locate(rank).0).collect();
             for rank in 0..next {
-                let neighbours = topology.neighbours(rank);
-                assert!(neighbours.iter().all(|other| topology.neighbours(*other).contains(&rank)), "TOP-3");
-                let hosts: BTreeSet<usize> =
-                    neighbours.iter().map(|other| topology.locate(*other).0).collect();
-                assert!(!hosts.contains(&topology.locate(rank).0), "TOP-3");
+                let mine = &neighbours[rank];
+                assert!(mine.iter().all(|other| neighbours[*other].contains(&rank)), "TOP-3");
+                let hosts: BTreeSet<usize> = mine.iter().map(|other| host_of[*other]).collect();
+                assert!(!hosts.contains(&host_of[rank]), "TOP-3");
                 let even = sizes.iter().all(|size| *size == sizes[0]);
-                assert!(!even || neighbours.len() == hosts.len() && hosts.len() <= 2 * steps, "TOP-3");
+                assert!(!even || mine.len() == hosts.len() && hosts.len() <= 2 * steps, "TOP-3");
                 // Those of a host hear of what one of them has heard.
-                let mut heard = BTreeSet::from([topology.locate(rank).0]);
+                let mut heard = BTreeSet::from([host_of[rank]]);
                 for _ in 0..steps {
-                    let ranks = heard.iter().flat_map(|host| topology.hosts[*host].clone());
-                    let told = ranks.flat_map(|rank| topology.neighbours(rank));
-                    heard.extend(told.map(|rank| topology.locate(rank).0).collect::<Vec<_>>());
+                    let ranks = heard.iter().flat_map(|host| &topology.hosts[*host]);
+                    let told = ranks.flat_map(|rank| &neighbours[*rank]).map(|rank| host_of[*rank]);
+                    heard.extend(told.collect::<BTreeSet<_>>());
                 }
                 assert_eq!(heard.len(), sizes.len(), "TOP-3: {sizes:?} {rank}");
             }

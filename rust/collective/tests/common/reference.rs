@@ -1,8 +1,13 @@
 //! What operations should result in, computed one number after the other.
 
+use std::ops::Range;
+
 use phalanx_collective::{DType, Group, ReduceOp};
 
 pub const OPS: [ReduceOp; 9] = ReduceOp::all(0.5);
+
+/// After so many elements a buffer has the same numbers again.
+const PERIOD: usize = 20;
 
 /// Element `at` of the buffer of `rank`: small whole numbers, exact in every type.
 fn number(rank: usize, at: usize) -> i32 {
@@ -38,8 +43,16 @@ fn value(dtype: DType, rank: usize, at: usize) -> f64 {
     f64::from(if is_positive { number.abs() } else { number })
 }
 
+/// The elements of a range, of which one period is computed: a test build takes long for a number.
+fn buffer(dtype: DType, range: Range<usize>, element: impl Fn(usize) -> f64) -> Vec<u8> {
+    let period = encode(dtype, (range.start..range.start + PERIOD).map(element));
+    let mut bytes = period.repeat(range.len().div_ceil(PERIOD));
+    bytes.truncate(range.len() * period.len() / PERIOD);
+    bytes
+}
+
 pub fn input(dtype: DType, rank: usize, elements: usize) -> Vec<u8> {
-    encode(dtype, (0..elements).map(|at| value(dtype, rank, at)))
+    buffer(dtype, 0..elements, |at| value(dtype, rank, at))
 }
 
 /// The reduction of element `at` over all ranks, one after the other.
@@ -73,8 +86,8 @@ fn reduced(dtype: DType, op: ReduceOp, ranks: usize, at: usize) -> f64 {
     }
 }
 
-pub fn expected(dtype: DType, op: ReduceOp, ranks: usize, range: std::ops::Range<usize>) -> Vec<u8> {
-    encode(dtype, range.map(|at| reduced(dtype, op, ranks, at)))
+pub fn expected(dtype: DType, op: ReduceOp, ranks: usize, range: Range<usize>) -> Vec<u8> {
+    buffer(dtype, range, |at| reduced(dtype, op, ranks, at))
 }
 
 pub fn agree(what: &str, got: &[u8], expected: &[u8]) {
