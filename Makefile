@@ -225,7 +225,7 @@ miri: setup
 	    cargo +nightly miri test --quiet -p phalanx-collective --lib -- $(MIRI_TESTS); \
 	else echo "miri: left out; rustup toolchain install nightly -c miri -c rust-src brings it"; fi
 
-jvm-test: setup
+jvm-test: setup $(CLASSES)
 	scripts/scala_twice $(MVN) test
 
 # Several processes run the tests, and beside them one those over Spark Connect and then those on the oldest line, which

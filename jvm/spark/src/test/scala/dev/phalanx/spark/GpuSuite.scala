@@ -1,6 +1,5 @@
 package dev.phalanx.spark
 
-import java.io.File
 import java.nio.file.{Files, Path}
 
 import org.apache.spark.sql.SparkSession
@@ -13,7 +12,6 @@ final class GpuMain
 object GpuMain {
 
   def main(args: Array[String]): Unit = {
-    val classPath = sys.props("java.class.path").split(File.pathSeparator).filter(_.endsWith("classes"))
     val session = SparkSession
       .builder()
       .master("local-cluster[1,1,512]")
@@ -21,8 +19,7 @@ object GpuMain {
       .config("spark.driver.host", "127.0.0.1")
       .config("spark.driver.bindAddress", "127.0.0.1")
       .config("spark.executor.memory", "512m")
-      .config("spark.executor.extraJavaOptions", ChildJvm.Quick)
-      .config("spark.executor.extraClassPath", classPath.mkString(File.pathSeparator))
+      .config(ChildJvm.ofExecutors)
       .config("spark.worker.resource.gpu.amount", "1")
       .config("spark.worker.resource.gpu.discoveryScript", args(0))
       .config("spark.executor.resource.gpu.amount", "1")

@@ -11,8 +11,30 @@ import scala.jdk.CollectionConverters._
 object ChildJvm {
   final case class Ended(code: Int, output: String)
 
-  /** Options of JVMs that live for seconds; `spark.jvm.options` has them, too. */
-  val Quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+  /** Options of JVMs that live for seconds. `spark.jvm.options` has the first two, too; the archive has Spark's classes
+    * for those whose class path begins as Spark's own: tests/support/jvm.py, which says what it is worth.
+    */
+  val Quick: String = {
+    val archive = PhalanxSuite.root.resolve("target/spark-classes.jsa")
+    val archived = if (Files.exists(archive)) s" -Xlog:disable -XX:SharedArchiveFile=$archive" else ""
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" + archived
+  }
+
+  /** As Spark's launcher has it (`AbstractCommandBuilder.buildClassPath`). */
+  private lazy val sparkClassPath = {
+    val home = sys.env("SPARK_HOME")
+    val first = new File(s"$home/jars").list().filter(_.startsWith("slf4j-api-")).map(jar => s"$home/jars/$jar")
+    (s"$home/conf/" +: first :+ s"$home/jars/*").mkString(File.pathSeparator)
+  }
+
+  /** Settings of a cluster whose executors have what this JVM has. Spark they have themselves, and first. */
+  val ofExecutors: Map[String, String] = {
+    val classPath = sys.props("java.class.path").split(File.pathSeparator).filter(_.endsWith("classes"))
+    Map(
+      "spark.executor.extraJavaOptions" -> Quick,
+      "spark.executorEnv.SPARK_DIST_CLASSPATH" -> classPath.mkString(File.pathSeparator)
+    )
+  }
 
   def run(
       main: String,
@@ -32,8 +54,8 @@ object ChildJvm {
       s"${sys.props("java.home")}/bin/java",
       "-Xmx512m",
       s"@$jvmOptions"
-    ) ++ options ++
-      Seq(s"-Dphalanx.root=${PhalanxSuite.root}", "-cp", classPath, main) ++ args
+    ) ++ Quick.split(' ') ++ options ++
+      Seq(s"-Dphalanx.root=${PhalanxSuite.root}", "-cp", s"$sparkClassPath${File.pathSeparator}$classPath", main) ++ args
     val process = new ProcessBuilder(command.asJava)
       .redirectErrorStream(true)
       .redirectOutput(output.toFile)

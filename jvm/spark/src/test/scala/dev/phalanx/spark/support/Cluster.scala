@@ -1,6 +1,6 @@
 package dev.phalanx.spark.support
 
-import java.io.{ByteArrayOutputStream, File, PrintStream}
+import java.io.{ByteArrayOutputStream, PrintStream}
 import java.util.concurrent.{CompletableFuture, TimeUnit}
 
 import scala.util.Try
@@ -16,14 +16,11 @@ import dev.phalanx.spark.{PhalanxPlugin, TorchDistributor}
 object Cluster {
 
   lazy val spark: SparkSession = {
-    // The executors have what the driver has, but for Spark, which they have themselves.
-    val classPath = sys.props("java.class.path").split(File.pathSeparator).filter(_.endsWith("classes"))
     val session = SparkSession.builder()
       .master("local-cluster[2,1,1024]")
       .appName("phalanx-tests")
       .config("spark.plugins", classOf[PhalanxPlugin].getName)
-      .config("spark.executor.extraClassPath", classPath.mkString(File.pathSeparator))
-      .config("spark.executor.extraJavaOptions", ChildJvm.Quick)
+      .config(ChildJvm.ofExecutors)
       .config("spark.driver.host", "127.0.0.1")
       .config("spark.driver.bindAddress", "127.0.0.1")
       .config("spark.ui.port", "0")
