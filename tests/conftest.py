@@ -56,8 +56,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(autouse=True)
 def no_guard_is_left() -> Iterator[None]:
     yield
-    # A test that failed must not take the cluster's slots from the others. One that goes on has its thread, and so has for
-    # a moment one that has just ended; to look for it among all objects takes a tenth of a second.
+    # A test that failed must not take the cluster's slots from the others. One that goes on has its thread, and so has
+    # for a moment one that has just ended; to look for it among all objects takes a tenth of a second.
     threads = [thread for thread in threading.enumerate() if thread.name == "phalanx-run"]
     for thread in threads:
         thread.join(0.5)

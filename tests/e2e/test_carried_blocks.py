@@ -11,6 +11,7 @@ import pytest
 from support.cluster import Standalone
 from support.hosts import TwoHosts
 from support.places import APPS
+from support.programs import WARM_IF_ASKED
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -22,6 +23,7 @@ def seen(hosts: TwoHosts, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     try:
         driver = hosts.addresses[0]
         conf = cluster.conf(executor_cores=2) | {
+            **WARM_IF_ASKED,
             "spark.driver.host": driver,
             "spark.driver.bindAddress": driver,
             "spark.executor.memory": "600m",

@@ -123,8 +123,8 @@ def those_that_take_tasks(spark: Any) -> list[psutil.Process]:
         """The process of the JVM: a Python worker's parent is a daemon, whose parent it is."""
         yield from [parent.pid for parent in psutil.Process().parents()[1:2]]
 
-    # With too few slots for a barrier stage Spark looks again 15 s later. It knows of the driver and both, and of one that
-    # has just ended.
+    # With too few slots for a barrier stage Spark looks again 15 s later. It knows of the driver and both, and of one
+    # that has just ended.
     known = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()
     if known < 3 or len(executors(os.getpid())) < 2:
         return []

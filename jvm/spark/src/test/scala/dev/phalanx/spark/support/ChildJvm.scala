@@ -11,8 +11,8 @@ import scala.jdk.CollectionConverters._
 object ChildJvm {
   final case class Ended(code: Int, output: String)
 
-  /** Options of JVMs that live for seconds. `spark.jvm.options` has the first two, too; the archive has Spark's classes
-    * for those whose class path begins as Spark's own: tests/support/jvm.py, which says what it is worth.
+  /** Options of JVMs that live for seconds. `spark.jvm.options` has the first two, too; the archive has Spark's
+    * classes for those whose class path begins as Spark's own: tests/support/jvm.py, which says what it is worth.
     */
   val Quick: String = {
     val archive = PhalanxSuite.root.resolve("target/spark-classes.jsa")
@@ -55,7 +55,12 @@ object ChildJvm {
       "-Xmx512m",
       s"@$jvmOptions"
     ) ++ Quick.split(' ') ++ options ++
-      Seq(s"-Dphalanx.root=${PhalanxSuite.root}", "-cp", s"$sparkClassPath${File.pathSeparator}$classPath", main) ++ args
+      Seq(
+        s"-Dphalanx.root=${PhalanxSuite.root}",
+        "-cp",
+        s"$sparkClassPath${File.pathSeparator}$classPath",
+        main
+      ) ++ args
     val process = new ProcessBuilder(command.asJava)
       .redirectErrorStream(true)
       .redirectOutput(output.toFile)
