@@ -58,6 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Executors have the Python of the tests, whose environment knows the package; everything stays on the loopback.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # torch's store asks for the name of who connects. A name server that leaves the question unanswered costs 5 s, or
+    # this.
+    os.environ.setdefault("RES_OPTIONS", "timeout:1")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

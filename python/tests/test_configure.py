@@ -116,6 +116,7 @@ TRAINS = """
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.master", "local[1]")
+    builder = builder.config("spark.phalanx.warm.enabled", "false")
     spark = phalanx.configure(builder).getOrCreate()
     distributor = phalanx.TorchDistributor(1, local_mode=False, use_gpu=False)
     distributor.run(print)

@@ -26,8 +26,9 @@ def behind_another_address(stage: Any, spark: Any) -> Iterator[None]:
     spark.conf.set("spark.phalanx.hub.bindAddress", "127.0.0.1")
     spark.conf.set("spark.phalanx.hub.host", "127.0.0.2")
     spark.conf.set("spark.phalanx.connect", "direct")
+    spark.conf.set("spark.phalanx.connectTimeout", "1s")
     yield
-    for name in ("hub.bindAddress", "hub.host", "connect"):
+    for name in ("hub.bindAddress", "hub.host", "connect", "connectTimeout"):
         spark.conf.unset(f"spark.phalanx.{name}")
 
 

@@ -16,7 +16,7 @@ import pytest
 from support import browser, history
 from support.own_session import in_session
 from support.places import ROOT
-from support.programs import ONE_EXECUTOR
+from support.programs import ONE_EXECUTOR, WARM_IF_ASKED
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -161,6 +161,7 @@ def test_runs_are_in_the_tab_while_they_run_and_when_they_failed(tmp_path: Path)
     logs.mkdir()
     conf = {
         **phalanx.spark_conf(),
+        **WARM_IF_ASKED,
         **UI,
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": f"file:{logs}",
