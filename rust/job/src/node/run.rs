@@ -14,19 +14,21 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use phalanx_io::raise_descriptor_limit;
+use phalanx_io::{pause, raise_descriptor_limit};
 use phalanx_rendezvous::store::StoreClient;
 use phalanx_types::{Deadline, Error, ErrorKind, ExecutorLog, Key, NodeSpec, Result};
 
 use crate::node::attempt::{Attempt, Kept};
 use crate::node::blocks::NodeBlocks;
 use crate::node::callbacks::NodeCallbacks;
+use crate::node::control::INTERRUPT_EVERY;
 use crate::node::disk::{Worked, beside as beside_disk};
 use crate::node::fallback::Fallback;
 use crate::node::files::NodeFiles;
 use crate::node::finish::AfterAttempt;
 use crate::node::join::{Joined, Joining, join};
 use crate::node::launch::Prepared;
+use crate::node::link::Link;
 use crate::node::log_directory;
 use crate::node::metrics::Metrics;
 use crate::node::options::{Here, Options, Payload};
@@ -122,14 +124,19 @@ fn run_attempt(
         let prepared = Prepared::make(options, number, kept, &placement, access)?;
         Ok((kept, prepared, blocks))
     });
+    let notes = || Key::of_notes(&options.spec.token, &options.spec.job.id, number);
+    let fallback = through_spark.then(|| Fallback::at(store.address(), notes()));
     let (kept, prepared, blocks) = match made? {
         Worked::Done(made) => made,
-        Worked::Ended(after) => return Ok(after),
+        Worked::Ended(after) => {
+            if let Some(fallback) = fallback {
+                leave_without_ranks(fallback, options, placement.serves_store, &mut link, process);
+            }
+            return Ok(after);
+        }
     };
     let guard = guard_for(options, &placement, &mut link, process).map_err(|e| link.fails(e))?;
     check_store(options, store.address()).map_err(|e| link.fails(e))?;
-    let notes = || Key::of_notes(&options.spec.token, &options.spec.job.id, number);
-    let fallback = through_spark.then(|| Fallback::at(store.address(), notes()));
     let at = store.address();
     let mut attempt =
         Attempt::launch(options, number, kept, prepared, metrics, guard, &placement, at, link, fallback)?;
@@ -138,6 +145,24 @@ fn run_attempt(
     attempt.stay_to_the_end(placement.serves_store, process);
     attempt.leave_fallback(placement.serves_store, process)?;
     attempt.finish(process)
+}
+
+/// FALLBACK-3, where the hub ended this node before its ranks began.
+fn leave_without_ranks(
+    mut fallback: Fallback,
+    options: &Options<'_>,
+    serves_store: bool,
+    link: &mut Link<'_>,
+    process: &Process,
+) {
+    if let Err(problem) = fallback.say_over(options.here.partition) {
+        log::warn!("job {}: {problem}", options.spec.job.id);
+    }
+    let tasks = options.spec.job.tasks;
+    while serves_store && process.interrupted().is_none() && fallback.all_over(tasks) == Ok(false) {
+        link.tend();
+        pause(INTERRUPT_EVERY, Deadline::never());
+    }
 }
 
 /// NODE-7
