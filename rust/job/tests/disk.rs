@@ -168,28 +168,32 @@ fn a_node_without_the_hub_waits_for_no_word_of_it_when_its_disk_hangs() {
 
 #[test]
 fn a_node_that_is_ended_while_its_disk_hangs_lets_the_store_go() {
-    let mut job = Job::new("disk", "t", 3, 3).unwrap();
-    job.policy = self::job().policy;
-    let (dir, driver) = (phalanx_testkit::temp_dir("disk"), open(&job));
-    let (disks, pipe) = disks(dir.path());
-    let (gather, nowhere) = (Gather::of(3), silent());
-    // The rank that fails is on the node of the store, which has no hub.
-    let script = "[ $RANK = 0 ] || exec sleep 600; exit 7";
-    let nodes: Vec<Node> = (0..3)
-        .map(|partition| {
-            let mut test = test_node(&driver, partition, script, &disks[usize::from(partition == 1)]);
-            if partition == 0 {
-                test.spec.hub.clone_from(&nowhere.address);
-            }
-            let gather = Some(Arc::clone(&gather));
-            spawn_node(test, TestCallbacks { gather, partition, ..TestCallbacks::default() })
-        })
-        .collect();
-    eventually("the node with a disk has heard of the failure", LONG, || nodes[2].is_finished());
-    let disk = answers(&pipe);
-    for node in nodes {
-        eventually("FALLBACK-3: a node ends", LONG, || node.is_finished());
-        node.join().unwrap().unwrap();
+    // The store is partition 0's: it waits for the node whose disk hangs, or is that node.
+    for (without_hub, hangs) in [(0, 1), (1, 0)] {
+        let mut job = Job::new("disk", "t", 3, 3).unwrap();
+        job.policy = self::job().policy;
+        let (dir, driver) = (phalanx_testkit::temp_dir("disk"), open(&job));
+        let (disks, pipe) = disks(dir.path());
+        let (gather, nowhere) = (Gather::of(3), silent());
+        // Late enough for the third node to be at its disk.
+        let script = format!("[ $RANK = {without_hub} ] || exec sleep 600; sleep 1; exit 7");
+        let nodes: Vec<Node> = (0..3)
+            .map(|partition| {
+                let disk = &disks[usize::from(partition == hangs)];
+                let mut test = test_node(&driver, partition, &script, disk);
+                if partition == without_hub {
+                    test.spec.hub.clone_from(&nowhere.address);
+                }
+                let gather = Some(Arc::clone(&gather));
+                spawn_node(test, TestCallbacks { gather, partition, ..TestCallbacks::default() })
+            })
+            .collect();
+        eventually("the node with hub and disk has heard of the failure", LONG, || nodes[2].is_finished());
+        let disk = answers(&pipe);
+        for node in nodes {
+            eventually("FALLBACK-3: a node ends", LONG, || node.is_finished());
+            node.join().unwrap().unwrap();
+        }
+        drop(disk);
     }
-    drop(disk);
 }

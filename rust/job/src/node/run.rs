@@ -28,7 +28,6 @@ use crate::node::files::NodeFiles;
 use crate::node::finish::AfterAttempt;
 use crate::node::join::{Joined, Joining, join};
 use crate::node::launch::Prepared;
-use crate::node::link::Link;
 use crate::node::log_directory;
 use crate::node::metrics::Metrics;
 use crate::node::options::{Here, Options, Payload};
@@ -130,7 +129,7 @@ fn run_attempt(
         Worked::Done(made) => made,
         Worked::Ended(after) => {
             if let Some(fallback) = fallback {
-                leave_without_ranks(fallback, options, placement.serves_store, &mut link, process);
+                leave_without_ranks(fallback, options, placement.serves_store, process);
             }
             return Ok(after);
         }
@@ -147,21 +146,19 @@ fn run_attempt(
     attempt.finish(process)
 }
 
-/// FALLBACK-3, where the hub ended this node before its ranks began.
-fn leave_without_ranks(
-    mut fallback: Fallback,
-    options: &Options<'_>,
-    serves_store: bool,
-    link: &mut Link<'_>,
-    process: &Process,
-) {
-    if let Err(problem) = fallback.say_over(options.here.partition) {
-        log::warn!("job {}: {problem}", options.spec.job.id);
+/// FALLBACK-3, where this node was ended before its ranks began, and the hub has let it go.
+fn leave_without_ranks(mut fallback: Fallback, options: &Options<'_>, serves_store: bool, process: &Process) {
+    let (job, partition) = (&options.spec.job, options.here.partition);
+    let mut said = fallback.say_over(partition);
+    while said.is_ok() && serves_store && process.interrupted().is_none() {
+        match fallback.all_over(job.tasks) {
+            Ok(true) => break,
+            Ok(false) => pause(INTERRUPT_EVERY, Deadline::never()),
+            Err(problem) => said = Err(problem),
+        }
     }
-    let tasks = options.spec.job.tasks;
-    while serves_store && process.interrupted().is_none() && fallback.all_over(tasks) == Ok(false) {
-        link.tend();
-        pause(INTERRUPT_EVERY, Deadline::never());
+    if let Err(problem) = said {
+        log::warn!("job {}: partition {partition} ends: {problem}", job.id);
     }
 }
 
