@@ -190,34 +190,35 @@ fn a_failure_on_a_node_without_the_hub_reaches_the_caller() {
 fn a_failure_on_a_node_without_the_hub_ends_the_ranks_of_those_that_have_it_and_is_the_cause() {
     // The store is partition 0's, and partition 2 has the hub.
     for (without_hub, fails) in [(&[0][..], 0), (&[1], 1), (&[0, 1], 1)] {
-        without_the_hub(without_hub, fails, Duration::ZERO);
+        without_the_hub(without_hub, fails, [0; 3]);
     }
 }
 
 #[test]
 fn a_failure_that_is_posted_before_the_store_answers_ends_all_ranks() {
     // The answer comes too late for the node that posted, and the store is over before it asks again.
-    without_the_hub(&[0, 1], 1, Duration::from_millis(1500));
+    without_the_hub(&[0, 1], 1, [1500, 0, 0]);
 }
 
 /// Three nodes of two ranks each, of which those in `without_hub` can't reach it; the first rank of `fails` fails.
-fn without_the_hub(without_hub: &[u32], fails: u32, store_is_late: Duration) {
+/// They get what they exchange so many milliseconds late.
+fn without_the_hub(without_hub: &[u32], fails: u32, late: [u64; 3]) {
     let job = job(6, 3);
     let dir = phalanx_testkit::temp_dir("job");
     let (driver, gather, nowhere) = (open(&job), Gather::of(3), silent());
     let failing = fails * 2;
     let script = format!("[ $RANK = {failing} ] || exec sleep 600; echo oh; exit 7");
-    let nodes: Vec<_> = (0..3)
-        .map(|partition| {
+    let nodes: Vec<_> = (0..)
+        .zip(late)
+        .map(|(partition, late)| {
             let mut test = test_node(&driver, partition, &script, dir.path());
             if without_hub.contains(&partition) {
                 test.spec.hub.clone_from(&nowhere.address);
             }
-            let late = if partition == 0 { store_is_late } else { Duration::ZERO };
             let callbacks = TestCallbacks {
                 gather: Some(Arc::clone(&gather)),
                 partition,
-                late,
+                late: Duration::from_millis(late),
                 ..TestCallbacks::default()
             };
             spawn_node(test, callbacks)
@@ -241,6 +242,12 @@ fn without_the_hub(without_hub: &[u32], fails: u32, store_is_late: Duration) {
     // The outcome doesn't wait for what Spark brings at the end.
     let other = ["stopped", "nothing was heard of it: its task can't connect to the driver"];
     assert_eq!(states.iter().filter(|state| other.contains(state)).count(), 5, "{states:?}");
+}
+
+#[test]
+fn a_node_that_is_stopped_before_it_knows_where_the_others_met_lets_the_store_go() {
+    // Partition 2 has the hub. What the tasks told one another reaches it when the job has failed.
+    without_the_hub(&[1], 1, [0, 0, 3000]);
 }
 
 #[test]

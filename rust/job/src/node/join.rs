@@ -10,7 +10,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use phalanx_io::Identity;
+use phalanx_io::{Identity, pause};
 use phalanx_rendezvous::blocks::host_name;
 use phalanx_rendezvous::{interfaces, listen_at, wire};
 use phalanx_types::message::{HubMessage, NodeMessage};
@@ -40,8 +40,8 @@ pub(crate) struct Joined<'a> {
 pub(crate) enum Joining<'a> {
     /// The node has its place.
     Placed(Box<Joined<'a>>),
-    /// The job was over before it had one.
-    Over,
+    /// The job was over before its ranks began. It has a place only where others may count on its word (FALLBACK-3).
+    Over(Option<Box<Joined<'a>>>),
     /// This attempt is over; the next one has this number.
     Again(u32),
 }
@@ -94,11 +94,7 @@ impl<'a> Waiting<'a> {
                 Ok(HubMessage::Place(placement)) => return self.placed_by_hub(*placement),
                 Ok(HubMessage::UseFallback) => self.exchange(process)?,
                 Ok(HubMessage::Again { attempt, .. }) => return Ok(Joining::Again(attempt)),
-                Ok(HubMessage::Stop { .. } | HubMessage::Released) => {
-                    let done = NodeMessage::Done { problem: None, interrupted: None, output: Vec::new() };
-                    self.link.send(&done);
-                    return Ok(Joining::Over);
-                }
+                Ok(HubMessage::Stop { .. } | HubMessage::Released) => return self.over(process),
                 // A line that has broken is mended below, or given up.
                 Ok(
                     HubMessage::Pong
@@ -111,7 +107,7 @@ impl<'a> Waiting<'a> {
             if let Some(all) = process.gathered()
                 && let Some(placement) = self.agreed(&all?)?
             {
-                return self.placed_by_all(placement);
+                return self.placed_by_all(placement).map(Joining::Placed);
             }
             if let Some(reason) = process.interrupted() {
                 // The hub is not to take the end of the connection for a lost host.
@@ -173,22 +169,37 @@ impl<'a> Waiting<'a> {
         let (_, store) = self.here.ok_or_else(|| {
             Error::new(ErrorKind::Protocol, "the hub gives a place to a node that has not joined")
         })?;
-        Ok(placed(Joined { placement, store, link: self.link, through_spark: false }))
+        let joined = Joined { placement, store, link: self.link, through_spark: false };
+        Ok(Joining::Placed(Box::new(joined)))
     }
 
-    fn placed_by_all(mut self, placement: NodePlacement) -> Result<Joining<'a>> {
-        self.link.forget();
+    fn placed_by_all(self, placement: NodePlacement) -> Result<Box<Joined<'a>>> {
         let (join, store) = self
             .elsewhere
             .or(self.here)
             .ok_or_else(|| not_exchanged("this node has no socket for the store"))?;
-        self.link.tell(Instant::now(), NodeMessage::Placed(join));
-        Ok(placed(Joined { placement, store, link: self.link, through_spark: true }))
+        let mut link = self.link;
+        link.forget();
+        // The hub takes no place from a node that is done.
+        link.tell(Instant::now(), NodeMessage::Placed(join));
+        Ok(Box::new(Joined { placement, store, link, through_spark: true }))
     }
-}
 
-fn placed(joined: Joined<'_>) -> Joining<'_> {
-    Joining::Placed(Box::new(joined))
+    /// The hub lets this node go. Where it exchanges with the others, they may have their places by that, and wait for
+    /// its word: its process can't leave before the exchange has ended, either.
+    fn over(mut self, process: &mut Process) -> Result<Joining<'a>> {
+        self.link.send(&NodeMessage::Done { problem: None, interrupted: None, output: Vec::new() });
+        while self.asked && process.is_gathering() && process.interrupted().is_none() {
+            // An exchange that fails has given nobody a place.
+            if let Some(Ok(all)) = process.gathered()
+                && let Some(placement) = self.agreed(&all)?
+            {
+                return self.placed_by_all(placement).map(|joined| Joining::Over(Some(joined)));
+            }
+            pause(INTERRUPT_EVERY, Deadline::never());
+        }
+        Ok(Joining::Over(None))
+    }
 }
 
 /// What this node tells the others, and the socket for the store.

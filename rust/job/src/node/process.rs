@@ -54,6 +54,11 @@ impl Process {
         self.gathering = Some(answered);
     }
 
+    /// Whether an exchange has begun of which this node has yet to hear.
+    pub(crate) fn is_gathering(&self) -> bool {
+        self.gathering.is_some()
+    }
+
     /// What the tasks exchanged, in partition order, once it is there; once.
     pub(crate) fn gathered(&mut self) -> Option<Result<Vec<String>>> {
         let all = self.gathering.as_ref()?.try_recv().ok()?;

@@ -96,16 +96,24 @@ fn run_attempt(
     process: &mut Process,
 ) -> Result<AfterAttempt> {
     let began = Instant::now();
-    let Joined { placement, store, mut link, through_spark } = match join(options, number, process)? {
-        Joining::Placed(joined) => *joined,
-        Joining::Over => return Ok(AfterAttempt::Over(Vec::new())),
+    let (joined, is_over) = match join(options, number, process)? {
+        Joining::Placed(joined) => (joined, false),
+        Joining::Over(Some(joined)) => (joined, true),
+        Joining::Over(None) => return Ok(AfterAttempt::Over(Vec::new())),
         Joining::Again(attempt) => return Ok(AfterAttempt::Again { attempt, reason: String::new() }),
     };
+    let Joined { placement, store, mut link, through_spark } = *joined;
     metrics.joined(began);
     let own_address =
         store.listener.local_addr().map_err(|e| link.fails(Error::io("read this node's address", &e)))?;
     // The store listens before any rank starts, else the first connects in vain and backs off.
     let store = NodeStore::open(options, &placement, number, store).map_err(|e| link.fails(e))?;
+    let notes = || Key::of_notes(&options.spec.token, &options.spec.job.id, number);
+    let fallback = through_spark.then(|| Fallback::at(store.address(), notes()));
+    if is_over {
+        leave_without_ranks(fallback, options, placement.serves_store, process);
+        return Ok(AfterAttempt::Over(Vec::new()));
+    }
     let executor_log = if kept.is_none() { process.take_executor_log() } else { None };
     let patience = options.spec.job.policy.join_timeout;
     let made = beside_disk(&mut link, process, patience, || {
@@ -123,14 +131,10 @@ fn run_attempt(
         let prepared = Prepared::make(options, number, kept, &placement, access)?;
         Ok((kept, prepared, blocks))
     });
-    let notes = || Key::of_notes(&options.spec.token, &options.spec.job.id, number);
-    let fallback = through_spark.then(|| Fallback::at(store.address(), notes()));
     let (kept, prepared, blocks) = match made? {
         Worked::Done(made) => made,
         Worked::Ended(after) => {
-            if let Some(fallback) = fallback {
-                leave_without_ranks(fallback, options, placement.serves_store, process);
-            }
+            leave_without_ranks(fallback, options, placement.serves_store, process);
             return Ok(after);
         }
     };
@@ -147,7 +151,13 @@ fn run_attempt(
 }
 
 /// FALLBACK-3, where this node was ended before its ranks began, and the hub has let it go.
-fn leave_without_ranks(mut fallback: Fallback, options: &Options<'_>, serves_store: bool, process: &Process) {
+fn leave_without_ranks(
+    fallback: Option<Fallback>,
+    options: &Options<'_>,
+    serves_store: bool,
+    process: &Process,
+) {
+    let Some(mut fallback) = fallback else { return };
     let (job, partition) = (&options.spec.job, options.here.partition);
     let mut said = fallback.say_over(partition);
     while said.is_ok() && serves_store && process.interrupted().is_none() {
