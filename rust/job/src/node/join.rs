@@ -190,9 +190,9 @@ impl<'a> Waiting<'a> {
     fn over(mut self, process: &mut Process) -> Result<Joining<'a>> {
         self.link.send(&NodeMessage::Done { problem: None, interrupted: None, output: Vec::new() });
         while self.asked && process.is_gathering() && process.interrupted().is_none() {
-            // An exchange that fails has given nobody a place.
+            // An exchange that fails, or that nobody can read, has given nobody a place.
             if let Some(Ok(all)) = process.gathered()
-                && let Some(placement) = self.agreed(&all)?
+                && let Ok(Some(placement)) = self.agreed(&all)
             {
                 return self.placed_by_all(placement).map(|joined| Joining::Over(Some(joined)));
             }
