@@ -20,8 +20,11 @@ import pytest
 from support import identity, jvm, sessions
 from support.places import PYTHON
 
-# The groups that take longest; they begin first, so that none of them is what is left at the end.
-LONGEST_FIRST = (
+# The groups that begin first, after the package's own tests: those that mostly wait, while what `make` runs beside
+# keeps the processors busy, and those that take longest, so that none of them is what is left at the end.
+FIRST = (
+    "test_clock",
+    "test_hangs",
     "standalone",
     "yarn",
     "libraries",
@@ -89,15 +92,14 @@ def group_of(item: pytest.Item) -> str:
 
 
 def turn(item: pytest.Item) -> tuple[int, bool]:
-    """When it comes: the longest groups first, then those with the same session, at last those with another one; of the
-    package's own, those whose session has the jar come last. A driver that has had MLflow's tests takes twice as long
-    for those of Transformers."""
+    """When it comes: the package's own tests, which wait, too, and of these those whose session has the jar last; then
+    `FIRST`, then all others. A driver that has had MLflow's tests takes twice as long for those of Transformers."""
     if item.path.is_relative_to(PYTHON):
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        return len(LONGEST_FIRST) + (2 if parameters.get("spark") == "jvms" else 1), False
+        return (-1 if parameters.get("spark") == "jvms" else -2), False
     group = group_of(item)
-    longest = (i for i, name in enumerate(LONGEST_FIRST) if group.startswith(name))
-    return next(longest, len(LONGEST_FIRST)), item.path.stem == "test_mlflow"
+    first = (i for i, name in enumerate(FIRST) if group.startswith(name))
+    return next(first, len(FIRST)), item.path.stem == "test_mlflow"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

@@ -97,7 +97,9 @@ fn a_node_that_met_the_others_through_spark_tells_the_hub_everything_once_it_rea
 fn a_hub_that_refuses_connections_is_closed_and_nobody_goes_round_it() {
     let (dir, gather) = (phalanx_testkit::temp_dir("meeting"), Gather::of(2));
     let driver = open(&job());
-    let error = node(&driver, Some(&closed()), 0, dir.path(), &gather).join().unwrap().unwrap_err();
+    let closed = closed();
+    let node = node(&driver, Some(&closed.address), 0, dir.path(), &gather);
+    let error = node.join().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed, "LINK-5: {error}");
     assert!(error.to_string().starts_with("the job is over"), "{error}");
     assert_eq!(gather.asked().len(), 0, "LINK-5");
@@ -193,12 +195,13 @@ fn node_with_tunnel(driver: &Hub, hub: &str, tunnel: &str, dir: &Path) -> Node {
 #[test]
 fn a_task_that_has_a_tunnel_joins_at_the_hub_like_the_others() {
     // Packets to the hub vanish, or are refused.
-    for barred in [silent().address.clone(), closed()] {
+    let (silent, closed) = (silent(), closed());
+    for barred in [&silent.address, &closed.address] {
         let (dir, alone) = (phalanx_testkit::temp_dir("meeting"), Gather::of(2));
         let driver = open(&job());
         let first = node(&driver, None, 0, dir.path(), &alone);
         let hub = driver.node_spec(0, RankProgram::Python(None), BTreeMap::new(), Vec::new()).hub;
-        let second = node_with_tunnel(&driver, &barred, &hub, dir.path());
+        let second = node_with_tunnel(&driver, barred, &hub, dir.path());
         all_is_well(&driver, dir.path(), [first, second]);
         assert!(alone.asked().is_empty(), "ROUTE-1: no task was asked to exchange");
     }
@@ -207,11 +210,11 @@ fn a_task_that_has_a_tunnel_joins_at_the_hub_like_the_others() {
 #[test]
 fn a_tunnel_that_leads_nowhere_is_as_none() {
     let (dir, gather) = (phalanx_testkit::temp_dir("meeting"), Gather::of(2));
-    let (driver, barred) = (open(&job()), silent());
+    let (driver, barred, nowhere) = (open(&job()), silent(), closed());
     let first = node(&driver, None, 0, dir.path(), &gather);
     let mut test = test_node(&driver, 1, &script(dir.path()), dir.path());
     test.spec.hub = barred.address.clone();
-    test.here.tunnel = Some(closed());
+    test.here.tunnel = Some(nowhere.address.clone());
     let gathers = Some(Arc::clone(&gather));
     let second =
         spawn_node(test, TestCallbacks { gather: gathers, partition: 1, ..TestCallbacks::default() });

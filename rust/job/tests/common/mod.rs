@@ -216,9 +216,18 @@ pub fn silent() -> Silent {
     Silent { address: address.to_string(), _listener: listener, _waiting: waiting }
 }
 
-/// An address of this host where nobody listens.
-pub fn closed() -> String {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+/// An address of this host where nobody listens, nor can anybody while it lives.
+pub struct Closed {
+    pub address: String,
+    _socket: socket2::Socket,
+}
+
+/// Makes one.
+pub fn closed() -> Closed {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    Closed { address: address.to_string(), _socket: socket }
 }
 
 /// Runs `script` as every rank of `job`, all nodes here; returns what was told after all nodes returned.
