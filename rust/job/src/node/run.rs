@@ -109,14 +109,16 @@ fn run_attempt(
     // The store listens before any rank starts, else the first connects in vain and backs off.
     let store = NodeStore::open(options, &placement, number, store).map_err(|e| link.fails(e))?;
     let notes = || Key::of_notes(&options.spec.token, &options.spec.job.id, number);
-    let fallback = through_spark.then(|| Fallback::at(store.address(), notes()));
+    let mut fallback = through_spark.then(|| Fallback::at(store.address(), notes()));
     if is_over {
-        leave_without_ranks(fallback, options, placement.serves_store, process);
+        say_over(&mut fallback, options);
+        stay_for_others(fallback, options, placement.serves_store, process);
         return Ok(AfterAttempt::Over(Vec::new()));
     }
     let executor_log = if kept.is_none() { process.take_executor_log() } else { None };
     let patience = options.spec.job.policy.join_timeout;
-    let made = beside_disk(&mut link, process, patience, || {
+    let leave = || say_over(&mut fallback, options);
+    let made = beside_disk(&mut link, process, patience, leave, || {
         let kept = match kept.take() {
             Some(before) => kept.insert(before),
             None => {
@@ -134,7 +136,7 @@ fn run_attempt(
     let (kept, prepared, blocks) = match made? {
         Worked::Done(made) => made,
         Worked::Ended(after) => {
-            leave_without_ranks(fallback, options, placement.serves_store, process);
+            stay_for_others(fallback, options, placement.serves_store, process);
             return Ok(after);
         }
     };
@@ -150,25 +152,28 @@ fn run_attempt(
     attempt.finish(process)
 }
 
-/// FALLBACK-3, where this node was ended before its ranks began, and the hub has let it go.
-fn leave_without_ranks(
-    fallback: Option<Fallback>,
-    options: &Options<'_>,
-    serves_store: bool,
-    process: &Process,
-) {
-    let Some(mut fallback) = fallback else { return };
-    let (job, partition) = (&options.spec.job, options.here.partition);
-    let mut said = fallback.say_over(partition);
-    while said.is_ok() && serves_store && process.interrupted().is_none() {
-        match fallback.all_over(job.tasks) {
-            Ok(true) => break,
-            Ok(false) => pause(INTERRUPT_EVERY, Deadline::never()),
-            Err(problem) => said = Err(problem),
-        }
+/// FALLBACK-3, where this node ends before its ranks have begun; without the fallback, if it can't be said.
+fn say_over(fallback: &mut Option<Fallback>, options: &Options<'_>) {
+    let partition = options.here.partition;
+    if let Some(Err(problem)) = fallback.as_mut().map(|fallback| fallback.say_over(partition)) {
+        log::warn!("job {}: partition {partition} ends: {problem}", options.spec.job.id);
+        *fallback = None;
     }
-    if let Err(problem) = said {
-        log::warn!("job {}: partition {partition} ends: {problem}", job.id);
+}
+
+/// FALLBACK-3, where this node has said that it is over, and the hub has let it go.
+fn stay_for_others(fallback: Option<Fallback>, options: &Options<'_>, serves_store: bool, process: &Process) {
+    let Some(mut fallback) = fallback.filter(|_| serves_store) else { return };
+    let job = &options.spec.job;
+    while process.interrupted().is_none() {
+        match fallback.all_over(job.tasks) {
+            Ok(true) => return,
+            Ok(false) => pause(INTERRUPT_EVERY, Deadline::never()),
+            Err(problem) => {
+                log::warn!("job {}: partition {} ends: {problem}", job.id, options.here.partition);
+                return;
+            }
+        }
     }
 }
 
