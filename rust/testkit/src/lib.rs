@@ -4,18 +4,18 @@
 //! Everything here panics where a test should fail.
 #![forbid(unsafe_code)]
 
+mod build;
 mod corpus;
 mod eventually;
 #[cfg(feature = "fleet")]
 pub mod fleet;
-mod guard;
 mod leaks;
 mod process;
 mod warnings;
 
+pub use build::{guard_binary, program};
 pub use corpus::play_corpus;
 pub use eventually::{eventually, eventually_some};
-pub use guard::guard_binary;
 pub use leaks::{Leaks, leaks};
 pub use process::{Process, alive, children, descendants, processes};
 pub use warnings::warnings;

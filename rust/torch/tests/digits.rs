@@ -4,12 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use phalanx_testkit::{alive, descendants, eventually, eventually_some, temp_dir};
+use phalanx_testkit::{alive, descendants, eventually, eventually_some, program, temp_dir};
 
 /// Python imports torch, on a machine that builds at the same time.
 const LONG: Duration = Duration::from_secs(240);
@@ -17,22 +18,8 @@ const LONG: Duration = Duration::from_secs(240);
 /// The program of the example. `cargo test --test digits` alone would leave an old one there.
 fn example() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let build = || {
-        // target/debug/deps/digits-123
-        let test = std::env::current_exe().unwrap();
-        let profile = test.parent().and_then(Path::parent).unwrap();
-        let name = profile.file_name().and_then(|name| name.to_str()).unwrap();
-        let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .args(["build", "--quiet", "--example", "digits", "--profile"])
-            .arg(if name == "debug" { "dev" } else { name })
-            .arg("--target-dir")
-            .arg(profile.parent().unwrap())
-            .status();
-        assert!(status.unwrap().success(), "cargo could not make the example");
-        profile.join("examples/digits")
-    };
-    BUILT.get_or_init(build).clone()
+    let digits = ["--package", "phalanx-torch", "--example", "digits"];
+    BUILT.get_or_init(|| program("examples/digits", &["."], &digits)).clone()
 }
 
 fn script(name: &str) -> PathBuf {
@@ -56,17 +43,32 @@ fn start(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// A folder with module, data and order; `None`, with the reason told, where Python can't make it.
-fn prepared() -> Option<tempfile::TempDir> {
+/// Files' names and contents.
+type Files = Vec<(OsString, Vec<u8>)>;
+
+/// Module, data and order; `None`, with the reason told, where Python can't make them.
+fn made() -> Option<Files> {
     let folder = temp_dir("digits");
     let made = output(start(Command::new("python3").arg(script("prepare.py")).arg(folder.path())));
     if made.status.success() {
-        return Some(folder);
+        let files = std::fs::read_dir(folder.path()).unwrap().map(Result::unwrap);
+        return Some(files.map(|file| (file.file_name(), std::fs::read(file.path()).unwrap())).collect());
     }
     let why = String::from_utf8_lossy(&made.stderr).trim().lines().last().unwrap_or_default().to_owned();
     assert!(why.starts_with("ModuleNotFoundError"), "{made:?}");
     eprintln!("skipped: {why}");
     None
+}
+
+/// A folder of a test's own with what [`made`] makes, once for all tests.
+fn prepared() -> Option<tempfile::TempDir> {
+    static MADE: OnceLock<Option<Files>> = OnceLock::new();
+    let files = MADE.get_or_init(made).as_ref()?;
+    let folder = temp_dir("digits");
+    for (name, contents) in files {
+        std::fs::write(folder.path().join(name), contents).unwrap();
+    }
+    Some(folder)
 }
 
 fn losses(path: &Path) -> Vec<f64> {
