@@ -111,12 +111,17 @@ def well() -> str:
 def writes_on_a_full_disk(disk: str) -> str:
     import os
     import time
+    from pathlib import Path
 
-    print("before")
+    print("before", flush=True)
     if os.environ["RANK"] == "1":
         while not os.path.exists(f"{disk}/done"):
             time.sleep(0.02)
         return "well"
+    # The folder of the rank is in that of the task, and this in that of the job, where the log is.
+    log = Path(os.environ["PHALANX_RANK_DIR"]).parents[1] / "rank-0.log"
+    while log.read_text() != "before\n":
+        time.sleep(0.02)
     fill(disk)
     for i in range(1000):
         print("not kept", i)

@@ -93,6 +93,19 @@ fn a_rank_that_a_signal_ends_is_the_cause_and_not_its_victims() {
 }
 
 #[test]
+fn what_a_rank_raised_is_told_though_it_ends_before_its_last_note_is_read() {
+    // Notes in quick succession are left to gather in the pipe for some milliseconds.
+    let script = r#"for i in 1 2 3 4 5 6 7 8; do echo '{"beat": {"ran": true}}' >&3; done
+        echo '{"error": {"type_name": "ValueError", "message": "no room"}}' >&3
+        exit 1"#;
+    for _ in 0..20 {
+        let (told, ..) = run(&job(1, 1), script);
+        let failure = told.failure.unwrap();
+        assert_eq!((failure.kind, &failure.exception_type[..]), (FailureKind::Exception, "ValueError"));
+    }
+}
+
+#[test]
 fn a_program_that_is_not_there_is_a_start_failure_that_names_it() {
     let job = job(1, 1);
     let dir = phalanx_testkit::temp_dir("job");

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::RecvTimeoutError;
 use phalanx_io::pause;
+use phalanx_supervisor::PipeReader;
 use phalanx_types::contract::FILE_RESULT;
 use phalanx_types::message::{HubMessage, NodeMessage, NodeOutcome, OutputTotal};
 use phalanx_types::{Deadline, Error, ErrorKind, RankExit, Result};
@@ -38,8 +39,8 @@ impl Attempt<'_> {
     /// Hands over what is left of the attempt, and waits for what the hub says to that.
     pub(crate) fn finish(mut self, process: &Process) -> Result<AfterAttempt> {
         let logs = &self.options.spec.job.logs;
-        for reader in self.ranks.iter_mut().flat_map(|rank| rank.readers.drain(..)) {
-            reader.finish();
+        for rank in &mut self.ranks {
+            [rank.notes.take(), rank.output.take()].into_iter().flatten().for_each(PipeReader::finish);
         }
         if let Some(relay) = self.relay.take() {
             // Nobody listens at a driver that is gone, or was never there.

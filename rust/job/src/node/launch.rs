@@ -136,21 +136,17 @@ impl<'a> Attempt<'a> {
             }
         };
         let sender = self.notes_sender.clone();
-        let readers = vec![
-            pump(pipes.output, Arc::clone(&log), Box::new(on_output))?,
-            notes(
-                pipes.notes,
-                // A rank that notes faster than this node reads loses notes, not time.
-                Box::new(move |note| drop(sender.try_send((rank, note)))),
-            )?,
-        ];
+        let output = pump(pipes.output, Arc::clone(&log), Box::new(on_output))?;
+        // A rank that notes faster than this node reads loses notes, not time.
+        let notes = notes(pipes.notes, Box::new(move |note| drop(sender.try_send((rank, note)))))?;
         self.ranks.push(Rank {
             rank,
             dir,
             log,
             process: RankProcess::Launched,
             progress: RankProgress::new(),
-            readers,
+            output: Some(output),
+            notes: Some(notes),
             noted_error: None,
             phases: 0,
         });

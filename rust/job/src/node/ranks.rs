@@ -28,7 +28,9 @@ pub(crate) struct Rank {
     pub(crate) log: Arc<RankLog>,
     pub(crate) process: RankProcess,
     pub(crate) progress: RankProgress,
-    pub(crate) readers: Vec<PipeReader>,
+    pub(crate) output: Option<PipeReader>,
+    /// Until it is reported.
+    pub(crate) notes: Option<PipeReader>,
     /// What it raised, where it could not leave a file that says so.
     pub(crate) noted_error: Option<RankError>,
     /// How many phases it has told.

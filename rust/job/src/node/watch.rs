@@ -203,6 +203,10 @@ impl Attempt<'_> {
             if !rank.log.finished() && now < at + OUTPUT_GRACE {
                 continue;
             }
+            // What it noted last is in the pipe, if it isn't in the channel yet.
+            if let Some(notes) = self.ranks[i].notes.take() {
+                notes.finish();
+            }
             while let Ok((rank, note)) = self.notes.try_recv() {
                 self.note(rank, note);
             }
