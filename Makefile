@@ -14,8 +14,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .PHONY: demo test test-quick setup build jars wheel wheel-test link-check matrix check docs cargo-test miri jvm-test python-test bench clean
-.PHONY: libtorch check-rust check-others rust-test oldest-line compiled-quick jvm-quick pytest-several pytest-connect
-.PHONY: pytest-alone connect-and-oldest
+.PHONY: libtorch check-rust check-others rust-test oldest-line compiled-quick jvm-quick pytest-several pytest-beside
+.PHONY: pytest-connect pytest-waits pytest-alone
 
 ROOT := $(CURDIR)
 VENV := $(ROOT)/.venv
@@ -228,22 +228,26 @@ miri: setup
 jvm-test: setup $(CLASSES)
 	scripts/scala_twice $(MVN) test
 
-# Several processes run the tests, and beside them one those over Spark Connect and then those on the oldest line, which
-# mostly wait; those that assert how long something takes have the machine to themselves.
-PYTESTS := pytest-several connect-and-oldest
+# Several processes run the tests, and beside them one those over Spark Connect, then those on the oldest line, and then
+# what else mostly waits; those that assert how long something takes have the machine to themselves.
+PYTESTS := pytest-several pytest-beside
 python-test:
 	@$(MAKE) --no-print-directory --jobs=2 $(PYTESTS)
 	@$(MAKE) --no-print-directory pytest-alone
 
 # Not both at a time: the Connect server that pyspark starts has one port, 15002, on each line.
-connect-and-oldest: pytest-connect
+pytest-beside: pytest-connect
 	@$(MAKE) --no-print-directory oldest-line
+	@$(MAKE) --no-print-directory pytest-waits
 
 pytest-several: setup jars $(CLASSES)
-	scripts/pytest_twice several $(PYTEST) $(SEVERAL) -m "not alone"
+	scripts/pytest_twice several $(PYTEST) $(SEVERAL) -m "not alone and not waits"
 
 pytest-connect: setup jars $(CLASSES)
 	scripts/pytest_twice connect $(PYTEST) tests --connect -m "not alone"
+
+pytest-waits: setup jars $(CLASSES)
+	scripts/pytest_twice waits $(PYTEST) -m "waits and not alone"
 
 pytest-alone: setup jars $(CLASSES)
 	scripts/pytest_twice alone $(PYTEST) -m alone

@@ -31,8 +31,6 @@ FIRST = (
     "test_soak",
     "test_hosts",
     "test_pods",
-    "test_matrix",
-    "test_outages",
     "test_leaks",
     "test_ends",
 )

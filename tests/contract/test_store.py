@@ -20,7 +20,7 @@ import pytest
 dist = pytest.importorskip("torch.distributed")
 native = pytest.importorskip("phalanx._native")
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.waits]
 
 HOST = "127.0.0.1"
 LONG = timedelta(seconds=30)

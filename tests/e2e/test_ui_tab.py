@@ -20,6 +20,8 @@ from support.programs import ONE_EXECUTOR, WARM_IF_ASKED
 
 pytestmark = pytest.mark.timeout(300)
 
+pytestmark = pytest.mark.waits
+
 DASHBOARD = ROOT / "docs" / "grafana" / "phalanx.json"
 METRICS = "spark.metrics.conf.driver.sink.prometheusServlet"
 UI = {"spark.ui.enabled": "true", "spark.ui.port": "0", "spark.ui.showConsoleProgress": "false"}

@@ -29,7 +29,7 @@ import pytest
 from phalanx import TrainingError, UnavailableResult
 from support.programs import eventually, gone, private_folders
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.waits]
 
 FACES = ("local", "python", "jvm")
 WITH_COLD = (*FACES, "local-cold")

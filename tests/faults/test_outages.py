@@ -26,7 +26,7 @@ from support.places import APPS
 from support.programs import TWO_EXECUTORS, WARM_IF_ASKED, classic_conf, eventually, gone, seen_by
 from support.trainer import Drivers, Trainer
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.waits]
 
 STAGES = ["python", "jvm"]
 TIMEOUT_S = 6
