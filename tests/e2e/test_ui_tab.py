@@ -18,9 +18,7 @@ from support.own_session import in_session
 from support.places import ROOT
 from support.programs import ONE_EXECUTOR, WARM_IF_ASKED
 
-pytestmark = pytest.mark.timeout(300)
-
-pytestmark = pytest.mark.waits
+pytestmark = [pytest.mark.timeout(300), pytest.mark.waits]
 
 DASHBOARD = ROOT / "docs" / "grafana" / "phalanx.json"
 METRICS = "spark.metrics.conf.driver.sink.prometheusServlet"
