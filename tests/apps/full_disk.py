@@ -120,7 +120,9 @@ def writes_on_a_full_disk(disk: str) -> str:
         return "well"
     # The folder of the rank is in that of the task, and this in that of the job, where the log is.
     log = Path(os.environ["PHALANX_RANK_DIR"]).parents[1] / "rank-0.log"
-    while log.read_text() != "before\n":
+    until = time.monotonic() + 60
+    while "before\n" not in log.read_text():
+        assert time.monotonic() < until, f"{log} has no line of this rank"
         time.sleep(0.02)
     fill(disk)
     for i in range(1000):
