@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from gated import LINES, train
-from session import over_faces
+from session import session, take
 
 
 def behind_networks() -> list[Any]:
@@ -59,44 +59,79 @@ def wait(what: str, seconds: float, is_so: Any) -> None:
         time.sleep(0.02)
 
 
-def outages(base: str, networks: list[Any]) -> dict[str, Any]:
-    """What became of a run in each outage, over the stage that the session takes."""
-    from phalanx import TorchDistributor, TrainingError
-    from support.programs import gone
+OUTAGES = ("reset for 1 s", "forget for 1 s", "reset for good", "forget for good")
 
-    distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
-    seen: dict[str, Any] = {}
-    for name in ("reset for 1 s", "forget for 1 s", "reset for good", "forget for good"):
-        folder = f"{base}/{name.replace(' ', '-')}"
-        os.makedirs(folder)
-        shown = io.StringIO()
-        with contextlib.redirect_stdout(shown):
-            run = distributor.start(train, folder)
-            wait("two ranks", 120, lambda folder=folder: len(pids(folder)) == 2)
-            networks[-1].fails(name.split()[0])
-            began = time.monotonic()
-            if not name.endswith("good"):
-                time.sleep(1)
-                networks[-1].works()
-                open(f"{folder}/go", "w").close()
-            told: dict[str, Any]
-            try:
-                told = {"results": [len(result) for result in run.results(90)]}
-            except TrainingError as error:
-                told = {"kind": error.kind, "message": error.message}
-        told |= {"seconds": time.monotonic() - began, "pids": pids(folder)}
-        wait("the ranks' end", 60, lambda told=told: gone(told["pids"]))
-        told["seconds to the ranks' end"] = time.monotonic() - began
+
+class Trial:
+    """A run that has two ranks, over the stage that the session takes; it sees one of the outages."""
+
+    def __init__(self, base: str, face: str, name: str, networks: list[Any]) -> None:
+        from phalanx import TorchDistributor
+
+        self.face, self.name = face, name
+        self.how, _, self.long = name.partition(" for ")
+        self.folder = f"{base}/{face}/{name.replace(' ', '-')}"
+        os.makedirs(self.folder)
+        distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
+        self.run = distributor.start(train, self.folder, f"{face} {name}")
+        wait("two ranks", 120, lambda: len(pids(self.folder)) == 2)
+        self.network = networks[-1]
+
+    def begin(self) -> None:
+        self.network.fails(self.how)
+        self.began = time.monotonic()
+
+    def end(self) -> None:
+        """The outage's, if it isn't for good."""
+        if self.long != "good":
+            self.network.works()
+            open(f"{self.folder}/go", "w").close()
+
+    def told(self) -> dict[str, Any]:
+        """What the driver says in the end, and after how many seconds."""
+        from phalanx import TrainingError
+
+        try:
+            told: dict[str, Any] = {"results": [len(result) for result in self.run.results(90)]}
+        except TrainingError as error:
+            told = {"kind": error.kind, "message": error.message}
+        return told | {"seconds": time.monotonic() - self.began}
+
+    def left(self, shown: str) -> dict[str, Any]:
+        """What became of the ranks, and of their lines."""
+        from support.programs import gone
+
+        ranks = pids(self.folder)
+        wait("the ranks' end", 60, lambda: gone(ranks))
+        left: dict[str, Any] = {"seconds to the ranks' end": time.monotonic() - self.began}
         for rank in (0, 1):
-            lines = re.findall(rf"^\[rank {rank}\] line (\d+)$", shown.getvalue(), re.M)
-            told[f"lines of {rank}"] = lines == [str(i) for i in range(LINES)]
-        seen[name] = told
-    return seen
+            lines = re.findall(rf"^\[rank {rank}\] {self.face} {self.name} (\d+)$", shown, re.M)
+            left[f"lines of {rank}"] = lines == [str(i) for i in range(LINES)]
+        return left
 
 
 def main() -> None:
+    """All outages over all stages at once, each between a run and a hub of its own: most of it is waiting."""
+    _, base, *faces = sys.argv
     networks = behind_networks()
-    over_faces(lambda base, face: outages(f"{base}/{face}", networks))
+    spark = session(faces[0])
+    shown = io.StringIO()
+    trials = []
+    with contextlib.redirect_stdout(shown):
+        for face in faces:
+            take(spark, face)
+            trials += [Trial(base, face, name, networks) for name in OUTAGES]
+        for trial in trials:
+            trial.begin()
+        time.sleep(1)
+        for trial in trials:
+            trial.end()
+        told = [trial.told() for trial in trials]
+    seen: dict[str, dict[str, Any]] = {face: {} for face in faces}
+    for trial, so_far in zip(trials, told, strict=True):
+        seen[trial.face][trial.name] = so_far | trial.left(shown.getvalue())
+    print("SEEN", json.dumps(seen), flush=True)
+    spark.stop()
 
 
 if __name__ == "__main__":

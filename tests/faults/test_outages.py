@@ -83,7 +83,8 @@ def gated(tmp_path: Path, drivers: Drivers[Gated]) -> Iterator[Callable[..., Gat
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """By stage: what `outages.py` saw."""
     folder = tmp_path_factory.mktemp("outages")
-    conf = classic_conf(TWO_EXECUTORS) | WARM_IF_ASKED
+    # Eight runs at a time.
+    conf = classic_conf("local-cluster[2,8,1024]") | WARM_IF_ASKED
     conf |= {"spark.phalanx.nodeTimeout": f"{TIMEOUT_S}s"}
     command = [sys.executable, str(APPS / "outages.py"), str(folder), *STAGES]
     return seen_by(command, folder, env={"DRIVER_CONF": json.dumps(conf)}, within=280)
