@@ -11,7 +11,7 @@ import phalanx
 import pytest
 from phalanx import TorchDistributor, TrainingError
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.behaviour, pytest.mark.waits]
+pytestmark = [pytest.mark.timeout(180), pytest.mark.behaviour]
 
 ROWS = 103
 

@@ -13,7 +13,7 @@ import pytest
 from phalanx import TorchDistributor, TrainingError
 from support.programs import eventually
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.behaviour, pytest.mark.waits]
+pytestmark = [pytest.mark.timeout(180), pytest.mark.behaviour]
 
 ROWS = 103
 
