@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,10 @@ def test_a_hang_ends_with_the_stacks_of_all_ranks(distributor: Any) -> None:
     assert "in waits_for_a_lock_that_nobody_gives_back" in error.stacks
     assert "in barrier" in error.stacks
     assert error.stacks in str(error) or "What the ranks' threads were doing" in str(error)
-    assert [report.state for report in error.ranks] == ["stopped", "stopped"]
+    in_barrier, hung = (report.state for report in error.ranks)
+    assert hung == "stopped"
+    # It may see the other's end before its own comes.
+    assert re.fullmatch(r"stopped|raised RuntimeError: .*", in_barrier), in_barrier
 
 
 def test_a_hang_leaves_what_torchs_flight_recorder_has_of_all_ranks_beside_their_logs(
