@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gated import LINES, train
@@ -87,27 +88,29 @@ class Trial:
             self.network.works()
             open(f"{self.folder}/go", "w").close()
 
-    def told(self) -> dict[str, Any]:
-        """What the driver says in the end, and after how many seconds."""
+    def outcome(self) -> dict[str, Any]:
+        """What the driver says in the end, and after how many seconds; and after how many the ranks have ended."""
         from phalanx import TrainingError
-
-        try:
-            told: dict[str, Any] = {"results": [len(result) for result in self.run.results(90)]}
-        except TrainingError as error:
-            told = {"kind": error.kind, "message": error.message}
-        return told | {"seconds": time.monotonic() - self.began}
-
-    def left(self, shown: str) -> dict[str, Any]:
-        """What became of the ranks, and of their lines."""
         from support.programs import gone
 
+        try:
+            outcome: dict[str, Any] = {"results": [len(result) for result in self.run.results(90)]}
+        except TrainingError as error:
+            outcome = {"kind": error.kind, "message": error.message}
+        outcome["seconds"] = time.monotonic() - self.began
         ranks = pids(self.folder)
         wait("the ranks' end", 60, lambda: gone(ranks))
-        left: dict[str, Any] = {"seconds to the ranks' end": time.monotonic() - self.began}
-        for rank in (0, 1):
-            lines = re.findall(rf"^\[rank {rank}\] {self.face} {self.name} (\d+)$", shown, re.M)
-            left[f"lines of {rank}"] = lines == [str(i) for i in range(LINES)]
-        return left
+        return outcome | {"seconds to the ranks' end": time.monotonic() - self.began}
+
+    def lines(self, shown: str) -> dict[str, bool]:
+        """Whether a rank's lines were shown: each once, and in order."""
+        by_rank = {
+            rank: re.findall(rf"^\[rank {rank}\] {self.face} {self.name} (\d+)$", shown, re.M)
+            for rank in (0, 1)
+        }
+        return {
+            f"lines of {rank}": lines == [str(i) for i in range(LINES)] for rank, lines in by_rank.items()
+        }
 
 
 def main() -> None:
@@ -126,10 +129,11 @@ def main() -> None:
         time.sleep(1)
         for trial in trials:
             trial.end()
-        told = [trial.told() for trial in trials]
+        with ThreadPoolExecutor(len(trials)) as waiting:  # what each says of itself is told at once
+            outcomes = list(waiting.map(Trial.outcome, trials))
     seen: dict[str, dict[str, Any]] = {face: {} for face in faces}
-    for trial, so_far in zip(trials, told, strict=True):
-        seen[trial.face][trial.name] = so_far | trial.left(shown.getvalue())
+    for trial, outcome in zip(trials, outcomes, strict=True):
+        seen[trial.face][trial.name] = outcome | trial.lines(shown.getvalue())
     print("SEEN", json.dumps(seen), flush=True)
     spark.stop()
 
