@@ -2,7 +2,8 @@
 //! memory cgroup counts them.
 //!
 //! Ranks are in the cgroup of the process that supervises them, so its own counter is the right one: `memory.events` of
-//! cgroup v2, `memory.oom_control` of v1. Outside of every memory cgroup it is the machine's, in `/proc/vmstat`.
+//! cgroup v2, `memory.oom_control` of v1. Outside of every memory cgroup it is the machine's, in `/proc/vmstat`. That
+//! one counts the kills in all cgroups, too, so it is no evidence for a process whose own cgroup is out of sight.
 //!
 //! - OOM-1 (just-before): a kill counts for what ends soon after it, not for what ends hours later: the counter is
 //!   compared with what it was a little before.
@@ -34,9 +35,14 @@ impl OomWatch {
     pub fn new() -> OomWatch {
         let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let of_cgroup = counters(&cgroups, &mounts);
-        let all = of_cgroup.into_iter().chain([PathBuf::from("/proc/vmstat")]);
-        OomWatch::of(all.filter_map(|path| read(&path).map(|count| (path, count))).next())
+        let of_memory = Cgroup::of_memory(&cgroups);
+        let mut found = of_memory.as_ref().map_or_else(Vec::new, |cgroup| cgroup.counters(&mounts));
+        // The root of v2 has no counter: whoever sees that none is on the way to it is in no memory cgroup.
+        let in_sight = |counter: &PathBuf| counter.with_file_name("cgroup.procs").exists();
+        if of_memory.is_none() || found.iter().any(in_sight) {
+            found.push(PathBuf::from("/proc/vmstat"));
+        }
+        OomWatch::of(found.into_iter().filter_map(|path| read(&path).map(|count| (path, count))).next())
     }
 
     /// Begins to watch a counter at `path`, of any of the three kinds of file.
@@ -87,27 +93,35 @@ fn read(path: &Path) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
-/// Where the counters of the process with these `/proc/self/cgroup` and `/proc/self/mountinfo` may be, the best first.
-fn counters(cgroups: &str, mounts: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for line in cgroups.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
-            continue;
-        };
-        let is_v2 = controllers.is_empty();
-        if !is_v2 && !controllers.split(',').any(|name| name == "memory") {
-            continue;
-        }
-        let file = if is_v2 { "memory.events" } else { "memory.oom_control" };
-        for mount in mounts.lines().filter_map(Mount::parse).filter(|mount| mount.shows(is_v2)) {
+/// A line of `/proc/self/cgroup`: `hierarchy:controllers:path`.
+struct Cgroup<'a> {
+    is_v2: bool,
+    path: &'a str,
+}
+
+impl<'a> Cgroup<'a> {
+    /// The one that counts memory. The controller is in one hierarchy only: in v1's, or else in v2's, whose line names
+    /// no controllers.
+    fn of_memory(cgroups: &'a str) -> Option<Cgroup<'a>> {
+        let lines = cgroups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+        let v1 = |(controllers, _): &(&str, &str)| controllers.split(',').any(|name| name == "memory");
+        let v2 = |(controllers, _): &(&str, &str)| controllers.is_empty();
+        let found = lines.clone().find(v1).map(|(_, path)| Cgroup { is_v2: false, path });
+        found.or_else(|| lines.clone().find(v2).map(|(_, path)| Cgroup { is_v2: true, path }))
+    }
+
+    /// Where its counters may be, by `/proc/self/mountinfo`, the best first.
+    fn counters(&self, mounts: &str) -> Vec<PathBuf> {
+        let file = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
+        let mut found = Vec::new();
+        for mount in mounts.lines().filter_map(Mount::parse).filter(|mount| mount.shows(self.is_v2)) {
             // A container sees its own cgroup as the root of the mount, whatever the path says.
-            let below = Path::new(path).strip_prefix(mount.root).unwrap_or(Path::new(""));
+            let below = Path::new(self.path).strip_prefix(mount.root).unwrap_or(Path::new(""));
             // Where a cgroup has no counter its memory is counted by the next one above.
             found.extend(below.ancestors().map(|cgroup| Path::new(mount.point).join(cgroup).join(file)));
         }
+        found
     }
-    found
 }
 
 /// A line of `/proc/self/mountinfo`.
@@ -180,6 +194,10 @@ mod tests {
         assert!(watch.killed_before(at(200)));
     }
 
+    fn counters(cgroups: &str, mounts: &str) -> Vec<PathBuf> {
+        Cgroup::of_memory(cgroups).unwrap().counters(mounts)
+    }
+
     #[test]
     fn the_counter_is_found_on_the_usual_systems() {
         let v2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
@@ -203,6 +221,6 @@ mod tests {
             counters("4:memory:/yarn/c1\n", hybrid)[0],
             Path::new("/sys/fs/cgroup/memory/yarn/c1/memory.oom_control")
         );
-        assert!(counters("", "").is_empty());
+        assert!(Cgroup::of_memory("").is_none());
     }
 }

@@ -75,6 +75,28 @@ fn this_process_has_a_counter_or_none_and_nothing_was_killed() {
     }
 }
 
+#[test]
+fn kills_elsewhere_on_the_machine_are_no_evidence_where_a_process_cant_see_its_cgroup() {
+    let hidden = |command: &[&str]| {
+        let mut unshared = Command::new("unshare");
+        unshared.args(["--mount", "sh", "-c", "mount -t tmpfs none /sys && exec \"$@\"", "sh"]).args(command);
+        unshared.stdout(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    if cgroups.is_empty() || !hidden(&["true"]) {
+        skip("no cgroup can be hidden here");
+        return;
+    }
+    let this = std::env::current_exe().unwrap();
+    assert!(hidden(&[this.to_str().unwrap(), "--ignored", "--exact", "hidden"]));
+}
+
+#[test]
+#[ignore = "the test before starts it where the cgroup is hidden"]
+fn hidden() {
+    assert_eq!(OomWatch::new().path(), None);
+}
+
 fn skip(reason: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
