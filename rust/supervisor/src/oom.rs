@@ -35,14 +35,8 @@ impl OomWatch {
     pub fn new() -> OomWatch {
         let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let of_memory = Cgroup::of_memory(&cgroups);
-        let mut found = of_memory.as_ref().map_or_else(Vec::new, |cgroup| cgroup.counters(&mounts));
-        // The root of v2 has no counter: whoever sees that none is on the way to it is in no memory cgroup.
-        let in_sight = |counter: &PathBuf| counter.with_file_name("cgroup.procs").exists();
-        if of_memory.is_none() || found.iter().any(in_sight) {
-            found.push(PathBuf::from("/proc/vmstat"));
-        }
-        OomWatch::of(found.into_iter().filter_map(|path| read(&path).map(|count| (path, count))).next())
+        let found = counters(&cgroups, &mounts, Path::exists).into_iter();
+        OomWatch::of(found.filter_map(|path| read(&path).map(|count| (path, count))).next())
     }
 
     /// Begins to watch a counter at `path`, of any of the three kinds of file.
@@ -91,6 +85,20 @@ impl Default for OomWatch {
 fn read(path: &Path) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+/// Where the counters of the process with these `/proc/self/cgroup` and `/proc/self/mountinfo` may be, the best first.
+///
+/// `in_sight` says whether a file can be seen: what is mounted may be hidden by another mount.
+fn counters(cgroups: &str, mounts: &str, in_sight: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let machine = PathBuf::from("/proc/vmstat");
+    let Some(cgroup) = Cgroup::of_memory(cgroups) else { return vec![machine] };
+    let mut found = cgroup.counters(mounts);
+    // The root of v2 has no counter: whoever sees that none is on the way to it is in no memory cgroup.
+    if found.iter().any(|counter| in_sight(&counter.with_file_name("cgroup.procs"))) {
+        found.push(machine);
+    }
+    found
 }
 
 /// A line of `/proc/self/cgroup`: `hierarchy:controllers:path`.
@@ -194,12 +202,9 @@ mod tests {
         assert!(watch.killed_before(at(200)));
     }
 
-    fn counters(cgroups: &str, mounts: &str) -> Vec<PathBuf> {
-        Cgroup::of_memory(cgroups).unwrap().counters(mounts)
-    }
-
     #[test]
     fn the_counter_is_found_on_the_usual_systems() {
+        let counters = |cgroups, mounts| counters(cgroups, mounts, |_| true);
         let v2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
         assert_eq!(
             counters("0::/user.slice/a.scope\n", v2)[0],
@@ -221,6 +226,20 @@ mod tests {
             counters("4:memory:/yarn/c1\n", hybrid)[0],
             Path::new("/sys/fs/cgroup/memory/yarn/c1/memory.oom_control")
         );
-        assert!(Cgroup::of_memory("").is_none());
+    }
+
+    #[test]
+    fn the_machines_counter_is_for_a_process_that_is_seen_to_be_in_no_memory_cgroup() {
+        let machine = Path::new("/proc/vmstat");
+        assert_eq!(counters("", "", |_| false), [machine], "a system without cgroups");
+
+        let v2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+        let root = Path::new("/sys/fs/cgroup/cgroup.procs");
+        let of_root = Path::new("/sys/fs/cgroup/memory.events");
+        assert_eq!(counters("0::/\n", v2, |file| file == root), [of_root, machine], "its root");
+        assert_eq!(counters("0::/\n", v2, |_| false), [of_root], "it is mounted, and another mount hides it");
+
+        assert!(counters("0::/a.scope\n", "", |_| true).is_empty(), "as in `ip netns exec`");
+        assert!(counters("4:memory:/yarn/c1\n0::/\n", v2, |_| true).is_empty(), "it is in v1's hierarchy");
     }
 }
