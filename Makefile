@@ -1,21 +1,22 @@
 # The project's two commands: `make demo` and `make test`. Both set everything up first, and reuse what is there.
-# `make test-quick` is for the inner loop: what catches most breakage, in minutes.
+# `make test-all` adds what is the same over another face, phase, number of hosts, version or library.
 #
 #   .venv/             the Python environment, from python/uv.lock
 #   target/            the Rust build; the extension and the guard are copied into python/phalanx/
 #   jvm/*/target/      the Scala build, against the Spark of .venv/; its jar is copied into python/phalanx/jars/
 #   target/site/       the pages of docs/ with search, Scaladoc and rustdoc, by `make docs`; target/docs-venv/ has its tools
-#   target/yarn/       Hadoop's daemons, which Maven brings for tests/e2e/test_yarn.py
+#   target/yarn/       Hadoop's daemons, which Maven brings for tests/clusters/test_yarn.py
 #   target/bench-peers/  a Python environment for each peer of tests/bench/data.py, by its --setup-peers; bench-data/ its files
 #   target/matrix/     a Python environment for each older Spark, of `make jars` and `make matrix`
+#   target/tests/      how each part of the last `make test` or `make test-all` ended, for the table that it prints
 #   ~/.cargo, ~/.cache/uv, ~/.m2   downloads, in their standard places
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test test-quick setup build jars wheel wheel-test link-check matrix check docs cargo-test miri jvm-test python-test bench clean
-.PHONY: libtorch check-rust check-others rust-test oldest-line compiled-quick jvm-quick pytest-several pytest-beside
-.PHONY: pytest-connect pytest-waits pytest-alone
+.PHONY: demo test test-all setup build jars wheel wheel-test link-check matrix check docs cargo-test miri jvm-test python-test bench clean
+.PHONY: libtorch check-rust check-others rust-test oldest-line every-line pytest-several pytest-beside pytest-connect
+.PHONY: pytest-alone tests-begin
 
 ROOT := $(CURDIR)
 VENV := $(ROOT)/.venv
@@ -57,13 +58,10 @@ PYTEST := $(PYTHON) -m pytest -q
 # two processors 54 tests took 122 to 129 s in two processes, 144 in three and 163 in four, of which each left no time idle.
 SEVERAL := -n $(shell nproc) --dist loadgroup --no-loadscope-reorder
 CLASSES := $(ROOT)/target/spark-classes.jsa
-# Of `make test-quick`: the Scala tests that start nothing, and one run over each stage that ends well, and one that fails.
-QUICK_SUITES := dev.phalanx.spark.driver,dev.phalanx.spark.metrics,dev.phalanx.spark.node
-QUICK_RUNS := $(addprefix tests/e2e/test_stage.py::test_ranks_form_a_group_and_know_their_places,[local] [python] [jvm]) \
-	tests/e2e/test_defects.py::test_d02_the_ranks_own_exception_is_the_cause[jvm]
-# Not in it: what starts drivers, servers or pools of its own, compiles, or kills writers for half a minute.
-QUICK_LEFT_OUT := $(patsubst %,--ignore=python/tests/test_%.py,checkpoint_runs checkpoint_stores configure connect \
-	gpus group_compiled group_training group_work jvm_stage preflight preparation spark_files warm_pool)
+# Which tests of Python: those of `make test`, or what `make test-all` adds. tests/support/tiers.py has the rule.
+TIER := not whole
+# The part's name, in the table at the end.
+ADDED := $(if $(filter whole,$(TIER)),-added)
 RUFF_READS := python tests scripts docs/conf.py rust/torch conftest.py
 DOCS := target/docs-venv
 # Everything is read anew each time: Sphinx doesn't repeat the warnings of pages that it has kept.
@@ -75,25 +73,24 @@ demo: setup
 
 # Two at a time, in this order: beside what Cargo compiles and runs, which doesn't keep two processors busy all the time,
 # what mostly waits or takes one; then pytest.
-test: setup
-	@$(MAKE) --no-print-directory --jobs=2 rust-test check-others $(CLASSES) jars link-check jvm-test miri $(PYTESTS)
+test: setup tests-begin
+	@$(MAKE) --no-print-directory --jobs=2 rust-test check-others $(CLASSES) jars link-check jvm-test pytest-several pytest-beside
 	@$(MAKE) --no-print-directory pytest-alone
+	@scripts/tests_told.py
+
+# What `make test` has, and then the rest.
+test-all: test
+	@$(MAKE) --no-print-directory --jobs=2 miri pytest-several pytest-beside TIER=whole
+	@$(MAKE) --no-print-directory pytest-alone TIER=whole
+	@$(MAKE) --no-print-directory wheel
+	@scripts/tests_told.py
+
+tests-begin:
+	@rm -rf target/tests && mkdir -p target/tests && date +%s > target/tests/begin
 
 rust-test:
 	@$(MAKE) --no-print-directory check-rust
 	@$(MAKE) --no-print-directory cargo-test
-
-# The lints, the unit tests, one run a stage, and the tables that the languages share.
-test-quick: setup
-	@$(MAKE) --no-print-directory --jobs=2 compiled-quick check-others $(CLASSES) jvm-quick
-	$(PYTEST) $(SEVERAL) -m "not alone" $(QUICK_LEFT_OUT) python/tests tests/contract $(QUICK_RUNS)
-
-compiled-quick:
-	@$(MAKE) --no-print-directory check-rust
-	$(WITH_LIBTORCH) cargo test --quiet $(CRATES) --lib
-
-jvm-quick:
-	$(MVN) test --projects spark -DwildcardSuites=$(QUICK_SUITES)
 
 # Packages are fetched while Rust compiles.
 setup:
@@ -182,9 +179,13 @@ link-check: $(JAR)
 matrix: setup jars
 	@scripts/matrix.py $(LINES) $(if $(JAVA),--java=$(JAVA))
 
-# The least of it, on the oldest line of Spark: what `make test` runs on the newest is everything.
+# The least of it, by one session of the oldest line of Spark.
 oldest-line: setup jars
-	@scripts/matrix.py --quick 3.5
+	@scripts/part oldest-line scripts/matrix.py --once 3.5
+
+# The least of it, on each line of Spark but the newest.
+every-line: setup jars
+	@scripts/part every-line scripts/matrix.py --quick --older
 
 # Formatters and linters as checks, and the rules of the house.
 check: setup
@@ -214,7 +215,7 @@ check-others: $(DOCS)/.ready
 
 # Most of them wait for a time to pass.
 cargo-test: setup libtorch
-	RUST_TEST_THREADS=$$(( 2 * $$(nproc) )) $(WITH_LIBTORCH) scripts/cargo_test.py $(CRATES)
+	@RUST_TEST_THREADS=$$(( 2 * $$(nproc) )) $(WITH_LIBTORCH) scripts/part rust scripts/cargo_test.py $(CRATES)
 	env -u MAKEFLAGS -u MFLAGS $(WITH_LIBTORCH) cargo test --quiet $(CRATES) --doc
 
 # Undefined behaviour in the unsafe code that makes no system call, where nightly Rust has miri.
@@ -226,31 +227,27 @@ miri: setup
 	else echo "miri: left out; rustup toolchain install nightly -c miri -c rust-src brings it"; fi
 
 jvm-test: setup $(CLASSES)
-	scripts/scala_twice $(MVN) test
+	@scripts/part scala scripts/scala_twice $(MVN) test
 
-# Several processes run the tests, and beside them one those over Spark Connect, then those on the oldest line, and then
-# what else mostly waits; those that assert how long something takes have the machine to themselves.
-PYTESTS := pytest-several pytest-beside
-python-test:
-	@$(MAKE) --no-print-directory --jobs=2 $(PYTESTS)
+# Several processes run the tests, and beside them one those over Spark Connect, and then those on older lines of Spark.
+# Those that assert how long something takes have the machine to themselves.
+python-test: setup tests-begin
+	@$(MAKE) --no-print-directory --jobs=2 pytest-several pytest-beside
 	@$(MAKE) --no-print-directory pytest-alone
+	@scripts/tests_told.py
 
 # Not both at a time: the Connect server that pyspark starts has one port, 15002, on each line.
 pytest-beside: pytest-connect
-	@$(MAKE) --no-print-directory oldest-line
-	@$(MAKE) --no-print-directory pytest-waits
+	@$(MAKE) --no-print-directory $(if $(ADDED),every-line,oldest-line)
 
 pytest-several: setup jars $(CLASSES)
-	scripts/pytest_twice several $(PYTEST) $(SEVERAL) -m "not alone and not waits"
+	@scripts/part pytest$(ADDED) scripts/pytest_twice $(PYTEST) $(SEVERAL) -m "$(TIER) and not alone"
 
 pytest-connect: setup jars $(CLASSES)
-	scripts/pytest_twice connect $(PYTEST) tests --connect -m "not alone"
-
-pytest-waits: setup jars $(CLASSES)
-	scripts/pytest_twice waits $(PYTEST) -m "waits and not alone"
+	@scripts/part connect$(ADDED) scripts/pytest_twice $(PYTEST) tests --connect -m "$(TIER) and not alone"
 
 pytest-alone: setup jars $(CLASSES)
-	scripts/pytest_twice alone $(PYTEST) -m alone
+	@scripts/part alone$(ADDED) scripts/pytest_twice $(PYTEST) -m "$(TIER) and alone"
 
 # Spark's classes as the tests' JVMs want them; tests/support/jvm.py says what that is worth.
 $(CLASSES): $(VENV)/.ready scripts/archive_classes.py tests/support/jvm.py

@@ -1,4 +1,4 @@
-"""What every pytest of the repository has: the environment of a process of tests, and which tests go together.
+"""What every pytest of the repository has: the environment of a process of tests, their tiers, and which go together.
 
 With `-n N` the tests run in N processes (pytest-xdist). Tests of a group run in one of them, in their order: those of
 a file over one stage, and all that share a cluster of daemons. Each process has an identity and a folder for temporary
@@ -17,25 +17,24 @@ import tempfile
 import threading
 
 import pytest
-from support import identity, jvm, sessions
+from support import identity, jvm, sessions, tiers
 from support.places import PYTHON
 
-# The groups that begin first, after the package's own tests: those that mostly wait, while what `make` runs beside
-# keeps the processors busy, and those that take longest, so that none of them is what is left at the end.
+# The groups that begin first, in this order: those that take longest, so that none of them is what is left at the end,
+# and those whose tests share a session, so that none starts twice. The package's own tests, which are small, come last.
 FIRST = (
-    "test_clock",
-    "test_hangs",
-    "standalone",
     "yarn",
     "libraries",
+    "standalone",
+    "one core",
     "test_soak",
     "test_hosts",
     "test_pods",
     "test_leaks",
-    "test_ends",
+    "test_hangs",
 )
-# The parameters that say over which stage a test runs.
-FACES = ("face", "distributor", "stage")
+# The parameters by which the tests of a file go apart; those of a driver that they share have others.
+APART = ("face", "distributor", "stage")
 
 _FOLDER = pytest.StashKey[str]()
 
@@ -86,22 +85,25 @@ def group_of(item: pytest.Item) -> str:
     if "hosts" in fixtures:
         return f"{item.path.stem}-hosts"
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return "-".join([item.path.stem, *(str(parameters[name]) for name in FACES if name in parameters)])
+    if "spark" in parameters:
+        return "one core with the jar" if parameters["spark"] == "jvm" else "one core"
+    if item.path.parent.name == "local":
+        return "one core"
+    return "-".join([item.path.stem, *(str(parameters[name]) for name in APART if name in parameters)])
 
 
 def turn(item: pytest.Item) -> tuple[int, bool]:
-    """When it comes: the package's own tests, which wait, too, and of these those whose session has the jar last; then
-    `FIRST`, then all others. A driver that has had MLflow's tests takes twice as long for those of Transformers."""
+    """When it comes. A driver that has had MLflow's tests takes twice as long for those of Transformers."""
     if item.path.is_relative_to(PYTHON):
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        return (-1 if parameters.get("spark") == "jvms" else -2), False
+        return len(FIRST) + 1, False
     group = group_of(item)
     first = (i for i, name in enumerate(FIRST) if group.startswith(name))
     return next(first, len(FIRST)), item.path.stem == "test_mlflow"
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups, and -m the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tiers.mark(items, connect=config.getoption("connect", False))
     if hasattr(config, "workerinput"):
         for item in items:
             item.add_marker(pytest.mark.xdist_group(group_of(item)))

@@ -4,7 +4,8 @@ most tests wait for a time to pass.
 
 cargo runs one program after the other, and each keeps a processor or two for as long as its longest test waits. What
 fails, if it is no more than ten tests, runs once more when nothing else does. What fails then, fails; what passes
-then is named at the end: a defect, of the test at the least, that depends on what else the machine does.
+then is named at the end: a defect, of the test at the least, that depends on what else the machine does. It runs as
+a part of the tests: scripts/part.
 """
 
 from __future__ import annotations
@@ -96,6 +97,11 @@ def failed(printed: str) -> list[str]:
     return re.findall(r"^    (\S+)$", listed.partition("\ntest result")[0], re.MULTILINE)
 
 
+def tell(what: str, text: str) -> None:
+    """Leaves this for the table at the end of all tests."""
+    Path(f"{os.environ['PART']}.{what}").write_text(f"{text}\n")
+
+
 def main() -> None:
     programs = built(sys.argv[1:])
     began = time.monotonic()
@@ -113,6 +119,7 @@ def main() -> None:
             print(f"{program.name}: exit status {status}\n{printed}", flush=True)
     tests = sum(passed(printed) for _, printed in ended)
     print(f"{tests} tests of {len(programs)} programs passed in {time.monotonic() - began:.0f} s", flush=True)
+    tell("counts", str(tests))
     names = "\n".join(f"  {program.name} {name}" for program, name in again)
     if len(again) > MOST_AGAIN:
         sys.exit(f"Failed:\n{names}")
@@ -128,7 +135,7 @@ def main() -> None:
     if lasting:
         sys.exit("Failed:\n" + "\n".join(lasting))
     if again:
-        print(f"Passed only the second time, which is a defect:\n{names}")
+        tell("second", names)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ HOUSE-7 (names): the files, folders, settings, variables, Scala types and make's
 and so are the settings that code and messages name.
 HOUSE-8 (threads): the threads that code names are those of the table in docs/architecture.md, which says who owns them.
 HOUSE-9 (messages): the messages that docs/troubleshooting.md quotes are those of the code.
+HOUSE-10 (units): what python/tests has are unit tests. What starts Spark is in tests/.
 
 It uses the standard library only, so that it runs before anything is installed.
 """
@@ -40,6 +41,8 @@ NO_FILES = {"example.py", "train.py"}
 SETTING = re.compile(r"\bspark\.phalanx\.([A-Za-z.]*[A-Za-z])(?![\w.*]*\*)")
 # A name that is given to a thread, in Rust, Python or Scala.
 THREAD = re.compile(r'(?:\.name\((?:format!\()?|Thread\([^"]*?name=|new Thread\([^"]*?)"(phalanx-[a-z-]+)')
+# How tests start Spark.
+STARTS_SPARK = re.compile(r"\b(getOrCreate|own_session|support\.sessions|import sessions|support\.cluster)\b")
 # What looks like an id of a rule and is none.
 NO_RULES = {"UTF-8", "SHA-256", "AVX-512", "GPU-77", "MIG-7"}
 OWN_TESTS = "tests/contract/test_house.py"
@@ -420,6 +423,14 @@ def one_line_texts(code: str) -> str:
     return re.sub(r'"\s*(?:\+\s*)?\n\s*(?:\+\s*)?f?"', "", code)
 
 
+def units(tree: Tree) -> Iterator[str]:
+    """HOUSE-10."""
+    for name in tree.ending(".py", below="python/tests/"):
+        for number, line in enumerate(tree.text(name).splitlines(), 1):
+            if found := STARTS_SPARK.search(line):
+                yield f"{name}:{number}: {found[0]} starts Spark: such a test is for tests/local, or a room beside it"
+
+
 CHECKS: tuple[Callable[[Tree], Iterable[str]], ...] = (
     rules,
     unsafe,
@@ -430,6 +441,7 @@ CHECKS: tuple[Callable[[Tree], Iterable[str]], ...] = (
     names,
     threads,
     messages,
+    units,
 )
 
 

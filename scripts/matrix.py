@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Runs tests/matrix on each line of Spark, in an environment of its own, and shows what passed as a table.
 
-    scripts/matrix.py [LINE]...            all lines, or those named: 3.5 4.1
+    scripts/matrix.py [LINE]...            all lines, or those named: 3.5 4.1; --older: all but the newest
     scripts/matrix.py --java=21 [LINE]...  with another Java than this machine's
     scripts/matrix.py --quick [LINE]...    what is marked `quick` of them
+    scripts/matrix.py --once [LINE]...     of that, what `make test` runs of a test over several stages, without Connect
     scripts/matrix.py --setup [LINE]...    only makes the environments
 
 An environment has a pyspark and the wheel of its own, and everything else from `.venv`, so that nothing large is there
@@ -12,13 +13,14 @@ twice. Nothing of the source tree is there. `make matrix` makes the wheel first;
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spark_lines import LINES, MATRIX, ROOT, Line
@@ -129,28 +131,36 @@ def results(
     return found
 
 
-def main(arguments: list[str]) -> int:
-    names = [word for word in arguments if not word.startswith("-")]
-    lines = [line for line in LINES if not names or line.name in names]
-    if unknown := set(names) - {line.name for line in lines}:
-        print(f"matrix: no such line: {', '.join(sorted(unknown))}")
-        return 2
+def read(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line; what can't be ends the program with a sentence."""
+    parser = argparse.ArgumentParser(prog="matrix", allow_abbrev=False)
+    parser.add_argument("lines", nargs="*", metavar="LINE")
+    for flag in ("--older", "--quick", "--once", "--setup"):
+        parser.add_argument(flag, action="store_true")
+    parser.add_argument("--java", choices=JAVAS)
+    given = parser.parse_args(arguments)
+    if unknown := set(given.lines) - {line.name for line in LINES}:
+        parser.error(f"no such line: {', '.join(sorted(unknown))}")
+    return given
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = read(arguments)
+    of_all = LINES[:-1] if given.older else LINES
+    lines = [line for line in of_all if not given.lines or line.name in given.lines]
     for line in lines:
         set_up(line)
-    if "--setup" in arguments:
+    if given.setup:
         return 0
-    versions = [word.partition("=")[2] for word in arguments if word.startswith("--java=")]
-    if unknown := set(versions) - set(JAVAS):
-        print(f"matrix: no such Java: {', '.join(sorted(unknown))}")
-        return 2
-    java_variables = java(versions[0]) if versions else {}
-    options = ["-m", "quick"] if "--quick" in arguments else []
+    java_variables = java(given.java) if given.java else {}
+    options = ["-m", "quick and not whole"] if given.once else ["-m", "quick"] if given.quick else []
+    ways = ["classic"] if given.once else list(WAYS)
     install_wheel(lines)
     table: dict[str, dict[str, str]] = defaultdict(dict)
-    well = True
+    well, all_ended = True, 0
     for line in lines:
         ended = 0
-        for way in WAYS:
+        for way in ways:
             print(f"matrix: Spark {line.pyspark}, {way}", flush=True)
             for test, stages in results(line, way, options, java_variables).items():
                 for stage, ends in stages.items():
@@ -160,6 +170,9 @@ def main(arguments: list[str]) -> int:
                     well = well and not {"failure", "error"} & set(ends)
                     table[f"{test} [{stage}]"][line.name] = word
         well = well and ended > 0
+        all_ended += ended
+    if part := os.environ.get("PART"):
+        Path(f"{part}.counts").write_text(f"{all_ended}\n")
     print("| | " + " | ".join(line.pyspark for line in lines) + " |")
     print("| --- |" + " --- |" * len(lines))
     for test, by_line in table.items():

@@ -1,4 +1,4 @@
-"""What the tests share: a rank as a real process, a Spark session, and a guard against leftovers."""
+"""What the tests share: a rank as a real process, and a guard against leftovers. None of them starts Spark."""
 
 from __future__ import annotations
 
@@ -6,25 +6,15 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support import sessions
 from support.backend_ranks import Ranks, shared
+from support.leftovers import no_thread_is_left
 from support.one_rank import RankRun
 
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    left = [t for t in threading.enumerate() if t not in before and not t.daemon]
-    for thread in left:
-        thread.join(5)
-    assert not [t for t in left if t.is_alive()], "the test left threads behind"
+__all__ = ["no_thread_is_left"]
 
 
 @pytest.fixture(scope="session")
@@ -86,9 +76,3 @@ def run_rank(tmp_path: Path) -> Callable[..., RankRun]:
         return RankRun(done.returncode, out, err, phases, error, directory, beats)
 
     return run
-
-
-@pytest.fixture(scope="module")
-def spark() -> Any:
-    """A classic session with one core."""
-    return sessions.one_core({})

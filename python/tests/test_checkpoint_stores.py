@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from phalanx import checkpoint
 from phalanx.checkpoint import layout, whole
+from support import tiers
 from support.places import PYTHON
 
 pytestmark = pytest.mark.timeout(200)
@@ -274,7 +275,7 @@ def test_fsspec_is_imported_for_a_uri_only(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=environment, timeout=100, check=True)
 
 
-@pytest.mark.parametrize("kind", ["folder", "bare"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("bare", marks=tiers.whole("another store"))])
 def test_what_is_found_is_whole_at_whatever_moment_the_writer_is_killed(kind: str, tmp_path: Path) -> None:
     """One process imports torch and forks a writer for each moment; the last of them isn't killed."""
     program = BARE + textwrap.dedent("""

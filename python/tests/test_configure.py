@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import shutil
-import subprocess
-import sys
-import textwrap
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +11,6 @@ import phalanx
 import pytest
 from phalanx import jar
 from phalanx.driver import configure as room
-from support.places import PYTHON, ROOT
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -91,75 +84,3 @@ def test_a_client_of_spark_connect_is_told_that_it_is_the_servers_matter(
 ) -> None:
     assert configured(remote="sc://there") == {"spark.remote": "sc://there"}
     assert "start the server with phalanx.spark_conf()" in caplog.text, "CONFIGURE-2"
-
-
-def run(program: str, folder: Path, *command: str, **env: str) -> Any:
-    """What a program prints as its answer that has a process, and a driver, of its own."""
-    path = folder / "program.py"
-    path.write_text(textwrap.dedent(program))
-    done = subprocess.run(
-        [*(command or [sys.executable]), str(path)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env=os.environ | {"PYTHONPATH": f"{ROOT / 'tests'}:{PYTHON}"} | env,
-    )
-    assert done.returncode == 0, done.stderr
-    [answer] = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
-    # `spark-submit` puts a program's stderr into its stdout.
-    return json.loads(answer.removeprefix("ANSWER ")), done.stdout + done.stderr
-
-
-TRAINS = """
-    import json
-    import phalanx
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.master", "local[1]")
-    builder = builder.config("spark.phalanx.warm.enabled", "false")
-    spark = phalanx.configure(builder).getOrCreate()
-    distributor = phalanx.TorchDistributor(1, local_mode=False, use_gpu=False)
-    distributor.run(print)
-    answer = [type(distributor.last_run._stage).__name__, spark.sparkContext.getConf().get("spark.plugins")]
-    answer.append(spark._jvm.Thread.currentThread().getContextClassLoader().getResource("theirs") is not None)
-    phalanx.configure(SparkSession.builder)
-    spark.stop()
-    print("ANSWER", json.dumps(answer))
-"""
-
-
-@pytest.mark.parametrize("listed", ["defaults", "command line"])
-def test_a_real_driver_has_both_jars_and_takes_the_jvm_stage(tmp_path: Path, listed: str) -> None:
-    theirs = tmp_path / "theirs.jar"
-    with zipfile.ZipFile(theirs, "w") as archive:
-        archive.writestr("theirs", "")
-    args = "pyspark-shell"
-    if listed == "defaults":
-        (tmp_path / "spark-defaults.conf").write_text(f"spark.jars {theirs}\n")
-    else:
-        args = f"--jars {theirs} pyspark-shell"
-    answer, said = run(TRAINS, tmp_path, PYSPARK_SUBMIT_ARGS=args)
-    assert answer == ["JvmStage", jar.PLUGIN, True], "CONFIGURE-1"
-    assert "was there before phalanx.configure" not in said, "a session that has both is told nothing"
-
-
-def test_an_application_that_was_started_without_the_jar_is_told_so_and_goes_on(tmp_path: Path) -> None:
-    from support.programs import spark_home
-
-    answer, said = run(TRAINS, tmp_path, str(spark_home() / "bin" / "spark-submit"))
-    assert answer == ["PythonStage", None, False], "CONFIGURE-2"
-    assert f"spark-submit --jars {OURS} --conf spark.plugins={jar.PLUGIN}" in said, "CONFIGURE-2"
-    assert "This session was there before phalanx.configure" in said, "CONFIGURE-2"
-
-
-def test_an_application_that_has_the_jar_by_another_name_is_not_told_that_it_lacks_it(tmp_path: Path) -> None:
-    from support.programs import spark_home
-
-    renamed = tmp_path / "theirs.jar"
-    shutil.copy(OURS, renamed)
-    submit = [str(spark_home() / "bin" / "spark-submit"), "--driver-class-path", str(renamed)]
-    answer, said = run(TRAINS, tmp_path, *submit)
-    # Executors may lack it when they start, and would fail of the plugin.
-    assert answer == ["JvmStage", None, False], "CONFIGURE-2"
-    assert "was started without Phalanx's jar" not in said, "CONFIGURE-2"
-    assert "it has the jar, but spark.plugins lacks" in said, "CONFIGURE-2"

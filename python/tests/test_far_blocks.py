@@ -1,5 +1,5 @@
 """Blocks of other hosts in a rank: fetched ahead, within bounds, and whole. The other host is a folder here; servers
-and their connections are those of rust/rendezvous/tests/blocks.rs and tests/e2e/test_hosts.py."""
+and their connections are those of rust/rendezvous/tests/blocks.rs and tests/hosts/test_hosts.py."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.backend_ranks import Rank, Ranks
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(240)
 STEPS = 4
@@ -100,7 +101,16 @@ def sharded(rank: Rank, backend: str) -> list[float]:
         return steps(rank, torch.compile(network, backend=backend))
 
 
-@pytest.mark.parametrize("train", [ddp, compiled_inside_ddp, ddp_with_hook, compiled_autograd, sharded])
+@pytest.mark.parametrize(
+    "train",
+    [
+        ddp,
+        *(
+            pytest.param(train, marks=whole("another wrapper"))
+            for train in (compiled_inside_ddp, ddp_with_hook, compiled_autograd, sharded)
+        ),
+    ],
+)
 def test_a_compiled_model_has_the_losses_of_gloo(ranks: Ranks, train: Callable[..., list[float]]) -> None:
     # UNT-1
     gloos = ranks.run(train, "aot_eager", backend="gloo")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.backend_ranks import Rank, Ranks, shared
 
-pytestmark = [pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")

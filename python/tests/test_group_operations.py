@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 from support.backend_ranks import Rank, Ranks
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(120)
-BACKENDS = ["gloo", "phalanx"]
+# What gloo does is what torch means.
+BACKENDS = [pytest.param("gloo", marks=whole("gloo")), "phalanx"]
+SIZES = [pytest.param(2, marks=whole("two ranks")), 3]
 
 
 def values(rank: int, count: int, dtype: Any) -> Any:
@@ -59,7 +62,7 @@ def reduces(rank: Rank) -> None:
     assert number.tolist() == [complex(ranks_sum, rank.size), complex(2 * rank.size, -ranks_sum)]
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_reductions_are_their_formula_for_every_type(ranks: Ranks, backend: str, size: int) -> None:
     ranks.run(reduces, backend=backend, size=size)
@@ -91,7 +94,7 @@ def averages(rank: Rank) -> None:
     assert half.item() == torch.tensor(2048.0 + rank.size - 1).half().item()
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", SIZES)
 def test_reductions_that_gloo_lacks(ranks: Ranks, size: int) -> None:
     ranks.run(averages, size=size)
 
@@ -159,7 +162,7 @@ def moves(rank: Rank) -> None:
     assert got == [f"for {me}"]
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_moves_bring_everything_to_its_place(ranks: Ranks, backend: str, size: int) -> None:
     ranks.run(moves, backend=backend, size=size)
@@ -192,7 +195,7 @@ def uneven_moves(rank: Rank) -> None:
     assert all(one.float().tolist() == [float(me)] * 4 for one in outs)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", SIZES)
 def test_sizes_may_differ_where_torch_allows_it(ranks: Ranks, size: int) -> None:
     ranks.run(uneven_moves, size=size)
 
@@ -310,7 +313,7 @@ def messages(rank: Rank) -> None:
         assert objects == [{"a": 1}]
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_messages_reach_whoever_asks_for_them(ranks: Ranks, backend: str, size: int) -> None:
     ranks.run(messages, backend=backend, size=size)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.backend_ranks import Rank, Ranks
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -47,7 +48,7 @@ def works(rank: Rank) -> None:
     assert dist.all_reduce(tensor, async_op=True).get_future().then(again).wait().tolist() == [n**3] * 4
 
 
-@pytest.mark.parametrize("backend", ["gloo", "phalanx"])
+@pytest.mark.parametrize("backend", [pytest.param("gloo", marks=whole("gloo")), "phalanx"])
 def test_work_objects_complete_in_the_order_of_their_calls(ranks: Ranks, backend: str) -> None:
     ranks.run(works, backend=backend, size=2)
 
@@ -225,7 +226,7 @@ def message_beside(rank: Rank, how: str) -> list[Any]:
     return [*tensor.tolist(), got.sum().item()]
 
 
-@pytest.mark.parametrize("backend", ["gloo", "phalanx"])
+@pytest.mark.parametrize("backend", [pytest.param("gloo", marks=whole("gloo")), "phalanx"])
 @pytest.mark.parametrize("how", ["send", "receive"])
 def test_a_message_waits_for_no_collective(ranks: Ranks, backend: str, how: str) -> None:
     # SEND-4: each rank waited for the other until the time-out

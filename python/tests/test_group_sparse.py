@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from support.backend_ranks import Rank, Ranks
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(120)
-BACKENDS = ["gloo", "phalanx"]
+# What gloo does is what torch means.
+BACKENDS = [pytest.param("gloo", marks=whole("gloo")), "phalanx"]
 
 
 def sparse_sums(rank: Rank) -> list[Any]:

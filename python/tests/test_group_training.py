@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.backend_ranks import Rank, Ranks
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(180)
 STEPS = 8
@@ -298,7 +299,7 @@ def sparse_gradients(rank: Rank) -> list[float]:
         *(average_hook, bf16_compress, fp16_compress, power_sgd, sharded, zero, sampled),
     ],
 )
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=whole("two ranks")), 3])
 def test_losses_are_those_of_gloo(ranks: Ranks, tmp_path: Path, train: Any, size: int) -> None:
     ours = ranks.run(train, size=size, directory=tmp_path)
     gloos = ranks.run(train, size=size, directory=tmp_path, backend="gloo")

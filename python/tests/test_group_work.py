@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -79,7 +80,7 @@ if how == "destroyed":
 """
 
 
-@pytest.mark.parametrize("how", ["destroyed", "left at exit"])
+@pytest.mark.parametrize("how", [pytest.param("destroyed", marks=whole("another end")), "left at exit"])
 @pytest.mark.parametrize(("seconds", "said"), [(0.5, "told\n"), (3600, "")])
 def test_a_program_that_ends_waits_for_callbacks_a_while(
     tmp_path: Path, how: str, seconds: float, said: str

@@ -5,13 +5,11 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
 import pytest
-from phalanx.integrations import accelerate
 from phalanx.integrations.lightning import PhalanxCallback
 from phalanx.integrations.step_report import StepReport
 from phalanx.rank import reporting
@@ -56,11 +54,6 @@ def test_outside_of_a_rank_nothing_is_read_or_told() -> None:
     loss = Loss()
     StepReport()(1, loss=loss)
     assert loss.reads == 0
-
-
-def test_the_launcher_sees_what_the_distributor_sees_in_every_thread(spark: Any) -> None:
-    with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(accelerate._what_there_is, None).result(30) == (True, False)
 
 
 def test_lightnings_callback_is_one_of_whichever_package_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

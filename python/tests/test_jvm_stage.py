@@ -12,16 +12,10 @@ import phalanx
 import pytest
 from phalanx import _native, jar
 from phalanx.stages import jvm
-from phalanx.stages.choice import uses_jvm, why_not
+from phalanx.stages.choice import uses_jvm
 from phalanx.stages.jvm import DIRECT_BYTES, JvmStage
-from support.own_session import in_session
 
 pytestmark = pytest.mark.timeout(200)
-
-needs_jar = pytest.mark.skipif(
-    not os.path.exists(jar.expected_path()),
-    reason="the jar is not built; `make build` does it",
-)
 
 
 class Runner:
@@ -130,15 +124,6 @@ def test_a_jar_that_does_not_fit_is_not_used(
     assert str(refused.value).startswith(f"spark.phalanx.stage is jvm, but {problem}")
 
 
-def test_a_session_without_the_jar_or_without_a_jvm_says_so(spark: Any) -> None:
-    problem = why_not(spark)
-    assert problem is not None
-    assert problem.startswith("the jar is not on the driver's class path; ")
-    assert "phalanx.configure(SparkSession.builder)" in problem
-    remote: Any = SimpleNamespace()
-    assert "Spark Connect" in str(why_not(remote))
-
-
 def test_what_the_jvm_is_handed(runner: Runner) -> None:
     reports: list[bytes] = []
     asked: list[Any] = []
@@ -179,27 +164,3 @@ def test_the_settings_of_a_new_user_name_the_jar_or_say_that_there_is_none(
         "spark.jars": str(path),
         "spark.plugins": "dev.phalanx.spark.PhalanxPlugin",
     }
-
-
-@needs_jar
-def test_a_real_jvm_runs_ranks_with_files_and_a_large_payload(tmp_path: Path) -> None:
-    (tmp_path / "of_py.py").write_text("WHERE = 'py'")
-    text = f"""
-        import sys
-        from phalanx import TorchDistributor
-
-        def train(data):
-            import of_py
-            from pyspark import SparkFiles
-            return len(data), of_py.WHERE, SparkFiles.get("of_py.py") == of_py.__file__
-
-        spark.sparkContext.addPyFile({str(tmp_path / "of_py.py")!r})
-        sys.path[:] = [p for p in sys.path if "userFiles" not in p]
-        distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
-        distributor.run(train, bytes(200 << 20))
-        answer = [type(distributor.last_run._stage).__name__, distributor.last_run.results()]
-        answer.append(spark.sparkContext.getLocalProperty("spark.job.description"))
-    """
-    conf = {**phalanx.spark_conf(), "spark.phalanx.stage": "jvm"}
-    ranks = [[200 << 20, "py", True]] * 2
-    assert in_session("local[2]", text, conf=conf, timeout=150) == ["JvmStage", ranks, None], "JVM-3, STAGE-2"

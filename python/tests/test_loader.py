@@ -17,6 +17,7 @@ import numpy as np
 import phalanx
 import pyarrow as pa
 import pytest
+from support.tiers import whole
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(120)
@@ -320,6 +321,7 @@ def test_torchs_data_loader_gives_the_same_batches(workers: int) -> None:
         del loader
 
 
+@whole("other libraries")
 @pytest.mark.filterwarnings("ignore")
 def test_lightning_and_accelerate_take_a_loader_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
     lightning = pytest.importorskip("lightning")

@@ -223,18 +223,6 @@ def test_sources_travel_once_and_within_limits(tmp_path: Path) -> None:
     del linecache.cache[name]
 
 
-def test_a_spark_session_is_told_to_stay(spark: Any) -> None:
-    train = defined("def train(): return spark.range(3).count()", spark=spark)
-    sentence = complaint(train)
-    assert sentence.startswith(
-        "train can't be sent to the ranks: its global variable 'spark' (a SparkSession) lives"
-    )
-    assert "can't go to the ranks" in sentence
-    frame = spark.range(3)
-    assert "(a DataFrame) lives in the driver" in complaint(lambda: frame)
-    assert "(a SparkContext) lives in the driver" in complaint(print, context=spark.sparkContext)
-
-
 def test_the_callers_main_is_not_touched() -> None:
     before = dict(vars(sys.modules["__main__"]))
     function_payload(lambda: io.StringIO, (), {}, sys_path=sys.path)

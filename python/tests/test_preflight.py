@@ -7,12 +7,10 @@ import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from phalanx.driver import preflight
 from support.fakes import FakeCluster
-from support.own_session import in_session
 
 pytestmark = pytest.mark.timeout(150)
 LOGGER = logging.getLogger("test")
@@ -82,47 +80,6 @@ def test_spark_connect_is_not_asked_for_slots_but_its_settings_are(master: str, 
             preflight.check_slots(server, most + 1, 60, LOGGER)
     preflight.check_slots(SimpleNamespace(conf={}), 99, 60, LOGGER)
     assert time.monotonic() - began < 30
-
-
-def test_a_local_master_that_is_too_small_is_refused_at_once(spark: Any) -> None:
-    preflight.check_slots(spark, 1, 0, LOGGER)
-    began = time.monotonic()
-    with pytest.raises(RuntimeError, match=r"with master local\[1\] there are never more than 1"):
-        preflight.check_slots(spark, 2, 60, LOGGER)
-    assert time.monotonic() - began < 30
-
-
-def test_a_real_cluster_is_waited_for_and_its_limit_is_known() -> None:
-    answer = in_session(
-        "local-cluster[2,2,1024]",
-        """
-        import logging, time
-        from phalanx.driver import preflight
-        began = time.monotonic()
-        preflight.check_slots(spark, 2, 90, logging.getLogger())
-        answer = {"waited": time.monotonic() - began}
-        try:
-            preflight.check_slots(spark, 3, 90, logging.getLogger())
-        except RuntimeError as problem:
-            answer["refused"] = str(problem)
-        """,
-        conf={"spark.task.cpus": "2", "spark.executor.memory": "512m"},
-        timeout=140,
-    )
-    assert "there are never more than 2" in answer["refused"]
-
-
-def test_partitions_are_counted_where_that_runs_nothing(spark: Any) -> None:
-    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup
-    before = jobs()
-    frame = spark.range(0, 100, 1, 3)
-    assert preflight.partition_count(frame) == 3
-    assert preflight.partition_count(frame.repartition(5).selectExpr("id + 1 AS x").where("x > 2")) == 5
-    assert preflight.partition_count(frame.repartition(6, "id")) == 6
-    assert preflight.partition_count(frame.repartition("id")) is None
-    assert preflight.partition_count(frame.groupBy("id").count()) is None
-    assert preflight.partition_count(object()) is None
-    assert jobs() == before
 
 
 def test_nothing_here_touches_the_environment() -> None:

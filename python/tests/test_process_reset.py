@@ -1,4 +1,4 @@
-"""What a forked rank restores, beyond what test_pool.py sees of it as a whole."""
+"""What a forked rank restores, beyond what test_warm_pool.py sees of it as a whole."""
 
 from __future__ import annotations
 

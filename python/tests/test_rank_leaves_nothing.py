@@ -5,93 +5,33 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from phalanx import TorchDistributor, _native
+from support import left_open
 from support.one_rank import RankRun, script, sent
 
 RunRank = Callable[..., RankRun]
 pytestmark = pytest.mark.timeout(120)
-
-# Writes what a program may leave open, each in its own way, into the folder that it is given.
-LEAVES_OPEN = """
-import ctypes, gc, os, sys, zipfile
-gc.disable()  # of a file in a cycle it closes the descriptor first
-FOLDER = sys.argv[1]
-def new(name): return open(os.path.join(FOLDER, name), "w")
-
-top_level = new("top-level")
-top_level.write("kept")
-
-class Closes:
-    def __del__(self, open=open, path=os.path.join(FOLDER, "finalizer")):
-        with open(path, "w") as file:
-            file.write("kept")
-closes = Closes()
-
-archive = zipfile.ZipFile(os.path.join(FOLDER, "archive"), "w")
-archive.writestr("member", "kept")
-
-sys.path.insert(0, FOLDER)
-with open(os.path.join(FOLDER, "of_a_module.py"), "w") as file:
-    file.write("import sys; log = open(sys.argv[1] + '/module', 'w'); log.write('kept')")
-import of_a_module
-
-import signal
-def handler(*_): held.flush()
-held = new("held-by-the-system")
-held.write("kept")
-signal.signal(signal.SIGUSR1, handler)
-
-sys.stdout.write("no end of line")
-sys.stdout = new("stdout")
-print("kept", end="")
-
-libc = ctypes.CDLL(None)
-libc.fopen.restype = libc.strdup.restype = ctypes.c_void_p
-stream = libc.fopen(os.path.join(FOLDER, "c-stream").encode(), b"w")
-libc.fputs(b"kept", ctypes.c_void_p(stream))
-if len(sys.argv) > 2:
-    import torch
-# Called with the exit code and its argument: a formatted print to descriptor 0.
-os.dup2(os.open(os.path.join(FOLDER, "c-handler"), os.O_WRONLY | os.O_CREAT), 0)
-libc.on_exit(libc.dprintf, ctypes.c_void_p(libc.strdup(b"kept")))
-
-class Cycle:
-    def __init__(self):
-        self.me, self.log = self, new("cycle")
-        self.log.write("kept")
-Cycle()
-"""
-NAMES = ("top-level", "cycle", "finalizer", "module", "held-by-the-system", "stdout", "c-stream", "c-handler")
-
-
-def check(folder: Path) -> None:
-    import zipfile
-
-    assert {name: (folder / name).read_text() for name in NAMES} == dict.fromkeys(NAMES, "kept"), "END-1"
-    assert zipfile.ZipFile(folder / "archive").read("member") == b"kept"
 
 
 @pytest.mark.parametrize("more", [(), ("torch",)])
 def test_a_file_leaves_nothing_unwritten(run_rank: RunRank, tmp_path: Path, more: tuple[str, ...]) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
-    end = run_rank(script(tmp_path, LEAVES_OPEN, str(kept), *more))
+    end = run_rank(script(tmp_path, left_open.PROGRAM, str(kept), *more))
     assert (end.code, end.out) == (0, "no end of line"), end.err
     assert end.err == ""
-    check(kept)
+    left_open.check(kept)
 
 
 def test_a_module_leaves_nothing_unwritten(run_rank: RunRank, tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "leaves_open.py").write_text(LEAVES_OPEN)
+    (tmp_path / "project" / "leaves_open.py").write_text(left_open.PROGRAM)
     header = f'{{"kind": "module", "name": "leaves_open", "args": ["{tmp_path}"], '
     header += f'"sys_path": ["{tmp_path / "project"}"], "results": "json"}}'
     end = run_rank(b"phalanx payload 1\n" + header.encode() + b"\n")
     assert (end.code, end.err) == (0, "")
-    check(tmp_path)
+    left_open.check(tmp_path)
 
 
 def test_a_function_leaves_nothing_unwritten(run_rank: RunRank, tmp_path: Path) -> None:
@@ -101,40 +41,18 @@ def test_a_function_leaves_nothing_unwritten(run_rank: RunRank, tmp_path: Path) 
         sys.argv = ["", folder]
         exec(text, {"__name__": "of a function"})
 
-    end = run_rank(sent(train, LEAVES_OPEN, str(tmp_path)))
+    end = run_rank(sent(train, left_open.PROGRAM, str(tmp_path)))
     assert (end.code, end.out) == (0, "no end of line"), end.err
-    check(tmp_path)
+    left_open.check(tmp_path)
 
 
 def test_a_failed_rank_leaves_nothing_unwritten(run_rank: RunRank, tmp_path: Path) -> None:
     # The exit code that C's handler is given is a descriptor here: that of the standard output.
-    text = LEAVES_OPEN.replace('"c-handler"), os.O_WRONLY | os.O_CREAT), 0', '"c-handler"), 65), 1')
+    text = left_open.PROGRAM.replace('"c-handler"), os.O_WRONLY | os.O_CREAT), 0', '"c-handler"), 65), 1')
     text = text.replace("os.dup2(", "sys.__stdout__.flush()\nos.dup2(")
     end = run_rank(script(tmp_path, text + "raise ValueError('at the end')", str(tmp_path)))
     assert (end.code, end.error["message"]) == (1, "at the end")
-    check(tmp_path)
-
-
-def test_warm_ranks_leave_nothing_unwritten(spark: Any, tmp_path: Path) -> None:
-    def train(text: str, folder: str) -> None:
-        import os
-        import sys
-
-        own = os.path.join(folder, os.environ["RANK"])
-        os.mkdir(own)
-        sys.argv = ["", own]
-        exec(text, {"__name__": "of a function"})
-
-    _native.end_pools()
-    try:
-        before = _native.pool_usage()[2]
-        distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False, warm=True)
-        distributor.run(train, LEAVES_OPEN, str(tmp_path))
-        assert _native.pool_usage()[2] > before
-    finally:
-        _native.end_pools()
-    for rank in ("0", "1"):
-        check(tmp_path / rank)
+    left_open.check(tmp_path)
 
 
 def test_what_still_runs_keeps_its_names_to_the_end(run_rank: RunRank, tmp_path: Path) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from phalanx import TorchDistributor
 from phalanx.driver.rank_output import (
     PIECE_BYTES,
     NotThereError,
@@ -17,77 +15,12 @@ from phalanx.driver.rank_output import (
     output,
     whole_output,
 )
-from support.programs import eventually
 
 pytestmark = pytest.mark.timeout(100)
-LINES = 60_000
-
-
-def text_of(rank: int) -> str:
-    return "".join(f"rank {rank} line {i} ä\n" for i in range(LINES))
-
-
-def writes_much(folder: str) -> None:
-    import os
-    import time
-
-    rank = os.environ["RANK"]
-    print("".join(f"rank {rank} line {i} ä\n" for i in range(60_000)), end="", flush=True)  # as text_of
-    open(f"{folder}/written-{rank}", "w").close()
-    while not os.path.exists(f"{folder}/go"):
-        time.sleep(0.02)
-    print("the end")
 
 
 def all_of(read: Read, start: int = 0, size: int | None = None) -> bytes:
     return b"".join(output(read, start, size))
-
-
-def test_all_of_a_rank_s_output_comes_from_its_host_while_it_runs_and_from_its_files_afterwards(
-    spark: Any, tmp_path: Path
-) -> None:
-    distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False, logs="off")
-    run = distributor.start(writes_much, str(tmp_path))
-    try:
-        eventually("both have written", 60, lambda: len(list(tmp_path.glob("written-*"))) == 2)
-        whole = text_of(1)
-        assert len(whole) > 4 * len(run.logs(1)) > 0
-        eventually("all of it is in the file", 20, lambda: run.logs(1, 0) == whole)
-        data = whole.encode()
-        for (start, size), part in {
-            (100, 50): data[100:150],
-            (-20, None): data[-20:],
-            (-20, 5): data[-20:-15],
-        }.items():
-            assert run.logs(1, start, size) == part.decode(errors="replace")
-        assert run.logs(1, len(data)) == run.logs(1, 5, 0) == ""
-        for path, rank in zip(run.download_logs(tmp_path / "logs"), range(2), strict=True):
-            assert Path(path).read_text() == text_of(rank)
-        with pytest.raises(ValueError, match="has the ranks 0 to 1, and no rank 2"):
-            run.logs(2, 0)
-        with pytest.raises(ValueError, match="size is -1, but has to be 0 or more"):
-            run.logs(0, 0, -1)
-    finally:
-        (tmp_path / "go").touch()
-    run.result(60)
-    assert run.logs(0, 0) == text_of(0) + "the end\n"
-    assert run.logs(0, -8) == "the end\n"
-
-
-def test_what_a_run_s_directory_has_is_read_when_the_run_is_over(spark: Any, tmp_path: Path) -> None:
-    def speaks() -> None:
-        print("hello")
-
-    spark.conf.set("spark.phalanx.logs.directory", str(tmp_path))
-    try:
-        distributor = TorchDistributor(num_processes=1, local_mode=True, use_gpu=False)
-        distributor.run(speaks)
-    finally:
-        spark.conf.unset("spark.phalanx.logs.directory")
-    [log] = tmp_path.glob("phalanx-*/rank-0.log")
-    log.write_text("as it was copied\n")
-    assert distributor.last_run is not None
-    assert distributor.last_run.logs(0, 3) == "as it was copied\n"[3:]
 
 
 def test_output_is_read_in_pieces_up_to_where_it_ended_at_first() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
-import phalanx
 import pytest
-from phalanx import TorchDistributor, TrainingError, UnavailableResult
+from phalanx import TrainingError, UnavailableResult
 from phalanx.driver import results as drivers_results
 from phalanx.driver.results import Results
 from phalanx.rank import results as ranks_results
@@ -74,39 +71,3 @@ def test_where_nothing_can_be_linked_the_pickle_is_where_it_was(
     with pytest.raises(TrainingError) as caught:
         results.load(0)
     assert f"its pickle is {results._path(0)} until" in str(caught.value)
-
-
-def test_a_result_whose_module_only_ranks_have_is_not_lost(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "kept_by_ranks.py").write_text(
-        "class Model:\n    def __init__(self, weight):\n        self.weight = weight\n"
-    )
-
-    def train(folder: str) -> Any:
-        import sys
-
-        sys.path.insert(0, folder)
-        from kept_by_ranks import Model  # type: ignore[import-not-found]
-
-        return Model(phalanx.__name__)
-
-    distributor = TorchDistributor(num_processes=1, local_mode=True, use_gpu=False)
-    with pytest.raises(TrainingError) as caught:
-        distributor.run(train, str(tmp_path))
-    assert "rank 0 ended well, but its result can't be read back here: ModuleNotFoundError" in str(
-        caught.value
-    )
-    pickled = Path(
-        str(caught.value).rpartition("its pickle is ")[2].removesuffix(" until the application ends")
-    )
-    run = distributor.last_run
-    assert run is not None
-    assert run.done
-    assert run.ranks[0].state == "finished"
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert run.result().weight == "phalanx", "LOAD-1"
-    monkeypatch.setattr(distributor, "last_run", None)
-    del run
-    assert pickle.loads(pickled.read_bytes()).weight == "phalanx", "LOAD-1"
-    del sys.modules["kept_by_ranks"]

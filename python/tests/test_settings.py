@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 from phalanx import _native
-from phalanx.distributor import _conf_keys
 from phalanx.settings import Settings
 
 pytestmark = pytest.mark.timeout(60)
@@ -45,27 +43,3 @@ def test_an_unknown_key_is_warned_about_with_the_nearest(caplog: pytest.LogCaptu
         "spark.phalanx.jointimeout is no setting of Phalanx and has no effect; "
         "did you mean spark.phalanx.joinTimeout?"
     ]
-
-
-def test_a_real_session_gives_its_settings(spark: Any) -> None:
-    spark.conf.set("spark.phalanx.slots.timeout", "8s")
-    try:
-        settings = Settings.read(lambda key: spark.conf.get(key, None))
-    finally:
-        spark.conf.unset("spark.phalanx.slots.timeout")
-    assert settings.slots_timeout == 8.0
-
-
-def test_only_what_a_configuration_has_is_asked_for(spark: Any) -> None:
-    asked: list[str] = []
-
-    def conf_get(key: str) -> str:
-        asked.append(key)
-        return "8s"
-
-    spark.conf.set("spark.phalanx.slots.timeout", "8s")
-    try:
-        settings = Settings.read(conf_get, keys=_conf_keys(spark))
-    finally:
-        spark.conf.unset("spark.phalanx.slots.timeout")
-    assert (asked, settings.slots_timeout) == (["spark.phalanx.slots.timeout"], 8.0)

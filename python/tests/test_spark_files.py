@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,21 +11,10 @@ import pytest
 from phalanx.driver.payload import function_payload
 from phalanx.stages.spark_files import environment, py_files_on
 from support.one_rank import RankRun
-from support.own_session import in_session
+from support.spark_files import shipped
 
 RunRank = Callable[..., RankRun]
 pytestmark = pytest.mark.timeout(150)
-
-
-def shipped(folder: Path) -> dict[str, str]:
-    """A folder as Spark fills it: a file, a module, a zip and an egg with modules; and the variables for a rank."""
-    folder.mkdir()
-    (folder / "data.txt").write_text("forty-two")
-    (folder / "of_py.py").write_text("WHERE = 'py'\n")
-    for name in ("first.zip", "second.egg"):
-        with zipfile.ZipFile(folder / name, "w") as file:
-            file.writestr("of_zip.py", f"WHERE = {name!r}\n")
-    return environment(str(folder), ["of_py.py", "first.zip", "second.egg"])
 
 
 def test_a_rank_imports_what_pysparks_workers_import_in_their_order(
@@ -90,33 +77,3 @@ def test_a_workers_py_files_are_read_from_its_path() -> None:
         "PHALANX_SPARK_FILES": os.path.join(os.getcwd(), "rel"),
         "PHALANX_PY_FILES": "a.zip",
     }
-
-
-@pytest.mark.parametrize("local_mode", [True, False])
-def test_files_of_a_session_reach_its_ranks(tmp_path: Path, local_mode: bool) -> None:
-    shipped(tmp_path / "at_the_caller")
-    text = f"""
-        import os, sys
-        from phalanx import TorchDistributor
-
-        def train():
-            import os, sys
-            import of_py, of_zip
-            from pyspark import SparkFiles
-            inside = [os.path.dirname(m.__file__) for m in (of_py, of_zip)]
-            root = SparkFiles.getRootDirectory()
-            return of_py.WHERE, of_zip.WHERE, inside == [root, os.path.join(root, "first.zip")], open(
-                SparkFiles.get("data.txt")
-            ).read()
-
-        folder = {str(tmp_path / "at_the_caller")!r}
-        spark.sparkContext.addFile(os.path.join(folder, "data.txt"))
-        spark.sparkContext.addPyFile(os.path.join(folder, "of_py.py"))
-        spark.sparkContext.addPyFile(os.path.join(folder, "first.zip"))
-        # in a process of its own, the driver's path has them as well
-        sys.path[:] = [p for p in sys.path if "userFiles" not in p]
-        distributor = TorchDistributor(num_processes=1, local_mode={local_mode}, use_gpu=False)
-        answer = distributor.run(train)
-    """
-    assert in_session("local[1]", text) == ["py", "first.zip", True, "forty-two"]
-    assert sys.modules.get("of_zip") is None

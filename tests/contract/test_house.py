@@ -126,6 +126,11 @@ def test_a_sound_tree_has_no_breach(house: ModuleType, tmp_path: Path) -> None:
             "troubleshooting.md:2: no code says 'is far too large'",
         ),
         (
+            "HOUSE-10",
+            {"python/tests/test_a.py": "a = 1\nbuilder.getOrCreate()\n"},
+            "test_a.py:2: getOrCreate starts",
+        ),
+        (
             "HOUSE-6",
             {
                 "python/phalanx/rank/entry.py": "def f():\n    from ..run import Run\n",

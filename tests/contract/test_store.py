@@ -16,11 +16,12 @@ from functools import partial
 from typing import Any
 
 import pytest
+from support.tiers import whole
 
 dist = pytest.importorskip("torch.distributed")
 native = pytest.importorskip("phalanx._native")
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.waits]
+pytestmark = pytest.mark.timeout(60)
 
 HOST = "127.0.0.1"
 LONG = timedelta(seconds=30)
@@ -47,7 +48,7 @@ def torch_server() -> Generator[int, None, None]:
 SERVERS = {"phalanx": phalanx_server, "torch": torch_server}
 
 
-@pytest.fixture(params=list(SERVERS))
+@pytest.fixture(params=["phalanx", pytest.param("torch", marks=whole("torch's own store"))])
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     serve = SERVERS[request.param]()
     port = next(serve)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from phalanx import TrainingError
 from support.programs import TWO_EXECUTORS, WARM_IF_ASKED, classic_conf, eventually, gone
+from support.tiers import differs, faces_wanted
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.behaviour]
 
@@ -51,6 +52,7 @@ def test_d01_a_file_that_raises_brings_its_traceback(distributor: Any, tmp_path:
     assert "step()" in caught.value.traceback
 
 
+@differs("python", "local", "connect", why="failures come back on a way of their own")
 def test_d02_the_ranks_own_exception_is_the_cause(distributor: Any) -> None:
     def train() -> None:
         import os
@@ -171,6 +173,7 @@ def test_d06_each_run_has_a_rendezvous_of_its_own_also_after_a_failure(distribut
     assert first[1:] == ("0", "True")
 
 
+@differs("python", "local", why="it is the environment of the worker, or the driver, that starts the ranks")
 def test_d07_the_callers_and_the_workers_environment_stay_as_they_were(distributor: Any, spark: Any) -> None:
     before = dict(os.environ)
     seen = distributor.run(lambda: __import__("os").environ["CUDA_VISIBLE_DEVICES"])
@@ -208,7 +211,7 @@ def train():
     names = "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "CUDA_VISIBLE_DEVICES"
     return [os.environ[name] for name in names]
 results = {}
-for stage in ("python", "jvm"):
+for stage in sys.argv[3:]:
     spark.conf.set("spark.phalanx.stage", stage)
     for node in ("task", "host"):
         distributor = TorchDistributor(num_processes=2, local_mode=False, use_gpu=True, local_ranks=node)
@@ -219,7 +222,9 @@ spark.stop()
 
 
 @pytest.fixture(scope="module")
-def gpu_stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]]]:
+def gpu_stages(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[list[str]]]:
     """By stage: what two ranks on one host see whose tasks have one GPU each, as a discovery script says."""
     folder = tmp_path_factory.mktemp("gpus")
     discovery = folder / "discover"
@@ -246,7 +251,13 @@ def gpu_stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[
     program.write_text(GPU_STAGE)
     conf = classic_conf(TWO_EXECUTORS) | WARM_IF_ASKED
     done = subprocess.run(
-        [sys.executable, str(program), str(discovery), json.dumps(conf)],
+        [
+            sys.executable,
+            str(program),
+            str(discovery),
+            json.dumps(conf),
+            *faces_wanted(request, ["python", "jvm"]),
+        ],
         capture_output=True,
         text=True,
         timeout=110,
@@ -258,21 +269,22 @@ def gpu_stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[
     return results
 
 
-@pytest.fixture(params=["python", "jvm"])
-def gpu_stage(
-    request: pytest.FixtureRequest, gpu_stages: dict[str, list[list[str]]]
-) -> dict[str, list[list[str]]]:
+@pytest.fixture
+def gpu_stage(over: str, gpu_stages: dict[str, list[list[str]]]) -> dict[str, list[list[str]]]:
     """What the ranks see over one stage: with a `task` as the node, and with a `host`."""
-    return {node: gpu_stages[f"{request.param} {node}"] for node in ("task", "host")}
+    return {node: gpu_stages[f"{over} {node}"] for node in ("task", "host")}
 
 
-def test_d08_gpus_of_any_name_are_taken(gpu_stage: dict[str, list[list[str]]]) -> None:
+@pytest.mark.parametrize("over", ["python", "jvm"])
+def test_d08_gpus_of_any_name_are_taken(over: str, gpu_stage: dict[str, list[list[str]]]) -> None:
     seen = {address for ranks in gpu_stage.values() for rank in ranks for address in rank[4].split(",")}
     assert seen <= {"MIG-3f2a-11", "GPU-aa-0001"}
     assert seen
 
 
+@pytest.mark.parametrize("over", ["python", "jvm"])
 def test_d09_one_gpu_a_task_on_one_host_gives_right_local_ranks(
+    over: str,
     gpu_stage: dict[str, list[list[str]]],
 ) -> None:
     apart = [["0", "0", "1", "2"], ["1", "0", "1", "2"]]
@@ -300,6 +312,7 @@ def test_d10_the_callers_random_numbers_go_on(distributor: Any) -> None:
     assert first + [random.random() for _ in range(2)] == expected
 
 
+@differs("python", "local", "connect", why="a cancel reaches the node through Spark, or the driver itself")
 def test_d11_after_a_cancel_the_whole_tree_is_gone(distributor: Any, tmp_path: Path) -> None:
     def train(folder: str) -> None:
         import os

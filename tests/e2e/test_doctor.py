@@ -16,6 +16,7 @@ import pytest
 from support.cluster import Standalone
 from support.places import PYTHON
 from support.programs import Program, eventually
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -75,6 +76,7 @@ def test_tasks_that_do_not_start_in_time_are_said_and_the_slots_are_free_again(
     assert context.parallelize(range(2), 2).barrier().mapPartitions(lambda them: them).collect() == [0, 1]
 
 
+@whole("a standalone cluster")
 def test_the_command_examines_a_standalone_cluster_and_its_exit_code_says_whether_it_is_in_order(
     standalone: Standalone, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ import pytest
 from phalanx.jar import PLUGIN
 from support.places import PYTHON, ROOT
 from support.programs import Program, output_of, spark_home
+from support.tiers import whole
 
 TEXT = (ROOT / "docs/install.md").read_text()
 
@@ -52,6 +53,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]
     shutil.rmtree(conf)
 
 
+@whole("Spark's own shells")
 def test_with_the_pages_defaults_pyspark_and_spark_shell_have_jar_and_plugin(
     env: Mapping[str, str], tmp_path: Path
 ) -> None:

@@ -11,8 +11,10 @@ import phalanx
 import pytest
 from support.places import APPS
 from support.programs import ONE_EXECUTOR, Program, classic_conf
+from support.tiers import whole
 
 
+@whole("the jar from elsewhere")
 @pytest.mark.timeout(240)
 def test_a_jar_that_only_the_driver_has_reaches_the_executors(tmp_path: Path) -> None:
     conf = classic_conf(ONE_EXECUTOR)

@@ -10,6 +10,7 @@ import pytest
 from phalanx import TorchDistributor, jar
 from support import sessions
 from support.programs import ONE_EXECUTOR, WARM_IF_ASKED, classic_conf
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(150)
 STRICT = {
@@ -25,7 +26,9 @@ def strict() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("over", ["jvm", "python"])
-@pytest.mark.parametrize("size", [10, 40 << 20])  # in the closure; beside it
+@pytest.mark.parametrize(
+    "size", [10, pytest.param(40 << 20, marks=whole("a large payload"))]
+)  # in the closure; beside it
 def test_ranks_run_and_payloads_arrive(strict: Any, over: str, size: int) -> None:
     if over == "jvm" and not os.path.exists(jar.expected_path()):
         pytest.skip("the jar is not built; `make build` does it")

@@ -9,6 +9,7 @@ import pytest
 from support.notebooks import executed as run_notebook
 from support.notebooks import printed, stored
 from support.places import ROOT
+from support.tiers import whole
 
 LEAST_ACCURACY = 0.95
 
@@ -44,6 +45,7 @@ def test_the_failing_ranks_own_error_is_shown(executed: Any) -> None:
     assert "kind: exception, rank: 1, cause: KeyError('labels')" in text, text
 
 
+@whole("another notebook")
 @pytest.mark.timeout(300)
 def test_a_notebook_for_accelerate_runs_on_spark_by_another_launcher(
     tmp_path_factory: pytest.TempPathFactory,
@@ -57,6 +59,7 @@ def test_a_notebook_for_accelerate_runs_on_spark_by_another_launcher(
     assert 'raise KeyError("labels")' in failure, failure
 
 
+@whole("another notebook")
 @pytest.mark.timeout(300)
 def test_lightning_goes_on_after_a_kill_and_its_bar_is_in_the_cell(tmp_path: Path) -> None:
     notebook = run_notebook("lightning.ipynb", tmp_path)
@@ -70,6 +73,7 @@ def test_lightning_goes_on_after_a_kill_and_its_bar_is_in_the_cell(tmp_path: Pat
     assert "resumed: True the weights are the same: True" in text, text
 
 
+@whole("another notebook")
 @pytest.mark.timeout(300)
 def test_the_same_functions_train_in_one_process_on_this_machine_and_on_the_cluster(tmp_path: Path) -> None:
     notebook = run_notebook("single-gpu-to-cluster.ipynb", tmp_path)
@@ -87,6 +91,7 @@ def test_the_same_functions_train_in_one_process_on_this_machine_and_on_the_clus
     assert printed(notebook, "for run in (alone").count("FINISHED, losses of epochs [0, 1, 2, 3, 4, 5]") == 3
 
 
+@whole("another notebook")
 @pytest.mark.timeout(300)
 def test_the_trainer_of_transformers_goes_on_after_a_kill(tmp_path: Path) -> None:
     notebook = run_notebook("transformers.ipynb", tmp_path)
@@ -101,6 +106,7 @@ def test_the_trainer_of_transformers_goes_on_after_a_kill(tmp_path: Path) -> Non
     assert float(accuracies[0]) >= 0.8
 
 
+@whole("another notebook")
 @pytest.mark.timeout(300)
 def test_deepspeed_trains_with_zero_2(tmp_path: Path) -> None:
     text = printed(run_notebook("deepspeed.ipynb", tmp_path), "distributor.run(train")
@@ -108,6 +114,7 @@ def test_deepspeed_trains_with_zero_2(tmp_path: Path) -> None:
     assert "[rank 1] epoch 14: loss" in text, text
 
 
+@whole("another notebook")
 @pytest.mark.timeout(300)
 def test_a_dataframe_trains_with_equal_steps_and_its_predictions_are_rows_again(tmp_path: Path) -> None:
     notebook = run_notebook("dataframe.ipynb", tmp_path)

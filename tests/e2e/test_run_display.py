@@ -18,8 +18,6 @@ from phalanx.display.page import page
 from support import notebooks
 from support.snapshots import snapshot
 
-pytestmark = pytest.mark.waits
-
 SESSION = """
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()

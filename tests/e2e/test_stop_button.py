@@ -97,11 +97,11 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     made.end()
 
 
-@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("over", ["jvm", "local"])
 def test_the_stop_button_ends_a_run_that_floods_the_cell(
-    local: bool, notebook: Notebook, tmp_path: Path
+    over: str, notebook: Notebook, tmp_path: Path
 ) -> None:
-    cell = notebook.begin(RUN.format(local=local, folder=str(tmp_path)))
+    cell = notebook.begin(RUN.format(local=over == "local", folder=str(tmp_path)))
 
     def floods() -> bool:
         notebook.read()

@@ -8,7 +8,17 @@ With PHALANX_PICTURES=FOLDER the pictures of the pages, which need Chromium, are
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import phalanx
@@ -18,7 +28,7 @@ from support.own_session import in_session
 from support.places import ROOT
 from support.programs import ONE_EXECUTOR, WARM_IF_ASKED
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.waits]
+pytestmark = pytest.mark.timeout(300)
 
 DASHBOARD = ROOT / "docs" / "grafana" / "phalanx.json"
 METRICS = "spark.metrics.conf.driver.sink.prometheusServlet"
@@ -30,10 +40,13 @@ UI |= {
 }
 
 PROGRAM = """
-import json, time, urllib.request
+import json, sys, time, urllib.request
 from pathlib import Path
 from phalanx import TorchDistributor, TrainingError
-from support import browser, prometheus
+from support import browser
+
+sys.path.append({here!r})
+import test_ui_tab as own
 
 root = spark.sparkContext.uiWebUrl
 answer = {{"application": spark.sparkContext.applicationId}}
@@ -117,9 +130,9 @@ assert counted("ranks_failed_Count") >= 1
 wait_until_counted("ranks_running_Value", 0)
 answer["failed"] = page(f"/phalanx/run/?id={{failed['run']}}")
 answer["unanswered"] = []
-if prometheus.PROGRAM is not None:
-    with prometheus.scraping(root.removeprefix("http://"), "/metrics/prometheus") as server:
-        answer["unanswered"] = server.without_answer(prometheus.queries(Path({dashboard!r})))
+if own.SERVER is not None:
+    with own.scraping(root.removeprefix("http://"), "/metrics/prometheus") as server:
+        answer["unanswered"] = server.without_answer(own.queries(Path({dashboard!r})))
 answer["pictures"].append(picture(f"/phalanx/run/?id={{failed['run']}}", "failed"))
 TorchDistributor(num_processes=1, local_mode=True, use_gpu=False).run(local_run)
 answer["local"] = wait_for("local_run", "succeeded")["snapshot"]["stage"]
@@ -150,12 +163,79 @@ for ranks in (64, 1000):
 """
 
 
+SERVER = shutil.which("prometheus")
+
+
+def queries(dashboard: Path) -> list[str]:
+    """What the panels of a dashboard for Grafana ask, of all applications, with the rates of a short time."""
+    panels = json.loads(dashboard.read_text())["panels"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    return [text.replace("$job", ".*").replace("[5m]", "[10s]") for text in asked]
+
+
+class Prometheus:
+    """A server of Prometheus's, which Debian's package `prometheus` has; it scrapes one page every half second."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def without_answer(self, asked: list[str], patience: float = 30.0) -> list[str]:
+        """Those of the queries that nothing answers within `patience` seconds."""
+        until = time.monotonic() + patience
+        while (left := [query for query in asked if not self._answers(query)]) and time.monotonic() < until:
+            time.sleep(0.2)
+        return left
+
+    def _answers(self, query: str) -> bool:
+        """Whether there are values; an error of the server's, as of a query that doesn't parse, is raised."""
+        url = f"http://{self._address}/api/v1/query?" + urllib.parse.urlencode({"query": query})
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return bool(json.load(answer)["data"]["result"])
+
+
+@contextlib.contextmanager
+def scraping(host: str, path: str) -> Iterator[Prometheus]:
+    """A server that scrapes a page of `host`, a name and a port; it is gone afterwards."""
+    assert SERVER is not None
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with tempfile.TemporaryDirectory(prefix="prometheus-") as folder:
+        job = {"job_name": "phalanx", "metrics_path": path, "static_configs": [{"targets": [host]}]}
+        config = Path(folder) / "prometheus.yml"
+        # JSON is YAML.
+        config.write_text(json.dumps({"global": {"scrape_interval": "500ms"}, "scrape_configs": [job]}))
+        options = [
+            f"--config.file={config}",
+            f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address={address}",
+        ]
+        with open(Path(folder) / "log", "wb") as log:
+            server = subprocess.Popen([SERVER, *options], stdout=log, stderr=log)
+        try:
+            _wait(server, address, Path(folder) / "log")
+            yield Prometheus(address)
+        finally:
+            server.kill()
+            server.wait()
+
+
+def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    until = time.monotonic() + 30
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/-/ready", timeout=5):
+            return
+        assert server.poll() is None, log.read_text()
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(0.1)
+
+
 def test_runs_are_in_the_tab_while_they_run_and_when_they_failed(tmp_path: Path) -> None:
     pictures = os.environ.get("PHALANX_PICTURES", str(tmp_path))
     program = PROGRAM.format(
         pictures=pictures,
         gate=str(tmp_path / "gate"),
         dashboard=str(DASHBOARD),
+        here=str(Path(__file__).parent),
     )
     logs = tmp_path / "events"
     logs.mkdir()

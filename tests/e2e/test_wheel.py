@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from support.installed import Installed
 from support.programs import output_of
+from support.tiers import whole
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), whole("an installed wheel")]
 
 NATIVES = ["phalanx/_native.abi3.so", "phalanx/bin/phalanx-guard", "phalanx/jars/libphalanx_jni.so"]
 

@@ -14,14 +14,17 @@ from typing import Any
 import pytest
 from support.places import APPS
 from support.programs import ONE_EXECUTOR, classic_conf, seen_by
+from support.tiers import faces_wanted
 
 pytestmark = pytest.mark.timeout(480)
+
+FACES = ["python", "jvm", "local"]
 
 HOUR_S = 3600
 
 
 @pytest.fixture(scope="module")
-def by_face(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def by_face(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """By face: what `clock_jumps.py` saw."""
     compiler = shutil.which("cc")
     if compiler is None:
@@ -38,11 +41,11 @@ def by_face(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "CLOCK_SHIFT": str(shift),
         "LD_PRELOAD": str(library),
     }
-    command = [sys.executable, APPS / "clock_jumps.py", folder, "python", "jvm", "local"]
+    command = [sys.executable, APPS / "clock_jumps.py", folder, *faces_wanted(request, FACES)]
     return seen_by(command, folder, env=env, within=450)
 
 
-@pytest.mark.parametrize("over", ["local", "python", "jvm"])
+@pytest.mark.parametrize("over", FACES)
 def test_nothing_depends_on_the_systems_clock(over: str, by_face: dict[str, Any]) -> None:
     seen = by_face[over]
     trained = seen["trains_while_the_clock_jumps"]["results"]

@@ -17,14 +17,17 @@ import pytest
 from support import jvm
 from support.places import APPS
 from support.programs import ONE_EXECUTOR, classic_conf, seen_by
+from support.tiers import faces_wanted
 
 pytestmark = pytest.mark.timeout(480)
+
+FACES = ["python", "jvm", "local"]
 
 NO_SPACE = "No space left on device"
 
 
 @pytest.fixture(scope="module")
-def by_face(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def by_face(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """By face: what `full_disk.py` has seen; all that it and its executors write is on the disk."""
     folder = tmp_path_factory.mktemp("small")
     disk = folder / "disk"
@@ -43,15 +46,13 @@ def by_face(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         sys.executable,
         str(APPS / "full_disk.py"),
         str(disk),
-        "python",
-        "jvm",
-        "local",
+        *faces_wanted(request, FACES),
     ]
     env = {"DRIVER_CONF": json.dumps(conf), **jvm.environment(disk)}
     return seen_by(command, folder, env=env, within=450)
 
 
-@pytest.mark.parametrize("over", ["local", "python", "jvm"])
+@pytest.mark.parametrize("over", FACES)
 def test_a_full_disk_is_told_as_what_it_is_and_leaves_nothing(over: str, by_face: dict[str, Any]) -> None:
     seen = by_face[over]
     assert seen["warm"]["result"] == "well", seen["warm"]

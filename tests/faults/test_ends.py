@@ -38,6 +38,7 @@ from support.programs import (
     gone,
     spark_submit,
 )
+from support.tiers import whole
 from support.trainer import Drivers, Trainer
 
 pytestmark = pytest.mark.timeout(180)
@@ -119,6 +120,7 @@ def test_ctrl_c_ends_the_ranks_and_then_the_driver_sees_it(
     assert "INTERRUPTED" in driver.text
 
 
+@whole("spark-submit")
 @pytest.mark.parametrize("face", STAGES)
 def test_ctrl_c_in_a_spark_submit_driver_ends_all_of_it(face: str, endless: Callable[..., Endless]) -> None:
     driver = endless(face, submit=True)
@@ -164,6 +166,7 @@ def test_sigkill_of_an_executor_is_a_lost_node_and_leaves_nothing(
     driver.ranks_end_in_time(began)
 
 
+@whole("a standalone cluster")
 @pytest.mark.alone
 @pytest.mark.parametrize("face", STAGES)
 def test_sigkill_of_a_spark_worker_is_a_lost_node_and_leaves_nothing(

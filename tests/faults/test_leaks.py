@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from phalanx import TorchDistributor
 from support.programs import eventually
+from support.tiers import whole
 from support.usage import Usage
 
 pytestmark = pytest.mark.timeout(300)
@@ -33,6 +34,7 @@ def run_a_job(request: pytest.FixtureRequest, spark: Any) -> Any:
     spark.conf.unset("spark.phalanx.stage")
 
 
+@whole("many runs")
 def test_a_hundred_jobs_leave_no_more_than_ten_did(run_a_job: Callable[[], object], spark: Any) -> None:
     for _ in range(SETTLED):
         run_a_job()

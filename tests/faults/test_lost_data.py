@@ -102,9 +102,9 @@ def test_data_that_changed_when_it_was_computed_again_ends_the_run(
         run.result(180)  # PREPARE-4
 
 
-@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("face", ["local", "python"])
 def test_a_run_that_is_given_up_while_it_prepares_starts_no_rank(
-    local: bool, two_ranks: Callable[..., Any], spark: Any, tmp_path: Path
+    face: str, two_ranks: Callable[..., Any], spark: Any, tmp_path: Path
 ) -> None:
     begun, told = tmp_path / "begun", tmp_path / "told"
 
@@ -117,7 +117,7 @@ def test_a_run_that_is_given_up_while_it_prepares_starts_no_rank(
             yield from ()
 
     frame = spark.range(1).mapInArrow(slow, "id long")
-    run = two_ranks("local" if local else "python").start(told.touch, data={"train": frame})
+    run = two_ranks(face).start(told.touch, data={"train": frame})
     eventually("the data is being prepared", 120, begun.exists)
     assert run.status == "preparing data"
     run.cancel("no more of it")

@@ -18,7 +18,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,9 @@ import psutil
 import pytest
 from phalanx import TrainingError, UnavailableResult
 from support.programs import eventually, gone, private_folders
+from support.tiers import whole
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.waits]
+pytestmark = pytest.mark.timeout(180)
 
 FACES = ("local", "python", "jvm")
 WITH_COLD = (*FACES, "local-cold")
@@ -48,8 +49,8 @@ class Cell:
 
     misdeed: str
     phase: str
-    kind: str
-    says: str
+    kind: str = ""
+    says: str = ""
     """A pattern: what the message says of the rank."""
     culprit: int = 1
     faces: tuple[str, ...] = FACES
@@ -116,22 +117,26 @@ CELLS = [
 ]
 # Misdeeds that are no failure.
 HARMLESS = [
-    ("exits_early", COMPUTES),  # sys.exit() is an end as good as any
-    ("raises", EXIT),  # Python prints what exit handlers raise
-    ("closes_stdout", COMPUTES),
-    ("leaves_a_daemon", COMPUTES),
-    ("leaves_a_daemon", EXIT),
+    Cell("exits_early", COMPUTES, faces=WITH_COLD),  # sys.exit() is an end as good as any
+    Cell("raises", EXIT, faces=WITH_COLD),  # Python prints what exit handlers raise
+    Cell("closes_stdout", COMPUTES, faces=WITH_COLD),
+    Cell("leaves_a_daemon", COMPUTES, faces=WITH_COLD),
+    Cell("leaves_a_daemon", EXIT, faces=WITH_COLD),
 ]
 
 
-def by_face(cells: list[Any], faces: Callable[[Any], tuple[str, ...]]) -> list[Any]:
-    """Each cell with each of its faces, one face after the other: Spark ends Python workers that are long idle."""
-    pairs = [(face, cell) for face in WITH_COLD for cell in cells if face in faces(cell)]
+def by_face(cells: Sequence[Cell]) -> list[Any]:
+    """Each cell with each of its faces, one face after the other: Spark ends Python workers that are long idle.
+
+    `make test` runs each misdeed at one phase, the first that is listed."""
+    first = {cell.misdeed: cell for cell in reversed(cells)}
     return [
         pytest.param(
-            face, cell, id=f"{face}-{cell if isinstance(cell, Cell) else '-'.join(cell)}".replace(" ", "_")
+            face, cell, id=f"{face}-{cell}", marks=() if cell is first[cell.misdeed] else whole(cell.phase)
         )
-        for face, cell in pairs
+        for face in WITH_COLD
+        for cell in cells
+        if face in cell.faces
     ]
 
 
@@ -164,7 +169,7 @@ def after(spark: Any, tmp_path: Path, two_ranks: Callable[[str], Any]) -> Callab
     return check
 
 
-@pytest.mark.parametrize(("face", "cell"), by_face(CELLS, lambda cell: cell.faces))
+@pytest.mark.parametrize(("face", "cell"), by_face(CELLS))
 def test_a_fault_of_one_rank_is_told_as_it_was(
     face: str,
     cell: Cell,
@@ -212,19 +217,18 @@ def also_told(cell: Cell, error: TrainingError) -> None:
         assert all(b == a + 1 for a, b in itertools.pairwise(numbers)), error.last_lines
 
 
-@pytest.mark.parametrize(("face", "cell"), by_face(HARMLESS, lambda _: WITH_COLD))
+@pytest.mark.parametrize(("face", "cell"), by_face(HARMLESS))
 def test_what_is_no_failure_hurts_nobody(
     face: str,
-    cell: tuple[str, str],
+    cell: Cell,
     two_ranks: Callable[[str], Any],
     after: Callable[..., None],
     tmp_path: Path,
 ) -> None:
-    misdeed, phase = cell
-    run = two_ranks(face).start(misdeeds.train, str(tmp_path), 1, phase, misdeed, True)
-    value = None if misdeed == "exits_early" else misdeeds.WELL
+    run = two_ranks(face).start(misdeeds.train, str(tmp_path), 1, cell.phase, cell.misdeed, True)
+    value = None if cell.misdeed == "exits_early" else misdeeds.WELL
     assert run.results(SOON_S) == [misdeeds.WELL, value]
-    after(face, phase)
+    after(face, cell.phase)
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -251,7 +255,9 @@ def test_a_value_that_cant_be_read_back_is_an_error_that_names_its_rank(
     assert (told.value.kind, told.value.rank) == ("exception", 0)
 
 
-@pytest.mark.parametrize("phase", [COMPUTES, GLOO, PHALANX])
+@pytest.mark.parametrize(
+    "phase", [COMPUTES, *(pytest.param(phase, marks=whole(phase)) for phase in (GLOO, PHALANX))]
+)
 @pytest.mark.parametrize("face", FACES)
 def test_a_stopped_rank_keeps_no_cancel_from_its_end(
     face: str, phase: str, two_ranks: Callable[[str], Any], after: Callable[..., None], tmp_path: Path

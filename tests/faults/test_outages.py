@@ -24,9 +24,10 @@ from support.cluster import Host, Standalone
 from support.hosts import TwoHosts, ip
 from support.places import APPS
 from support.programs import TWO_EXECUTORS, WARM_IF_ASKED, classic_conf, eventually, gone, seen_by
+from support.tiers import faces_wanted, whole
 from support.trainer import Drivers, Trainer
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.waits]
+pytestmark = pytest.mark.timeout(300)
 
 STAGES = ["python", "jvm"]
 TIMEOUT_S = 6
@@ -80,13 +81,13 @@ def gated(tmp_path: Path, drivers: Drivers[Gated]) -> Iterator[Callable[..., Gat
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """By stage: what `outages.py` saw."""
     folder = tmp_path_factory.mktemp("outages")
     # Eight runs at a time.
     conf = classic_conf("local-cluster[2,8,1024]") | WARM_IF_ASKED
     conf |= {"spark.phalanx.nodeTimeout": f"{TIMEOUT_S}s"}
-    command = [sys.executable, str(APPS / "outages.py"), str(folder), *STAGES]
+    command = [sys.executable, str(APPS / "outages.py"), str(folder), *faces_wanted(request, STAGES)]
     return seen_by(command, folder, env={"DRIVER_CONF": json.dumps(conf)}, within=280)
 
 
@@ -130,6 +131,7 @@ def drop_all(hosts: TwoHosts, *, whether: bool) -> None:
         ip("netns", "exec", name, "iptables", "-A" if whether else "-D", *rule)
 
 
+@whole("two hosts")
 @pytest.mark.parametrize("over", STAGES)
 def test_a_link_that_is_down_for_a_second_costs_nothing(
     over: str, hosts: TwoHosts, cluster: Standalone, gated: Callable[..., Gated]
@@ -142,6 +144,7 @@ def test_a_link_that_is_down_for_a_second_costs_nothing(
     driver.ends_well()
 
 
+@whole("two hosts")
 @pytest.mark.alone
 @pytest.mark.parametrize("over", STAGES)
 def test_a_link_that_is_down_for_good_is_a_lost_node_and_leaves_no_rank_on_either_host(

@@ -16,6 +16,7 @@ from phalanx import TrainingError
 from support.cluster import Standalone
 from support.places import APPS
 from support.programs import TWO_EXECUTORS, WARM_IF_ASKED, classic_conf, eventually, executors, gone
+from support.tiers import differs, whole
 from support.trainer import Drivers, Trainer
 
 pytestmark = pytest.mark.timeout(180)
@@ -31,6 +32,9 @@ def restarts(spark: Any) -> Iterator[None]:
     spark.conf.unset("spark.phalanx.maxRestarts")
 
 
+@differs(
+    "python", "local", "connect", why="a node in a Python worker, or in the driver, starts its ranks again"
+)
 @pytest.mark.behaviour
 def test_a_killed_rank_starts_again_with_all_others(
     distributor: Any, restarts: None, capfd: pytest.CaptureFixture[str]
@@ -145,6 +149,7 @@ def test_a_killed_executor_has_the_stage_submitted_again(
     driver.ends_well_again()
 
 
+@whole("a standalone cluster")
 @pytest.mark.parametrize("over", STAGES)
 def test_a_killed_executor_of_a_cluster_is_replaced_and_the_stage_submitted_again(
     over: str, restarting: Callable[..., Restarting], standalone: Standalone

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 from phalanx import TorchDistributor, TrainingError
 from support.programs import below, eventually
+from support.tiers import whole
 from support.usage import Usage, named
 
-pytestmark = pytest.mark.timeout(420)
+pytestmark = [pytest.mark.timeout(420), whole("many runs")]
 
 RUNS, SETTLED = 300, 60
 # What memory may grow by between the runs that warm everything up and the last one. Garbage of the JVMs' is in theirs:

@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 from phalanx import TrainingError
+from support.cgroup import Cgroup
 from support.places import APPS
 from support.programs import ONE_EXECUTOR, Program, classic_conf, eventually, private_folders
+from support.trainer import Trainer, take
 
 pytestmark = pytest.mark.timeout(180)
 
 FACES = ["local", "python", "jvm"]
 SOON_S = 60.0
+LIMIT_MIB = 3072  # of memory, for a driver, its pools and two ranks
 
 # What is done when a rank imports the module of the training function.
 IMPORTS = {
@@ -125,58 +128,33 @@ def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert re.search(rf'the Spark stage failed: .*Cannot run program "{missing}"', message), message
 
 
-class Cgroup:
-    """A memory cgroup with a limit."""
-
-    KINDS = (
-        ("/sys/fs/cgroup", "memory.max", "memory.swap.max"),
-        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.swappiness"),
-    )
-
-    def __init__(self, limit_bytes: int) -> None:
-        problem = ""
-        for mount, limit, no_swap in self.KINDS:
-            self.path = Path(mount) / f"phalanx-test-{os.getpid()}"
-            try:
-                self.path.mkdir()
-                (self.path / "cgroup.procs").stat()
-                (self.path / limit).write_text(str(limit_bytes))
-                (self.path / no_swap).write_text("0")
-                return
-            except OSError as error:
-                problem = str(error)
-                self.remove()
-        pytest.skip(f"no memory cgroup can be made here: {problem}")
-
-    def remove(self) -> None:
-        def removed() -> bool:
-            try:
-                self.path.rmdir()
-            except FileNotFoundError:
-                return True
-            except OSError:  # its last process is being taken down
-                return False
-            return True
-
-        eventually("the cgroup is empty and gone", 10, removed)
-
-
-@pytest.fixture
-def cgroup() -> Iterator[Cgroup]:
-    made = Cgroup(3 << 30)
-    yield made
-    made.remove()
-
-
-def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_told_so(cgroup: Cgroup, tmp_path: Path) -> None:
-    command = f"echo $$ > {cgroup.path}/cgroup.procs && exec {sys.executable} {APPS / 'hoarder.py'} {' '.join(FACES)}"
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
+    """A driver in a memory cgroup, whose rank 1 takes memory when it may."""
+    cgroup = Cgroup(f"phalanx-test-{os.getpid()}", LIMIT_MIB << 20)
+    if cgroup.problem:
+        pytest.skip(f"no memory cgroup can be made here: {cgroup.problem}")
+    command = ["sh", "-c", f'echo $$ >{cgroup.path}/cgroup.procs && exec "$@"', "sh", sys.executable]
     env = {"DRIVER_CONF": json.dumps(classic_conf("local[2]"))}
-    with Program(["sh", "-c", command], tmp_path / "out", env=env) as driver:
-        assert driver.ends(150) == 0, driver.text
-    for face, told in driver.printed("HOARDER").items():
-        assert (told["kind"], told["rank"]) == ("out_of_memory", 1), (face, told)
+    try:
+        with Trainer(
+            APPS / "greedy.py", tmp_path_factory.mktemp("greedy"), "jvm", command=command, env=env
+        ) as driver:
+            yield driver
+    finally:
+        cgroup.remove()
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_told_so_and_the_next_run_works(
+    face: str, limited: Trainer
+) -> None:
+    for _ in range(2):
+        limited.trains(face)
+        take(limited, LIMIT_MIB)
+        kind, rank, _, text = json.loads(limited.is_over(60).removeprefix("FAILED "))
+        assert (kind, rank) == ("out_of_memory", 1), text
         assert re.match(
             r"rank 1 \(\S+\) was killed by the kernel for want of memory: .* spark.executor.memoryOverhead",
-            told["text"],
-        ), told
-        assert told["after"], face
+            text,
+        ), text

@@ -13,6 +13,7 @@ import accelerate.test_utils.scripts as scripts
 import phalanx
 import pytest
 from phalanx import TorchDistributor, TrainingError
+from support.tiers import whole
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.usefixtures("warm_imports")]
 
@@ -106,6 +107,7 @@ def resumed(folder: str, killed: bool) -> tuple[int, list[float]]:
     return len(saved), [value for p in model.parameters() for value in p.detach().flatten().tolist()]
 
 
+@whole("another library")
 def test_a_training_that_is_killed_in_an_epoch_goes_on_from_accelerates_state_to_the_same_weights(
     ranks: Callable[..., TorchDistributor], tmp_path: Path
 ) -> None:
@@ -116,6 +118,7 @@ def test_a_training_that_is_killed_in_an_epoch_goes_on_from_accelerates_state_to
     assert ranks(max_restarts=1, grace=5).run(resumed, str(tmp_path / "rough"), True) == (2, weights)
 
 
+@whole("Accelerate's own tests")
 @pytest.mark.parametrize(
     ("name", "says"), [("test_sync", "Test Distributed `no_sync`"), ("test_script", "Num processes: 2")]
 )
@@ -127,6 +130,7 @@ def test_accelerates_own_script_passes_as_a_training_file(
     assert says in capsys.readouterr().out
 
 
+@whole("Accelerate's own tests")
 def test_accelerates_own_operations_pass(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     def operations() -> None:
         from accelerate import PartialState

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from phalanx import DeepspeedTorchDistributor, TrainingError
+from support.tiers import whole
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("warm_imports")]
 
@@ -131,6 +132,7 @@ CONFIG = {
 }
 
 
+@whole("another library")
 def test_each_stage_of_zero_trains_like_one_process(over: str) -> None:
     distributor = deepspeed_ranks(over, CONFIG)
     stages = [1, 2, 3]
@@ -139,6 +141,7 @@ def test_each_stage_of_zero_trains_like_one_process(over: str) -> None:
         assert weights[stage] == pytest.approx(weights[0], abs=1e-5), f"ZeRO {stage}"
 
 
+@whole("another library")
 def test_a_failing_step_names_its_rank_and_line(over: str) -> None:
     def train() -> None:
         import deepspeed
@@ -189,6 +192,7 @@ def train_to_the_end(folder: str, killed: bool) -> tuple[int, list[float]]:
     return begin, module.weight.flatten().tolist()
 
 
+@whole("another library")
 def test_a_killed_rank_goes_on_from_deepspeeds_checkpoint_to_the_same_weights(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from phalanx import TorchDistributor, TrainingError
+from support.tiers import whole
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("warm_imports")]
 RANKS, EPOCHS, STEPS = 2, 3, 12
@@ -114,7 +115,14 @@ def test_a_rank_has_lightning_from_its_pool(expected: list[float], is_warm: Call
 
 
 # A run has one group: torch reads the addresses of an earlier group of gloo from the job's store, under torchrun, too.
-@pytest.mark.parametrize(("sharding", "backend"), [("ddp", "phalanx"), ("fsdp", "gloo"), ("fsdp", "phalanx")])
+@pytest.mark.parametrize(
+    ("sharding", "backend"),
+    [
+        ("ddp", "phalanx"),
+        pytest.param("fsdp", "gloo", marks=whole("another strategy")),
+        pytest.param("fsdp", "phalanx", marks=whole("another strategy")),
+    ],
+)
 def test_every_strategy_trains_to_the_same_weights_with_logs_a_bar_and_reports(
     over: str,
     ranks: Callable[..., TorchDistributor],
@@ -159,6 +167,7 @@ def resumed(folder: str, places: dict[str, int], kill_at: int | None) -> tuple[i
     return attempt, weights(trained)
 
 
+@whole("another library")
 def test_a_training_that_is_killed_in_an_epoch_ends_with_the_weights_of_an_undisturbed_one(
     over: str, ranks: Callable[..., TorchDistributor], tmp_path: Path
 ) -> None:
@@ -183,6 +192,7 @@ def failing(folder: str, places: dict[str, int]) -> None:
     trainer(lightning, folder, **places).fit(model(lightning, misdeed))
 
 
+@whole("another library")
 def test_a_step_that_fails_names_its_rank_and_its_line(
     over: str, ranks: Callable[..., TorchDistributor], tmp_path: Path
 ) -> None:

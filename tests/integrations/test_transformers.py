@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from phalanx import TorchDistributor, TrainingError
+from support.tiers import whole
 from trainer_file import STEPS, train
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("warm_imports")]
@@ -46,6 +47,7 @@ def test_a_file_trains_as_a_function_does_and_reports_its_steps(
         assert isinstance(run.reports[rank]["loss"], float)
 
 
+@whole("another library")
 def test_a_training_that_is_killed_in_an_epoch_goes_on_from_its_checkpoint_to_the_same_weights(
     ranks: Callable[..., TorchDistributor], tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
@@ -54,6 +56,7 @@ def test_a_training_that_is_killed_in_an_epoch_goes_on_from_its_checkpoint_to_th
     assert result["weights"] == undisturbed["weights"]
 
 
+@whole("another library")
 def test_a_step_that_fails_names_its_rank_and_its_line(
     ranks: Callable[..., TorchDistributor], tmp_path: Path
 ) -> None:

@@ -1,7 +1,4 @@
-"""Two hosts in one machine: network namespaces joined by a veth pair.
-
-Each host has two interfaces. One leads to the other host. The other leads nowhere, but it is up, comes first by name,
-and has the default route. No address has a name, and a look-up says so at once.
+"""Several hosts in one machine: network namespaces. No address has a name, and a look-up says so at once.
 
 HOSTS-1 (nothing-left): after `remove` no namespace, no interface and no file is left.
 """
@@ -12,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,44 +28,34 @@ class Unavailable(Exception):
     """Namespaces can't be made here; the text says why."""
 
 
-class TwoHosts:
-    """Hosts `a` and `b`, which see each other and nobody else."""
+class Hosts:
+    """Network namespaces, which see each other as `_join` has it, and nobody else."""
 
-    def __init__(self) -> None:
-        self.names = [f"phx{os.getpid()}{letter}" for letter in "ab"]
-        self.interfaces = ["fabric-a", "fabric-b"]
-        self.addresses = ["10.213.7.1", "10.213.7.2"]
-        self.hidden = "10.213.7.11"
-        """Another address of host `a`, to which host `b` has no route."""
-        if shutil.which("ip") is None:
-            raise Unavailable("there is no `ip` command (iproute2)")
+    def __init__(self, kind: str, addresses: Sequence[str], commands: Sequence[str] = ("ip",)) -> None:
+        self.addresses = list(addresses)
+        self.names = [f"{kind}{os.getpid()}{letter}" for letter in "abcdefgh"[: len(addresses)]]
+        if missing := [command for command in commands if shutil.which(command) is None]:
+            raise Unavailable(f"iproute2 is not there: no command {' and no '.join(missing)}")
         try:
-            self._make()
-        except subprocess.CalledProcessError as error:
+            for name in self.names:
+                ip("netns", "add", name)
+                (FILES / name).mkdir(parents=True)
+                (FILES / name / "resolv.conf").write_text(NO_NAME_SERVER)
+                ip("-n", name, "link", "set", "lo", "up")
+            self._join()
+        except (subprocess.CalledProcessError, OSError) as problem:
             self.remove()
-            words = " ".join(error.cmd)
-            raise Unavailable(f"`{words}` failed: {error.stderr.strip()}") from None
-        except OSError as error:
-            self.remove()
-            raise Unavailable(str(error)) from None
+            raise Unavailable(str(getattr(problem, "stderr", problem)).strip()) from None
         except BaseException:
             self.remove()
             raise
 
-    def host(self, index: int) -> Host:
-        return Host(self.addresses[index], ("ip", "netns", "exec", self.names[index]))
+    def _join(self) -> None:
+        """Gives the namespaces interfaces and routes."""
+        raise NotImplementedError
 
-    def host_with_disk(self, index: int, folder: Path) -> Host:
-        """The host with a name of its own, and a disk of its own at `folder`: Spark's local directory there."""
-        folder.mkdir(parents=True, exist_ok=True)
-        script = (
-            'hostname "$0" && mount -t tmpfs none "$1" && export SPARK_LOCAL_DIRS="$1" && shift && exec "$@"'
-        )
-        name = self.names[index]
-        return Host(
-            self.addresses[index],
-            ("ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", script, name, str(folder)),
-        )
+    def host(self, at: int) -> Host:
+        return Host(self.addresses[at], ("ip", "netns", "exec", self.names[at]))
 
     def remove(self) -> None:
         for name in self.names:
@@ -75,18 +63,36 @@ class TwoHosts:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
             shutil.rmtree(FILES / name, ignore_errors=True)
 
-    def _make(self) -> None:
-        for name in self.names:
-            ip("netns", "add", name)
-            folder = FILES / name
-            folder.mkdir(parents=True)
-            (folder / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()} {name}\n")
-            (folder / "resolv.conf").write_text(NO_NAME_SERVER)
+
+class TwoHosts(Hosts):
+    """Hosts `a` and `b`, joined by a veth pair.
+
+    Each has another interface that leads nowhere, but is up, comes first by name, and has the default route.
+    """
+
+    def __init__(self) -> None:
+        self.interfaces = ["fabric-a", "fabric-b"]
+        self.hidden = "10.213.7.11"
+        """Another address of host `a`, to which host `b` has no route."""
+        super().__init__("phx", ["10.213.7.1", "10.213.7.2"])
+
+    def host_with_disk(self, at: int, folder: Path) -> Host:
+        """The host with a name of its own, and a disk of its own at `folder`: Spark's local directory there."""
+        folder.mkdir(parents=True, exist_ok=True)
+        own = (
+            'hostname "$0" && mount -t tmpfs none "$1" && export SPARK_LOCAL_DIRS="$1" && shift && exec "$@"'
+        )
+        host = self.host(at)
+        return Host(
+            host.address, (*host.prefix, "unshare", "--uts", "sh", "-c", own, self.names[at], str(folder))
+        )
+
+    def _join(self) -> None:
         a, b = self.names
         ip("-n", a, "link", "add", self.interfaces[0], "type", "veth",
            "peer", "name", self.interfaces[1], "netns", b)  # fmt: skip
         for name, interface, address in zip(self.names, self.interfaces, self.addresses, strict=True):
-            ip("-n", name, "link", "set", "lo", "up")
+            (FILES / name / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()} {name}\n")
             ip("-n", name, "link", "add", DECOY_NAME, "type", "veth", "peer", "name", "zz0")
             for up in (DECOY_NAME, "zz0", interface):
                 ip("-n", name, "link", "set", up, "up")

@@ -10,7 +10,6 @@ PODS-1 (nothing-left): after `remove` no cgroup is left; a pod's processes and m
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,13 +18,15 @@ from pathlib import Path
 import psutil
 
 from support import jvm
+from support.cgroup import Cgroup
 from support.cluster import Host
 from support.hosts import TwoHosts, Unavailable
-from support.programs import Program, below, eventually
+from support.places import APPS
+from support.programs import Program, below
 
 # `nobody`: a user that /etc/passwd of every image has, since Spark's drivers want their user's name.
 USER = 65534
-CONFINED = Path(__file__).with_name("confined.py")
+CONFINED = APPS / "confined.py"
 
 # All that a pod has is of its cgroup.
 ENTER = 'if [ -n "$0" ]; then echo $$ >"$0/cgroup.procs"; fi; exec "$@"'
@@ -66,43 +67,6 @@ esac
 mount -o remount,bind,ro /sys
 exec "$@"
 """
-
-
-class Cgroup:
-    """A memory cgroup with a limit, where one can be made: else `problem` says why not."""
-
-    def __init__(self, name: str, bytes_most: int) -> None:
-        self.kind = ""
-        self.path = ""
-        self.problem = ""
-        for kind, mount, limit, no_swap in (
-            ("v2", "/sys/fs/cgroup", "memory.max", "memory.swap.max"),
-            ("v1", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.swappiness"),
-        ):
-            path = Path(mount, name)
-            try:
-                path.mkdir()
-                # In a folder that is no cgroup there is no such file, and none is made.
-                with (path / limit).open("r+") as file:
-                    file.write(str(bytes_most))
-                with contextlib.suppress(OSError), (path / no_swap).open("r+") as file:
-                    file.write("0")
-            except OSError as problem:
-                self.problem += f"{problem}; "
-                with contextlib.suppress(OSError):
-                    path.rmdir()
-                continue
-            self.kind, self.path = kind, str(path)
-            return
-
-    def remove(self) -> None:
-        def removed() -> bool:
-            with contextlib.suppress(OSError):
-                os.rmdir(self.path)
-            return not os.path.exists(self.path)
-
-        if self.path:
-            eventually(f"the cgroup {self.path} is empty and gone", 20, removed)
 
 
 class Pods:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from support.hosts import TwoHosts
 from support.places import APPS, ROOT
+from support.tiers import whole
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.alone]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.alone, whole("two hosts")]
 
 # Two ranks on the first host, one on the second: sums are made inside a host and between hosts.
 PLACES = [0, 0, 1]

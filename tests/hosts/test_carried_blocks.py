@@ -12,8 +12,9 @@ from support.cluster import Standalone
 from support.hosts import TwoHosts
 from support.places import APPS
 from support.programs import WARM_IF_ASKED
+from support.tiers import whole
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), whole("two hosts")]
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ import pytest
 from support.cluster import Standalone
 from support.hosts import TwoHosts
 from support.places import APPS
+from support.tiers import whole
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), whole("two hosts")]
 
 RANKS = 4
 CRYPTO = {

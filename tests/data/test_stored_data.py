@@ -15,17 +15,18 @@ from phalanx.feeding.index import Index
 from phalanx.feeding.preparation import Preparation, is_data
 from phalanx.feeding.source import DataSet
 from support import sessions
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(150)
 
 
-@pytest.fixture(scope="module", params=["workers", "jvms"])
+@pytest.fixture(scope="module", params=["python", "jvm"])
 def spark(request: pytest.FixtureRequest) -> Any:
     """A classic session with one core, whose blocks are written by Python workers, or by executors' JVMs."""
-    return sessions.one_core({} if request.param == "workers" else phalanx.spark_conf())
+    return sessions.one_core({} if request.param == "python" else phalanx.spark_conf())
 
 
-@pytest.fixture(params=["folder", "fsspec"])
+@pytest.fixture(params=["folder", pytest.param("fsspec", marks=whole("another place"))])
 def uri(request: Any, tmp_path: Path) -> str:
     """A place that isn't there yet: a path, and one that only fsspec opens."""
     path = tmp_path / "kept"

@@ -15,6 +15,7 @@ from support.cluster import Standalone
 from support.interpreters import environment
 from support.places import ROOT
 from support.programs import WARM_IF_ASKED, Program, classic_conf, eventually, gone
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -64,6 +65,7 @@ def submit(
     return Program(command, folder / "out", env=env)
 
 
+@whole("a standalone cluster")
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_job_file_runs_on_the_cluster_that_spark_master_names(
     fails: bool, standalone: Standalone, tmp_path: Path
@@ -100,6 +102,7 @@ print("RANK", os.environ["RANK"], os.environ["ENVIRONMENT"], model.__file__)
 """
 
 
+@whole("a standalone cluster")
 @pytest.mark.parametrize("over", ["python", "jvm"])
 def test_ranks_import_the_jobs_wheel_in_the_executors_own_environment(
     over: str, standalone: Standalone, tmp_path: Path
@@ -133,6 +136,7 @@ time.sleep(600)
 """
 
 
+@whole("a standalone cluster")
 def test_a_submission_that_is_ended_leaves_no_training(standalone: Standalone, tmp_path: Path) -> None:
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer" / "__init__.py").write_text("")

@@ -21,8 +21,9 @@ from support.hosts import TwoHosts, Unavailable
 from support.places import APPS
 from support.pods import USER, Pods, files, first_process, processes
 from support.programs import Program, eventually
+from support.tiers import whole
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), whole("pods")]
 
 RANKS = 4
 SHM_MIB = (64, 1)

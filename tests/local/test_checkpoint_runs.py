@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from phalanx import TorchDistributor
 from phalanx.checkpoint.place import MAX_NAME_BYTES
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -43,7 +44,7 @@ def saves_sharded(killed_in: str) -> tuple[Any, ...]:
     return found, checkpoint.checkpoint_dir()
 
 
-@pytest.mark.parametrize("killed_in", ["save", "background"])
+@pytest.mark.parametrize("killed_in", ["save", pytest.param("background", marks=whole("another moment"))])
 def test_ranks_resume_from_a_whole_step_after_one_was_killed_while_all_saved(
     spark: Any, tmp_path: Path, killed_in: str
 ) -> None:

@@ -15,10 +15,11 @@ import pytest
 from support.interpreters import environment
 from support.places import APPS, ROOT
 from support.programs import WARM_IF_ASKED, Program, eventually, gone, spark_submit
-from support.trainer import Trainer
+from support.tiers import whole
+from support.trainer import Trainer, take
 from support.yarn import EXECUTOR_HEAP_MIB, EXECUTOR_OVERHEAD_MIB, Yarn
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), whole("YARN")]
 
 STAGES = ["python", "jvm"]
 
@@ -99,8 +100,7 @@ def test_a_container_that_takes_too_much_memory_is_named_with_what_yarn_says(
 ) -> None:
     greedy.trains(over)
     ranks = greedy.ranks
-    (greedy.folder / "mebibytes").write_text(str(EXECUTOR_HEAP_MIB + EXECUTOR_OVERHEAD_MIB))
-    (greedy.folder / "mebibytes").rename(greedy.folder / "greed")
+    take(greedy, EXECUTOR_HEAP_MIB + EXECUTOR_OVERHEAD_MIB)
     kind, rank, host, text = json.loads(greedy.is_over(60).removeprefix("FAILED "))
     assert (kind, rank, host) == ("lost_node", 1, "127.0.0.1"), text
     assert text.startswith("rank 1 (127.0.0.1) is lost with its node: "), text

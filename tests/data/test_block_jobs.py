@@ -54,7 +54,7 @@ EVERY_TYPE = [
 ]
 
 
-@pytest.fixture(scope="module", params=["jvms"])
+@pytest.fixture(scope="module", params=["jvm"])
 def spark() -> Iterator[Any]:
     """A classic session with one core, and the jar."""
     session = sessions.one_core(phalanx.spark_conf())

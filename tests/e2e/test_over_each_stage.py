@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from support.outage import Network
 from support.programs import eventually, gone, guards
+from support.tiers import differs
 
 pytestmark = [pytest.mark.timeout(150), pytest.mark.behaviour]
 
@@ -75,6 +76,13 @@ def group_of(rank_sum: float = 0.0) -> tuple[float, dict[str, str]]:
     return total.item() + rank_sum, {name: os.environ[name] for name in names}
 
 
+@differs(
+    "python",
+    "local",
+    "local-cold",
+    "connect",
+    why="each starts its ranks and tells them their places by code of its own",
+)
 def test_ranks_form_a_group_and_know_their_places(distributor: Any, request: pytest.FixtureRequest) -> None:
     # A task is a node, and in local mode there is one for all ranks: PLACE-6.
     has_one_node = request.node.callspec.params["distributor"].startswith("local")
@@ -183,6 +191,7 @@ def test_tasks_reach_the_driver_by_the_address_that_the_caller_names(
     assert network.connections >= 2
 
 
+@differs("python", "local", "connect", why="a file goes to the ranks on another way")
 def test_a_file_gets_its_arguments_and_leaves_its_result(distributor: Any, tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("VALUE = 40\n")
     (tmp_path / "train.py").write_text(
@@ -216,6 +225,7 @@ def test_phases_come_in_order(distributor: Any) -> None:
     assert names.count("half way") == 2
 
 
+@differs("python", "local", "connect", why="output comes from a Python worker, or from this process")
 def test_output_is_shown_while_the_training_runs(distributor: Any, tmp_path: Path, capsys: Any) -> None:
     def train(flag: str) -> None:
         import os
@@ -240,6 +250,7 @@ def test_output_is_shown_while_the_training_runs(distributor: Any, tmp_path: Pat
     assert run.result(60) is None
 
 
+@differs("python", why="the sentence is another one")
 def test_the_stage_that_is_taken_is_said(
     stage: Any, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -383,6 +394,7 @@ def test_more_ranks_than_the_cluster_has_slots_is_said_before_anything_runs(spar
     assert distributor.last_run is None
 
 
+@differs("local", why="the ranks' node is in the driver")
 def test_a_result_that_does_not_pickle_is_named(distributor: Any) -> None:
     def train() -> Any:
         return (i for i in range(3))

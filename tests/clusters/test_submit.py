@@ -12,8 +12,9 @@ from support.cluster import Standalone
 from support.interpreters import bare_python, environment
 from support.places import APPS, ROOT
 from support.programs import WARM_IF_ASKED, Program, spark_submit
+from support.tiers import whole
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), whole("a standalone cluster")]
 
 
 @pytest.fixture(params=["python", "jvm"])

@@ -27,10 +27,10 @@ from support.programs import eventually
 pytestmark = pytest.mark.timeout(150)
 
 
-@pytest.fixture(scope="module", params=["workers", "jvms"])
+@pytest.fixture(scope="module", params=["python", "jvm"])
 def spark(request: pytest.FixtureRequest) -> Any:
     """A classic session with one core, whose blocks are written by Python workers, or by executors' JVMs."""
-    return sessions.one_core({} if request.param == "workers" else phalanx.spark_conf())
+    return sessions.one_core({} if request.param == "python" else phalanx.spark_conf())
 
 
 @pytest.fixture

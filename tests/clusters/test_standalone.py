@@ -11,8 +11,9 @@ import pytest
 from support.cluster import Standalone
 from support.places import APPS
 from support.programs import alive, below, eventually
+from support.tiers import whole
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), whole("a standalone cluster")]
 
 
 @pytest.fixture(scope="module")
