@@ -61,7 +61,7 @@ CLASSES := $(ROOT)/target/spark-classes.jsa
 # Which tests of Python: those of `make test`, or what `make test-all` adds. tests/support/tiers.py has the rule.
 TIER := not whole
 # The part's name, in the table at the end.
-ADDED := $(if $(filter whole,$(TIER)),-added)
+ADDED := $(if $(filter not,$(TIER)),,-added)
 RUFF_READS := python tests scripts docs/conf.py rust/torch conftest.py
 DOCS := target/docs-venv
 # Everything is read anew each time: Sphinx doesn't repeat the warnings of pages that it has kept.

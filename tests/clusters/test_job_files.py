@@ -168,6 +168,7 @@ checkpoint.save("weights", 7)
 """
 
 
+@whole("spark-submit")
 def test_jobs_of_one_module_share_a_folder_and_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer" / "__init__.py").write_text("")

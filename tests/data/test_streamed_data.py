@@ -12,6 +12,7 @@ import phalanx
 import pytest
 from phalanx import TorchDistributor, TrainingError
 from support.programs import eventually
+from support.tiers import whole
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.behaviour]
 
@@ -42,7 +43,10 @@ def train(uneven: str) -> list[list[int]]:
     return [(batch["id"][batch["mask"]] if uneven == "pad" else batch["id"]).tolist() for batch in batches]
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 5])
+@pytest.mark.parametrize(
+    "partitions",
+    [pytest.param(1, marks=whole("fewer partitions")), 2, pytest.param(5, marks=whole("more partitions"))],
+)
 def test_every_row_comes_once_whatever_partitions_there_are(
     stage: Any, spark: Any, small_batches: None, partitions: int
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from phalanx import TrainingError
+from support.tiers import whole
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.behaviour]
 
@@ -64,6 +65,7 @@ def pysparks(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[list
     return incumbent._train_on_dataframe(trainer(), rows(spark), str(folder), 0), folder
 
 
+@whole("pyspark's own class")
 @pytest.mark.classic
 def test_batches_and_losses_are_pysparks_bit_for_bit(
     stage: Any, spark: Any, pysparks: tuple[list[float], Path], tmp_path: Path

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from phalanx import TrainingError
 from support.programs import TWO_EXECUTORS, WARM_IF_ASKED, classic_conf, eventually, gone
-from support.tiers import differs, faces_wanted
+from support.tiers import differs, faces_wanted, whole
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.behaviour]
 
@@ -275,6 +275,7 @@ def gpu_stage(over: str, gpu_stages: dict[str, list[list[str]]]) -> dict[str, li
     return {node: gpu_stages[f"{over} {node}"] for node in ("task", "host")}
 
 
+@whole("what GpuSuite has from Scala")
 @pytest.mark.parametrize("over", ["python", "jvm"])
 def test_d08_gpus_of_any_name_are_taken(over: str, gpu_stage: dict[str, list[list[str]]]) -> None:
     seen = {address for ranks in gpu_stage.values() for rank in ranks for address in rank[4].split(",")}
@@ -282,6 +283,7 @@ def test_d08_gpus_of_any_name_are_taken(over: str, gpu_stage: dict[str, list[lis
     assert seen
 
 
+@whole("what GpuSuite has from Scala")
 @pytest.mark.parametrize("over", ["python", "jvm"])
 def test_d09_one_gpu_a_task_on_one_host_gives_right_local_ranks(
     over: str,

@@ -25,6 +25,7 @@ def strict() -> Iterator[Any]:
     sessions.end()
 
 
+@whole("another serializer")
 @pytest.mark.parametrize("over", ["jvm", "python"])
 @pytest.mark.parametrize(
     "size", [10, pytest.param(40 << 20, marks=whole("a large payload"))]

@@ -133,6 +133,7 @@ def test_a_real_jvm_runs_ranks_with_files_and_a_large_payload(tmp_path: Path) ->
     assert in_session("local[2]", text, conf=conf, timeout=150) == ["JvmStage", ranks, None], "JVM-3, STAGE-2"
 
 
+@whole("without the jar")
 @pytest.mark.parametrize("over", ["python", "local"])
 def test_files_of_a_session_reach_its_ranks(tmp_path: Path, over: str) -> None:
     shipped(tmp_path / "at_the_caller")
@@ -211,7 +212,7 @@ def test_a_real_driver_has_both_jars_and_takes_the_jvm_stage(tmp_path: Path, lis
         (tmp_path / "spark-defaults.conf").write_text(f"spark.jars {theirs}\n")
     else:
         args = f"--jars {theirs} pyspark-shell"
-    answer, said = run(TRAINS, tmp_path, PYSPARK_SUBMIT_ARGS=args)
+    answer, said = run(TRAINS, tmp_path, PYSPARK_SUBMIT_ARGS=args, SPARK_CONF_DIR=str(tmp_path))
     assert answer == ["JvmStage", jar.PLUGIN, True], "CONFIGURE-1"
     assert "was there before phalanx.configure" not in said, "a session that has both is told nothing"
 

@@ -9,12 +9,14 @@ import sys
 
 import pytest
 from support.places import PYTHON
+from support.tiers import whole
 
 EXAMPLE = PYTHON / "examples" / "resume.py"
 
 pytestmark = pytest.mark.timeout(300)
 
 
+@whole("a training whose rows are counted")
 def test_the_weights_are_those_of_an_undisturbed_run() -> None:
     env = os.environ | {"PYTHONPATH": str(PYTHON), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
