@@ -11,6 +11,7 @@ import pytest
 from phalanx import jar
 from support.places import ROOT
 from support.programs import spark_home
+from support.tiers import whole
 
 sys.path.append(str(ROOT / "scripts"))
 
@@ -32,6 +33,7 @@ def lacking(*without: str) -> list[str]:
     return list(check_links.missing(ours, check_links.Library(left)))
 
 
+@whole("what `make link-check` says")
 def test_the_spark_that_is_installed_has_all_that_the_jar_refers_to() -> None:
     assert lacking() == [], "LINKS-1"
 

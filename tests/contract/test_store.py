@@ -331,6 +331,7 @@ dist.destroy_process_group()
 """
 
 
+@whole("what every run does")
 @pytest.mark.timeout(120)
 def test_a_gloo_process_group_forms_over_our_store() -> None:
     server = native.StoreServer(host=HOST, port=0)

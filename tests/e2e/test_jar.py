@@ -27,6 +27,7 @@ def test_a_jar_that_only_the_driver_has_reaches_the_executors(tmp_path: Path) ->
     assert [rank["sum"] for rank in seen["jvm"]["results"]] == [1.5, 1.5]
 
 
+@whole("a real jar of another version")
 @pytest.mark.timeout(240)
 def test_a_jar_of_another_version_is_named_and_the_python_stage_needs_none(tmp_path: Path) -> None:
     other = tmp_path / "phalanx-spark.jar"

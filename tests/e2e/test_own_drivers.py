@@ -202,7 +202,8 @@ TRAINS = """
 """
 
 
-@pytest.mark.parametrize("listed", ["defaults", pytest.param("command line", marks=whole("another list"))])
+@whole("lists of a real driver")
+@pytest.mark.parametrize("listed", ["defaults", "command line"])
 def test_a_real_driver_has_both_jars_and_takes_the_jvm_stage(tmp_path: Path, listed: str) -> None:
     theirs = tmp_path / "theirs.jar"
     with zipfile.ZipFile(theirs, "w") as archive:

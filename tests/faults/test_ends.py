@@ -109,6 +109,7 @@ def endless(tmp_path: Path, drivers: Drivers[Endless]) -> Iterator[Callable[...,
         yield make
 
 
+@whole("a program, where the Stop button interrupts a notebook")
 @pytest.mark.parametrize("face", FACES)
 def test_ctrl_c_ends_the_ranks_and_then_the_driver_sees_it(
     face: str, endless: Callable[..., Endless]

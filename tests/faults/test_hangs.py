@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from phalanx import TrainingError, UnavailableResult
 from support.programs import eventually
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -47,6 +48,7 @@ def test_a_hang_ends_with_the_stacks_of_all_ranks(distributor: Any) -> None:
     assert re.fullmatch(r"stopped|raised RuntimeError: .*", in_barrier), in_barrier
 
 
+@whole("another hang")
 def test_a_hang_leaves_what_torchs_flight_recorder_has_of_all_ranks_beside_their_logs(
     stage: Any, tmp_path: Path
 ) -> None:

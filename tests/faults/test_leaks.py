@@ -53,6 +53,7 @@ def test_a_hundred_jobs_leave_no_more_than_ten_did(run_a_job: Callable[[], objec
         pytest.fail(f"more than after {SETTLED} jobs: {growth}")
 
 
+@whole("executors, for two runs at once")
 def test_two_jobs_at_once_in_one_application_do_not_meet_and_leave_nothing(
     spark: Any, tmp_path: Path
 ) -> None:

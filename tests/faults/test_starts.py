@@ -17,6 +17,7 @@ from phalanx import TrainingError
 from support.cgroup import Cgroup
 from support.places import APPS
 from support.programs import ONE_EXECUTOR, Program, classic_conf, eventually, private_folders
+from support.tiers import whole
 from support.trainer import Trainer, take
 
 pytestmark = pytest.mark.timeout(180)
@@ -112,6 +113,7 @@ def test_a_pool_that_ends_at_its_start_leaves_ranks_cold(
     assert two_ranks("local").run(os.getcwd) == os.getcwd()
 
 
+@whole("drivers of their own")
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     missing = str(tmp_path / "bin" / "python")
     env = {"DRIVER_CONF": json.dumps(classic_conf(ONE_EXECUTOR)), "PYSPARK_PYTHON": missing}

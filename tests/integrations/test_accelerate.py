@@ -143,6 +143,7 @@ def test_accelerates_own_operations_pass(spark: Any, capsys: pytest.CaptureFixtu
     assert "Num processes: 2" in capsys.readouterr().out
 
 
+@whole("another way to start")
 def test_code_for_accelerates_notebook_launcher_runs_by_replacing_that_call(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,8 @@ def saves_sharded(killed_in: str) -> tuple[Any, ...]:
     return found, checkpoint.checkpoint_dir()
 
 
-@pytest.mark.parametrize("killed_in", ["save", pytest.param("background", marks=whole("another moment"))])
+@whole("ranks, for a writer that is killed")
+@pytest.mark.parametrize("killed_in", ["save", "background"])
 def test_ranks_resume_from_a_whole_step_after_one_was_killed_while_all_saved(
     spark: Any, tmp_path: Path, killed_in: str
 ) -> None:

@@ -27,7 +27,6 @@ from support.programs import (
     spark_submit,
 )
 from support.readme import python_example
-from support.tiers import differs
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.behaviour]
 
@@ -70,7 +69,6 @@ def all_wait(folder: Path) -> bool:
     return len(os.listdir(folder)) == 2
 
 
-@differs("python", why="the worker's interfaces are Spark's own, and another line has others")
 @pytest.mark.quick
 def test_ranks_train_together(distributor: Any) -> None:
     assert distributor.start(sum_of_ranks).results(120) == [(3.0, "0")] * 2
