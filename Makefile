@@ -33,6 +33,8 @@ export CARGO_INCREMENTAL := 0
 endif
 # Images of containers have it. No import would leave its bytecode, and each rank compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
+# However quiet, Maven ends by resetting the terminal's colours, also of what is none.
+export MAVEN_OPTS := $(MAVEN_OPTS) -Djansi.noreset=true
 # Hosts without a resolvable name of their own still find the driver.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
