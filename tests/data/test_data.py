@@ -10,6 +10,7 @@ from typing import Any
 import phalanx
 import pytest
 from phalanx import TorchDistributor, TrainingError
+from support.tiers import differs
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.behaviour]
 
@@ -52,6 +53,7 @@ def in_order(results: list[dict[str, Any]]) -> list[int]:
     return [row for step in steps for part in step for row in part]
 
 
+@differs("python", "connect", why="Python workers write the blocks, and a client has no files of its own")
 def test_every_row_comes_once_an_epoch_and_other_ranks_go_on_with_the_next(
     distributor: Any, spark: Any, tmp_path: Path
 ) -> None:
