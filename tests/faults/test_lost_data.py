@@ -12,6 +12,7 @@ import phalanx
 import pytest
 from phalanx import TrainingError
 from support.programs import eventually, executors
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -82,6 +83,7 @@ def test_ranks_that_start_again_go_on_with_the_very_next_row(
     assert sorted(rows) == sorted(row for batch in whole for row in batch), "LOADER-2"
 
 
+@whole("ranks, for a preparation")
 def test_data_that_changed_when_it_was_computed_again_ends_the_run(
     two_ranks_that_restart: Callable[[str], Any], spark: Any, tmp_path: Path
 ) -> None:

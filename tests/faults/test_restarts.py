@@ -140,6 +140,7 @@ def restarting(tmp_path: Path, drivers: Drivers[Restarting]) -> Iterator[Callabl
 
 
 # Not `face`: both stages share a driver, so they are tested in one process.
+@whole("a training without data")
 @pytest.mark.parametrize("over", STAGES)
 def test_a_killed_executor_has_the_stage_submitted_again(
     over: str, restarting: Callable[..., Restarting]

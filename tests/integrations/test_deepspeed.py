@@ -52,6 +52,7 @@ def test_a_function_has_the_options_of_pysparks_class(over: str, tmp_path: Path)
             break  # the command line is made in one place
 
 
+@whole("a file, for a function")
 def test_a_file_has_them_after_its_own_arguments(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
