@@ -56,6 +56,7 @@ def test_every_row_comes_once_whatever_partitions_there_are(
     assert sorted(row for step in first + second for row in step) == list(range(ROWS)), "STREAM-2"
 
 
+@whole("another number of ranks")
 @pytest.mark.classic  # a client of Spark Connect doesn't know the partitions, and has them shuffled
 def test_a_run_of_one_rank_and_uneven_partitions_have_equal_steps(
     stage: Any, spark: Any, small_batches: None

@@ -45,6 +45,7 @@ def test_a_cluster_in_order_has_no_error_and_the_run_with_nothing_to_train_adds_
     assert json.loads(report.to_json())["ok"] is True
 
 
+@whole("another finding")
 def test_tasks_that_do_not_start_in_time_are_said_and_the_slots_are_free_again(
     spark: Any, tmp_path: Path
 ) -> None:

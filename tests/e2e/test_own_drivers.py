@@ -218,6 +218,7 @@ def test_a_real_driver_has_both_jars_and_takes_the_jvm_stage(tmp_path: Path, lis
     assert "was there before phalanx.configure" not in said, "a session that has both is told nothing"
 
 
+@whole("over the python stage")
 def test_an_application_that_was_started_without_the_jar_is_told_so_and_goes_on(tmp_path: Path) -> None:
     from support.programs import spark_home
 

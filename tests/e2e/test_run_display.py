@@ -17,6 +17,7 @@ import pytest
 from phalanx.display.page import page
 from support import notebooks
 from support.snapshots import snapshot
+from support.tiers import whole
 
 SESSION = """
 from pyspark.sql import SparkSession
@@ -101,6 +102,7 @@ def test_a_run_that_a_cell_shows_is_drawn_until_it_is_over(executed: Any) -> Non
     assert "image/png" in figure["data"]
 
 
+@whole("a terminal in place of a cell")
 @pytest.mark.timeout(180)
 def test_a_terminal_has_a_line_that_goes_away_and_a_pipe_has_none(tmp_path: Path) -> None:
     program = tmp_path / "program.py"

@@ -134,6 +134,7 @@ def test_ctrl_c_in_a_spark_submit_driver_ends_all_of_it(face: str, endless: Call
     driver.files_go()
 
 
+@whole("over the python stage")
 @pytest.mark.alone
 def test_sigkill_of_a_python_worker_is_a_lost_node_and_leaves_nothing(
     endless: Callable[..., Endless],

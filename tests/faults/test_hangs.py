@@ -84,6 +84,7 @@ def test_a_hang_leaves_what_torchs_flight_recorder_has_of_all_ranks_beside_their
     }
 
 
+@whole("another cause of a hang")
 def test_a_stopped_process_is_told_from_a_stuck_one(spark: Any, tmp_path: Path) -> None:
     from phalanx import TorchDistributor
 

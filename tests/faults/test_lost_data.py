@@ -66,7 +66,7 @@ def lose_an_executor(run: Any) -> None:
     executors(os.getpid())[0].kill()
 
 
-@pytest.mark.parametrize("killer", ["itself", "executor"])
+@pytest.mark.parametrize("killer", [pytest.param("itself", marks=whole("another cause")), "executor"])
 def test_ranks_that_start_again_go_on_with_the_very_next_row(
     killer: str, two_ranks_that_restart: Callable[[str], Any], spark: Any, tmp_path: Path
 ) -> None:

@@ -162,6 +162,7 @@ def test_a_link_that_is_down_for_good_is_a_lost_node_and_leaves_no_rank_on_eithe
         drop_all(hosts, whether=False)
 
 
+@whole("another process that stands still")
 @pytest.mark.parametrize(("over", "node_timeout"), [("local", "2s"), ("python", "10s"), ("jvm", "10s")])
 def test_a_driver_that_was_stopped_for_a_while_goes_on(
     over: str, node_timeout: str, gated: Callable[..., Gated]

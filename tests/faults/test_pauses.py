@@ -18,6 +18,7 @@ import pytest
 from phalanx import TrainingError
 from py4j.protocol import Py4JJavaError
 from support.programs import alive, eventually, executors
+from support.tiers import whole
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -127,6 +128,7 @@ def test_ranks_end_at_a_cancel_while_their_executors_jvm_stands_still(
     eventually("the executors are there", 20, lambda: len(executors(os.getpid())) == 2)
 
 
+@whole("another phase")
 @pytest.mark.alone
 def test_a_cancel_is_answered_within_a_second_while_tasks_wait_for_one_another_in_spark(
     stage: Any, spark: Any, tmp_path: Path

@@ -79,6 +79,7 @@ def saves_where_groups_are_encrypted() -> Any:
     return checkpoint.load_sharded(state), state[f"of {rank}"].sum().item()
 
 
+@whole("encryption")
 def test_ranks_save_in_the_background_where_the_run_encrypts(spark: Any, tmp_path: Path) -> None:
     distributor = TorchDistributor(num_processes=2, use_gpu=False, checkpoint_dir=tmp_path)
     assert distributor.start(saves_where_groups_are_encrypted).results(120) == [(1, 64)] * 2

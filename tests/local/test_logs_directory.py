@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from phalanx import TorchDistributor
 from phalanx.driver.session import copy_by_hadoop
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(100)
 SETTING = "spark.phalanx.logs.directory"
@@ -85,6 +86,7 @@ def test_a_file_system_that_hangs_is_not_waited_for() -> None:
     over.set()
 
 
+@whole("over the python stage")
 def test_the_python_stage_says_before_its_start_that_logs_will_stay(
     spark: Any, mounted: str, caplog: pytest.LogCaptureFixture
 ) -> None:

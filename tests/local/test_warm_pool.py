@@ -17,6 +17,7 @@ from phalanx import TorchDistributor, _native
 from phalanx.warm_pool.module_check import Imported
 from phalanx.warm_pool.process_reset import openblas_threads
 from support.places import PYTHON
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -244,8 +245,10 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
             "a thread",
         ),
-        ("import torch; torch.cuda._initialized = True", "initialized CUDA"),
-        ("import os; os._exit(7)", "it ended while it imported"),
+        pytest.param(
+            "import torch; torch.cuda._initialized = True", "initialized CUDA", marks=whole("another cause")
+        ),
+        pytest.param("import os; os._exit(7)", "it ended while it imported", marks=whole("another cause")),
     ],
 )
 def test_a_pool_that_can_not_be_forked_from_is_no_hindrance_and_says_why(
@@ -262,6 +265,7 @@ def test_a_pool_that_can_not_be_forked_from_is_no_hindrance_and_says_why(
         assert run(lambda: 6, warm=None) == [6, 6], "and is not tried again at once"
 
 
+@whole("another library")
 def test_arrow_and_what_imports_it_can_be_in_a_pool(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
     def table() -> tuple[bool, bool]:
         import os
@@ -291,6 +295,7 @@ def test_a_rank_that_starts_anew_says_why_once_a_node(
     assert "its READER_CACHE is another than the one that reader has read in the pool" in line, "WARM-1"
 
 
+@whole("another library")
 def test_a_pool_with_libraries_is_one_for_the_callers_mlflow_server(spark: Any, modules: Path) -> None:
     def server() -> tuple[bool, str | None]:
         import sys
@@ -370,6 +375,7 @@ def test_a_pool_without_a_job_ends_by_itself_and_the_next_run_has_another(spark:
     run(lambda: None)
 
 
+@whole("a setting in place of the argument")
 def test_a_setting_and_an_argument_turn_it_off(spark: Any) -> None:
     spark.conf.set("spark.phalanx.warm.enabled", "false")
     before = forks()
