@@ -26,6 +26,7 @@ FIRST = (
     "yarn",
     "libraries",
     "standalone",
+    "two executors",
     "one core",
     "test_soak",
     "test_hosts",
@@ -89,7 +90,17 @@ def group_of(item: pytest.Item) -> str:
         return "one core with the jar" if parameters["spark"] == "jvm" else "one core"
     if item.path.parent.name == "local":
         return "one core"
+    # All of `make test` that shares the session of tests/conftest.py: its start takes half a minute beside other tests.
+    if shares_executors(item) and not item.get_closest_marker("whole"):
+        return "two executors"
     return "-".join([item.path.stem, *(str(parameters[name]) for name in APART if name in parameters)])
+
+
+def shares_executors(item: pytest.Item) -> bool:
+    """Whether a test has the session with two executors that files share."""
+    found = getattr(item, "_fixtureinfo", None)
+    sparks = found.name2fixturedefs.get("spark", ()) if found is not None else ()
+    return bool(sparks) and sparks[-1].baseid == "tests"
 
 
 def turn(item: pytest.Item) -> tuple[int, bool]:

@@ -191,6 +191,7 @@ def test_sigkill_of_a_spark_worker_is_a_lost_node_and_leaves_nothing(
         standalone.restart_worker(0)
 
 
+@whole("as one fault of test_matrix")
 @pytest.mark.alone
 @pytest.mark.parametrize("face", FACES)
 def test_sigkill_of_a_rank_says_so(face: str, endless: Callable[..., Endless]) -> None:

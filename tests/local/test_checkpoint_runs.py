@@ -99,6 +99,7 @@ def dogs() -> Any:
     return checkpoint.latest()
 
 
+@whole("as Rust's tests of the names")
 def test_runs_of_different_functions_share_a_folder_and_no_checkpoint(spark: Any, tmp_path: Path) -> None:
     distributor = TorchDistributor(use_gpu=False, checkpoint_dir=tmp_path)
     assert [distributor.run(train) for train in (cats, dogs, cats)] == [None, None, (5, "a cat")], (

@@ -82,20 +82,21 @@ fn ranks_in_place_run_again_within_a_tenth_of_a_second_after_one_was_killed() {
     // Rank 1 kills itself as soon as rank 0 runs, but in the last attempt; the others end at SIGTERM.
     let script = r#"up="$PHALANX_RANK_DIR/../../up-$TORCHELASTIC_RESTART_COUNT"
         echo "rank $RANK runs at $(date +%s%N)"
-        [ "$TORCHELASTIC_RESTART_COUNT" = 5 ] && exit 0
+        [ "$TORCHELASTIC_RESTART_COUNT" = 15 ] && exit 0
         [ "$RANK" = 0 ] && { touch "$up"; exec sleep 600; }
         until [ -e "$up" ]; do sleep 0.01; done
         echo "it ends at $(date +%s%N)"; kill -KILL $$"#;
-    let (told, ..) = run(&job(2, 1, 5), script);
+    let (told, ..) = run(&job(2, 1, 15), script);
     assert_eq!(told.failure, None);
     let times = |what: &str| -> Vec<u64> {
         let lines = told.output.lines().filter_map(|line| line.split_once(what)?.1.parse().ok());
         lines.collect()
     };
     let (ends, runs) = (times("[rank 1] it ends at "), times("[rank 0] rank 0 runs at "));
-    assert_eq!((ends.len(), runs.len()), (5, 6), "{}", told.output);
+    assert_eq!((ends.len(), runs.len()), (15, 16), "{}", told.output);
     let took: Vec<_> =
         ends.iter().zip(&runs[1..]).map(|(end, run)| Duration::from_nanos(run - end)).collect();
+    // The least of many: what else the machine does makes any of them longer.
     let least = took.iter().min().unwrap();
     assert!(*least < Duration::from_millis(100), "docs/failures.md, Restarts: {took:?}");
 }
