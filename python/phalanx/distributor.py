@@ -9,6 +9,7 @@ DIST-2 (refused-first): what can be known to be wrong raises before anything is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import warnings
@@ -26,7 +27,8 @@ from .driver.inherited import (
     _get_resources,
 )
 from .driver.payload import FileArgument, file_payload, function_payload, module_payload
-from .driver.session import active_session
+from .driver.session import active_session, driver_dir, hub_endpoint
+from .driver.spark_ui import SparkUi
 from .driver.train_object import Module, name_of
 from .feeding.partitions import numbers_of
 from .feeding.partitions import partition_data_loader as _get_spark_partition_data_loader
@@ -36,6 +38,10 @@ from .integrations.mlflow import callers_run
 from .settings import Settings, given
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from . import _native
+    from .integrations.mlflow import TrackedRun
     from .run import Run
 
 TrainObject = Callable[..., Any] | str | os.PathLike[str] | Module
@@ -295,9 +301,9 @@ class TorchDistributor(Distributor):
         )
         return {
             "spark": self.spark,
+            "local_mode": self.local_mode,
             "job": job,
             "payload": payload,
-            "local_mode": self.local_mode,
             "settings": settings,
             "variables": {**context, **variables},
             "tracked": tracked,
@@ -327,10 +333,51 @@ class TorchDistributor(Distributor):
         return value
 
 
-def _new_run(**fields: Any) -> Run:
+def _new_run(
+    *,
+    spark: SparkSession,
+    local_mode: bool,
+    job: _native.Job,
+    payload: bytes,
+    settings: Settings,
+    variables: dict[str, str],
+    tracked: TrackedRun | None,
+    dataframe: DataFrame | None,
+    data: Preparation | None,
+    lease: preflight.Lease,
+) -> Run:
     from .run import Run
+    from .stages.choice import local_stage, spark_stage
 
-    return Run(**fields)
+    # Through a Spark Connect server alone, nobody else has to reach the hub.
+    is_near = local_mode or (is_remote(spark) and settings.connect == "relay")
+    endpoint = ("127.0.0.1", "127.0.0.1") if is_near else hub_endpoint(spark)
+    if local_mode:
+        stage = local_stage(spark, payload=payload, gpus=lease.gpus, variables=variables)
+    else:
+        stage = spark_stage(
+            spark,
+            job=job,
+            payload=payload,
+            settings=settings,
+            gpus=lease.gpus,
+            variables=variables,
+            hub_host=endpoint[0],
+            dataframe=dataframe,
+            stream=None if data is None or data.streamed is None else data.streamed.name,
+        )
+    return Run(
+        job=job,
+        payload=payload,
+        stage=stage,
+        endpoint=endpoint,
+        work_dir=driver_dir(spark),
+        lease=lease,
+        settings=settings,
+        ui=functools.partial(SparkUi, spark),
+        tracked=tracked,
+        data=data,
+    )
 
 
 def _conf_keys(spark: Any) -> list[str]:

@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from . import _native
 from .display.live import LiveDisplay
@@ -25,26 +25,17 @@ from .display.page import page
 from .display.painters import NotebookPainter, in_notebook, painter_of
 from .display.rank_losses import RankLosses
 from .driver import events
-from .driver.connect import is_remote
 from .driver.interrupts import Interrupts
 from .driver.live_output import LiveOutput
 from .driver.payload import with_data
 from .driver.profile import Profile, checked, take
 from .driver.rank_output import places_of, whole_output
 from .driver.results import Results
-from .driver.session import driver_dir, hub_endpoint
-from .driver.spark_ui import SparkUi
 from .errors import RankOutcome, TrainingError, failure_note
 from .plumbing.whole_file import whole_or_absent
-from .stages.choice import uses_jvm
-from .stages.jvm import JvmStage
-from .stages.local import LocalStage
-from .stages.python import ClientWay, PythonStage
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from .driver.preflight import Lease
+    from .driver.spark_ui import SparkUi
     from .feeding.preparation import Preparation
     from .integrations.mlflow import TrackedRun
     from .settings import Settings
@@ -87,8 +78,15 @@ class Stacks(dict[int, str]):
         printer.text(self._text)
 
 
+class Lease(Protocol):
+    """What a run has to itself until it is over: GPUs of this host."""
+
+    def release(self) -> None:
+        """Gives it back; again is harmless."""
+
+
 class Run:
-    """One training run; made by `TorchDistributor.run` and `.start`, not by hand.
+    """One training run; made by `TorchDistributor.run` and `.start`, and by `run_local`, not by hand.
 
     >>> run = TorchDistributor(num_processes=2).start(train, 1e-3)
     >>> run.result()     # rank 0's value, or TrainingError
@@ -98,19 +96,20 @@ class Run:
     def __init__(
         self,
         *,
-        spark: SparkSession,
         job: _native.Job,
         payload: bytes,
-        local_mode: bool,
+        stage: Stage,
+        endpoint: tuple[str, str],
+        work_dir: str,
         lease: Lease,
         settings: Settings,
-        variables: dict[str, str] | None = None,
+        ui: Callable[[Callable[[], dict[str, Any]], Callable[[], object]], SparkUi] | None = None,
         tracked: TrackedRun | None = None,
-        dataframe: DataFrame | None = None,
         data: Preparation | None = None,
     ) -> None:
+        """`stage` runs the nodes; the hub binds and is told to tasks by `endpoint`; `work_dir` ends with this process;
+        `ui` makes from a run's snapshots and stacks what tells Spark's UI of it."""
         self._over = threading.Event()
-        in_jvm = not local_mode and uses_jvm(spark, settings.stage, dataframe=dataframe is not None)
         self.name = job.name
         self.phases: list[Phase] = []
         self.ranks: list[RankOutcome] = []
@@ -129,37 +128,19 @@ class Run:
         self._cancelled: str | None = None
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
-        self._work_dir = driver_dir(spark)
-        self._results = Results(job.ranks, self._work_dir)
-        # Through a Spark Connect server alone, nobody else has to reach the hub.
-        is_near = local_mode or (is_remote(spark) and settings.connect == "relay")
-        self._endpoint = ("127.0.0.1", "127.0.0.1") if is_near else hub_endpoint(spark)
+        self._work_dir = work_dir
+        self._results = Results(job.ranks, work_dir)
+        self._endpoint = endpoint
         self._show = LiveOutput()
         self._progress = settings.progress
         self._display: LiveDisplay | None = None
         self._losses = RankLosses()
-        self._ui = SparkUi(spark, self.snapshot, self.stacks)
+        self._ui = None if ui is None else ui(self.snapshot, self.stacks)
         self._lease = lease
         self._tracked = tracked
         self._data = data
         self._payload = payload if data is not None else b""
-        self._stage: Stage
-        if local_mode:
-            self._stage = LocalStage(spark=spark, payload=payload, gpus=lease.gpus, variables=variables or {})
-        else:
-            port = int(settings.values.get("spark.phalanx.hub.port", "0"))
-            stream = data.streamed.name if data is not None and data.streamed is not None else None
-            way = ClientWay(settings.connect, self._endpoint[0], settings.node_timeout, port)
-            in_python = functools.partial(PythonStage, dataframe=dataframe, stream=stream, way=way)
-            stage: Callable[..., Stage] = JvmStage if in_jvm else in_python
-            self._stage = stage(
-                spark=spark,
-                job=job,
-                payload=payload,
-                slots_timeout=settings.slots_timeout,
-                local_gpus=lease.gpus,
-                variables=variables or {},
-            )
+        self._stage = stage
 
     @property
     def done(self) -> bool:
@@ -194,14 +175,16 @@ class Run:
             return self._drive_shown()
         finally:  # after all that an interrupt here must not keep from happening
             try:
-                self._ui.stop()
+                if self._ui is not None:
+                    self._ui.stop()
             finally:
                 if self._display is not None:
                     self._display.stop()
 
     def _drive_shown(self) -> Any:
         try:
-            self._ui.start()
+            if self._ui is not None:
+                self._ui.start()
             painter = painter_of(self._progress)
             if painter is not None:
                 self._display = LiveDisplay(painter, self.snapshot)

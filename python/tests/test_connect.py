@@ -1,16 +1,11 @@
-"""A client of Spark Connect: where its hub is, its files, and whole runs against a server."""
+"""A client of Spark Connect: where its hub is, and a server that has gone."""
 
 from __future__ import annotations
 
 import ipaddress
-import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,50 +47,6 @@ def test_behind_a_tunnel_the_drivers_address_is_not_taken_for_the_clients() -> N
     no_host: Any = SimpleNamespace(conf={})  # a channel of the user's own making
     assert ipaddress.ip_address(str(own_address_towards("localhost"))).is_loopback
     assert endpoint(no_host) == ("", socket.gethostname())
-
-
-def in_client(tmp_path: Path, text: str) -> subprocess.Popen[str]:
-    """A process that runs `text` with its temporary files in `tmp_path`, and waits for a line on stdin."""
-    script = f"""
-import os, sys
-from phalanx.driver import connect
-{text}
-print('there', flush=True)
-sys.stdin.readline()"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "there\n"
-    return process
-
-
-def test_a_clients_folder_goes_with_it_and_a_killed_clients_with_the_next(tmp_path: Path) -> None:
-    killed = in_client(tmp_path, "connect.directory()")
-    with killed:
-        (folder,) = tmp_path.iterdir()
-        assert folder.stat().st_mode & 0o777 == 0o700
-        killed.send_signal(signal.SIGKILL)
-    assert folder.is_dir()
-    living = in_client(
-        tmp_path,
-        # a forked child that ends as any program does takes nothing with it
-        "connect.directory()\nif os.fork() == 0: sys.exit()\nos.wait()\nassert os.path.isdir(connect.directory())",
-    )
-    with living:
-        assert folder.is_dir(), "one that was made a moment ago may be about to be used"
-        for entry in tmp_path.iterdir():
-            os.utime(entry, (0, time.time() - 3600))
-        after = in_client(tmp_path, "connect.directory()")
-        assert not folder.exists(), "CONNECT-3"
-        after.communicate("\n", timeout=30)
-        assert len(list(tmp_path.iterdir())) == 1, "that of the client that lives"
-        living.communicate("\n", timeout=30)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_server_that_has_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,47 @@ def test_a_module_goes_by_value_until_the_last_that_needs_it_is_done() -> None:
     assert size() > by_name, "VALUE-1"
     second.__exit__(None, None, None)
     assert size() == by_name
+
+
+def with_folder(tmp_path: Path, text: str) -> subprocess.Popen[str]:
+    """A process that runs `text` with its temporary files in `tmp_path`, and waits for a line on stdin."""
+    script = f"""
+import os, sys
+from phalanx.plumbing.own_folder import own_folder
+{text}
+print('there', flush=True)
+sys.stdin.readline()"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "there\n"
+    return process
+
+
+def test_a_processs_folder_goes_with_it_and_a_killed_ones_with_the_next(tmp_path: Path) -> None:
+    killed = with_folder(tmp_path, "own_folder()")
+    with killed:
+        (folder,) = tmp_path.iterdir()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        killed.send_signal(signal.SIGKILL)
+    assert folder.is_dir()
+    living = with_folder(
+        tmp_path,
+        # a forked child that ends as any program does takes nothing with it
+        "own_folder()\nif os.fork() == 0: sys.exit()\nos.wait()\nassert os.path.isdir(own_folder())",
+    )
+    with living:
+        assert folder.is_dir(), "one that was made a moment ago may be about to be used"
+        for entry in tmp_path.iterdir():
+            os.utime(entry, (0, time.time() - 3600))
+        after = with_folder(tmp_path, "own_folder()")
+        assert not folder.exists(), "FOLDER-1"
+        after.communicate("\n", timeout=30)
+        assert len(list(tmp_path.iterdir())) == 1, "that of the process that lives"
+        living.communicate("\n", timeout=30)
+    assert list(tmp_path.iterdir()) == []

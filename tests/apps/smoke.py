@@ -235,9 +235,9 @@ def main() -> None:
     spark = SparkSession.builder.config(map=conf).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     if hub := os.environ.get("SMOKE_HUB"):
-        from phalanx import run
+        from phalanx import distributor
 
-        run.hub_endpoint = lambda _: (hub, hub)
+        distributor.hub_endpoint = lambda _: (hub, hub)
     seen: dict[str, Any] = {}
     for stage in stages:
         try:

@@ -20,6 +20,7 @@ over the time that the output takes, too.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import logging
 import os
@@ -130,6 +131,8 @@ def drive(case: str, fleet: str, seconds: float) -> dict[str, float]:
     from phalanx.display.live import LiveDisplay
     from phalanx.display.painters import NotebookPainter
     from phalanx.driver.preflight import Lease
+    from phalanx.driver.session import driver_dir
+    from phalanx.driver.spark_ui import SparkUi
     from phalanx.run import Run
     from phalanx.settings import Settings
     from phalanx.stages.stage import Stage
@@ -184,15 +187,16 @@ def drive(case: str, fleet: str, seconds: float) -> dict[str, float]:
     settings = Settings({})
     job = _native.Job(name="see", ranks=RANKS, tasks=NODES, use_gpu=False, settings={})
     run = Run(
-        spark=spark,
         job=job,
         payload=b"",
-        local_mode=True,
+        stage=Simulated(),
+        endpoint=("127.0.0.1", "127.0.0.1"),
+        work_dir=driver_dir(spark),
+        ui=functools.partial(SparkUi, spark),
         lease=Lease(spark, RANKS, use_gpu=False, local_mode=True),
         settings=settings,
     )
     run._progress = "off"
-    run._stage = Simulated()
     cell = LiveDisplay(NotebookPainter, run.snapshot)
     if case in ("cell", "reader"):
         from IPython.core.interactiveshell import InteractiveShell

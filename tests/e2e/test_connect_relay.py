@@ -147,7 +147,7 @@ def fail_on_rank_one() -> None:
 def test_executors_that_cant_connect_to_the_client_reach_it_through_its_server(
     stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from phalanx import run as module
+    from phalanx import distributor as module
     from phalanx.driver import relay
 
     monkeypatch.setattr(module, "hub_endpoint", lambda _: ELSEWHERE)

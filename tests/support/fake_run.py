@@ -46,8 +46,6 @@ class FakeStage:
 
     error = None
 
-    def __init__(self, **_options: Any) -> None: ...
-
     def start(self, hub: FakeHub, attempt: int = 0) -> None:
         self.hub = hub
 
@@ -66,12 +64,14 @@ class FakeStage:
 def fake_run(monkeypatch: pytest.MonkeyPatch, folder: Any) -> phalanx.run.Run:
     """A run in local mode."""
     monkeypatch.setattr(phalanx._native, "Hub", FakeHub)
-    monkeypatch.setattr(phalanx.run, "LocalStage", FakeStage)
-    monkeypatch.setattr(phalanx.run, "driver_dir", lambda _: str(folder))
+    ui = SimpleNamespace(start=lambda: None, stop=lambda: None)
     fields: Any = {
-        "spark": None,
+        "stage": FakeStage(),
+        "endpoint": ("127.0.0.1", "127.0.0.1"),
+        "work_dir": str(folder),
         "settings": SimpleNamespace(progress="off"),
-        "lease": SimpleNamespace(gpus=[], release=lambda: None),
+        "lease": SimpleNamespace(release=lambda: None),
+        "ui": lambda *_: ui,
     }
     job = phalanx._native.Job(name="train", ranks=1, tasks=1, use_gpu=False, settings={})
-    return phalanx.run.Run(job=job, payload=b"", local_mode=True, **fields)
+    return phalanx.run.Run(job=job, payload=b"", **fields)

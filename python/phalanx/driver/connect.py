@@ -2,22 +2,18 @@
 
 CONNECT-1 (no-py4j): nothing here, and nothing that a client uses, needs py4j or a SparkContext.
 CONNECT-2 (client-address): the hub is the client's, so tasks are told the client's address, never the driver's.
-CONNECT-3 (files-go): the files of a client that is gone, even if it was killed, are removed by the next client of the
-same user at the latest.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import fcntl
 import ipaddress
 import os
-import shutil
 import socket
 import tempfile
-import time
 from typing import TYPE_CHECKING, Any
+
+from ..plumbing.own_folder import own_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,13 +21,6 @@ if TYPE_CHECKING:
 # Beyond this a payload goes to the server as a file: a plan is one message, of 128 MiB at most, and the server's heap
 # holds several copies of it.
 DIRECT_BYTES = 8 << 20
-
-_PREFIX = "phalanx-client-"
-_LOCK = "in-use"
-# A folder younger than this may not be locked yet.
-_YOUNG_SECONDS = 60.0
-
-_directory: tuple[int, str] | None = None
 
 
 def is_remote(spark: SparkSession) -> bool:
@@ -81,49 +70,12 @@ def shipped(spark: SparkSession, payload: bytes) -> bytes | str:
     """
     if len(payload) <= DIRECT_BYTES:
         return payload
-    with tempfile.NamedTemporaryFile(prefix="phalanx-payload-", dir=directory()) as file:
+    with tempfile.NamedTemporaryFile(prefix="phalanx-payload-", dir=own_folder()) as file:
         file.write(payload)
         file.flush()
         add: Any = spark.addArtifacts
         add(file.name, file=True)
         return os.path.basename(file.name)
-
-
-def directory() -> str:
-    """A private folder for this client's results and logs; gone when the process ends."""
-    global _directory
-    if _directory is None or _directory[0] != os.getpid():
-        _sweep()
-        path = tempfile.mkdtemp(prefix=_PREFIX)
-        # Held until the process is gone, whatever ends it.
-        lock = os.open(os.path.join(path, _LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        _directory = (os.getpid(), path)
-        atexit.register(_remove, *_directory)
-    return _directory[1]
-
-
-def _remove(pid: int, path: str) -> None:
-    if os.getpid() == pid:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _sweep() -> None:
-    """Removes what killed clients of this user left."""
-    with os.scandir(tempfile.gettempdir()) as entries:
-        for entry in entries:
-            if not entry.name.startswith(_PREFIX):
-                continue
-            with contextlib.suppress(OSError):
-                stat = entry.stat(follow_symlinks=False)
-                if stat.st_uid != os.getuid() or time.time() - stat.st_mtime < _YOUNG_SECONDS:
-                    continue
-                lock = os.open(os.path.join(entry.path, _LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: in use
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                finally:
-                    os.close(lock)
 
 
 def _server(spark: SparkSession) -> str:

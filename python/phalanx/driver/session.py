@@ -6,6 +6,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
+from ..plumbing.own_folder import own_folder
 from . import connect
 from .spark_version import check_pyspark, check_server
 
@@ -89,4 +90,4 @@ def copy_by_hadoop(
 def driver_dir(spark: SparkSession) -> str:
     """Where the driver's own ranks keep their files: Spark's temporary directory, which ends with the application;
     for a client of Spark Connect a folder that ends with the client."""
-    return connect.directory() if connect.is_remote(spark) else str(spark.sparkContext._temp_dir)
+    return own_folder() if connect.is_remote(spark) else str(spark.sparkContext._temp_dir)

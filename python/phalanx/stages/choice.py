@@ -1,4 +1,4 @@
-"""Which stage a run takes: that of Spark's Python workers, or that of its executors' JVMs.
+"""Which stage a run of a session takes: the driver's own node, Spark's Python workers, or its executors' JVMs.
 
 JVM-1 (same-version): the jvm stage is taken only if the driver has this package's own version of the jar.
 JVM-2 (says-why): each run says once which stage was taken and why. A session that has a jar which can't be used is a
@@ -7,19 +7,74 @@ warning. If a stage was asked for by name and can't be had, that is an error, an
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING
 
 from .._native import VERSION
 from ..driver.connect import is_remote
+from ..driver.session import copy_by_hadoop, driver_dir
 from . import jvm
+from .local import LocalStage
+from .python import ClientWay, PythonStage
+from .spark_files import drivers_files
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from .. import _native
+    from ..settings import Settings
+    from .stage import Stage
 
 logger = logging.getLogger("phalanx")
 
 SETTING = "spark.phalanx.stage"
+
+
+def local_stage(spark: SparkSession, *, payload: bytes, gpus: list[str], variables: dict[str, str]) -> Stage:
+    """The stage of `local_mode=True`."""
+    return LocalStage(
+        payload=payload,
+        gpus=gpus,
+        variables=variables,
+        work_dir=driver_dir(spark),
+        env=drivers_files(spark),
+        copy_files=functools.partial(copy_by_hadoop, spark),
+    )
+
+
+def spark_stage(
+    spark: SparkSession,
+    *,
+    job: _native.Job,
+    payload: bytes,
+    settings: Settings,
+    gpus: list[str],
+    variables: dict[str, str],
+    hub_host: str,
+    dataframe: DataFrame | None,
+    stream: str | None,
+) -> Stage:
+    """The stage of a run in Spark's tasks, which is said.
+
+    `gpus` are those of the driver for tasks on a local master, `hub_host` where the hub binds, `dataframe` the input
+    of the tasks, if it isn't the ranks' alone, and `stream` the name of the data set that its rows are.
+
+    Raises as `uses_jvm`.
+    """
+    port = int(settings.values.get("spark.phalanx.hub.port", "0"))
+    way = ClientWay(settings.connect, hub_host, settings.node_timeout, port)
+    in_python = functools.partial(PythonStage, dataframe=dataframe, stream=stream, way=way)
+    in_jvm = uses_jvm(spark, settings.stage, dataframe=dataframe is not None)
+    stage = jvm.JvmStage if in_jvm else in_python
+    return stage(
+        spark=spark,
+        job=job,
+        payload=payload,
+        slots_timeout=settings.slots_timeout,
+        local_gpus=gpus,
+        variables=variables,
+    )
 
 
 def uses_jvm(spark: SparkSession, wanted: str, *, dataframe: bool) -> bool:

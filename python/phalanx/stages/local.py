@@ -1,37 +1,47 @@
-"""The stage of `local_mode=True`: one node, in a thread of the driver."""
+"""The stage of a run on one host: one node, in a thread of the caller. It needs no Spark."""
 
 from __future__ import annotations
 
-import functools
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..driver.session import copy_by_hadoop, driver_dir
 from .home import home
-from .spark_files import drivers_files
 from .stage import Stage
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from .. import _native
 
 
 class LocalStage(Stage):
-    """`local_mode=True`: all ranks on the driver's host, the node in this process."""
+    """All ranks on this host, the node in this process.
+
+    gpus            what the ranks have as `CUDA_VISIBLE_DEVICES`
+    variables       what the caller gives the ranks' environment
+    work_dir        the folder for the ranks' own folders; it ends with this process
+    env             variables that only this host knows
+    copy_files      copies files to a folder by its URI; None where nothing here can
+    """
 
     what = "the driver's own node"
 
     def __init__(
-        self, *, spark: SparkSession, payload: bytes, gpus: list[str], variables: dict[str, str]
+        self,
+        *,
+        payload: bytes,
+        gpus: list[str],
+        variables: dict[str, str],
+        work_dir: str,
+        env: dict[str, str],
+        copy_files: Callable[[list[str], str], None] | None,
     ) -> None:
         super().__init__()
         self._payload = payload
         self._variables = variables
         self._gpus = gpus
-        self._work_dir = driver_dir(spark)
-        self._env = drivers_files(spark)
-        self._copy_files = functools.partial(copy_by_hadoop, spark)
+        self._work_dir = work_dir
+        self._env = env
+        self._copy_files = copy_files
 
     def _run(self, hub: _native.Hub, attempt: int) -> None:
         from .. import _native
