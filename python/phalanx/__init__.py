@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .integrations.deepspeed import DeepspeedTorchDistributor as DeepspeedTorchDistributor
     from .jar import jar_path as jar_path
     from .jar import spark_conf as spark_conf
+    from .launch.local import run_local as run_local
     from .process_group.comm_hook import average_hook as average_hook
     from .rank.reporting import phase as phase
     from .rank.reporting import report as report
@@ -48,6 +49,7 @@ _HOMES = {
     "phase": "rank.reporting",
     "replicated": "feeding.replicated",
     "report": "rank.reporting",
+    "run_local": "launch.local",
     "set_result": "rank.reporting",
     "spark_conf": "jar",
     "stored": "feeding.stored",
@@ -70,6 +72,7 @@ __all__ = [
     "phase",
     "replicated",
     "report",
+    "run_local",
     "set_result",
     "spark_conf",
     "stored",

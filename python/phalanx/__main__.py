@@ -1,4 +1,4 @@
-"""`python -m phalanx`, which is also the command `phalanx`: `phalanx submit` and `phalanx doctor`."""
+"""`python -m phalanx`, which is also the command `phalanx`: `phalanx run`, `phalanx submit` and `phalanx doctor`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import sys
 
 def main() -> int:
     """Runs the command that the command line names; returns the exit code."""
+    if sys.argv[1:2] == ["run"]:
+        from .launch.command import main as run
+
+        return run(sys.argv[2:])
     if sys.argv[1:2] == ["submit"]:
         from .submit.command import main as submit
 
@@ -16,8 +20,8 @@ def main() -> int:
 
         return doctor(sys.argv[2:])
     print(
-        "usage: phalanx submit job.yaml [-- args]\n       phalanx doctor [--num-processes N] [--no-gpu]\n"
-        "`phalanx submit --help` and `phalanx doctor --help` say more",
+        "usage: phalanx run train.py --nproc N [args]\n       phalanx submit job.yaml [-- args]\n"
+        "       phalanx doctor [--num-processes N] [--no-gpu]\nEach says more with --help",
         file=sys.stderr,
     )
     return 2

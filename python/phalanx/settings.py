@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from . import _native
 
+# The kinds of failure after which torchrun starts ranks again: all that are the ranks'.
+ANY_FAILURE = ("exception", "exit_code", "signal", "out_of_memory", "hang", "lost_node")
+
 _log = logging.getLogger("phalanx")
 
 

@@ -7,6 +7,7 @@ torch, as pyspark's are). Seconds from the call of `.run()` to the first line of
 user code, to the process group, to the first all-reduce, each of the slower rank, and to the return. An empty job is
 one whose ranks do nothing: `/bin/true` through the Scala API, an empty function elsewhere. All take turns.
 
+`command` is `phalanx run` beside torchrun, each from the start of a process to its end, without Spark.
 `phalanx` is the jvm stage, or local mode; `python stage` is the same class over that stage. Spark is warmed: session,
 executors, the JVMs' compilers by some runs of each stage. Python workers have pandas and pyarrow, also after a run of
 pyspark's class, whose workers Spark ends: it leaves their input unread.
@@ -15,9 +16,12 @@ pyspark's class, whose workers Spark ends: it leaves their input unread.
 from __future__ import annotations
 
 import argparse
+import functools
+import inspect
 import json
 import logging
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -100,11 +104,29 @@ class Over:
         return self.distributor.run(*what)
 
 
+def command(*words: str) -> dict[str, float]:
+    """One run of a file by this command, which ends with the file: seconds from its start to each point."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "train.py")
+        file.write_text(f"{inspect.getsource(probe)}\nimport sys\nprobe(sys.argv[1])\n")
+
+        def run(told: str) -> None:
+            full = [sys.executable, "-m", *words, str(file), told]
+            subprocess.run(full, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+
+        return timed(run)
+
+
 def measure(distributor: Any) -> dict[str, float]:
     """One run: seconds from the call to each point."""
+    return timed(functools.partial(distributor.run, probe))
+
+
+def timed(run: Callable[[str], object]) -> dict[str, float]:
+    """A run whose ranks write into the folder that it is given when they got where."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
-        distributor.run(probe, folder)
+        run(folder)
         returned = time.monotonic() - began
         ranks = [json.loads(path.read_text()) for path in Path(folder).iterdir()]
     assert len(ranks) == 2, "both ranks report"
@@ -199,9 +221,21 @@ def main() -> None:
         quick=options.quick,
     )
     phases("2 ranks, local mode", local)
+    spark.stop()
+    two = ("--nproc-per-node", "2")
+    take_turns(
+        report,
+        "2 ranks, a command",
+        {
+            "phalanx": lambda: command("phalanx", "run", *two),
+            "cold": lambda: command("phalanx", "run", *two, "--no-warm"),
+            "torchrun": lambda: command("torch.distributed.run", *two),
+        },
+        repetitions,
+        quick=options.quick,
+    )
     report.table()
     bars(report)
-    spark.stop()
 
 
 def nothing() -> None:

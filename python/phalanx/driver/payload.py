@@ -49,10 +49,15 @@ def function_payload(
 
 
 def file_payload(
-    path: str | os.PathLike[str], args: Sequence[Any], *, sys_path: Sequence[str], elsewhere: bool = False
+    path: str | os.PathLike[str],
+    args: Sequence[Any],
+    *,
+    sys_path: Sequence[str],
+    elsewhere: bool = False,
+    argv0: str = "",
 ) -> bytes:
     """The Python file at `path` with its arguments, each as `str(argument)`, and its source, as bytes; of one that is
-    `elsewhere` the path alone.
+    `elsewhere` the path alone. `argv0` is its name in `sys.argv`, where that isn't its path.
 
     Raises `OSError` where the file can't be read.
     """
@@ -62,15 +67,16 @@ def file_payload(
         with open(path, "rb") as file:
             source = file.read()
     header = {"kind": "file", "name": os.path.basename(path), "path": path, "args": _plain(args)}
-    return _written(header | ({"elsewhere": True} if elsewhere else {}), sys_path, source)
+    more = {"elsewhere": elsewhere, "argv0": argv0}
+    return _written(header | {key: value for key, value in more.items() if value}, sys_path, source)
 
 
-def module_payload(name: str, args: Sequence[Any]) -> bytes:
+def module_payload(name: str, args: Sequence[Any], *, sys_path: Sequence[str] = ()) -> bytes:
     """The Python module of this name with its arguments, each as `str(argument)`, as bytes.
 
-    The caller's `sys.path` does not come along: a module is what the ranks' Python or Spark's files have by that name.
+    Without the caller's `sys_path` it is what the ranks' Python or Spark's files have by that name.
     """
-    return _written({"kind": "module", "name": name, "args": _plain(args)}, (), b"")
+    return _written({"kind": "module", "name": name, "args": _plain(args)}, sys_path, b"")
 
 
 def with_data(payload: bytes, data: Mapping[str, Any]) -> bytes:

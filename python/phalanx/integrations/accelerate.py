@@ -13,11 +13,10 @@ from typing import Any
 from ..distributor import TorchDistributor
 from ..driver.connect import is_remote
 from ..driver.session import active_session, is_local
+from ..settings import ANY_FAILURE
 
 PRECISIONS = ("no", "fp8", "fp16", "bf16")
 
-# torchrun starts ranks again after any failure of theirs.
-_ANY_FAILURE = ("exception", "exit_code", "signal", "out_of_memory", "hang", "lost_node")
 # What configures Accelerate, and its processes inherit.
 _CARRIED = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
 
@@ -77,7 +76,7 @@ def notebook_launcher(
     if precision != "no":
         inherited["ACCELERATE_MIXED_PRECISION"] = precision
     if max_restarts:
-        options = {"restart_on": _ANY_FAILURE, **options}
+        options = {"restart_on": ANY_FAILURE, **options}
     local, gpu = _what_there_is(local_mode)
     return TorchDistributor(
         num_processes * num_nodes,

@@ -9,6 +9,7 @@ args        what `sys.argv` has after the program's name; an object `{"file": na
             of a file with that text, which the rank has of its own
 path        where a file lies at the caller
 elsewhere   the caller has no such file: it is the rank's own, at that path or among Spark's files
+argv0       what a file is called in `sys.argv`, where it is the caller's; absent where that is its path
 results     `pickle` (the default), or `json`: bytes or JSON, for callers in the JVM
 python, sys_path   the caller's Python (`3.11`) and its `sys.path`; absent where the caller is not Python
 cloudpickle the version that wrote a function's pickle
@@ -67,6 +68,7 @@ class Payload:
             self.sys_path: list[str] = fields.get("sys_path", [])
             self.sources: dict[str, str] = fields.get("sources", {})
             self.file_path: str = fields.get("path", "")
+            self.argv0: str = fields.get("argv0", "")
             self._elsewhere: bool = fields.get("elsewhere", False)
             self._args: list[str | dict[str, str]] = fields.get("args", [])
             self.results: str = fields.get("results", "pickle")

@@ -59,6 +59,7 @@ def _function(payload: Payload, directory: str) -> Callable[[], Any]:
 def _file(payload: Payload, directory: str) -> Callable[[], Any]:
     source = payload.source()
     path = payload.file_path
+    argv0 = payload.argv0 or path
     folder = os.path.dirname(path)
     if not _holds(path, source):
         # the caller's file is not on this host, or another version of it
@@ -67,9 +68,10 @@ def _file(payload: Payload, directory: str) -> Callable[[], Any]:
         path = os.path.join(own_folder, os.path.basename(path))
         with open(path, "wb") as file:
             file.write(source)
+        argv0 = path
         folder = folder if os.path.isdir(folder) else own_folder
     sys.path.insert(0, folder)
-    sys.argv = [path, *payload.arguments(directory)]
+    sys.argv = [argv0, *payload.arguments(directory)]
     main = _fresh_main()
     main.__file__ = path
     main.__loader__ = SourceFileLoader("__main__", path)

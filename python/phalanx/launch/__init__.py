@@ -1,0 +1,1 @@
+"""Runs on one host without Spark: `phalanx run`, and `run_local`."""

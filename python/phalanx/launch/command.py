@@ -1,0 +1,288 @@
+"""The command `phalanx run`: a training file on this host, in the place of torchrun, without Spark.
+
+    phalanx run train.py --nproc 2 [flags] [args of the file]
+
+COMMAND-1 (torchruns-flags): a flag that torchrun has too has its name here, in both spellings (`--nproc-per-node`,
+`--nproc_per_node`), its meaning, and its variable (`PET_NPROC_PER_NODE`). Source: torch.distributed.run.
+COMMAND-2 (first-cause): the exit code is that of the rank that failed first: its own, or 128 and its signal's number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from ..driver import preflight
+from ..driver.payload import file_payload, module_payload
+from ..driver.train_object import Module, name_of
+from ..errors import TrainingError
+from ..settings import ANY_FAILURE, given
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+_ELSEWHERE = (
+    "phalanx run trains on one host. Several are for Spark (phalanx submit, or "
+    "TorchDistributor(num_processes=..., local_mode=False)), or for torchrun itself"
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the training of this command line; returns the exit code, which is 2 for one that can't be run."""
+    from .local import local_run, settings_of
+
+    options = _parser().parse_args(argv)
+    try:
+        _check_one_host(options)
+        ranks, use_gpu = _ranks(options.nproc_per_node, options.use_gpu)
+        name, payload = _program(options)
+        run = local_run(
+            name,
+            payload,
+            ranks=ranks,
+            use_gpu=use_gpu,
+            settings=settings_of(_conf(options), _given(options)),
+            env={},
+        )
+    except (OSError, ValueError, TypeError, RuntimeError) as problem:
+        print(f"phalanx run: {problem}", file=sys.stderr)
+        return 2
+    return _driven(run, options.log_dir)
+
+
+def _driven(run: Run, log_dir: str | None) -> int:
+    with _Ended(run) as ended:
+        try:
+            run.drive()
+        except KeyboardInterrupt:
+            return 128 + signal.SIGINT
+        except TrainingError as error:
+            if ended.by is not None:
+                return 128 + ended.by
+            print(f"phalanx run: {_with_its_log(error, log_dir)}", file=sys.stderr)
+            return exit_code_of(error)
+    return 0
+
+
+class _Ended:
+    """SIGTERM and SIGHUP end the run, as Ctrl-C does, as long as its block lasts."""
+
+    def __init__(self, run: Run) -> None:
+        self.by: int | None = None
+        """Which of them came."""
+        self._run = run
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Ended:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) == signal.SIG_DFL:  # under nohup it is ignored
+                self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        if self.by is None:
+            self.by = number
+            # The main thread may hold the lock that this takes.
+            reason = f"ended by {signal.Signals(number).name}"
+            threading.Thread(target=self._run.cancel, args=(reason,), name="phalanx-end", daemon=True).start()
+
+
+def _with_its_log(error: TrainingError, log_dir: str | None) -> str:
+    """The failure as text, where the failed rank's output is one that stays: this process's folder ends with it."""
+    if not os.path.isfile(error.log_path):
+        return str(error)
+    folder, name = os.path.split(error.log_path)
+    job = os.path.basename(folder)
+    kept = os.path.join(tempfile.gettempdir(), f"{job}-{name}")
+    if log_dir is not None:
+        kept = os.path.join(os.path.abspath(log_dir), job, name)
+    else:
+        shutil.copyfile(error.log_path, kept)
+    return str(error).replace(error.log_path, kept)
+
+
+def exit_code_of(error: TrainingError) -> int:
+    """The exit code of the rank that failed first; 1 where no rank's process ended with one."""
+    if error.signal is not None:
+        return 128 + error.signal
+    return error.exit_code or 1
+
+
+def _check_one_host(options: argparse.Namespace) -> None:
+    """Raises `ValueError` for flags that mean several hosts."""
+    if options.nnodes not in ("1", "1:1"):
+        raise ValueError(f"--nnodes is {options.nnodes}. {_ELSEWHERE}")
+    if options.node_rank != 0:
+        raise ValueError(f"--node-rank is {options.node_rank}. {_ELSEWHERE}")
+    for flag, address in (("--rdzv-endpoint", options.rdzv_endpoint), ("--master-addr", options.master_addr)):
+        host = address.rpartition(":")[0] if flag == "--rdzv-endpoint" and ":" in address else address
+        if host.strip("[]") not in ("", "localhost", "127.0.0.1", "::1", "0.0.0.0", _own_name()):
+            raise ValueError(f"{flag} is {address}, another host. {_ELSEWHERE}")
+
+
+def _own_name() -> str:
+    import socket
+
+    return socket.gethostname()
+
+
+def _ranks(wanted: str, use_gpu: bool | None) -> tuple[int, bool | None]:
+    """How many ranks there are, and whether they have GPUs: by torchrun's words, or a number."""
+    from .gpus import gpus_here
+
+    if wanted in ("gpu", "auto"):
+        gpus = [] if use_gpu is False else gpus_here()
+        if gpus:
+            return len(gpus), True
+        if wanted == "gpu":
+            raise ValueError("--nproc-per-node is gpu, and this host has no GPU")
+    if wanted in ("cpu", "auto"):
+        return os.cpu_count() or 1, use_gpu
+    try:
+        number = int(wanted)
+    except ValueError:
+        raise ValueError(f"--nproc-per-node is {wanted!r}; it takes a number, gpu, cpu or auto") from None
+    return preflight.check_num_processes(number), use_gpu
+
+
+def _program(options: argparse.Namespace) -> tuple[str, bytes]:
+    """The run's name, and what its ranks execute."""
+    if options.module:
+        module = Module(options.training_script, options.training_script)
+        # As `python -m`, which finds modules in the working directory first.
+        path = [os.getcwd(), *sys.path[1:]]
+        return name_of(module), module_payload(module.name, options.training_script_args, sys_path=path)
+    preflight.check_train_object(options.training_script, {})
+    script, words = options.training_script, options.training_script_args
+    return name_of(script), file_payload(script, words, sys_path=sys.path[1:], argv0=script)
+
+
+def _given(options: argparse.Namespace) -> dict[str, str]:
+    if options.redirects not in ("0", "3") or options.tee not in ("0", "3"):
+        raise ValueError("--redirects and --tee take 0 or 3: a rank's stdout and stderr are one output")
+    logs = options.logs
+    if logs is None and options.local_ranks_filter:
+        logs = options.local_ranks_filter
+    if logs is None and options.redirects == "3":
+        logs = "off"
+    restart_on = ANY_FAILURE if options.restart_on is None else options.restart_on.split(",")
+    found = given(
+        warm=options.warm,
+        max_restarts=options.max_restarts,
+        restart_on=restart_on,
+        hang_timeout=options.hang_timeout,
+        grace=options.grace,
+        cpus_per_rank=options.cpus_per_rank,
+        checkpoint_dir=options.checkpoint_dir,
+        checkpoint_name=options.checkpoint_name,
+        logs=logs,
+        progress=options.progress,
+    )
+    if options.log_dir is not None:
+        os.makedirs(options.log_dir, exist_ok=True)
+        found["spark.phalanx.logs.directory"] = os.path.abspath(options.log_dir)
+    if options.master_port:
+        found["spark.phalanx.store.port"] = str(options.master_port)
+    return found
+
+
+def _conf(options: argparse.Namespace) -> dict[str, str]:
+    found = {}
+    for setting in options.conf:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(f"--conf {setting} has no value; it takes key=value")
+        found[key] = value
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="phalanx run",
+        description="Trains with several ranks on this host, without Spark, in the place of torchrun. The exit code is "
+        "that of the rank that failed first.",
+        allow_abbrev=False,
+    )
+
+    def flag(name: str, *more: str, **options: Any) -> None:
+        """A flag in both spellings."""
+        both = dict.fromkeys([name, name[:2] + name[2:].replace("-", "_"), *more])
+        parser.add_argument(*both, **options)
+
+    def torchruns(name: str, *more: str, default: Any, **options: Any) -> None:
+        """A flag of torchrun's, which has a variable, too."""
+        variable = "PET_" + name[2:].replace("-", "_").upper()
+        flag(name, *more, default=os.environ.get(variable, default), **options)
+
+    torchruns(
+        "--nproc-per-node",
+        "--nproc",
+        default="1",
+        metavar="N",
+        help="how many ranks: a number, gpu (one for each GPU), cpu, or auto (1)",
+    )
+    torchruns("--max-restarts", default=0, type=int, metavar="N", help="how often all ranks start again (0)")
+    flag(
+        "--restart-on",
+        metavar="KINDS",
+        help=f"after which kinds of failure, with commas (all: {','.join(ANY_FAILURE)})",
+    )
+    flag("--hang-timeout", type=float, metavar="S", help="fails when no rank makes progress for S seconds")
+    flag(
+        "--grace",
+        type=float,
+        metavar="S",
+        help="seconds between SIGTERM and SIGKILL when a run is ended (30)",
+    )
+    parser.add_argument("-m", "--module", action="store_true", help="the file is a module, as for python -m")
+    flag(
+        "--use-gpu",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="each rank has a GPU of its own, or sees none (where the host has GPUs)",
+    )
+    flag("--no-gpu", dest="use_gpu", action="store_false", help="as --no-use-gpu")
+    flag("--warm", action=argparse.BooleanOptionalAction, default=None, help="ranks are forked (they are)")
+    flag("--cpus-per-rank", type=int, metavar="N", help="with how many cores a rank computes")
+    flag("--checkpoint-dir", metavar="DIR", help="where the run's checkpoints are")
+    flag("--checkpoint-name", metavar="NAME", help="what they are called there (the file's name)")
+    torchruns("--log-dir", default=None, metavar="DIR", help="where the ranks' output is kept")
+    torchruns("--redirects", "-r", default="0", metavar="3", help="3 shows no output: it is in --log-dir")
+    torchruns("--tee", "-t", default="0", metavar="3", help="taken: output is shown and kept")
+    torchruns("--local-ranks-filter", default="", metavar="RANKS", help="whose output is shown: 0,2")
+    flag("--logs", help="which output is shown: all, dedup, errors, off, or ranks (all)")
+    flag("--progress", choices=("auto", "rich", "plain", "off"), help="a line on stderr while it runs (auto)")
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting; any number of them"
+    )
+    torchruns("--nnodes", default="1", metavar="1", help="1: for several hosts there is Spark")
+    torchruns("--node-rank", default=0, type=int, metavar="0", help="0")
+    torchruns("--rdzv-endpoint", default="", metavar="HOST:PORT", help="this host; nothing listens there")
+    torchruns("--master-addr", default="", metavar="HOST", help="this host")
+    torchruns(
+        "--master-port", default=0, type=int, metavar="PORT", help="the port of the ranks' store (free)"
+    )
+    flag("--standalone", action="store_true", help="taken: it always is")
+    for name in ("--rdzv-backend", "--rdzv-id", "--rdzv-conf", "--monitor-interval", "--start-method"):
+        torchruns(
+            name, default="", help=argparse.SUPPRESS
+        )  # of how several hosts, or processes, find each other
+    parser.add_argument(
+        "training_script", metavar="train.py", help="the training file, or with -m its module"
+    )
+    parser.add_argument(
+        "training_script_args", metavar="args", nargs=argparse.REMAINDER, help="its arguments"
+    )
+    return parser
