@@ -81,7 +81,9 @@ if how == "destroyed":
 
 
 @pytest.mark.parametrize("how", [pytest.param("destroyed", marks=whole("another end")), "left at exit"])
-@pytest.mark.parametrize(("seconds", "said"), [(0.5, "told\n"), (3600, "")])
+@pytest.mark.parametrize(
+    ("seconds", "said"), [pytest.param(0.5, "told\n", marks=whole("a shorter callback")), (3600, "")]
+)
 def test_a_program_that_ends_waits_for_callbacks_a_while(
     tmp_path: Path, how: str, seconds: float, said: str
 ) -> None:

@@ -200,6 +200,7 @@ def huge_pages_kib(pool: int | None = None) -> int:
     return next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("AnonHugePages"))
 
 
+@whole("what a pool takes, and not what it does")
 @pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages"
 )
