@@ -345,7 +345,8 @@ def test_a_spark_that_is_not_there_is_said(capsys: Any, monkeypatch: pytest.Monk
 def test_the_command_is_a_command() -> None:
     done = subprocess.run([sys.executable, "-m", "phalanx"], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("usage: phalanx submit job.yaml")
+    for words in ("run train.py", "submit job.yaml", "doctor"):
+        assert f" phalanx {words} " in done.stderr
 
 
 def submitting(tmp_path: Path, job: Path, *words: object) -> subprocess.Popen[str]:

@@ -240,7 +240,7 @@ def test_flags_of_torchrun_for_its_rendezvous_are_taken(folder: Path) -> None:
     text = "import os\nprint(os.environ['MASTER_PORT'], os.environ['WORLD_SIZE'])\n"
     endpoint = ["--rdzv-backend=c10d", "--rdzv_endpoint=localhost:0", "--rdzv_id=7", "--standalone"]
     done = trained(text, *endpoint, "--master-port", "29765", env={"PET_NPROC_PER_NODE": "2"})
-    assert done.stdout.splitlines() == [f"[rank {rank}] 29765 2" for rank in (0, 1)], done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[rank {rank}] 29765 2" for rank in (0, 1)], done.stderr
 
 
 SMI = """#!/bin/sh
@@ -286,7 +286,9 @@ def test_shells_have_different_gpus_and_one_too_many_is_told_so(
         run.communicate(timeout=30)
         assert run.returncode == 0
     both = ran([*words[:-1], "--nproc", "auto", "train.py"])
-    assert both.stdout.splitlines() == [f"[rank {rank}] sees GPU-{first},GPU-{second}" for rank in (0, 1)]
+    assert sorted(both.stdout.splitlines()) == [
+        f"[rank {rank}] sees GPU-{first},GPU-{second}" for rank in (0, 1)
+    ]
     shared = ran([*words[:-1], "--nproc", "3", "train.py"])
     assert "3 ranks share 2 GPUs" in shared.stderr
     assert shared.stdout.count(f"sees GPU-{first},GPU-{second}\n") == 3
