@@ -96,7 +96,7 @@ def threads(rank: Rank) -> list[int]:
     def count() -> int:
         found = 0
         for task in Path("/proc/self/task").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # it has just ended
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
                 found += Path(task, "comm").read_text().startswith("phalanx-collec")
         return found
 

@@ -103,12 +103,13 @@ class Ranks:
             while not connection.poll(0.2):
                 if time.monotonic() > end:
                     process.kill()
+                    process.join()  # or the next run would take it for one that lives
                     return "raised", f"no answer in {DEADLINE_SECONDS:.0f} s"
                 if not process.is_alive() and not connection.poll(0):
                     return "died", None
             answer: tuple[str, Any] = connection.recv()
             return answer
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             return "died", None
 
     def close(self) -> None:

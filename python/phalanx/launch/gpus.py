@@ -24,6 +24,7 @@ logger = logging.getLogger("phalanx")
 _ANSWER_S = 30.0
 _CARD = re.compile(r"GPU \d+: .*\(UUID: (\S+)\)")
 _MIG = re.compile(r"\s+MIG .*\(UUID: (\S+)\)")
+_UUID = re.compile(r"(GPU|MIG)-[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}")
 _NODE = re.compile(r"nvidia\d+")
 
 
@@ -90,7 +91,8 @@ class GpuLease:
         """What its ranks have as `CUDA_VISIBLE_DEVICES`."""
         self._held: list[socket.socket] = []
         _leases.add(self)
-        known = listed() if gpus else []
+        # A driver that nobody uses takes a second to list them.
+        known = gpus if all(map(_UUID.fullmatch, gpus)) else listed()
         for gpu in dict.fromkeys(gpus):
             if len(self.gpus) < count and (held := _taken(_known_as(gpu, known))) is not None:
                 self._held.append(held)
