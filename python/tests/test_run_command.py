@@ -197,6 +197,7 @@ def test_a_failed_ranks_whole_output_outlives_the_command(
     [line] = [line for line in done.stderr.splitlines() if line.startswith("Its whole output: ")]
     kept = Path(line.removeprefix("Its whole output: ").rpartition(" on ")[0])
     assert kept.read_text().startswith("line 0\nline 1\n")
+    assert flags or kept.stat().st_mode & 0o777 == 0o600, "it may say what is nobody else's"
     assert kept.is_relative_to(folder / "logs") is bool(flags)
     left = {path.name for path in folder.iterdir()} - {"train.py", "logs"}
     assert left == ({kept.name} if not flags else set()), "and nothing else is left"

@@ -100,17 +100,25 @@ class _Ended:
 
 
 def _with_its_log(error: TrainingError, log_dir: str | None) -> str:
-    """The failure as text, where the failed rank's output is one that stays: this process's folder ends with it."""
-    if not os.path.isfile(error.log_path):
-        return str(error)
+    """The failure as text, with where the failed rank's output stays: this process's own folder ends with it."""
     folder, name = os.path.split(error.log_path)
     job = os.path.basename(folder)
-    kept = os.path.join(tempfile.gettempdir(), f"{job}-{name}")
+    if not name:
+        return str(error)
     if log_dir is not None:
         kept = os.path.join(os.path.abspath(log_dir), job, name)
-    else:
-        shutil.copyfile(error.log_path, kept)
+        return str(error).replace(error.log_path, kept) if os.path.exists(kept) else str(error)
+    kept = os.path.join(tempfile.gettempdir(), f"{job}-{name}")
+    try:
+        with open(error.log_path, "rb") as log, open(kept, "xb", opener=_for_its_owner) as copy:
+            shutil.copyfileobj(log, copy)
+    except OSError as problem:  # the cause is what has to be told, whether there is room for this or not
+        return f"{error}\n\nIts whole output was not kept: {problem}"
     return str(error).replace(error.log_path, kept)
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def exit_code_of(error: TrainingError) -> int:
