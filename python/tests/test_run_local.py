@@ -133,6 +133,17 @@ def test_a_host_whose_driver_does_not_answer_is_told_so(
         gpus.listed()
 
 
+def test_a_driver_that_is_broken_is_told_and_no_reason_to_be_silent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'Driver/library version mismatch'\nexit 18\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert gpus.listed() == []
+    assert "nvidia-smi -L lists no GPU, and says: Driver/library version mismatch" in caplog.text
+
+
 def test_a_lease_ends_with_its_run_and_a_forked_child_has_no_part_of_it() -> None:
     cards = [f"GPU-{os.getpid()}-{number}" for number in (1, 2)]
     first = gpus.GpuLease(cards, 1)

@@ -62,11 +62,14 @@ def listed() -> list[str]:
     except FileNotFoundError:
         return [str(number) for number in range(sum(map(bool, map(_NODE.fullmatch, os.listdir("/dev")))))]
     except (OSError, subprocess.TimeoutExpired) as problem:
-        raise RuntimeError(f"nvidia-smi -L doesn't say which GPUs are here: {problem}") from problem
-    if told.returncode != 0:  # a host with the program and without a card
-        logger.debug("nvidia-smi: %s", (told.stdout or told.stderr).strip())
-        return []
-    return of_listing(told.stdout)
+        raise RuntimeError(
+            f"nvidia-smi -L doesn't say which GPUs are here: {problem}; use_gpu=False (--no-gpu) trains on the CPU"
+        ) from problem
+    gpus = of_listing(told.stdout)
+    if not gpus:  # a host without a card, or one whose driver is broken
+        said = (told.stdout + told.stderr).strip() or f"exit code {told.returncode}"
+        logger.warning(f"nvidia-smi -L lists no GPU, and says: {said}")
+    return gpus
 
 
 def of_listing(text: str) -> list[str]:
@@ -93,17 +96,22 @@ class GpuLease:
         _leases.add(self)
         # A driver that nobody uses takes a second to list them.
         known = gpus if all(map(_UUID.fullmatch, gpus)) else listed()
+        used = 0
         for gpu in dict.fromkeys(gpus):
-            if len(self.gpus) < count and (held := _taken(_known_as(gpu, known))) is not None:
+            if len(self.gpus) == count:
+                break
+            held = _taken(_known_as(gpu, known))
+            if held is None:
+                used += 1
+            else:
                 self._held.append(held)
                 self.gpus.append(gpu)
         if len(self.gpus) < count:
-            free = len(self.gpus)
             self.release()
-            used = f", and other runs have {len(gpus) - free} of them" if free < len(gpus) else ""
+            theirs = f", and other runs have {used} of them" if used else ""
             raise RuntimeError(
-                f"the run needs {_count(count)}; this host has {_count(len(gpus))}{used}. Without GPUs, use_gpu=False "
-                "(--no-gpu) trains on the CPU."
+                f"the run needs {_count(count)}; this host has {_count(len(gpus))}{theirs}. Without GPUs, "
+                "use_gpu=False (--no-gpu) trains on the CPU."
             )
 
     def release(self) -> None:
