@@ -217,6 +217,7 @@ def test_a_failed_ranks_whole_output_outlives_the_command(
         (["--nproc", "gpu", "train.py"], "--nproc-per-node is gpu, and this host has no GPU"),
         (["--use-gpu", "train.py"], "the run needs 1 GPU; this host has no GPUs."),
         (["missing.py"], "missing.py"),
+        (["-m", "missing.task"], "there is no module missing in "),
         (["--conf", "spark.executor.cores=2", "train.py"], "spark.executor.cores is no setting of Phalanx"),
         (["--restart-on", "bad luck", "train.py"], "bad luck"),
         (

@@ -10,9 +10,11 @@ COMMAND-2 (first-cause): the exit code is that of the rank that failed first: it
 from __future__ import annotations
 
 import argparse
+import importlib.machinery
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -136,14 +138,8 @@ def _check_one_host(options: argparse.Namespace) -> None:
         raise ValueError(f"--node-rank is {options.node_rank}. {_ELSEWHERE}")
     for flag, address in (("--rdzv-endpoint", options.rdzv_endpoint), ("--master-addr", options.master_addr)):
         host = address.rpartition(":")[0] if flag == "--rdzv-endpoint" and ":" in address else address
-        if host.strip("[]") not in ("", "localhost", "127.0.0.1", "::1", "0.0.0.0", _own_name()):
+        if host.strip("[]") not in ("", "localhost", "127.0.0.1", "::1", "0.0.0.0", socket.gethostname()):
             raise ValueError(f"{flag} is {address}, another host. {_ELSEWHERE}")
-
-
-def _own_name() -> str:
-    import socket
-
-    return socket.gethostname()
 
 
 def _ranks(wanted: str, use_gpu: bool | None) -> tuple[int, bool | None]:
@@ -171,6 +167,11 @@ def _program(options: argparse.Namespace) -> tuple[str, bytes]:
         module = Module(options.training_script, options.training_script)
         # As `python -m`, which finds modules in the working directory first.
         path = [os.getcwd(), *sys.path[1:]]
+        first = module.name.partition(".")[0]
+        if importlib.machinery.PathFinder.find_spec(first, path) is None:
+            raise ValueError(
+                f"there is no module {first} in {path[0]}, nor where this Python looks for modules"
+            )
         return name_of(module), module_payload(module.name, options.training_script_args, sys_path=path)
     preflight.check_train_object(options.training_script, {})
     script, words = options.training_script, options.training_script_args
@@ -254,7 +255,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="seconds between SIGTERM and SIGKILL when a run is ended (30)",
     )
-    parser.add_argument("-m", "--module", action="store_true", help="the file is a module, as for python -m")
+    is_module = os.environ.get("PET_MODULE") == "1"
+    parser.add_argument(
+        "-m",
+        "--module",
+        action="store_true",
+        default=is_module,
+        help="the file is a module, as for python -m",
+    )
     flag(
         "--use-gpu",
         action=argparse.BooleanOptionalAction,
