@@ -85,7 +85,7 @@ def phalanx_operations() -> str:
 def ddp_losses() -> str:
     alone = ranks.losses(None)
     close("phalanx", run_local(ranks.losses, "phalanx", num_processes=2, **QUIET), alone)
-    return f"two ranks over phalanx lose as one process on the CPU: {alone[0]:.3f} to {alone[-1]:.3f}"
+    return f"two ranks over phalanx have the losses of one process on the CPU: {alone[0]:.3f} to {alone[-1]:.3f}"
 
 
 @check("warm-runs", limit_s=60)

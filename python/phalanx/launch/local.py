@@ -65,7 +65,8 @@ def run_local(
     wait        False returns the `Run` at once, as `TorchDistributor.start` does
     conf        settings by their names in docs/configuration.md: `{"spark.phalanx.warm.imports": "pandas"}`
 
-    The other options are those of `TorchDistributor`.
+    The other options are those of `TorchDistributor`. A keyword of `train_object` that is called as one of them goes
+    through `functools.partial`.
 
     Raises `ValueError`, `TypeError` or `FileNotFoundError` for what can't be run, `RuntimeError` where GPUs are missing
     or in use, before anything has started; `TrainingError` (a `RuntimeError`) where the training fails.
