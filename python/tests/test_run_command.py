@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -240,9 +241,12 @@ def test_what_can_not_be_is_one_sentence_and_starts_nothing(
 
 def test_flags_of_torchrun_for_its_rendezvous_are_taken(folder: Path) -> None:
     text = "import os\nprint(os.environ['MASTER_PORT'], os.environ['WORLD_SIZE'])\n"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     endpoint = ["--rdzv-backend=c10d", "--rdzv_endpoint=localhost:0", "--rdzv_id=7", "--standalone"]
-    done = trained(text, *endpoint, "--master-port", "29765", env={"PET_NPROC_PER_NODE": "2"})
-    assert sorted(done.stdout.splitlines()) == [f"[rank {rank}] 29765 2" for rank in (0, 1)], done.stderr
+    done = trained(text, *endpoint, "--master-port", str(port), env={"PET_NPROC_PER_NODE": "2"})
+    assert sorted(done.stdout.splitlines()) == [f"[rank {rank}] {port} 2" for rank in (0, 1)], done.stderr
 
 
 SMI = """#!/bin/sh

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,9 @@ def phalanx_operations() -> str:
 def ddp_losses() -> str:
     alone = ranks.losses(None)
     close("phalanx", run_local(ranks.losses, "phalanx", num_processes=2, **QUIET), alone)
-    return f"two ranks over phalanx have the losses of one process on the CPU: {alone[0]:.3f} to {alone[-1]:.3f}"
+    return (
+        f"two ranks over phalanx have the losses of one process on the CPU: {alone[0]:.3f} to {alone[-1]:.3f}"
+    )
 
 
 @check("warm-runs", limit_s=60)
@@ -156,28 +159,30 @@ def lease() -> str:
     return f"another process is told: {said.partition(': ')[2]}"
 
 
-@check("out-of-memory", needs_gpu=True)
-def out_of_memory() -> str:
+def raised_on_rank_1(train: Callable[[], None]) -> TrainingError:
+    """The failure of two ranks that share the card, which afterwards has its memory back."""
     before = used_mib()
     with fails(TrainingError) as told:
-        run_local(ranks.takes_too_much, num_processes=2, **QUIET)
-    error = told.value
+        run_local(train, num_processes=2, **QUIET)
+    error: TrainingError = told.value
     assert error.rank == 1, error
+    back_to(before)
+    return error
+
+
+@check("out-of-memory", needs_gpu=True)
+def out_of_memory() -> str:
+    error = raised_on_rank_1(ranks.takes_too_much)
     assert "OutOfMemoryError" in error.exception_type, error
     assert "Tried to allocate" in str(error), error
-    back_to(before)
     return f"{error.kind}: {error.message}"
 
 
 @check("assert-in-a-kernel", needs_gpu=True)
 def assert_in_a_kernel() -> str:
-    before = used_mib()
-    with fails(TrainingError) as told:
-        run_local(ranks.asserts_in_a_kernel, num_processes=2, **QUIET)
-    assert told.value.rank == 1, told.value
-    assert "device-side assert" in str(told.value), told.value
-    back_to(before)
-    return f"{told.value.kind}: {told.value.message}"
+    error = raised_on_rank_1(ranks.asserts_in_a_kernel)
+    assert "device-side assert" in str(error), error
+    return f"{error.kind}: {error.message}"
 
 
 @check("sigkill-at-work")
