@@ -317,6 +317,31 @@ def test_a_host_that_is_not_of_the_job_is_refused() -> None:
         server.close()
 
 
+LEAVES_WITH_ANSWERS_ON_THEIR_WAY = """
+import signal, socket, struct, time
+from phalanx import _native
+
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+server = _native.StoreServer(host="127.0.0.1", port=0)
+text = lambda value: struct.pack("<Q", len(value)) + value
+for _ in range(10):
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        value = bytes(1 << 20)
+        client.sendall(struct.pack("<BI", 0, 0x3C85F7CE) + b"\\1" + text(b"key") + text(value))
+        # It closes its end in good order and reads nothing: what is written to it afterwards is a broken pipe.
+        client.sendall((b"\\3" + text(b"key")) * 64)
+    time.sleep(0.1)
+server.close()
+print("goes on")
+"""
+
+
+def test_a_server_outlives_a_client_that_leaves_where_sigpipe_ends_its_process() -> None:
+    words = [sys.executable, "-c", LEAVES_WITH_ANSWERS_ON_THEIR_WAY]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout) == (0, "goes on\n"), done.stderr
+
+
 RANK = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")

@@ -14,6 +14,7 @@ use mio::event::Event;
 use mio::{Events, Interest, Poll, Token, Waker};
 use phalanx_io::{Backlog, Identity, Refusals, TlsServer, Unproved, check_owners_are_told};
 use phalanx_types::{Error, Key, Network, Result};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use socket2::SockRef;
 
 use super::admits::Admits;
@@ -189,6 +190,12 @@ struct Connection {
     ended: bool,
     /// What a node's connection speaks; a rank's is plain.
     secure: Option<Box<Secure>>,
+}
+
+/// As `write_vectored`, which raises SIGPIPE where the peer has gone: in a driver that has it at its default, the end.
+#[allow(clippy::disallowed_methods, reason = "no descriptors are sent")]
+fn write_pieces(stream: &mio::net::TcpStream, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    Ok(sendmsg(stream, pieces, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)?)
 }
 
 impl EventLoop {
@@ -411,7 +418,7 @@ impl EventLoop {
                     match self.machine.fill(id, &mut slices) {
                         0 => Ok(0),
                         1 => connection.stream.write(&slices[0]),
-                        count => connection.stream.write_vectored(&slices[..count]),
+                        count => write_pieces(&connection.stream, &slices[..count]),
                     }
                 }
                 Some(secure) => write_secure(secure, &mut connection.stream, self.machine.unsent(id)),
