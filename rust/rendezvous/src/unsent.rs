@@ -32,8 +32,10 @@ impl Unsent {
                 Ok(count) => self.sent += count,
                 Err(e) if would_block(&e) => {
                     let moved = self.sent > before;
-                    // What is sent is not kept, however long there is more.
-                    self.bytes.drain(..std::mem::take(&mut self.sent));
+                    // What is sent is not kept for long, however long there is more; each byte is moved once or twice.
+                    if self.sent > self.bytes.len() / 2 {
+                        self.bytes.drain(..std::mem::take(&mut self.sent));
+                    }
                     return Ok(moved);
                 }
                 Err(e) if e.kind() == IoKind::Interrupted => {}
