@@ -14,6 +14,7 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
 use phalanx_io::{Backlog, Identity, Refusals, TlsServer, Unproved, split_frame, write_frame};
 use phalanx_types::{Error, ErrorKind, Key, Result};
+use rustix::fs::OFlags;
 use socket2::SockRef;
 
 use super::{
@@ -315,8 +316,10 @@ fn open(folder: &str, request: &Request) -> Result<File> {
     if !path.is_absolute() || folder.is_empty() || parent != Some(folder) {
         return Err(refused(format!("{} is no file of this job's data", request.file)));
     }
-    let no_link = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0);
-    let opened = File::options().read(true).custom_flags(no_link).open(path);
+    // Not waiting: to open a FIFO takes until somebody writes into it.
+    let how = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let how = i32::try_from(how.bits()).unwrap_or(0);
+    let opened = File::options().read(true).custom_flags(how).open(path);
     let mut file = opened.map_err(|e| Error::io(format_args!("open {}", request.file), &e))?;
     let found = file.metadata().map_err(|e| Error::io(format_args!("look at {}", request.file), &e))?;
     if !found.is_file() || found.uid() != rustix::process::geteuid().as_raw() {
@@ -340,6 +343,20 @@ mod tests {
     use super::super::client::Connection as Client;
     use super::super::directory::Location;
     use super::*;
+
+    #[test]
+    fn what_is_no_file_is_refused_and_not_waited_for() {
+        let disk = tempfile::tempdir().unwrap();
+        let path = disk.path().join("phalanx-data-1").join("0-0");
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let request = Request { file: path.to_str().unwrap().into(), start: 0, bytes: 1 };
+        let (told, answer) = mpsc::channel();
+        // On a thread: to open a FIFO waits for a writer.
+        std::thread::spawn(move || told.send(open("phalanx-data-1", &request).map(drop)));
+        let answer = answer.recv_timeout(Duration::from_secs(10)).expect("it is not waited for");
+        assert!(answer.unwrap_err().to_string().contains("is no file of this job's user"), "BLOCKS-1");
+    }
 
     #[test]
     fn of_a_block_that_nobody_reads_little_is_held() {
