@@ -106,6 +106,22 @@ fn what_a_rank_raised_is_told_though_it_ends_before_its_last_note_is_read() {
 }
 
 #[test]
+fn a_rank_that_floods_its_node_with_notes_takes_nothing_from_another() {
+    // Rank 0 writes notes as fast as a pipe takes them, before and while rank 1 says what it raised.
+    let script = r#"
+        note='{"report": {"step": 3, "values": {}}}'
+        [ "$RANK" = 0 ] && exec sh -c 'yes "$0" >&3' "$note"
+        sleep 0.3
+        echo '{"error": {"type_name": "ValueError", "message": "no room"}}' >&3
+        exit 1"#;
+    for _ in 0..5 {
+        let (told, ..) = run(&job(2, 1), script);
+        let failure = told.failure.unwrap();
+        assert_eq!((failure.rank, &failure.exception_type[..]), (Some(1), "ValueError"), "MAILBOX-1");
+    }
+}
+
+#[test]
 fn a_program_that_is_not_there_is_a_start_failure_that_names_it() {
     let job = job(1, 1);
     let dir = phalanx_testkit::temp_dir("job");

@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
 use phalanx_supervisor::{Guard, OomWatch, RankLog};
-use phalanx_types::RankNote;
 
 use crate::node::blocks::NodeBlocks;
 use crate::node::executor_log::ExecutorLogCopy;
@@ -57,10 +56,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) ranks: Vec<Rank>,
     pub(crate) relay: Option<Relay>,
     pub(crate) executor_log: Option<ExecutorLogCopy>,
-    pub(crate) notes: Receiver<(u32, RankNote)>,
-    pub(crate) notes_sender: Sender<(u32, RankNote)>,
     pub(crate) uploads: Uploads,
-    /// Threads say here that there is something to look at: a log or an upload has ended.
+    /// Threads say here that there is something to look at: a rank's note, a log or an upload that has ended.
     pub(crate) wake: Sender<()>,
     pub(crate) woken: Receiver<()>,
     pub(crate) metrics: &'a mut Metrics,

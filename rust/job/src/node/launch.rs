@@ -16,6 +16,7 @@ use crate::node::environment::{given_environment, rank_environment};
 use crate::node::executor_log::ExecutorLogCopy;
 use crate::node::fallback::Fallback;
 use crate::node::link::Link;
+use crate::node::mailbox::Mailbox;
 use crate::node::metrics::Metrics;
 use crate::node::options::{Options, Payload};
 use crate::node::pieces::Pieces;
@@ -40,7 +41,6 @@ impl<'a> Attempt<'a> {
         fallback: Option<Fallback>,
     ) -> Result<Attempt<'a>> {
         let Options { spec, here, .. } = options;
-        let (notes_sender, notes) = crossbeam_channel::bounded(1024);
         let (wake, woken) = crossbeam_channel::unbounded();
         let logs: Vec<_> = prepared.ranks.iter().map(|rank| (rank.rank, Arc::clone(&rank.log))).collect();
         let relay = if spec.job.logs.live {
@@ -66,8 +66,6 @@ impl<'a> Attempt<'a> {
             ranks: Vec::new(),
             relay,
             executor_log,
-            notes,
-            notes_sender,
             uploads: Uploads::to(options.hub.clone(), number, wake.clone()),
             wake,
             woken,
@@ -135,10 +133,15 @@ impl<'a> Attempt<'a> {
                 let _ = wake.send(());
             }
         };
-        let sender = self.notes_sender.clone();
         let output = pump(pipes.output, Arc::clone(&log), Box::new(on_output))?;
-        // A rank that notes faster than this node reads loses notes, not time.
-        let notes = notes(pipes.notes, Box::new(move |note| drop(sender.try_send((rank, note)))))?;
+        let mailbox = Arc::new(Mailbox::default());
+        let (to, wake) = (Arc::clone(&mailbox), self.wake.clone());
+        let on_note = move |note| {
+            if to.put(note) {
+                let _ = wake.send(());
+            }
+        };
+        let notes = notes(pipes.notes, Box::new(on_note))?;
         self.ranks.push(Rank {
             rank,
             dir,
@@ -147,6 +150,7 @@ impl<'a> Attempt<'a> {
             progress: RankProgress::new(),
             output: Some(output),
             notes: Some(notes),
+            mailbox,
             noted_error: None,
             phases: 0,
         });

@@ -20,6 +20,7 @@ mod join;
 mod launch;
 mod link;
 mod log_directory;
+mod mailbox;
 mod metrics;
 mod options;
 mod pieces;

@@ -11,6 +11,7 @@ use phalanx_types::failure::LAST_LINES;
 use phalanx_types::message::RankActivity;
 use phalanx_types::{RankError, RankExit, RankState};
 
+use crate::node::mailbox::Mailbox;
 use crate::node::progress::{RankProgress, is_stopped};
 use crate::node::replay::signed_us;
 
@@ -29,8 +30,9 @@ pub(crate) struct Rank {
     pub(crate) process: RankProcess,
     pub(crate) progress: RankProgress,
     pub(crate) output: Option<PipeReader>,
-    /// Until it is reported.
+    /// Reads what it tells into `mailbox`, until it is reported.
     pub(crate) notes: Option<PipeReader>,
+    pub(crate) mailbox: Arc<Mailbox>,
     /// What it raised, where it could not leave a file that says so.
     pub(crate) noted_error: Option<RankError>,
     /// How many phases it has told.

@@ -46,7 +46,7 @@ impl Attempt<'_> {
         while !self.is_gone() || self.ranks.iter().any(is_unreported) || self.uploads.pending() {
             // After its last event the guard is of no more interest.
             let guard = if self.is_gone() { crossbeam_channel::never() } else { self.guard.events().clone() };
-            let (orders, notes, woken) = (self.link.orders(), self.notes.clone(), self.woken.clone());
+            let (orders, woken) = (self.link.orders(), self.woken.clone());
             let pieces = self.pieces.answers();
             select! {
                 recv(guard) -> event => match event {
@@ -64,11 +64,11 @@ impl Attempt<'_> {
                     // A line that has broken is mended below.
                     Ok(_) | Err(_) => {}
                 },
-                recv(notes) -> note => if let Ok((rank, note)) = note { self.note(rank, note); },
                 recv(pieces) -> piece => if let Ok(piece) = piece { self.link.send(&piece); },
                 recv(woken) -> _ => {}
                 default(INTERRUPT_EVERY) => {}
             }
+            self.take_notes();
             self.oom.sample(Instant::now());
             self.report_ended(Instant::now());
             self.look_at_fallback();
@@ -171,6 +171,16 @@ impl Attempt<'_> {
         }
     }
 
+    /// Takes in what the ranks have told.
+    fn take_notes(&mut self) {
+        let told: Vec<_> = self.ranks.iter().map(|rank| (rank.rank, Arc::clone(&rank.mailbox))).collect();
+        for (rank, mailbox) in told {
+            for note in mailbox.take() {
+                self.note(rank, note);
+            }
+        }
+    }
+
     fn note(&mut self, rank: u32, note: RankNote) {
         let Some(of) = self.ranks.iter_mut().find(|of| of.rank == rank) else { return };
         of.progress.take(&note);
@@ -203,13 +213,11 @@ impl Attempt<'_> {
             if !rank.log.finished() && now < at + OUTPUT_GRACE {
                 continue;
             }
-            // What it noted last is in the pipe, if it isn't in the channel yet.
+            // What it noted last is in the pipe, if it isn't in its mailbox yet.
             if let Some(notes) = self.ranks[i].notes.take() {
                 notes.finish();
             }
-            while let Ok((rank, note)) = self.notes.try_recv() {
-                self.note(rank, note);
-            }
+            self.take_notes();
             let rank = &mut self.ranks[i];
             // What it reported last. It no longer runs, so how long it was quiet for is no sign of a hang.
             if rank.progress.step.is_some() && self.phase.stopped().is_none() {

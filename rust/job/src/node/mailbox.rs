@@ -1,0 +1,122 @@
+//! What one rank has told its node and the node has not looked at yet.
+//!
+//! - MAILBOX-1 (own): a rank that tells more than its node takes loses nothing of another's.
+//! - MAILBOX-2 (kept): its error and its phases are kept, of its beats and its reports the newest. What is kept is bounded.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use phalanx_types::RankNote;
+use phalanx_types::message::MAX_PHASES;
+
+/// The notes of one rank that wait: put there by the thread that reads them, taken by the node's.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// In the order in which they came.
+    phases: VecDeque<RankNote>,
+    error: Option<RankNote>,
+    cold: Option<RankNote>,
+    report: Option<RankNote>,
+    beat: Option<RankNote>,
+}
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        let newest = [&self.error, &self.cold, &self.report, &self.beat];
+        self.phases.is_empty() && newest.into_iter().all(Option::is_none)
+    }
+}
+
+impl Mailbox {
+    /// Takes in a note; whether it is the first that waits, of which the node is to be told.
+    pub(crate) fn put(&self, note: RankNote) -> bool {
+        let mut waiting = self.lock();
+        let is_first = waiting.is_empty();
+        match note {
+            // As MSG-3: who tells more phases than that has them passed over anyway.
+            RankNote::Phase(_) if waiting.phases.len() >= MAX_PHASES as usize => {}
+            RankNote::Phase(_) => waiting.phases.push_back(note),
+            RankNote::Error(_) => waiting.error = Some(note),
+            RankNote::Cold(_) => _ = waiting.cold.get_or_insert(note),
+            RankNote::Report(_) => waiting.report = Some(note),
+            RankNote::Beat(mut beat) => {
+                // That it ran since the beat before is progress, whichever beat says it.
+                if let Some(RankNote::Beat(before)) = &waiting.beat {
+                    beat.ran |= before.ran;
+                }
+                waiting.beat = Some(RankNote::Beat(beat));
+            }
+        }
+        is_first && !waiting.is_empty()
+    }
+
+    /// All that waits; then nothing does.
+    pub(crate) fn take(&self) -> impl Iterator<Item = RankNote> + use<> {
+        let Waiting { phases, error, cold, report, beat } = std::mem::take(&mut *self.lock());
+        phases.into_iter().chain(cold).chain(report).chain(beat).chain(error)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_types::RankError;
+    use phalanx_types::contract::{Beat, Report};
+
+    use super::*;
+
+    fn report(step: u64) -> RankNote {
+        RankNote::Report(Report { step: Some(step), ..Report::default() })
+    }
+
+    #[test]
+    fn a_flood_of_reports_keeps_the_phases_and_the_error_that_came_between_them() {
+        let mailbox = Mailbox::default();
+        assert!(mailbox.put(RankNote::Phase("loaded".into())), "the node is told once");
+        let error = RankError { message: "disk".into(), ..RankError::default() };
+        assert!(!mailbox.put(RankNote::Error(Box::new(error.clone()))));
+        for step in 0..100_000 {
+            assert!(!mailbox.put(report(step)));
+        }
+        mailbox.put(RankNote::Phase("trained".into()));
+        let taken: Vec<_> = mailbox.take().collect();
+        assert_eq!(
+            taken,
+            [
+                RankNote::Phase("loaded".into()),
+                RankNote::Phase("trained".into()),
+                report(99_999),
+                RankNote::Error(Box::new(error)),
+            ],
+            "MAILBOX-2"
+        );
+        assert_eq!(mailbox.take().count(), 0);
+        assert!(mailbox.put(report(1)), "and again once it has looked");
+    }
+
+    #[test]
+    fn beats_that_no_one_looked_at_are_one_that_says_whether_the_rank_ran() {
+        let mailbox = Mailbox::default();
+        let beat = |ran, operations| RankNote::Beat(Beat { ran, operations, ..Beat::default() });
+        mailbox.put(beat(true, 1));
+        mailbox.put(beat(false, 2));
+        assert_eq!(mailbox.take().collect::<Vec<_>>(), [beat(true, 2)], "MAILBOX-2");
+        mailbox.put(beat(false, 3));
+        assert_eq!(mailbox.take().collect::<Vec<_>>(), [beat(false, 3)]);
+    }
+
+    #[test]
+    fn phases_that_wait_are_bounded() {
+        let mailbox = Mailbox::default();
+        for number in 0..2 * MAX_PHASES {
+            mailbox.put(RankNote::Phase(number.to_string()));
+        }
+        assert_eq!(mailbox.take().count(), MAX_PHASES as usize, "MAILBOX-2");
+    }
+}
