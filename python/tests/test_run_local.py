@@ -55,6 +55,20 @@ def test_a_failure_is_raised_with_its_cause() -> None:
     assert isinstance(told.value.__cause__, KeyError)
 
 
+def test_an_exception_with_a_long_text_is_told_as_one_and_not_restarted() -> None:
+    def fail() -> None:
+        raise RuntimeError("begins" + "y" * 5_000_000 + "ends")
+
+    with pytest.raises(TrainingError) as told:
+        run_local(fail, num_processes=2, max_restarts=1, logs="off")
+    error = told.value
+    assert (error.kind, error.exception_type, error.restarts) == ("exception", "RuntimeError", 0)
+    assert error.message.startswith(f"rank {error.rank} (")
+    assert "RuntimeError: beginsyyy" in error.traceback
+    assert error.traceback.rstrip().endswith("yyyends")
+    assert len(str(error)) < 1_000_000
+
+
 def test_nothing_of_pyspark_is_imported_and_a_distributor_still_needs_a_session(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import os, phalanx\nphalanx.set_result(os.environ['WORLD_SIZE'])\n")
     script = f"""

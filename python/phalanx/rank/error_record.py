@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 RESERVE_BYTES = 16 << 20
 _reserve = bytearray(RESERVE_BYTES)
 
+# What of a text travels: the middle of a longer one is left out. On stderr, and so in the rank's output, all of it is.
+MAX_MESSAGE_CHARS = 32 << 10
+MAX_TRACEBACK_CHARS = 128 << 10
+
 # The exception travels inside the failure's JSON; one that drags a model along isn't worth that.
 MAX_PICKLE_BYTES = 1 << 20
 
@@ -64,8 +68,8 @@ def write_error(exc: BaseException, directory: str, *, at_us: int, before_start:
     _reserve.clear()
     record = {
         contract.ERROR_TYPE_NAME: type(exc).__name__,
-        contract.ERROR_MESSAGE: _text(exc),
-        contract.ERROR_TRACEBACK: formatted(exc),
+        contract.ERROR_MESSAGE: _without_middle(_text(exc), MAX_MESSAGE_CHARS),
+        contract.ERROR_TRACEBACK: _without_middle(formatted(exc), MAX_TRACEBACK_CHARS),
         contract.ERROR_PEER_LOST: is_peer_loss(exc),
         contract.ERROR_BEFORE_START: before_start,
         contract.ERROR_AT_US: at_us,
@@ -179,6 +183,13 @@ def _text(exc: BaseException) -> str:
         return str(exc)
     except Exception:
         return f"<the text of this {type(exc).__name__} could not be made>"
+
+
+def _without_middle(text: str, most: int) -> str:
+    missing = len(text) - most
+    if missing <= 0:
+        return text
+    return f"{text[: most // 2]}\n[... {missing} characters are left out ...]\n{text[-(most // 2) :]}"
 
 
 def _replace(path: str, record: dict[str, object]) -> None:

@@ -122,6 +122,31 @@ fn a_rank_that_floods_its_node_with_notes_takes_nothing_from_another() {
 }
 
 #[test]
+fn an_exception_with_a_text_of_any_length_is_told_as_one() {
+    // Longer than a frame, and made of what JSON writes as six bytes each.
+    let script = r#"
+        record="$PHALANX_RANK_DIR/error.json"
+        { printf '{"type_name": "ValueError", "message": "begins'
+          head -c 1500000 /dev/zero | sed 's/\x00/\\u0001/g'
+          printf 'ends", "traceback": "File'
+          head -c 1500000 /dev/zero | sed 's/\x00/\\u0001/g'
+          printf 'line 7", "at_us": 1}'; } > "$record.part"
+        mv "$record.part" "$record"
+        exit 1"#;
+    let (told, ..) = run(&job(1, 1), script);
+    let failure = told.failure.unwrap();
+    assert_eq!((failure.kind, &failure.exception_type[..]), (FailureKind::Exception, "ValueError"));
+    assert!(
+        failure.message.starts_with("rank 0 (host-0) raised ValueError: begins"),
+        "{:.200}",
+        failure.message
+    );
+    assert!(failure.message.len() < 4 << 10, "the cause is a sentence: {} bytes", failure.message.len());
+    let (head, tail) = failure.traceback.split_once("[... ").expect("its middle is left out");
+    assert!(head.starts_with("File") && tail.ends_with("line 7"));
+}
+
+#[test]
 fn a_program_that_is_not_there_is_a_start_failure_that_names_it() {
     let job = job(1, 1);
     let dir = phalanx_testkit::temp_dir("job");

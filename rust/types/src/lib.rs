@@ -25,6 +25,7 @@ pub mod rank_outcome;
 pub mod run_snapshot;
 pub mod shown_output;
 pub mod stacks;
+pub mod text;
 
 pub use carrier::Carrier;
 pub use contract::RankNote;

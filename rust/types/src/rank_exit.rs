@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::failure_kind::FailureKind;
+use crate::text::{cut, cut_middle};
 
 /// What became of a rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,10 +147,36 @@ impl From<RankError> for ErrorRecord {
     }
 }
 
+/// The most of an exception's class, text, traceback and pickle that travels: all of it is in the rank's output. Even
+/// where each byte is escaped, a rank's end is a message that the hub takes. What a rank of Python's has cut itself
+/// (`rank/error_record.py`) is shorter, whatever its characters.
+const MAX_TYPE_NAME_BYTES: usize = 1 << 10;
+const MAX_MESSAGE_BYTES: usize = 160 << 10;
+const MAX_TRACEBACK_BYTES: usize = 560 << 10;
+/// What of the text is in the cause, which is one sentence.
+const MAX_SENTENCE_BYTES: usize = 2 << 10;
+/// 1 MiB in base64.
+const MAX_PICKLE_BYTES: usize = (1 << 20) / 3 * 4 + 8;
+
 impl RankError {
+    /// The same with texts that are short enough to be told: of long ones the middle is left out, and a pickle that is
+    /// too long, which is of no use in part, is left out whole.
+    #[must_use]
+    pub fn bounded(self) -> RankError {
+        let RankError { type_name, message, traceback, kind, at_us, pickle } = self;
+        RankError {
+            type_name: cut(&type_name, MAX_TYPE_NAME_BYTES),
+            message: cut_middle(&message, MAX_MESSAGE_BYTES),
+            traceback: cut_middle(&traceback, MAX_TRACEBACK_BYTES),
+            kind,
+            at_us,
+            pickle: if pickle.len() > MAX_PICKLE_BYTES { String::new() } else { pickle },
+        }
+    }
+
     /// The exception in a few words: its class and the first line of its text.
     pub fn describe(&self) -> String {
-        let first = self.message.lines().next().unwrap_or_default();
+        let first = cut(self.message.lines().next().unwrap_or_default(), MAX_SENTENCE_BYTES);
         if first.is_empty() {
             format!("raised {}", self.type_name)
         } else {
@@ -266,6 +293,28 @@ mod tests {
 
     fn exit(rank: u32, state: RankState, at_us: i64) -> RankExit {
         RankExit { at_us, ..RankExit::new(rank, "h", state) }
+    }
+
+    #[test]
+    fn an_error_of_any_length_fits_into_a_message_with_all_that_is_told_of_a_rank() {
+        let long = "\u{1}".repeat(10 << 20);
+        let error = RankError {
+            type_name: long.clone(),
+            message: long.clone(),
+            traceback: long.clone(),
+            pickle: "x".repeat(MAX_PICKLE_BYTES),
+            ..RankError::default()
+        };
+        let mut exit = raised(0, 1, RankErrorKind::TrainingCode);
+        exit.error = Some(error.clone().bounded());
+        exit.last_lines = vec!["\u{1}".repeat(4200); 21];
+        let told = serde_json::to_vec(&exit).unwrap().len();
+        assert!(told < 8 << 20, "{told} bytes");
+        let bounded = error.bounded();
+        assert_eq!(bounded.pickle.len(), MAX_PICKLE_BYTES, "a pickle stays whole");
+        assert_eq!(RankError { pickle: long, ..bounded.clone() }.bounded().pickle, "", "or goes");
+        let first = RankError { message: "y".repeat(5_000_000), ..RankError::default() }.describe();
+        assert!(first.len() < 4 << 10, "the cause is a sentence");
     }
 
     fn raised(rank: u32, at_us: i64, kind: RankErrorKind) -> RankExit {

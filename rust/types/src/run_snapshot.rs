@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
+use crate::text::{cut, cut_front};
 
 /// The version of the JSON. A reader takes no other.
 pub const VERSION: u32 = 1;
@@ -225,24 +226,6 @@ impl RunSnapshot {
     pub fn from_json(text: &str) -> Option<RunSnapshot> {
         serde_json::from_str(text).ok().filter(|snapshot: &RunSnapshot| snapshot.version == VERSION)
     }
-}
-
-/// `text`, or as many of its first bytes as are whole characters, and a mark.
-pub fn cut(text: &str, most_bytes: usize) -> String {
-    if text.len() <= most_bytes {
-        return text.into();
-    }
-    let end = (0..=most_bytes).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    format!("{} ...", &text[..end])
-}
-
-/// As [`cut`], but the end stays, which of a traceback says most.
-fn cut_front(text: &str, most_bytes: usize) -> String {
-    let Some(too_many) = text.len().checked_sub(most_bytes).filter(|bytes| *bytes > 0) else {
-        return text.into();
-    };
-    let start = (too_many..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
-    format!("... {}", &text[start..])
 }
 
 #[cfg(test)]

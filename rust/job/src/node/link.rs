@@ -11,12 +11,14 @@
 //!   does not use the fallback.
 //! - LINK-6 (tried-twice): no try to connect takes more than two thirds of `connect_timeout`: packets may be lost for
 //!   good that were on their way when the network failed for a moment.
+//! - LINK-7 (fits): a fact that the hub would not take is never told. It would break each line that is told it again.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use phalanx_io::pause;
+use phalanx_rendezvous::wire::MAX_FRAME_BYTES;
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
@@ -133,8 +135,14 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Tells a fact that happened at `at`, and remembers it.
+    /// Tells a fact that happened at `at`, and remembers it. LINK-7
     pub(crate) fn tell(&mut self, at: Instant, message: NodeMessage) {
+        if !is_short(&message) {
+            return log::error!(
+                "job {}: a fact is too long for the hub: {message:.200?}",
+                self.options.spec.job.id
+            );
+        }
         self.send(&aged(&message, at));
         self.facts.push(Fact { at, message });
     }
@@ -235,6 +243,11 @@ impl<'a> Link<'a> {
     }
 }
 
+/// Whether the hub takes it in one frame, with whatever is around it.
+fn is_short(message: &NodeMessage) -> bool {
+    serde_json::to_vec(message).is_ok_and(|bytes| bytes.len() < MAX_FRAME_BYTES - 1024)
+}
+
 /// Whether the hub's host says that nobody listens there.
 fn is_closed(e: &Error) -> bool {
     e.kind() == ErrorKind::Closed
@@ -243,4 +256,16 @@ fn is_closed(e: &Error) -> bool {
 /// Whether trying again, or going round the hub, would not help.
 fn is_final(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Refused | ErrorKind::Protocol | ErrorKind::Invalid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fact_that_no_frame_takes_is_known() {
+        let phase = |bytes| NodeMessage::Phase { rank: 0, name: "x".repeat(bytes), nth: 0, age_us: 0 };
+        assert!(is_short(&phase(MAX_FRAME_BYTES / 2)));
+        assert!(!is_short(&phase(MAX_FRAME_BYTES)), "LINK-7");
+    }
 }

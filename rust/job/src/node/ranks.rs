@@ -1,5 +1,6 @@
 //! What became of a rank: the exit that the guard saw, what the rank wrote down, and whether it was told to end.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +15,9 @@ use phalanx_types::{RankError, RankExit, RankState};
 use crate::node::mailbox::Mailbox;
 use crate::node::progress::{RankProgress, is_stopped};
 use crate::node::replay::signed_us;
+
+/// The longest record of an exception that is read: of one that Phalanx's own entry writes it is 2 MiB.
+const MAX_RECORD_BYTES: u64 = 64 << 20;
 
 /// What is said of a rank that exits with code 0 and owes a result.
 const NOT_AT_ITS_END: &str =
@@ -111,7 +115,8 @@ impl Rank {
     /// How it ended, and when: what its process did, what it wrote down, and whether it was told to.
     pub(crate) fn end(&self, host: &str, stopped: Option<Stopped>, oom: &OomWatch) -> (RankExit, Instant) {
         let error = read_error(&self.dir.join(FILE_ERROR), &self.dir.join(FILE_TORCH_ERROR))
-            .or_else(|| self.noted_error.clone());
+            .or_else(|| self.noted_error.clone())
+            .map(RankError::bounded);
         let (state, message, mut at) = match &self.process {
             RankProcess::Ended(exit) => {
                 let state = state_of(&ExitEvidence {
@@ -196,13 +201,13 @@ pub(crate) fn state_of(evidence: &ExitEvidence<'_>) -> RankState {
 /// What a rank wrote down about its exception: in Phalanx's own record, else in torch's (`@record` of
 /// torch.distributed.elastic writes it to `TORCHELASTIC_ERROR_FILE`).
 pub(crate) fn read_error(own: &Path, torch: &Path) -> Option<RankError> {
-    if let Ok(bytes) = std::fs::read(own) {
+    if let Some(bytes) = read_record(own) {
         match serde_json::from_slice(&bytes) {
             Ok(error) => return Some(error),
             Err(e) => log::warn!("{} is no record of an exception: {e}", own.display()),
         }
     }
-    let torch: serde_json::Value = serde_json::from_slice(&std::fs::read(torch).ok()?).ok()?;
+    let torch: serde_json::Value = serde_json::from_slice(&read_record(torch)?).ok()?;
     let message = &torch["message"];
     let text = message["message"].as_str().or(message.as_str())?;
     let (type_name, message_text) = text.split_once(": ").unwrap_or(("error", text));
@@ -213,6 +218,18 @@ pub(crate) fn read_error(own: &Path, torch: &Path) -> Option<RankError> {
         at_us: monotonic_us(),
         ..RankError::default()
     })
+}
+
+/// A file that a rank wrote, which may be anything; `None` for one that no node can take in.
+fn read_record(path: &Path) -> Option<Vec<u8>> {
+    let file = std::fs::File::open(path).ok()?;
+    let mut bytes = Vec::new();
+    file.take(MAX_RECORD_BYTES + 1).read_to_end(&mut bytes).ok()?;
+    if bytes.len() as u64 > MAX_RECORD_BYTES {
+        log::warn!("{} is longer than {} MiB, and is not read", path.display(), MAX_RECORD_BYTES >> 20);
+        return None;
+    }
+    Some(bytes)
 }
 
 #[cfg(test)]

@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 
 use phalanx_types::contract::FILE_STACKS;
 use phalanx_types::stacks::{MAX_STACKS_BYTES, RankStacks};
+use phalanx_types::text::cut_middle;
 
 use crate::node::progress::is_stopped;
 use crate::node::ranks::Rank;
 
 /// How long a rank's stacks may take to be written: a process that swaps, or one whose main thread is in the kernel.
 const STACKS_WAIT: Duration = Duration::from_secs(3);
+/// All stacks of a node together: with each line's end escaped, less than a frame.
+const MAX_ANSWER_BYTES: usize = 3 << 20;
 /// A file of stacks that doesn't grow for this long is whole.
 const STACKS_SETTLE: Duration = Duration::from_millis(150);
 
@@ -73,8 +76,17 @@ impl StacksRequest {
             }
             !(whole || late)
         });
-        self.waiting.is_empty().then(|| (self.request, std::mem::take(&mut self.stacks)))
+        self.waiting.is_empty().then(|| (self.request, together(std::mem::take(&mut self.stacks))))
     }
+}
+
+/// The answers of all ranks, in what one message takes: of many long ones each has its share.
+fn together(mut stacks: Vec<RankStacks>) -> Vec<RankStacks> {
+    let most = MAX_ANSWER_BYTES / stacks.len().max(1);
+    for rank in &mut stacks {
+        rank.text = cut_middle(&rank.text, most);
+    }
+    stacks
 }
 
 fn written(path: &Path, from: u64) -> String {
@@ -89,5 +101,20 @@ fn written(path: &Path, from: u64) -> String {
     match read() {
         Ok(bytes) if !bytes.is_empty() => String::from_utf8_lossy(&bytes).into_owned(),
         _ => "(it did not answer in time)".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stacks_of_hundreds_of_ranks_are_one_message() {
+        let text = "File \"train.py\", line 7 in step\n".repeat(MAX_STACKS_BYTES / 33);
+        let all = together((0..384).map(|rank| RankStacks { rank, text: text.clone() }).collect());
+        assert!(serde_json::to_vec(&all).unwrap().len() < 8 << 20);
+        assert!(all.iter().all(|rank| rank.text.starts_with("File") && rank.text.contains("are left out")));
+        let few = together(vec![RankStacks { rank: 0, text: text.clone() }]);
+        assert_eq!(few[0].text, text, "of one rank all are told");
     }
 }

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use phalanx_types::run_snapshot::{MAX_LINE_BYTES, RankLine, State, cut};
+use phalanx_types::run_snapshot::{MAX_LINE_BYTES, RankLine, State};
+use phalanx_types::text::cut;
 use phalanx_types::{FailureKind, RankState};
 use serde_json::{Map, Value};
 

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use phalanx_types::Job;
 use phalanx_types::run_snapshot::{
-    FailureNote, MAX_LINE_BYTES, MAX_RANKS, MAX_RESTARTS, Restart, RunSnapshot, cut,
+    FailureNote, MAX_LINE_BYTES, MAX_RANKS, MAX_RESTARTS, Restart, RunSnapshot,
 };
+use phalanx_types::text::cut;
 
 use super::losses::Losses;
 use super::newest_lines::NewestLines;

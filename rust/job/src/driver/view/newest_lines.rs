@@ -4,7 +4,8 @@
 
 use std::collections::VecDeque;
 
-use phalanx_types::run_snapshot::{MAX_LINE_BYTES, MAX_LINES, cut};
+use phalanx_types::run_snapshot::{MAX_LINE_BYTES, MAX_LINES};
+use phalanx_types::text::cut;
 
 /// The newest lines.
 #[derive(Debug, Default)]
