@@ -170,4 +170,4 @@ def test_a_host_that_is_lost_while_it_serves_blocks_is_the_cause(seen: dict[str,
 
 
 def test_a_node_whose_ranks_have_ended_serves_on_to_those_of_the_other_host(mine: dict[str, Any]) -> None:
-    assert sorted(mine["late"]) == [0, 0, ROWS_FED // 4, ROWS_FED // 4], "STAY-1"
+    assert sorted(mine["late"]) == [0, 0, ROWS_FED // 4, ROWS_FED // 4], "ENDING-2"

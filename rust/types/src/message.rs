@@ -227,6 +227,8 @@ pub enum HubMessage {
     /// The blocks of a host where the run has no node are served: tell the ranks. For the node that serves the store;
     /// told again and again.
     Carried(Carrier),
+    /// All ranks have ended well: nobody needs what this node serves any more. Told again at each ping.
+    Part,
     /// The hub has everything of this node, or needs this carrier no more; it may go.
     Released,
     /// The hub has everything of this attempt: join again, over a new connection, for this one.

@@ -52,6 +52,10 @@ pub(crate) struct Attempt<'a> {
     pub(crate) fallback: Option<Fallback>,
     /// What the ranks read of other hosts, where the run has data sets.
     pub(crate) blocks: Option<NodeBlocks>,
+    /// Whether ranks of other nodes may need this one: it serves the store, or blocks.
+    pub(crate) serves: bool,
+    /// Whether the hub has said that nobody needs it any more.
+    pub(crate) has_parted: bool,
     pub(crate) phase: Phase,
     pub(crate) ranks: Vec<Rank>,
     pub(crate) relay: Option<Relay>,

@@ -34,9 +34,6 @@ fn over_key(partition: u32) -> String {
     format!("phalanx/node {partition} is over")
 }
 
-/// Set by the store's node when all have said so.
-const ALL_OVER: &str = "phalanx/all nodes are over";
-
 /// A rank's end, and how long ago it was when it was posted.
 #[derive(Serialize, Deserialize)]
 struct Posted {
@@ -169,29 +166,6 @@ impl Fallback {
             self.over += 1;
         }
         Ok(true)
-    }
-
-    /// Says that all nodes have said that they are over.
-    pub(crate) fn say_all_over(&mut self) {
-        let note = self.key.seal(ALL_OVER, b"");
-        self.ask(|client| client.set(ALL_OVER, &note, Deadline::after(PATIENCE)));
-    }
-
-    /// Whether that was said; also if nobody can any more.
-    ///
-    /// # Errors
-    /// In words, if somebody else has written there (FALLBACK-4).
-    pub(crate) fn heard_all_over(&mut self) -> std::result::Result<bool, String> {
-        let note = self.ask(|client| {
-            let deadline = Deadline::after(PATIENCE);
-            if client.check(&[ALL_OVER], deadline)? {
-                client.get(ALL_OVER, deadline).map(Some)
-            } else {
-                Ok(None)
-            }
-        });
-        let Some(note) = note.flatten() else { return Ok(self.gone) };
-        self.key.open(ALL_OVER, &note).map(|_| true).ok_or_else(|| forged(ALL_OVER))
     }
 
     fn ask<T>(&mut self, question: impl FnOnce(&mut StoreClient) -> Result<T>) -> Option<T> {

@@ -98,6 +98,7 @@ impl<'a> Waiting<'a> {
                 // A line that has broken is mended below, or given up.
                 Ok(
                     HubMessage::Pong
+                    | HubMessage::Part
                     | HubMessage::Stacks { .. }
                     | HubMessage::Read { .. }
                     | HubMessage::Carried(_),

@@ -12,6 +12,7 @@ use phalanx_supervisor::{Guard, Launch, OomWatch, RankLog, notes, pump, stacks_s
 use phalanx_types::{Error, ErrorKind, Key, NodePlacement, Result, contract};
 
 use crate::node::attempt::{Attempt, Kept, Phase};
+use crate::node::blocks::NodeBlocks;
 use crate::node::environment::{given_environment, rank_environment};
 use crate::node::executor_log::ExecutorLogCopy;
 use crate::node::fallback::Fallback;
@@ -39,8 +40,11 @@ impl<'a> Attempt<'a> {
         store: SocketAddr,
         mut link: Link<'a>,
         fallback: Option<Fallback>,
+        blocks: Option<NodeBlocks>,
     ) -> Result<Attempt<'a>> {
         let Options { spec, here, .. } = options;
+        let is_alone = placement.world_size as usize == placement.ranks.len();
+        let serves = !is_alone && (placement.serves_store || blocks.is_some());
         let (wake, woken) = crossbeam_channel::unbounded();
         let logs: Vec<_> = prepared.ranks.iter().map(|rank| (rank.rank, Arc::clone(&rank.log))).collect();
         let relay = if spec.job.logs.live {
@@ -61,7 +65,9 @@ impl<'a> Attempt<'a> {
             guard,
             link,
             fallback,
-            blocks: None,
+            blocks,
+            serves,
+            has_parted: false,
             phase: Phase::Running,
             ranks: Vec::new(),
             relay,

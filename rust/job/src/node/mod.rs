@@ -35,7 +35,6 @@ mod route;
 mod run;
 mod search;
 mod stacks;
-mod stay;
 mod store;
 mod threads;
 mod warm;

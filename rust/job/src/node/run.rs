@@ -143,11 +143,10 @@ fn run_attempt(
     let guard = guard_for(options, &placement, &mut link, process).map_err(|e| link.fails(e))?;
     check_store(options, store.address()).map_err(|e| link.fails(e))?;
     let at = store.address();
-    let mut attempt =
-        Attempt::launch(options, number, kept, prepared, metrics, guard, &placement, at, link, fallback)?;
-    attempt.blocks = blocks;
+    let mut attempt = Attempt::launch(
+        options, number, kept, prepared, metrics, guard, &placement, at, link, fallback, blocks,
+    )?;
     attempt.watch(process);
-    attempt.stay_to_the_end(placement.serves_store, process);
     attempt.leave_fallback(placement.serves_store, process)?;
     attempt.finish(process)
 }

@@ -13,7 +13,7 @@ use phalanx_supervisor::{ExitStatus, GuardEvent, stacks_signal};
 use phalanx_types::contract::FILE_RESULT;
 use phalanx_types::message::{HubMessage, MAX_PHASES, NodeMessage, RankActivity};
 use phalanx_types::rank_file::PieceWanted;
-use phalanx_types::{Deadline, Error, ErrorKind, Policy, RankNote, RankState, Result};
+use phalanx_types::{Carrier, Deadline, Error, ErrorKind, Policy, RankNote, RankState, Result};
 
 use crate::metric::MetricChange;
 use crate::node::attempt::{Attempt, Phase};
@@ -41,9 +41,14 @@ fn tell_activity_every(policy: &Policy) -> Duration {
 }
 
 impl Attempt<'_> {
-    /// Until every rank has ended, nothing of them is left, and their results are at the hub.
+    /// Until every rank has ended, nothing of them is left, their results are at the hub, and nobody needs what this
+    /// node serves.
     pub(crate) fn watch(&mut self, process: &Process) {
-        while !self.is_gone() || self.ranks.iter().any(is_unreported) || self.uploads.pending() {
+        while !self.is_gone()
+            || self.ranks.iter().any(is_unreported)
+            || self.uploads.pending()
+            || self.is_needed()
+        {
             // After its last event the guard is of no more interest.
             let guard = if self.is_gone() { crossbeam_channel::never() } else { self.guard.events().clone() };
             let (orders, woken) = (self.link.orders(), self.woken.clone());
@@ -54,7 +59,11 @@ impl Attempt<'_> {
                     Err(_) => self.guard_gone("it closed its connection"),
                 },
                 recv(orders) -> order => match order {
-                    Ok(HubMessage::Stop { reason }) => self.stop(&reason),
+                    Ok(HubMessage::Stop { reason }) => {
+                        self.has_parted = true;
+                        self.stop(&reason);
+                    }
+                    Ok(HubMessage::Part) => self.has_parted = true,
                     Ok(HubMessage::Stacks { request }) => {
                         let signal = |rank| self.guard.signal(rank, stacks_signal());
                         self.stacks = Some(StacksRequest::of(request, &self.ranks, signal));
@@ -79,6 +88,30 @@ impl Attempt<'_> {
         }
         let changes = self.metrics.take_all(written(&self.ranks));
         tell(process, changes);
+    }
+
+    /// Whether ranks of other nodes may need what this one serves: all of its own have ended well. ENDING-2
+    fn is_needed(&self) -> bool {
+        self.serves
+            && !self.has_parted
+            && self.phase.stopped().is_none()
+            && self.interrupted.is_none()
+            // Without the hub it is the others who say so. FALLBACK-3
+            && self.fallback.is_none()
+            && self.link.given_up().is_none()
+            && self.ended().all(|exit| exit.failure().is_none())
+    }
+
+    /// Has this host's store tell the ranks of a carrier. Where it can't, those that need it say so.
+    fn tell_of(&mut self, carrier: Carrier) {
+        let Some(blocks) = &mut self.blocks else { return };
+        let host = carrier.host.clone();
+        if let Err(e) = blocks.tell(carrier) {
+            log::warn!(
+                "job {}: ranks can't be told who serves the blocks of {host}: {e}",
+                self.options.spec.job.id
+            );
+        }
     }
 
     /// Sees to the line to the hub, and to what the node's process wants.

@@ -3,6 +3,9 @@
 //! ENDING-1 (ranks-are-gone): a job that is cancelled, by its caller or through Spark, is over when its ranks are gone,
 //! or when their grace and the guards' time are over. It doesn't matter that Spark ends the tasks sooner. A node that
 //! is there is heard to its end: the last output of its ranks comes after the word that they ended.
+//!
+//! ENDING-2 (parting): a node that serves the store or blocks stays until all ranks have ended well, or the ranks are to
+//! be ended. The hub knows when that is, and tells each node until the node says that it is done.
 
 use std::time::{Duration, Instant};
 
@@ -125,6 +128,23 @@ impl JobState {
         self.step_all(Node::released);
         self.phase.end(outcome);
         self.point(now, 0, None, "all ranks ended");
+    }
+
+    /// Tells the nodes once that all ranks have ended well. ENDING-2
+    pub(super) fn part(&self, out: &mut Outbox) {
+        if !self.ranks.all_finished() {
+            return;
+        }
+        for partition in self.nodes.keys().filter(|partition| self.may_part(**partition)) {
+            out.send(*partition, HubMessage::Part);
+        }
+    }
+
+    /// Whether all ranks have ended well, and this node has not said yet that it is done.
+    pub(super) fn may_part(&self, partition: u32) -> bool {
+        matches!(self.phase, JobPhase::Running(_))
+            && self.ranks.all_finished()
+            && matches!(self.nodes.get(&partition), Some(Node::Placed { .. }))
     }
 
     /// Lets the nodes go that wait for the decision.

@@ -73,9 +73,11 @@ impl JobState {
     fn ping(&self, partition: u32, out: &mut Outbox) {
         out.send(partition, HubMessage::Pong);
         let is_done = matches!(self.nodes.get(&partition), Some(Node::Held { .. } | Node::Done { .. }));
+        // Either order may have gone with a connection.
         if let Some(reason) = self.phase.stop_reason().filter(|_| !is_done) {
-            // The order may have gone with a connection.
             out.send(partition, HubMessage::Stop { reason: reason.to_string() });
+        } else if self.may_part(partition) {
+            out.send(partition, HubMessage::Part);
         }
     }
 
@@ -137,6 +139,7 @@ impl JobState {
         if failed {
             self.stop_all(now, &why, out);
         }
+        self.part(out);
     }
 
     /// A node that couldn't reach the hub reports through Spark.

@@ -146,21 +146,25 @@ impl Play {
             assert!(!lost.contains(&partition), "STATE-5: {order:?} for node {partition}, which is lost");
             let is_final = matches!(order, HubMessage::Again { .. } | HubMessage::Place(_));
             assert!(!is_final || self.outcome.is_none(), "STATE-1: {order:?} after the outcome");
+            assert!(order != HubMessage::Part || self.all_finished(), "ENDING-2: {:?}", self.told);
         }
         if let Some(before) = &self.outcome {
             assert_eq!(self.state.outcome(), Some(before), "STATE-1");
         }
         if let Some(Outcome::Finished(_)) = self.state.outcome() {
-            let all = |told: &BTreeMap<u32, RankState>| {
-                told.len() == RANKS as usize && told.values().all(|state| *state == RankState::Finished)
-            };
-            assert!(all(&self.told), "FAIL-1: {:?}", self.told);
+            assert!(self.all_finished(), "FAIL-1: {:?}", self.told);
         }
         self.outcome = self.state.outcome().cloned();
         if self.state.attempt() != self.attempt {
             (self.attempt, self.told) = (self.state.attempt(), BTreeMap::new());
         }
         let _ = self.state.status();
+    }
+
+    /// Whether each rank of the present attempt was first said to have ended well.
+    fn all_finished(&self) -> bool {
+        let told = &self.told;
+        told.len() == RANKS as usize && told.values().all(|state| *state == RankState::Finished)
     }
 
     fn remember(&mut self, exit: &RankExit) {
