@@ -273,8 +273,6 @@ class Hub:
         Of the last two one comes, once, after all output."""
     def result_path(self, rank: int) -> str | None:
         """The file that holds what a rank left as its result, until close()."""
-    def node_report(self, report: bytes) -> None:
-        """Takes what run_node returned on a node that couldn't reach the hub."""
     def stage_ended(self, attempt: int, problem: str | None) -> None:
         """The Spark stage that was submitted for `attempt` (0, or what "resubmit" said) is over: well (None), or with
         this message."""
@@ -334,15 +332,14 @@ def run_node(
     python: str,
     in_python_worker: bool,
     env: dict[str, str],
-    all_gather: Callable[[str], Sequence[str]] | None,
     in_executor: bool = False,
     copy_files: Callable[[list[str], str], object] | None = None,
     tunnel: str | None = None,
-) -> bytes:
+) -> None:
     """The node's end of a job: joins the hub, starts this partition's ranks, watches them, ends them.
 
-    Returns b"" when the hub has everything, else a report for Hub.node_report. A failure of a rank is reported to
-    the hub and does not raise here; NativeError means that the node could not do its part.
+    The hub has everything when it returns. A failure of a rank is reported to the hub and does not raise here;
+    NativeError means that the node could not do its part.
 
     `gpus` are the addresses of those that Spark gave the task, None where it gave none. `guard` is the guard program,
     `package` the folder that has the package phalanx, `python` this Python, `env` what only this machine knows of the

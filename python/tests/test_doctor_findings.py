@@ -210,11 +210,15 @@ def test_with_the_jar_a_host_needs_no_phalanx_and_no_pyarrow() -> None:
     assert found(dict.fromkeys(HOSTS, bare), Need(processes=4, use_gpu=True, jvm=True)) == []
 
 
-def test_a_port_of_the_drivers_that_is_closed_is_a_warning_where_there_is_a_tunnel() -> None:
+def test_a_port_of_the_drivers_that_is_closed_is_an_error_unless_there_is_another_way() -> None:
     closed = set_to("driver_link", to={"problem": "timeout", "text": "timed out"})
-    answer = found({"c": closed}, Need(processes=4, use_gpu=True, jvm=True, tunnel=True))
+    answer = found({"c": closed}, Need(processes=4, use_gpu=True, jvm=True, other_way=True))
     assert [(one.level, one.host, one.check) for one in answer] == [("warning", "c", "driver")]
-    assert "through Spark's messages" in answer[0].means
+    assert "through Spark instead" in answer[0].means
+    answer = found({"c": closed}, Need(processes=4, use_gpu=True, jvm=True))
+    assert [(one.level, one.host, one.check) for one in answer] == [("error", "c", "driver")]
+    assert "has no other way, and fails" in answer[0].means
+    assert "spark.plugins" in answer[0].do
 
 
 def test_where_two_versions_are_equally_frequent_all_hosts_are_named_with_theirs() -> None:

@@ -43,13 +43,12 @@ class Runner:
     def sc(self) -> str:
         return "the context"
 
-    def runPython(self, *arguments: Any) -> list[bytearray]:
+    def runPython(self, *arguments: Any) -> None:
         self.calls.append(arguments)
         payload = arguments[3]
         if isinstance(payload, str):
             assert os.stat(payload).st_mode & 0o777 == 0o600
             self.calls.append((Path(payload).read_bytes(), payload))
-        return [bytearray(b"a report")]
 
 
 @pytest.fixture
@@ -125,22 +124,20 @@ def test_a_jar_that_does_not_fit_is_not_used(
 
 
 def test_what_the_jvm_is_handed(runner: Runner) -> None:
-    reports: list[bytes] = []
     asked: list[Any] = []
-    hub: Any = SimpleNamespace(node_spec=node_spec_into(asked), node_report=reports.append)
+    hub: Any = SimpleNamespace(node_spec=node_spec_into(asked))
     stage = stage_of(runner, b"payload")
     stage._run(hub, 2)
     assert runner.calls == [("the context", 4, b"the spec", b"payload", "Phalanx: train, 8 ranks")]
     env = {"A": "b", "PHALANX_PY_FILES": "x.zip"}
     assert asked == [(2, {"python": "python9", "env": env, "local_gpus": ["0"]})]
-    assert reports == [b"a report"]
     stage.cancel()
     assert len(runner.tags) == 2
     assert len(set(runner.tags)) == 1, "cancelled by the tag that it began with"
 
 
 def test_a_large_payload_goes_through_a_file_that_is_gone_afterwards(runner: Runner, tmp_path: Path) -> None:
-    hub: Any = SimpleNamespace(node_spec=node_spec_into([]), node_report=lambda report: None)
+    hub: Any = SimpleNamespace(node_spec=node_spec_into([]))
     payload = bytes(range(256)) * (DIRECT_BYTES // 256) + b"+"
     stage_of(runner, payload)._run(hub, 0)
     assert runner.calls[1][0] == payload

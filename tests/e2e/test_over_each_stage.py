@@ -1,8 +1,9 @@
-"""The stages on a cluster: what Spark sees of a run, the fallback, several runs at once, the wrong arguments."""
+"""The stages on a cluster: what Spark sees of a run, several runs at once, the wrong arguments."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 import time
@@ -262,28 +263,14 @@ def test_the_stage_that_is_taken_is_said(
     ]
 
 
-def test_without_the_hub_the_tasks_meet_through_spark_and_results_come_in_pieces(
-    started_without_the_hub: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+def test_a_run_whose_tasks_reach_the_driver_by_no_way_says_what_to_set(
+    started_without_the_hub: Callable[..., Any],
 ) -> None:
-    from phalanx.stages import python
-
-    monkeypatch.setattr(python, "ROW_BYTES", 1000)
-    data = bytes(range(256)) * 1000
-
-    def train() -> tuple[float, int, bytes]:
-        total, env = group_of()
-        return total, int(env["RANK"]), data
-
-    assert started_without_the_hub(train).results(90) == [(3.0, rank, data) for rank in (0, 1)]
-
-
-def test_without_the_hub_a_failure_still_has_its_cause(started_without_the_hub: Callable[..., Any]) -> None:
-    def train() -> None:
-        raise KeyError("no such column")
-
-    with pytest.raises(TrainingError, match="no such column") as caught:
-        started_without_the_hub(train).result(90)
-    assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(TrainingError) as caught:
+        started_without_the_hub(lambda: None).result(90)
+    assert caught.value.kind == "start"
+    said = r"partition [01] on \S+ can't reach the driver: the hub at 127.0.0.2:.*, and it has no other way\. "
+    assert re.search(said + ".*spark.phalanx.hub.port.*PhalanxPlugin", str(caught.value)), str(caught.value)
 
 
 @pytest.mark.classic

@@ -16,9 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from phalanx import TrainingError
-from py4j.protocol import Py4JJavaError
 from support.programs import alive, eventually, executors
-from support.tiers import whole
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -126,53 +124,3 @@ def test_ranks_end_at_a_cancel_while_their_executors_jvm_stands_still(
         assert [rank.state for rank in caught.value.ranks] == ["stopped", "stopped"], "PROCESS-1, NODE-6"
         assert not alive(ranks)
     eventually("the executors are there", 20, lambda: len(executors(os.getpid())) == 2)
-
-
-@whole("another phase")
-@pytest.mark.alone
-def test_a_cancel_is_answered_within_a_second_while_tasks_wait_for_one_another_in_spark(
-    stage: Any, spark: Any, tmp_path: Path
-) -> None:
-    spark.conf.set("spark.phalanx.connectTimeout", "500ms")
-    # Spark ends an executor whose Python task is cancelled inside `allGather`, and starts another one.
-    stopped, waiting = eventually("both executors take tasks", 60, lambda: those_that_take_tasks(spark))
-    stopped.suspend()
-    try:
-        run = stage.start(steps, str(tmp_path))
-        eventually("a task waits in Spark for the one that isn't there", 60, lambda: in_barrier(waiting))
-        began = time.monotonic()
-        run.cancel("seen enough")
-        with pytest.raises(TrainingError, match="seen enough"):
-            run.result(40)
-        assert time.monotonic() - began < 1, "JOIN-3"
-    finally:
-        spark.conf.unset("spark.phalanx.connectTimeout")
-        stopped.resume()
-    eventually("its slot is free", 40, lambda: not in_barrier(waiting))
-
-
-def those_that_take_tasks(spark: Any) -> list[psutil.Process]:
-    """The executors that ran a task each just now; none if they weren't two."""
-
-    def own(_: Iterator[int]) -> Iterator[int]:
-        """The process of the JVM: a Python worker's parent is a daemon, whose parent it is."""
-        yield from [parent.pid for parent in psutil.Process().parents()[1:2]]
-
-    # With too few slots for a barrier stage Spark looks again 15 s later. It knows of the driver and both, and of one
-    # that has just ended.
-    known = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()
-    if known < 3 or len(executors(os.getpid())) < 2:
-        return []
-    try:
-        pids = spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(own).collect()
-    except Py4JJavaError:  # an executor left, or has not come yet
-        return []
-    return list(map(psutil.Process, pids)) if len(set(pids)) == 2 else []
-
-
-def in_barrier(executor: psutil.Process) -> bool:
-    """Whether a thread of the executor is in Spark's `allGather`."""
-    shown = subprocess.run(
-        ["jcmd", str(executor.pid), "Thread.print"], capture_output=True, text=True, timeout=30
-    )
-    return "BarrierTaskContext.runBarrier" in shown.stdout

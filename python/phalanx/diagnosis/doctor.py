@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..driver import preflight
 from ..driver.connect import is_remote
+from ..driver.relay import has_plugin
 from ..jar import PLUGIN
 from ..settings import Settings
 from ..stages import jvm
@@ -244,11 +245,17 @@ class _Examination:
             use_gpu=self._use_gpu,
             jvm=in_jvm,
             connect=is_remote(self._spark),
-            tunnel=not is_remote(self._spark) and PLUGIN in (self._conf("spark.plugins") or ""),
+            other_way=self._has_other_way(),
             heap=self._heap(),
             overhead=self._overhead(),
             executor_ranks=self._executor_ranks(),
         )
+
+    def _has_other_way(self) -> bool:
+        if is_remote(self._spark):
+            connect = "auto" if self._settings is None else self._settings.connect
+            return connect != "direct" and has_plugin(self._spark)
+        return PLUGIN in (self._conf("spark.plugins") or "")
 
     def _heap(self) -> int:
         return _bytes(self._conf("spark.executor.memory") or "1g")

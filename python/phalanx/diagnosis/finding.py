@@ -39,8 +39,8 @@ class Need:
     """Whether its ranks are started by executors' JVMs, which bring Phalanx along."""
     connect: bool = False
     """Whether its caller is a client of Spark Connect."""
-    tunnel: bool = False
-    """Whether its nodes have another way to the driver: through Spark's messages, by the plugin."""
+    other_way: bool = False
+    """Whether its nodes have another way to the driver: through Spark, by the plugin."""
     heap: int = 0
     """Bytes of an executor's heap."""
     overhead: int | None = None

@@ -18,6 +18,8 @@ _LEAST_RANK = GIB // 2
 # One that trains something.
 _SMALL_RANK = 3 * GIB // 2
 
+_TO_GO_ROUND = ", or add the plugin: spark.plugins, on Spark Connect the server's, from Spark 4.0 on"
+
 HostCheck = Callable[[Facts, Need], Iterator[Finding]]
 
 
@@ -83,17 +85,17 @@ def driver_link(facts: Facts, need: Need) -> Iterator[Finding]:
         "stranger": "Not the driver answers at the driver's port: its name leads this host elsewhere.",
     }.get(problem, f"This host has no way to the driver's port: {link['text']}.")
     instead = (
-        "A run goes through Spark's messages instead, which is slower."
-        if need.tunnel
-        else "A run meets through Spark's barrier instead, without live output from here, and sees no hang."
+        "A run goes through Spark instead, which is slower."
+        if need.other_way
+        else "A run's task here has no other way, and fails."
     )
     yield Finding(
-        "warning" if need.tunnel else "error",
+        "warning" if need.other_way else "error",
         host,
         "driver",
         f"{means} {instead}",
         "Open the driver's ports to this host, with a fixed spark.phalanx.hub.port (16 ports from it on); or correct "
-        "spark.driver.host.",
+        f"spark.driver.host{'' if need.other_way else _TO_GO_ROUND}.",
     )
 
 

@@ -39,15 +39,13 @@ class JvmStage(SparkStage):
             local_gpus=self._local_gpus,
         )
         with _for_jvm(context, self._payload) as payload:
-            reports = barrier_runner(context).runPython(
+            barrier_runner(context).runPython(
                 context._jsc.sc(),
                 self._job.tasks,
                 spec,
                 payload,
                 self._description,
             )
-        for report in reports:
-            hub.node_report(bytes(report))
 
 
 def barrier_runner(context: Any) -> Any:

@@ -57,6 +57,5 @@ class LocalStage(Stage):
             **home(),
             in_python_worker=False,
             env=self._env,
-            all_gather=None,
             copy_files=self._copy_files,
         )

@@ -8,10 +8,8 @@ so has a driver where Spark keeps RDDs from Python.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..driver.connect import is_own, is_remote, shipped
@@ -23,7 +21,6 @@ from .jvm import barrier_runner
 from .spark import SparkStage
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark import RDDBarrier, SparkContext
     from pyspark.sql import DataFrame
 
@@ -31,9 +28,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("phalanx")
-
-# How much of a task's report is in one of its rows: Java's arrays end at 2 GiB, Spark Connect's messages at 128 MiB.
-ROW_BYTES = 8 << 20
 
 # The job whose nodes are in a Spark job's Python workers; `dev.phalanx.spark.tunnel.TaskTunnel` reads it.
 _TUNNEL_JOB = "phalanx.tunnel.job"
@@ -96,16 +90,14 @@ class PythonStage(SparkStage):
         with contextlib.ExitStack() as stack:
             if not remote:
                 stack.enter_context(_tunnels(self._spark.sparkContext, self._job.id, hub.address))
-            pieces = self._collected(spec, None if is_only_way else relay)
-        for _, of_task in itertools.groupby(pieces, itemgetter(0)):
-            hub.node_report(b"".join(piece for _, piece in of_task))
+            self._tasks(spec, None if is_only_way else relay)
 
     def carrier_spec(self, hub: _native.Hub, attempt: int) -> bytes:
         by = None if self._relay is None else self._relay.address
         return hub.node_spec(attempt, python=None, env={}, local_gpus=[], by=by)
 
-    def _collected(self, spec: bytes, tunnel: str | None) -> list[tuple[int, bytes]]:
-        """Runs the tasks, and returns the reports of those that could not tell the hub: task and piece, in order."""
+    def _tasks(self, spec: bytes, tunnel: str | None) -> None:
+        """Runs the tasks to their end."""
         frame, tasks = self._dataframe, self._job.tasks
         task = _task(
             spec=spec,
@@ -113,16 +105,15 @@ class PythonStage(SparkStage):
             of_dataframe=frame is not None and not self._stream,
             stream=None if self._stream is None else (self._stream, self._job.ranks // tasks),
             in_executor=not is_local(self._spark),
-            row_bytes=ROW_BYTES,
             tunnel=tunnel,
         )
         if frame is None:
             rows = None if is_remote(self._spark) else _barrier_of(self._spark.sparkContext, tasks)
             if rows is not None:
-                return list(rows.mapPartitions(task).collect())
+                rows.mapPartitions(task).collect()
+                return
             frame = self._spark.range(0, tasks, 1, tasks)
-        told = frame.mapInArrow(_in_arrow(task), "partition int, piece binary", barrier=True).collect()
-        return [(row.partition, row.piece) for row in told]
+        frame.mapInArrow(task, "nothing int", barrier=True).collect()
 
     def _relayed(self, hub: _native.Hub) -> str | None:
         """Where tasks reach this client through the Spark Connect server; None where they don't.
@@ -180,9 +171,9 @@ def _tunnels(context: SparkContext, job: str, hub: str) -> Iterator[None]:
                 runner.endTunnels(job)
 
 
-def _task(**arguments: Any) -> Callable[[Iterable[Any]], Iterator[tuple[int, bytes]]]:
+def _task(**arguments: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
     # A nested function travels by value, so that an executor without Phalanx can still say so.
-    def task(rows: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
+    def task(rows: Iterable[Any]) -> Iterator[Any]:
         try:
             from phalanx.stages.python_task import run_task
         except ImportError as error:
@@ -193,21 +184,7 @@ def _task(**arguments: Any) -> Callable[[Iterable[Any]], Iterator[tuple[int, byt
             raise RuntimeError(
                 f"Phalanx can't be imported by the executors' Python ({where}): {error}"
             ) from None
-        yield from run_task(rows, **arguments)
+        run_task(rows, **arguments)
+        return iter(())
 
     return task
-
-
-def _in_arrow(
-    task: Callable[[Iterable[Any]], Iterator[tuple[int, bytes]]],
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A task of `mapInArrow`."""
-
-    def of_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for partition, piece in task(batches):
-            import pyarrow as pa
-
-            columns = [pa.array([partition], pa.int32()), pa.array([piece], pa.binary())]
-            yield pa.RecordBatch.from_arrays(columns, ["partition", "piece"])
-
-    return of_batches

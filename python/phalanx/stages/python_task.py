@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from .home import home
@@ -20,11 +20,9 @@ def run_task(
     of_dataframe: bool,
     stream: tuple[str, int] | None,
     in_executor: bool,
-    row_bytes: int,
     tunnel: str | None,
-) -> Iterator[tuple[int, bytes]]:
-    """The node of one barrier task; yields a report if the hub could not be told, in pieces of `row_bytes`, each with
-    the task's partition.
+) -> None:
+    """The node of one barrier task, to its end.
 
     `rows` are the partition's: Arrow's batches if it is one `of_dataframe` or a `stream` (the name of a data set, and
     how many ranks of this task take it), of no meaning else. `spec` is what the hub tells every node; `payload` is a
@@ -69,7 +67,7 @@ def run_task(
         # Spark takes a worker whose input was left unread for broken, and the next task waits for another: seconds.
         for _ in rows:
             pass
-        report = _native.run_node(
+        _native.run_node(
             node_spec,
             payload,
             partition=partition,
@@ -79,12 +77,9 @@ def run_task(
             **home(),
             in_python_worker=True,
             env=env,
-            all_gather=context.allGather,
             in_executor=in_executor,
             tunnel=tunnel,
         )
-    for at in range(0, len(report), row_bytes):
-        yield partition, report[at : at + row_bytes]
 
 
 def host_of(address: str) -> str:

@@ -12,9 +12,9 @@ use phalanx_job::{MetricChange, NodeCallbacks};
 use phalanx_types::{Error, ErrorKind, Result};
 
 use crate::errors::{Call, CallError};
-use crate::values::{self, JStringArray};
+use crate::values;
 
-/// How many references one call needs at most, but for `allGather`'s, which are given back one by one.
+/// How many references one call needs at most.
 const REFERENCES: usize = 16;
 
 /// A `NodeCallbacks` of the JVM, for the length of one call from it, on that call's thread.
@@ -93,19 +93,6 @@ impl NodeCallbacks for JvmCallbacks<'_, '_> {
             }
         }
         Some("its executor's code failed".into())
-    }
-
-    fn all_gather(&mut self, text: &str) -> Result<Vec<String>> {
-        let all = self.call(
-            jni_str!("allGather"),
-            &jni_sig!((text: JString) -> JString[]),
-            |env| Ok(Some(env.new_string(text)?.into())),
-            |env, object| {
-                let array = env.cast_local::<JStringArray<'_>>(object)?;
-                values::strings(env, &array)
-            },
-        );
-        all.ok_or_else(|| Error::new(ErrorKind::Unreachable, "the tasks could not meet through Spark"))
     }
 
     fn observed(&mut self, changes: &[MetricChange]) {

@@ -40,7 +40,6 @@ methods! {
     logs(hub: jlong, rank: jint) -> JString;
     snapshot(hub: jlong) -> JString;
     stacks(hub: jlong, timeout_millis: jlong) -> [JString];
-    node_report(hub: jlong, report: [jbyte]) -> void;
     stage_ended(hub: jlong, attempt: jint, problem: JString) -> void;
     stop(hub: jlong, reason: JString) -> void;
     close_hub(hub: jlong) -> void;
@@ -49,7 +48,7 @@ methods! {
         spec: [jbyte], payload: [jbyte], payload_file: JString, partition: jint, host: JString, gpus: [JString],
         work_dir: JString, home: JString, env: [JString], tunnel: JString,
         callbacks: dev.phalanx.spark.jni.NodeCallbacks,
-    ) -> [jbyte];
+    ) -> void;
     hub_of(spec: [jbyte]) -> [JString];
     run_carrier(
         spec: [jbyte], carrier: jint, wanted: [JString], tunnel: JString,
@@ -247,15 +246,6 @@ fn stacks<'local>(
     java_strings(env, &[grouped].into_iter().chain(by_rank).collect::<Vec<_>>())
 }
 
-fn node_report<'local>(
-    env: &mut Env<'local>,
-    _this: JObject<'local>,
-    hub: jlong,
-    report: JByteArray<'local>,
-) -> Call<()> {
-    Ok(hubs::get(hub)?.node_report(&bytes(env, &report)?)?)
-}
-
 fn stage_ended<'local>(
     env: &mut Env<'local>,
     _this: JObject<'local>,
@@ -311,7 +301,7 @@ fn run_node<'local>(
     variables: JStringArray<'local>,
     tunnel: JString<'local>,
     callbacks: JObject<'local>,
-) -> Call<JByteArray<'local>> {
+) -> Call<()> {
     collect_logs();
     let spec = NodeSpec::unpack(&bytes(env, &spec)?)?;
     let (payload, payload_file) = (bytes(env, &payload)?, optional_string(env, &payload_file)?);
@@ -331,7 +321,7 @@ fn run_node<'local>(
     let outcome = phalanx_job::run_node(&spec, payload, &here, &mut jvm);
     match jvm.failed() {
         Some(error) => Err(error),
-        None => java_bytes(env, &outcome?),
+        None => Ok(outcome?),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use phalanx_rendezvous::{Outbox, wire};
 use phalanx_types::Job;
-use phalanx_types::message::{NodeMessage, NodeOutcome};
+use phalanx_types::message::NodeMessage;
 
 use crate::driver::state::JobState;
 
@@ -26,8 +26,6 @@ pub fn facts(script: &[u8]) {
         let text = text.trim_ascii_end();
         if let Ok(message) = wire::message::<NodeMessage>(text) {
             state.message(now, u32::from(partition % 4), u32::from(attempt % 3), message, &mut out);
-        } else if let Ok(report) = wire::message::<NodeOutcome>(text) {
-            state.node_report(now, report, &mut out);
         } else if text.is_empty() {
             state.disconnected(now, u32::from(partition % 4));
         }

@@ -15,7 +15,6 @@ mod log_tail;
 mod metric;
 pub mod node;
 pub mod preflight;
-mod report;
 pub mod settings;
 mod units;
 mod variables;

@@ -4,20 +4,16 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Gather, LONG, TestCallbacks, listen, open, silent, spawn_node, test_node};
+use common::{LONG, TestCallbacks, listen, open, spawn_node, test_node};
 use phalanx_job::Hub;
 use phalanx_testkit::eventually;
 use phalanx_types::{Deadline, FailureKind, Job, Result};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-/// Nodes that wait for one another end later: each waits so long for a word of the hub.
-const NO_WORD: Duration = Duration::from_secs(10);
-
-type Node = JoinHandle<Result<Vec<u8>>>;
+type Node = JoinHandle<Result<()>>;
 
 fn job() -> Job {
     let mut job = Job::new("disk", "t", 2, 2).unwrap();
@@ -141,73 +137,4 @@ fn a_disk_that_never_answers_fails_the_job_with_a_sentence_that_names_it() {
     let ends: Vec<_> = nodes.into_iter().map(|node| node.join().unwrap()).collect();
     assert!(ends[1].as_ref().unwrap_err().to_string().contains("has not answered"), "NODEDISK-2: {ends:?}");
     drop(disk);
-}
-
-#[test]
-fn a_node_without_the_hub_waits_for_no_word_of_it_when_its_disk_hangs() {
-    let dir = phalanx_testkit::temp_dir("disk");
-    let mut job = job();
-    job.policy.connect_timeout = Duration::from_millis(500);
-    let (driver, gather, nowhere) = (open(&job), Gather::of(2), silent());
-    let ([first_disk, disk], pipe) = disks(dir.path());
-    let interrupt = Arc::new(Mutex::new(None));
-    let callbacks = |partition| TestCallbacks {
-        gather: Some(Arc::clone(&gather)),
-        partition,
-        interrupt: Arc::clone(&interrupt),
-        ..TestCallbacks::default()
-    };
-    let first = spawn_node(test_node(&driver, 0, "sleep 600", &first_disk), callbacks(0));
-    let mut test = test_node(&driver, 1, RETURNS, &disk);
-    test.spec.hub.clone_from(&nowhere.address);
-    let node = spawn_node(test, callbacks(1));
-    eventually("the nodes have met", LONG, || !gather.texts().is_empty());
-    *interrupt.lock().unwrap() = Some("Spark kills the tasks".into());
-    std::thread::sleep(Duration::from_secs(1));
-    let (disk, answered) = (answers(&pipe), Instant::now());
-    let error = node.join().unwrap().unwrap_err();
-    assert!(error.to_string().contains("Spark kills the tasks"), "NODEDISK-1: {error}");
-    assert!(answered.elapsed() < Duration::from_secs(5), "NODEDISK-1: {:?}", answered.elapsed());
-    drop(disk);
-    driver.stop("the test is over");
-    listen(&driver);
-    // Whether the hub has heard of its end before it was over is not what this is about.
-    let _ = first.join().unwrap();
-}
-
-#[test]
-fn a_node_that_is_ended_while_its_disk_hangs_lets_the_store_go() {
-    // The store is partition 0's: it waits for the node whose disk hangs, or is that node. Where ranks may start again
-    // the hub keeps who is done until all are.
-    for (without_hub, hangs, max_restarts) in [(0, 1, 0), (1, 0, 1), (1, 2, 1)] {
-        let mut job = Job::new("disk", "t", 3, 3).unwrap();
-        job.policy = self::job().policy;
-        job.policy.connect_timeout = Duration::from_millis(500);
-        job.policy.max_restarts = max_restarts;
-        let (dir, driver) = (phalanx_testkit::temp_dir("disk"), open(&job));
-        let (disks, pipe) = disks(dir.path());
-        let (gather, nowhere) = (Gather::of(3), silent());
-        // Late enough for the third node to be at its disk.
-        let script = format!("[ $RANK = {without_hub} ] || exec sleep 600; sleep 1; exit 7");
-        let nodes: Vec<Node> = (0..3)
-            .map(|partition| {
-                let disk = &disks[usize::from(partition == hangs)];
-                let mut test = test_node(&driver, partition, &script, disk);
-                if partition == without_hub {
-                    test.spec.hub.clone_from(&nowhere.address);
-                }
-                let gather = Some(Arc::clone(&gather));
-                spawn_node(test, TestCallbacks { gather, partition, ..TestCallbacks::default() })
-            })
-            .collect();
-        tells_of(&driver, "rank ended");
-        // The hub's order is on its way. The disk answers late enough for it.
-        std::thread::sleep(Duration::from_millis(500));
-        let disk = answers(&pipe);
-        for node in nodes {
-            eventually("FALLBACK-3: a node ends", NO_WORD, || node.is_finished());
-            node.join().unwrap().unwrap();
-        }
-        drop(disk);
-    }
 }

@@ -2,15 +2,17 @@
 //! outside.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
 
+#[path = "common/by_hand.rs"]
+mod by_hand;
 mod common;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Gather, LONG, TestCallbacks, Told, end_stage, open, silent, spawn_node, test_node};
+use by_hand::{ends_well, join_by_hand, place_of, soon};
+use common::{TestCallbacks, listen, open, run, spawn_node, test_node};
 use phalanx_rendezvous::store::StoreClient;
 use phalanx_rendezvous::store::protocol::{Query, put_bytes, put_greeting, put_list, put_query};
-use phalanx_types::{Deadline, Encryption, Job, Join};
+use phalanx_types::{Encryption, Job};
 
 /// A rank that tells the store that it is there, and waits there for the other.
 fn script() -> String {
@@ -34,32 +36,16 @@ fn script() -> String {
     )
 }
 
-/// What the driver tells of two nodes with a rank each, of which the second reaches the hub only if it is said so.
-fn two_nodes(through_spark: bool, looks_at: impl FnOnce(&Gather)) -> Told {
+fn job() -> Job {
     let mut job = Job::new("encrypted", "t", 2, 2).unwrap();
     job.policy.encryption = Encryption::On { plain_gradients: false };
     job.policy.grace = Duration::from_millis(300);
-    job.policy.connect_timeout = Duration::from_millis(500);
-    let dir = phalanx_testkit::temp_dir("encrypted");
-    let (driver, gather, nowhere) = (open(&job), Gather::of(2), silent());
-    let nodes: Vec<_> = (0..2)
-        .map(|partition| {
-            let mut test = test_node(&driver, partition, &script(), dir.path());
-            if partition == 1 && through_spark {
-                test.spec.hub.clone_from(&nowhere.address);
-            }
-            let gather = Some(Arc::clone(&gather));
-            spawn_node(test, TestCallbacks { gather, partition, ..TestCallbacks::default() })
-        })
-        .collect();
-    looks_at(&gather);
-    // The hub lets the first go when it has heard of the second, which may have no way to it.
-    end_stage(&driver, nodes.into_iter().rev())
+    job
 }
 
 #[test]
 fn ranks_of_nodes_that_encrypt_meet_at_the_store_inside_their_hosts() {
-    let told = two_nodes(false, |_| ());
+    let (told, ..) = run(&job(), &script());
     assert_eq!(told.failure, None, "NSTORE-1: {}", told.output);
     let ports: Vec<&str> =
         told.output.lines().filter_map(|line| line.split_once(" at ")?.1.strip_suffix(": 5 bytes")).collect();
@@ -68,21 +54,14 @@ fn ranks_of_nodes_that_encrypt_meet_at_the_store_inside_their_hosts() {
 }
 
 #[test]
-fn nodes_that_meet_through_spark_encrypt_too_and_nobody_comes_in_from_outside() {
-    let told = two_nodes(true, |gather| {
-        let votes = phalanx_testkit::eventually_some("the nodes have met", LONG, || {
-            Some(gather.texts()).filter(|texts| !texts.is_empty())
-        });
-        let join = |vote: &String| -> Join {
-            let vote: serde_json::Value = serde_json::from_str(vote).unwrap();
-            serde_json::from_value(vote["join"].clone()).unwrap()
-        };
-        let joins: Vec<Join> = votes.iter().map(join).collect();
-        for join in &joins {
-            assert_eq!(join.store_key.is_empty(), join.partition != 0, "who serves the store shows a key");
-        }
-        let outside = (joins[0].address, joins[0].store_port).into();
-        assert!(StoreClient::connect(outside, Deadline::after(LONG)).is_err(), "NSTORE-1");
-    });
-    assert_eq!(told.failure, None, "NSTORE-1: {}", told.output);
+fn nobody_comes_to_the_store_of_nodes_that_encrypt_from_outside() {
+    let (dir, driver) = (phalanx_testkit::temp_dir("encrypted"), open(&job()));
+    let node = spawn_node(test_node(&driver, 0, "true", dir.path()), TestCallbacks::default());
+    let mut other = join_by_hand(&driver, 1, 0);
+    let place = place_of(&mut other);
+    assert!(!place.store_key.is_empty(), "who serves the store shows a key");
+    assert!(StoreClient::connect(place.store, soon()).is_err(), "NSTORE-1");
+    ends_well(&mut other, 1);
+    assert_eq!(listen(&driver).failure, None);
+    node.join().unwrap().unwrap();
 }

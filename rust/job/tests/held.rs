@@ -115,23 +115,6 @@ fn a_host_that_vanished_as_its_node_was_called_is_a_lost_node_and_not_a_task_tha
 }
 
 #[test]
-fn a_called_task_that_meets_the_others_through_spark_is_not_lost() {
-    let mut play = held(1, 10);
-    killed(&mut play, 10);
-    play.attempt = 1;
-    play.tell(11, 1, NodeMessage::Join(join(1)));
-    play.tick(16);
-    assert!(matches!(play.orders()[..], [.., (1, HubMessage::UseFallback)]));
-    play.tell(17, 1, NodeMessage::Placed(join(1)));
-    for seconds in [20, 30, 40] {
-        play.tell(seconds, 1, NodeMessage::Ping);
-        play.tick(seconds);
-    }
-    assert_eq!(play.orders().iter().filter(|order| order.1 != HubMessage::Pong).count(), 0);
-    assert_eq!((play.state.outcome(), play.state.status().as_str()), (None, "training"));
-}
-
-#[test]
 fn a_node_of_a_stage_that_is_over_is_told_to_go() {
     let mut play = held(1, 35);
     killed(&mut play, 40);

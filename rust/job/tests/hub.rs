@@ -1,63 +1,21 @@
 //! The hub under peers that misbehave: garbage, silence, half-open connections, nodes that vanish and come back.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
 
+#[path = "common/by_hand.rs"]
+mod by_hand;
 mod common;
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use by_hand::{finished, hub_of, join_by_hand, place_of, soon};
 use common::{LONG, TestCallbacks, listen, open, spawn_node, test_node};
 use phalanx_job::{Hub, HubOptions};
 use phalanx_rendezvous::wire::Frame;
 use phalanx_rendezvous::{HubAddress, HubConnection, Sender};
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{
-    Deadline, ErrorKind, FailureKind, Job, Join, NodePlacement, RankExit, RankProgram, RankState,
-};
-
-fn soon() -> Deadline {
-    Deadline::after(LONG)
-}
-
-fn hub_of(driver: &Hub) -> HubAddress {
-    let spec = driver.node_spec(0, RankProgram::Command(Vec::new()), BTreeMap::new(), Vec::new());
-    HubAddress { address: spec.hub, job: spec.job.id, token: spec.token, key: spec.hub_key }
-}
-
-/// A node that speaks by hand.
-fn join_by_hand(driver: &Hub, partition: u32) -> HubConnection {
-    let mut node =
-        HubConnection::open(&hub_of(driver), Role::Control { partition, attempt: 0 }, soon()).unwrap();
-    let join = Join {
-        partition,
-        instance: 1,
-        name: "by-hand".into(),
-        host: "by-hand".into(),
-        address: [127, 0, 0, 1].into(),
-        interface: "lo".into(),
-        addresses: vec![[127, 0, 0, 1].into()],
-        store_port: 1,
-        store_key: Vec::new(),
-        gpus: vec![],
-        folder: String::new(),
-    };
-    node.send(&NodeMessage::Join(join), soon()).unwrap();
-    node
-}
-
-fn place_of(node: &mut HubConnection) -> NodePlacement {
-    match node.receive(soon()).unwrap() {
-        HubMessage::Place(place) => *place,
-        other => panic!("a place was expected, not {other:?}"),
-    }
-}
-
-fn finished(rank: u32) -> NodeMessage {
-    let exit = RankExit::new(rank, "by-hand", RankState::Finished);
-    NodeMessage::RankEnded { exit: Box::new(exit) }
-}
+use phalanx_types::{ErrorKind, FailureKind, Job, RankExit, RankState};
 
 #[test]
 fn garbage_slow_and_half_open_clients_disturb_no_job() {
@@ -140,8 +98,8 @@ fn a_connection_that_ends_while_both_sides_prove_themselves_is_not_taken_for_a_r
 fn a_node_that_vanishes_is_lost_and_its_ranks_with_it() {
     let job = Job::new("hub", "t", 2, 2).unwrap();
     let driver = open(&job);
-    let mut gone = join_by_hand(&driver, 0);
-    let mut stays = join_by_hand(&driver, 1);
+    let mut gone = join_by_hand(&driver, 0, 1);
+    let mut stays = join_by_hand(&driver, 1, 1);
     let rank = place_of(&mut gone).ranks[0].rank;
     place_of(&mut stays);
     gone.send(&NodeMessage::RankStarted { rank, pid: 1, age_us: 0 }, soon()).unwrap();
@@ -160,7 +118,7 @@ fn a_node_that_vanishes_is_lost_and_its_ranks_with_it() {
 fn a_node_that_comes_back_in_time_goes_on_and_repeats_itself_without_harm() {
     let job = Job::new("hub", "t", 1, 1).unwrap();
     let driver = open(&job);
-    let mut node = join_by_hand(&driver, 0);
+    let mut node = join_by_hand(&driver, 0, 1);
     place_of(&mut node);
     node.send(&NodeMessage::RankStarted { rank: 0, pid: 1, age_us: 0 }, soon()).unwrap();
     drop(node);
@@ -277,7 +235,7 @@ fn a_result_that_comes_again_is_kept_once_and_is_no_event() {
             HubOptions { bind: local.clone(), advertise: local, work_dir: work.path().to_path_buf() };
         (work, Hub::open(job, &options).unwrap())
     };
-    let mut control = join_by_hand(&driver, 0);
+    let mut control = join_by_hand(&driver, 0, 1);
     place_of(&mut control);
     let (mut older, mut from_older) = bring(&driver, 0, 8);
     from_older.send_frame(&Frame::Data(b"half"), soon()).unwrap();
@@ -306,7 +264,7 @@ fn a_result_of_an_attempt_that_is_over_is_passed_over() {
     let mut job = Job::new("hub", "t", 1, 1).unwrap();
     job.policy.max_restarts = 1;
     let driver = open(&job);
-    let mut control = join_by_hand(&driver, 0);
+    let mut control = join_by_hand(&driver, 0, 1);
     place_of(&mut control);
     let (mut late, mut from_late) = bring(&driver, 0, 5);
     from_late.send_frame(&Frame::Data(b"st"), soon()).unwrap();

@@ -1,4 +1,4 @@
-//! Whole jobs over real sockets and processes: output, results, failures, the fallback, lost ends.
+//! Whole jobs over real sockets and processes: output, results, failures, lost ends.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
 
 mod common;
@@ -6,10 +6,10 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{Gather, LONG, TestCallbacks, listen, open, run, silent, spawn_node, test_node};
+use common::{LONG, TestCallbacks, listen, open, run, spawn_node, test_node};
 use phalanx_job::Metric;
 use phalanx_testkit::{alive, eventually, eventually_some};
-use phalanx_types::{Deadline, FailureKind, Job, RankProgram};
+use phalanx_types::{FailureKind, Job, RankProgram};
 
 fn job(ranks: u32, tasks: u32) -> Job {
     let mut job = Job::new("test", "test", ranks, tasks).unwrap();
@@ -184,124 +184,12 @@ fn a_task_that_never_comes_is_named_at_the_deadline() {
         .map(|p| spawn_node(test_node(&driver, p, "exit 0", dir.path()), TestCallbacks::default()))
         .into();
     let failure = listen(&driver).failure.unwrap();
-    assert_eq!(failure.kind, FailureKind::Start, "STATE-3, JOIN-2");
+    assert_eq!(failure.kind, FailureKind::Start, "STATE-3, JOIN-1");
     assert!(failure.message.contains("partition 1 did not join"), "{}", failure.message);
     assert!(failure.message.contains("2 of 3"), "{}", failure.message);
     for node in nodes {
         node.join().unwrap().unwrap();
     }
-}
-
-#[test]
-fn when_one_task_can_not_reach_the_hub_all_meet_through_spark_and_its_report_counts() {
-    let job = job(3, 3);
-    let gather = Gather::of(3);
-    let dir = phalanx_testkit::temp_dir("job");
-    let (driver, nowhere) = (open(&job), silent());
-    let script = r#"echo hello $RANK; printf "r$RANK" > "$PHALANX_RANK_DIR/result""#;
-    let nodes: Vec<_> = (0..3)
-        .map(|partition| {
-            let mut test = test_node(&driver, partition, script, dir.path());
-            if partition == 0 {
-                test.spec.hub.clone_from(&nowhere.address);
-            }
-            let callbacks =
-                TestCallbacks { gather: Some(Arc::clone(&gather)), partition, ..TestCallbacks::default() };
-            spawn_node(test, callbacks)
-        })
-        .collect();
-    let mut reports = Vec::new();
-    for node in nodes {
-        reports.push(node.join().unwrap().unwrap());
-    }
-    assert!(!reports[0].is_empty() && reports[1].is_empty() && reports[2].is_empty(), "JOIN-1, LINK-3");
-    driver.node_report(&reports[0]).unwrap();
-    driver.stage_ended(0, None);
-    let told = listen(&driver);
-    assert_eq!(told.failure, None);
-    for rank in 0..3 {
-        let result = std::fs::read_to_string(driver.result_path(rank).unwrap()).unwrap();
-        assert_eq!(result, format!("r{rank}"));
-    }
-}
-
-#[test]
-fn a_failure_on_a_node_without_the_hub_reaches_the_caller() {
-    let job = job(1, 1);
-    let dir = phalanx_testkit::temp_dir("job");
-    let driver = open(&job);
-    let mut test = test_node(&driver, 0, "echo oh; exit 7", dir.path());
-    let nowhere = silent();
-    test.spec.hub.clone_from(&nowhere.address);
-    let callbacks = TestCallbacks { gather: Some(Gather::of(1)), ..TestCallbacks::default() };
-    let report = spawn_node(test, callbacks).join().unwrap().unwrap();
-    driver.node_report(&report).unwrap();
-    let failure = listen(&driver).failure.unwrap();
-    assert_eq!((failure.exit_code, failure.last_lines.as_slice()), (Some(7), &["oh".to_string()][..]));
-}
-
-#[test]
-fn a_failure_on_a_node_without_the_hub_ends_the_ranks_of_those_that_have_it_and_is_the_cause() {
-    // The store is partition 0's, and partition 2 has the hub.
-    for (without_hub, fails) in [(&[0][..], 0), (&[1], 1), (&[0, 1], 1)] {
-        without_the_hub(without_hub, fails, [0; 3]);
-    }
-}
-
-#[test]
-fn a_failure_that_is_posted_before_the_store_answers_ends_all_ranks() {
-    // The answer comes too late for the node that posted, and the store is over before it asks again.
-    without_the_hub(&[0, 1], 1, [1500, 0, 0]);
-}
-
-/// Three nodes of two ranks each, of which those in `without_hub` can't reach it; the first rank of `fails` fails.
-/// They get what they exchange so many milliseconds late.
-fn without_the_hub(without_hub: &[u32], fails: u32, late: [u64; 3]) {
-    let job = job(6, 3);
-    let dir = phalanx_testkit::temp_dir("job");
-    let (driver, gather, nowhere) = (open(&job), Gather::of(3), silent());
-    let failing = fails * 2;
-    let script = format!("[ $RANK = {failing} ] || exec sleep 600; echo oh; exit 7");
-    let nodes: Vec<_> = (0..)
-        .zip(late)
-        .map(|(partition, late)| {
-            let mut test = test_node(&driver, partition, &script, dir.path());
-            if without_hub.contains(&partition) {
-                test.spec.hub.clone_from(&nowhere.address);
-            }
-            let callbacks = TestCallbacks {
-                gather: Some(Arc::clone(&gather)),
-                partition,
-                late: Duration::from_millis(late),
-                ..TestCallbacks::default()
-            };
-            spawn_node(test, callbacks)
-        })
-        .collect();
-    let nodes_end = Deadline::after(LONG);
-    for node in nodes {
-        eventually("FALLBACK-1, FALLBACK-2, FALLBACK-3: a node ends", nodes_end.left().unwrap(), || {
-            node.is_finished()
-        });
-        let report = node.join().unwrap().unwrap();
-        if !report.is_empty() {
-            driver.node_report(&report).unwrap();
-        }
-    }
-    driver.stage_ended(0, None);
-    let failure = listen(&driver).failure.unwrap();
-    assert_eq!((failure.rank, failure.exit_code), (Some(failing), Some(7)), "FALLBACK-1");
-    assert_eq!(failure.last_lines, ["oh"]);
-    let states: Vec<&str> = failure.ranks.iter().map(|r| r.state.as_str()).collect();
-    // The outcome doesn't wait for what Spark brings at the end.
-    let other = ["stopped", "nothing was heard of it: its task can't connect to the driver"];
-    assert_eq!(states.iter().filter(|state| other.contains(state)).count(), 5, "{states:?}");
-}
-
-#[test]
-fn a_node_that_is_stopped_before_it_knows_where_the_others_met_lets_the_store_go() {
-    // Partition 2 has the hub. What the tasks told one another reaches it when the job has failed.
-    without_the_hub(&[1], 1, [0, 0, 3000]);
 }
 
 #[test]

@@ -1,24 +1,21 @@
-//! How tasks meet when some come late, or can't reach the hub for a while or for good, and processes that do nothing.
+//! How tasks join when some come late, or can't reach the hub by one way or by none, and processes that do nothing.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
 
 mod common;
-#[path = "common/outage.rs"]
-mod outage;
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Gather, LONG, TestCallbacks, closed, listen, open, silent, spawn_node, test_node};
-use outage::{Network, Outage};
+use common::{LONG, TestCallbacks, closed, listen, open, silent, spawn_node, test_node};
 use phalanx_job::Hub;
 use phalanx_testkit::eventually;
 use phalanx_types::{ErrorKind, FailureKind, Job, RankProgram, Result};
 
-/// A job of a rank on each of two nodes, whose hub asks soon who can't reach it.
+/// A job of a rank on each of two nodes, which soon give a way up.
 fn job() -> Job {
     let mut job = Job::new("meeting", "t", 2, 2).unwrap();
     job.policy.connect_timeout = Duration::from_millis(300);
@@ -36,15 +33,16 @@ fn script(dir: &Path) -> String {
     )
 }
 
-type Node = JoinHandle<Result<Vec<u8>>>;
+type Node = JoinHandle<Result<()>>;
 
-fn node(driver: &Hub, hub: Option<&str>, partition: u32, dir: &Path, gather: &Arc<Gather>) -> Node {
+/// A node that looks for the hub at `hub`, if that is another address, and has the other way at `tunnel`.
+fn node(driver: &Hub, partition: u32, hub: Option<&str>, tunnel: Option<&str>, dir: &Path) -> Node {
     let mut test = test_node(driver, partition, &script(dir), dir);
     if let Some(hub) = hub {
         test.spec.hub = hub.to_string();
     }
-    let gather = Some(Arc::clone(gather));
-    spawn_node(test, TestCallbacks { gather, partition, ..TestCallbacks::default() })
+    test.here.tunnel = tunnel.map(str::to_string);
+    spawn_node(test, TestCallbacks::default())
 }
 
 fn ranks_are_heard_of(driver: &Hub) {
@@ -58,67 +56,64 @@ fn all_is_well(driver: &Hub, dir: &Path, nodes: impl IntoIterator<Item = Node>) 
     std::fs::write(dir.join("go"), "").unwrap();
     assert_eq!(listen(driver).failure, None);
     for (node, rank) in nodes.into_iter().zip(0..) {
-        assert!(node.join().unwrap().unwrap().is_empty(), "nothing goes through Spark");
+        node.join().unwrap().unwrap();
         let result = std::fs::read_to_string(driver.result_path(rank).unwrap()).unwrap();
         assert_eq!(result, format!("r{rank}"));
     }
 }
 
 #[test]
-fn a_task_that_is_only_late_joins_at_the_hub_like_the_others() {
-    let (dir, gather) = (phalanx_testkit::temp_dir("meeting"), Gather::of(2));
+fn a_task_that_is_late_joins_like_the_others() {
+    let dir = phalanx_testkit::temp_dir("meeting");
     let driver = open(&job());
-    let first = node(&driver, None, 0, dir.path(), &gather);
-    eventually("the first asks who can't reach the hub", LONG, || gather.asked().len() == 1);
-    let late = node(&driver, None, 1, dir.path(), &gather);
-    eventually("the late one answers", LONG, || gather.asked().len() == 2);
-    assert!(gather.asked().iter().all(|text| text.contains(r#""at_hub":true"#)), "JOIN-3");
+    let first = node(&driver, 0, None, None, dir.path());
+    // Longer than a task takes to give a way up.
+    std::thread::sleep(2 * job().policy.connect_timeout);
+    let late = node(&driver, 1, None, None, dir.path());
     all_is_well(&driver, dir.path(), [first, late]);
 }
 
-#[test]
-fn a_node_that_met_the_others_through_spark_tells_the_hub_everything_once_it_reaches_it() {
-    let (dir, gather) = (phalanx_testkit::temp_dir("meeting"), Gather::of(2));
+/// The second of two tasks can't reach the hub: what it says, and what the run says when Spark has brought that.
+fn not_reached(hub: &str, tunnel: Option<&str>) -> (ErrorKind, String, String) {
+    let dir = phalanx_testkit::temp_dir("meeting");
     let driver = open(&job());
-    let network = Network::before(driver.address());
-    network.fails(Outage::Pause);
-    let with_hub = node(&driver, None, 0, dir.path(), &gather);
-    let without = node(&driver, Some(&network.address), 1, dir.path(), &gather);
-    eventually("the rank without the hub runs", LONG, || {
-        let log = std::fs::read_to_string(dir.path().join("phalanx-meeting/rank-1.log"));
-        log.is_ok_and(|log| log.contains("up 1"))
-    });
-    assert_eq!(driver.logs().newest(1), "", "SEARCH-1: it goes on meanwhile");
-    network.works();
-    all_is_well(&driver, dir.path(), [with_hub, without]);
+    let first = node(&driver, 0, None, None, dir.path());
+    let error = node(&driver, 1, Some(hub), tunnel, dir.path()).join().unwrap().unwrap_err();
+    driver.stage_ended(0, Some(error.to_string()));
+    let failure = listen(&driver).failure.unwrap();
+    assert_eq!(failure.kind, FailureKind::Start);
+    first.join().unwrap().unwrap();
+    (error.kind(), error.to_string(), failure.message)
 }
 
 #[test]
-fn a_hub_that_refuses_connections_is_closed_and_nobody_goes_round_it() {
-    let (dir, gather) = (phalanx_testkit::temp_dir("meeting"), Gather::of(2));
-    let driver = open(&job());
-    let closed = closed();
-    let node = node(&driver, Some(&closed.address), 0, dir.path(), &gather);
-    let error = node.join().unwrap().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Closed, "LINK-5: {error}");
-    assert!(error.to_string().starts_with("the job is over"), "{error}");
-    assert_eq!(gather.asked().len(), 0, "LINK-5");
-}
-
-#[test]
-fn ranks_whose_nodes_met_through_spark_end_when_the_hub_turns_out_to_be_closed() {
-    let (dir, gather) = (phalanx_testkit::temp_dir("meeting"), Gather::of(2));
-    let driver = open(&job());
-    let nowhere = silent();
-    let nodes = [0, 1].map(|rank| node(&driver, Some(&nowhere.address), rank, dir.path(), &gather));
-    eventually("both ranks run", LONG, || {
-        (0..2).all(|rank| dir.path().join(format!("phalanx-meeting/rank-{rank}.log")).exists())
-    });
-    drop(nowhere);
-    for node in nodes {
-        let error = node.join().unwrap().unwrap_err();
-        assert!(error.to_string().contains("the driver is gone"), "NODE-3, LINK-5: {error}");
+fn a_task_that_reaches_the_hub_by_no_way_fails_in_a_sentence_that_says_what_to_set() {
+    let barred = silent();
+    let (kind, said, told) = not_reached(&barred.address, None);
+    assert_eq!(kind, ErrorKind::Unreachable, "LINK-3: {said}");
+    assert!(said.starts_with("partition 1 on host-1 can't reach the driver: "), "LINK-3: {said}");
+    for part in [&barred.address, "it has no other way", "spark.phalanx.hub.port", "PhalanxPlugin"] {
+        assert!(said.contains(part), "LINK-3: {said}");
     }
+    assert_eq!(told, said, "the run says the same");
+}
+
+#[test]
+fn a_task_that_reaches_the_hub_neither_directly_nor_through_spark_says_why_of_both() {
+    let (barred, nowhere) = (silent(), closed());
+    let (kind, said, _) = not_reached(&barred.address, Some(&nowhere.address));
+    assert_eq!(kind, ErrorKind::Unreachable, "LINK-3: {said}");
+    for part in [&barred.address, "nor through Spark", &nowhere.address] {
+        assert!(said.contains(part), "LINK-3: {said}");
+    }
+}
+
+#[test]
+fn a_hub_that_refuses_connections_is_closed() {
+    let closed = closed();
+    let (kind, said, _) = not_reached(&closed.address, None);
+    assert_eq!(kind, ErrorKind::Closed, "LINK-5: {said}");
+    assert!(said.contains("the job is over, or a firewall refuses"), "LINK-5: {said}");
 }
 
 #[test]
@@ -148,21 +143,6 @@ fn a_process_that_does_nothing_for_a_while_loses_no_node_and_its_ranks_heed_the_
 }
 
 #[test]
-fn a_cancel_is_answered_while_spark_has_the_tasks_wait_for_one_another() {
-    let (dir, gather) = (phalanx_testkit::temp_dir("meeting"), Gather::of(2));
-    let driver = open(&job());
-    let waiting = node(&driver, None, 0, dir.path(), &gather);
-    eventually("it asks who can't reach the hub", LONG, || gather.asked().len() == 1);
-    let began = Instant::now();
-    driver.stop("the test says so");
-    assert_eq!(listen(&driver).failure.unwrap().kind, FailureKind::Cancelled);
-    assert!(began.elapsed() < LONG / 2, "JOIN-3: the exchange goes on until Spark ends it");
-    assert!(!waiting.is_finished(), "the exchange goes on until Spark ends it");
-    gather.exchange(1, "");
-    waiting.join().unwrap().unwrap();
-}
-
-#[test]
 fn a_store_that_finds_all_its_ports_taken_fails_the_job_with_the_reason() {
     let dir = phalanx_testkit::temp_dir("meeting");
     let taken = sixteen_ports();
@@ -183,45 +163,16 @@ fn sixteen_ports() -> Vec<TcpListener> {
     (20_000..30_000).step_by(16).find_map(|first| std::io::Result::ok(all_of(first))).unwrap()
 }
 
-/// A node that can reach the hub through a tunnel at most, whose near end is at `tunnel`. It can't meet the others
-/// through Spark.
-fn node_with_tunnel(driver: &Hub, hub: &str, tunnel: &str, dir: &Path) -> Node {
-    let mut test = test_node(driver, 1, &script(dir), dir);
-    test.spec.hub = hub.to_string();
-    test.here.tunnel = Some(tunnel.to_string());
-    spawn_node(test, TestCallbacks { partition: 1, ..TestCallbacks::default() })
-}
-
 #[test]
 fn a_task_that_has_a_tunnel_joins_at_the_hub_like_the_others() {
     // Packets to the hub vanish, or are refused.
     let (silent, closed) = (silent(), closed());
     for barred in [&silent.address, &closed.address] {
-        let (dir, alone) = (phalanx_testkit::temp_dir("meeting"), Gather::of(2));
+        let dir = phalanx_testkit::temp_dir("meeting");
         let driver = open(&job());
-        let first = node(&driver, None, 0, dir.path(), &alone);
+        let first = node(&driver, 0, None, None, dir.path());
         let hub = driver.node_spec(0, RankProgram::Python(None), BTreeMap::new(), Vec::new()).hub;
-        let second = node_with_tunnel(&driver, barred, &hub, dir.path());
+        let second = node(&driver, 1, Some(barred), Some(&hub), dir.path());
         all_is_well(&driver, dir.path(), [first, second]);
-        assert!(alone.asked().is_empty(), "ROUTE-1: no task was asked to exchange");
     }
-}
-
-#[test]
-fn a_tunnel_that_leads_nowhere_is_as_none() {
-    let (dir, gather) = (phalanx_testkit::temp_dir("meeting"), Gather::of(2));
-    let (driver, barred, nowhere) = (open(&job()), silent(), closed());
-    let first = node(&driver, None, 0, dir.path(), &gather);
-    let mut test = test_node(&driver, 1, &script(dir.path()), dir.path());
-    test.spec.hub = barred.address.clone();
-    test.here.tunnel = Some(nowhere.address.clone());
-    let gathers = Some(Arc::clone(&gather));
-    let second =
-        spawn_node(test, TestCallbacks { gather: gathers, partition: 1, ..TestCallbacks::default() });
-    eventually("the nodes meet through Spark", LONG, || gather.texts().len() == 2);
-    std::fs::write(dir.path().join("go"), "").unwrap();
-    assert!(first.join().unwrap().unwrap().is_empty());
-    driver.node_report(&second.join().unwrap().unwrap()).unwrap();
-    driver.stage_ended(0, None);
-    assert_eq!(listen(&driver).failure, None);
 }

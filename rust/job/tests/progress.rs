@@ -149,29 +149,6 @@ fn a_caller_that_asks_is_told_a_hangs_stacks_and_none_in_a_restart() {
 }
 
 #[test]
-fn a_run_whose_hangs_can_not_be_noticed_says_so_once() {
-    for (seconds, said) in [(10, 1), (0, 0)] {
-        let mut job = Job::new("state", "t", 3, 3).unwrap();
-        job.policy.hang_timeout = Duration::from_secs(seconds);
-        let began = Instant::now();
-        let mut play = Play { state: JobState::new(job, began), out: Outbox::default(), began, attempt: 0 };
-        for partition in 0..2 {
-            play.tell(0, partition, NodeMessage::Join(join(partition)));
-        }
-        play.tick(6);
-        assert!(matches!(play.orders()[..], [(0, HubMessage::UseFallback), (1, HubMessage::UseFallback)]));
-        assert_eq!(play.state.status(), "waiting for 1 of 3 tasks");
-        for partition in 0..2 {
-            play.tell(7, partition, NodeMessage::Placed(join(partition)));
-        }
-        let line = "[phalanx] a hang of this run will not be noticed: \
-                    the task of partition 2 can't connect to the driver";
-        assert_eq!(play.state.take_notices(), vec![line; said], "HANG-3");
-        assert_eq!(play.state.status(), "training");
-    }
-}
-
-#[test]
 fn a_slow_rank_is_named_once_after_a_while() {
     let mut play = Play::placed();
     let step = |rank, step, step_us| {

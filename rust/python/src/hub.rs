@@ -95,10 +95,6 @@ impl Hub {
         Ok(path)
     }
 
-    fn node_report(&self, py: Python<'_>, report: &[u8]) -> PyResult<()> {
-        detached(py, || self.open()?.node_report(report))
-    }
-
     fn stage_ended(&self, py: Python<'_>, attempt: u32, problem: Option<String>) -> PyResult<()> {
         detached(py, || {
             self.open()?.stage_ended(attempt, problem);

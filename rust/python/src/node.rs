@@ -7,14 +7,12 @@ use std::path::PathBuf;
 use phalanx_job::{Here, Home, NodeCallbacks, Payload, collect_logs};
 use phalanx_types::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
 use crate::errors::detached;
 use crate::logs;
 
 /// The Python process that the node runs in.
 struct PythonCallbacks {
-    all_gather: Option<Py<PyAny>>,
     /// Whether its stderr is an executor's log.
     in_executor: bool,
     /// Copies files to a folder by its URI, where Python has a way to.
@@ -33,20 +31,6 @@ impl NodeCallbacks for PythonCallbacks {
             self.raised
                 .as_ref()
                 .map(|error| format!("its Python process was interrupted ({})", error.value(py)))
-        })
-    }
-
-    fn all_gather(&mut self, text: &str) -> Result<Vec<String>> {
-        let Some(all_gather) = &self.all_gather else {
-            return Err(Error::new(
-                ErrorKind::Unreachable,
-                "the hub can't be reached, and there is no other way here",
-            ));
-        };
-        Python::attach(|py| {
-            all_gather.bind(py).call1((text,)).and_then(|all| all.extract()).map_err(|e| {
-                Error::new(ErrorKind::Unreachable, format!("the tasks could not meet through Spark: {e}"))
-            })
         })
     }
 
@@ -92,8 +76,7 @@ pub(crate) fn run_carrier(
     tunnel: Option<String>,
 ) -> PyResult<bool> {
     collect_logs();
-    let mut callbacks =
-        PythonCallbacks { all_gather: None, in_executor: false, copy_files: None, raised: None };
+    let mut callbacks = PythonCallbacks { in_executor: false, copy_files: None, raised: None };
     let served = detached(py, || phalanx_job::run_carrier(&spec.0, number, &wanted, tunnel, &mut callbacks));
     logs::hand_over(py)?;
     match callbacks.raised {
@@ -104,12 +87,12 @@ pub(crate) fn run_carrier(
 
 #[pyfunction]
 #[pyo3(signature = (
-    spec, payload, *, partition, host, gpus, work_dir, guard, package, python, in_python_worker, env, all_gather,
+    spec, payload, *, partition, host, gpus, work_dir, guard, package, python, in_python_worker, env,
     in_executor=false, copy_files=None, tunnel=None
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
-pub(crate) fn run_node<'py>(
-    py: Python<'py>,
+pub(crate) fn run_node(
+    py: Python<'_>,
     spec: &NodeSpec,
     payload: &[u8],
     partition: u32,
@@ -121,20 +104,19 @@ pub(crate) fn run_node<'py>(
     python: String,
     in_python_worker: bool,
     env: BTreeMap<String, String>,
-    all_gather: Option<Py<PyAny>>,
     in_executor: bool,
     copy_files: Option<Py<PyAny>>,
     tunnel: Option<String>,
-) -> PyResult<Bound<'py, PyBytes>> {
+) -> PyResult<()> {
     collect_logs();
     let home = Home { guard, package, python, env, in_python_worker };
     let here = Here { partition, host, gpus, work_dir, home, tunnel };
-    let mut callbacks = PythonCallbacks { all_gather, in_executor, copy_files, raised: None };
+    let mut callbacks = PythonCallbacks { in_executor, copy_files, raised: None };
     let outcome =
         detached(py, || phalanx_job::run_node(&spec.0, Payload::Bytes(payload), &here, &mut callbacks));
     logs::hand_over(py)?;
     match callbacks.raised {
         Some(raised) => Err(raised),
-        None => Ok(PyBytes::new(py, &outcome?)),
+        None => Ok(outcome?),
     }
 }

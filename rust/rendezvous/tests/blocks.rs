@@ -275,8 +275,6 @@ fn a_host_without_a_node_or_a_carrier_is_named() {
     let said = "nobody serves the blocks on elsewhere: no node of this run is there, and no task of Spark's came there \
                 within 100ms";
     assert!(nobody.to_string().starts_with(said), "BLOCKS-5: {nobody}");
-    let never = elsewhere(BlockAccess { carrier_within: Duration::ZERO, ..there.access(1) }, "elsewhere");
-    assert!(never.to_string().contains("not all tasks of the run reach its driver"), "BLOCKS-5: {never}");
     // What is not on this host is nowhere: carriers are for others.
     let gone = elsewhere(BlockAccess { nodes: 0, carrier_within: PATIENCE, ..there.access(1) }, &host_name());
     assert_eq!(gone.kind(), ErrorKind::MissingFile, "{gone}");

@@ -329,8 +329,7 @@ impl Fleet {
                 let took = node.pinged.take().map(|at| at.elapsed()).unwrap_or_default();
                 node.slowest_pong = node.slowest_pong.max(took);
             }
-            HubMessage::UseFallback | HubMessage::Part | HubMessage::Read { .. } | HubMessage::Carried(_) => {
-            }
+            HubMessage::Part | HubMessage::Read { .. } | HubMessage::Carried(_) => {}
         }
     }
 

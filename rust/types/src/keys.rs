@@ -23,11 +23,6 @@ const BLOCK_BYTES: usize = 64;
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// With which nodes of an attempt seal what they leave for one another on the job's store.
-    pub fn of_notes(token: &[u8; 32], job: &str, attempt: u32) -> Key {
-        derive(token, &["notes", job, &attempt.to_string()])
-    }
-
     /// With which nodes of an attempt prove themselves to the job's store, and the store to them.
     pub fn of_store(token: &[u8; 32], job: &str, attempt: u32) -> Key {
         derive(token, &["store", job, &attempt.to_string()])
@@ -68,7 +63,7 @@ impl Key {
     /// `text` with a proof that who left it at `place` knew this key. It can be read without.
     ///
     /// ```
-    /// let key = phalanx_types::Key::of_notes(&[7; 32], "job", 0);
+    /// let key = phalanx_types::Key::of_groups(&[7; 32], "job", 0);
     /// let sealed = key.seal("a place", b"text");
     /// assert_eq!(key.open("a place", &sealed), Some(&b"text"[..]));
     /// assert_eq!(key.open("another", &sealed), None);
@@ -125,13 +120,12 @@ mod tests {
         let (token, other) = ([1; 32], [2; 32]);
         let groups = Key::of_groups(&token, "job", 1);
         let keys = [
-            Key::of_notes(&token, "job", 1),
-            Key::of_notes(&token, "job", 2),
             Key::of_store(&token, "job", 1),
+            Key::of_store(&token, "job", 2),
             Key::of_blocks(&token, "job", 1),
-            Key::of_notes(&token, "job1", 1),
-            Key::of_notes(&token, "jo", 1),
-            Key::of_notes(&other, "job", 1),
+            Key::of_store(&token, "job1", 1),
+            Key::of_store(&token, "jo", 1),
+            Key::of_store(&other, "job", 1),
             groups.of_group("0"),
             groups.of_group("1"),
             Key::of_groups(&token, "job", 2).of_group("0"),
@@ -145,12 +139,12 @@ mod tests {
     #[test]
     fn a_key_is_what_the_rfc_says() {
         // By Python: hmac.digest(hmac.digest(b"phalanx-1", b"\7" * 32), info + b"\1"), info being the joined texts.
-        let key = Key::of_notes(&[7; 32], "job", 0);
+        let key = Key::of_store(&[7; 32], "job", 0);
         assert_eq!(key.bytes()[..8], RFC_5869);
         assert_eq!(format!("{key:?}"), "Key", "KEY-3");
     }
 
-    const RFC_5869: [u8; 8] = [134, 211, 205, 57, 136, 77, 159, 181];
+    const RFC_5869: [u8; 8] = [97, 205, 75, 164, 175, 159, 123, 248];
 
     proptest! {
         #[test]

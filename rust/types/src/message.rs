@@ -3,7 +3,7 @@
 //! - MSG-1 (told-again): everything that a node tells is a fact that may be told again. After a reconnect the node
 //!   repeats itself, and the hub takes the first copy.
 //! - MSG-2 (names-attempt): what belongs to an attempt says which, so that nothing of an earlier attempt is taken for
-//!   the present one's. Connections do so, and the reports that go through Spark.
+//!   the present one's. Connections do so.
 //! - MSG-3 (bounded): a rank tells at most [`MAX_PHASES`] phases in an attempt. The others are passed over.
 
 use serde::{Deserialize, Serialize};
@@ -83,8 +83,6 @@ impl Welcome {
 pub enum NodeMessage {
     /// Here I am.
     Join(Join),
-    /// I know my place by the fallback and start my ranks.
-    Placed(Join),
     /// A rank's process runs.
     RankStarted {
         /// The rank.
@@ -182,31 +180,12 @@ pub struct OutputTotal {
     pub log_path: String,
 }
 
-/// What a node that couldn't reach the hub hands back through Spark.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NodeOutcome {
-    /// The task's partition.
-    pub partition: u32,
-    /// The attempt that it reports on.
-    pub attempt: u32,
-    /// How its ranks ended; times are microseconds before `sent`, negated.
-    #[serde(rename = "ends")]
-    pub exits: Vec<RankExit>,
-    /// Why the node could not do its part; `None` if it could.
-    pub problem: Option<String>,
-    /// Why the process that it runs in told it to end; `None` if it didn't.
-    pub interrupted: Option<String>,
-}
-
 /// An order from the hub.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum HubMessage {
     /// All have joined; this is your place.
     Place(Box<NodePlacement>),
-    /// Not all are at the hub, and some may be unable to reach it: ask them through Spark, and go on waiting meanwhile.
-    UseFallback,
     /// End your ranks.
     Stop {
         /// Why, for the log.

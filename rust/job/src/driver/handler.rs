@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use phalanx_rendezvous::{Handler, Opening, Outbox};
-use phalanx_types::message::{HubMessage, NodeMessage, NodeOutcome, OutputTotal};
+use phalanx_types::message::{HubMessage, NodeMessage, OutputTotal};
 use phalanx_types::rank_file::PieceWanted;
 use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Error, ErrorKind, Job, Result, RunSnapshot};
@@ -28,7 +28,6 @@ use crate::log_tail::LogTails;
 
 /// What the owner of the hub wants.
 pub(super) enum Command {
-    NodeOutcome(Box<NodeOutcome>),
     StageEnded(u32, Option<String>),
     Stop(String),
     Stacks(Sender<Vec<RankStacks>>),
@@ -318,7 +317,6 @@ impl Handler for JobHandler {
 
     fn command(&mut self, now: Instant, command: Command, out: &mut Outbox) {
         match command {
-            Command::NodeOutcome(report) => self.state.node_report(now, *report, out),
             Command::StageEnded(attempt, problem) => self.state.stage_ended(now, attempt, problem, out),
             Command::Stacks(answer) => {
                 self.askers.push(answer);

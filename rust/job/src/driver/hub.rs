@@ -148,20 +148,6 @@ impl Hub {
         self.results.path(rank)
     }
 
-    /// Takes what [`crate::run_node`] returned on a node that couldn't reach the hub: its report and results.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Protocol`](phalanx_types::ErrorKind::Protocol) if it isn't that;
-    /// [`ErrorKind::Io`](phalanx_types::ErrorKind::Io) if a result can't be kept.
-    pub fn node_report(&self, bytes: &[u8]) -> Result<()> {
-        let (report, results) = crate::report::unpack_report(bytes)?;
-        for (rank, result) in results {
-            self.results.keep(rank, &result)?;
-        }
-        self.hub.command(Command::NodeOutcome(Box::new(report)));
-        Ok(())
-    }
-
     /// The Spark stage that was submitted for `attempt` (0, or what [`Event::Resubmit`] said) is over: well, or with
     /// this message.
     pub fn stage_ended(&self, attempt: u32, problem: Option<String>) {

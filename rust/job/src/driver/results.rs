@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use phalanx_io::write_whole;
 use phalanx_rendezvous::{Arriving, Opening};
 use phalanx_types::{Error, Result};
 use tempfile::NamedTempFile;
@@ -63,11 +62,6 @@ impl Results {
             .map(|part| Arrival { part, whole })
             .map_err(|e| Error::io(format!("store the result of rank {rank}"), &e))
     }
-
-    /// Keeps a result that came in one piece.
-    pub(super) fn keep(&self, rank: u32, result: &[u8]) -> Result<()> {
-        write_whole(&self.whole(rank), result).map_err(|e| e.context(format!("the result of rank {rank}")))
-    }
 }
 
 /// A result that arrives, in a file that goes with this value until it is kept.
@@ -116,7 +110,7 @@ mod tests {
         assert_eq!(results.path(3), None, "RESULTS-1");
         arrival.keep().unwrap();
         assert_eq!(std::fs::read(results.path(3).unwrap()).unwrap(), b"half");
-        results.keep(4, b"whole").unwrap();
+        Box::new(results.begin(4, results.whole(4)).unwrap()).keep().unwrap();
         drop(results.begin(4, results.whole(4)).unwrap());
         assert!(results.path(4).is_some(), "RESULTS-1: what has arrived stays");
         assert_eq!(names(dir.path()).len(), 2, "RESULTS-2");

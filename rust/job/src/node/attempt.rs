@@ -13,7 +13,6 @@ use phalanx_supervisor::{Guard, OomWatch, RankLog};
 
 use crate::node::blocks::NodeBlocks;
 use crate::node::executor_log::ExecutorLogCopy;
-use crate::node::fallback::Fallback;
 use crate::node::files::NodeFiles;
 use crate::node::link::Link;
 use crate::node::metrics::Metrics;
@@ -48,8 +47,6 @@ pub(crate) struct Attempt<'a> {
     pub(crate) number: u32,
     pub(crate) guard: Guard,
     pub(crate) link: Link<'a>,
-    /// Where tasks that met through Spark tell one another of failures.
-    pub(crate) fallback: Option<Fallback>,
     /// What the ranks read of other hosts, where the run has data sets.
     pub(crate) blocks: Option<NodeBlocks>,
     /// Whether ranks of other nodes may need this one: it serves the store, or blocks.
@@ -119,14 +116,9 @@ impl Attempt<'_> {
 
     /// Sees to the line to the hub; ends the ranks if it is past mending.
     pub(crate) fn tend_link(&mut self) {
-        let reached = self.link.reached();
         if self.link.tend() {
             self.relay.iter().for_each(Relay::renew);
             self.uploads.renew();
-            if !reached {
-                self.relay.iter().for_each(Relay::begin);
-                self.upload_all();
-            }
         }
         if let Some(why) = self.link.given_up().map(str::to_string) {
             self.problem.get_or_insert_with(|| why.clone());

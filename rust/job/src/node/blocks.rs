@@ -29,14 +29,13 @@ pub(crate) struct NodeBlocks {
 
 impl NodeBlocks {
     /// Serves at `address`, where the other nodes reach this one, and tells so on the job's store, which this host
-    /// finds at `store`. Nothing where the run has no data sets. `carriers` says whether carriers may come.
+    /// finds at `store`. Nothing where the run has no data sets.
     pub(crate) fn open(
         options: &Options<'_>,
         placement: &NodePlacement,
         attempt: u32,
         address: IpAddr,
         store: SocketAddr,
-        carriers: bool,
     ) -> Result<Option<NodeBlocks>> {
         let job = &options.spec.job;
         if job.data_folder.is_empty() {
@@ -45,8 +44,7 @@ impl NodeBlocks {
         let key = Key::of_blocks(&options.spec.token, &job.id, attempt);
         let is_one_host = placement.host_ranks == [0, placement.world_size - 1];
         let nodes = if is_one_host { 0 } else { job.tasks };
-        let carrier_within = if carriers { CARRIER_WITHIN } else { Duration::ZERO };
-        let access = BlockAccess { store, key: *key.bytes(), nodes, carrier_within };
+        let access = BlockAccess { store, key: *key.bytes(), nodes, carrier_within: CARRIER_WITHIN };
         let server = if is_one_host {
             None
         } else {

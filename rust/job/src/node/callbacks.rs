@@ -12,11 +12,6 @@ use crate::metric::MetricChange;
 pub trait NodeCallbacks {
     /// Why the caller wants the node to end; asked every 50 ms.
     fn interrupted(&mut self) -> Option<String>;
-    /// Exchanges a text with all tasks of the stage, in partition order (Spark's `allGather`).
-    ///
-    /// # Errors
-    /// If there is no such exchange here, or it failed.
-    fn all_gather(&mut self, text: &str) -> Result<Vec<String>>;
     /// These metrics changed.
     fn observed(&mut self, _changes: &[MetricChange]) {}
     /// The log of its own that the platform collects, if there is one: an executor's stdout or stderr, not a driver's.

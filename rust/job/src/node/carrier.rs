@@ -22,7 +22,7 @@ use std::time::Instant;
 use crate::node::callbacks::NodeCallbacks;
 use crate::node::control::INTERRUPT_EVERY;
 use crate::node::home::Home;
-use crate::node::join::address_without_hub;
+use crate::node::join::own_address;
 use crate::node::link::Link;
 use crate::node::options::{Here, Options, Payload};
 use crate::node::process::{Process, beside};
@@ -78,14 +78,7 @@ pub fn run_carrier(
 fn serve(options: &Options<'_>, process: &Process) -> Result<()> {
     let (spec, job) = (options.spec, &options.spec.job);
     let mut link = Link::open(options, spec.attempt)?;
-    if !link.reached() {
-        let why = format!(
-            "the driver can't be reached from {}, so nobody serves the blocks there",
-            options.here.host
-        );
-        return Err(Error::new(ErrorKind::Unreachable, why));
-    }
-    let address = link.local_address().unwrap_or_else(|| address_without_hub(options, None));
+    let address = link.local_address().unwrap_or_else(|| own_address(options));
     let identity = Identity::new()?;
     let listener = listen_at("the server of blocks", address, 0)?;
     let key = Key::of_blocks(&spec.token, &job.id, spec.attempt);

@@ -24,8 +24,7 @@ pub(crate) enum Worked<T> {
     Ended(AfterAttempt),
 }
 
-/// Has `work` done, and answers the hub and the node's process meanwhile. If the node has to end, `leave` tells the
-/// others so before the hub's word is waited for: the hub may wait for them.
+/// Has `work` done, and answers the hub and the node's process meanwhile.
 ///
 /// # Errors
 /// Those of `work`; [`ErrorKind::Timeout`] if it takes longer than `patience`, [`ErrorKind::Unreachable`] if the hub is
@@ -35,7 +34,6 @@ pub(crate) fn beside<T: Send>(
     link: &mut Link<'_>,
     process: &Process,
     patience: Duration,
-    leave: impl FnOnce(),
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<Worked<T>> {
     // What the thread borrows is there until it ends: the last wait for the disk is that of the scope.
@@ -76,7 +74,6 @@ pub(crate) fn beside<T: Send>(
             link.tell(Instant::now(), done);
         };
         tell(link, interrupted.clone());
-        leave();
         match (after_done(link, process, interrupted, || !thread.is_finished(), tell), problem) {
             (_, Some(problem)) => Err(Error::new(ErrorKind::Timeout, problem)),
             (ended, None) => ended.map(Worked::Ended),

@@ -3,29 +3,25 @@
 //! - NODE-4 (held-for-next): a node that is done stays for another attempt until the hub lets it go, as long as the hub
 //!   answers and the process that the node runs in doesn't want it to end.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::RecvTimeoutError;
-use phalanx_io::pause;
 use phalanx_supervisor::PipeReader;
-use phalanx_types::contract::FILE_RESULT;
-use phalanx_types::message::{HubMessage, NodeMessage, NodeOutcome, OutputTotal};
+use phalanx_types::message::{HubMessage, NodeMessage, OutputTotal};
 use phalanx_types::{Deadline, Error, ErrorKind, RankExit, Result};
 
 use crate::node::attempt::Attempt;
 use crate::node::control::INTERRUPT_EVERY;
 use crate::node::link::Link;
 use crate::node::process::Process;
-use crate::report::pack_report;
 
 /// How long the hub may take to say that it has everything.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What follows an attempt.
 pub(crate) enum AfterAttempt {
-    /// Nothing; this is the node's report for the hub, if it was not there to be told.
-    Over(Vec<u8>),
+    /// Nothing.
+    Over,
     /// Another one.
     Again {
         /// Its number.
@@ -43,31 +39,18 @@ impl Attempt<'_> {
             [rank.notes.take(), rank.output.take()].into_iter().flatten().for_each(PipeReader::finish);
         }
         if let Some(relay) = self.relay.take() {
-            // Nobody listens at a driver that is gone, or was never there.
-            let nobody = self.link.given_up().is_some() || !self.link.reached();
-            let patience = if nobody { Duration::ZERO } else { logs.drain_timeout };
+            // Nobody listens at a driver that is gone.
+            let is_gone = self.link.given_up().is_some();
+            let patience = if is_gone { Duration::ZERO } else { logs.drain_timeout };
             relay.finish(Deadline::after(patience), INTERRUPT_EVERY, || self.link.tend());
         }
         if let Some(copy) = self.executor_log.take() {
             let exits = self.ended().filter(|exit| exit.failure().is_some());
             copy.finish(exits.map(|exit| (exit.rank, exit.describe())).collect());
         }
-        // The hub may have been reached after the last rank had ended.
-        while self.uploads.pending() {
-            self.tend_link();
-            pause(INTERRUPT_EVERY, Deadline::never());
-        }
         if let Some(problem) = self.uploads.finish() {
             self.problem.get_or_insert(problem);
         }
-        if self.link.reached() {
-            self.finish_at_hub(process)
-        } else {
-            self.finish_through_spark().map(AfterAttempt::Over)
-        }
-    }
-
-    fn finish_at_hub(&mut self, process: &Process) -> Result<AfterAttempt> {
         let output: Vec<OutputTotal> = self
             .ranks
             .iter()
@@ -95,29 +78,10 @@ impl Attempt<'_> {
             _ => None,
         })
     }
-
-    fn finish_through_spark(&mut self) -> Result<Vec<u8>> {
-        let exits: Vec<RankExit> = self.ended().collect();
-        let results: Vec<(u32, PathBuf)> = self
-            .ranks
-            .iter()
-            .map(|rank| (rank.rank, rank.dir.join(FILE_RESULT)))
-            .filter(|(_, path)| path.exists())
-            .collect();
-        let report = NodeOutcome {
-            partition: self.options.here.partition,
-            attempt: self.number,
-            exits,
-            problem: self.problem.take(),
-            interrupted: self.interrupted.take(),
-        };
-        pack_report(&report, &results)
-    }
 }
 
 /// Waits for what the hub says to a node that has told it that it is done, and for work that is still `busy`. If the
-/// node's process wants to end only now, `tell` says so once more; `interrupted` is why it wanted to before. A hub that
-/// was never reached says nothing.
+/// node's process wants to end only now, `tell` says so once more; `interrupted` is why it wanted to before.
 ///
 /// # Errors
 /// [`ErrorKind::Unreachable`] if the hub says nothing.
@@ -131,11 +95,10 @@ pub(crate) fn after_done(
     let mut word = None;
     // The hub may keep this node until all others are done, too; as long as it answers it is waited for.
     let mut deadline = Deadline::after(RELEASE_TIMEOUT);
-    let may_hear = |link: &Link<'_>| link.reached() && link.given_up().is_none();
-    while busy() || (word.is_none() && !deadline.passed() && may_hear(link)) {
+    while busy() || (word.is_none() && !deadline.passed() && link.given_up().is_none()) {
         link.tend();
         match link.orders().recv_timeout(INTERRUPT_EVERY) {
-            Ok(HubMessage::Released) => word = Some(AfterAttempt::Over(Vec::new())),
+            Ok(HubMessage::Released) => word = Some(AfterAttempt::Over),
             Ok(HubMessage::Again { attempt, reason }) => word = Some(AfterAttempt::Again { attempt, reason }),
             Ok(_) if interrupted.is_none() => deadline = Deadline::after(RELEASE_TIMEOUT),
             Ok(_) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}

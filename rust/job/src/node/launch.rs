@@ -15,7 +15,6 @@ use crate::node::attempt::{Attempt, Kept, Phase};
 use crate::node::blocks::NodeBlocks;
 use crate::node::environment::{given_environment, rank_environment};
 use crate::node::executor_log::ExecutorLogCopy;
-use crate::node::fallback::Fallback;
 use crate::node::link::Link;
 use crate::node::mailbox::Mailbox;
 use crate::node::metrics::Metrics;
@@ -39,7 +38,6 @@ impl<'a> Attempt<'a> {
         placement: &NodePlacement,
         store: SocketAddr,
         mut link: Link<'a>,
-        fallback: Option<Fallback>,
         blocks: Option<NodeBlocks>,
     ) -> Result<Attempt<'a>> {
         let Options { spec, here, .. } = options;
@@ -51,9 +49,7 @@ impl<'a> Attempt<'a> {
             let most_lag = spec.job.logs.max_live_lag_bytes;
             let relay = Relay::start(options.hub.clone(), here.partition, number, logs.clone(), most_lag);
             let relay = relay.map_err(|e| link.fails(e))?;
-            if link.reached() {
-                relay.begin();
-            }
+            relay.begin();
             Some(relay)
         } else {
             None
@@ -64,7 +60,6 @@ impl<'a> Attempt<'a> {
             number,
             guard,
             link,
-            fallback,
             blocks,
             serves,
             has_parted: false,

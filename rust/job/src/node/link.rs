@@ -3,13 +3,13 @@
 //! - LINK-1 (told-again): every fact is told again after a reconnect, with its age (MSG-1).
 //! - LINK-2 (mended-or-over): a line that is closed is mended within [`HUB_GRACE`]. If not, the hub is given up for
 //!   good.
-//! - LINK-3 (without-hub): if a node starts without a hub, the facts wait until it reaches the hub. If it never does,
-//!   they go into its report through Spark.
+//! - LINK-3 (each-way): a node takes the direct way first, within `connect_timeout`, and then the other one, where it has
+//!   one. If it reaches the hub by none, its task fails in a sentence that says what to set.
 //! - LINK-4 (silent-hub): if a hub says nothing for half of `node_timeout`, the node connects anew. If it has said
 //!   nothing for all of `node_timeout` and [`HUB_GRACE`], the node gives it up: by then the hub has given up this node.
-//! - LINK-5 (closed-is-over): if the hub's host refuses connections, the hub is closed and the job is over. The node
-//!   does not use the fallback.
-//! - LINK-6 (tried-twice): no try to connect takes more than two thirds of `connect_timeout`: packets may be lost for
+//! - LINK-5 (closed-is-over): if the hub's host refuses connections, the hub is closed and the job is over, or a
+//!   firewall refuses them. The sentence says so.
+//! - LINK-6 (tried-twice): no try to connect takes more than two thirds of the time for its way: packets may be lost for
 //!   good that were on their way when the network failed for a moment.
 //! - LINK-7 (fits): a fact that the hub would not take is never told. It would break each line that is told it again.
 
@@ -25,13 +25,11 @@ use phalanx_types::{Deadline, Error, ErrorKind, Result};
 use crate::node::control::{Control, INTERRUPT_EVERY, ping_every};
 use crate::node::options::Options;
 use crate::node::replay::{Fact, aged};
-use crate::node::search::Search;
 
 /// How long a lost hub may take to come back before the node gives up.
 const HUB_GRACE: Duration = Duration::from_secs(2);
-/// How long the first connection through Spark may take. A tunnel is there, so it answers, however busy its hosts are.
-/// The hub has the others exchange meanwhile, which costs no more than this node's lateness (JOIN-3).
-const TUNNEL_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long the first connection by the other way may take. That is there, so it answers, however busy its hosts are.
+const OTHER_WAY_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(crate) struct Link<'a> {
     options: &'a Options<'a>,
@@ -42,8 +40,6 @@ pub(crate) struct Link<'a> {
 }
 
 enum Line {
-    /// The hub was not reached so far: everything goes through Spark.
-    Sought(Search),
     Up(Control),
     /// To be mended until then.
     Broken(Instant),
@@ -52,63 +48,38 @@ enum Line {
 }
 
 impl<'a> Link<'a> {
-    /// Connects for an attempt; without a line if the hub can't be reached within the job's `connect_timeout`.
+    /// Connects for an attempt (LINK-3).
     ///
     /// # Errors
-    /// If the hub refuses this node, is none, or is closed.
+    /// If the hub can't be reached, refuses this node, is none, or is closed.
     pub(crate) fn open(options: &'a Options<'a>, attempt: u32) -> Result<Link<'a>> {
-        let timeout = options.spec.job.policy.connect_timeout;
-        let deadline = Deadline::after(timeout);
-        let line = loop {
-            // LINK-6
-            let patience = deadline.min(Deadline::after(timeout * 2 / 3));
-            let tried = Control::open(&options.hub, options.here.partition, attempt, patience);
-            let is_last = deadline.left().is_some_and(|left| left <= INTERRUPT_EVERY);
-            match tried {
-                Ok(control) => break Line::Up(control),
-                Err(e) if is_final(&e) => return Err(e),
-                Err(e) if is_last && let Some(control) = Link::through_tunnel(options, attempt, &e)? => {
-                    break Line::Up(control);
-                }
-                Err(e) if is_last && is_closed(&e) => {
-                    return Err(e.context("the job is over, or a firewall refuses connections to its driver"));
-                }
-                Err(e) if is_last => {
-                    log::warn!("{e}; the tasks meet through Spark instead");
-                    let over = |e: &Error| is_final(e) || is_closed(e);
-                    let (every, at) = (ping_every(&options.spec.job.policy), options.here.partition);
-                    break Line::Sought(Search::begin(options.hub.clone(), at, attempt, every, over)?);
-                }
-                Err(_) => pause(INTERRUPT_EVERY, deadline),
+        let within = options.spec.job.policy.connect_timeout;
+        let control = match Link::connect(options, attempt, within) {
+            Err(e) if is_final(&e) => return Err(e),
+            Err(barred) if options.hub.turn() => {
+                let control = Link::connect(options, attempt, OTHER_WAY_TIMEOUT)
+                    .map_err(|e| if is_final(&e) { e } else { not_reached(options, &barred, Some(&e)) })?;
+                log::info!("job {}: {barred}; the driver is reached through Spark", options.spec.job.id);
+                control
             }
+            Err(barred) => return Err(not_reached(options, &barred, None)),
+            Ok(control) => control,
         };
-        Ok(Link { options, attempt, line, facts: Vec::new(), ping_at: Instant::now() })
+        Ok(Link { options, attempt, line: Line::Up(control), facts: Vec::new(), ping_at: Instant::now() })
     }
 
-    /// The way round, where `why` bars the direct one; `None` if there is none, or the hub isn't reached by it.
-    fn through_tunnel(options: &Options<'_>, attempt: u32, why: &Error) -> Result<Option<Control>> {
-        if options.hub.is_through_tunnel() || !options.hub.turn() {
-            return Ok(None);
-        }
-        let tried =
-            Control::open(&options.hub, options.here.partition, attempt, Deadline::after(TUNNEL_TIMEOUT));
-        match tried {
-            Ok(control) => {
-                log::info!("job {}: {why}; the driver is reached through Spark", options.spec.job.id);
-                Ok(Some(control))
-            }
-            Err(e) if is_final(&e) => Err(e),
-            Err(e) => {
-                log::debug!("job {}: the driver isn't reached through Spark: {e}", options.spec.job.id);
-                options.hub.turn();
-                Ok(None)
+    /// Connects by the way that is taken. LINK-6
+    fn connect(options: &Options<'_>, attempt: u32, within: Duration) -> Result<Control> {
+        let deadline = Deadline::after(within);
+        loop {
+            let patience = deadline.min(Deadline::after(within * 2 / 3));
+            match Control::open(&options.hub, options.here.partition, attempt, patience) {
+                Err(e) if !is_final(&e) && deadline.left().is_some_and(|left| left > INTERRUPT_EVERY) => {
+                    pause(INTERRUPT_EVERY, deadline);
+                }
+                tried => return tried,
             }
         }
-    }
-
-    /// Whether the hub was reached, at the start or later.
-    pub(crate) fn reached(&self) -> bool {
-        !matches!(self.line, Line::Sought(_))
     }
 
     /// Why the hub is gone for good, if it is.
@@ -127,7 +98,7 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// The hub's orders; closed when the line has broken, never ready where there is none.
+    /// The hub's orders; closed when the line has broken, never ready until it is mended.
     pub(crate) fn orders(&self) -> Receiver<HubMessage> {
         match &self.line {
             Line::Up(control) => control.inbox.clone(),
@@ -184,13 +155,9 @@ impl<'a> Link<'a> {
                 self.broke("the driver doesn't answer", now.max(heard + node_timeout) + HUB_GRACE);
             }
         }
-        let found = match &self.line {
-            Line::Sought(search) => search.take(),
-            _ => None,
-        };
         let mended = match self.line {
             Line::Broken(until) => self.mend(until),
-            _ => found.is_some_and(|found| self.found(found)),
+            _ => false,
         };
         if now >= self.ping_at {
             self.ping_at = now + ping_every(&self.options.spec.job.policy);
@@ -215,20 +182,6 @@ impl<'a> Link<'a> {
         false
     }
 
-    /// What the search came to.
-    fn found(&mut self, found: Result<Control>) -> bool {
-        match found {
-            Ok(control) => {
-                log::info!("job {}: the driver is reached after all", self.options.spec.job.id);
-                self.comes_up(control)
-            }
-            Err(e) => {
-                self.give_up(&e);
-                false
-            }
-        }
-    }
-
     fn comes_up(&mut self, control: Control) -> bool {
         self.line = Line::Up(control);
         let facts: Vec<NodeMessage> = self.facts().collect();
@@ -248,12 +201,28 @@ fn is_short(message: &NodeMessage) -> bool {
     serde_json::to_vec(message).is_ok_and(|bytes| bytes.len() < MAX_FRAME_BYTES - 1024)
 }
 
-/// Whether the hub's host says that nobody listens there.
-fn is_closed(e: &Error) -> bool {
-    e.kind() == ErrorKind::Closed
+/// Why a task fails that reaches the hub neither directly nor by another way, if it has one; and what to do about it.
+fn not_reached(options: &Options<'_>, barred: &Error, other: Option<&Error>) -> Error {
+    let (at, host) = (options.here.partition, &options.here.host);
+    let who = format!("partition {at} on {host} can't reach the driver: {barred}");
+    let said = match other {
+        Some(other) => format!("{who}; nor through Spark: {other}"),
+        None if barred.kind() == ErrorKind::Closed => {
+            format!("{who}; the job is over, or a firewall refuses connections to its driver. {WHAT_TO_DO}")
+        }
+        None => format!("{who}, and it has no other way. {WHAT_TO_DO}"),
+    };
+    Error::new(
+        if barred.kind() == ErrorKind::Closed { ErrorKind::Closed } else { ErrorKind::Unreachable },
+        said,
+    )
 }
 
-/// Whether trying again, or going round the hub, would not help.
+/// What opens a way.
+const WHAT_TO_DO: &str = "Open the driver's port (spark.phalanx.hub.port says which) to the executors, or add \
+     PhalanxPlugin to spark.plugins (on Spark Connect the server's plugin, from Spark 4.0 on)";
+
+/// Whether trying again, or by another way, would not help.
 fn is_final(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Refused | ErrorKind::Protocol | ErrorKind::Invalid)
 }

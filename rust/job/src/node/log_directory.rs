@@ -89,10 +89,6 @@ mod tests {
             None
         }
 
-        fn all_gather(&mut self, _text: &str) -> Result<Vec<String>> {
-            Ok(Vec::new())
-        }
-
         fn copy_files(&mut self, files: &[PathBuf], folder: &str) -> Result<()> {
             self.0.push((files.to_vec(), folder.into()));
             Ok(())

@@ -11,27 +11,18 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use phalanx_types::{Error, ErrorKind, Result};
+use phalanx_types::{Error, Result};
 
 use crate::metric::MetricChange;
 use crate::node::callbacks::NodeCallbacks;
 use crate::node::control::INTERRUPT_EVERY;
 
-/// What the node's thread has for its process.
-enum Ask {
-    /// Exchange a text with all tasks, and answer here.
-    Gather(String, Sender<Result<Vec<String>>>),
-    Observed(Vec<MetricChange>),
-}
-
 type Interruption = Arc<Mutex<Option<String>>>;
 
 /// The process, for the node's thread.
 pub(crate) struct Process {
-    asks: Sender<Ask>,
+    observed: Sender<Vec<MetricChange>>,
     interruption: Interruption,
-    /// Where the outcome of the newest exchange comes.
-    gathering: Option<Receiver<Result<Vec<String>>>>,
     executor_log: Option<OwnedFd>,
 }
 
@@ -46,29 +37,10 @@ impl Process {
         self.executor_log.take()
     }
 
-    /// Begins to exchange a text with all tasks. One that was begun before is ended first, by the process.
-    pub(crate) fn gather(&mut self, text: String) {
-        let (answer, answered) = crossbeam_channel::bounded(1);
-        // The process serves for as long as the node's thread runs.
-        let _ = self.asks.send(Ask::Gather(text, answer));
-        self.gathering = Some(answered);
-    }
-
-    /// Whether an exchange has begun of which this node has yet to hear.
-    pub(crate) fn is_gathering(&self) -> bool {
-        self.gathering.is_some()
-    }
-
-    /// What the tasks exchanged, in partition order, once it is there; once.
-    pub(crate) fn gathered(&mut self) -> Option<Result<Vec<String>>> {
-        let all = self.gathering.as_ref()?.try_recv().ok()?;
-        self.gathering = None;
-        Some(all)
-    }
-
     /// Tells how metrics changed.
     pub(crate) fn observed(&self, changes: Vec<MetricChange>) {
-        let _ = self.asks.send(Ask::Observed(changes));
+        // The process serves for as long as the node's thread runs.
+        let _ = self.observed.send(changes);
     }
 }
 
@@ -82,17 +54,16 @@ pub(crate) fn beside<T: Send>(
     executor_log: Option<OwnedFd>,
     node: impl FnOnce(&mut Process) -> Result<T> + Send,
 ) -> Result<T> {
-    let (asks, inbox) = crossbeam_channel::unbounded();
+    let (observed, changes) = crossbeam_channel::unbounded();
     let interruption = Interruption::default();
-    let mut process =
-        Process { asks, interruption: Arc::clone(&interruption), gathering: None, executor_log };
+    let mut process = Process { observed, interruption: Arc::clone(&interruption), executor_log };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
             .name("phalanx-node".into())
             .spawn_scoped(scope, move || node(&mut process))
             .map_err(|e| Error::io("start the node's thread", &e))?;
         let _alarm = Alarm(&interruption);
-        serve(callbacks, &inbox, &interruption);
+        serve(callbacks, &changes, &interruption);
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
@@ -112,24 +83,19 @@ fn interrupt(interruption: &Interruption, reason: String) {
     interruption.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
 }
 
-fn serve(callbacks: &mut dyn NodeCallbacks, asks: &Receiver<Ask>, interruption: &Interruption) {
+fn serve(
+    callbacks: &mut dyn NodeCallbacks,
+    changes: &Receiver<Vec<MetricChange>>,
+    interruption: &Interruption,
+) {
     loop {
         if let Some(reason) = callbacks.interrupted() {
             interrupt(interruption, reason);
         }
-        match asks.recv_timeout(INTERRUPT_EVERY) {
-            Ok(Ask::Gather(text, answer)) => {
-                // A node that is over doesn't wait for it any more.
-                let _ = answer.send(callbacks.all_gather(&text));
-            }
-            Ok(Ask::Observed(changes)) => callbacks.observed(&changes),
+        match changes.recv_timeout(INTERRUPT_EVERY) {
+            Ok(changes) => callbacks.observed(&changes),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
-}
-
-/// The error of an exchange whose texts are none.
-pub(crate) fn not_exchanged(why: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Protocol, format!("what the tasks exchanged through Spark: {why}"))
 }

@@ -14,16 +14,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use phalanx_io::{pause, raise_descriptor_limit};
+use phalanx_io::raise_descriptor_limit;
 use phalanx_rendezvous::store::StoreClient;
-use phalanx_types::{Deadline, Error, ErrorKind, ExecutorLog, Key, NodeSpec, Result};
+use phalanx_types::{Deadline, Error, ErrorKind, ExecutorLog, NodeSpec, Result};
 
 use crate::node::attempt::{Attempt, Kept};
 use crate::node::blocks::NodeBlocks;
 use crate::node::callbacks::NodeCallbacks;
-use crate::node::control::INTERRUPT_EVERY;
 use crate::node::disk::{Worked, beside as beside_disk};
-use crate::node::fallback::Fallback;
 use crate::node::files::NodeFiles;
 use crate::node::finish::AfterAttempt;
 use crate::node::join::{Joined, Joining, join};
@@ -41,8 +39,7 @@ const STORE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs the node of one partition until its ranks have ended; they execute `payload`.
 ///
-/// Returns nothing when the hub has everything, else a report for [`crate::Hub::node_report`]. That a rank failed
-/// is no error of the node.
+/// The hub has everything then. That a rank failed is no error of the node.
 ///
 /// # Errors
 /// If the node could not do its part; its ranks, if any ran, are ended.
@@ -51,7 +48,7 @@ pub fn run_node(
     payload: Payload<'_>,
     here: &Here,
     callbacks: &mut dyn NodeCallbacks,
-) -> Result<Vec<u8>> {
+) -> Result<()> {
     // Before anything that inherits it, a warm pool for one.
     raise_descriptor_limit();
     let options = Options::of(spec, payload, here)?;
@@ -68,13 +65,13 @@ pub fn run_node(
 }
 
 /// One attempt after the other, until the hub wants no more.
-fn run_attempts(options: &Options<'_>, kept: &mut Option<Kept>, process: &mut Process) -> Result<Vec<u8>> {
+fn run_attempts(options: &Options<'_>, kept: &mut Option<Kept>, process: &mut Process) -> Result<()> {
     let (spec, here) = (options.spec, options.here);
     let mut metrics = Metrics::new();
     let mut attempt = spec.attempt;
     loop {
         match run_attempt(options, attempt, kept, &mut metrics, process)? {
-            AfterAttempt::Over(report) => return Ok(report),
+            AfterAttempt::Over => return Ok(()),
             AfterAttempt::Again { attempt: next, reason } => {
                 let (job, partition) = (&spec.job.id, here.partition);
                 log::info!("job {job}: partition {partition} starts its ranks again: {reason}");
@@ -96,29 +93,20 @@ fn run_attempt(
     process: &mut Process,
 ) -> Result<AfterAttempt> {
     let began = Instant::now();
-    let (joined, is_over) = match join(options, number, process)? {
-        Joining::Placed(joined) => (joined, false),
-        Joining::Over(Some(joined)) => (joined, true),
-        Joining::Over(None) => return Ok(AfterAttempt::Over(Vec::new())),
+    let joined = match join(options, number, process)? {
+        Joining::Placed(joined) => joined,
+        Joining::Over => return Ok(AfterAttempt::Over),
         Joining::Again(attempt) => return Ok(AfterAttempt::Again { attempt, reason: String::new() }),
     };
-    let Joined { placement, store, mut link, through_spark } = *joined;
+    let Joined { placement, store, mut link } = *joined;
     metrics.joined(began);
     let own_address =
         store.listener.local_addr().map_err(|e| link.fails(Error::io("read this node's address", &e)))?;
     // The store listens before any rank starts, else the first connects in vain and backs off.
     let store = NodeStore::open(options, &placement, number, store).map_err(|e| link.fails(e))?;
-    let notes = || Key::of_notes(&options.spec.token, &options.spec.job.id, number);
-    let mut fallback = through_spark.then(|| Fallback::at(store.address(), notes()));
-    if is_over {
-        say_over(&mut fallback, options);
-        stay_for_others(fallback, options, placement.serves_store, process);
-        return Ok(AfterAttempt::Over(Vec::new()));
-    }
     let executor_log = if kept.is_none() { process.take_executor_log() } else { None };
     let patience = options.spec.job.policy.join_timeout;
-    let leave = || say_over(&mut fallback, options);
-    let made = beside_disk(&mut link, process, patience, leave, || {
+    let made = beside_disk(&mut link, process, patience, || {
         let kept = match kept.take() {
             Some(before) => kept.insert(before),
             None => {
@@ -127,53 +115,22 @@ fn run_attempt(
                 kept.insert(Kept { files, logs: BTreeMap::new(), executor_log })
             }
         };
-        let blocks =
-            NodeBlocks::open(options, &placement, number, own_address.ip(), store.address(), !through_spark)?;
+        let blocks = NodeBlocks::open(options, &placement, number, own_address.ip(), store.address())?;
         let access = blocks.as_ref().map(|blocks| &blocks.access);
         let prepared = Prepared::make(options, number, kept, &placement, access)?;
         Ok((kept, prepared, blocks))
     });
     let (kept, prepared, blocks) = match made? {
         Worked::Done(made) => made,
-        Worked::Ended(after) => {
-            stay_for_others(fallback, options, placement.serves_store, process);
-            return Ok(after);
-        }
+        Worked::Ended(after) => return Ok(after),
     };
     let guard = guard_for(options, &placement, &mut link, process).map_err(|e| link.fails(e))?;
     check_store(options, store.address()).map_err(|e| link.fails(e))?;
     let at = store.address();
-    let mut attempt = Attempt::launch(
-        options, number, kept, prepared, metrics, guard, &placement, at, link, fallback, blocks,
-    )?;
+    let mut attempt =
+        Attempt::launch(options, number, kept, prepared, metrics, guard, &placement, at, link, blocks)?;
     attempt.watch(process);
-    attempt.leave_fallback(placement.serves_store, process)?;
     attempt.finish(process)
-}
-
-/// FALLBACK-3, where this node ends before its ranks have begun; without the fallback, if it can't be said.
-fn say_over(fallback: &mut Option<Fallback>, options: &Options<'_>) {
-    let partition = options.here.partition;
-    if let Some(Err(problem)) = fallback.as_mut().map(|fallback| fallback.say_over(partition)) {
-        log::warn!("job {}: partition {partition} ends: {problem}", options.spec.job.id);
-        *fallback = None;
-    }
-}
-
-/// FALLBACK-3, where this node has said that it is over, and the hub has let it go.
-fn stay_for_others(fallback: Option<Fallback>, options: &Options<'_>, serves_store: bool, process: &Process) {
-    let Some(mut fallback) = fallback.filter(|_| serves_store) else { return };
-    let job = &options.spec.job;
-    while process.interrupted().is_none() {
-        match fallback.all_over(job.tasks) {
-            Ok(true) => return,
-            Ok(false) => pause(INTERRUPT_EVERY, Deadline::never()),
-            Err(problem) => {
-                log::warn!("job {}: partition {} ends: {problem}", job.id, options.here.partition);
-                return;
-            }
-        }
-    }
 }
 
 /// NODE-7

@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::select;
 use log::Level;
-use phalanx_io::pause;
 use phalanx_supervisor::{ExitStatus, GuardEvent, stacks_signal};
 use phalanx_types::contract::FILE_RESULT;
 use phalanx_types::message::{HubMessage, MAX_PHASES, NodeMessage, RankActivity};
 use phalanx_types::rank_file::PieceWanted;
-use phalanx_types::{Carrier, Deadline, Error, ErrorKind, Policy, RankNote, RankState, Result};
+use phalanx_types::{Carrier, Policy, RankNote, RankState};
 
 use crate::metric::MetricChange;
 use crate::node::attempt::{Attempt, Phase};
@@ -80,7 +79,6 @@ impl Attempt<'_> {
             self.take_notes();
             self.oom.sample(Instant::now());
             self.report_ended(Instant::now());
-            self.look_at_fallback();
             let changes = self.metrics.take(Instant::now(), || written(&self.ranks));
             tell(process, changes);
             self.heed(process);
@@ -96,8 +94,6 @@ impl Attempt<'_> {
             && !self.has_parted
             && self.phase.stopped().is_none()
             && self.interrupted.is_none()
-            // Without the hub it is the others who say so. FALLBACK-3
-            && self.fallback.is_none()
             && self.link.given_up().is_none()
             && self.ended().all(|exit| exit.failure().is_none())
     }
@@ -265,75 +261,15 @@ impl Attempt<'_> {
             if exit.state == RankState::Finished {
                 self.upload(i);
             }
-            if let Some(fallback) =
-                self.fallback.as_mut().filter(|_| !self.link.reached() && exit.failure().is_some())
-            {
-                fallback.post(&exit, ended_at);
-                // No hub says so, and the store may not answer in time.
-                self.stop(&format!("rank {} {}", exit.rank, exit.state.describe()));
-            }
             self.link.tell(ended_at, NodeMessage::RankEnded { exit: Box::new(exit) });
-        }
-    }
-
-    /// Heeds a failure that a node without the hub has posted: tells the hub, if it is there, and ends the ranks.
-    fn look_at_fallback(&mut self) {
-        let Some(fallback) = self.fallback.as_mut() else { return };
-        match fallback.look(Instant::now()) {
-            Ok(None) => {}
-            Ok(Some((exit, at))) => {
-                let why = format!("rank {} {}", exit.rank, exit.state.describe());
-                if !self.ranks.iter().any(|rank| rank.rank == exit.rank) {
-                    self.link.tell(at, NodeMessage::RankEnded { exit: Box::new(exit) });
-                }
-                self.stop(&why);
-            }
-            Err(problem) => {
-                self.stop(&problem);
-                self.problem.get_or_insert(problem);
-            }
-        }
-    }
-
-    /// FALLBACK-3: says that this node is over; the one of the store stays until all others are.
-    pub(crate) fn leave_fallback(&mut self, serves_store: bool, process: &Process) -> Result<()> {
-        let Some(fallback) = self.fallback.as_mut() else { return Ok(()) };
-        if let Err(problem) = fallback.say_over(self.options.here.partition)
-            && !self.link.reached()
-        {
-            return Err(Error::new(ErrorKind::Unreachable, problem));
-        }
-        while serves_store && self.interrupted.is_none() {
-            let tasks = self.options.spec.job.tasks;
-            match self.fallback.as_mut().map_or(Ok(true), |fallback| fallback.all_over(tasks)) {
-                Ok(true) => break,
-                Ok(false) => {}
-                Err(problem) => {
-                    self.problem.get_or_insert(problem);
-                    break;
-                }
-            }
-            self.heed(process);
-            pause(INTERRUPT_EVERY, Deadline::never());
-        }
-        Ok(())
-    }
-
-    /// The hub is reached after all: sends it what has waited for that.
-    pub(crate) fn upload_all(&mut self) {
-        for i in 0..self.ranks.len() {
-            if matches!(self.ranks[i].process, RankProcess::Reported) {
-                self.upload(i);
-            }
         }
     }
 
     fn upload(&mut self, i: usize) {
         let (rank, path) = (self.ranks[i].rank, self.ranks[i].dir.join(FILE_RESULT));
-        if !self.link.reached() || !path.exists() {
-            return;
-        }
-        if let Err(e) = self.uploads.start(rank, path) {
+        if path.exists()
+            && let Err(e) = self.uploads.start(rank, path)
+        {
             self.problem.get_or_insert(e.to_string());
         }
     }

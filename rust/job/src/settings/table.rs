@@ -55,7 +55,7 @@ pub const SETTINGS: [Setting; 34] = [
     Setting {
         key: "spark.phalanx.connectTimeout",
         default: "3s",
-        meaning: "How long a task tries to reach the driver directly before it goes through Spark.",
+        meaning: "How long a task tries to reach the driver directly before it goes through Spark, where the plugin is on, or fails.",
         takes: Takes::Time(|s| &mut s.policy.connect_timeout, Zero::Refused),
     },
     Setting {

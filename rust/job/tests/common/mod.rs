@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,10 +18,6 @@ pub const LONG: Duration = Duration::from_secs(40);
 /// The process of a node, as the tests need it.
 #[derive(Default)]
 pub struct TestCallbacks {
-    pub gather: Option<Arc<Gather>>,
-    pub partition: u32,
-    /// For how long it then does nothing, as on a busy machine.
-    pub late: Duration,
     pub interrupt: Arc<Mutex<Option<String>>>,
     /// While a test holds it, the process does nothing, as a JVM in a full collection.
     pub stopped: Arc<Mutex<()>>,
@@ -30,62 +25,10 @@ pub struct TestCallbacks {
     pub executor_log: Option<OwnedFd>,
 }
 
-#[derive(Default)]
-struct Gathering {
-    texts: BTreeMap<u32, String>,
-    waiting: Vec<Sender<Vec<String>>>,
-}
-
-/// Stands for Spark's `allGather` among threads.
-pub struct Gather {
-    tasks: usize,
-    state: Mutex<Gathering>,
-}
-
-impl Gather {
-    pub fn of(tasks: usize) -> Arc<Gather> {
-        Arc::new(Gather { tasks, state: Mutex::default() })
-    }
-
-    /// What the tasks have said that ask.
-    pub fn asked(&self) -> Vec<String> {
-        self.state.lock().unwrap().texts.values().cloned().collect()
-    }
-
-    /// What the tasks have told one another, once all have.
-    pub fn texts(&self) -> Vec<String> {
-        let state = self.state.lock().unwrap();
-        if state.texts.len() == self.tasks { state.texts.values().cloned().collect() } else { Vec::new() }
-    }
-
-    pub fn exchange(&self, partition: u32, text: &str) -> Vec<String> {
-        let answer: Receiver<Vec<String>> = {
-            let mut state = self.state.lock().unwrap();
-            let (sender, receiver) = channel();
-            state.texts.insert(partition, text.to_string());
-            state.waiting.push(sender);
-            if state.texts.len() == self.tasks {
-                let all: Vec<String> = state.texts.values().cloned().collect();
-                for sender in state.waiting.drain(..) {
-                    sender.send(all.clone()).unwrap();
-                }
-            }
-            receiver
-        };
-        answer.recv_timeout(LONG).expect("all tasks exchange their joins")
-    }
-}
-
 impl NodeCallbacks for TestCallbacks {
     fn interrupted(&mut self) -> Option<String> {
         drop(self.stopped.lock().unwrap());
         self.interrupt.lock().unwrap().clone()
-    }
-
-    fn all_gather(&mut self, text: &str) -> Result<Vec<String>> {
-        let all = self.gather.as_ref().expect("no fallback in this test").exchange(self.partition, text);
-        std::thread::sleep(self.late);
-        Ok(all)
     }
 
     fn observed(&mut self, changes: &[MetricChange]) {
@@ -151,24 +94,12 @@ pub fn guard() -> PathBuf {
     phalanx_testkit::guard_binary()
 }
 
-pub fn run_node_of(node: &TestNode, payload: Payload<'_>, mut callbacks: TestCallbacks) -> Result<Vec<u8>> {
+pub fn run_node_of(node: &TestNode, payload: Payload<'_>, mut callbacks: TestCallbacks) -> Result<()> {
     run_node(&node.spec, payload, &node.here, &mut callbacks)
 }
 
-pub fn spawn_node(node: TestNode, callbacks: TestCallbacks) -> JoinHandle<Result<Vec<u8>>> {
+pub fn spawn_node(node: TestNode, callbacks: TestCallbacks) -> JoinHandle<Result<()>> {
     std::thread::spawn(move || run_node_of(&node, Payload::Bytes(b"payload"), callbacks))
-}
-
-/// Gives the driver what each node reports through Spark, ends the stage, and takes events to the last one.
-pub fn end_stage(driver: &Hub, nodes: impl IntoIterator<Item = JoinHandle<Result<Vec<u8>>>>) -> Told {
-    for node in nodes {
-        let report = node.join().unwrap().unwrap();
-        if !report.is_empty() {
-            driver.node_report(&report).unwrap();
-        }
-    }
-    driver.stage_ended(0, None);
-    listen(driver)
 }
 
 /// Takes events to the last one.

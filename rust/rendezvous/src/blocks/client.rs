@@ -83,16 +83,11 @@ impl BlockClient {
         if host == host_name() {
             return Error::new(ErrorKind::MissingFile, format!("there is no file {file}"));
         }
-        let why = if self.access.carrier_within.is_zero() {
-            "not all tasks of the run reach its driver, which would have a task of Spark's serve them".into()
-        } else {
-            format!(
-                "no task of Spark's came there within {:.0?} to serve them; its executors are gone, or other tasks \
-                 have all their slots",
-                self.access.carrier_within
-            )
-        };
-        let said = format!("nobody serves the blocks on {host}: no node of this run is there, and {why}");
+        let said = format!(
+            "nobody serves the blocks on {host}: no node of this run is there, and no task of Spark's came there \
+             within {:.0?} to serve them; its executors are gone, or other tasks have all their slots",
+            self.access.carrier_within
+        );
         Error::new(ErrorKind::State, said)
     }
 

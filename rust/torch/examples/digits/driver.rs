@@ -11,17 +11,13 @@ use tch::Tensor;
 
 use crate::{RANK, Task};
 
-/// This process, which asks nothing of the node and has no other way to meet.
+/// This process, which asks nothing of the node.
 struct NoCallbacks;
 
 impl NodeCallbacks for NoCallbacks {
     fn interrupted(&mut self) -> Option<String> {
         // Ctrl-C ends this process, and the guard then the ranks.
         None
-    }
-
-    fn all_gather(&mut self, _text: &str) -> Result<Vec<String>> {
-        Err(Error::new(ErrorKind::Unreachable, "the hub can't be reached on this machine"))
     }
 }
 

@@ -19,7 +19,7 @@ use phalanx_types::{Carrier, Failure, FailureKind, Join};
 use super::job_state::JobState;
 use super::news::{HostCarried, HostsPlaced};
 use super::node::{Contact, Loss};
-use super::phase::{JobPhase, Met};
+use super::phase::JobPhase;
 
 /// The partition whose node serves the store (PLACE-4).
 const STORE_PARTITION: u32 = 0;
@@ -45,7 +45,7 @@ impl JobState {
     ) {
         let is_wanted = attempt == self.attempts.present
             && !self.job.data_folder.is_empty()
-            && matches!(self.phase, JobPhase::Running(Met::AtHub(_)));
+            && matches!(self.phase, JobPhase::Running(_));
         match message {
             NodeMessage::Carries(carrier)
                 if is_wanted && !self.carriers.has_another(partition, &carrier.host) =>

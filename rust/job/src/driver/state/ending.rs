@@ -12,9 +12,8 @@ use std::time::{Duration, Instant};
 use log::Level;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::HubMessage;
-use phalanx_types::rank_exit::first_cause;
 use phalanx_types::stacks::ranges;
-use phalanx_types::{Failure, RankExit, RankState};
+use phalanx_types::{Failure, RankState};
 
 use super::job_state::{JobState, STAGE_GRACE};
 use super::node::Node;
@@ -44,9 +43,7 @@ impl JobState {
                     return;
                 }
                 // One that has its place may come back, until it counts as lost.
-                let waits_for_report = self.report_may_complete(stopping);
-                let nobody_left =
-                    self.nodes.values().all(|node| node.is_over() || node.is_away() && !waits_for_report);
+                let nobody_left = self.nodes.values().all(|node| node.is_over() || node.is_away());
                 let stage_is_over = stage_is_over && !self.outlives_stage_any(now);
                 if nobody_left || stage_is_over || is_too_late {
                     let (failure, why) = self.cause(now, stopping);
@@ -93,16 +90,6 @@ impl JobState {
     fn stage_may_explain(&self, now: Instant, stopping: &Stopping) -> bool {
         let waits = stopping.interrupted().is_some_and(|(at, _)| now < *at + STAGE_GRACE);
         waits && stopping.problem().is_none() && self.stage_ended.is_none() && !self.ranks.any_failed()
-    }
-
-    /// Whether the failure was heard of through the job's store, which carries no pickles: the report of the rank's own
-    /// node, which Spark brings, has the exception.
-    fn report_may_complete(&self, stopping: &Stopping) -> bool {
-        let lacks_pickle = |exit: &RankExit| exit.error.as_ref().is_some_and(|error| error.pickle.is_empty());
-        stopping.is_through_spark()
-            && stopping.problem().is_none()
-            && self.stage_ended.is_none()
-            && first_cause(self.ranks.exits()).is_some_and(|(exit, _)| lacks_pickle(exit))
     }
 
     /// The attempt is over, and failed.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use log::Level;
 use phalanx_rendezvous::Outbox;
-use phalanx_types::message::{HubMessage, NodeMessage, NodeOutcome};
+use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::{Failure, FailureKind, RankExit};
 
 use super::ending::TELL_AFTER;
@@ -37,7 +37,6 @@ impl JobState {
             // A node serves what is on its host anyway.
             NodeMessage::Carries(_) => {}
             NodeMessage::Join(join) => self.join(now, partition, join, out),
-            NodeMessage::Placed(join) => self.met(now, partition, join),
             NodeMessage::RankStarted { rank, pid, age_us } => {
                 if self.ranks.start(rank, partition) {
                     self.counts.started(attempt);
@@ -129,8 +128,6 @@ impl JobState {
         let age_us = u64::try_from(now_us.saturating_sub(exit.at_us)).unwrap_or(0);
         let failed = exit.failure().is_some();
         let why = format!("rank {rank} {}", exit.state.describe());
-        // Another node may have told it already, as it stood on the job's store.
-        self.ranks.complete(&exit);
         if !self.ranks.end(exit) {
             return;
         }
@@ -140,22 +137,6 @@ impl JobState {
             self.stop_all(now, &why, out);
         }
         self.part(out);
-    }
-
-    /// A node that couldn't reach the hub reports through Spark.
-    pub fn node_report(&mut self, now: Instant, report: NodeOutcome, out: &mut Outbox) {
-        let NodeOutcome { partition, attempt, exits, problem, interrupted } = report;
-        if attempt != self.attempts.present {
-            return;
-        }
-        // It has ended, so the tasks had met.
-        self.phase.met_through_spark();
-        for exit in exits {
-            self.rank_ended(now, exit, out);
-        }
-        self.blame_node(now, partition, problem, interrupted, out);
-        self.step(partition, |node| (node.done(now, false), ()));
-        self.conclude(now, out);
     }
 
     /// The control connection of a node broke.
@@ -215,7 +196,7 @@ impl JobState {
         if self.outcome().is_some() {
             return None;
         }
-        self.join_deadlines(now, out);
+        self.join_deadline(now, out);
         self.lose_silent_nodes(now, out);
         self.lose_silent_carriers(now, out);
         self.look_for_stragglers(now);

@@ -4,7 +4,6 @@
 //! has run no Python, it has reported nothing, and no collective operation of the `phalanx` backend has begun or ended.
 //! The job hangs when all ranks have started and every rank that still runs hangs.
 //! HANG-2 (stacks-first): nothing is ended before the stacks were asked for, and have come or were waited for.
-//! HANG-3 (says-so): a job that can't be watched says so.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

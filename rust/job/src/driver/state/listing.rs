@@ -10,7 +10,7 @@ use phalanx_types::{FailureKind, RankState};
 use serde_json::{Map, Value};
 
 use super::job_state::JobState;
-use super::phase::{JobPhase, Met, Outcome};
+use super::phase::{JobPhase, Outcome};
 use super::rank_counts::RankCounts;
 use super::ranks::Rank;
 use crate::metric::Metric;
@@ -27,7 +27,7 @@ impl JobState {
         let before = if self.attempts.present > 0 { State::Restarting } else { State::Waiting };
         match &self.phase {
             JobPhase::Joining(_) => before,
-            JobPhase::Running(Met::AtHub(_)) if !self.ranks.all_started() => before,
+            JobPhase::Running(_) if !self.ranks.all_started() => before,
             JobPhase::Running(_) | JobPhase::Stopping(_) => State::Running,
             JobPhase::Over(over) => match &over.outcome {
                 Outcome::Finished(_) => State::Succeeded,
@@ -77,7 +77,7 @@ impl JobState {
             ranks.sort_unstable();
             places.extend(ranks.iter().enumerate().map(|(nth, rank)| (*rank, (*partition, nth))));
         }
-        if let JobPhase::Running(Met::AtHub(placement)) = &self.phase {
+        if let JobPhase::Running(placement) = &self.phase {
             for node in &placement.nodes {
                 let ranks = node.ranks.iter().enumerate();
                 places.extend(ranks.map(|(nth, place)| (place.rank, (node.partition, nth))));

@@ -127,25 +127,6 @@ impl Node {
         }
     }
 
-    /// It has found its place through Spark.
-    pub(super) fn met(self, now: Instant, join: Join) -> Node {
-        let contact = Contact::Open { heard: now };
-        match self {
-            Node::Absent | Node::Called { .. } | Node::Joined { .. } | Node::Placed { .. } => {
-                Node::Placed { join, contact }
-            }
-            Node::Held { .. } | Node::Done { .. } | Node::Lost { .. } => self,
-        }
-    }
-
-    /// The tasks have met through Spark: one that was called may be there without the hub.
-    pub(super) fn excused(self) -> Node {
-        match self {
-            Node::Called { .. } => Node::Absent,
-            other => other,
-        }
-    }
-
     /// Its task has ended before it had its place, and said so: another is expected.
     pub(super) fn left(self) -> Node {
         match self {
@@ -255,11 +236,6 @@ impl Node {
         matches!(self, Node::Placed { contact: Contact::Open { .. }, .. })
     }
 
-    /// Whether it has, or had, its place.
-    pub(super) fn has_place(&self) -> bool {
-        self.is_over() || matches!(self, Node::Placed { .. })
-    }
-
     /// Whether its task is at the hub, or was when it had its place.
     pub(super) fn is_known(&self) -> bool {
         self.join().is_some() && !self.is_away()
@@ -367,10 +343,9 @@ mod tests {
     fn a_lost_node_stays_lost() {
         let now = Instant::now();
         let lost = placed(now).lost();
-        let events: [fn(Node, Instant) -> Node; 5] = [
+        let events: [fn(Node, Instant) -> Node; 4] = [
             |node, now| node.heard(now),
             |node, now| node.joined(now, join()).0,
-            |node, now| node.met(now, join()),
             |node, now| node.done(now, true),
             |node, now| node.disconnected(now),
         ];

@@ -27,22 +27,13 @@ pub enum Outcome {
     Failed(Box<Failure>),
 }
 
-/// How the tasks meet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    AtHub,
-    /// Some may be without the hub. While tasks join: those that are there ask the others through Spark, and still get
-    /// their places from the hub if all come.
-    ThroughSpark,
-}
-
 /// The phases of an attempt.
 #[derive(Debug)]
 pub(super) enum JobPhase {
     /// Tasks join.
     Joining(Joining),
-    /// All tasks have met: ranks start, run and end.
-    Running(Met),
+    /// All tasks have their places: ranks start, run and end.
+    Running(Placement),
     /// The ranks are being ended.
     Stopping(Box<Stopping>),
     /// The outcome is known.
@@ -52,15 +43,8 @@ pub(super) enum JobPhase {
 #[derive(Debug)]
 pub(super) struct Joining {
     pub(super) since: Instant,
-    pub(super) first_join: Option<Instant>,
-    pub(super) way: Way,
-}
-
-/// How the tasks have met.
-#[derive(Debug)]
-pub(super) enum Met {
-    AtHub(Placement),
-    ThroughSpark,
+    /// Whether a task has joined.
+    pub(super) has_begun: bool,
 }
 
 #[derive(Debug)]
@@ -74,9 +58,8 @@ pub(super) struct Stopping {
     pub(super) until: Instant,
     /// Why, for the nodes' logs.
     pub(super) reason: String,
-    way: Way,
-    /// Whether all tasks had met.
-    met: bool,
+    /// Whether all tasks had their places.
+    placed: bool,
     /// A failure that is no rank's: the earliest counts.
     problem: Option<Failure>,
     /// Spark ended a node's task at this time: the stage knows why, and this is said only where it doesn't tell.
@@ -93,45 +76,14 @@ pub(super) struct Over {
 impl JobPhase {
     /// An attempt begins.
     pub(super) fn joining(now: Instant) -> JobPhase {
-        JobPhase::Joining(Joining { since: now, first_join: None, way: Way::AtHub })
-    }
-
-    /// How its tasks meet, or have met; that is of no interest any more when it is over.
-    pub(super) fn way(&self) -> Option<Way> {
-        match self {
-            JobPhase::Joining(joining) => Some(joining.way),
-            JobPhase::Running(Met::AtHub(_)) => Some(Way::AtHub),
-            JobPhase::Running(Met::ThroughSpark) => Some(Way::ThroughSpark),
-            JobPhase::Stopping(stopping) => Some(stopping.way),
-            JobPhase::Over(_) => None,
-        }
-    }
-
-    /// The tasks have met without the hub. Whether that is news.
-    pub(super) fn met_through_spark(&mut self) -> bool {
-        match self {
-            JobPhase::Joining(_) => {
-                *self = JobPhase::Running(Met::ThroughSpark);
-                true
-            }
-            JobPhase::Running(met) => {
-                *met = Met::ThroughSpark;
-                false
-            }
-            JobPhase::Stopping(stopping) => {
-                stopping.way = Way::ThroughSpark;
-                false
-            }
-            JobPhase::Over(_) => false,
-        }
+        JobPhase::Joining(Joining { since: now, has_begun: false })
     }
 
     /// The ranks are to be ended, within `grace`. Whether that is news.
     pub(super) fn stop(&mut self, now: Instant, grace: Duration, reason: &str) -> bool {
-        let (way, met) = match self {
-            JobPhase::Joining(joining) => (joining.way, false),
-            JobPhase::Running(Met::AtHub(_)) => (Way::AtHub, true),
-            JobPhase::Running(Met::ThroughSpark) => (Way::ThroughSpark, true),
+        let placed = match self {
+            JobPhase::Joining(_) => false,
+            JobPhase::Running(_) => true,
             JobPhase::Stopping(_) | JobPhase::Over(_) => return false,
         };
         *self = JobPhase::Stopping(Box::new(Stopping {
@@ -140,8 +92,7 @@ impl JobPhase {
             told: false,
             until: now + grace + STOP_MARGIN,
             reason: reason.to_string(),
-            way,
-            met,
+            placed,
             problem: None,
             interrupted: None,
         }));
@@ -214,13 +165,8 @@ impl Stopping {
         self.interrupted.as_ref()
     }
 
-    /// Whether some nodes may be without the hub.
-    pub(super) fn is_through_spark(&self) -> bool {
-        self.way == Way::ThroughSpark
-    }
-
     /// Whether nothing speaks against starting again in the same tasks, if all of them are there.
     pub(super) fn leaves_tasks_as_they_are(&self) -> bool {
-        self.met && self.interrupted.is_none()
+        self.placed && self.interrupted.is_none()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use phalanx_rendezvous::Outbox;
-use phalanx_types::message::{HubMessage, NodeMessage, NodeOutcome, RankActivity};
+use phalanx_types::message::{HubMessage, NodeMessage, RankActivity};
 use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Job, Join, RankExit, RankState};
 use proptest::prelude::*;
@@ -24,7 +24,6 @@ enum Event {
     Goes(u32, RankState),
     AllJoin,
     Disconnected(u32),
-    Report(NodeOutcome),
     StageEnded(Option<String>),
     Cancelled,
     ResultLost(u32),
@@ -75,7 +74,6 @@ fn message() -> impl Strategy<Value = NodeMessage> {
     prop_oneof![
         4 => Just(NodeMessage::Ping),
         4 => (0..TASKS, 1..3_u64).prop_map(|(partition, nth)| NodeMessage::Join(join(partition, nth))),
-        1 => (0..TASKS).prop_map(|partition| NodeMessage::Placed(join(partition, 1))),
         4 => rank().prop_map(|rank| NodeMessage::RankStarted { rank, pid: 1, age_us: 0 }),
         4 => (rank(), state()).prop_map(|(rank, state)| NodeMessage::RankEnded { exit: Box::new(exit(rank, state)) }),
         3 => (reason(), reason())
@@ -99,11 +97,6 @@ fn event() -> impl Strategy<Value = Event> {
         8 => (0..TASKS, state()).prop_map(|(partition, state)| Event::Goes(partition, state)),
         4 => Just(Event::AllJoin),
         2 => (0..TASKS).prop_map(Event::Disconnected),
-        1 => (0..TASKS + 1, 0..2_u32, proptest::collection::vec((rank(), state()), 0..3), reason(), reason())
-            .prop_map(|(partition, attempt, exits, problem, interrupted)| {
-                let exits = exits.into_iter().map(|(rank, state)| exit(rank, state)).collect();
-                Event::Report(NodeOutcome { partition, attempt, exits, problem, interrupted })
-            }),
         1 => reason().prop_map(Event::StageEnded),
         1 => Just(Event::Cancelled),
         1 => rank().prop_map(Event::ResultLost),
@@ -206,12 +199,6 @@ impl Play {
             }
             Event::Disconnected(partition) => {
                 self.step(None, |state, now, _| state.disconnected(now, partition));
-            }
-            Event::Report(report) => {
-                if report.attempt == self.attempt {
-                    report.exits.iter().for_each(|exit| self.remember(exit));
-                }
-                self.step(Some(report.partition), |state, now, out| state.node_report(now, report, out));
             }
             Event::StageEnded(problem) => self.step(None, |state, now, out| {
                 let attempt = state.attempt();

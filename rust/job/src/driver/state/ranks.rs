@@ -122,16 +122,6 @@ impl Ranks {
         news
     }
 
-    /// Takes over the pickled exception of an exit that was heard of without it.
-    pub(super) fn complete(&mut self, told_again: &RankExit) {
-        if let Some(Rank::Ended { exit, .. }) = self.ranks.get_mut(index(told_again.rank))
-            && let (Some(known), Some(again)) = (&mut exit.error, &told_again.error)
-            && known.pickle.is_empty()
-        {
-            known.pickle.clone_from(&again.pickle);
-        }
-    }
-
     /// Whether that is news.
     pub(super) fn end(&mut self, exit: RankExit) -> bool {
         self.change(exit.rank, |before| before.ended(exit), |before| before.exit().is_none())

@@ -2,7 +2,7 @@
 //!
 //! RESTART-1 (one-budget): the budget is the job's, whichever rank fails.
 //! RESTART-2 (in-place-or-resubmit): ranks start again in place, in the tasks that they were in, if every task is
-//! alive, was reached through the hub, and Spark has not asked for it to end. Otherwise the caller submits the Spark
+//! alive, and Spark has not asked for it to end. Otherwise the caller submits the Spark
 //! stage again. If a task should have said something, the decision waits until it has, or is lost.
 //! RESTART-3 (past-is-past): what a node of an earlier attempt says no longer counts.
 

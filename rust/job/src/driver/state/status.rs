@@ -1,7 +1,7 @@
 //! Where a job is, in words.
 
 use super::job_state::JobState;
-use super::phase::{JobPhase, Met};
+use super::phase::JobPhase;
 
 impl JobState {
     /// Where the job is, in words: `waiting for 3 of 8 tasks`, `starting ranks`, `training, step 120`, `over`.
@@ -10,7 +10,7 @@ impl JobState {
             JobPhase::Joining(_) => {
                 format!("waiting for {} of {} tasks", self.nodes.len() - self.known(), self.job.tasks)
             }
-            JobPhase::Running(Met::AtHub(_)) if !self.ranks.all_started() => "starting ranks".into(),
+            JobPhase::Running(_) if !self.ranks.all_started() => "starting ranks".into(),
             JobPhase::Running(_) => match self.ranks.newest_step() {
                 Some(step) => format!("training, step {step}"),
                 None => "training".into(),

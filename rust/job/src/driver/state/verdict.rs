@@ -7,8 +7,7 @@ use phalanx_types::stacks::ranges;
 use phalanx_types::{Failure, FailureKind, RankOutcome, RankState};
 
 use super::job_state::JobState;
-use super::node::Node;
-use super::phase::{Stopping, Way};
+use super::phase::Stopping;
 use super::ranks::Rank;
 use crate::preflight::names_lost_executor;
 
@@ -117,12 +116,7 @@ impl JobState {
     }
 
     fn without_exit(&self, rank: &Rank) -> String {
-        let has_silent_tasks =
-            self.phase.way() == Some(Way::ThroughSpark) && !self.nodes.values().all(Node::has_place);
         match rank {
-            Rank::NotStarted if has_silent_tasks => {
-                "nothing was heard of it: its task can't connect to the driver".into()
-            }
             Rank::NotStarted => RankState::Waiting.describe(),
             Rank::Running { .. } | Rank::Ended { .. } => RankState::Running.describe(),
         }

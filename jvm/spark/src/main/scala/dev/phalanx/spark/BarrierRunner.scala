@@ -2,7 +2,6 @@ package dev.phalanx.spark
 
 import java.net.InetSocketAddress
 
-import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import org.apache.spark.{SerializableWritable, SparkContext}
@@ -40,7 +39,6 @@ object BarrierRunner {
     * @param tasks how many tasks the job has
     * @param spec what the hub tells every node; opaque
     * @param description what the Spark UI shows, if the caller has set nothing
-    * @return reports of nodes that could not reach the hub
     */
   def runPython(
       sc: SparkContext,
@@ -48,7 +46,7 @@ object BarrierRunner {
       spec: Array[Byte],
       payload: Array[Byte],
       description: String
-  ): java.util.List[Array[Byte]] = run(sc, tasks, description, new NodeTask(spec, payload)).asJava
+  ): Unit = run(sc, tasks, description, new NodeTask(spec, payload))
 
   /** As the other, for a large payload: py4j sends bytes as one line of text, and a closure is one array.
     *
@@ -60,9 +58,9 @@ object BarrierRunner {
       spec: Array[Byte],
       payloadFile: String,
       description: String
-  ): java.util.List[Array[Byte]] = {
+  ): Unit = {
     val payload = sc.broadcast(new SerializableWritable(new PayloadFile(payloadFile)))
-    try run(sc, tasks, description, new NodeTask(spec, Array.empty, Some(payload))).asJava
+    try run(sc, tasks, description, new NodeTask(spec, Array.empty, Some(payload)))
     finally payload.destroy()
   }
 
@@ -78,13 +76,13 @@ object BarrierRunner {
   def endTunnels(job: String): Unit = TunnelExits.here.end(job)
 
   /** Runs `task` in so many tasks; what `runPython` does. */
-  private[spark] def run(sc: SparkContext, tasks: Int, description: String, task: NodeTask): Seq[Array[Byte]] = {
+  private[spark] def run(sc: SparkContext, tasks: Int, description: String, task: NodeTask): Unit = {
     OwnJar.ship(sc)
     val described = sc.getLocalProperty(Description) != null
     if (!described) sc.setLocalProperty(Description, description)
     val hub = hubOf(task.spec)
     hub.foreach { case (job, _) => sc.setLocalProperty(RunStore.RunProperty, job) }
-    try withTunnel(hub)(sc.parallelize(0 until tasks, tasks).barrier().mapPartitions(task).collect().toVector)
+    try withTunnel(hub)(sc.parallelize(0 until tasks, tasks).barrier().mapPartitions(task).foreach(_ => ()))
     catch {
       case NonFatal(problem) =>
         val failure = StageFailure.of(problem)

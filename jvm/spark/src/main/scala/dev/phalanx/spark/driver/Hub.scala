@@ -40,8 +40,6 @@ final private[spark] class Hub private (private[spark] val handle: Long) extends
       new Stacks(byRank.toMap, told.head)
     }
 
-  def nodeReport(report: Array[Byte]): Unit = Core(_.nodeReport(handle, report))
-
   def stageEnded(attempt: Int, problem: Option[String]): Unit =
     Core(_.stageEnded(handle, attempt, problem.orNull))
 

@@ -26,7 +26,7 @@ final private[spark] class SparkStage(
   override protected def run(hub: Hub, attempt: Int): Unit = {
     sc.addJobTag(tag)
     val task = new NodeTask(hub.nodeSpec(attempt, ranks), payload)
-    BarrierRunner.run(sc, tasks, description, task).foreach(hub.nodeReport)
+    BarrierRunner.run(sc, tasks, description, task)
   }
 
   override protected def makeRoom(): Unit = {

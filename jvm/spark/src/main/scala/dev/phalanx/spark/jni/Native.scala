@@ -73,8 +73,6 @@ final private[spark] class Native {
     */
   @native def stacks(hub: Long, timeoutMillis: Long): Array[String]
 
-  @native def nodeReport(hub: Long, report: Array[Byte]): Unit
-
   /** Tells the hub that the stage that was submitted for `attempt` is over; `problem` is null if it ended well. */
   @native def stageEnded(hub: Long, attempt: Int, problem: String): Unit
 
@@ -88,7 +86,7 @@ final private[spark] class Native {
   /** The id of the job of a node spec, and where its hub is (`host:port`). */
   @native def hubOf(spec: Array[Byte]): Array[String]
 
-  /** Runs one node of a job to its end; the bytes are a report for `nodeReport` if the hub could not be told.
+  /** Runs one node of a job to its end; the hub has everything then.
     * `payload` is what the ranks execute; a large one is in `payloadFile`, which stays until then, and null else.
     * `gpus` are the addresses of those that Spark gave the task, null where it gave none; `home` is the folder of
     * `UnpackedJar`; `env` are the variables that only this machine knows, names and values in turn; `tunnel` is the
@@ -106,7 +104,7 @@ final private[spark] class Native {
       env: Array[String],
       tunnel: String,
       callbacks: NodeCallbacks
-  ): Array[Byte]
+  ): Unit
 
   /** Serves the blocks of this host to the ranks of an attempt, if its name (`uname -n`) is among those `wanted`;
     * false at once where it isn't. True when the attempt or the run is over, another carrier of this host was there

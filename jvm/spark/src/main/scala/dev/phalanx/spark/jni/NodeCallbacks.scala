@@ -8,9 +8,6 @@ private[spark] trait NodeCallbacks {
   /** Why the node has to end; null while it may go on. Asked every 50 ms. */
   def interrupted(): String
 
-  /** Spark's barrier with a text from each task. What it throws, `runNode` throws again. */
-  def allGather(text: String): Array[String]
-
   /** These metrics changed: the number of each among `Native.metrics`, and by how much, in turn. */
   def observed(changes: Array[Long]): Unit
 

@@ -26,10 +26,8 @@ final private[spark] case class Node(
   /** Runs the node to its end: its ranks are gone when this returns or throws.
     *
     * @param interrupted why it has to end; null while it may go on
-    * @param gather Spark's `allGather`
-    * @return a report for the hub if the hub could not be told; empty else
     */
-  def run(interrupted: () => String, gather: String => Array[String]): Array[Byte] = LiveNodes.run { live =>
+  def run(interrupted: () => String): Unit = LiveNodes.run { live =>
     val home = unpacked
     Core { native =>
       val tunnel = TunnelEntrance.to(native.hubOf(spec)(0))
@@ -44,7 +42,7 @@ final private[spark] case class Node(
           home.folder.toString,
           RankEnvironment.here(),
           tunnel.map(_.address).orNull,
-          new Node.Callbacks(native, NodeMetrics.current, live, interrupted, gather)
+          new Node.Callbacks(native, NodeMetrics.current, live, interrupted)
         )
       finally tunnel.foreach(_.close())
     }
@@ -73,7 +71,7 @@ private[spark] object Node {
     LiveNodes.run { live =>
       Core { native =>
         val tunnel = TunnelEntrance.to(native.hubOf(spec)(0))
-        val callbacks = new Callbacks(native, NodeMetrics.current, live, interrupted, _ => Array.empty)
+        val callbacks = new Callbacks(native, NodeMetrics.current, live, interrupted)
         try native.runCarrier(spec, number, wanted.toArray, tunnel.map(_.address).orNull, callbacks)
         finally tunnel.foreach(_.close())
       }
@@ -83,8 +81,7 @@ private[spark] object Node {
       native: Native,
       metrics: NodeMetrics,
       live: LiveNode,
-      why: () => String,
-      gather: String => Array[String]
+      why: () => String
   ) extends NodeCallbacks {
 
     override def interrupted(): String = {
@@ -93,7 +90,6 @@ private[spark] object Node {
       if (reason != null) reason else live.endingBecause
     }
 
-    override def allGather(text: String): Array[String] = gather(text)
     override def observed(changes: Array[Long]): Unit = metrics.observed(changes)
     override def stdoutIsExecutors(): java.lang.Boolean = !SparkInternals.inDriver
     override def copyFiles(folderAndFiles: Array[String]): String =

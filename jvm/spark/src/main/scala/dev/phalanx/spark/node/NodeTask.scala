@@ -20,26 +20,24 @@ final private[spark] class NodeTask(
     val spec: Array[Byte],
     payload: Array[Byte],
     payloadFile: Option[Broadcast[SerializableWritable[PayloadFile]]] = None
-) extends (Iterator[Int] => Iterator[Array[Byte]])
+) extends (Iterator[Int] => Iterator[Unit])
     with Serializable {
 
-  override def apply(partition: Iterator[Int]): Iterator[Array[Byte]] = {
+  override def apply(partition: Iterator[Int]): Iterator[Unit] = {
     val context = BarrierTaskContext.get()
     val number = context.partitionId()
     val host = NodeTask.hostOf(context.getTaskInfos()(number).address)
     val file = payloadFile.map(_.value.value)
-    val report =
-      try {
-        val gpus = context.resources().get("gpu").map(_.addresses.toSeq)
-        val node = Node(spec, payload, number, host, gpus, file.map(_.file))
-        node.run(() => NodeTask.interruption(context), context.allGather)
-      } catch {
-        case problem: Throwable =>
-          SparkInternals.throwIfKilled(context)
-          throw NodeTask.failure(problem)
-      } finally Reference.reachabilityFence(file) // the file goes with it
+    try {
+      val gpus = context.resources().get("gpu").map(_.addresses.toSeq)
+      Node(spec, payload, number, host, gpus, file.map(_.file)).run(() => NodeTask.interruption(context))
+    } catch {
+      case problem: Throwable =>
+        SparkInternals.throwIfKilled(context)
+        throw NodeTask.failure(problem)
+    } finally Reference.reachabilityFence(file) // the file goes with it
     SparkInternals.throwIfKilled(context)
-    if (report.isEmpty) Iterator.empty else Iterator.single(report)
+    Iterator.empty
   }
 
 }

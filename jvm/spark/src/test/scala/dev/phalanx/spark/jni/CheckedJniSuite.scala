@@ -16,7 +16,6 @@ object CheckedJniMain {
 
   private object Callbacks extends NodeCallbacks {
     override def interrupted(): String = null
-    override def allGather(text: String): Array[String] = throw new IllegalStateException("no barrier here")
     override def observed(changes: Array[Long]): Unit = assert(changes.length % 2 == 0)
     override def stdoutIsExecutors(): java.lang.Boolean = true
     override def copyFiles(folderAndFiles: Array[String]): String = null
@@ -64,7 +63,6 @@ object CheckedJniMain {
         assert(call(native.resultPath(hub, 0)) == null)
         assert(call(native.logs(hub, 0)) == "")
         assert(call(native.stacks(hub, 10000)).toSeq == Seq(""))
-        throws("protocol")(native.nodeReport(hub, Array[Byte](1, 2)))
         call(native.stop(hub, "enough"))
         call(native.stageEnded(hub, 0, null))
         call(native.closeHub(hub))

@@ -52,9 +52,9 @@ object BareMain {
     val hub = Hub.open(Job("file", 2, 2, useGpu = false, Array.empty), "127.0.0.1", "127.0.0.1", "/tmp")
     try {
       val spec = hub.nodeSpec(0, RankOptions(RankProgram.Command(program), Nil, Nil))
-      val reports = BarrierRunner.runPython(session.sparkContext, 2, spec, file.toString, "a payload as a file")
+      BarrierRunner.runPython(session.sparkContext, 2, spec, file.toString, "a payload as a file")
       val events = Iterator.continually(hub.next(20000)).takeWhile(_.nonEmpty).flatten
-      println(s"${reports.size} reports, ${events.collectFirst { case end: Hub.Outcome => end.ranks.map(_.state) }}")
+      println(s"states: ${events.collectFirst { case end: Hub.Outcome => end.ranks.map(_.state) }}")
     } finally {
       hub.close()
       Files.delete(file)
@@ -84,7 +84,7 @@ class BareSuite extends PhalanxSuite {
       Seq("spark.serializer=org.apache.spark.serializer.KryoSerializer", "spark.kryo.registrationRequired=true")
     val check = "test \"$(cat \"$PHALANX_PAYLOAD\")\" = 'what they execute'"
     val ended = ChildJvm.run(classOf[BareMain].getName, Seq("file", "/bin/sh", "-c", check), kryo.map("-D" + _))
-    assert(ended.output.contains("0 reports, Some(Vector(finished, finished))"), s"PAYLOAD-2: ${ended.output}")
+    assert(ended.output.contains("states: Some(Vector(finished, finished))"), s"PAYLOAD-2: ${ended.output}")
   }
 
   test("a driver that gets SIGINT or SIGTERM says so, and its ranks are gone before it is") {
