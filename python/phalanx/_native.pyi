@@ -311,11 +311,11 @@ class NodeSpec:
     @property
     def tasks(self) -> int: ...
 
-def run_carrier(spec: NodeSpec, *, number: int, wanted: Sequence[str], tunnel: str | None) -> bool:
+def run_carrier(spec: NodeSpec, *, number: int, wanted: Sequence[str]) -> bool:
     """Serves the blocks of this host to the ranks of an attempt, if its name (`uname -n`) is among those `wanted`.
 
     Returns False at once where it isn't, and True when the attempt or the run is over, another carrier of this host was
-    there before, or the hub is gone. `number` is this carrier's own in the run; `tunnel` as for run_node. Raises
+    there before, or the hub is gone. `number` is this carrier's own in the run. Raises
     NativeError where it can't do its part.
     """
 
@@ -335,6 +335,7 @@ def run_node(
     in_executor: bool = False,
     copy_files: Callable[[list[str], str], object] | None = None,
     tunnel: str | None = None,
+    relay: str | None = None,
 ) -> None:
     """The node's end of a job: joins the hub, starts this partition's ranks, watches them, ends them.
 
@@ -345,8 +346,8 @@ def run_node(
     `package` the folder that has the package phalanx, `python` this Python, `env` what only this machine knows of the
     ranks' variables. A warm pool is this process's; in a Python worker of Spark's all children of this process's parent
     have the same, and it ends with that parent. `in_executor` says that stderr is an executor's log. `copy_files`
-    copies files to a folder by its URI. `tunnel` is another way to the hub, host:port, for a node that can't connect
-    to it.
+    copies files to a folder by its URI. `tunnel` and `relay` are other ways to the hub, host:port, for a node that
+    can't connect to it: through Spark's messages, and through the Spark Connect server.
     """
 
 def serve_guard(

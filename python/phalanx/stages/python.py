@@ -96,7 +96,7 @@ class PythonStage(SparkStage):
         by = None if self._relay is None else self._relay.address
         return hub.node_spec(attempt, python=None, env={}, local_gpus=[], by=by)
 
-    def _tasks(self, spec: bytes, tunnel: str | None) -> None:
+    def _tasks(self, spec: bytes, relay: str | None) -> None:
         """Runs the tasks to their end."""
         frame, tasks = self._dataframe, self._job.tasks
         task = _task(
@@ -105,7 +105,7 @@ class PythonStage(SparkStage):
             of_dataframe=frame is not None and not self._stream,
             stream=None if self._stream is None else (self._stream, self._job.ranks // tasks),
             in_executor=not is_local(self._spark),
-            tunnel=tunnel,
+            relay=relay,
         )
         if frame is None:
             rows = None if is_remote(self._spark) else _barrier_of(self._spark.sparkContext, tasks)

@@ -20,14 +20,14 @@ def run_task(
     of_dataframe: bool,
     stream: tuple[str, int] | None,
     in_executor: bool,
-    tunnel: str | None,
+    relay: str | None,
 ) -> None:
     """The node of one barrier task, to its end.
 
     `rows` are the partition's: Arrow's batches if it is one `of_dataframe` or a `stream` (the name of a data set, and
     how many ranks of this task take it), of no meaning else. `spec` is what the hub tells every node; `payload` is a
     name where it came as a file of Spark's. `in_executor` says that this worker's stderr is an executor's, and not the
-    driver's. `tunnel` is another way to the hub, if there is one but that of an executor with the plugin.
+    driver's. `relay` is the way to the hub through the Spark Connect server, if there is one.
     """
     from pyspark import BarrierTaskContext
 
@@ -42,7 +42,7 @@ def run_task(
     context = BarrierTaskContext.get()
     partition = context.partitionId()
     # TUNNEL-5
-    tunnel = tunnel or context.getLocalProperty(f"phalanx.tunnel.address.{partition}")
+    tunnel = context.getLocalProperty(f"phalanx.tunnel.address.{partition}")
     addresses = [info.address for info in context.getTaskInfos()]
     tasks = node_spec.tasks
     if len(addresses) != tasks:
@@ -79,6 +79,7 @@ def run_task(
             env=env,
             in_executor=in_executor,
             tunnel=tunnel,
+            relay=relay,
         )
 
 

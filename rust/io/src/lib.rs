@@ -29,4 +29,4 @@ pub use own_user::{check_own_user, check_owners_are_told};
 pub use refusals::Refusals;
 pub use tls::{Identity, PublicKey, TlsChannel, TlsServer};
 pub use unproved::Unproved;
-pub use waits::{connect, connect_unless_refused, pause};
+pub use waits::{connect, connect_unless, connect_unless_refused, pause};

@@ -7,7 +7,7 @@ use jni::Env;
 use jni::objects::{JByteArray, JLongArray, JObject, JString};
 use jni::sys::{jboolean, jint, jlong};
 use phalanx_job::settings::{self, Settings};
-use phalanx_job::{Here, Home, Hub, HubOptions, Metric, Payload, collect_logs, take_logs};
+use phalanx_job::{Here, Home, Hub, HubOptions, Metric, Payload, Way, collect_logs, take_logs};
 use phalanx_types::stacks::group;
 use phalanx_types::{Deadline, Error, Job, NodeSpec, RankProgram};
 
@@ -315,7 +315,7 @@ fn run_node<'local>(
         gpus: if gpus.is_null() { None } else { Some(strings(env, &gpus)?) },
         work_dir: PathBuf::from(string(env, &work_dir)?),
         home: home_at(env, &home, &variables)?,
-        tunnel: optional_string(env, &tunnel)?,
+        other_ways: optional_string(env, &tunnel)?.map(Way::Tunnel).into_iter().collect(),
     };
     let mut jvm = JvmCallbacks::new(env, &callbacks);
     let outcome = phalanx_job::run_node(&spec, payload, &here, &mut jvm);
@@ -337,9 +337,10 @@ fn run_carrier<'local>(
     collect_logs();
     let spec = NodeSpec::unpack(&bytes(env, &spec)?)?;
     let carrier = number("a carrier's number", carrier)?;
-    let (wanted, tunnel) = (strings(env, &wanted)?, optional_string(env, &tunnel)?);
+    let wanted = strings(env, &wanted)?;
+    let other_ways = optional_string(env, &tunnel)?.map(Way::Tunnel).into_iter().collect();
     let mut jvm = JvmCallbacks::new(env, &callbacks);
-    let served = phalanx_job::run_carrier(&spec, carrier, &wanted, tunnel, &mut jvm);
+    let served = phalanx_job::run_carrier(&spec, carrier, &wanted, other_ways, &mut jvm);
     match jvm.failed() {
         Some(error) => Err(error),
         None => Ok(served?),

@@ -141,7 +141,7 @@ fn spawn_carrier(
     let spec = driver.node_spec(0, program, std::collections::BTreeMap::new(), Vec::new());
     std::thread::spawn(move || {
         let mut callbacks = TestCallbacks { interrupt, ..TestCallbacks::default() };
-        run_carrier(&spec, number, &[host_name()], None, &mut callbacks)
+        run_carrier(&spec, number, &[host_name()], Vec::new(), &mut callbacks)
     })
 }
 
@@ -214,7 +214,7 @@ fn on_a_host_where_it_is_not_wanted_a_carrier_does_nothing() {
     let driver = open(&job_with_data());
     let program = phalanx_types::RankProgram::Python(None);
     let spec = driver.node_spec(0, program, std::collections::BTreeMap::new(), Vec::new());
-    let served = run_carrier(&spec, 0, &["elsewhere".into()], None, &mut TestCallbacks::default());
+    let served = run_carrier(&spec, 0, &["elsewhere".into()], Vec::new(), &mut TestCallbacks::default());
     assert!(!served.unwrap(), "CARRIER-1");
     assert!(
         driver

@@ -8,10 +8,10 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{LONG, TestCallbacks, closed, listen, open, silent, spawn_node, test_node};
-use phalanx_job::Hub;
+use phalanx_job::{Hub, Way};
 use phalanx_testkit::eventually;
 use phalanx_types::{ErrorKind, FailureKind, Job, RankProgram, Result};
 
@@ -41,7 +41,7 @@ fn node(driver: &Hub, partition: u32, hub: Option<&str>, tunnel: Option<&str>, d
     if let Some(hub) = hub {
         test.spec.hub = hub.to_string();
     }
-    test.here.tunnel = tunnel.map(str::to_string);
+    test.here.other_ways = tunnel.map(|at| Way::Tunnel(at.to_string())).into_iter().collect();
     spawn_node(test, TestCallbacks::default())
 }
 
@@ -105,6 +105,35 @@ fn a_task_that_reaches_the_hub_neither_directly_nor_through_spark_says_why_of_bo
     assert_eq!(kind, ErrorKind::Unreachable, "LINK-3: {said}");
     for part in [&barred.address, "nor through Spark", &nowhere.address] {
         assert!(said.contains(part), "LINK-3: {said}");
+    }
+}
+
+#[test]
+fn a_task_that_is_ended_while_it_connects_goes_at_once() {
+    // Directly, and by a way that is tried for 15 s.
+    let (barred, dir) = (silent(), phalanx_testkit::temp_dir("meeting"));
+    for (connect_timeout, tunnel) in
+        [(Duration::from_secs(300), None), (job().policy.connect_timeout, Some(&barred))]
+    {
+        let mut job = job();
+        job.policy.connect_timeout = connect_timeout;
+        let driver = open(&job);
+        let mut test = test_node(&driver, 0, "true", dir.path());
+        test.spec.hub.clone_from(&barred.address);
+        test.here.other_ways = tunnel.map(|at| Way::Tunnel(at.address.clone())).into_iter().collect();
+        let callbacks = TestCallbacks::default();
+        let interrupt = Arc::clone(&callbacks.interrupt);
+        let node = spawn_node(test, callbacks);
+        std::thread::sleep(3 * self::job().policy.connect_timeout);
+        assert!(!node.is_finished(), "it connects");
+        let began = Instant::now();
+        interrupt.lock().unwrap().replace("Spark kills the task".into());
+        let error = node.join().unwrap().unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::Cancelled, "Spark kills the task")
+        );
+        assert!(began.elapsed() < Duration::from_secs(5), "LINK-8: {:?}", began.elapsed());
     }
 }
 
@@ -173,6 +202,7 @@ fn a_task_that_has_a_tunnel_joins_at_the_hub_like_the_others() {
         let first = node(&driver, 0, None, None, dir.path());
         let hub = driver.node_spec(0, RankProgram::Python(None), BTreeMap::new(), Vec::new()).hub;
         let second = node(&driver, 1, Some(barred), Some(&hub), dir.path());
+        // WAY-1: its output and its result come by that way, too.
         all_is_well(&driver, dir.path(), [first, second]);
     }
 }

@@ -6,7 +6,7 @@ mod play;
 
 use phalanx_job::driver::state::Outcome;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{FailureKind, Join, RankError, RankState};
+use phalanx_types::{FailureKind, Join, RankState};
 
 use play::{Play, ended, join, missed_a_peer};
 
@@ -131,24 +131,6 @@ fn a_rank_that_missed_a_peer_which_ended_well_is_told_so() {
     let text = "rank 0 (host-0) raised RuntimeError; rank 1 ended well before, so perhaps not all ranks make the same \
                 collective calls";
     assert_eq!((play.failure().rank, play.failure().message.as_str()), (Some(0), text), "FAIL-1");
-}
-
-#[test]
-fn an_exception_that_another_node_has_told_without_its_pickle_gets_it_from_its_own() {
-    // A node may find on the job's store what the rank's own node posted there, and tell it first.
-    let mut play = Play::placed();
-    let raised = |pickle: &str| {
-        let NodeMessage::RankEnded { mut exit } = ended(1, RankState::Raised, 0) else { panic!() };
-        let error = RankError { type_name: "KeyError".into(), pickle: pickle.into(), ..RankError::default() };
-        exit.error = Some(error);
-        NodeMessage::RankEnded { exit }
-    };
-    play.tell(5, 0, raised(""));
-    play.tell(5, 1, raised("cGlja2xl"));
-    play.tell(6, 0, ended(0, RankState::Signaled(15), 0));
-    play.done(6, 0);
-    play.done(6, 1);
-    assert_eq!((play.failure().rank, play.failure().pickle.as_str()), (Some(1), "cGlja2xl"));
 }
 
 #[test]

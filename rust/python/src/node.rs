@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 
-use phalanx_job::{Here, Home, NodeCallbacks, Payload, collect_logs};
+use phalanx_job::{Here, Home, NodeCallbacks, Payload, Way, collect_logs};
 use phalanx_types::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 
@@ -67,17 +67,17 @@ impl NodeSpec {
 }
 
 #[pyfunction]
-#[pyo3(signature = (spec, *, number, wanted, tunnel))]
+#[pyo3(signature = (spec, *, number, wanted))]
 pub(crate) fn run_carrier(
     py: Python<'_>,
     spec: &NodeSpec,
     number: u32,
     wanted: Vec<String>,
-    tunnel: Option<String>,
 ) -> PyResult<bool> {
     collect_logs();
     let mut callbacks = PythonCallbacks { in_executor: false, copy_files: None, raised: None };
-    let served = detached(py, || phalanx_job::run_carrier(&spec.0, number, &wanted, tunnel, &mut callbacks));
+    let run = || phalanx_job::run_carrier(&spec.0, number, &wanted, Vec::new(), &mut callbacks);
+    let served = detached(py, run);
     logs::hand_over(py)?;
     match callbacks.raised {
         Some(raised) => Err(raised),
@@ -88,7 +88,7 @@ pub(crate) fn run_carrier(
 #[pyfunction]
 #[pyo3(signature = (
     spec, payload, *, partition, host, gpus, work_dir, guard, package, python, in_python_worker, env,
-    in_executor=false, copy_files=None, tunnel=None
+    in_executor=false, copy_files=None, tunnel=None, relay=None
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
 pub(crate) fn run_node(
@@ -107,10 +107,12 @@ pub(crate) fn run_node(
     in_executor: bool,
     copy_files: Option<Py<PyAny>>,
     tunnel: Option<String>,
+    relay: Option<String>,
 ) -> PyResult<()> {
     collect_logs();
     let home = Home { guard, package, python, env, in_python_worker };
-    let here = Here { partition, host, gpus, work_dir, home, tunnel };
+    let other_ways = tunnel.map(Way::Tunnel).into_iter().chain(relay.map(Way::Relay)).collect();
+    let here = Here { partition, host, gpus, work_dir, home, other_ways };
     let mut callbacks = PythonCallbacks { in_executor, copy_files, raised: None };
     let outcome =
         detached(py, || phalanx_job::run_node(&spec.0, Payload::Bytes(payload), &here, &mut callbacks));

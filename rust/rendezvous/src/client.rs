@@ -8,6 +8,7 @@
 
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ use crate::wire::{self, Frame, Token};
 
 /// Idle connections are probed, so that middleboxes keep them and dead peers are noticed.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
+/// How often a connection that is being made looks whether it is still wanted.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How a node finds and convinces the hub.
 #[derive(Clone)]
@@ -103,26 +106,39 @@ impl HubConnection {
     /// proved; [`ErrorKind::Closed`] if the host answers that nobody listens there, [`ErrorKind::Refused`] if a side
     /// doesn't know the token, [`ErrorKind::Protocol`] if the peer is no hub of this version.
     pub fn open(hub: &HubAddress, role: Role, deadline: Deadline) -> Result<HubConnection> {
+        HubConnection::open_unless(&AtomicBool::new(false), hub, role, deadline)
+    }
+
+    /// As [`HubConnection::open`], and ends soon after `stop` is set.
+    ///
+    /// # Errors
+    /// As there; [`ErrorKind::Cancelled`] once `stop` is set.
+    pub fn open_unless(
+        stop: &AtomicBool,
+        hub: &HubAddress,
+        role: Role,
+        deadline: Deadline,
+    ) -> Result<HubConnection> {
         let about = |e: Error| e.context(format!("the hub at {}", hub.address));
-        let stream = dial(&hub.address, deadline).map_err(about)?;
+        let stream = dial(stop, &hub.address, deadline).map_err(about)?;
         tune(&SockRef::from(&stream));
         let tls = TlsChannel::connect(&hub.key, &wire::protocol_name())?;
         let line = Arc::new(Line { stream, tls: Mutex::new(tls), wire: Mutex::default() });
         let welcome = Welcome { mac: String::new(), received: Vec::new() };
         let mut connection = HubConnection { line, received: FrameBuffer::default(), welcome };
-        connection.prove(hub, role, deadline).map_err(unproved).map_err(about)?;
+        connection.prove(stop, hub, role, deadline).map_err(unproved).map_err(about)?;
         Ok(connection)
     }
 
-    fn prove(&mut self, hub: &HubAddress, role: Role, deadline: Deadline) -> Result<()> {
+    fn prove(&mut self, stop: &AtomicBool, hub: &HubAddress, role: Role, deadline: Deadline) -> Result<()> {
         while !self.line.tls().is_ready() {
             self.line.write(deadline, TlsChannel::drain)?;
-            self.line.read(&mut self.received, deadline)?;
+            self.read_unless(stop, deadline)?;
         }
         let binding = self.line.tls().binding()?;
         let hello = wire::hello(&hub.token, &binding, &hub.job, role);
         self.send(&hello, deadline)?;
-        let welcome: Welcome = self.receive(deadline)?;
+        let welcome: Welcome = self.receive_by(|connection| connection.read_unless(stop, deadline))?;
         if welcome == Welcome::refusal() {
             return Err(Error::new(
                 ErrorKind::Refused,
@@ -164,6 +180,10 @@ impl HubConnection {
     /// # Errors
     /// As [`HubConnection::send`], and [`ErrorKind::Protocol`] for bytes that are no message.
     pub fn receive<T: DeserializeOwned>(&mut self, deadline: Deadline) -> Result<T> {
+        self.receive_by(|connection| connection.line.read(&mut connection.received, deadline))
+    }
+
+    fn receive_by<T: DeserializeOwned>(&mut self, read: impl Fn(&mut Self) -> Result<()>) -> Result<T> {
         loop {
             if let Some(body) = self.received.next_frame(wire::MAX_FRAME_BYTES)? {
                 let Frame::Json(json) = wire::parse(body)? else {
@@ -171,7 +191,20 @@ impl HubConnection {
                 };
                 return wire::message(json);
             }
-            self.line.read(&mut self.received, deadline)?;
+            read(self)?;
+        }
+    }
+
+    /// Reads once; looks from time to time whether it is still wanted.
+    fn read_unless(&mut self, stop: &AtomicBool, deadline: Deadline) -> Result<()> {
+        loop {
+            match self.line.read(&mut self.received, deadline.min(Deadline::after(LOOK_EVERY))) {
+                Err(e) if e.kind() == ErrorKind::Timeout && !deadline.passed() => {}
+                read => return read,
+            }
+            if stop.load(Ordering::Acquire) {
+                return Err(Error::new(ErrorKind::Cancelled, "the connection is not wanted any more"));
+            }
         }
     }
 }
@@ -218,7 +251,7 @@ fn unproved(e: Error) -> Error {
 }
 
 /// Resolves and connects.
-fn dial(address: &str, deadline: Deadline) -> Result<TcpStream> {
+fn dial(stop: &AtomicBool, address: &str, deadline: Deadline) -> Result<TcpStream> {
     let (host, port) = interfaces::split_host_port(address)?;
     let candidates = match host.parse::<IpAddr>() {
         Ok(ip) => vec![SocketAddr::new(ip, port)],
@@ -232,9 +265,10 @@ fn dial(address: &str, deadline: Deadline) -> Result<TcpStream> {
         if share.is_zero() {
             return Err(Error::new(ErrorKind::Timeout, "it did not answer in time"));
         }
-        match phalanx_io::connect_unless_refused(*candidate, Deadline::after(share)) {
+        match phalanx_io::connect_unless(stop, *candidate, Deadline::after(share)) {
             Ok(Some(stream)) => return Ok(stream),
             Ok(None) => refused += 1,
+            Err(e) if e.kind() == ErrorKind::Cancelled => return Err(e),
             Err(e) => last = e,
         }
     }

@@ -10,11 +10,12 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
 use phalanx_supervisor::{Guard, OomWatch, RankLog};
+use phalanx_types::RankExit;
 
 use crate::node::blocks::NodeBlocks;
 use crate::node::executor_log::ExecutorLogCopy;
 use crate::node::files::NodeFiles;
-use crate::node::link::Link;
+use crate::node::line::Line;
 use crate::node::metrics::Metrics;
 use crate::node::options::Options;
 use crate::node::pieces::Pieces;
@@ -46,7 +47,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) options: &'a Options<'a>,
     pub(crate) number: u32,
     pub(crate) guard: Guard,
-    pub(crate) link: Link<'a>,
+    pub(crate) line: Line,
     /// What the ranks read of other hosts, where the run has data sets.
     pub(crate) blocks: Option<NodeBlocks>,
     /// Whether ranks of other nodes may need this one: it serves the store, or blocks.
@@ -55,6 +56,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) has_parted: bool,
     pub(crate) phase: Phase,
     pub(crate) ranks: Vec<Rank>,
+    /// How ranks ended, as far as the hub was told.
+    pub(crate) exits: Vec<RankExit>,
     pub(crate) relay: Option<Relay>,
     pub(crate) executor_log: Option<ExecutorLogCopy>,
     pub(crate) uploads: Uploads,
@@ -114,13 +117,13 @@ impl Attempt<'_> {
         }
     }
 
-    /// Sees to the line to the hub; ends the ranks if it is past mending.
-    pub(crate) fn tend_link(&mut self) {
-        if self.link.tend() {
+    /// Renews what goes beside the line where that is another one; ends the ranks if it is past mending.
+    pub(crate) fn look_at_line(&mut self) {
+        if self.line.is_renewed() {
             self.relay.iter().for_each(Relay::renew);
             self.uploads.renew();
         }
-        if let Some(why) = self.link.given_up().map(str::to_string) {
+        if let Some(why) = self.line.given_up().map(str::to_string) {
             self.problem.get_or_insert_with(|| why.clone());
             self.uploads.abandon();
             self.stop(&why);

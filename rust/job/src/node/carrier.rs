@@ -20,16 +20,14 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::node::callbacks::NodeCallbacks;
-use crate::node::control::INTERRUPT_EVERY;
 use crate::node::home::Home;
 use crate::node::join::own_address;
-use crate::node::link::Link;
+use crate::node::line::{Line, Way, Ways};
 use crate::node::options::{Here, Options, Payload};
-use crate::node::process::{Process, beside};
-use crate::node::route::HubRoute;
+use crate::node::process::{INTERRUPT_EVERY, Process, beside};
 
 /// Serves the blocks of this host, if its name is among those `wanted`, until the attempt of `spec` is over. `number`
-/// is this carrier's own in the run; `tunnel` as in [`Here`].
+/// is this carrier's own in the run; `other_ways` as in [`Here`].
 ///
 /// Returns whether it served.
 ///
@@ -40,7 +38,7 @@ pub fn run_carrier(
     spec: &NodeSpec,
     number: u32,
     wanted: &[String],
-    tunnel: Option<String>,
+    other_ways: Vec<Way>,
     callbacks: &mut dyn NodeCallbacks,
 ) -> Result<bool> {
     let host = host_name();
@@ -60,10 +58,10 @@ pub fn run_carrier(
         gpus: None,
         work_dir: PathBuf::new(),
         home: Home::default(),
-        tunnel,
+        other_ways,
     };
     let options = Options {
-        hub: HubRoute::to(hub, here.tunnel.as_deref()),
+        ways: Ways::to(hub, &here.other_ways),
         spec,
         here: &here,
         payload: Payload::Bytes(&[]),
@@ -77,8 +75,8 @@ pub fn run_carrier(
 
 fn serve(options: &Options<'_>, process: &Process) -> Result<()> {
     let (spec, job) = (options.spec, &options.spec.job);
-    let mut link = Link::open(options, spec.attempt)?;
-    let address = link.local_address().unwrap_or_else(|| own_address(options));
+    let line = Line::open(options, spec.attempt, process)?;
+    let address = line.local_address().unwrap_or_else(|| own_address(options));
     let identity = Identity::new()?;
     let listener = listen_at("the server of blocks", address, 0)?;
     let key = Key::of_blocks(&spec.token, &job.id, spec.attempt);
@@ -89,19 +87,18 @@ fn serve(options: &Options<'_>, process: &Process) -> Result<()> {
         key: identity.public_key().clone(),
     };
     log::info!("job {}: serving the blocks of {} at {}", job.id, carrier.host, carrier.address);
-    link.tell(Instant::now(), NodeMessage::Carries(carrier));
+    line.tell(Instant::now(), NodeMessage::Carries(carrier));
     // CARRIER-2
-    while link.given_up().is_none() {
-        let order = link.orders().recv_timeout(INTERRUPT_EVERY);
+    while line.given_up().is_none() {
+        let order = line.orders().recv_timeout(INTERRUPT_EVERY);
         if matches!(order, Ok(HubMessage::Released | HubMessage::Stop { .. } | HubMessage::Again { .. })) {
             return Ok(());
         }
         if let Some(reason) = process.interrupted() {
             let interrupted = Some(reason.clone());
-            link.send(&NodeMessage::Done { problem: None, interrupted, output: Vec::new() });
+            line.send(NodeMessage::Done { problem: None, interrupted, output: Vec::new() });
             return Err(Error::new(ErrorKind::Cancelled, reason));
         }
-        link.tend();
     }
     Ok(())
 }

@@ -11,9 +11,9 @@ use crossbeam_channel::select;
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
-use crate::node::control::INTERRUPT_EVERY;
 use crate::node::finish::{AfterAttempt, after_done};
-use crate::node::link::Link;
+use crate::node::line::Line;
+use crate::node::process::INTERRUPT_EVERY;
 use crate::node::process::Process;
 
 /// What came of the work.
@@ -31,7 +31,7 @@ pub(crate) enum Worked<T> {
 /// gone, or if the process wants to end and the hub says nothing to that, [`ErrorKind::Io`] if there is no thread to be
 /// had. The hub has heard of each, if it was there.
 pub(crate) fn beside<T: Send>(
-    link: &mut Link<'_>,
+    line: &Line,
     process: &Process,
     patience: Duration,
     work: impl FnOnce() -> Result<T> + Send,
@@ -42,26 +42,25 @@ pub(crate) fn beside<T: Send>(
         let thread = std::thread::Builder::new()
             .name("phalanx-files".into())
             .spawn_scoped(scope, move || drop(tell.send(work())))
-            .map_err(|e| link.fails(Error::io("start a thread", &e)))?;
+            .map_err(|e| line.fails(Error::io("start a thread", &e)))?;
         let late = Deadline::after(patience);
         let (problem, interrupted) = loop {
-            let orders = link.orders();
+            let orders = line.orders();
             select! {
                 recv(worked) -> worked => {
                     let failed = |_| Error::new(ErrorKind::Io, "the node's files could not be made");
                     let done = worked.map_err(failed).and_then(|done| done);
-                    return done.map(Worked::Done).map_err(|e| link.fails(e));
+                    return done.map(Worked::Done).map_err(|e| line.fails(e));
                 }
                 recv(orders) -> order => if let Ok(HubMessage::Stop { .. }) = order {
                     break (None, None);
                 },
                 default(INTERRUPT_EVERY) => {}
             }
-            link.tend();
             if let Some(reason) = process.interrupted() {
                 break (None, Some(reason));
             }
-            if let Some(why) = link.given_up() {
+            if let Some(why) = line.given_up() {
                 return Err(Error::new(ErrorKind::Unreachable, why));
             }
             if late.passed() {
@@ -69,12 +68,12 @@ pub(crate) fn beside<T: Send>(
                 break (Some(late), None);
             }
         };
-        let tell = |link: &mut Link<'_>, interrupted: Option<String>| {
+        let tell = |line: &Line, interrupted: Option<String>| {
             let done = NodeMessage::Done { problem: problem.clone(), interrupted, output: Vec::new() };
-            link.tell(Instant::now(), done);
+            line.tell(Instant::now(), done);
         };
-        tell(link, interrupted.clone());
-        match (after_done(link, process, interrupted, || !thread.is_finished(), tell), problem) {
+        tell(line, interrupted.clone());
+        match (after_done(line, process, interrupted, || !thread.is_finished(), tell), problem) {
             (_, Some(problem)) => Err(Error::new(ErrorKind::Timeout, problem)),
             (ended, None) => ended.map(Worked::Ended),
         }

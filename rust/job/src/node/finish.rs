@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::RecvTimeoutError;
 use phalanx_supervisor::PipeReader;
 use phalanx_types::message::{HubMessage, NodeMessage, OutputTotal};
-use phalanx_types::{Deadline, Error, ErrorKind, RankExit, Result};
+use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 use crate::node::attempt::Attempt;
-use crate::node::control::INTERRUPT_EVERY;
-use crate::node::link::Link;
+use crate::node::line::Line;
+use crate::node::process::INTERRUPT_EVERY;
 use crate::node::process::Process;
 
 /// How long the hub may take to say that it has everything.
@@ -40,12 +40,12 @@ impl Attempt<'_> {
         }
         if let Some(relay) = self.relay.take() {
             // Nobody listens at a driver that is gone.
-            let is_gone = self.link.given_up().is_some();
+            let is_gone = self.line.given_up().is_some();
             let patience = if is_gone { Duration::ZERO } else { logs.drain_timeout };
-            relay.finish(Deadline::after(patience), INTERRUPT_EVERY, || self.link.tend());
+            relay.finish(Deadline::after(patience), INTERRUPT_EVERY, || self.line.is_renewed());
         }
         if let Some(copy) = self.executor_log.take() {
-            let exits = self.ended().filter(|exit| exit.failure().is_some());
+            let exits = self.exits.iter().filter(|exit| exit.failure().is_some());
             copy.finish(exits.map(|exit| (exit.rank, exit.describe())).collect());
         }
         if let Some(problem) = self.uploads.finish() {
@@ -62,21 +62,13 @@ impl Attempt<'_> {
             })
             .collect();
         let (problem, interrupted) = (self.problem.take(), self.interrupted.take());
-        let tell = |link: &mut Link<'_>, interrupted: Option<String>| {
+        let tell = |line: &Line, interrupted: Option<String>| {
             let done = NodeMessage::Done { problem: problem.clone(), interrupted, output: output.clone() };
-            link.tell(Instant::now(), done);
+            line.tell(Instant::now(), done);
         };
-        tell(&mut self.link, interrupted.clone());
-        after_done(&mut self.link, process, interrupted, || false, tell)
+        tell(&self.line, interrupted.clone());
+        after_done(&self.line, process, interrupted, || false, tell)
             .map_err(|e| problem.clone().map_or(e, |problem| Error::new(ErrorKind::Unreachable, problem)))
-    }
-
-    /// How ranks ended, as far as was told.
-    pub(crate) fn ended(&self) -> impl Iterator<Item = RankExit> {
-        self.link.facts().filter_map(|fact| match fact {
-            NodeMessage::RankEnded { exit } => Some(*exit),
-            _ => None,
-        })
     }
 }
 
@@ -86,18 +78,17 @@ impl Attempt<'_> {
 /// # Errors
 /// [`ErrorKind::Unreachable`] if the hub says nothing.
 pub(crate) fn after_done(
-    link: &mut Link<'_>,
+    line: &Line,
     process: &Process,
     mut interrupted: Option<String>,
     busy: impl Fn() -> bool,
-    tell: impl Fn(&mut Link<'_>, Option<String>),
+    tell: impl Fn(&Line, Option<String>),
 ) -> Result<AfterAttempt> {
     let mut word = None;
     // The hub may keep this node until all others are done, too; as long as it answers it is waited for.
     let mut deadline = Deadline::after(RELEASE_TIMEOUT);
-    while busy() || (word.is_none() && !deadline.passed() && link.given_up().is_none()) {
-        link.tend();
-        match link.orders().recv_timeout(INTERRUPT_EVERY) {
+    while busy() || (word.is_none() && !deadline.passed() && line.given_up().is_none()) {
+        match line.orders().recv_timeout(INTERRUPT_EVERY) {
             Ok(HubMessage::Released) => word = Some(AfterAttempt::Over),
             Ok(HubMessage::Again { attempt, reason }) => word = Some(AfterAttempt::Again { attempt, reason }),
             Ok(_) if interrupted.is_none() => deadline = Deadline::after(RELEASE_TIMEOUT),
@@ -108,10 +99,10 @@ pub(crate) fn after_done(
             && let Some(reason) = process.interrupted()
         {
             interrupted = Some(reason.clone());
-            tell(link, Some(reason));
+            tell(line, Some(reason));
         }
     }
     let unheard = "the driver did not say that it had heard of the ranks' end";
-    let why = interrupted.as_deref().or(link.given_up()).unwrap_or(unheard);
+    let why = interrupted.as_deref().or(line.given_up()).unwrap_or(unheard);
     word.ok_or_else(|| Error::new(ErrorKind::Unreachable, why))
 }

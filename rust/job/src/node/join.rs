@@ -11,9 +11,10 @@ use phalanx_rendezvous::{interfaces, listen_at};
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::{Deadline, Error, ErrorKind, Join, NodePlacement, Result};
 
-use crate::node::control::{INTERRUPT_EVERY, SEND_TIMEOUT};
-use crate::node::link::Link;
+use crate::node::line::Line;
+use crate::node::line::SEND_TIMEOUT;
 use crate::node::options::Options;
+use crate::node::process::INTERRUPT_EVERY;
 use crate::node::process::Process;
 use crate::node::store::StoreSocket;
 
@@ -22,16 +23,16 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A node that knows its place.
-pub(crate) struct Joined<'a> {
+pub(crate) struct Joined {
     pub(crate) placement: NodePlacement,
     pub(crate) store: StoreSocket,
-    pub(crate) link: Link<'a>,
+    pub(crate) line: Line,
 }
 
 /// What came of joining.
-pub(crate) enum Joining<'a> {
+pub(crate) enum Joining {
     /// The node has its place.
-    Placed(Box<Joined<'a>>),
+    Placed(Box<Joined>),
     /// The job was over before its ranks began.
     Over,
     /// This attempt is over; the next one has this number.
@@ -39,23 +40,23 @@ pub(crate) enum Joining<'a> {
 }
 
 /// Joins for `attempt` and waits for the place.
-pub(crate) fn join<'a>(options: &'a Options<'a>, attempt: u32, process: &Process) -> Result<Joining<'a>> {
-    let mut link = Link::open(options, attempt)?;
-    let address = link.local_address().unwrap_or_else(|| own_address(options));
-    let (join, store) = join_at(options, address).map_err(|e| link.fails(e))?;
-    link.tell(Instant::now(), NodeMessage::Join(join));
+pub(crate) fn join(options: &Options<'_>, attempt: u32, process: &Process) -> Result<Joining> {
+    let line = Line::open(options, attempt, process)?;
+    let address = line.local_address().unwrap_or_else(|| own_address(options));
+    let (join, store) = join_at(options, address).map_err(|e| line.fails(e))?;
+    line.tell(Instant::now(), NodeMessage::Join(join));
     // The hub has the deadline for joining; this one is for a hub that hangs.
     let deadline = Deadline::after(options.spec.job.policy.join_timeout + SEND_TIMEOUT);
     let done = |interrupted| NodeMessage::Done { problem: None, interrupted, output: Vec::new() };
     loop {
-        match link.orders().recv_timeout(INTERRUPT_EVERY) {
+        match line.orders().recv_timeout(INTERRUPT_EVERY) {
             Ok(HubMessage::Place(placement)) => {
-                link.forget();
-                return Ok(Joining::Placed(Box::new(Joined { placement: *placement, store, link })));
+                line.forget();
+                return Ok(Joining::Placed(Box::new(Joined { placement: *placement, store, line })));
             }
             Ok(HubMessage::Again { attempt, .. }) => return Ok(Joining::Again(attempt)),
             Ok(HubMessage::Stop { .. } | HubMessage::Released) => {
-                link.send(&done(None));
+                line.send(done(None));
                 return Ok(Joining::Over);
             }
             // A line that has broken is mended below, or given up.
@@ -70,15 +71,14 @@ pub(crate) fn join<'a>(options: &'a Options<'a>, attempt: u32, process: &Process
         }
         if let Some(reason) = process.interrupted() {
             // The hub is not to take the end of the connection for a lost host.
-            link.send(&done(Some(reason.clone())));
+            line.send(done(Some(reason.clone())));
             return Err(Error::new(ErrorKind::Cancelled, reason));
         }
         if deadline.passed() {
             let late = "the driver did not say in time which ranks to start";
             return Err(Error::new(ErrorKind::Timeout, late));
         }
-        link.tend();
-        if let Some(why) = link.given_up() {
+        if let Some(why) = line.given_up() {
             let said = format!("the job ended before every task had joined: {why}");
             return Err(Error::new(ErrorKind::Closed, said));
         }
@@ -121,7 +121,7 @@ pub(crate) fn own_address(options: &Options<'_>) -> IpAddr {
 }
 
 fn route_to_hub(options: &Options<'_>) -> Option<IpAddr> {
-    let (hub, port) = interfaces::split_host_port(&options.hub.direct.address).ok()?;
+    let (hub, port) = interfaces::split_host_port(&options.spec.hub).ok()?;
     // Only numbers: a resolver may not answer.
     let hub: IpAddr = hub.parse().ok()?;
     interfaces::local_address_towards(SocketAddr::new(hub, port))

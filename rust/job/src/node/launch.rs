@@ -15,7 +15,7 @@ use crate::node::attempt::{Attempt, Kept, Phase};
 use crate::node::blocks::NodeBlocks;
 use crate::node::environment::{given_environment, rank_environment};
 use crate::node::executor_log::ExecutorLogCopy;
-use crate::node::link::Link;
+use crate::node::line::Line;
 use crate::node::mailbox::Mailbox;
 use crate::node::metrics::Metrics;
 use crate::node::options::{Options, Payload};
@@ -37,7 +37,7 @@ impl<'a> Attempt<'a> {
         guard: Guard,
         placement: &NodePlacement,
         store: SocketAddr,
-        mut link: Link<'a>,
+        line: Line,
         blocks: Option<NodeBlocks>,
     ) -> Result<Attempt<'a>> {
         let Options { spec, here, .. } = options;
@@ -47,27 +47,28 @@ impl<'a> Attempt<'a> {
         let logs: Vec<_> = prepared.ranks.iter().map(|rank| (rank.rank, Arc::clone(&rank.log))).collect();
         let relay = if spec.job.logs.live {
             let most_lag = spec.job.logs.max_live_lag_bytes;
-            let relay = Relay::start(options.hub.clone(), here.partition, number, logs.clone(), most_lag);
-            let relay = relay.map_err(|e| link.fails(e))?;
+            let relay = Relay::start(options.ways.clone(), here.partition, number, logs.clone(), most_lag);
+            let relay = relay.map_err(|e| line.fails(e))?;
             relay.begin();
             Some(relay)
         } else {
             None
         };
-        let executor_log = executor_log(options, kept, &logs).map_err(|e| link.fails(e))?;
+        let executor_log = executor_log(options, kept, &logs).map_err(|e| line.fails(e))?;
         let mut attempt = Attempt {
             options,
             number,
             guard,
-            link,
+            line,
             blocks,
             serves,
             has_parted: false,
             phase: Phase::Running,
             ranks: Vec::new(),
+            exits: Vec::new(),
             relay,
             executor_log,
-            uploads: Uploads::to(options.hub.clone(), number, wake.clone()),
+            uploads: Uploads::to(options.ways.clone(), number, wake.clone()),
             wake,
             woken,
             metrics,
@@ -96,7 +97,7 @@ impl<'a> Attempt<'a> {
             let most = spec.job.policy.max_other_result_bytes;
             env.insert(contract::ENV_STACKS_SIGNAL.into(), stacks_signal().to_string());
             env.insert(contract::ENV_MAX_RESULT_BYTES.into(), most.to_string());
-            attempt.launch_rank(rank, dir, log, env).map_err(|e| attempt.link.fails(e))?;
+            attempt.launch_rank(rank, dir, log, env).map_err(|e| attempt.line.fails(e))?;
         }
         Ok(attempt)
     }

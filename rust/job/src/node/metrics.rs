@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use crate::metric::{Metric, MetricChange};
-use crate::node::control::INTERRUPT_EVERY;
+use crate::node::process::INTERRUPT_EVERY;
 
 /// How often a node tells how much its ranks wrote.
 const TELL_OUTPUT_EVERY: Duration = Duration::from_secs(1);

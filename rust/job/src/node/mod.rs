@@ -1,13 +1,12 @@
 //! The node's wing: a task joins the hub, starts its ranks through the guard, watches them, reports, and ends them.
 //!
 //! `run` composes the rest. What several files share lies below them: `options` (the node's orders), `attempt` (the
-//! data of one attempt), `link` and `control` (the line to the hub), `ranks` and `progress` (what became of a rank).
+//! data of one attempt), `line` (to the hub), `ranks` and `progress` (what became of a rank).
 
 mod attempt;
 mod blocks;
 mod callbacks;
 mod carrier;
-mod control;
 mod disk;
 pub mod environment;
 mod executor_log;
@@ -17,7 +16,7 @@ mod followed_log;
 mod home;
 mod join;
 mod launch;
-mod link;
+mod line;
 mod log_directory;
 mod mailbox;
 mod metrics;
@@ -28,9 +27,7 @@ mod program;
 mod progress;
 mod ranks;
 mod relay;
-mod replay;
 mod results;
-mod route;
 mod run;
 mod stacks;
 mod store;
@@ -42,6 +39,7 @@ pub use callbacks::NodeCallbacks;
 pub use carrier::run_carrier;
 pub(crate) use environment::KEPT;
 pub use home::Home;
+pub use line::Way;
 pub use log_directory::{logs_folder, logs_uri};
 pub(crate) use options::own_variable;
 pub use options::{Here, Payload};

@@ -8,7 +8,7 @@ use phalanx_types::contract::{ENV_OMP_THREADS, ENV_VISIBLE_GPUS};
 use phalanx_types::{NodeSpec, Result};
 
 use crate::node::home::Home;
-use crate::node::route::HubRoute;
+use crate::node::line::{Way, Ways};
 use crate::node::{program, threads};
 use crate::preflight::TaskGpus;
 
@@ -25,8 +25,8 @@ pub struct Here {
     pub work_dir: PathBuf,
     /// Phalanx and Python on this machine.
     pub home: Home,
-    /// Where the process takes connections to the hub (`host:port`) and carries them through Spark; `None` if it can't.
-    pub tunnel: Option<String>,
+    /// The ways to the hub beside the direct one, in the order in which they are tried.
+    pub other_ways: Vec<Way>,
 }
 
 /// What the ranks of a node execute.
@@ -50,7 +50,7 @@ pub(crate) struct Options<'a> {
     pub(crate) here: &'a Here,
     /// What the ranks execute; each finds it in the file that `PHALANX_PAYLOAD` names.
     pub(crate) payload: Payload<'a>,
-    pub(crate) hub: HubRoute,
+    pub(crate) ways: Ways,
     pub(crate) gpus: Vec<String>,
     /// The command line of a rank.
     pub(crate) program: Vec<String>,
@@ -82,7 +82,7 @@ impl<'a> Options<'a> {
         };
         Ok(Options {
             gpus,
-            hub: HubRoute::to(hub, here.tunnel.as_deref()),
+            ways: Ways::to(hub, &here.other_ways),
             program: program::of_rank(&spec.program, &here.home),
             pool: program::of_pool(&spec.program, &here.home),
             env: here.home.environment(&spec.env, own_variable),

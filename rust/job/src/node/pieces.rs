@@ -23,7 +23,7 @@ use phalanx_types::message::NodeMessage;
 use phalanx_types::rank_file::{Piece, PieceWanted, RankFile};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
-use crate::node::control::INTERRUPT_EVERY;
+use crate::node::process::INTERRUPT_EVERY;
 
 /// How many requests wait: the hub has no more on their way.
 const WAITING: usize = 64;

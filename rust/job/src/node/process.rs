@@ -9,13 +9,16 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use phalanx_types::{Error, Result};
 
 use crate::metric::MetricChange;
 use crate::node::callbacks::NodeCallbacks;
-use crate::node::control::INTERRUPT_EVERY;
+
+/// How often a blocking call looks whether its caller wants to end it.
+pub(crate) const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
 
 type Interruption = Arc<Mutex<Option<String>>>;
 

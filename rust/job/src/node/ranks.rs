@@ -12,9 +12,9 @@ use phalanx_types::failure::LAST_LINES;
 use phalanx_types::message::RankActivity;
 use phalanx_types::{RankError, RankExit, RankState};
 
+use crate::node::line::signed_us;
 use crate::node::mailbox::Mailbox;
 use crate::node::progress::{RankProgress, is_stopped};
-use crate::node::replay::signed_us;
 
 /// The longest record of an exception that is read: of one that Phalanx's own entry writes it is 2 MiB.
 const MAX_RECORD_BYTES: u64 = 64 << 20;

@@ -20,7 +20,7 @@ use phalanx_types::message::{HubMessage, NodeMessage, Role};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 use crate::node::followed_log::{FollowedLog, Next};
-use crate::node::route::HubRoute;
+use crate::node::line::Ways;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to wait after the connection broke.
@@ -78,7 +78,7 @@ impl Shared {
 impl Relay {
     /// Relays `logs` (rank and log) of `partition` to the hub, for an attempt; from [`Relay::begin`] on.
     pub(crate) fn start(
-        hub: HubRoute,
+        hub: Ways,
         partition: u32,
         attempt: u32,
         logs: Vec<(u32, Arc<RankLog>)>,
@@ -155,7 +155,7 @@ impl Drop for Relay {
 }
 
 struct Worker {
-    hub: HubRoute,
+    hub: Ways,
     partition: u32,
     attempt: u32,
     logs: Vec<FollowedLog>,

@@ -19,7 +19,7 @@ use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_types::message::{HubMessage, Role};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
-use crate::node::route::HubRoute;
+use crate::node::line::Ways;
 
 /// How long the hub may take for one piece of a result: it stores pieces as they come.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
 /// The results on their way from one node, a thread each.
 pub(crate) struct Uploads {
-    hub: HubRoute,
+    hub: Ways,
     attempt: u32,
     threads: Vec<(u32, JoinHandle<Result<()>>)>,
     lines: Arc<Mutex<Lines>>,
@@ -61,7 +61,7 @@ impl Drop for End {
 
 impl Uploads {
     /// To `hub`, of an attempt; `wake` gets a message each time one ends.
-    pub(crate) fn to(hub: HubRoute, attempt: u32, wake: ChannelSender<()>) -> Uploads {
+    pub(crate) fn to(hub: Ways, attempt: u32, wake: ChannelSender<()>) -> Uploads {
         Uploads { hub, attempt, threads: Vec::new(), lines: Arc::default(), ended: Arc::default(), wake }
     }
 
@@ -130,7 +130,7 @@ fn lock(lines: &Mutex<Lines>) -> std::sync::MutexGuard<'_, Lines> {
 
 /// One result on its way.
 struct Upload {
-    hub: HubRoute,
+    hub: Ways,
     attempt: u32,
     rank: u32,
     path: PathBuf,

@@ -98,15 +98,15 @@ fn run_attempt(
         Joining::Over => return Ok(AfterAttempt::Over),
         Joining::Again(attempt) => return Ok(AfterAttempt::Again { attempt, reason: String::new() }),
     };
-    let Joined { placement, store, mut link } = *joined;
+    let Joined { placement, store, line } = *joined;
     metrics.joined(began);
     let own_address =
-        store.listener.local_addr().map_err(|e| link.fails(Error::io("read this node's address", &e)))?;
+        store.listener.local_addr().map_err(|e| line.fails(Error::io("read this node's address", &e)))?;
     // The store listens before any rank starts, else the first connects in vain and backs off.
-    let store = NodeStore::open(options, &placement, number, store).map_err(|e| link.fails(e))?;
+    let store = NodeStore::open(options, &placement, number, store).map_err(|e| line.fails(e))?;
     let executor_log = if kept.is_none() { process.take_executor_log() } else { None };
     let patience = options.spec.job.policy.join_timeout;
-    let made = beside_disk(&mut link, process, patience, || {
+    let made = beside_disk(&line, process, patience, || {
         let kept = match kept.take() {
             Some(before) => kept.insert(before),
             None => {
@@ -124,11 +124,11 @@ fn run_attempt(
         Worked::Done(made) => made,
         Worked::Ended(after) => return Ok(after),
     };
-    let guard = guard_for(options, &placement, &mut link, process).map_err(|e| link.fails(e))?;
-    check_store(options, store.address()).map_err(|e| link.fails(e))?;
+    let guard = guard_for(options, &placement, &line, process).map_err(|e| line.fails(e))?;
+    check_store(options, store.address()).map_err(|e| line.fails(e))?;
     let at = store.address();
     let mut attempt =
-        Attempt::launch(options, number, kept, prepared, metrics, guard, &placement, at, link, blocks)?;
+        Attempt::launch(options, number, kept, prepared, metrics, guard, &placement, at, line, blocks)?;
     attempt.watch(process);
     attempt.finish(process)
 }

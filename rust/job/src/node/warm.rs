@@ -13,7 +13,7 @@ use phalanx_types::{CpuPolicy, Deadline, NodePlacement, RankPlace, RankProgram, 
 
 use crate::node::environment::rank_environment;
 use crate::node::home::Home;
-use crate::node::link::Link;
+use crate::node::line::Line;
 use crate::node::options::{Options, own_variable};
 use crate::node::process::Process;
 use crate::node::program;
@@ -28,11 +28,11 @@ const IMPORTS: [&str; 4] = ["torch", "torch.distributed", "numpy", "cloudpickle"
 /// imports libraries, it is one for these values.
 const READ_BY_LIBRARIES: [&str; 2] = ["MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"];
 
-/// The guard of this node's ranks. May wait for a pool, and answers the hub and its own process meanwhile.
+/// The guard of this node's ranks. May wait for a pool, as long as the hub is there and its own process wants it to.
 pub(crate) fn guard_for(
     options: &Options<'_>,
     placement: &NodePlacement,
-    link: &mut Link<'_>,
+    line: &Line,
     process: &Process,
 ) -> Result<Guard> {
     let (job, home) = (&options.spec.job, &options.here.home);
@@ -45,10 +45,7 @@ pub(crate) fn guard_for(
             shared: home.shares_pool(),
             ..what_pool(&job.warm)
         };
-        let mut go_on = || {
-            link.tend();
-            process.interrupted().is_none() && link.given_up().is_none()
-        };
+        let mut go_on = || process.interrupted().is_none() && line.given_up().is_none();
         match warm_guard(&pool, grace, Deadline::after(POOL_TIMEOUT), &mut go_on) {
             Ok(guard) => return Ok(guard),
             Err(why) => {

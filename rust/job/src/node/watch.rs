@@ -16,8 +16,8 @@ use phalanx_types::{Carrier, Policy, RankNote, RankState};
 
 use crate::metric::MetricChange;
 use crate::node::attempt::{Attempt, Phase};
-use crate::node::control::INTERRUPT_EVERY;
 use crate::node::pieces::FilesOf;
+use crate::node::process::INTERRUPT_EVERY;
 use crate::node::process::Process;
 use crate::node::ranks::{Exit, Rank, RankProcess};
 use crate::node::stacks::StacksRequest;
@@ -50,7 +50,7 @@ impl Attempt<'_> {
         {
             // After its last event the guard is of no more interest.
             let guard = if self.is_gone() { crossbeam_channel::never() } else { self.guard.events().clone() };
-            let (orders, woken) = (self.link.orders(), self.woken.clone());
+            let (orders, woken) = (self.line.orders(), self.woken.clone());
             let pieces = self.pieces.answers();
             select! {
                 recv(guard) -> event => match event {
@@ -72,7 +72,7 @@ impl Attempt<'_> {
                     // A line that has broken is mended below.
                     Ok(_) | Err(_) => {}
                 },
-                recv(pieces) -> piece => if let Ok(piece) = piece { self.link.send(&piece); },
+                recv(pieces) -> piece => if let Ok(piece) = piece { self.line.send(piece); },
                 recv(woken) -> _ => {}
                 default(INTERRUPT_EVERY) => {}
             }
@@ -94,8 +94,8 @@ impl Attempt<'_> {
             && !self.has_parted
             && self.phase.stopped().is_none()
             && self.interrupted.is_none()
-            && self.link.given_up().is_none()
-            && self.ended().all(|exit| exit.failure().is_none())
+            && self.line.given_up().is_none()
+            && self.exits.iter().all(|exit| exit.failure().is_none())
     }
 
     /// Has this host's store tell the ranks of a carrier. Where it can't, those that need it say so.
@@ -110,13 +110,13 @@ impl Attempt<'_> {
         }
     }
 
-    /// Sees to the line to the hub, and to what the node's process wants.
+    /// Heeds what the node's process wants, and what has become of the line to the hub.
     pub(crate) fn heed(&mut self, process: &Process) {
         if let Some(reason) = process.interrupted() {
             self.stop(&reason);
             self.interrupted.get_or_insert(reason);
         }
-        self.tend_link();
+        self.look_at_line();
     }
 
     fn guard_event(&mut self, event: GuardEvent) {
@@ -129,7 +129,7 @@ impl Attempt<'_> {
                 // A note may have come before this event.
                 self.tell_activity_at = self.tell_activity_at.min(Instant::now() + REPORT_EVERY);
                 self.metrics.rank_started(at, self.number);
-                self.link.tell(at, NodeMessage::RankStarted { rank, pid, age_us: 0 });
+                self.line.tell(at, NodeMessage::RankStarted { rank, pid, age_us: 0 });
             }
             GuardEvent::NotStarted { rank, reason, at } => {
                 if let Some(rank) = self.rank(rank) {
@@ -163,7 +163,7 @@ impl Attempt<'_> {
             }
         };
         if let Some(answer) = answer {
-            self.link.send(&answer);
+            self.line.send(answer);
         }
     }
 
@@ -187,7 +187,7 @@ impl Attempt<'_> {
     fn tell_activity(&mut self, now: Instant) {
         if let Some((request, ranks)) = self.stacks.as_mut().and_then(|asked| asked.answer(now)) {
             self.stacks = None;
-            self.link.send(&NodeMessage::Stacks { request, ranks });
+            self.line.send(NodeMessage::Stacks { request, ranks });
         }
         if now >= self.tell_activity_at {
             self.tell_activity_at = now + tell_activity_every(&self.options.spec.job.policy);
@@ -195,7 +195,7 @@ impl Attempt<'_> {
             let run = self.ranks.iter().filter(|rank| matches!(rank.process, RankProcess::Running { .. }));
             let ranks: Vec<_> = run.map(Rank::activity).collect();
             if self.phase.stopped().is_none() && !ranks.is_empty() {
-                self.link.send(&NodeMessage::Activity { ranks });
+                self.line.send(NodeMessage::Activity { ranks });
             }
         }
     }
@@ -223,7 +223,7 @@ impl Attempt<'_> {
             RankNote::Phase(name) => {
                 let (name, nth) = (name.chars().take(80).collect(), of.phases);
                 of.phases += 1;
-                self.link.tell(Instant::now(), NodeMessage::Phase { rank, name, nth, age_us: 0 });
+                self.line.tell(Instant::now(), NodeMessage::Phase { rank, name, nth, age_us: 0 });
             }
             RankNote::Cold(why) => {
                 // One rank's reason is as a rule that of all.
@@ -251,7 +251,7 @@ impl Attempt<'_> {
             // What it reported last. It no longer runs, so how long it was quiet for is no sign of a hang.
             if rank.progress.step.is_some() && self.phase.stopped().is_none() {
                 let last = RankActivity { idle_ms: 0, stopped: false, ..rank.activity() };
-                self.link.send(&NodeMessage::Activity { ranks: vec![last] });
+                self.line.send(NodeMessage::Activity { ranks: vec![last] });
             }
             let (exit, ended_at) = rank.end(&self.options.here.host, self.phase.stopped(), &self.oom);
             if matches!(rank.process, RankProcess::Ended(_)) {
@@ -261,7 +261,8 @@ impl Attempt<'_> {
             if exit.state == RankState::Finished {
                 self.upload(i);
             }
-            self.link.tell(ended_at, NodeMessage::RankEnded { exit: Box::new(exit) });
+            self.exits.push(exit.clone());
+            self.line.tell(ended_at, NodeMessage::RankEnded { exit: Box::new(exit) });
         }
     }
 

@@ -85,7 +85,7 @@ pub fn test_node(driver: &Hub, partition: u32, script: &str, dir: &Path) -> Test
             gpus: None,
             work_dir: dir.to_path_buf(),
             home: Home { guard: guard(), ..Home::default() },
-            tunnel: None,
+            other_ways: Vec::new(),
         },
     }
 }

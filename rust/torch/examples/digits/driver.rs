@@ -80,7 +80,7 @@ fn here(work: &Path) -> Here {
         gpus: None,
         work_dir: work.to_path_buf(),
         home: Home { guard: phalanx_testkit::guard_binary(), ..Home::default() },
-        tunnel: None,
+        other_ways: Vec::new(),
     }
 }
 

@@ -1,44 +1,41 @@
-//! A node's control connection to the hub, the thread that reads it, and how often a node says that it is there.
+//! A node's control connection to the hub, and the thread that reads it.
 
 use std::net::IpAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam_channel::Receiver;
 use phalanx_rendezvous::Sender;
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Deadline, Error, Policy, Result};
+use phalanx_types::{Deadline, Error, Result};
 
-use crate::node::route::HubRoute;
-
-/// How long one message to the hub may take.
-pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a node tells the hub that it is there, at the least.
-const PING_EVERY: Duration = Duration::from_secs(5);
-/// How often a blocking call looks whether its caller wants to end it.
-pub(crate) const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
-
-/// How often a node tells the hub that it is there: several times before it would count as lost.
-pub(crate) fn ping_every(policy: &Policy) -> Duration {
-    (policy.node_timeout / 4).clamp(INTERRUPT_EVERY, PING_EVERY)
-}
+use crate::node::line::SEND_TIMEOUT;
+use crate::node::line::ways::Ways;
 
 /// One connection, from its handshake to its end.
-pub(crate) struct Control {
+pub(super) struct Control {
     sender: Sender,
-    pub(crate) inbox: Receiver<HubMessage>,
+    inbox: Receiver<HubMessage>,
     heard: Arc<Mutex<Instant>>,
     reader: Option<JoinHandle<()>>,
     /// This host's address on the way to the hub, where that is direct.
-    pub(crate) local_address: Option<IpAddr>,
+    pub(super) local_address: Option<IpAddr>,
 }
 
 impl Control {
-    pub(crate) fn open(hub: &HubRoute, partition: u32, attempt: u32, deadline: Deadline) -> Result<Control> {
-        let mut connection = hub.open(Role::Control { partition, attempt }, deadline)?;
+    /// Connects by the way that is taken, unless `stop` is set.
+    pub(super) fn open(
+        ways: &Ways,
+        partition: u32,
+        attempt: u32,
+        deadline: Deadline,
+        stop: &AtomicBool,
+    ) -> Result<Control> {
+        let mut connection = ways.open_unless(stop, Role::Control { partition, attempt }, deadline)?;
         let sender = connection.sender();
-        let local_address = connection.local_address().filter(|_| !hub.is_through_tunnel());
+        let local_address = connection.local_address().filter(|_| ways.is_direct());
         let (tx, inbox) = crossbeam_channel::unbounded();
         let heard = Arc::new(Mutex::new(Instant::now()));
         let hears = Arc::clone(&heard);
@@ -58,20 +55,20 @@ impl Control {
     }
 
     /// Sends one message. What can't be sent ends the connection: part of it may be out.
-    pub(crate) fn send(&mut self, message: &NodeMessage) {
+    pub(super) fn send(&mut self, message: &NodeMessage) {
         if let Err(e) = self.sender.send(message, Deadline::after(SEND_TIMEOUT)) {
             log::warn!("{e}");
             self.sender.close();
         }
     }
 
-    /// Whether the connection has ended, and all that came over it was taken.
-    pub(crate) fn is_over(&self) -> bool {
-        self.reader.as_ref().is_none_or(JoinHandle::is_finished) && self.inbox.is_empty()
+    /// The hub's orders; closed when the connection has ended.
+    pub(super) fn orders(&self) -> &Receiver<HubMessage> {
+        &self.inbox
     }
 
     /// When the hub last said something.
-    pub(crate) fn heard(&self) -> Instant {
+    pub(super) fn heard(&self) -> Instant {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
