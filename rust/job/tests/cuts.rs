@@ -6,59 +6,24 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{TestCallbacks, listen, open, spawn_node, test_node};
+use phalanx_testkit::Proxy;
 use phalanx_types::Job;
 
-/// Passes bytes on to `hub`. Of the connections with the numbers `which` those are cut that have passed `after` bytes,
-/// `cuts` of them. What they carry is encrypted; but a node opens one for control first, one for output next, and one
+/// A proxy before `hub`. Of the connections with the numbers `which` those are cut that have passed `after` bytes,
+/// `most` of them. What they carry is encrypted; but a node opens one for control first, one for output next, and one
 /// for each result when it is there.
-fn cutting_proxy(
-    hub: String,
-    which: RangeInclusive<usize>,
-    after: usize,
-    cuts: usize,
-) -> (String, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let done = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&done);
-    // Ends with the test program; a test's connections end with their two ends.
-    std::thread::spawn(move || {
-        for (number, client) in (1..).zip(listener.incoming()) {
-            let (client, count) = (client.unwrap(), Arc::clone(&count));
-            let Ok(server) = TcpStream::connect(&hub) else { continue };
-            let (mut back, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-            std::thread::spawn(move || {
-                let _ = std::io::copy(&mut back, &mut to_client);
-                let _ = to_client.shutdown(Shutdown::Both);
-            });
-            let cuts = if which.contains(&number) { cuts } else { 0 };
-            std::thread::spawn(move || pass(client, server, after, cuts, &count));
-        }
-    });
-    (address, done)
-}
-
-fn pass(mut client: TcpStream, mut server: TcpStream, after: usize, cuts: usize, count: &AtomicUsize) {
-    let mut buffer = [0; 4096];
-    let mut passed = 0;
-    loop {
-        let n = client.read(&mut buffer).unwrap_or(0);
-        if n == 0 || server.write_all(&buffer[..n]).is_err() {
-            break;
-        }
-        passed += n;
-        let may_cut = |done: usize| (done < cuts).then_some(done + 1);
-        if passed >= after && count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, may_cut).is_ok() {
-            break;
-        }
-    }
-    let _ = client.shutdown(Shutdown::Both);
-    let _ = server.shutdown(Shutdown::Both);
+fn cutting_proxy(hub: &str, which: RangeInclusive<usize>, after: u64, most: usize) -> Proxy {
+    let cuts = AtomicUsize::new(0);
+    Proxy::before(hub, move |number, passed| {
+        let may_cut = |done: usize| (done < most).then_some(done + 1);
+        which.contains(&number)
+            && passed >= after
+            && cuts.fetch_update(Ordering::SeqCst, Ordering::SeqCst, may_cut).is_ok()
+    })
 }
 
 #[test]
@@ -67,16 +32,16 @@ fn a_connection_for_output_that_breaks_is_opened_again_and_nothing_is_lost_or_do
     let job = Job::new("cuts", "t", 2, 1).unwrap();
     let dir = phalanx_testkit::temp_dir("cuts");
     let driver = open(&job);
-    let (proxy, cuts) = cutting_proxy(driver.address().into(), 2..=usize::MAX, 50_000, 3);
+    let proxy = cutting_proxy(driver.address(), 2..=usize::MAX, 50_000, 3);
     // Slow enough that the relay is at work when the connection breaks.
     let script = format!("seq 1 {0}; sleep 0.3; seq {1} {lines}", lines / 2, lines / 2 + 1);
     let mut test = test_node(&driver, 0, &script, dir.path());
-    test.spec.hub = proxy;
+    test.spec.hub.clone_from(&proxy.address);
     let node = spawn_node(test, TestCallbacks::default());
     let told = listen(&driver);
     node.join().unwrap().unwrap();
     assert_eq!(told.failure, None, "D4");
-    assert!(cuts.load(Ordering::SeqCst) > 0, "the proxy has cut");
+    assert!(proxy.cuts() > 0, "the proxy has cut");
     for rank in 0..2 {
         let prefix = format!("[rank {rank}] ");
         let seen = told.output.lines().filter_map(|line| line.strip_prefix(&prefix));
@@ -136,15 +101,15 @@ fn a_control_connection_that_breaks_is_opened_again_and_the_job_goes_on() {
     let dir = phalanx_testkit::temp_dir("cuts");
     let driver = open(&job);
     // The handshake and the join are about 700 bytes; the ranks' starts come after.
-    let (proxy, cuts) = cutting_proxy(driver.address().into(), 1..=1, 1000, 1);
+    let proxy = cutting_proxy(driver.address(), 1..=1, 1000, 1);
     let script = r#"echo up; sleep 0.5; printf done > "$PHALANX_RANK_DIR/result""#;
     let mut test = test_node(&driver, 0, script, dir.path());
-    test.spec.hub = proxy;
+    test.spec.hub.clone_from(&proxy.address);
     let node = spawn_node(test, TestCallbacks::default());
     let told = listen(&driver);
     node.join().unwrap().unwrap();
     assert_eq!(told.failure, None);
-    assert_eq!(cuts.load(Ordering::SeqCst), 1, "the proxy has cut");
+    assert_eq!(proxy.cuts(), 1, "the proxy has cut");
     for rank in 0..2 {
         assert!(driver.result_path(rank).is_some());
     }
@@ -155,15 +120,15 @@ fn a_result_whose_connection_breaks_is_sent_again() {
     let job = Job::new("cuts", "t", 1, 1).unwrap();
     let dir = phalanx_testkit::temp_dir("cuts");
     let driver = open(&job);
-    let (proxy, cuts) = cutting_proxy(driver.address().into(), 2..=usize::MAX, 500_000, 3);
+    let proxy = cutting_proxy(driver.address(), 2..=usize::MAX, 500_000, 3);
     let script =
         r#"seq 1 500000 > "$PHALANX_RANK_DIR/r"; mv "$PHALANX_RANK_DIR/r" "$PHALANX_RANK_DIR/result""#;
     let mut test = test_node(&driver, 0, script, dir.path());
-    test.spec.hub = proxy;
+    test.spec.hub.clone_from(&proxy.address);
     let node = spawn_node(test, TestCallbacks::default());
     assert_eq!(listen(&driver).failure, None);
     node.join().unwrap().unwrap();
-    assert_eq!(cuts.load(Ordering::SeqCst), 3, "the proxy has cut");
+    assert_eq!(proxy.cuts(), 3, "the proxy has cut");
     let lines = std::fs::read_to_string(driver.result_path(0).unwrap()).unwrap();
     assert!(lines.lines().map(str::to_string).eq((1..=500_000).map(|n| n.to_string())), "RESULT-1");
 }

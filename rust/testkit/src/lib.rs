@@ -1,5 +1,5 @@
-//! For tests only: waiting for conditions, looking at processes and at the log, the proof that a test leaves nothing,
-//! and nodes by the thousand.
+//! For tests only: waiting for conditions, looking at processes and at the log, the proof that a test leaves nothing, a
+//! proxy that cuts connections, and nodes by the thousand.
 //!
 //! Everything here panics where a test should fail.
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@ mod eventually;
 pub mod fleet;
 mod leaks;
 mod process;
+mod proxy;
 mod warnings;
 
 pub use build::{guard_binary, program};
@@ -18,6 +19,7 @@ pub use corpus::play_corpus;
 pub use eventually::{eventually, eventually_some};
 pub use leaks::{Leaks, leaks};
 pub use process::{Process, alive, children, descendants, processes};
+pub use proxy::Proxy;
 pub use warnings::warnings;
 
 /// A directory of this test's own, gone with the value. `what` is in its name.
