@@ -133,6 +133,34 @@ fn a_node_that_comes_back_in_time_goes_on_and_repeats_itself_without_harm() {
 }
 
 #[test]
+fn a_node_that_connects_for_output_again_is_told_what_has_arrived_of_its_own_logs() {
+    let job = Job::new("hub", "t", 2, 2).unwrap();
+    let driver = open(&job);
+    let (mut node, mut other) = (join_by_hand(&driver, 0), join_by_hand(&driver, 1));
+    let own = place_of(&mut node).ranks[0].rank;
+    place_of(&mut other);
+    let opened = |partition| {
+        HubConnection::open(&hub_of(&driver), Role::Logs { partition, attempt: 0 }, soon()).unwrap()
+    };
+    let writes = |connection: &mut HubConnection, rank, offset, bytes: &[u8]| {
+        let frame = Frame::Output { rank, offset, bytes };
+        connection.sender().send_frame(&frame, soon()).unwrap();
+        connection.send(&NodeMessage::Ping, soon()).unwrap();
+        assert_eq!(connection.receive::<HubMessage>(soon()).unwrap(), HubMessage::Pong);
+    };
+    let mut logs = opened(0);
+    assert_eq!(logs.welcome().received, []);
+    // As an attempt that begins does, which has yet to tell of its ranks' starts.
+    writes(&mut logs, own, 0, b"early\n");
+    let mut logs = opened(0);
+    assert_eq!(logs.welcome().received, [(own, 6)], "RELAY-2");
+    node.send(&NodeMessage::RankStarted { rank: own, pid: 1, age_us: 0 }, soon()).unwrap();
+    writes(&mut logs, own, 6, b"late\n");
+    assert_eq!(opened(0).welcome().received, [(own, 11)], "RELAY-2");
+    assert_eq!(opened(1).welcome().received, [], "RELAY-2: another node's log of the rank begins anew");
+}
+
+#[test]
 fn a_stage_that_ends_without_a_word_is_a_failure() {
     let job = Job::new("hub", "t", 2, 2).unwrap();
     let driver = open(&job);

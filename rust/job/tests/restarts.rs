@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use common::{LONG, TestCallbacks, Told, listen, open, spawn_node, test_node};
 use phalanx_job::{Event, Hub, Metric, MetricChange, MetricKind};
+use phalanx_testkit::Proxy;
 use phalanx_types::{Deadline, FailureKind, Job, RunSnapshot};
 
 fn job(ranks: u32, tasks: u32, max_restarts: u32) -> Job {
@@ -99,6 +100,80 @@ fn ranks_in_place_run_again_within_a_tenth_of_a_second_after_one_was_killed() {
     // The least of many: what else the machine does makes any of them longer.
     let least = took.iter().min().unwrap();
     assert!(*least < Duration::from_millis(100), "docs/failures.md, Restarts: {took:?}");
+}
+
+/// Restarts ranks twice in place, after output that the live view has shown: each line is sent once, and shown once.
+fn output_comes_once(max_live_lag_bytes: u64) {
+    const LINES: usize = 15_000;
+    /// How many times so many lines each attempt writes.
+    const PIECES: [usize; 3] = [6, 1, 1];
+    let mut job = job(2, 1, 2);
+    job.logs.max_live_lag_bytes = max_live_lag_bytes;
+    let dir = phalanx_testkit::temp_dir("job");
+    let driver = open(&job);
+    let proxy = Proxy::before(driver.address(), |_, _| false);
+    // Each piece waits until the one before is shown, so that the live view is never behind.
+    let script = format!(
+        r#"cd "{}"; a=$TORCHELASTIC_RESTART_COUNT
+        await() {{ until [ -e "seen-$1" ]; do sleep 0.01; done; }}
+        pieces() {{ [ "$a" = 0 ] && echo {} || echo {}; }}
+        for n in $(seq 1 $(pieces)); do seq -f "$a.$n.%.0f" 1 {LINES}; await "$RANK.$a.$n"; done
+        [ "$a" = 2 ] && exit 0
+        [ "$RANK" = 1 ] && {{ await "0.$a.$(pieces)"; kill -KILL $$; }}; exec sleep 600"#,
+        dir.path().display(),
+        PIECES[0],
+        PIECES[1],
+    );
+    let mut test = test_node(&driver, 0, &script, dir.path());
+    test.spec.hub.clone_from(&proxy.address);
+    let node = spawn_node(test, TestCallbacks::default());
+    let (mut shown, mut seen) = (String::new(), 0);
+    let last = format!(".{LINES}");
+    loop {
+        match driver.next(Deadline::after(LONG)).unwrap().expect("in time") {
+            Event::Output(text) => shown.push_str(&text),
+            Event::Finished(_) => break,
+            Event::Failed(failure) => panic!("{failure:?}"),
+            _ => {}
+        }
+        let whole = shown.rfind('\n').map_or(0, |at| at + 1);
+        for line in shown[seen..whole].lines() {
+            let piece =
+                line.strip_suffix(&last).and_then(|line| line.strip_prefix("[rank ")?.split_once("] "));
+            if let Some((rank, piece)) = piece {
+                std::fs::write(dir.path().join(format!("seen-{rank}.{piece}")), "").unwrap();
+            }
+        }
+        seen = whole;
+    }
+    node.join().unwrap().unwrap();
+    assert!(!shown.contains("skipped"), "RELAY-3: nothing was passed over");
+    let mut written = 0;
+    for rank in 0..2 {
+        let prefix = format!("[rank {rank}] ");
+        let mut lines = shown.lines().filter_map(|line| line.strip_prefix(&prefix));
+        for (attempt, pieces) in PIECES.into_iter().enumerate() {
+            for (piece, line) in (1..=pieces).flat_map(|piece| (1..=LINES).map(move |line| (piece, line))) {
+                let expected = format!("{attempt}.{piece}.{line}");
+                written += expected.len() as u64 + 1;
+                assert_eq!(lines.next(), Some(expected.as_str()), "RELAY-3: every line of rank {rank}, once");
+            }
+        }
+        assert_eq!(lines.next(), None, "RELAY-3: every line of rank {rank}, once");
+    }
+    assert_eq!(shown.matches("[phalanx] restart").count(), 2);
+    let most = written + written / 10;
+    assert!(proxy.passed_bytes() < most, "RELAY-3: {} bytes for {written}", proxy.passed_bytes());
+}
+
+#[test]
+fn output_is_sent_once_over_restarts_in_place() {
+    output_comes_once(u64::MAX);
+}
+
+#[test]
+fn more_output_than_the_live_view_may_be_behind_is_not_passed_over_at_a_restart() {
+    output_comes_once(400_000);
 }
 
 #[test]

@@ -50,14 +50,14 @@ pub trait Handler: Send + 'static {
     fn message(&mut self, now: Instant, partition: u32, attempt: u32, message: NodeMessage, out: &mut Outbox);
     /// The control connection of a node is gone.
     fn disconnected(&mut self, now: Instant, partition: u32, out: &mut Outbox);
-    /// A node's connection for output opened; how many bytes of each of its ranks have arrived before?
+    /// A node's connection for output opened; how many bytes of its log of each rank have arrived before?
     fn logs_opened(&mut self, partition: u32) -> Vec<(u32, u64)>;
     /// A node's connection for output is closed and everything on it was delivered.
     fn logs_closed(&mut self, partition: u32);
-    /// Output of a rank, over a connection of this attempt.
-    fn output(&mut self, attempt: u32, rank: u32, offset: u64, bytes: &[u8]);
-    /// A rank's live view skips to an offset; `notice` says so.
-    fn skip(&mut self, attempt: u32, rank: u32, resume_at: u64, notice: &str);
+    /// Output of a rank, over a node's connection of this attempt, at an offset of that node's log of the rank.
+    fn output(&mut self, partition: u32, attempt: u32, rank: u32, offset: u64, bytes: &[u8]);
+    /// A rank's live view skips to an offset of the node's log; `notice` says so.
+    fn skip(&mut self, partition: u32, attempt: u32, rank: u32, resume_at: u64, notice: &str);
     /// Whether output can be taken at the moment.
     fn takes_output(&self) -> bool;
     /// Where a rank's result goes that begins to arrive; `None` if it is of another attempt, and is passed over.

@@ -296,11 +296,11 @@ impl<H: Handler> Server<H> {
                     let (partition, attempt, message) = (*partition, *attempt, wire::message(json)?);
                     self.handler.message(now, partition, attempt, message, &mut self.out);
                 }
-                (Stage::Logs { attempt, .. }, Frame::Output { rank, offset, bytes }) => {
-                    self.handler.output(*attempt, rank, offset, bytes);
+                (Stage::Logs { partition, attempt }, Frame::Output { rank, offset, bytes }) => {
+                    self.handler.output(*partition, *attempt, rank, offset, bytes);
                 }
-                (Stage::Logs { attempt, .. }, Frame::Skip { rank, resume_at, notice }) => {
-                    self.handler.skip(*attempt, rank, resume_at, notice);
+                (Stage::Logs { partition, attempt }, Frame::Skip { rank, resume_at, notice }) => {
+                    self.handler.skip(*partition, *attempt, rank, resume_at, notice);
                 }
                 (Stage::Logs { .. }, Frame::Json(json)) => {
                     // Asks whether all before it has arrived: it has.

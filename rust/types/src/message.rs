@@ -66,7 +66,7 @@ pub struct Hello {
 pub struct Welcome {
     /// HMAC-SHA256 under the token, for the other direction; hex.
     pub mac: String,
-    /// For a connection of logs: how many bytes of each rank's output the hub already has.
+    /// For a connection of logs: how many bytes of this node's log of each rank the hub already has.
     pub received: Vec<(u32, u64)>,
 }
 

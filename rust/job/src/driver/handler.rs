@@ -4,6 +4,8 @@
 //! DRIVER-1 (outcome-last): the outcome is the last event, after all output that came in time.
 //! DRIVER-2 (bounded-output): memory for output is bounded by [`MAX_WAITING_OUTPUT_BYTES`] and the hub's buffers. What
 //! a slow reader doesn't take waits in files on the nodes.
+//! DRIVER-4 (shown-once): each byte of a node's log of a rank is shown once, or a skip says that it isn't. Both stand
+//! at offsets of that log, which goes on for as long as its node does, over attempts in place.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,11 +53,12 @@ pub(super) struct JobHandler {
     events: EventSender,
     waiting: Arc<AtomicUsize>,
     view: Console,
-    /// How much of each rank's output has arrived.
-    received: BTreeMap<u32, u64>,
+    /// How much has arrived of the log that the node of a partition has of a rank. It goes on over attempts in place.
+    received: BTreeMap<(u32, u32), u64>,
     /// How many connections for output each partition has open.
     logs: BTreeMap<u32, usize>,
-    output_ends: Vec<OutputTotal>,
+    /// What each partition's node told.
+    output_ends: Vec<(u32, OutputTotal)>,
     /// Who waits for stacks.
     askers: Vec<Sender<Vec<RankStacks>>>,
     reads: Reads,
@@ -113,7 +116,7 @@ impl JobHandler {
     fn restarted(&mut self, restart: &Restart) {
         self.output_ends.clear();
         let mut text = String::new();
-        for rank in self.received.keys() {
+        for (_, rank) in self.received.keys() {
             self.view.finish(*rank, &mut text);
         }
         if let Some(rank) = restart.rank {
@@ -185,14 +188,15 @@ impl JobHandler {
         let outcome = outcome.clone();
         self.last = Last::Told;
         let mut rest = String::new();
-        for end in std::mem::take(&mut self.output_ends) {
-            let missing = end.bytes.saturating_sub(self.received.get(&end.rank).copied().unwrap_or(0));
+        for (partition, end) in std::mem::take(&mut self.output_ends) {
+            let received = self.received.get(&(partition, end.rank)).copied().unwrap_or(0);
+            let missing = end.bytes.saturating_sub(received);
             if missing > 0 {
                 let notice = format!("[phalanx] {missing} more bytes of output are in {}", end.log_path);
                 self.view.notice(end.rank, &notice, &mut rest);
             }
         }
-        for rank in self.received.keys() {
+        for (_, rank) in self.received.keys() {
             self.view.finish(*rank, &mut rest);
         }
         self.view.flush(&mut rest);
@@ -243,7 +247,7 @@ impl Handler for JobHandler {
                 self.reads.answered(partition, *request, piece);
             }
             NodeMessage::Done { output, .. } if attempt == self.state.attempt() => {
-                self.output_ends.extend(output.iter().cloned());
+                self.output_ends.extend(output.iter().map(|end| (partition, end.clone())));
                 self.reads.gone(partition);
             }
             _ => {}
@@ -258,9 +262,8 @@ impl Handler for JobHandler {
 
     fn logs_opened(&mut self, partition: u32) -> Vec<(u32, u64)> {
         *self.logs.entry(partition).or_default() += 1;
-        // What comes again of a rank that is not known to be this node's is known by its offset.
-        let ranks = self.state.ranks_of(partition).iter();
-        ranks.filter_map(|rank| Some((*rank, *self.received.get(rank)?))).collect()
+        let of_node = self.received.range((partition, 0)..=(partition, u32::MAX));
+        of_node.map(|((_, rank), bytes)| (*rank, *bytes)).collect()
     }
 
     fn logs_closed(&mut self, partition: u32) {
@@ -269,11 +272,11 @@ impl Handler for JobHandler {
         }
     }
 
-    fn output(&mut self, attempt: u32, rank: u32, offset: u64, bytes: &[u8]) {
+    fn output(&mut self, partition: u32, attempt: u32, rank: u32, offset: u64, bytes: &[u8]) {
         if !self.state.admits(attempt) {
             return;
         }
-        let received = self.received.entry(rank).or_default();
+        let received = self.received.entry((partition, rank)).or_default();
         // After a reconnect a node may repeat what was on its way when the connection broke.
         let known = usize::try_from(received.saturating_sub(offset)).unwrap_or(usize::MAX).min(bytes.len());
         *received = (*received).max(offset + bytes.len() as u64);
@@ -285,13 +288,17 @@ impl Handler for JobHandler {
         self.tell(Event::Output(text));
     }
 
-    fn skip(&mut self, attempt: u32, rank: u32, resume_at: u64, notice: &str) {
+    fn skip(&mut self, partition: u32, attempt: u32, rank: u32, resume_at: u64, notice: &str) {
         if !self.state.admits(attempt) {
             return;
         }
-        let received = self.received.entry(rank).or_default();
-        self.history.wrote(0, resume_at.saturating_sub(*received));
-        *received = (*received).max(resume_at);
+        let received = self.received.entry((partition, rank)).or_default();
+        if resume_at <= *received {
+            // Nothing is missing: all of that has arrived.
+            return;
+        }
+        self.history.wrote(0, resume_at - *received);
+        *received = resume_at;
         let mut text = String::new();
         self.view.notice(rank, notice, &mut text);
         self.tell(Event::Output(text));
@@ -355,27 +362,56 @@ impl Handler for JobHandler {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use phalanx_types::Deadline;
+
     use super::*;
-    use crate::driver::event_queue::event_queue;
+    use crate::driver::event_queue::{EventReceiver, event_queue};
+
+    /// The handler of a job of one rank; what it tells, and how many bytes of output wait there.
+    fn handler_in(folder: &Path) -> (JobHandler, EventReceiver, Arc<AtomicUsize>) {
+        let (sender, receiver) = event_queue();
+        let waiting = Arc::<AtomicUsize>::default();
+        let results = Results::in_folder(folder.to_path_buf());
+        let job = Job::new("job", "t", 1, 1).unwrap();
+        let tails = Arc::new(LogTails::new(1));
+        let snapshots = Arc::new(Snapshots::of(&job));
+        let handler = JobHandler::new(job, sender, Arc::clone(&waiting), results, tails, snapshots);
+        (handler, receiver, waiting)
+    }
 
     #[test]
     fn no_output_is_taken_while_4_mib_of_it_wait_for_the_caller() {
         let folder = phalanx_testkit::temp_dir("handler");
-        let (sender, receiver) = event_queue();
-        let waiting = Arc::<AtomicUsize>::default();
-        let results = Results::in_folder(folder.path().to_path_buf());
-        let job = Job::new("job", "t", 1, 1).unwrap();
-        let tails = Arc::new(LogTails::new(1));
-        let snapshots = Arc::new(Snapshots::of(&job));
-        let mut handler = JobHandler::new(job, sender, Arc::clone(&waiting), results, tails, snapshots);
+        let (mut handler, _receiver, waiting) = handler_in(folder.path());
         let line = [&[b'x'; 1023][..], b"\n"].concat();
         let mut taken = 0;
         while handler.takes_output() {
-            handler.output(0, 0, taken, &line);
+            handler.output(0, 0, 0, taken, &line);
             taken += line.len() as u64;
         }
         let shown = line.len() + "[rank 0] ".len();
         assert_eq!(waiting.load(Ordering::Acquire), (4_usize << 20).div_ceil(shown) * shown, "DRIVER-2");
-        drop(receiver);
+    }
+
+    #[test]
+    fn what_comes_again_is_shown_once_be_it_output_or_a_skip() {
+        let folder = phalanx_testkit::temp_dir("handler");
+        let (mut handler, receiver, _) = handler_in(folder.path());
+        handler.output(0, 0, 0, 0, b"one\n");
+        handler.skip(0, 0, 0, 100, "some skipped");
+        for _ in 0..2 {
+            handler.output(0, 0, 0, 0, b"one\n");
+            handler.skip(0, 0, 0, 100, "some skipped");
+            handler.output(0, 0, 0, 98, b"..two\n");
+        }
+        assert_eq!(handler.logs_opened(0), [(0, 104)]);
+        drop(handler);
+        let mut shown = String::new();
+        while let Ok(Some(Event::Output(text))) = receiver.next(Deadline::never()) {
+            shown.push_str(&text);
+        }
+        assert_eq!(shown, "[rank 0] one\n[rank 0] some skipped\n[rank 0] two\n", "DRIVER-4");
     }
 }

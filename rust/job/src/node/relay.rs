@@ -6,6 +6,8 @@
 //!   is further behind than the job allows, it skips ahead, and says how much it skipped.
 //! - RELAY-2 (reconnects): a broken connection is opened again, and output goes on where the hub stopped hearing it.
 //!   The relay ends when the hub has confirmed all of it.
+//! - RELAY-3 (goes-on): so does the relay of the next attempt in place, since a rank's log goes on, too. What was sent
+//!   before isn't sent again.
 //!
 //! Its memory is one chunk and one frame.
 

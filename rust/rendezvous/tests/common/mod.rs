@@ -80,11 +80,11 @@ impl Handler for Heard {
 
     fn logs_closed(&mut self, _partition: u32) {}
 
-    fn output(&mut self, _attempt: u32, _rank: u32, _offset: u64, bytes: &[u8]) {
+    fn output(&mut self, _partition: u32, _attempt: u32, _rank: u32, _offset: u64, bytes: &[u8]) {
         self.output.fetch_add(bytes.len(), Ordering::AcqRel);
     }
 
-    fn skip(&mut self, _attempt: u32, _rank: u32, _resume_at: u64, _notice: &str) {}
+    fn skip(&mut self, _: u32, _: u32, _: u32, _: u64, _: &str) {}
 
     fn takes_output(&self) -> bool {
         self.takes_output.load(Ordering::Acquire)

@@ -85,11 +85,6 @@ impl JobState {
         self.ranks().contains(&rank)
     }
 
-    /// The ranks that have started on the node of a partition.
-    pub fn ranks_of(&self, partition: u32) -> &[u32] {
-        self.ranks.of_node(partition)
-    }
-
     /// The present attempt, from 0.
     pub fn attempt(&self) -> u32 {
         self.attempts.present
