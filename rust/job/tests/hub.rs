@@ -67,7 +67,8 @@ fn a_token_of_another_job_and_a_job_of_another_id_are_refused() {
     let mut wrong = hub_of(&driver);
     wrong.token[31] ^= 1;
     let refused =
-        HubConnection::open(&wrong, Role::Result { rank: 0, attempt: 0, bytes: 4 }, soon()).unwrap_err();
+        HubConnection::open(&wrong, Role::Result { rank: 0, attempt: 0, upload: 0, bytes: 4 }, soon())
+            .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused);
     assert!(driver.result_path(0).is_none());
 }
@@ -136,7 +137,7 @@ fn a_node_that_comes_back_in_time_goes_on_and_repeats_itself_without_harm() {
 fn a_node_that_connects_for_output_again_is_told_what_has_arrived_of_its_own_logs() {
     let job = Job::new("hub", "t", 2, 2).unwrap();
     let driver = open(&job);
-    let (mut node, mut other) = (join_by_hand(&driver, 0), join_by_hand(&driver, 1));
+    let (mut node, mut other) = (join_by_hand(&driver, 0, 1), join_by_hand(&driver, 1, 1));
     let own = place_of(&mut node).ranks[0].rank;
     place_of(&mut other);
     let opened = |partition| {
@@ -245,10 +246,11 @@ fn a_result_that_the_driver_can_not_keep_fails_the_job_and_says_why() {
     }
 }
 
-/// A connection that brings a result of `bytes` bytes.
-fn bring(driver: &Hub, rank: u32, bytes: u64) -> (HubConnection, Sender) {
-    let node =
-        HubConnection::open(&hub_of(driver), Role::Result { rank, attempt: 0, bytes }, soon()).unwrap();
+/// A connection that brings rank 0's result of 8 bytes, of which the hub has `received`.
+fn bring(driver: &Hub, upload: u64, received: u64) -> (HubConnection, Sender) {
+    let role = Role::Result { rank: 0, attempt: 0, upload, bytes: 8 };
+    let node = HubConnection::open(&hub_of(driver), role, soon()).unwrap();
+    assert_eq!(node.welcome().received, [(0, received)], "HUB-6");
     let sender = node.sender();
     (node, sender)
 }
@@ -265,16 +267,19 @@ fn a_result_that_comes_again_is_kept_once_and_is_no_event() {
     };
     let mut control = join_by_hand(&driver, 0, 1);
     place_of(&mut control);
-    let (mut older, mut from_older) = bring(&driver, 0, 8);
+    let (mut older, mut from_older) = bring(&driver, 1, 0);
     from_older.send_frame(&Frame::Data(b"half"), soon()).unwrap();
-    // As after a reconnect, while the hub takes the older connection for open.
-    let (mut newer, mut from_newer) = bring(&driver, 0, 8);
+    // As of a task that Spark started again, while the hub takes the older connection for open.
+    let (mut newer, mut from_newer) = bring(&driver, 2, 0);
     from_newer.send_frame(&Frame::Data(b"who"), soon()).unwrap();
     assert_eq!(older.receive::<HubMessage>(soon()).unwrap_err().kind(), ErrorKind::Closed, "HUB-5");
     from_newer.send_frame(&Frame::Data(b"le me"), soon()).unwrap();
     assert_eq!(newer.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released);
     // The node did not hear that, and brings it again.
-    let (mut again, mut from_again) = bring(&driver, 0, 8);
+    drop(newer);
+    let (mut again, _) = bring(&driver, 2, 8);
+    assert_eq!(again.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-5");
+    let (mut again, mut from_again) = bring(&driver, 3, 0);
     from_again.send_frame(&Frame::Data(b"whole me"), soon()).unwrap();
     assert_eq!(again.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-5");
 
@@ -294,8 +299,8 @@ fn a_result_of_an_attempt_that_is_over_is_passed_over() {
     let driver = open(&job);
     let mut control = join_by_hand(&driver, 0, 1);
     place_of(&mut control);
-    let (mut late, mut from_late) = bring(&driver, 0, 5);
-    from_late.send_frame(&Frame::Data(b"st"), soon()).unwrap();
+    let (mut late, mut from_late) = bring(&driver, 0, 0);
+    from_late.send_frame(&Frame::Data(b"is st"), soon()).unwrap();
     let exit = Box::new(RankExit::new(0, "by-hand", RankState::Signaled(9)));
     for message in [
         NodeMessage::RankEnded { exit },

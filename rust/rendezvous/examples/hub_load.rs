@@ -85,7 +85,7 @@ fn join(hub: &HubAddress, clients: u32) -> Outcome<()> {
 }
 
 fn bring(hub: &HubAddress, bytes: u64) -> Outcome<()> {
-    let role = Role::Result { rank: 0, attempt: 0, bytes };
+    let role = Role::Result { rank: 0, attempt: 0, upload: 0, bytes };
     let mut node = HubConnection::open(hub, role, Deadline::after(PATIENCE))?;
     let mut sender = node.sender();
     let chunk = vec![7; MAX_DATA_BYTES];

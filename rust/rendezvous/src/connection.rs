@@ -10,6 +10,7 @@ use mio::net::TcpStream;
 use phalanx_io::{FrameBuffer, TlsChannel};
 use phalanx_types::{Error, ErrorKind, Result};
 
+use crate::arrival::Arrival;
 use crate::unsent::Unsent;
 use crate::wire;
 
@@ -29,8 +30,8 @@ pub(crate) enum Stage {
     Control { partition: u32, attempt: u32 },
     /// Live output of this partition.
     Logs { partition: u32, attempt: u32 },
-    /// A result on its way to the disk, into a file of this connection's own.
-    Result { rank: u32, attempt: u32, left: u64 },
+    /// A result on its way to the disk.
+    Result { rank: u32, arrival: Arrival },
 }
 
 /// What only one connection of a hub brings at a time.
@@ -47,7 +48,7 @@ impl Stage {
     pub(crate) fn brings(&self) -> Option<(Brings, u32)> {
         match self {
             Stage::Logs { partition, attempt } => Some((Brings::Logs(*partition), *attempt)),
-            Stage::Result { rank, attempt, .. } => Some((Brings::Result(*rank), *attempt)),
+            Stage::Result { rank, arrival } => Some((Brings::Result(*rank), arrival.attempt())),
             Stage::Unproved { .. } | Stage::Control { .. } => None,
         }
     }

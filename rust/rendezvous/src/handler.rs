@@ -25,7 +25,8 @@ impl Outbox {
     }
 }
 
-/// Where a result goes while it arrives over one connection. Dropped before it was kept, it leaves nothing.
+/// Where a result goes while it arrives, over one connection after the other. Dropped before it was kept, it leaves
+/// nothing.
 pub trait Arriving: Write + Send + Debug {
     /// All of it has been written.
     ///

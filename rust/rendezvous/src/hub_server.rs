@@ -9,13 +9,15 @@
 //! - HUB-3 (back-pressure): output that nobody takes stays in the sender's socket, not in memory. Facts and orders
 //!   overtake it on connections of their own.
 //! - HUB-4 (clean-close): after [`HubServer::close`] no thread and no socket of the hub is left.
-//! - HUB-5 (one-result): a result that arrives twice is kept once. Each connection has a file of its own; an older one
-//!   is dropped when a newer one brings the same result. What is there already, or is of an attempt that is over, is
-//!   passed over.
+//! - HUB-5 (one-result): a result that arrives twice is kept once. One connection at a time brings it: an older one is
+//!   dropped when a newer one does. What is there already, or is of an attempt that is over, is passed over.
+//! - HUB-6 (goes-on): a result whose connection breaks goes on over the next one where the hub has it. What never
+//!   becomes whole leaves nothing: it goes when the rank's result is brought anew, with its attempt, or with the hub.
 
 mod admission;
+mod results;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::ErrorKind as IoKind;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,6 +33,7 @@ use phalanx_types::{Error, ErrorKind, Result};
 
 pub use admission::PROOF_TIMEOUT;
 
+use crate::arrival::Arrival;
 use crate::clock::Clock;
 use crate::connection::{Brings, Connection, READ_BYTES, ReadState, Stage};
 use crate::handler::{Handler, Outbox};
@@ -103,6 +106,7 @@ impl<C: Send + 'static> HubServer<C> {
             backlog: Backlog::new("the hub"),
             clock: Clock::new(),
             results: ResultWriter::new(Arc::clone(&waker)),
+            interrupted: BTreeMap::new(),
             out: Outbox::default(),
         };
         let thread = std::thread::Builder::new()
@@ -182,6 +186,8 @@ struct Server<H: Handler> {
     backlog: Backlog,
     clock: Clock,
     results: ResultWriter,
+    /// What has arrived of ranks' results of the present attempt that no connection brings now.
+    interrupted: BTreeMap<u32, Arrival>,
     out: Outbox,
 }
 
@@ -223,6 +229,7 @@ impl<H: Handler> Server<H> {
             self.take_outcomes(now);
             self.close_unproved(now);
             wake_at = self.handler.tick(now, &mut self.out);
+            self.drop_results_of_the_past();
             self.deliver(now);
         }
     }
@@ -314,16 +321,15 @@ impl<H: Handler> Server<H> {
                     wire::encode_json(&HubMessage::Pong, &mut frame);
                     connection.send(&frame)?;
                 }
-                (Stage::Result { rank, left, .. }, Frame::Data(bytes)) => {
-                    let rank = *rank;
-                    *left = left.checked_sub(bytes.len() as u64).ok_or_else(|| {
-                        Error::new(
-                            ErrorKind::Protocol,
-                            format!("more bytes of rank {rank}'s result than were announced"),
-                        )
-                    })?;
-                    self.results.write(token, bytes);
-                    self.keep_whole_result(token);
+                (Stage::Result { rank, arrival }, Frame::Data(bytes)) => {
+                    if !arrival.take(bytes.len()) {
+                        let why = format!("more bytes of rank {rank}'s result than were announced");
+                        return Err(Error::new(ErrorKind::Protocol, why));
+                    }
+                    if let Some(key) = arrival.key {
+                        self.results.write(key, bytes);
+                    }
+                    self.keep_whole_result(now, token);
                 }
                 _ => {
                     return Err(Error::new(
@@ -342,33 +348,6 @@ impl<H: Handler> Server<H> {
         // What is of a newer attempt stays.
         if stage.and_then(Stage::brings).is_some_and(|(_, of)| of <= attempt) {
             self.close_connection(now, older, None);
-        }
-    }
-
-    /// Has a result kept that has arrived whole.
-    fn keep_whole_result(&mut self, token: MioToken) {
-        let stage = self.connections.get(&token).map(|connection| &connection.stage);
-        let Some(Stage::Result { attempt, left: 0, .. }) = stage else { return };
-        if !self.handler.is_present(*attempt) {
-            self.results.drop_result(token);
-        }
-        self.results.keep(token);
-    }
-
-    /// Tells the handler of results that can't be kept, and nodes of those that were: they may delete their copies.
-    fn take_outcomes(&mut self, now: Instant) {
-        for (token, outcome) in self.results.outcomes() {
-            let Some(connection) = self.connections.get_mut(&token) else { continue };
-            let Stage::Result { rank, .. } = connection.stage else { continue };
-            match outcome {
-                Ok(()) => {
-                    let mut frame = Vec::new();
-                    wire::encode_json(&HubMessage::Released, &mut frame);
-                    let sent = connection.send(&frame);
-                    self.check(now, token, sent);
-                }
-                Err(why) => self.handler.result_lost(now, rank, &why, &mut self.out),
-            }
         }
     }
 
@@ -408,8 +387,9 @@ impl<H: Handler> Server<H> {
         {
             self.bringing.remove(&what);
         }
-        if matches!(connection.stage, Stage::Result { .. }) {
-            self.results.drop_result(token);
+        if let Stage::Result { rank, arrival } = &mut connection.stage {
+            let (rank, arrival) = (*rank, std::mem::take(arrival));
+            self.interrupt_result(rank, arrival);
         }
         if let Err(e) = self.poll.registry().deregister(&mut connection.stream) {
             log::debug!("a connection could not be taken out of the event loop: {e}");

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod arrival;
 pub mod blocks;
 pub mod client;
 mod clock;

@@ -11,9 +11,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use mio::{Token as MioToken, Waker};
+use mio::Waker;
 use phalanx_types::{Deadline, Error, Result};
 
+use crate::arrival::ResultKey;
 use crate::handler::{Arriving, Opening};
 
 /// How much waits for the disk at most.
@@ -28,30 +29,32 @@ enum Order {
     Drop,
 }
 
-/// The thread, for the hub's; results are told apart by their connections.
+/// The thread, for the hub's.
 pub(crate) struct ResultWriter {
+    /// How many results have begun to arrive.
+    begun: u64,
     waker: Arc<Waker>,
     waiting: Arc<AtomicUsize>,
     running: Option<Running>,
 }
 
 struct Running {
-    orders: Sender<(MioToken, Order)>,
-    outcomes: Receiver<(MioToken, Result<()>)>,
+    orders: Sender<(ResultKey, Order)>,
+    outcomes: Receiver<(ResultKey, Result<()>)>,
     thread: JoinHandle<()>,
 }
 
 impl ResultWriter {
     /// One without a thread, until the first result arrives; `waker` is woken when there are outcomes, or room.
     pub(crate) fn new(waker: Arc<Waker>) -> ResultWriter {
-        ResultWriter { waker, waiting: Arc::default(), running: None }
+        ResultWriter { begun: 0, waker, waiting: Arc::default(), running: None }
     }
 
-    /// A result begins to arrive.
+    /// A rank's result begins to arrive; by what it is known here.
     ///
     /// # Errors
     /// [`phalanx_types::ErrorKind::Io`] if there is no thread to be had.
-    pub(crate) fn begin(&mut self, token: MioToken, opening: Opening) -> Result<()> {
+    pub(crate) fn begin(&mut self, rank: u32, opening: Opening) -> Result<ResultKey> {
         if self.running.is_none() {
             let (orders, inbox) = crossbeam_channel::unbounded();
             let (tell, outcomes) = crossbeam_channel::unbounded();
@@ -62,24 +65,26 @@ impl ResultWriter {
                 .map_err(|e| Error::io("start the thread that keeps results", &e))?;
             self.running = Some(Running { orders, outcomes, thread });
         }
-        self.order(token, Order::Begin(opening));
-        Ok(())
+        self.begun += 1;
+        let key = ResultKey { rank, number: self.begun };
+        self.order(key, Order::Begin(opening));
+        Ok(key)
     }
 
     /// More of a result has arrived.
-    pub(crate) fn write(&self, token: MioToken, bytes: &[u8]) {
+    pub(crate) fn write(&self, key: ResultKey, bytes: &[u8]) {
         self.waiting.fetch_add(bytes.len(), Ordering::AcqRel);
-        self.order(token, Order::Write(bytes.to_vec()));
+        self.order(key, Order::Write(bytes.to_vec()));
     }
 
     /// All of a result has arrived: keeps it, and says so among the outcomes.
-    pub(crate) fn keep(&self, token: MioToken) {
-        self.order(token, Order::Keep);
+    pub(crate) fn keep(&self, key: ResultKey) {
+        self.order(key, Order::Keep);
     }
 
     /// No more of a result will arrive.
-    pub(crate) fn drop_result(&self, token: MioToken) {
-        self.order(token, Order::Drop);
+    pub(crate) fn drop_result(&self, key: ResultKey) {
+        self.order(key, Order::Drop);
     }
 
     /// Whether more may be written.
@@ -88,14 +93,14 @@ impl ResultWriter {
     }
 
     /// What became of results since the last call: kept, or why not.
-    pub(crate) fn outcomes(&self) -> Vec<(MioToken, Result<()>)> {
+    pub(crate) fn outcomes(&self) -> Vec<(ResultKey, Result<()>)> {
         self.running.iter().flat_map(|running| running.outcomes.try_iter()).collect()
     }
 
-    fn order(&self, token: MioToken, order: Order) {
+    fn order(&self, key: ResultKey, order: Order) {
         if let Some(running) = &self.running {
             // The thread takes orders for as long as this is there.
-            let _ = running.orders.send((token, order));
+            let _ = running.orders.send((key, order));
         }
     }
 }
@@ -121,42 +126,42 @@ impl Drop for ResultWriter {
 }
 
 fn serve(
-    orders: &Receiver<(MioToken, Order)>,
-    outcomes: &Sender<(MioToken, Result<()>)>,
+    orders: &Receiver<(ResultKey, Order)>,
+    outcomes: &Sender<(ResultKey, Result<()>)>,
     waiting: &AtomicUsize,
     waker: &Waker,
 ) {
-    let mut open: HashMap<MioToken, Box<dyn Arriving>> = HashMap::new();
-    for (token, order) in orders {
+    let mut open: HashMap<ResultKey, Box<dyn Arriving>> = HashMap::new();
+    for (key, order) in orders {
         let outcome = match order {
             Order::Begin(opening) => match opening() {
                 Ok(arriving) => {
-                    open.extend(arriving.map(|arriving| (token, arriving)));
+                    open.extend(arriving.map(|arriving| (key, arriving)));
                     None
                 }
                 Err(why) => Some(Err(why)),
             },
             Order::Write(bytes) => {
-                let written = open.get_mut(&token).map_or(Ok(()), |arriving| arriving.write_all(&bytes));
+                let written = open.get_mut(&key).map_or(Ok(()), |arriving| arriving.write_all(&bytes));
                 let before = waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
                 if before >= MAX_WAITING_BYTES {
                     wake(waker);
                 }
                 written.err().map(|e| {
-                    open.remove(&token);
+                    open.remove(&key);
                     Err(Error::io("write its file", &e))
                 })
             }
             // What was passed over, or failed before, needs no more.
-            Order::Keep => Some(open.remove(&token).map_or(Ok(()), Arriving::keep)),
+            Order::Keep => Some(open.remove(&key).map_or(Ok(()), Arriving::keep)),
             Order::Drop => {
-                open.remove(&token);
+                open.remove(&key);
                 None
             }
         };
         if let Some(outcome) = outcome {
             // The hub may be closing.
-            let _ = outcomes.send((token, outcome));
+            let _ = outcomes.send((key, outcome));
             wake(waker);
         }
     }

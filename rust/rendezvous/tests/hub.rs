@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use common::{Heard, LONG, TOKEN, control, serve, soon};
 use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_rendezvous::{HubAddress, HubConnection};
+use phalanx_testkit::eventually;
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
 use phalanx_types::{Deadline, ErrorKind};
 
@@ -109,7 +110,7 @@ fn a_disk_that_hangs_holds_up_results_and_nothing_else() {
     let heard = Heard::default();
     let (mut server, hub) = serve(&heard);
     let bytes = 32 << 20;
-    let result = Role::Result { rank: 0, attempt: 0, bytes };
+    let result = Role::Result { rank: 0, attempt: 0, upload: 0, bytes };
     let hangs = heard.disk.hangs.lock().unwrap();
     let mut connection = HubConnection::open(&hub, result, soon()).unwrap();
     let mut sender = connection.sender();
@@ -135,17 +136,101 @@ fn a_disk_that_hangs_holds_up_results_and_nothing_else() {
     assert_eq!(Arc::strong_count(&heard.disk.hangs), 1, "WRITER-3: no thread has it");
 }
 
-/// A connection that brings 8 bytes, and has brought half of them.
+/// A connection that brings 8 bytes, and how many of them the hub has.
+fn bring(hub: &HubAddress, rank: u32, attempt: u32, upload: u64) -> (HubConnection, u64) {
+    let role = Role::Result { rank, attempt, upload, bytes: 8 };
+    let connection = HubConnection::open(hub, role, soon()).unwrap();
+    let [(of, received)] = connection.welcome().received[..] else { panic!("one rank's was expected") };
+    assert_eq!(of, rank);
+    (connection, received)
+}
+
+/// The same, that has brought half of them.
 fn half(hub: &HubAddress, rank: u32, attempt: u32) -> HubConnection {
-    let connection = HubConnection::open(hub, Role::Result { rank, attempt, bytes: 8 }, soon()).unwrap();
-    connection.sender().send_frame(&Frame::Data(b"half"), soon()).unwrap();
+    let (connection, received) = bring(hub, rank, attempt, u64::from(attempt));
+    if received == 0 {
+        connection.sender().send_frame(&Frame::Data(b"half"), soon()).unwrap();
+    }
     connection
+}
+
+#[test]
+fn a_result_goes_on_where_the_hub_has_it_and_a_stale_connection_adds_nothing() {
+    let heard = Heard::default();
+    let (mut server, hub) = serve(&heard);
+    let written = |bytes| {
+        eventually("the disk has it", LONG, || heard.disk.bytes.load(Ordering::Acquire) == bytes);
+    };
+    let mut stale = half(&hub, 0, 0);
+    written(4);
+    let (mut newer, received) = bring(&hub, 0, 0, 0);
+    assert_eq!(received, 4, "HUB-6");
+    // It may not know that it is stale, and its bytes may be on their way.
+    let _ = stale.sender().send_frame(&Frame::Data(b"late"), soon());
+    assert_eq!(stale.receive::<HubMessage>(soon()).unwrap_err().kind(), ErrorKind::Closed, "HUB-5");
+    newer.sender().send_frame(&Frame::Data(b"mo"), soon()).unwrap();
+    written(6);
+    drop(newer);
+    (newer, _) = bring(&hub, 0, 0, 0);
+    assert_eq!(newer.welcome().received, [(0, 6)], "HUB-6");
+    newer.sender().send_frame(&Frame::Data(b"re"), soon()).unwrap();
+    assert_eq!(newer.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released);
+    written(8);
+    // Its node may not have heard that.
+    let (mut again, received) = bring(&hub, 0, 0, 0);
+    assert_eq!(received, 8, "HUB-6");
+    assert_eq!(again.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-6");
+
+    drop(half(&hub, 1, 0));
+    written(12);
+    assert_eq!(bring(&hub, 1, 0, 9).1, 0, "HUB-6: another upload of the rank begins anew");
+    drop(half(&hub, 2, 0));
+    written(16);
+    heard.attempt.store(1, Ordering::Release);
+    assert_eq!(bring(&hub, 2, 1, 0).1, 0, "HUB-6: so does another attempt's");
+    drop(half(&hub, 3, 1));
+    written(20);
+    server.close();
+    assert_eq!(Arc::strong_count(&heard.disk.hangs), 1, "HUB-6: of what isn't whole nothing is left");
+}
+
+#[test]
+fn what_has_arrived_of_a_result_goes_with_its_attempt() {
+    let heard = Heard::default();
+    let (server, hub) = serve(&heard);
+    let before = Arc::strong_count(&heard.disk.hangs);
+    drop(half(&hub, 0, 0));
+    eventually("it is written", LONG, || heard.disk.bytes.load(Ordering::Acquire) == 4);
+    assert!(Arc::strong_count(&heard.disk.hangs) > before);
+    heard.attempt.store(1, Ordering::Release);
+    server.wake();
+    eventually("HUB-6: it is gone", LONG, || Arc::strong_count(&heard.disk.hangs) == before);
+}
+
+#[test]
+fn a_result_that_could_not_be_written_is_told_once_and_does_not_go_on() {
+    let heard = Heard::default();
+    let (_server, hub) = serve(&heard);
+    let hangs = heard.disk.hangs.lock().unwrap();
+    heard.disk.is_full.store(true, Ordering::Release);
+    // One whose connection is gone when the disk says so, and one whose isn't.
+    drop(half(&hub, 0, 0));
+    let mut stays = half(&hub, 1, 0);
+    drop(hangs);
+    let is_lost = |count| heard.lost.load(Ordering::Acquire) == count;
+    eventually("both are told", LONG, || is_lost(2));
+    heard.disk.is_full.store(false, Ordering::Release);
+    stays.sender().send_frame(&Frame::Data(b"more"), soon()).unwrap();
+    assert_eq!(stays.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "its rest is passed over");
+    assert_eq!([0, 1].map(|rank| bring(&hub, rank, 0, 0).1), [0, 0], "HUB-6");
+    assert!(is_lost(2));
 }
 
 #[test]
 fn of_many_results_and_outputs_only_that_which_comes_again_ends_its_older_connection() {
     let heard = Heard::default();
     heard.takes_output.store(true, Ordering::Release);
+    heard.attempt.store(1, Ordering::Release);
     let (_server, hub) = serve(&heard);
     let mut results: Vec<HubConnection> = (0..20).map(|rank| half(&hub, rank, 1)).collect();
     let logs = |partition| HubConnection::open(&hub, Role::Logs { partition, attempt: 0 }, soon()).unwrap();
@@ -157,7 +242,7 @@ fn of_many_results_and_outputs_only_that_which_comes_again_ends_its_older_connec
         let older = std::mem::replace(&mut outputs[again], logs(again as u32)).receive::<HubMessage>(soon());
         assert_eq!(older.unwrap_err().kind(), ErrorKind::Closed, "HUB-5");
     }
-    // What comes late of the attempt before ends nothing, and what was ended before leaves no mark.
+    // What comes late of the attempt before is passed over and ends nothing, and what was ended before leaves no mark.
     let mut late = half(&hub, 3, 0);
     late.sender().send_frame(&Frame::Data(b"more"), soon()).unwrap();
     assert_eq!(late.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released);

@@ -204,8 +204,8 @@ impl Fleet {
     pub fn bring_result(&mut self, rank: u32, result: &[u8]) {
         let mut frames = Vec::new();
         result.chunks(MAX_DATA_BYTES).for_each(|piece| wire::encode(&Frame::Data(piece), &mut frames));
-        self.to_dial
-            .push_back((Role::Result { rank, attempt: self.attempt, bytes: result.len() as u64 }, frames));
+        let (attempt, upload, bytes) = (self.attempt, u64::from(rank), result.len() as u64);
+        self.to_dial.push_back((Role::Result { rank, attempt, upload, bytes }, frames));
     }
 
     /// Has a node tell how all its ranks end, and that it is done.

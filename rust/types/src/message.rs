@@ -35,13 +35,15 @@ pub enum Role {
         /// The attempt that writes it.
         attempt: u32,
     },
-    /// The result of one rank: `bytes` bytes follow the handshake, in data frames.
+    /// The result of one rank, in data frames from the byte on that the hub doesn't have.
     Result {
         /// The rank.
         rank: u32,
         /// The attempt that left it.
         attempt: u32,
-        /// How many bytes follow.
+        /// A random number of the node's own for this one result, by which the hub knows it over the next connection.
+        upload: u64,
+        /// How many bytes it has.
         bytes: u64,
     },
 }
@@ -66,7 +68,8 @@ pub struct Hello {
 pub struct Welcome {
     /// HMAC-SHA256 under the token, for the other direction; hex.
     pub mac: String,
-    /// For a connection of logs: how many bytes of this node's log of each rank the hub already has.
+    /// For a connection of logs: how many bytes of this node's log of each rank the hub already has. For one of a
+    /// result: how many of it.
     pub received: Vec<(u32, u64)>,
 }
 

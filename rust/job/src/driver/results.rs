@@ -1,9 +1,10 @@
 //! The files in which the ranks' results wait for the caller.
 //!
-//! RESULTS-1 (whole-or-absent): a result is at its path only when it has arrived whole. RESULTS-2 (own-file): what
-//! arrives over one connection is never mixed with what arrives over another, and what doesn't arrive whole leaves
-//! nothing. RESULTS-3 (last-attempt): only results of the present attempt are found. Each attempt has files of its own,
-//! so that none has to be removed before another begins.
+//! - RESULTS-1 (whole-or-absent): a result is at its path only when it has arrived whole.
+//! - RESULTS-2 (own-file): what one upload brings is never mixed with what another does, and what doesn't arrive whole
+//!   leaves nothing.
+//! - RESULTS-3 (last-attempt): only results of the present attempt are found. Each attempt has files of its own, so
+//!   that none has to be removed before another begins.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

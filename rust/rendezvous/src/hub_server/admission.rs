@@ -83,12 +83,11 @@ impl<H: Handler> Server<H> {
                 received = self.handler.logs_opened(partition);
                 Stage::Logs { partition, attempt }
             }
-            Role::Result { rank, attempt, bytes } => {
+            Role::Result { rank, attempt, upload, bytes } => {
                 self.close_older(now, Brings::Result(rank), attempt);
-                if let Some(opening) = self.handler.result_begins(rank, attempt)? {
-                    self.results.begin(token, opening)?;
-                }
-                Stage::Result { rank, attempt, left: bytes }
+                let arrival = self.begin_result(rank, attempt, upload, bytes)?;
+                received = vec![(rank, arrival.received())];
+                Stage::Result { rank, arrival }
             }
         };
         let mut frame = Vec::new();
@@ -100,7 +99,7 @@ impl<H: Handler> Server<H> {
         }
         connection.stage = stage;
         connection.send(&frame)?;
-        self.keep_whole_result(token);
+        self.keep_whole_result(now, token);
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -24,14 +24,19 @@ pub struct Heard {
     pub output: Arc<AtomicUsize>,
     /// How many facts were told.
     pub pings: Arc<AtomicUsize>,
+    /// The present attempt.
+    pub attempt: Arc<AtomicU32>,
     /// Where results go.
     pub disk: Disk,
+    /// How many results could not be kept.
+    pub lost: Arc<AtomicUsize>,
 }
 
-/// A disk that takes everything, but hangs for as long as somebody holds its lock.
+/// A disk that takes everything until it is full, but hangs for as long as somebody holds its lock.
 #[derive(Debug, Default, Clone)]
 pub struct Disk {
     pub hangs: Arc<Mutex<()>>,
+    pub is_full: Arc<AtomicBool>,
     pub bytes: Arc<AtomicUsize>,
     /// Where it keeps what it takes, if it does.
     pub file: Option<Arc<File>>,
@@ -40,6 +45,9 @@ pub struct Disk {
 impl Write for Disk {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let _hangs = self.hangs.lock().unwrap();
+        if self.is_full.load(Ordering::Acquire) {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
         let taken = self.file.as_deref().map_or(Ok(bytes.len()), |mut file| file.write(bytes))?;
         self.bytes.fetch_add(taken, Ordering::AcqRel);
         Ok(taken)
@@ -63,8 +71,8 @@ impl Handler for Heard {
         true
     }
 
-    fn is_present(&self, _attempt: u32) -> bool {
-        true
+    fn is_present(&self, attempt: u32) -> bool {
+        attempt == self.attempt.load(Ordering::Acquire)
     }
 
     fn message(&mut self, _now: Instant, partition: u32, _attempt: u32, _: NodeMessage, out: &mut Outbox) {
@@ -90,7 +98,10 @@ impl Handler for Heard {
         self.takes_output.load(Ordering::Acquire)
     }
 
-    fn result_begins(&mut self, _rank: u32, _attempt: u32) -> Result<Option<Opening>> {
+    fn result_begins(&mut self, _rank: u32, attempt: u32) -> Result<Option<Opening>> {
+        if !self.is_present(attempt) {
+            return Ok(None);
+        }
         let disk = self.disk.clone();
         Ok(Some(Box::new(move || {
             drop(disk.hangs.lock().unwrap());
@@ -98,7 +109,9 @@ impl Handler for Heard {
         })))
     }
 
-    fn result_lost(&mut self, _now: Instant, _rank: u32, _why: &Error, _out: &mut Outbox) {}
+    fn result_lost(&mut self, _now: Instant, _rank: u32, _why: &Error, _out: &mut Outbox) {
+        self.lost.fetch_add(1, Ordering::AcqRel);
+    }
 
     fn command(&mut self, _now: Instant, _command: (), _out: &mut Outbox) {}
 
