@@ -4,13 +4,14 @@
 mod common;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{LONG, TestCallbacks, listen, open, spawn_node, test_node};
 use phalanx_job::Hub;
 use phalanx_testkit::eventually;
-use phalanx_types::{Deadline, FailureKind, Job, Result};
+use phalanx_types::{Deadline, FailureKind, Job, RankProgram, Result};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 type Node = JoinHandle<Result<()>>;
@@ -137,4 +138,56 @@ fn a_disk_that_never_answers_fails_the_job_with_a_sentence_that_names_it() {
     let ends: Vec<_> = nodes.into_iter().map(|node| node.join().unwrap()).collect();
     assert!(ends[1].as_ref().unwrap_err().to_string().contains("has not answered"), "NODEDISK-2: {ends:?}");
     drop(disk);
+}
+
+/// A node that waits for a pool which imports for ever, and notes in `begun` that it has begun to.
+fn waiting_for_a_pool(driver: &Hub, dir: &Path, callbacks: TestCallbacks) -> Node {
+    use std::os::unix::fs::PermissionsExt as _;
+    let python = dir.join("python");
+    std::fs::write(&python, format!("#!/bin/sh\ntouch {0}/begun-$$\nexec sleep 600\n", dir.display()))
+        .unwrap();
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut test = test_node(driver, 0, "exit 9", dir);
+    test.spec.program = RankProgram::Python(Some(python.display().to_string()));
+    let node = spawn_node(test, callbacks);
+    eventually("the pool imports", LONG, || begun(dir) == 1);
+    node
+}
+
+fn begun(dir: &Path) -> usize {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().starts_with("begun")).count()
+}
+
+#[test]
+fn a_stop_is_answered_while_a_node_waits_for_its_pool_and_no_rank_starts() {
+    let dir = phalanx_testkit::temp_dir("pool");
+    let mut job = Job::new("pool", "t", 1, 1).unwrap();
+    job.warm.enabled = true;
+    let driver = open(&job);
+    let node = waiting_for_a_pool(&driver, dir.path(), TestCallbacks::default());
+    let began = Instant::now();
+    driver.stop("the test says so");
+    assert_eq!(listen(&driver).failure.unwrap().kind, FailureKind::Cancelled);
+    node.join().unwrap().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(10), "NODEDISK-3: a pool is waited for 60 s");
+    assert_eq!(begun(dir.path()), 1, "NODEDISK-3: no rank has started cold");
+}
+
+#[test]
+fn a_node_whose_process_ends_while_it_waits_for_its_pool_starts_no_rank() {
+    let dir = phalanx_testkit::temp_dir("pool");
+    let mut job = Job::new("pool", "t", 1, 1).unwrap();
+    job.warm.enabled = true;
+    let driver = open(&job);
+    let callbacks = TestCallbacks::default();
+    let interrupt = Arc::clone(&callbacks.interrupt);
+    let node = waiting_for_a_pool(&driver, dir.path(), callbacks);
+    let began = Instant::now();
+    interrupt.lock().unwrap().replace("its task was killed".into());
+    let failure = listen(&driver).failure.unwrap();
+    assert!(failure.message.contains("its task was killed"), "NODEDISK-3: {}", failure.message);
+    node.join().unwrap().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(10), "NODEDISK-3");
+    assert_eq!(begun(dir.path()), 1, "NODEDISK-3: no rank has started cold");
 }

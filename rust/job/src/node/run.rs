@@ -21,7 +21,7 @@ use phalanx_types::{Deadline, Error, ErrorKind, ExecutorLog, NodeSpec, Result};
 use crate::node::attempt::{Attempt, Kept};
 use crate::node::blocks::NodeBlocks;
 use crate::node::callbacks::NodeCallbacks;
-use crate::node::disk::{Worked, beside as beside_disk};
+use crate::node::disk::{Worked, beside};
 use crate::node::files::NodeFiles;
 use crate::node::finish::AfterAttempt;
 use crate::node::join::{Joined, Joining, join};
@@ -29,7 +29,7 @@ use crate::node::launch::Prepared;
 use crate::node::log_directory;
 use crate::node::metrics::Metrics;
 use crate::node::options::{Here, Options, Payload};
-use crate::node::process::{Process, beside};
+use crate::node::process::{Process, beside as beside_process};
 use crate::node::store::NodeStore;
 use crate::node::warm::guard_for;
 
@@ -57,7 +57,8 @@ pub fn run_node(
         ExecutorLog::Errors | ExecutorLog::All => callbacks.executor_log(),
     };
     let mut kept = None;
-    let outcome = beside(callbacks, executor_log, |process| run_attempts(&options, &mut kept, process));
+    let outcome =
+        beside_process(callbacks, executor_log, |process| run_attempts(&options, &mut kept, process));
     if let Some(kept) = &kept {
         log_directory::keep(&spec.job.logs.directory, &spec.job.id, kept.logs_and_dumps(), callbacks);
     }
@@ -105,8 +106,8 @@ fn run_attempt(
     // The store listens before any rank starts, else the first connects in vain and backs off.
     let store = NodeStore::open(options, &placement, number, store).map_err(|e| line.fails(e))?;
     let executor_log = if kept.is_none() { process.take_executor_log() } else { None };
-    let patience = options.spec.job.policy.join_timeout;
-    let made = beside_disk(&line, process, patience, || {
+    let patience = Some(options.spec.job.policy.join_timeout);
+    let made = beside(&line, process, patience, |_| {
         let kept = match kept.take() {
             Some(before) => kept.insert(before),
             None => {
@@ -124,8 +125,15 @@ fn run_attempt(
         Worked::Done(made) => made,
         Worked::Ended(after) => return Ok(after),
     };
-    let guard = guard_for(options, &placement, &line, process).map_err(|e| line.fails(e))?;
-    check_store(options, store.address()).map_err(|e| line.fails(e))?;
+    let guarded = beside(&line, process, None, |is_ending| {
+        let guard = guard_for(options, &placement, is_ending)?;
+        check_store(options, store.address())?;
+        Ok(guard)
+    });
+    let guard = match guarded? {
+        Worked::Done(guard) => guard,
+        Worked::Ended(after) => return Ok(after),
+    };
     let at = store.address();
     let mut attempt =
         Attempt::launch(options, number, kept, prepared, metrics, guard, &placement, at, line, blocks)?;

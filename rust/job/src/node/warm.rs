@@ -3,19 +3,20 @@
 //! - WARM-1 (says-why-cold): if anything keeps ranks from being warm, they start cold, and one line says why.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use phalanx_io::raise_descriptor_limit;
 use phalanx_supervisor::warm_pool::{PoolOptions, prestart, shapes, warm_guard};
 use phalanx_supervisor::{Guard, GuardOptions};
 use phalanx_types::contract::ENV_OMP_THREADS;
-use phalanx_types::{CpuPolicy, Deadline, NodePlacement, RankPlace, RankProgram, Result, WarmPolicy};
+use phalanx_types::{
+    CpuPolicy, Deadline, Error, ErrorKind, NodePlacement, RankPlace, RankProgram, Result, WarmPolicy,
+};
 
 use crate::node::environment::rank_environment;
 use crate::node::home::Home;
-use crate::node::line::Line;
 use crate::node::options::{Options, own_variable};
-use crate::node::process::Process;
 use crate::node::program;
 
 /// How long a run waits for a pool that is being started. Ranks that start cold import the same, each for itself.
@@ -28,12 +29,14 @@ const IMPORTS: [&str; 4] = ["torch", "torch.distributed", "numpy", "cloudpickle"
 /// imports libraries, it is one for these values.
 const READ_BY_LIBRARIES: [&str; 2] = ["MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"];
 
-/// The guard of this node's ranks. May wait for a pool, as long as the hub is there and its own process wants it to.
+/// The guard of this node's ranks. May wait for a pool, until the node `is_ending`.
+///
+/// # Errors
+/// [`ErrorKind::Cancelled`] then; else if there is none to be had.
 pub(crate) fn guard_for(
     options: &Options<'_>,
     placement: &NodePlacement,
-    line: &Line,
-    process: &Process,
+    is_ending: &AtomicBool,
 ) -> Result<Guard> {
     let (job, home) = (&options.spec.job, &options.here.home);
     let grace = job.policy.grace;
@@ -45,9 +48,12 @@ pub(crate) fn guard_for(
             shared: home.shares_pool(),
             ..what_pool(&job.warm)
         };
-        let mut go_on = || process.interrupted().is_none() && line.given_up().is_none();
+        let mut go_on = || !is_ending.load(Ordering::Acquire);
         match warm_guard(&pool, grace, Deadline::after(POOL_TIMEOUT), &mut go_on) {
             Ok(guard) => return Ok(guard),
+            Err(why) if is_ending.load(Ordering::Acquire) => {
+                return Err(Error::new(ErrorKind::Cancelled, why)); // NODEDISK-3
+            }
             Err(why) => {
                 let partition = options.here.partition;
                 log::warn!("job {}: the ranks of partition {partition} start cold: {why}", job.id);
