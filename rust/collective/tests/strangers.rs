@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{LONG, key, options, world_with};
 use phalanx_collective::{Group, GroupOptions, HashStore, ReduceOp, Store};
 use phalanx_testkit::leaks;
-use phalanx_types::{Deadline, ErrorKind, Key, Result};
+use phalanx_types::{Deadline, ErrorKind, Generation, Key, Result};
 
 /// More than one thread could hear out in the time that a group has here, at a second or two for each.
 const MANY: usize = 300;
@@ -70,8 +70,8 @@ fn outside_a_job_a_group_meets_by_a_secret_of_the_store() {
 #[test]
 fn who_can_write_to_the_store_but_has_not_the_key_can_not_join() {
     let _leaks = leaks();
-    // The key of another attempt, and none.
-    for other in [Some(Key::of_groups(&[7; 32], "tests", 1)), None] {
+    // The key of another generation, and none.
+    for other in [Some(Key::of_groups(&[7; 32], "tests", Generation::new(1))), None] {
         let store = HashStore::default();
         std::thread::scope(|scope| {
             let mut theirs = store.clone();

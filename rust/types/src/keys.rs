@@ -1,9 +1,9 @@
 //! Keys that follow from a job's token, each for one purpose, and what is sealed with them.
 //!
 //! The token itself only proves a node to the hub. Whatever else needs a secret has a key of its own by HKDF-SHA256
-//! (RFC 5869), bound to the job and to the attempt: one that gets out opens nothing else, and nothing later.
+//! (RFC 5869), bound to the job and to the generation: one that gets out opens nothing else, and nothing later.
 //!
-//! - KEY-1 (one-purpose): keys of different jobs, attempts, purposes or groups have nothing in common.
+//! - KEY-1 (one-purpose): keys of different jobs, generations, purposes or groups have nothing in common.
 //! - KEY-2 (sealed-in-place): what was sealed for one place opens nowhere else, and not if a bit of it has changed.
 //! - KEY-3 (not-shown): `Debug` shows no key.
 
@@ -12,6 +12,8 @@ use std::fmt;
 use hkdf::Hkdf;
 use hkdf::hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+
+use crate::generation::Generation;
 
 /// What a sealed note is longer than its text.
 pub const SEAL_BYTES: usize = 32;
@@ -23,19 +25,19 @@ const BLOCK_BYTES: usize = 64;
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// With which nodes of an attempt prove themselves to the job's store, and the store to them.
-    pub fn of_store(token: &[u8; 32], job: &str, attempt: u32) -> Key {
-        derive(token, &["store", job, &attempt.to_string()])
+    /// With which nodes of a generation prove themselves to the job's store, and the store to them.
+    pub fn of_store(token: &[u8; 32], job: &str, generation: Generation) -> Key {
+        derive(token, &["store", job, &generation.to_string()])
     }
 
-    /// With which nodes and ranks of an attempt find one another's servers of blocks, and prove themselves there.
-    pub fn of_blocks(token: &[u8; 32], job: &str, attempt: u32) -> Key {
-        derive(token, &["blocks", job, &attempt.to_string()])
+    /// With which nodes and ranks of a generation find one another's servers of blocks, and prove themselves there.
+    pub fn of_blocks(token: &[u8; 32], job: &str, generation: Generation) -> Key {
+        derive(token, &["blocks", job, &generation.to_string()])
     }
 
-    /// From which the process groups of an attempt's ranks have their keys.
-    pub fn of_groups(token: &[u8; 32], job: &str, attempt: u32) -> Key {
-        derive(token, &["groups", job, &attempt.to_string()])
+    /// From which the process groups of a generation's ranks have their keys.
+    pub fn of_groups(token: &[u8; 32], job: &str, generation: Generation) -> Key {
+        derive(token, &["groups", job, &generation.to_string()])
     }
 
     /// One that is just these bytes.
@@ -63,7 +65,8 @@ impl Key {
     /// `text` with a proof that who left it at `place` knew this key. It can be read without.
     ///
     /// ```
-    /// let key = phalanx_types::Key::of_groups(&[7; 32], "job", 0);
+    /// # use phalanx_types::{Generation, Key};
+    /// let key = Key::of_groups(&[7; 32], "job", Generation::new(0));
     /// let sealed = key.seal("a place", b"text");
     /// assert_eq!(key.open("a place", &sealed), Some(&b"text"[..]));
     /// assert_eq!(key.open("another", &sealed), None);
@@ -116,19 +119,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_other_jobs_attempts_purposes_and_groups_are_others() {
+    fn keys_of_other_jobs_generations_purposes_and_groups_are_others() {
         let (token, other) = ([1; 32], [2; 32]);
-        let groups = Key::of_groups(&token, "job", 1);
+        let groups = Key::of_groups(&token, "job", Generation::new(1));
         let keys = [
-            Key::of_store(&token, "job", 1),
-            Key::of_store(&token, "job", 2),
-            Key::of_blocks(&token, "job", 1),
-            Key::of_store(&token, "job1", 1),
-            Key::of_store(&token, "jo", 1),
-            Key::of_store(&other, "job", 1),
+            Key::of_store(&token, "job", Generation::new(1)),
+            Key::of_store(&token, "job", Generation::new(2)),
+            Key::of_blocks(&token, "job", Generation::new(1)),
+            Key::of_store(&token, "job1", Generation::new(1)),
+            Key::of_store(&token, "jo", Generation::new(1)),
+            Key::of_store(&other, "job", Generation::new(1)),
             groups.of_group("0"),
             groups.of_group("1"),
-            Key::of_groups(&token, "job", 2).of_group("0"),
+            Key::of_groups(&token, "job", Generation::new(2)).of_group("0"),
             groups,
         ];
         let distinct: BTreeSet<[u8; 32]> = keys.iter().map(|key| *key.bytes()).collect();
@@ -139,7 +142,7 @@ mod tests {
     #[test]
     fn a_key_is_what_the_rfc_says() {
         // By Python: hmac.digest(hmac.digest(b"phalanx-1", b"\7" * 32), info + b"\1"), info being the joined texts.
-        let key = Key::of_store(&[7; 32], "job", 0);
+        let key = Key::of_store(&[7; 32], "job", Generation::new(0));
         assert_eq!(key.bytes()[..8], RFC_5869);
         assert_eq!(format!("{key:?}"), "Key", "KEY-3");
     }

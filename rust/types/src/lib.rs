@@ -13,6 +13,7 @@ pub mod encryption;
 pub mod error;
 pub mod failure;
 pub mod failure_kind;
+pub mod generation;
 pub mod job;
 pub mod keys;
 pub mod message;
@@ -34,6 +35,7 @@ pub use encryption::Encryption;
 pub use error::{Error, ErrorClass, ErrorKind, Result, panic_text};
 pub use failure::Failure;
 pub use failure_kind::FailureKind;
+pub use generation::Generation;
 pub use job::{
     CheckpointPolicy, CpuPolicy, ExecutorLog, Job, LocalRanks, LogPolicy, MAX_CHECKPOINT_NAME_BYTES, Policy,
     WarmPolicy,

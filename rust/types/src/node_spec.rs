@@ -11,6 +11,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::generation::Generation;
 use crate::job::{Job, VERSION};
 
 /// The version of this Phalanx.
@@ -34,6 +35,8 @@ pub struct NodeSpec {
     pub token: [u8; 32],
     /// The attempt that the nodes begin with: 0, or what the hub wanted the Spark stage submitted again for.
     pub attempt: u32,
+    /// Whose blocks a carrier serves. Nodes are told theirs with their places.
+    pub generation: Generation,
     /// What each rank runs.
     pub program: RankProgram,
     /// Variables for the ranks, beyond those of the machine that they run on and those of the placement.
@@ -115,6 +118,7 @@ mod tests {
             hub_key: vec![3; 44],
             token: [217; 32],
             attempt: 2,
+            generation: Generation::new(17),
             program: RankProgram::Python(None),
             env: [("A".to_string(), "ü".to_string())].into(),
             local_gpus: Vec::new(),

@@ -14,6 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::generation::Generation;
 use crate::job::{Job, LocalRanks};
 
 /// What a task says of itself when it joins.
@@ -60,6 +61,10 @@ pub struct RankPlace {
 pub struct NodePlacement {
     /// The task's partition.
     pub partition: u32,
+    /// What the ranks belong to.
+    pub generation: Generation,
+    /// How many tasks it has.
+    pub tasks: u32,
     /// The ranks that the task starts, ascending.
     pub ranks: Vec<RankPlace>,
     /// `WORLD_SIZE`.
@@ -95,14 +100,14 @@ pub struct Placement {
     pub nodes: Vec<NodePlacement>,
 }
 
-/// Places the ranks of `job` on the tasks that joined.
+/// Places the ranks of `job` on the tasks that joined, as this generation.
 ///
 /// Tasks on one host whose GPU addresses overlap can't share a `CUDA_VISIBLE_DEVICES` (each sees GPUs of its own
 /// container under the same names), so each of them counts as a host of its own.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] if the joins are not exactly one for each partition.
-pub fn place(job: &Job, joins: &[Join]) -> Result<Placement> {
+pub fn place(job: &Job, generation: Generation, joins: &[Join]) -> Result<Placement> {
     let by_partition = by_partition(job, joins)?;
     let hosts = group_by_host(&by_partition);
     let grouped: Vec<&[&Join]> = hosts
@@ -150,8 +155,10 @@ pub fn place(job: &Job, joins: &[Join]) -> Result<Placement> {
             let serves_store = join.partition == first.partition;
             nodes.push(NodePlacement {
                 partition: join.partition,
+                generation,
+                tasks: count(&by_partition),
                 ranks,
-                world_size: job.ranks,
+                world_size: per_task * count(&by_partition),
                 local_world_size: per_task * count(tasks),
                 node_rank,
                 node_count: count(&grouped),
@@ -242,11 +249,13 @@ mod tests {
     fn executors_of_one_host_may_have_folders_of_their_own() {
         let job = Job::new("j", "t", 3, 3).unwrap();
         let other = Join { folder: "/data".into(), ..on(2, "a", &[]) };
-        let placed = place(&job, &[on(0, "a", &[]), on(1, "a", &[]), other]).unwrap();
+        let placed = place(&job, Generation::new(3), &[on(0, "a", &[]), on(1, "a", &[]), other]).unwrap();
         assert!(placed.nodes.iter().all(|node| node.folder_count == 2));
-        let placed = place(&job, &[on(0, "a", &[]), on(1, "a", &[]), on(2, "b", &[])]).unwrap();
+        let placed =
+            place(&job, Generation::new(3), &[on(0, "a", &[]), on(1, "a", &[]), on(2, "b", &[])]).unwrap();
         assert!(placed.nodes.iter().all(|node| node.folder_count == 2), "equal names on two hosts");
-        let placed = place(&job, &[on(0, "a", &[]), on(1, "a", &[]), on(2, "a", &[])]).unwrap();
+        let placed =
+            place(&job, Generation::new(3), &[on(0, "a", &[]), on(1, "a", &[]), on(2, "a", &[])]).unwrap();
         assert!(placed.nodes.iter().all(|node| node.folder_count == 1));
     }
 
@@ -258,15 +267,21 @@ mod tests {
     fn ranks_are_grouped_by_host_although_partitions_alternate() {
         let job = Job::new("j", "t", 4, 4).unwrap();
         let joins = [on(0, "a", &[]), on(1, "b", &[]), on(2, "a", &[]), on(3, "b", &[])];
-        let ranks: Vec<u32> =
-            place(&job, &joins).unwrap().nodes.iter().map(|node| node.ranks[0].rank).collect();
+        let ranks: Vec<u32> = place(&job, Generation::new(3), &joins)
+            .unwrap()
+            .nodes
+            .iter()
+            .map(|node| node.ranks[0].rank)
+            .collect();
         assert_eq!(ranks, [0, 2, 1, 3], "PLACE-2");
     }
 
     #[test]
     fn a_task_is_a_node_with_its_own_gpus_also_where_two_share_a_host() {
         let job = Job::new("j", "t", 4, 2).unwrap();
-        let placed = place(&job, &[on(0, "a", &["3", "5"]), on(1, "a", &["GPU-77", "1"])]).unwrap();
+        let placed =
+            place(&job, Generation::new(3), &[on(0, "a", &["3", "5"]), on(1, "a", &["GPU-77", "1"])])
+                .unwrap();
         for (node, gpus) in placed.nodes.iter().zip([["3", "5"], ["GPU-77", "1"]]) {
             assert_eq!(node.gpus, gpus);
             let places: Vec<(u32, u32)> = node.ranks.iter().map(|at| (at.rank, at.local_rank)).collect();
@@ -279,7 +294,7 @@ mod tests {
     fn with_a_host_as_the_node_its_tasks_have_dense_local_ranks_and_all_its_gpus() {
         let mut job = Job::new("j", "t", 2, 2).unwrap();
         job.local_ranks = LocalRanks::Host;
-        let placed = place(&job, &[on(0, "a", &["3"]), on(1, "a", &["GPU-77"])]).unwrap();
+        let placed = place(&job, Generation::new(3), &[on(0, "a", &["3"]), on(1, "a", &["GPU-77"])]).unwrap();
         for (node, local_rank) in placed.nodes.iter().zip(0..) {
             assert_eq!(node.gpus, ["3", "GPU-77"]);
             assert_eq!(node.ranks[0].local_rank, local_rank);
@@ -290,7 +305,7 @@ mod tests {
     #[test]
     fn tasks_that_name_the_same_gpu_are_hosts_of_their_own() {
         let job = Job::new("j", "t", 2, 2).unwrap();
-        let placed = place(&job, &[on(0, "a", &["0"]), on(1, "a", &["0"])]).unwrap();
+        let placed = place(&job, Generation::new(3), &[on(0, "a", &["0"]), on(1, "a", &["0"])]).unwrap();
         for node in &placed.nodes {
             assert_eq!(node.gpus, ["0"]);
             assert_eq!((node.ranks[0].local_rank, node.local_world_size, node.node_count), (0, 1, 2));
@@ -305,14 +320,16 @@ mod tests {
             vec![on(0, "a", &[]), on(0, "a", &[])],
             vec![on(0, "a", &[]), on(2, "a", &[])],
         ] {
-            assert_eq!(place(&job, &joins).unwrap_err().kind(), ErrorKind::Invalid);
+            assert_eq!(place(&job, Generation::new(3), &joins).unwrap_err().kind(), ErrorKind::Invalid);
         }
     }
 
     #[test]
     fn an_ipv4_mapped_address_is_placed_as_ipv4() {
         let job = Job::new("j", "t", 1, 1).unwrap();
-        let placed = place(&job, &[join(0, "a", "::ffff:10.0.0.9".parse().unwrap(), &[])]).unwrap();
+        let placed =
+            place(&job, Generation::new(3), &[join(0, "a", "::ffff:10.0.0.9".parse().unwrap(), &[])])
+                .unwrap();
         assert_eq!(placed.nodes[0].store, "10.0.0.9:4000".parse().unwrap());
         assert_eq!(placed.nodes[0].peers, [IpAddr::from([10, 0, 0, 9])]);
     }
@@ -342,11 +359,11 @@ mod tests {
                 .zip(0..)
                 .map(|(host, p)| join(p, &format!("h{host}"), address(*host, v6), &[]))
                 .collect();
-            let placement = place(&job, &joins).unwrap();
+            let placement = place(&job, Generation::new(3), &joins).unwrap();
 
             let mut shuffled = joins.clone();
             shuffled.sort_by_key(|j| u64::from(j.partition).wrapping_mul(seed | 1).rotate_left(17));
-            prop_assert_eq!(&placement, &place(&job, &shuffled).unwrap(), "PLACE-5");
+            prop_assert_eq!(&placement, &place(&job, Generation::new(3), &shuffled).unwrap(), "PLACE-5");
 
             let mut ranks: Vec<u32> =
                 placement.nodes.iter().flat_map(|n| n.ranks.iter().map(|r| r.rank)).collect();

@@ -9,14 +9,14 @@ pub mod reference;
 use std::time::Duration;
 
 use phalanx_collective::{Group, GroupOptions, HashStore, Store};
-use phalanx_types::Key;
+use phalanx_types::{Generation, Key};
 
 /// Far longer than anything here takes.
 pub const LONG: Duration = Duration::from_secs(30);
 
 /// What the ranks of a job have from their node.
 pub fn key() -> Key {
-    Key::of_groups(&[7; 32], "tests", 0)
+    Key::of_groups(&[7; 32], "tests", Generation::new(0))
 }
 
 pub fn options(rank: usize, world_size: usize) -> GroupOptions {

@@ -20,6 +20,7 @@ use crate::driver::event_queue::{EventReceiver, event_queue, next_of};
 use crate::driver::handler::{Command, JobHandler};
 use crate::driver::reads::PieceAnswer;
 use crate::driver::results::Results;
+use crate::driver::state::generation_of;
 use crate::driver::view::{PATIENCE, Snapshots};
 use crate::log_tail::LogTails;
 
@@ -120,6 +121,7 @@ impl Hub {
             hub_key: self.hub.key().clone(),
             token: self.token,
             attempt,
+            generation: generation_of(attempt),
             program,
             env,
             local_gpus,

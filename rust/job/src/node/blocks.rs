@@ -33,7 +33,6 @@ impl NodeBlocks {
     pub(crate) fn open(
         options: &Options<'_>,
         placement: &NodePlacement,
-        attempt: u32,
         address: IpAddr,
         store: SocketAddr,
     ) -> Result<Option<NodeBlocks>> {
@@ -41,9 +40,9 @@ impl NodeBlocks {
         if job.data_folder.is_empty() {
             return Ok(None); // NBLOCKS-1
         }
-        let key = Key::of_blocks(&options.spec.token, &job.id, attempt);
+        let key = Key::of_blocks(&options.spec.token, &job.id, placement.generation);
         let is_one_host = placement.host_ranks == [0, placement.world_size - 1];
-        let nodes = if is_one_host { 0 } else { job.tasks };
+        let nodes = if is_one_host { 0 } else { placement.tasks };
         let access = BlockAccess { store, key: *key.bytes(), nodes, carrier_within: CARRIER_WITHIN };
         let server = if is_one_host {
             None

@@ -79,7 +79,7 @@ fn serve(options: &Options<'_>, process: &Process) -> Result<()> {
     let address = line.local_address().unwrap_or_else(|| own_address(options));
     let identity = Identity::new()?;
     let listener = listen_at("the server of blocks", address, 0)?;
-    let key = Key::of_blocks(&spec.token, &job.id, spec.attempt);
+    let key = Key::of_blocks(&spec.token, &job.id, spec.generation);
     let server = BlockServer::start(listener, &identity, key, &job.data_folder)?;
     let carrier = Carrier {
         host: options.here.host.clone(),

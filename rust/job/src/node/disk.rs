@@ -46,7 +46,7 @@ pub(crate) fn beside<T: Send>(
         let (tell, worked) = crossbeam_channel::bounded(1);
         let is_ending = &is_ending;
         let thread = std::thread::Builder::new()
-            .name("phalanx-prepare".into())
+            .name("phalanx-prelaunch".into())
             .spawn_scoped(scope, move || drop(tell.send(work(is_ending))))
             .map_err(|e| line.fails(Error::io("start a thread", &e)))?;
         let late = patience.map_or(Deadline::never(), Deadline::after);

@@ -68,7 +68,10 @@ pub fn rank_environment(
     if !job.use_gpu {
         variables.push((contract::ENV_ACCELERATE_USE_CPU, "true".into()));
     }
-    variables.push((contract::ENV_OMP_THREADS, threads_of_rank(job, host_cores()).to_string()));
+    variables.push((
+        contract::ENV_OMP_THREADS,
+        threads_of_rank(&job.cpus, node.ranks.len(), host_cores()).to_string(),
+    ));
     if !node.interface.is_empty() {
         variables.push((contract::ENV_GLOO_INTERFACE, node.interface.clone()));
         variables.push((contract::ENV_NCCL_INTERFACE, node.interface.clone()));
@@ -91,11 +94,15 @@ pub(crate) fn given_environment(job: &Job) -> impl Iterator<Item = (String, Stri
 
 #[cfg(test)]
 mod tests {
+    use phalanx_types::Generation;
+
     use super::*;
 
     fn node(local_world_size: u32) -> NodePlacement {
         NodePlacement {
             partition: 1,
+            generation: Generation::new(3),
+            tasks: 2,
             ranks: vec![RankPlace { rank: 3, local_rank: 1 }],
             world_size: 4,
             local_world_size,
@@ -146,7 +153,8 @@ mod tests {
         let mut job = Job::new("j1", "t", 4, 2).unwrap();
         job.use_gpu = true;
         job.cpus.per_task = 6;
-        let env = environment(&job, &node(1), &[]);
+        let ranks = [(2, 0), (3, 1)].map(|(rank, local_rank)| RankPlace { rank, local_rank });
+        let env = environment(&job, &NodePlacement { ranks: ranks.into(), ..node(2) }, &[]);
         assert_eq!(env["CUDA_VISIBLE_DEVICES"], "0,MIG-7");
         assert_eq!(env["OMP_NUM_THREADS"], "3");
     }

@@ -192,7 +192,6 @@ impl Prepared {
     /// Makes it. The log of a rank is that of the attempt before, or a new one.
     pub(crate) fn make(
         options: &Options<'_>,
-        number: u32,
         kept: &mut Kept,
         placement: &NodePlacement,
         blocks: Option<&BlockAccess>,
@@ -206,7 +205,7 @@ impl Prepared {
                 file
             }
         };
-        let groups = Key::of_groups(&spec.token, &spec.job.id, number);
+        let groups = Key::of_groups(&spec.token, &spec.job.id, placement.generation);
         let mut ranks = Vec::new();
         for place in &placement.ranks {
             let rank = place.rank;

@@ -104,7 +104,7 @@ fn run_attempt(
     let own_address =
         store.listener.local_addr().map_err(|e| line.fails(Error::io("read this node's address", &e)))?;
     // The store listens before any rank starts, else the first connects in vain and backs off.
-    let store = NodeStore::open(options, &placement, number, store).map_err(|e| line.fails(e))?;
+    let store = NodeStore::open(options, &placement, store).map_err(|e| line.fails(e))?;
     let executor_log = if kept.is_none() { process.take_executor_log() } else { None };
     let patience = Some(options.spec.job.policy.join_timeout);
     let made = beside(&line, process, patience, |_| {
@@ -116,9 +116,9 @@ fn run_attempt(
                 kept.insert(Kept { files, logs: BTreeMap::new(), executor_log })
             }
         };
-        let blocks = NodeBlocks::open(options, &placement, number, own_address.ip(), store.address())?;
+        let blocks = NodeBlocks::open(options, &placement, own_address.ip(), store.address())?;
         let access = blocks.as_ref().map(|blocks| &blocks.access);
-        let prepared = Prepared::make(options, number, kept, &placement, access)?;
+        let prepared = Prepared::make(options, kept, &placement, access)?;
         Ok((kept, prepared, blocks))
     });
     let (kept, prepared, blocks) = match made? {

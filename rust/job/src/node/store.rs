@@ -36,15 +36,14 @@ pub(crate) enum NodeStore {
 }
 
 impl NodeStore {
-    /// What follows from the placement, in this attempt.
+    /// What follows from the placement.
     pub(crate) fn open(
         options: &Options<'_>,
         placement: &NodePlacement,
-        attempt: u32,
         socket: StoreSocket,
     ) -> Result<NodeStore> {
         let job = &options.spec.job;
-        let key = || Key::of_store(&options.spec.token, &job.id, attempt);
+        let key = || Key::of_store(&options.spec.token, &job.id, placement.generation);
         let StoreSocket { listener, identity } = socket;
         match (placement.serves_store, job.policy.encryption.is_on()) {
             (true, true) => {

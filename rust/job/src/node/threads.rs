@@ -7,20 +7,16 @@
 //! - THREADS-2 (share): else a rank has `cpus_per_rank`, or else its share of its task's cores, in local mode of the
 //!   host's; one at the least.
 
-use phalanx_types::{CpuPolicy, Job};
+use phalanx_types::CpuPolicy;
 
 /// The variable by which spark-submit tells a driver in Python where its JVM is.
 const GATEWAY: &str = "PYSPARK_GATEWAY_PORT";
 
 /// How many threads each rank has, unless the user's environment says.
-pub(crate) fn threads_of_rank(job: &Job, host_cores: usize) -> u32 {
-    let CpuPolicy { per_rank, per_task, local_mode, .. } = job.cpus;
-    let (cores, ranks) = if local_mode {
-        (u32::try_from(host_cores).unwrap_or(u32::MAX), job.ranks)
-    } else {
-        (per_task, job.ranks_per_task())
-    };
-    if per_rank > 0 { per_rank } else { (cores / ranks.max(1)).max(1) }
+pub(crate) fn threads_of_rank(cpus: &CpuPolicy, ranks_of_task: usize, host_cores: usize) -> u32 {
+    let cores = if cpus.local_mode { u32::try_from(host_cores).unwrap_or(u32::MAX) } else { cpus.per_task };
+    let ranks = u32::try_from(ranks_of_task.max(1)).unwrap_or(u32::MAX);
+    if cpus.per_rank > 0 { cpus.per_rank } else { (cores / ranks).max(1) }
 }
 
 /// The cores that this process may use: of its processors, and of what its container lets it have.
@@ -46,16 +42,14 @@ mod tests {
 
     #[test]
     fn a_rank_has_its_share_of_its_task_or_of_the_drivers_host() {
-        let mut job = Job::new("j", "t", 4, 2).unwrap();
         for (per_task, threads) in [(1, 1), (2, 1), (5, 2), (8, 4)] {
-            job.cpus.per_task = per_task;
-            assert_eq!(threads_of_rank(&job, 64), threads, "THREADS-2: {per_task}");
+            let cpus = CpuPolicy { per_task, ..CpuPolicy::default() };
+            assert_eq!(threads_of_rank(&cpus, 2, 64), threads, "THREADS-2: {per_task}");
         }
-        job.cpus.per_rank = 3;
-        assert_eq!(threads_of_rank(&job, 64), 3);
-        let mut local = Job::new("j", "t", 4, 1).unwrap();
-        local.cpus.local_mode = true;
-        assert_eq!((threads_of_rank(&local, 64), threads_of_rank(&local, 2)), (16, 1), "THREADS-2");
+        let cpus = CpuPolicy { per_rank: 3, ..CpuPolicy::default() };
+        assert_eq!(threads_of_rank(&cpus, 2, 64), 3);
+        let local = CpuPolicy { local_mode: true, ..CpuPolicy::default() };
+        assert_eq!((threads_of_rank(&local, 4, 64), threads_of_rank(&local, 4, 2)), (16, 1), "THREADS-2");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use phalanx_types::{Join, place};
 use super::job_state::{JobState, start};
 use super::node::{Arrival, Node};
 use super::phase::JobPhase;
+use super::restart::generation_of;
 
 impl JobState {
     pub(super) fn join(&mut self, now: Instant, partition: u32, mut join: Join, out: &mut Outbox) {
@@ -43,7 +44,7 @@ impl JobState {
             return;
         }
         let joins: Vec<Join> = self.nodes.values().filter_map(|node| node.waits().cloned()).collect();
-        let placement = match place(&self.job, &joins) {
+        let placement = match place(&self.job, generation_of(self.attempts.present), &joins) {
             Ok(placement) => placement,
             Err(e) => return self.fail(now, start(e.to_string()), out),
         };

@@ -39,3 +39,4 @@ mod verdict;
 pub use job_state::JobState;
 pub use news::{HostCarried, HostsPlaced, Phase, Progress, Reason, Restart};
 pub use phase::Outcome;
+pub(super) use restart::generation_of;

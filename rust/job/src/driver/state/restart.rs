@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use log::Level;
 use phalanx_rendezvous::Outbox;
-use phalanx_types::Failure;
 use phalanx_types::message::{HubMessage, NodeMessage};
+use phalanx_types::{Failure, Generation};
 
 use super::job_state::JobState;
 use super::news::Restart;
@@ -19,6 +19,13 @@ use super::node::Node;
 use super::phase::JobPhase;
 use super::ranks::Ranks;
 use super::straggler::Stragglers;
+
+/// The generation of an attempt's ranks. Where debug assertions are on, as in tests, no number is that of an attempt:
+/// nothing may take one for the other.
+pub fn generation_of(attempt: u32) -> Generation {
+    let number = u64::from(attempt);
+    Generation::new(if cfg!(debug_assertions) { 7 * number + 3 } else { number })
+}
 
 /// What follows a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
