@@ -467,13 +467,6 @@ class ProcessGroup:
         """Leaves the group in good order unless something is running. Never blocks."""
     def close(self) -> None:
         """Leaves the group in good order when all calls are done. Later calls raise."""
-    def before_fork(self) -> None:
-        """From now on the group opens and closes nothing, until after_fork."""
-    def after_fork(self) -> None:
-        """For the process that forked: ends what before_fork began."""
-    def disown(self) -> list[int]:
-        """For a forked child, in which every call raises, and leaving does nothing: keeps this alive for good, and
-        returns the descriptors that the child has of it and is to close."""
 
 @final
 class Work:

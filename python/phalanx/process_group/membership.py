@@ -70,7 +70,6 @@ class Membership:
             cut_timeout=_cut_timeout(),
             activity=activity_path(self._name),
         )
-        _JOINED.add(self._native)
         _close_at_exit(self._native)
 
     @waits_natively
@@ -121,7 +120,6 @@ class Membership:
         self._native.abort("torch aborted the process group")
 
     def shutdown(self) -> None:
-        _JOINED.discard(self._native)  # its descriptors will be others' soon
         self._native.close()
 
     # --- what torch asks about
@@ -154,9 +152,6 @@ class Membership:
     setSequenceNumberForGroup = _set_sequence_number_for_group
 
 
-_JOINED: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
-
-
 def _cut_timeout() -> float | None:
     given = os.environ.get(contract.ENV_CUT_TIMEOUT)
     try:
@@ -170,33 +165,6 @@ def _cut_timeout() -> float | None:
     return seconds
 
 
-_HELD: list[ProcessGroup] = []
-
-
-def _hold() -> None:
-    """FORK-1: a group opens connections at any time, and a child is to know all of them."""
-    _HELD.extend(_JOINED)
-    for native in _HELD:
-        native.before_fork()
-
-
-def _release() -> None:
-    while _HELD:
-        _HELD.pop().after_fork()
-
-
-def _disown_in_child() -> None:
-    """OPE-4"""
-    for native in _HELD:
-        for descriptor in native.disown():
-            os.close(descriptor)
-    _HELD.clear()
-    _JOINED.clear()
-
-
-os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_disown_in_child)
-
-
 def _close_at_exit(native: ProcessGroup) -> None:
     """A rank that ends without destroying its groups has left them all the same, and hasn't died.
 
@@ -207,7 +175,6 @@ def _close_at_exit(native: ProcessGroup) -> None:
     def close() -> None:
         collective = reference()
         if collective is not None and not has_failed():
-            _JOINED.discard(collective)
             collective.leave()
 
     atexit.register(close)

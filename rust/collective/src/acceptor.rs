@@ -3,9 +3,9 @@
 //! - DOOR-1 (nobody-waits): a stranger that is silent, slow or one of very many keeps no rank waiting: every connection
 //!   has [`PATIENCE`] in all, is never waited for, and where there are too many the oldest of the busiest origin goes.
 
-use std::io::{ErrorKind as IoKind, Read, Write};
+use std::io::{self, ErrorKind as IoKind, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use phalanx_types::{Error, ErrorKind, Key, Result};
 use rustix::net::sockopt::socket_peercred;
 
 use crate::connections::{Connections, LOCAL};
+use crate::forks::{Opening, Private};
 use crate::handshake::{HELLO_BYTES, Hello, PROOF_BYTES, Welcome};
 use crate::link::Link;
 use crate::probe::{Probe, give_descriptor};
@@ -80,13 +81,13 @@ impl Acceptor {
         if let Some(unix) = unix
             && self.local.due().is_none_or(|due| due <= now)
         {
-            while let Some((stream, _)) = self.local.next(now, || unix.accept()) {
-                let user = socket_peercred(&stream).map_or(u32::MAX, |peer| peer.uid.as_raw());
+            while let Some((stream, _)) = self.local.next(now, || privately(|| unix.accept())) {
+                let user = socket_peercred(&*stream).map_or(u32::MAX, |peer| peer.uid.as_raw());
                 self.admit(Origin::User(user), Ok(Socket::Local(stream)), now);
             }
         }
         if self.remote.due().is_none_or(|due| due <= now) {
-            while let Some((stream, peer)) = self.remote.next(now, || tcp.accept()) {
+            while let Some((stream, peer)) = self.remote.next(now, || privately(|| tcp.accept())) {
                 let from = Origin::Address(peer.ip().to_canonical());
                 let link = self.link(stream);
                 self.admit(from, link.map(Socket::Remote), now);
@@ -105,7 +106,7 @@ impl Acceptor {
         self.visitors = visitors;
     }
 
-    fn link(&self, stream: TcpStream) -> Result<Link> {
+    fn link(&self, stream: Private<TcpStream>) -> Result<Link> {
         tcp::prepare(&stream)?;
         match &self.tls {
             Some(tls) => Link::accept(stream, tls),
@@ -146,11 +147,12 @@ impl Acceptor {
             true
         });
     }
+}
 
-    /// Of the memory that ranks of one host find one another by.
-    pub(crate) fn probe_descriptor(&self) -> Option<RawFd> {
-        self.probe.as_ref().map(|probe| probe.descriptor().as_raw_fd())
-    }
+/// Accepts a connection, without waiting for one.
+fn privately<T: AsRawFd, A>(accept: impl FnOnce() -> io::Result<(T, A)>) -> io::Result<(Private<T>, A)> {
+    let opening = Opening::begin();
+    accept().map(|(socket, address)| (opening.private(socket), address))
 }
 
 /// Where a connection comes from, as far as one can tell that doesn't speak yet.
@@ -161,7 +163,7 @@ enum Origin {
 }
 
 enum Socket {
-    Local(UnixStream),
+    Local(Private<UnixStream>),
     Remote(Link),
 }
 
@@ -281,7 +283,7 @@ impl Visitor {
                 match socket {
                     Socket::Local(stream) => {
                         let probe = door.probe.as_ref().ok_or_else(has_formed)?;
-                        give_descriptor(stream, probe.descriptor())?;
+                        give_descriptor(stream, probe.file())?;
                         self.stage = Stage::Probed(hello);
                     }
                     Socket::Remote(_) => self.arrive(hello, door, connections)?,

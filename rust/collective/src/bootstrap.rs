@@ -22,7 +22,9 @@
 //!   only ranks of the group know where, before somebody listens there.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::sync::Arc;
@@ -30,14 +32,15 @@ use std::time::Duration;
 
 use phalanx_io::{Identity, TlsServer, pause, raise_descriptor_limit, widen_backlog};
 use phalanx_types::{Deadline, Error, ErrorKind, Key, Result};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::{Deserialize, Serialize};
 
 use crate::acceptor::Acceptor;
 use crate::board::Board;
 use crate::connections::{Connections, LOCAL, SENTINEL};
-use crate::descriptors::Descriptors;
 use crate::dialer::{Dialer, Target};
 use crate::door::Door;
+use crate::forks::{Opening, Private};
 use crate::handshake::{Hello, introduce, random};
 use crate::host::{self, SharedHost};
 use crate::link::PROTOCOL;
@@ -92,8 +95,6 @@ pub(crate) struct Mesh {
     pub(crate) processes: HashMap<usize, u32>,
     /// What opens connections to ranks of other hosts, with a sentinel to each neighbour. None where there are none.
     pub(crate) door: Option<Door>,
-    /// What is open, of the door.
-    pub(crate) descriptors: Descriptors,
 }
 
 pub(crate) fn bootstrap(request: &Bootstrap<'_>, store: &mut dyn Store) -> Result<Mesh> {
@@ -102,15 +103,15 @@ pub(crate) fn bootstrap(request: &Bootstrap<'_>, store: &mut dyn Store) -> Resul
     let Bootstrap { name, rank, world_size, deadline, .. } = *request;
     let mut board = Board { store, name, key: key.clone(), rank, world_size, deadline };
     let meeting = board.meeting()?;
-    let tcp = TcpListener::bind((request.address, 0))
+    let tcp = listen(|| TcpListener::bind((request.address, 0)))
         .map_err(|error| Error::io(format_args!("listen at {}", request.address), &error))?;
     let unix = UnixAddr::from_abstract_name(socket(&key, &meeting, request.pretended_host, rank))
-        .and_then(|address| UnixListener::bind_addr(&address))
+        .and_then(|address| listen(|| UnixListener::bind_addr(&address)))
         .map_err(|error| Error::io("listen at a unix socket", &error))?;
     let identity = request.encryption.then(Identity::new).transpose()?;
     let tls = identity.as_ref().map(|identity| TlsServer::new(identity, PROTOCOL)).transpose()?;
     let listening = tcp.set_nonblocking(true).and_then(|()| unix.set_nonblocking(true));
-    let listening = listening.and_then(|()| widen_backlog(&tcp)).and_then(|()| widen_backlog(&unix));
+    let listening = listening.and_then(|()| widen_backlog(&*tcp)).and_then(|()| widen_backlog(&*unix));
     let address = listening.and_then(|()| tcp.local_addr()).map_err(|error| Error::io("listen", &error))?;
     let card = Card {
         version: VERSION,
@@ -120,19 +121,18 @@ pub(crate) fn bootstrap(request: &Bootstrap<'_>, store: &mut dyn Store) -> Resul
         tls_key: identity.map(|identity| hex::encode(identity.public_key())),
     };
     let acceptor = Acceptor::new(rank, world_size, key.clone(), request.connections, tls)?;
-    let descriptors = Descriptors::default();
     let connections = Arc::new(Connections::new(rank)?);
     let handshakes = (acceptor, Dialer::new(rank, key));
     // BOOT-2, DOOR-2: whatever goes wrong from here on ends it.
-    let door = Door::open(handshakes, connections, descriptors.clone(), (tcp, unix))?;
-    connect_all(request, &mut board, &meeting, (door, descriptors), &card)
+    let door = Door::open(handshakes, connections, (tcp, unix))?;
+    connect_all(request, &mut board, &meeting, door, &card)
 }
 
 fn connect_all(
     request: &Bootstrap<'_>,
     board: &mut Board<'_>,
     meeting: &str,
-    (door, descriptors): (Door, Descriptors),
+    door: Door,
     mine: &Card,
 ) -> Result<Mesh> {
     let Bootstrap { rank: me, world_size, deadline, .. } = *request;
@@ -182,11 +182,11 @@ fn connect_all(
     });
     let processes = processes.collect();
     let door = (host.len() < world_size).then_some(door);
-    Ok(Mesh { topology, host: shared, processes, door, descriptors })
+    Ok(Mesh { topology, host: shared, processes, door })
 }
 
 /// What all said, by this rank's leader; from the store, if it has none, or if that has ended.
-fn tables(board: &mut Board<'_>, leader: Option<&mut (usize, UnixStream)>) -> Result<Tables> {
+fn tables(board: &mut Board<'_>, leader: Option<&mut (usize, Private<UnixStream>)>) -> Result<Tables> {
     if let Some((rank, stream)) = leader {
         match Tables::receive(stream, board.deadline) {
             Err(error) if error.kind() == ErrorKind::Closed => {
@@ -251,17 +251,17 @@ struct Caller<'a> {
 
 impl Caller<'_> {
     /// The lowest of the lower ranks that shares memory with this one, and the connection to it.
-    fn leader(&self) -> Option<(usize, UnixStream)> {
+    fn leader(&self) -> Option<(usize, Private<UnixStream>)> {
         (0..self.request.rank).find_map(|rank| Some((rank, self.reach(rank)?)))
     }
 
     /// A connection to a lower rank, which listens, if it shares memory with this one.
-    fn reach(&self, rank: usize) -> Option<UnixStream> {
+    fn reach(&self, rank: usize) -> Option<Private<UnixStream>> {
         let name = socket(self.key, self.meeting, self.request.pretended_host, rank);
-        let address = UnixAddr::from_abstract_name(name).ok()?;
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
         for _ in 0..LOCAL_TRIES {
             // Refused at once where it isn't there: in another network namespace, on another host.
-            let mut stream = UnixStream::connect_addr(&address).ok()?;
+            let mut stream = connect(&address).ok()?;
             match self.prove_shared(&mut stream, rank) {
                 Ok(()) => return Some(stream),
                 Err(error) => {
@@ -280,8 +280,8 @@ impl Caller<'_> {
         let Bootstrap { rank: me, deadline, .. } = *self.request;
         let hello = Hello { from: me as u32, to: rank as u32, connection: LOCAL };
         introduce(stream, hello, self.key, &[], deadline)?;
-        let fd = take_descriptor(stream)?;
-        let (mine, theirs) = Probe::leave(&fd, me)?;
+        let file = take_descriptor(stream, deadline)?;
+        let (mine, theirs) = Probe::leave(&file, me)?;
         let mut answer = [0; 16];
         stream.send(&mine, deadline, "probe")?;
         stream.receive(&mut answer, deadline, "probe")?;
@@ -290,6 +290,24 @@ impl Caller<'_> {
         }
         Err(Error::new(ErrorKind::Unreachable, "what one writes there, the other doesn't see"))
     }
+}
+
+/// A socket that listens, of `bind`.
+fn listen<T: AsRawFd>(bind: impl FnOnce() -> io::Result<T>) -> io::Result<Private<T>> {
+    let opening = Opening::begin();
+    bind().map(|socket| opening.private(socket))
+}
+
+/// A connection to a rank of this host.
+fn connect(address: &SocketAddrUnix) -> rustix::io::Result<Private<UnixStream>> {
+    let socket = {
+        let opening = Opening::begin();
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        opening.private(UnixStream::from(socket))
+    };
+    // FORK-3: who is too busy to accept is waited for out here.
+    rustix::net::connect(&socket, address)?;
+    Ok(socket)
 }
 
 /// Empty where it can't be told: then processes aren't watched, only sockets.

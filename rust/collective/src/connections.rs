@@ -15,7 +15,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,6 +24,7 @@ use std::time::Duration;
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::forks::{Opening, Private};
 use crate::link::Link;
 
 /// The connection that carries no data: see [`crate::peers`].
@@ -61,10 +62,8 @@ struct State {
     messages: Vec<usize>,
     /// Whose sentinels are open, and watched by nobody yet.
     sentinels: Vec<usize>,
-    /// The descriptors of those that are open: whoever has one keeps it as long as the group lives.
-    links: Vec<RawFd>,
     /// Of this host, while the group forms.
-    local: HashMap<usize, UnixStream>,
+    local: HashMap<usize, Private<UnixStream>>,
     is_formed: bool,
     is_closed: bool,
 }
@@ -81,16 +80,18 @@ pub(crate) struct Connections {
     state: Mutex<State>,
     changed: Condvar,
     /// Wakes the door's thread.
-    bell: OwnedFd,
+    bell: Private<OwnedFd>,
     /// Ready to read while connections for messages wait to be used.
-    news: OwnedFd,
+    news: Private<OwnedFd>,
     has_messages: AtomicBool,
 }
 
 impl Connections {
     pub(crate) fn new(me: usize) -> Result<Connections> {
         let event = || {
+            let opening = Opening::begin();
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map(|event| opening.private(event))
                 .map_err(|errno| Error::io("make an event", &errno.into()))
         };
         let (bell, news) = (event()?, event()?);
@@ -142,6 +143,12 @@ impl Connections {
         }
     }
 
+    /// How many are open, whoever has them.
+    pub(crate) fn open(&self) -> usize {
+        let is_open = |phase: &&Phase| !matches!(phase, Phase::Opening);
+        self.state().phases.values().filter(is_open).count()
+    }
+
     /// Why no connection to a rank can be opened, if that is so.
     pub(crate) fn failure(&self, rank: usize) -> Option<Error> {
         self.state().failed.get(&rank).cloned()
@@ -182,7 +189,7 @@ impl Connections {
         &self,
         ranks: &[usize],
         deadline: Deadline,
-    ) -> Result<Vec<(usize, UnixStream)>> {
+    ) -> Result<Vec<(usize, Private<UnixStream>)>> {
         for rank in ranks {
             self.wait_until(*rank, |state| state.local.contains_key(rank), deadline)?;
         }
@@ -305,7 +312,6 @@ impl Connections {
     }
 
     fn put(&self, state: &mut State, place: Place, link: Link) {
-        state.links.push(link.as_raw_fd());
         state.phases.insert(place, Phase::Open(link));
         state.troubles.remove(&place);
         match place.1 {
@@ -324,11 +330,6 @@ impl Connections {
         self.changed.notify_all();
     }
 
-    /// Of the connections that are open, whoever has them.
-    pub(crate) fn descriptors(&self) -> Vec<RawFd> {
-        self.state().links.clone()
-    }
-
     /// A try came to nothing.
     pub(crate) fn troubled(&self, place: Place, error: Error) {
         self.state().troubles.insert(place, error);
@@ -341,7 +342,7 @@ impl Connections {
     }
 
     /// A rank of this host has connected.
-    pub(crate) fn admit_local(&self, rank: usize, stream: UnixStream) {
+    pub(crate) fn admit_local(&self, rank: usize, stream: Private<UnixStream>) {
         self.state().local.insert(rank, stream);
         self.changed.notify_all();
     }
@@ -364,7 +365,7 @@ mod tests {
     fn link() -> (Link, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (Link::plain(listener.accept().unwrap().0), there)
+        (Link::plain(Opening::begin().private(listener.accept().unwrap().0)), there)
     }
 
     #[test]
@@ -396,7 +397,7 @@ mod tests {
             connections.opened(place, link().0);
             assert!(connections.take(place).unwrap().is_some() && connections.take(place).unwrap().is_none());
             assert!(connections.admit(place, link().0).is_err(), "OPEN-2: there is one");
-            assert_eq!(connections.descriptors().len(), 2, "OPEN-2");
+            assert_eq!(connections.open(), 2, "OPEN-2");
         }
     }
 

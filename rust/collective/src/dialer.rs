@@ -10,7 +10,7 @@
 
 use std::io::ErrorKind as IoKind;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use phalanx_io::PublicKey;
@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use socket2::{Domain, Socket, Type};
 
 use crate::connections::{Connections, Place, SENTINEL, TAKEN};
+use crate::forks::{Opening, Private};
 use crate::handshake::{ANSWER_BYTES, Hello, INTRODUCING, Introduction};
 use crate::link::Link;
 use crate::peers::GOODBYE;
@@ -57,7 +58,7 @@ struct Dial {
 
 enum Stage {
     Resting(Instant),
-    Connecting(TcpStream),
+    Connecting(Private<TcpStream>),
     Agreeing(Link),
     Introduced(Link, Introduction, Vec<u8>),
     /// Has proved itself, and waits to be taken.
@@ -163,10 +164,6 @@ impl Dialer {
             }
         }
     }
-
-    pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
-        self.sockets().map(|socket| socket.as_fd().as_raw_fd()).collect::<Vec<_>>().into_iter()
-    }
 }
 
 /// Whether another try would end the same, or is no use while the group forms (BOOT-6).
@@ -254,12 +251,15 @@ impl Dial {
 }
 
 /// A socket that is being connected.
-fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+fn connect(address: SocketAddr) -> std::io::Result<Private<TcpStream>> {
+    let socket = {
+        let opening = Opening::begin();
+        opening.private(Socket::new(Domain::for_address(address), Type::STREAM, None)?)
+    };
     socket.set_nonblocking(true)?;
     match socket.connect(&address.into()) {
         Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(error),
-        _ => Ok(socket.into()),
+        _ => Ok(socket.map(TcpStream::from)),
     }
 }
 
@@ -300,7 +300,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut dialer = Dialer::new(0, Key::from_bytes([1; 32]));
         let mut dial = |number, stage: fn(Link) -> Stage| {
-            let link = Link::plain(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+            let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let link = Link::plain(Opening::begin().private(socket));
             let (place, stage) = ((1, number), stage(link));
             dialer.dials.push(Dial { place, stage, is_ready: false, tries: 0, is_refused: false });
             listener.accept().unwrap().0

@@ -7,7 +7,7 @@
 //! - DOOR-2 (ends-with-it): when its value goes, its thread has ended and nothing listens.
 
 use std::net::TcpListener;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -18,8 +18,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::acceptor::Acceptor;
 use crate::connections::Connections;
-use crate::descriptors::Descriptors;
 use crate::dialer::{Dialer, Target};
+use crate::forks::Private;
 use crate::peers::Peers;
 
 /// Whoever has it has the thread.
@@ -33,28 +33,25 @@ pub(crate) struct Door {
 /// What the thread has.
 struct Keeper {
     connections: Arc<Connections>,
-    descriptors: Descriptors,
     targets: Arc<OnceLock<Vec<Target>>>,
     /// Once the group has formed.
     peers: Arc<OnceLock<Arc<Peers>>>,
     acceptor: Acceptor,
     dialer: Dialer,
-    tcp: TcpListener,
+    tcp: Private<TcpListener>,
     /// While the group forms.
-    unix: Option<UnixListener>,
+    unix: Option<Private<UnixListener>>,
 }
 
 impl Door {
     pub(crate) fn open(
         (acceptor, dialer): (Acceptor, Dialer),
         connections: Arc<Connections>,
-        descriptors: Descriptors,
-        (tcp, unix): (TcpListener, UnixListener),
+        (tcp, unix): (Private<TcpListener>, Private<UnixListener>),
     ) -> Result<Door> {
         let (targets, peers) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
         let keeper = Keeper {
             connections: Arc::clone(&connections),
-            descriptors,
             targets: Arc::clone(&targets),
             peers: Arc::clone(&peers),
             acceptor,
@@ -102,18 +99,9 @@ impl Keeper {
                 // PEE-3: also to those of which nobody here knows yet.
                 self.watch_new();
                 self.dialer.leave();
-                // Their numbers are others' soon, which a child is to keep.
-                let descriptors = self.descriptors.clone();
-                descriptors.hold();
-                descriptors.pass([]);
-                drop(self);
-                return descriptors.release();
+                return;
             }
-            // FORK-1
-            self.descriptors.hold();
             self.turn(has_formed);
-            self.descriptors.pass(self.open());
-            self.descriptors.release();
             self.wait();
         }
     }
@@ -123,7 +111,7 @@ impl Keeper {
             self.acceptor.has_formed();
         }
         let now = Instant::now();
-        self.acceptor.advance(&self.connections, &self.tcp, self.unix.as_ref(), now);
+        self.acceptor.advance(&self.connections, &self.tcp, self.unix.as_deref(), now);
         if let Some(targets) = self.targets.get() {
             self.dialer.advance(&self.connections, targets, now);
         }
@@ -164,13 +152,5 @@ impl Keeper {
 
     fn listeners(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
         std::iter::once(self.tcp.as_fd()).chain(self.unix.as_ref().map(AsFd::as_fd))
-    }
-
-    fn open(&self) -> Vec<RawFd> {
-        let fixed = self.listeners().chain([self.connections.bell(), self.connections.news()]);
-        let visitors = fixed.chain(self.acceptor.sockets()).map(|fd| fd.as_raw_fd());
-        let links = self.connections.descriptors();
-        let all = visitors.chain(self.dialer.descriptors()).chain(self.acceptor.probe_descriptor());
-        all.chain(links).collect()
     }
 }

@@ -1,4 +1,7 @@
-//! Waking and sleeping on a [`Flag`] that several processes map: the kernel's side of FLA-2.
+//! Waking and sleeping: on a [`Flag`] that several processes map, the kernel's side of FLA-2; and on a word of this
+//! process, that of GATE-3.
+
+use std::sync::atomic::AtomicU32;
 
 use rustix::event::Timespec;
 use rustix::thread::futex;
@@ -19,4 +22,14 @@ pub(crate) fn sleep_unless(flag: &Flag, is_so: impl Fn(u32) -> bool, nap: &Times
         // Woken, changed already, timed out or interrupted: the caller looks which.
         let _ = futex::wait(word, SHARED, value, Some(nap));
     });
+}
+
+/// Wakes all who sleep on a word of this process.
+pub(crate) fn wake_all(word: &AtomicU32) {
+    let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+}
+
+/// Sleeps until the word is woken, unless it has another value by then. May wake sooner.
+pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
+    let _ = futex::wait(word, futex::Flags::PRIVATE, value, None);
 }

@@ -19,7 +19,6 @@ use crate::activity::{ActivityLog, ActivityReader};
 use crate::bootstrap::{Bootstrap, bootstrap};
 use crate::call::Call;
 use crate::connections::DATA;
-use crate::descriptors::Descriptors;
 use crate::door::Door;
 use crate::failure::Failure;
 use crate::host::SharedHost;
@@ -128,7 +127,6 @@ pub struct Group {
     broken: Option<Error>,
     activity: ActivityLog,
     interrupt_check: Option<Arc<InterruptCheck>>,
-    descriptors: Descriptors,
     /// None where all ranks are of one host.
     door: Option<Door>,
 }
@@ -172,8 +170,6 @@ impl Group {
             deadline: Deadline::after(timeout),
         };
         let mesh = bootstrap(&request, store).map_err(|error| error.context(format_args!("rank {rank}")))?;
-        let descriptors = mesh.descriptors;
-        descriptors.keep(mesh.host.iter().flat_map(SharedHost::descriptors));
         let ranks = mesh.topology.host_of(rank).to_vec();
         let local_rank = mesh.topology.locate(rank).1;
         let (segment, lifeline, mut lifelines) = match mesh.host {
@@ -220,7 +216,6 @@ impl Group {
             broken: None,
             activity,
             interrupt_check: None,
-            descriptors,
             door: mesh.door,
         })
     }
@@ -256,10 +251,9 @@ impl Group {
         self.interrupt_check = Some(Arc::new(check));
     }
 
-    /// What it has open, for a process that forks. A forked child that keeps it open hides the death of this rank from
-    /// other hosts. It has none of the shared memory, and must not use or drop the group.
-    pub fn descriptors(&self) -> Descriptors {
-        self.descriptors.clone()
+    /// How many connections to ranks of other hosts it has open now.
+    pub fn connections(&self) -> usize {
+        self.door.as_ref().map_or(0, |door| door.connections().open())
     }
 
     /// For ending the group from another thread.
@@ -348,7 +342,6 @@ impl Drop for Group {
         self.peers.leave();
         // BOOT-2
         self.door = None;
-        self.descriptors.clear();
     }
 }
 

@@ -10,16 +10,17 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind as IoKind};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use phalanx_io::{MAX_DESCRIPTORS, receive_with_descriptors, send_with_descriptors};
+use phalanx_io::{MAX_DESCRIPTORS, send_with_descriptors};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 
 use crate::failure::Failure;
+use crate::forks::{Opening, Private};
 use crate::shm::{Layout, Segment};
-use crate::timed::Timed;
+use crate::timed::{Timed, receive_descriptors};
 
 const DOING: &str = "share memory";
 /// First byte of what the lowest rank says: that descriptors come with it, or why none do.
@@ -30,14 +31,14 @@ const FAILED: u8 = 0;
 pub(crate) struct SharedHost {
     pub(crate) segment: Segment,
     /// This rank's own end of its lifeline.
-    pub(crate) lifeline: UnixStream,
+    pub(crate) lifeline: Private<UnixStream>,
     /// The others' lifelines, as they are seen.
-    pub(crate) others: HashMap<usize, UnixStream>,
+    pub(crate) others: HashMap<usize, Private<UnixStream>>,
 }
 
 /// The lowest rank's part. `members` are the other ranks of its host, ascending, with the connections to them.
 pub(crate) fn lead(
-    mut members: Vec<(usize, UnixStream)>,
+    mut members: Vec<(usize, Private<UnixStream>)>,
     layout: Layout,
     deadline: Deadline,
 ) -> Result<SharedHost> {
@@ -53,10 +54,14 @@ pub(crate) fn lead(
     led
 }
 
-fn hand_round(members: &mut [(usize, UnixStream)], layout: Layout, deadline: Deadline) -> Result<SharedHost> {
+fn hand_round(
+    members: &mut [(usize, Private<UnixStream>)],
+    layout: Layout,
+    deadline: Deadline,
+) -> Result<SharedHost> {
     let (segment, memory) = Segment::create(layout)?;
     let (lifeline, seen) = pair()?;
-    let mut ends = vec![OwnedFd::from(seen)];
+    let mut ends = vec![seen.map(OwnedFd::from)];
     for (rank, stream) in &mut *members {
         let mut came = take(stream, deadline).map_err(|error| with(*rank, &error))?;
         ends.extend(came.drain(..1));
@@ -67,7 +72,7 @@ fn hand_round(members: &mut [(usize, UnixStream)], layout: Layout, deadline: Dea
         give_all(stream, &all, deadline).map_err(|error| with(*rank, &error))?;
     }
     let others = members.iter().zip(ends.into_iter().skip(1));
-    let others = others.map(|((rank, _), end)| (*rank, UnixStream::from(end)));
+    let others = others.map(|((rank, _), end)| (*rank, end.map(UnixStream::from)));
     Ok(SharedHost { segment, lifeline, others: others.collect() })
 }
 
@@ -75,7 +80,7 @@ fn hand_round(members: &mut [(usize, UnixStream)], layout: Layout, deadline: Dea
 pub(crate) fn follow(
     host: &[usize],
     me: usize,
-    mut stream: UnixStream,
+    mut stream: Private<UnixStream>,
     layout: Layout,
     deadline: Deadline,
 ) -> Result<SharedHost> {
@@ -93,19 +98,14 @@ pub(crate) fn follow(
     let memory = came.next().ok_or_else(|| Error::new(ErrorKind::Closed, "no memory came"))?;
     let segment = Segment::open(&memory, layout)?;
     let others = host.iter().copied().filter(|rank| *rank != me).zip(came);
-    let others = others.map(|(rank, end)| (rank, UnixStream::from(end)));
+    let others = others.map(|(rank, end)| (rank, end.map(UnixStream::from)));
     Ok(SharedHost { segment, lifeline, others: others.collect() })
 }
 
-impl SharedHost {
-    /// What a forked child must not keep open.
-    pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
-        std::iter::once(&self.lifeline).chain(self.others.values()).map(AsRawFd::as_raw_fd)
-    }
-}
-
-fn pair() -> Result<(UnixStream, UnixStream)> {
-    UnixStream::pair().map_err(|error| Error::io("make a lifeline", &error))
+fn pair() -> Result<(Private<UnixStream>, Private<UnixStream>)> {
+    let opening = Opening::begin();
+    let pair = UnixStream::pair().map_err(|error| Error::io("make a lifeline", &error))?;
+    Ok((opening.private(pair.0), opening.private(pair.1)))
 }
 
 fn with(rank: usize, error: &Error) -> Error {
@@ -129,11 +129,9 @@ fn give(stream: &mut UnixStream, descriptors: &[BorrowedFd<'_>], deadline: Deadl
 }
 
 /// What [`give`] sent, or why nothing was (HOST-3).
-fn take(stream: &mut UnixStream, deadline: Deadline) -> Result<Vec<OwnedFd>> {
-    stream.limit(deadline)?;
+fn take(stream: &mut UnixStream, deadline: Deadline) -> Result<Vec<Private<OwnedFd>>> {
     let mut first = [0];
-    let came = receive_with_descriptors(&*stream, &mut first, RecvFlags::empty())
-        .map_err(|errno| failed(errno.into()))?;
+    let came = receive_descriptors(stream, &mut first, deadline).map_err(failed)?;
     if came.bytes == 0 {
         return Err(failed(IoKind::UnexpectedEof.into()));
     }
@@ -194,8 +192,8 @@ mod tests {
 
     /// The leader's ends of the connections, and the members'.
     #[allow(clippy::type_complexity, reason = "two lists")]
-    fn connections() -> (Vec<(usize, UnixStream)>, Vec<(usize, UnixStream)>) {
-        let pairs = host().into_iter().skip(1).map(|rank| (rank, UnixStream::pair().unwrap()));
+    fn connections() -> (Vec<(usize, Private<UnixStream>)>, Vec<(usize, Private<UnixStream>)>) {
+        let pairs = host().into_iter().skip(1).map(|rank| (rank, pair().unwrap()));
         pairs.map(|(rank, (one, other))| ((rank, one), (rank, other))).unzip()
     }
 
@@ -222,7 +220,7 @@ mod tests {
                 one.segment.rank_record(number).left.load(std::sync::atomic::Ordering::Acquire) == 1
             });
             assert!(all, "rank {rank} maps other memory");
-            assert_eq!(one.descriptors().count(), RANKS, "HOST-1");
+            assert_eq!(one.others.len() + 1, RANKS, "HOST-1");
         }
         for ended in [6, 0] {
             shared.remove(&ended);
@@ -256,8 +254,8 @@ mod tests {
                     came += take(&mut there[next].1, soon()).unwrap().len();
                 }
                 if let Some((_, waiting)) = there.get(next + 1) {
-                    let nothing = receive_with_descriptors(waiting, &mut [0], RecvFlags::DONTWAIT);
-                    assert!(nothing.is_err(), "HOST-2");
+                    let at_once = Deadline::after(Duration::ZERO);
+                    assert!(receive_descriptors(waiting, &mut [0], at_once).is_err(), "HOST-2");
                 }
                 there[next].1.send(&[TAKE], soon(), DOING).unwrap();
             }

@@ -33,15 +33,16 @@ mod board;
 mod bootstrap;
 mod call;
 mod connections;
-mod descriptors;
 mod dialer;
 mod door;
 mod dtype;
 mod failure;
 mod flag;
+pub mod forks;
 mod futex;
 #[doc(hidden)]
 pub mod fuzz;
+mod gate;
 mod group;
 mod handshake;
 mod hierarchical;
@@ -64,16 +65,17 @@ mod timed;
 mod topology;
 mod wait;
 
-/// What the flag protocol is made of; its model replaces it.
+/// What the flag protocol and the gate are made of; their models replace it.
 mod sync {
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+    pub(crate) use crate::futex::{sleep_while, wake_all};
 }
 
 use call::{CALL_WORDS, Call};
 
 pub use activity::{Activity, ActivityReader, read_activity};
 pub use call::Operation;
-pub use descriptors::Descriptors;
 pub use dtype::{DType, Element, ReduceOp};
 pub use group::{Aborter, Group, GroupOptions};
 pub use job_key::{job_encryption, job_key};

@@ -11,12 +11,14 @@
 use std::cell::RefCell;
 use std::io::{self, ErrorKind as IoKind, IoSlice, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use phalanx_io::{PublicKey, TlsChannel, TlsServer};
 use phalanx_types::{Error, ErrorKind, Result};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+
+use crate::forks::Private;
 
 /// What two ranks speak above TLS.
 pub(crate) const PROTOCOL: &str = "phalanx-collective/3";
@@ -39,7 +41,7 @@ thread_local! {
 /// One end of it.
 #[derive(Debug)]
 pub(crate) struct Link {
-    socket: TcpStream,
+    socket: Private<TcpStream>,
     /// In a place of its own: a plain link is small.
     tls: Option<Box<Mutex<Tls>>>,
 }
@@ -58,13 +60,13 @@ struct Tls {
 
 impl Link {
     /// Nothing but the socket.
-    pub(crate) fn plain(socket: TcpStream) -> Link {
+    pub(crate) fn plain(socket: Private<TcpStream>) -> Link {
         Link { socket, tls: None }
     }
 
     /// The end that connected, to the rank with the key `peer`. Its socket doesn't block. Nothing may be said before
     /// both [agree](Link::agree).
-    pub(crate) fn dial(socket: TcpStream, peer: &PublicKey) -> Result<Link> {
+    pub(crate) fn dial(socket: Private<TcpStream>, peer: &PublicKey) -> Result<Link> {
         Ok(Link::encrypted(socket, TlsChannel::connect(peer, PROTOCOL)?))
     }
 
@@ -77,11 +79,11 @@ impl Link {
     }
 
     /// The end that was connected to. Reading goes through with TLS's handshake.
-    pub(crate) fn accept(socket: TcpStream, tls: &TlsServer) -> Result<Link> {
+    pub(crate) fn accept(socket: Private<TcpStream>, tls: &TlsServer) -> Result<Link> {
         Ok(Link::encrypted(socket, tls.accept()?))
     }
 
-    fn encrypted(socket: TcpStream, channel: TlsChannel) -> Link {
+    fn encrypted(socket: Private<TcpStream>, channel: TlsChannel) -> Link {
         Link { socket, tls: Some(Box::new(Mutex::new(Tls::new(channel)))) }
     }
 
@@ -99,7 +101,7 @@ impl Link {
     pub(crate) fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         match self.tls() {
             Some(mut tls) => tls.read(&mut Quietly(&self.socket), bytes),
-            None => (&self.socket).read(bytes),
+            None => (&*self.socket).read(bytes),
         }
     }
 
@@ -107,7 +109,7 @@ impl Link {
     pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self.tls() {
             Some(mut tls) => tls.write(&mut Quietly(&self.socket), bytes),
-            None => (&self.socket).write(bytes),
+            None => (&*self.socket).write(bytes),
         }
     }
 
@@ -118,7 +120,7 @@ impl Link {
                 tls.channel.queue(message).map_err(invalid)?;
                 tls.channel.flush(&mut Quietly(&self.socket))
             }
-            None => (&self.socket).write(message).map(drop),
+            None => (&*self.socket).write(message).map(drop),
         }
     }
 
@@ -248,12 +250,6 @@ impl Write for Quietly<'_> {
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-}
-
-impl AsRawFd for Link {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
     }
 }
 

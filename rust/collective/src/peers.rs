@@ -35,6 +35,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::failure::Failure;
+use crate::forks::{Opening, Private};
 use crate::futex::wake;
 use crate::link::Link;
 use crate::shm::Segment;
@@ -50,18 +51,24 @@ const DELIVERY: Duration = Duration::from_secs(5);
 pub(crate) struct LocalPeer {
     rank: usize,
     local_rank: usize,
-    lifeline: UnixStream,
+    lifeline: Private<UnixStream>,
     /// Its process, where that is another one and can be seen from here: a child that it forked may keep the socket
     /// open, but not this.
-    process: Option<(Pid, OwnedFd)>,
+    process: Option<(Pid, Private<OwnedFd>)>,
     has_left: AtomicBool,
 }
 
 impl LocalPeer {
-    pub(crate) fn new(rank: usize, local_rank: usize, lifeline: UnixStream, pid: Option<u32>) -> LocalPeer {
-        let process = pid
-            .and_then(|pid| Pid::from_raw(pid as i32))
-            .and_then(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
+    pub(crate) fn new(
+        rank: usize,
+        local_rank: usize,
+        lifeline: Private<UnixStream>,
+        pid: Option<u32>,
+    ) -> LocalPeer {
+        let process = pid.and_then(|pid| Pid::from_raw(pid as i32)).and_then(|pid| {
+            let opening = Opening::begin();
+            Some((pid, opening.private(pidfd_open(pid, PidfdFlags::empty()).ok()?)))
+        });
         LocalPeer { rank, local_rank, lifeline, process, has_left: AtomicBool::new(false) }
     }
 }
@@ -104,7 +111,7 @@ pub(crate) struct Peers {
     segment: Option<Arc<Segment>>,
     local: Vec<LocalPeer>,
     /// This rank's own end of its lifeline: the others of the host see it close.
-    _lifeline: Option<UnixStream>,
+    _lifeline: Option<Private<UnixStream>>,
     remote: Mutex<Remote>,
     cut_timeout: Option<Duration>,
     has_failed: AtomicBool,
@@ -116,7 +123,7 @@ impl Peers {
         me: usize,
         local_rank: usize,
         segment: Option<Arc<Segment>>,
-        (local, lifeline): (Vec<LocalPeer>, Option<UnixStream>),
+        (local, lifeline): (Vec<LocalPeer>, Option<Private<UnixStream>>),
         cut_timeout: Option<Duration>,
     ) -> Peers {
         Peers {

@@ -11,7 +11,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use crate::call::Call;
 use crate::failure::FailureRecord;
 use crate::flag::Flag;
+use crate::forks::{Opening, Private};
 use crate::nontemporal::SlotWriter;
 
 /// A type that may lie in shared memory: atomics only, for which zeros are a valid value.
@@ -51,6 +52,8 @@ impl<const WORDS: usize> MappedWords<WORDS> {
     /// All zeros. A file is made anew, readable by its owner only, and stays when this ends.
     pub(crate) fn new(path: Option<&Path>) -> Result<MappedWords<WORDS>> {
         let failed = |error: io::Error| Error::io("map a record", &error);
+        // FORK-3: a disk may hang. What a child has of such a file hides nothing.
+        let _opening = path.is_none().then(Opening::begin);
         let file = match path {
             Some(path) => {
                 let mut options = OpenOptions::new();
@@ -141,11 +144,15 @@ pub(crate) struct Segment {
 
 impl Segment {
     /// New memory, all zeros, and the descriptor by which others can map it.
-    pub(crate) fn create(layout: Layout) -> Result<(Segment, OwnedFd)> {
+    pub(crate) fn create(layout: Layout) -> Result<(Segment, Private<OwnedFd>)> {
         assert!(layout.slots >= 2 && layout.slots.is_power_of_two(), "FLA-3 needs two");
         let failed = |error: io::Error| Error::io("make shared memory", &error);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = memfd_create("phalanx-collective", flags).map_err(|errno| failed(errno.into()))?;
+        let fd = {
+            let opening = Opening::begin();
+            memfd_create("phalanx-collective", flags).map(|fd| opening.private(fd))
+        };
+        let fd = fd.map_err(|errno| failed(errno.into()))?;
         ftruncate(&fd, layout.bytes() as u64).map_err(|errno| failed(errno.into()))?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|errno| failed(errno.into()))?;
@@ -163,9 +170,9 @@ impl Segment {
                 format!("shared memory of {size} bytes, of {} expected, or not sealed", layout.bytes()),
             ));
         }
-        let file = File::from(fd.as_fd().try_clone_to_owned().map_err(failed)?);
-        let map = MmapOptions::new().len(layout.bytes()).map_raw(&file).map_err(failed)?;
-        // SHM-1, whoever of the ranks has forked.
+        // SHM-1, whoever of the ranks has forked, and whenever.
+        let _opening = Opening::begin();
+        let map = MmapOptions::new().len(layout.bytes()).map_raw(fd).map_err(failed)?;
         map.advise(Advice::DontFork).map_err(failed)?;
         Ok(Segment { map, layout })
     }

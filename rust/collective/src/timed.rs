@@ -3,10 +3,20 @@
 //! - TIMED-1 (absolute): the deadline is one for the whole call: bytes that drip in don't move it.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use phalanx_io::receive_with_descriptors;
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use crate::forks::{Opening, Private};
+
+/// As long as the system waits.
+const LONGEST: Timespec = Timespec { tv_sec: 1 << 30, tv_nsec: 0 };
 
 /// A socket that can be told how long to block.
 pub(crate) trait Timed: Read + Write {
@@ -67,6 +77,46 @@ impl Timed for UnixStream {
         self.set_nonblocking(false)?;
         self.set_read_timeout(patience)?;
         self.set_write_timeout(patience)
+    }
+}
+
+/// What [`receive_descriptors`] received.
+pub(crate) struct Came {
+    /// How many bytes; 0 at the end of the stream.
+    pub(crate) bytes: usize,
+    pub(crate) descriptors: Vec<Private<OwnedFd>>,
+    /// Whether there were more, which this process has no room for.
+    pub(crate) lacks_descriptors: bool,
+}
+
+/// Receives bytes into `bytes`, and the descriptors that come with them.
+pub(crate) fn receive_descriptors(
+    stream: &UnixStream,
+    bytes: &mut [u8],
+    deadline: Deadline,
+) -> std::io::Result<Came> {
+    loop {
+        let left = deadline.left().map(|left| Timespec::try_from(left).unwrap_or(LONGEST));
+        // FORK-3: waited for out here.
+        match poll(&mut [PollFd::new(stream, PollFlags::IN)], left.as_ref()) {
+            Ok(0) => return Err(IoKind::TimedOut.into()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let opening = Opening::begin();
+        match receive_with_descriptors(stream, bytes, RecvFlags::DONTWAIT) {
+            Ok(came) => {
+                let private = came.descriptors.into_iter().map(|one| opening.private(one));
+                return Ok(Came {
+                    bytes: came.bytes,
+                    descriptors: private.collect(),
+                    lacks_descriptors: came.lacks_descriptors,
+                });
+            }
+            Err(Errno::AGAIN) if deadline.passed() => return Err(IoKind::TimedOut.into()),
+            Err(Errno::AGAIN) => {}
+            Err(errno) => return Err(errno.into()),
+        }
     }
 }
 

@@ -22,20 +22,12 @@ fn on_hosts(hosts: usize, options: GroupOptions) -> GroupOptions {
     GroupOptions { pretended_host: Some((options.rank % hosts) as u32), ..options }
 }
 
-fn open(group: &Group) -> usize {
-    let descriptors = group.descriptors();
-    descriptors.hold();
-    let count = descriptors.all().len();
-    descriptors.release();
-    count
-}
-
-/// Waits until so many are open, on all ranks: the door tells of what it did once it is done.
+/// Waits until so many connections are open, on all ranks.
 fn have_open(group: &Group, expected: usize, all: &Barrier) {
-    let (start, mut count) = (Instant::now(), open(group));
+    let (start, mut count) = (Instant::now(), group.connections());
     while count != expected && start.elapsed() < SETTLE {
         std::thread::sleep(Duration::from_millis(1));
-        count = open(group);
+        count = group.connections();
     }
     // Before any goes on.
     all.wait();
@@ -56,9 +48,8 @@ fn a_group_opens_what_its_operations_need_and_no_more() {
         let change = |options| GroupOptions { encryption, ..on_hosts(4, options) };
         let all = Barrier::new(8);
         world_with(8, change, |group| {
-            // Two lifelines, the listener and two events, and a sentinel to a rank of each host that is one or two
-            // hosts away (TOP-3).
-            let formed = 2 + 3 + 3;
+            // A sentinel to a rank of each host that is one or two hosts away (TOP-3).
+            let formed = 3;
             have_open(group, formed, &all);
             // A ring of each local rank's own: two neighbours with two connections each.
             sums(group, LONG_SUM);
@@ -78,12 +69,12 @@ fn a_group_opens_what_its_operations_need_and_no_more() {
 
 #[test]
 fn what_a_rank_has_open_grows_as_the_logarithm_of_the_hosts() {
-    // OPEN-1, TOP-3: the listener, two events, and two sentinels for each power of two below half of the hosts, one for
+    // OPEN-1, TOP-3: two sentinels for each power of two below half of the hosts, one for
     // half of them.
     let _leaks = leaks();
     for (hosts, sentinels) in [(2, 1), (4, 3), (8, 5), (16, 7)] {
         let all = Barrier::new(hosts);
-        world_with(hosts, |options| on_hosts(hosts, options), |group| have_open(group, 3 + sentinels, &all));
+        world_with(hosts, |options| on_hosts(hosts, options), |group| have_open(group, sentinels, &all));
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use common::processes::{NOTICE, Processes, in_words, is_ready, leave_outcome};
 use common::{LONG, options, program};
-use phalanx_collective::{DType, FileStore, Group, GroupOptions, ReduceOp, read_activity};
+use phalanx_collective::{DType, FileStore, Group, GroupOptions, ReduceOp, forks, read_activity};
 use phalanx_testkit::{eventually, eventually_some};
 use phalanx_types::Error;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
@@ -70,14 +70,13 @@ fn what_is_open(group: &mut Group, before: &BTreeSet<RawFd>) -> String {
     let other = group.world_size() - 1 - group.rank();
     group.send(&[1], other, 0).unwrap();
     group.recv(&mut [0], Some(other), 0).unwrap();
-    let descriptors = group.descriptors();
-    descriptors.hold();
-    let known: BTreeSet<RawFd> = descriptors.all().into_iter().collect();
+    forks::before();
+    let known: BTreeSet<RawFd> = forks::descriptors().into_iter().collect();
     let unknown: Vec<RawFd> =
         sockets().difference(before).copied().filter(|socket| !known.contains(socket)).collect();
     let gone: Vec<RawFd> =
         known.iter().copied().filter(|one| fs::read_link(format!("/proc/self/fd/{one}")).is_err()).collect();
-    descriptors.release();
+    forks::after_in_parent();
     // None has left before all have looked.
     group.barrier().unwrap();
     format!("{unknown:?} and {gone:?} that are none")

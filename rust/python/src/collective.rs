@@ -8,20 +8,21 @@
 
 mod call;
 mod engine;
+pub(crate) mod forks;
 mod job_ranks;
+mod own_process;
 mod postbox;
 mod signals;
 mod work;
 mod work_queue;
 
 use std::net::IpAddr;
-use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use phalanx_collective::{Aborter, Descriptors, Group, GroupOptions, Store, job_encryption, job_key};
+use phalanx_collective::{Aborter, Group, GroupOptions, Store, job_encryption, job_key};
 use phalanx_rendezvous::interfaces;
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 use pyo3::exceptions::{PyConnectionError, PyRuntimeWarning};
@@ -31,6 +32,7 @@ use pyo3::types::PyBytes;
 pub(crate) use call::Call;
 use engine::Engine;
 use job_ranks::JobRanks;
+use own_process::OwnProcess;
 use postbox::{Postbox, Receive};
 pub(crate) use work::Work;
 use work::{CallbackThread, Completion};
@@ -76,32 +78,19 @@ fn kind_of(py: Python<'_>, error: &PyErr, otherwise: ErrorKind) -> ErrorKind {
 
 #[pyclass(module = "phalanx._native", frozen, weakref)]
 pub(crate) struct ProcessGroup {
+    parts: OwnProcess<Parts>,
+    timeout: Mutex<Duration>,
+}
+
+/// What a forked child has nothing of.
+struct Parts {
     queue: WorkQueue<Engine>,
     messages: WorkQueue<Postbox>,
     aborter: Aborter,
     callbacks: Arc<CallbackThread>,
-    timeout: Mutex<Duration>,
-    process: u32,
-    descriptors: Descriptors,
 }
 
-impl ProcessGroup {
-    /// COL-1: in a forked child, locks may be held by threads that it doesn't have.
-    fn is_own(&self) -> bool {
-        std::process::id() == self.process
-    }
-
-    fn own(&self) -> Result<()> {
-        if self.is_own() {
-            return Ok(());
-        }
-        let text = format!(
-            "this process group belongs to process {}, from which this one was forked: only that one can use it",
-            self.process
-        );
-        Err(Error::new(ErrorKind::Closed, text))
-    }
-
+impl Parts {
     fn work(&self, kept: Py<PyAny>) -> (Work, Arc<Completion>, Arc<CallbackThread>) {
         let completion = Arc::new(Completion::keeping(kept));
         let work = Work { completion: Arc::clone(&completion), callbacks: Arc::clone(&self.callbacks) };
@@ -110,11 +99,17 @@ impl ProcessGroup {
 
     /// WORK-5
     fn end_callbacks(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.is_own() || detached(py, || Ok(self.callbacks.end()))? {
+        if detached(py, || Ok(self.callbacks.end()))? {
             return Ok(());
         }
         let text = c"a callback of a collective still runs, though its process group has been left";
         PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), text, 1)
+    }
+}
+
+impl ProcessGroup {
+    fn own(&self, py: Python<'_>) -> PyResult<&Parts> {
+        checked(py, self.parts.get())
     }
 
     fn deadline(&self, timeout: Option<f64>) -> Deadline {
@@ -154,18 +149,14 @@ impl ProcessGroup {
             options.activity = activity;
             let mut group = Group::join(options, &mut store).map_err(|error| names.with_job_ranks(error))?;
             group.set_interrupt_check(signals::check);
-            Ok(ProcessGroup {
+            let postbox = Postbox::new(rank, group.messenger(), names.clone());
+            let parts = OwnProcess::new(Parts {
                 aborter: group.aborter(),
                 callbacks: Arc::default(),
-                timeout: Mutex::new(timeout),
-                process: std::process::id(),
-                descriptors: group.descriptors(),
-                messages: WorkQueue::new(
-                    "phalanx-messages",
-                    Postbox::new(rank, group.messenger(), names.clone()),
-                ),
+                messages: WorkQueue::new("phalanx-messages", postbox),
                 queue: WorkQueue::new("phalanx-collective", Engine::new(group, names)),
-            })
+            });
+            Ok(ProcessGroup { parts, timeout: Mutex::new(timeout) })
         })
     }
 
@@ -175,14 +166,14 @@ impl ProcessGroup {
     }
 
     fn run(&self, py: Python<'_>, calls: Vec<Call>, timeout: Option<f64>, kept: Py<PyAny>) -> PyResult<()> {
-        checked(py, self.own())?;
+        let parts = self.own(py)?;
         let deadline = self.deadline(timeout);
         // SAFETY: the caller holds the tensors and waits here.
-        let now = || self.queue.run_if_idle(|engine| unsafe { engine.perform(&calls, deadline) });
+        let now = || parts.queue.run_if_idle(|engine| unsafe { engine.perform(&calls, deadline) });
         match signals::watched(|| detached(py, || Ok(now()))?.map(|result| checked(py, result)).transpose())?
         {
             Some(()) => Ok(()),
-            None if self.queue.is_mine() => checked(py, Err(in_itself())),
+            None if parts.queue.is_mine() => checked(py, Err(in_itself())),
             // Others are at it: this can be interrupted meanwhile.
             None => self.submit(py, calls, timeout, kept)?.wait(py, None),
         }
@@ -195,11 +186,11 @@ impl ProcessGroup {
         timeout: Option<f64>,
         kept: Py<PyAny>,
     ) -> PyResult<Work> {
-        checked(py, self.own())?;
+        let parts = self.own(py)?;
         let deadline = self.deadline(timeout);
-        let (work, completion, callbacks) = self.work(kept);
+        let (work, completion, callbacks) = parts.work(kept);
         detached(py, || {
-            self.queue.submit(move |engine| {
+            parts.queue.submit(move |engine| {
                 // SAFETY: `kept` holds the tensors until the end; torch forbids to touch them before.
                 let perform = || unsafe { engine.perform(&calls, deadline) };
                 let result = catch_unwind(AssertUnwindSafe(perform)).unwrap_or_else(|_| Err(panicked()));
@@ -210,10 +201,10 @@ impl ProcessGroup {
     }
 
     fn send(&self, py: Python<'_>, memory: Memory, to: usize, tag: u64) -> PyResult<()> {
-        checked(py, self.own())?;
+        let parts = self.own(py)?;
         // SAFETY: the caller holds the tensor and waits here.
         let send = |postbox: &mut Postbox| unsafe { postbox.send(memory, to, tag) };
-        detached(py, || self.messages.run(send).unwrap_or_else(|| Err(in_itself())))
+        detached(py, || parts.messages.run(send).unwrap_or_else(|| Err(in_itself())))
     }
 
     fn receive(
@@ -225,68 +216,51 @@ impl ProcessGroup {
         timeout: Option<f64>,
         kept: Py<PyAny>,
     ) -> PyResult<Work> {
-        checked(py, self.own())?;
+        let parts = self.own(py)?;
         let deadline = self.deadline(timeout);
         let timeout = deadline.left().unwrap_or(Duration::MAX);
-        let (work, completion, callbacks) = self.work(kept);
+        let (work, completion, callbacks) = parts.work(kept);
         let receive = Receive { memory, from: source, tag, deadline, timeout, completion, callbacks };
         detached(py, || {
-            let asked = self.messages.run(|postbox| postbox.receive(receive));
+            let asked = parts.messages.run(|postbox| postbox.receive(receive));
             asked.ok_or_else(in_itself)
         })?;
         Ok(work)
     }
 
     fn abort(&self, py: Python<'_>, why: &str) -> PyResult<()> {
-        checked(py, self.own())?;
+        let parts = self.own(py)?;
         detached(py, || {
-            self.aborter.abort(why);
+            parts.aborter.abort(why);
             Ok(())
         })
     }
 
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        let Ok(parts) = self.parts.get() else { return Ok(()) };
         detached(py, || {
-            if self.is_own() {
-                self.queue.run_if_idle(|engine| {
-                    self.messages.run_if_idle(Postbox::close);
-                    engine.leave();
-                });
-            }
+            parts.queue.run_if_idle(|engine| {
+                parts.messages.run_if_idle(Postbox::close);
+                engine.leave();
+            });
             Ok(())
         })?;
-        self.end_callbacks(py)
+        parts.end_callbacks(py)
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let Ok(parts) = self.parts.get() else { return Ok(()) };
         detached(py, || {
-            if self.is_own() {
-                let leave = |engine: &mut Engine| {
-                    self.messages.run(Postbox::close);
-                    engine.leave();
-                };
-                if self.queue.run(leave).is_none() {
-                    self.aborter.abort("it closed the process group while a call of its own was waiting");
-                }
+            let leave = |engine: &mut Engine| {
+                parts.messages.run(Postbox::close);
+                engine.leave();
+            };
+            if parts.queue.run(leave).is_none() {
+                parts.aborter.abort("it closed the process group while a call of its own was waiting");
             }
             Ok(())
         })?;
-        self.end_callbacks(py)
-    }
-
-    fn before_fork(&self) {
-        self.descriptors.hold();
-    }
-
-    fn after_fork(&self) {
-        self.descriptors.release();
-    }
-
-    fn disown(slf: Py<Self>) -> Vec<RawFd> {
-        let descriptors = slf.get().descriptors.all();
-        // COL-1: dropped, it would take leave of the others.
-        std::mem::forget(slf);
-        descriptors
+        parts.end_callbacks(py)
     }
 }
 

@@ -22,6 +22,7 @@ use pyo3::prelude::*;
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    errors::checked(module.py(), collective::forks::close_in_children())?;
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add("NativeError", module.py().get_type::<errors::NativeError>())?;
     module.add_function(wrap_pyfunction!(errors::fail_for_test, module)?)?;
