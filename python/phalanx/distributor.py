@@ -16,8 +16,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from .driver import preflight, relay
-from .driver.connect import is_remote
+from .connect import relay
+from .connect.client import is_remote
+from .driver import preflight
 from .driver.inherited import (
     Distributor,
     _get_conf,

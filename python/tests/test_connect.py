@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from phalanx import _native
+from phalanx.connect.client import endpoint, is_own, own_address_towards
 from phalanx.driver import connect
-from phalanx.driver.connect import endpoint, is_own, own_address_towards
 from phalanx.stages import spark as spark_stage
 from phalanx.stages.python import ClientWay, PythonStage
 

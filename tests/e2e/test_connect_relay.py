@@ -148,7 +148,7 @@ def test_executors_that_cant_connect_to_the_client_reach_it_through_its_server(
     stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from phalanx import distributor as module
-    from phalanx.driver import relay
+    from phalanx.connect import relay
 
     monkeypatch.setattr(module, "hub_endpoint", lambda _: ELSEWHERE)
     monkeypatch.setattr(relay, "_unreachable", set())

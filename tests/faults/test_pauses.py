@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from phalanx import TrainingError
 from support.programs import alive, eventually, executors

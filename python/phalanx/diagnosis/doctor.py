@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..connect.client import is_remote
+from ..connect.relay import has_plugin
 from ..driver import preflight
-from ..driver.connect import is_remote
-from ..driver.relay import has_plugin
 from ..jar import PLUGIN
 from ..settings import Settings
 from ..stages import jvm

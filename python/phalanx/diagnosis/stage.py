@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..driver.connect import is_remote
+from ..connect.client import is_remote
 from ..driver.session import hub_endpoint
 from ..driver.spark_version import inheriting
 from ..plumbing.by_value import by_value

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ..connect.client import is_remote
 from ..rank import contract
-from .connect import is_remote
 from .preflight import SSL_OVERRIDE, resources_of
 
 _GPU = re.compile("[1-9][0-9]*|0")

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .. import _native
+from ..connect.client import is_remote
 from ..rank import contract
-from .connect import is_remote
 from .train_object import Module
 
 ConfGet = Callable[[str], "str | None"]

@@ -6,8 +6,8 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
+from ..connect import client
 from ..plumbing.own_folder import own_folder
-from . import connect
 from .spark_version import check_pyspark, check_server
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ def active_session() -> SparkSession:
 def hub_endpoint(spark: SparkSession) -> tuple[str, str]:
     """Where the hub binds and what tasks are told: (bind, advertise). That is by Spark's own rules for its driver,
     where `spark.phalanx.hub.host` and `.bindAddress` don't say it."""
-    if connect.is_remote(spark):
-        bind, advertise = connect.endpoint(spark)
+    if client.is_remote(spark):
+        bind, advertise = client.endpoint(spark)
     else:
         advertise = spark.conf.get("spark.driver.host", None) or socket.gethostname()
         bind = spark.conf.get("spark.driver.bindAddress", None) or ""
     host = (spark.conf.get("spark.phalanx.hub.host", None) or "").strip()
-    if host and not bind and connect.is_own(advertise):
+    if host and not bind and client.is_own(advertise):
         bind = advertise  # the address that is told may be somebody else's
     return (spark.conf.get("spark.phalanx.hub.bindAddress", None) or "").strip() or bind, host or advertise
 
@@ -62,7 +62,7 @@ def copy_by_hadoop(
     Raises `RuntimeError` for a client of Spark Connect, py4j's exception where it fails, and `TimeoutError` where it
     isn't done `within` so many seconds.
     """
-    if connect.is_remote(spark):
+    if client.is_remote(spark):
         raise RuntimeError("a client of Spark Connect has no JVM to write to a URI")
     problems: list[Exception] = []
 
@@ -90,4 +90,4 @@ def copy_by_hadoop(
 def driver_dir(spark: SparkSession) -> str:
     """Where the driver's own ranks keep their files: Spark's temporary directory, which ends with the application;
     for a client of Spark Connect a folder that ends with the client."""
-    return own_folder() if connect.is_remote(spark) else str(spark.sparkContext._temp_dir)
+    return own_folder() if client.is_remote(spark) else str(spark.sparkContext._temp_dir)

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .connect import is_remote
+from ..connect.client import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import connect
+from ..connect import client
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ def check_pyspark() -> None:
 
 def check_server(spark: SparkSession) -> None:
     """Raises `RuntimeError` where the server of a client of Spark Connect is too old for Phalanx."""
-    if connect.is_remote(spark):
+    if client.is_remote(spark):
         _refuse_too_old("the server of Spark Connect", spark.version)
 
 
@@ -49,7 +49,7 @@ def inheriting(spark: SparkSession, target: Callable[..., None]) -> Callable[...
     wrapped: Callable[..., None]
     if _release(pyspark.__version__) != (3, 5):
         wrapped = inheritable_thread_target(spark)(target)
-    elif connect.is_remote(spark):
+    elif client.is_remote(spark):
         # Spark 3.5 knows nothing of the tags that a thread of a client has.
         wrapped = _with_tags(spark, spark.getTags(), target)
     else:

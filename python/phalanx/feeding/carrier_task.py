@@ -39,9 +39,7 @@ def carry(spec: bytes, first: int, wanted: list[str]) -> bool:
 
     context = TaskContext.get()
     assert context is not None
-    served = _native.run_carrier(
-        _native.NodeSpec(spec), number=first + context.partitionId(), wanted=wanted
-    )
+    served = _native.run_carrier(_native.NodeSpec(spec), number=first + context.partitionId(), wanted=wanted)
     if not served:
         time.sleep(HOLD_S)
     return served

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _native
-from ..driver.connect import is_remote
+from ..connect.client import is_remote
 from ..driver.spark_version import inheriting
 from ..errors import TrainingError
 from .block_jobs import block_jobs

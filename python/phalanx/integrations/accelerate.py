@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..connect.client import is_remote
 from ..distributor import TorchDistributor
-from ..driver.connect import is_remote
 from ..driver.session import active_session, is_local
 from ..settings import ANY_FAILURE
 

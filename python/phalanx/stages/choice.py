@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from .._native import VERSION
-from ..driver.connect import is_remote
+from ..connect.client import is_remote
 from ..driver.session import copy_by_hadoop, driver_dir
 from . import jvm
 from .local import LocalStage

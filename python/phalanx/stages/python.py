@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..driver.connect import is_own, is_remote, shipped
-from ..driver.relay import Relay, Unavailable, has_plugin, hub_end, is_preferred
+from ..connect.client import is_own, is_remote, shipped
+from ..connect.relay import Relay, Unavailable, has_plugin, hub_end, is_preferred
 from ..driver.session import is_local
 from ..driver.spark_ui import RUN_PROPERTY
 from ..jar import PLUGIN
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("phalanx")
 
-# The job whose nodes are in a Spark job's Python workers; `dev.phalanx.spark.tunnel.TaskTunnel` reads it.
+# The job whose nodes are in a Spark job's Python workers; `dev.phalanx.spark.ways.TaskTunnel` reads it.
 _TUNNEL_JOB = "phalanx.tunnel.job"
 
 

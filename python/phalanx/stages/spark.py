@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..driver.connect import is_remote
+from ..connect.client import is_remote
 from ..driver.preflight import wait_for_slots
 from ..driver.spark_version import inheriting
 from .stage import Stage

@@ -202,7 +202,7 @@ fn a_task_that_has_a_tunnel_joins_at_the_hub_like_the_others() {
         let first = node(&driver, 0, None, None, dir.path());
         let hub = driver.node_spec(0, RankProgram::Python(None), BTreeMap::new(), Vec::new()).hub;
         let second = node(&driver, 1, Some(barred), Some(&hub), dir.path());
-        // WAY-1: its output and its result come by that way, too.
+        // ROUTE-1: its output and its result come by that way, too.
         all_is_well(&driver, dir.path(), [first, second]);
     }
 }

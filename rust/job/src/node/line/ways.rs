@@ -1,6 +1,6 @@
 //! The ways to the hub, beside each other: whoever opens a connection doesn't know which it takes.
 //!
-//! - WAY-1 (one-way): all connections of a node take the same way, once one of them has found it.
+//! - ROUTE-1 (one-way): all connections of a node take the same way, once one of them has found it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,9 +19,9 @@ const THROUGH_SPARK: Duration = Duration::from_secs(15);
 pub enum Way {
     /// To where the hub itself listens, `host:port`.
     Direct(String),
-    /// To an executor's port, whose connections go on through Spark's messages (`ways/tunnel` in the jar).
+    /// To an executor's port, whose connections go on through Spark's messages (`ways/TunnelEntrance.scala` in the jar).
     Tunnel(String),
-    /// To a port of the Spark Connect server, which carries them to its client (`ways/connect` in the jar).
+    /// To a port of the Spark Connect server, which carries them to its client (`ways/Relay.scala` in the jar, `connect/relay.py`).
     Relay(String),
 }
 

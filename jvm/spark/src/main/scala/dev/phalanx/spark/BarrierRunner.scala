@@ -10,8 +10,8 @@ import dev.phalanx.spark.driver.{OwnJar, StageFailure}
 import dev.phalanx.spark.internal.{SparkFit, Version}
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.node.{NodeTask, PayloadFile}
-import dev.phalanx.spark.tunnel.TunnelExits
 import dev.phalanx.spark.ui.RunStore
+import dev.phalanx.spark.ways.TunnelExits
 
 /** The jvm stage: a barrier stage of an RDD, without SQL, with one task for each node of a job.
   *

@@ -1,5 +1,6 @@
 package dev.phalanx.spark.connect;
 
+import dev.phalanx.spark.ways.Relays;
 import java.io.IOException;
 import org.apache.spark.SparkConf;
 import org.apache.spark.connect.proto.ExecutePlanResponse;
@@ -18,7 +19,7 @@ import org.sparkproject.connect.protobuf.ByteString;
  * them.
  */
 public final class ConnectPlugin implements CommandPlugin {
-  /** Of a command, and of what answers it. As in python/phalanx/driver/relay_wire.py. */
+  /** Of a command, and of what answers it. As in python/phalanx/connect/relay_wire.py. */
   private static final String TYPE = "type.phalanx.dev/relay";
 
   /** Made by Spark Connect. */

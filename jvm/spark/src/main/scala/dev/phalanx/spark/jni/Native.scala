@@ -86,11 +86,11 @@ final private[spark] class Native {
   /** The id of the job of a node spec, and where its hub is (`host:port`). */
   @native def hubOf(spec: Array[Byte]): Array[String]
 
-  /** Runs one node of a job to its end; the hub has everything then.
-    * `payload` is what the ranks execute; a large one is in `payloadFile`, which stays until then, and null else.
-    * `gpus` are the addresses of those that Spark gave the task, null where it gave none; `home` is the folder of
-    * `UnpackedJar`; `env` are the variables that only this machine knows, names and values in turn; `tunnel` is the
-    * near end of a way to the hub through Spark (`host:port`), null where there is none.
+  /** Runs one node of a job to its end; the hub has everything then. `payload` is what the ranks execute; a large one
+    * is in `payloadFile`, which stays until then, and null else. `gpus` are the addresses of those that Spark gave
+    * the task, null where it gave none; `home` is the folder of `UnpackedJar`; `env` are the variables that only this
+    * machine knows, names and values in turn; `tunnel` is the near end of a way to the hub through Spark
+    * (`host:port`), null where there is none.
     */
   @native def runNode(
       spec: Array[Byte],

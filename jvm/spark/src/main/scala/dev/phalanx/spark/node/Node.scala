@@ -6,7 +6,7 @@ import dev.phalanx.spark.TrainingException
 import dev.phalanx.spark.internal.SparkInternals
 import dev.phalanx.spark.jni.{Core, CoreLog, Native, NodeCallbacks}
 import dev.phalanx.spark.metrics.NodeMetrics
-import dev.phalanx.spark.tunnel.TunnelEntrance
+import dev.phalanx.spark.ways.TunnelEntrance
 
 /** One node of a job, run in this JVM: by a barrier task, or by a thread of the driver in local mode.
   *

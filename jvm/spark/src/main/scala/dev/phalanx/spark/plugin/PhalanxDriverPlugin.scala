@@ -7,13 +7,12 @@ import org.apache.spark.api.plugin.{DriverPlugin, PluginContext}
 import org.slf4j.LoggerFactory
 
 import dev.phalanx.spark.TrainingException
-import dev.phalanx.spark.connect.ConnectCommands
 import dev.phalanx.spark.driver.RankProgram
 import dev.phalanx.spark.internal.{Settings, SparkFit, Version}
 import dev.phalanx.spark.jni.{Core, NativeLibrary}
 import dev.phalanx.spark.metrics.{ClusterMetrics, Metric, MetricChange, RunCounts}
-import dev.phalanx.spark.tunnel.{TunnelExits, TunnelTurn}
 import dev.phalanx.spark.ui.{LiveUi, RunStore}
+import dev.phalanx.spark.ways.{ConnectCommands, TunnelExits, TunnelTurn}
 
 /** The plugin's half at the driver. */
 final private[spark] class PhalanxDriverPlugin extends DriverPlugin {

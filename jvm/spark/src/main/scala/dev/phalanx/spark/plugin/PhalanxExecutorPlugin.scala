@@ -10,7 +10,7 @@ import dev.phalanx.spark.internal.{JvmEnd, Settings, SparkFit, SparkInternals, V
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.metrics.{ExecutorMetrics, Metric, MetricSet, NodeMetrics, PoolMetrics}
 import dev.phalanx.spark.node.{LiveNodes, RankEnvironment, UnpackedJar}
-import dev.phalanx.spark.tunnel.{TaskTunnel, TunnelAnswer, TunnelEntrance}
+import dev.phalanx.spark.ways.{TaskTunnel, TunnelAnswer, TunnelEntrance}
 
 /** The plugin's half at an executor. */
 final private[spark] class PhalanxExecutorPlugin extends ExecutorPlugin {

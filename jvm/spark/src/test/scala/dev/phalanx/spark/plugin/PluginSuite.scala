@@ -7,10 +7,10 @@ import scala.util.Using
 import org.apache.spark.SparkEnv
 
 import dev.phalanx.spark.TrainingException
-import dev.phalanx.spark.connect.ConnectCommands
 import dev.phalanx.spark.internal.{Json, Version}
 import dev.phalanx.spark.support.Cluster.distributor
 import dev.phalanx.spark.support.{ChildJvm, Cluster, PhalanxSuite, SparkUi}
+import dev.phalanx.spark.ways.ConnectCommands
 
 /** The plugin in a real application; that all works without it is `BareSuite`'s. */
 class PluginSuite extends PhalanxSuite {

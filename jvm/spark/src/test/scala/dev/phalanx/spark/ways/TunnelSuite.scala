@@ -1,4 +1,4 @@
-package dev.phalanx.spark.tunnel
+package dev.phalanx.spark.ways
 
 import java.io.IOException
 import java.net.{InetAddress, InetSocketAddress, ServerSocket, Socket}

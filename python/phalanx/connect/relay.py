@@ -1,6 +1,6 @@
 """The way to the executors through a Spark Connect server, for a client that they can't connect to.
 
-The server has Phalanx's plugin, which listens there in the hub's place (`dev.phalanx.spark.connect.Relay`). What comes
+The server has Phalanx's plugin, which listens there in the hub's place (`dev.phalanx.spark.ways.Relay`). What comes
 over its connections comes here as the answers to a command of this client's, and goes on to the hub, which is in this
 process; what the hub says goes back by short commands.
 
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import relay_wire as wire
-from .connect_server import Away, ConnectServer, Refused
+from .server import Away, ConnectServer, Refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,8 +133,8 @@ class Relay:
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         self._followed: ConnectServer | None = None
-        self._listener = threading.Thread(target=self._listen, name="phalanx-relay-answers", daemon=True)
-        self._carrier = threading.Thread(target=self._carry, name="phalanx-relay", daemon=True)
+        self._listener = threading.Thread(target=self._listen, name="phalanx-connect-answers", daemon=True)
+        self._carrier = threading.Thread(target=self._carry, name="phalanx-connect-relay", daemon=True)
         self._listener.start()
         self._opened.wait(_OPEN_S)
         if not self.address:

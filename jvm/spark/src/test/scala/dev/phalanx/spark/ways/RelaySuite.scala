@@ -1,4 +1,4 @@
-package dev.phalanx.spark.connect
+package dev.phalanx.spark.ways
 
 import java.io.{ByteArrayOutputStream, DataInputStream, DataOutputStream}
 import java.net.Socket

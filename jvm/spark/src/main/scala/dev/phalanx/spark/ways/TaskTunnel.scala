@@ -1,4 +1,4 @@
-package dev.phalanx.spark.tunnel
+package dev.phalanx.spark.ways
 
 import org.apache.spark.TaskContext
 import org.apache.spark.util.TaskCompletionListener

@@ -1,4 +1,4 @@
-package dev.phalanx.spark.connect
+package dev.phalanx.spark.ways
 
 import java.io.IOException
 import java.nio.ByteBuffer
@@ -28,7 +28,7 @@ import org.slf4j.LoggerFactory
   *   - WAY-5 (ends): a relay ends with the command that carries it, however that ends, unless its client has opened
   *     it again; and when its client has been silent for the time that it has named.
   */
-final private[connect] class Relay(
+final private[ways] class Relay(
     listener: ServerSocketChannel,
     address: String,
     patienceMillis: Long,
@@ -243,7 +243,7 @@ final private[connect] class Relay(
   }
 }
 
-private[connect] object Relay {
+private[ways] object Relay {
   val WindowBytes: Long = 8L << 20
   val ConnectionBytes: Long = 2L << 20
   private val MessageBytes = 1L << 20

@@ -1,4 +1,4 @@
-package dev.phalanx.spark.tunnel
+package dev.phalanx.spark.ways
 
 /** What an executor's end of a connection sends the driver's end: the bytes that have come since, or none.
   *

@@ -1,9 +1,9 @@
-package dev.phalanx.spark.connect
+package dev.phalanx.spark.ways
 
 import java.io.{ByteArrayInputStream, ByteArrayOutputStream, DataInputStream, DataOutputStream, IOException}
 
 /** What a client of Spark Connect and its relay say to each other. Numbers are big-endian, texts as
-  * `DataInput.readUTF` reads them. `python/phalanx/driver/relay_wire.py` is the client's side of it.
+  * `DataInput.readUTF` reads them. `python/phalanx/connect/relay_wire.py` is the client's side of it.
   *
   * A command begins with its kind:
   *
@@ -17,7 +17,7 @@ import java.io.{ByteArrayInputStream, ByteArrayOutputStream, DataInputStream, Da
   *
   * A frame is a kind, a connection, a length and bytes.
   */
-private[connect] object RelayWire {
+private[ways] object RelayWire {
   val Address: Byte = 'a'
   val Opened: Byte = 'o'
   val Data: Byte = 'd'

@@ -1,0 +1,1 @@
+"""A client of Spark Connect: what it does itself, and the way to it through the server."""
