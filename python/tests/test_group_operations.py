@@ -282,7 +282,7 @@ def messages(rank: Rank) -> None:
             got = torch.empty(1, dtype=torch.int64)
             dist.recv(got, 0, tag=tag)
             assert got.item() == tag
-    # a collective while a message is waited for, which then comes beside it (QUEUE-3)
+    # a collective while a message is waited for, which then comes beside it (SEND-4)
     waiting = dist.irecv(got := torch.zeros(2), left, tag=9)
     total = torch.ones(3)
     dist.all_reduce(total)

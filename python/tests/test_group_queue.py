@@ -272,7 +272,7 @@ def called_by_a_handler(rank: Rank, how: str) -> Any:
 
 
 def test_a_handler_that_uses_the_group_that_it_interrupts_does_not_wait_for_itself(ranks: Ranks) -> None:
-    # QUEUE-4
+    # QUEUE-3
     (text, _), _ = ranks.run(called_by_a_handler, "destroy")
     assert "closed the process group while a call of its own was waiting" in text
     (text, said), _ = ranks.run(called_by_a_handler, "call")

@@ -168,6 +168,9 @@ def _cut_timeout() -> float | None:
 def _close_at_exit(native: ProcessGroup) -> None:
     """A rank that ends without destroying its groups has left them all the same, and hasn't died.
 
+    What it had sent is delivered first. If it can't be, the exit handler raises, and Python prints that to stderr: a
+    filter of warnings or a logger's level hides it from nobody. It is too late to fail the program.
+
     One that failed has: were it to take its leave, those that miss it could fail, and end it, before its end is known.
     """
     reference = weakref.ref(native)

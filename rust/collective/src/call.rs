@@ -32,10 +32,12 @@ pub enum Operation {
     Send,
     /// A message from one rank, or from any.
     Receive,
+    /// The end: what was sent is handed over.
+    Leave,
 }
 
 impl Operation {
-    pub(crate) const ALL: [Operation; 11] = [
+    pub(crate) const ALL: [Operation; 12] = [
         Operation::AllReduce,
         Operation::Reduce,
         Operation::Broadcast,
@@ -47,6 +49,7 @@ impl Operation {
         Operation::Barrier,
         Operation::Send,
         Operation::Receive,
+        Operation::Leave,
     ];
 
     /// Its name in logs and messages.
@@ -63,6 +66,7 @@ impl Operation {
             Operation::Barrier => "barrier",
             Operation::Send => "send",
             Operation::Receive => "recv",
+            Operation::Leave => "leave",
         }
     }
 

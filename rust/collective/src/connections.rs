@@ -81,22 +81,19 @@ pub(crate) struct Connections {
     changed: Condvar,
     /// Wakes the door's thread.
     bell: Private<OwnedFd>,
-    /// Ready to read while connections for messages wait to be used.
-    news: Private<OwnedFd>,
     has_messages: AtomicBool,
+    /// For those who wait for messages, and don't know of it.
+    has_news: AtomicBool,
 }
 
 impl Connections {
     pub(crate) fn new(me: usize) -> Result<Connections> {
-        let event = || {
-            let opening = Opening::begin();
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                .map(|event| opening.private(event))
-                .map_err(|errno| Error::io("make an event", &errno.into()))
-        };
-        let (bell, news) = (event()?, event()?);
-        let (state, changed) = Default::default();
-        Ok(Connections { me, state, changed, bell, news, has_messages: AtomicBool::new(false) })
+        let opening = Opening::begin();
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map(|event| opening.private(event))
+            .map_err(|errno| Error::io("make an event", &errno.into()))?;
+        let (state, changed, has_messages, has_news) = Default::default();
+        Ok(Connections { me, state, changed, bell, has_messages, has_news })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -169,16 +166,10 @@ impl Connections {
         let ranks = {
             let mut state = self.state();
             self.has_messages.store(false, Ordering::Relaxed);
-            let _ = rustix::io::read(&self.news, &mut [0; 8]);
             std::mem::take(&mut state.messages)
         };
         let taken = ranks.into_iter().filter_map(|rank| Some((rank, self.take((rank, MESSAGES)).ok()??)));
         taken.collect()
-    }
-
-    /// Ready to read while [`Connections::take_messages`] has something.
-    pub(crate) fn news(&self) -> BorrowedFd<'_> {
-        self.news.as_fd()
     }
 
     /// Waits until these ranks, which share memory with this one, have connected; their connections.
@@ -270,6 +261,11 @@ impl Connections {
         taken.collect()
     }
 
+    /// Whether [`Connections::take_messages`] or [`Connections::failure`] have something since this was asked last.
+    pub(crate) fn take_news(&self) -> bool {
+        self.has_news.swap(false, Ordering::AcqRel)
+    }
+
     /// Whether the group has come together.
     pub(crate) fn is_formed(&self) -> bool {
         self.state().is_formed
@@ -323,7 +319,7 @@ impl Connections {
             MESSAGES => {
                 state.messages.push(place.0);
                 self.has_messages.store(true, Ordering::Release);
-                ring(&self.news);
+                self.has_news.store(true, Ordering::Release);
             }
             _ => {}
         }
@@ -338,6 +334,7 @@ impl Connections {
     /// A connection can't be opened.
     pub(crate) fn fail(&self, place: Place, error: Error) {
         self.state().failed.insert(place.0, error);
+        self.has_news.store(true, Ordering::Release);
         self.changed.notify_all();
     }
 

@@ -116,6 +116,11 @@ impl Keeper {
             self.dialer.advance(&self.connections, targets, now);
         }
         self.watch_new();
+        if let Some(peers) = self.peers.get()
+            && self.connections.take_news()
+        {
+            peers.bell().ring();
+        }
     }
 
     fn watch_new(&self) {

@@ -2,9 +2,11 @@
 //!
 //! - GRO-1 (deadline): every operation ends by its deadline.
 //! - GRO-2 (stays-broken): after an operation failed the group is broken. Every later call says so at once, on every
-//!   rank.
+//!   rank. A message to or from a rank that has left is no failure (SEND-6).
 //! - GRO-3 (checked-first): an argument that can't work is an error before anything is sent. The group stays usable.
 //! - GRO-4 (names-both): ranks that call different things all get an error that names both calls.
+//! - GRO-5 (delivers): a rank leaves once all that it sent is handed over, the receivers are gone, or for the group's
+//!   time-out nothing more was taken. What is not delivered is said, with its receiver.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,28 +18,26 @@ use phalanx_types::{Deadline, Error, ErrorKind, Key, Result};
 use rustix::event::Timespec;
 
 use crate::activity::{ActivityLog, ActivityReader};
+use crate::bell::{Bell, PeerBell};
 use crate::bootstrap::{Bootstrap, bootstrap};
-use crate::call::Call;
+use crate::call::{Call, Operation};
 use crate::connections::DATA;
 use crate::door::Door;
 use crate::failure::Failure;
 use crate::host::SharedHost;
 use crate::inter_host::transport::Transport;
 use crate::intra_host::{self, LocalGroup};
-use crate::p2p::mailbox::Mailboxes;
 use crate::p2p::messenger::Messenger;
 use crate::p2p::pipe::Pipe;
+use crate::p2p::unsent::undelivered;
 use crate::peers::{LocalPeer, Peers};
-use crate::shm::Steps;
+use crate::shm::{Ring, Steps};
 use crate::store::Store;
 use crate::topology::Topology;
-use crate::wait::{SpinPolicy, Watch};
+use crate::wait::{NAP, SpinPolicy, Watch};
 
 /// More sockets than this to one peer only cost.
 const MOST_CONNECTIONS: u32 = 16;
-
-/// How long a rank that leaves stays for those who haven't taken its messages yet.
-const DELIVERY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How to join a group. Equal on all ranks, but for `rank`, `address`, `pretended_host`, `cut_timeout` and
 /// `activity`.
@@ -125,6 +125,8 @@ pub struct Group {
     timeout: Duration,
     sequence: u64,
     broken: Option<Error>,
+    /// Whether it was waited for what it sent.
+    is_leaving: bool,
     activity: ActivityLog,
     interrupt_check: Option<Arc<InterruptCheck>>,
     /// None where all ranks are of one host.
@@ -178,24 +180,32 @@ impl Group {
             }
             None => (None, None, HashMap::new()),
         };
-        let local = ranks.iter().enumerate().filter_map(|(local_rank, rank)| {
-            let process = mesh.processes.get(rank).copied();
-            Some(LocalPeer::new(*rank, local_rank, lifelines.remove(rank)?, process))
+        let bells = ranks.iter().enumerate().filter_map(|(local_rank, rank)| {
+            let bell = PeerBell::new(segment.clone()?, local_rank, lifelines.remove(rank)?);
+            Some((*rank, bell))
         });
-        let local: Vec<LocalPeer> = local.collect();
+        let bells: HashMap<usize, PeerBell> = bells.collect();
         let connections = mesh.door.as_ref().map(|door| Arc::clone(door.connections()));
         let pipes = (0..world_size).map(|peer| match (&segment, ranks.binary_search(&peer)) {
-            (Some(segment), Ok(theirs)) if peer != rank => Some(Pipe::memory(segment, local_rank, theirs)),
-            (_, Ok(_)) => None,
+            (Some(segment), Ok(theirs)) => {
+                let ring = |from, to| Ring::new(Arc::clone(segment), from, to);
+                let (outgoing, incoming) = (ring(local_rank, theirs), ring(theirs, local_rank));
+                Some(Pipe::Memory { outgoing, incoming, bell: bells.get(&peer)?.clone() })
+            }
+            (None, Ok(_)) => None,
             (_, Err(_)) => Some(Pipe::Unopened),
         });
-        let mailboxes = Mailboxes::new(pipes.collect(), connections.clone());
+        let pipes = pipes.collect();
         let elsewhere = (0..world_size).filter(|rank| ranks.binary_search(rank).is_err());
-        let transport = Transport::new(connections, elsewhere, options.connections);
+        let transport = Transport::new(connections.clone(), elsewhere, options.connections);
         let spin_policy = SpinPolicy::of(ranks.len());
-        let host = segment.clone().map(|segment| (segment, local_rank));
+        let company = segment.clone().zip(lifeline);
+        let bell = Bell::new(company.map(|(segment, lifeline)| (segment, local_rank, lifeline)))?;
+        let process = |rank: &usize| mesh.processes.get(rank).copied();
+        let local = bells.into_iter().map(|(rank, bell)| LocalPeer::new(rank, bell, process(&rank)));
+        let local: Vec<LocalPeer> = local.collect();
         let cut_timeout = options.cut_timeout;
-        let peers = Arc::new(Peers::new(rank, local_rank, segment.clone(), (local, lifeline), cut_timeout));
+        let peers = Arc::new(Peers::new(rank, local_rank, segment.clone(), (local, bell), cut_timeout));
         if let Some(door) = &mesh.door {
             door.watch(Arc::clone(&peers));
         }
@@ -208,12 +218,13 @@ impl Group {
             transport,
             wire_bfloat16: options.wire_bfloat16,
             scratch: Vec::new(),
-            messenger: Messenger::new(mailboxes, world_size, Arc::clone(&peers), host),
+            messenger: Messenger::new(pipes, connections, Arc::clone(&peers)),
             peers,
             spin_policy,
             timeout,
             sequence: 0,
             broken: None,
+            is_leaving: false,
             activity,
             interrupt_check: None,
             door: mesh.door,
@@ -251,6 +262,18 @@ impl Group {
         self.interrupt_check = Some(Arc::new(check));
     }
 
+    /// Leaves in good order. Waits until what this rank sent is handed over, for as long as somebody takes some of it
+    /// within the group's time-out. A broken group is left at once. A group that is dropped is left the same way. Then
+    /// a log has the error.
+    ///
+    /// # Errors
+    /// Which ranks were not handed what (GRO-5): [`ErrorKind::Timeout`] if one took nothing for so long, else
+    /// [`ErrorKind::PeerLost`]; why the group failed meanwhile; what the interrupt check said. The group is left all
+    /// the same.
+    pub fn leave(mut self) -> Result<()> {
+        self.deliver()
+    }
+
     /// How many connections to ranks of other hosts it has open now.
     pub fn connections(&self) -> usize {
         self.door.as_ref().map_or(0, |door| door.connections().open())
@@ -279,6 +302,14 @@ impl Group {
         operation: impl FnOnce(&mut Group, &Watch<'_>) -> Result<T>,
     ) -> Result<T> {
         self.check_usable()?;
+        self.watched(call, operation).map_err(|error| self.break_with(call, &error))
+    }
+
+    fn watched<T>(
+        &mut self,
+        call: Call,
+        operation: impl FnOnce(&mut Group, &Watch<'_>) -> Result<T>,
+    ) -> Result<T> {
         self.sequence += 1;
         self.activity.begin(self.sequence, call);
         let (messenger, check) = (self.messenger.clone(), self.interrupt_check.clone());
@@ -291,7 +322,7 @@ impl Group {
         let watch = Watch { call, peers: &peers, spin_policy, timeout, start: Instant::now(), idle: &idle };
         let result = peers.check().and_then(|()| operation(self, &watch));
         self.activity.end();
-        result.map_err(|error| self.break_with(call, &error))
+        result
     }
 
     /// GRO-2
@@ -307,18 +338,42 @@ impl Group {
         self.local.as_mut().filter(|_| self.topology.hosts.len() == 1)
     }
 
-    /// Hands over what was sent, as long as someone takes it.
-    fn flush_messages(&mut self) {
+    /// Hands over what was sent, as long as somebody takes it (GRO-5).
+    fn deliver(&mut self) -> Result<()> {
+        self.is_leaving = true;
+        if self.broken.is_some() || self.peers.check().is_err() {
+            return Ok(());
+        }
+        let unsent = self.messenger.unsent_bytes();
+        let call = Call::new(Operation::Leave).of_bytes(unsent);
+        let delivered = if unsent > 0 {
+            self.watched(call, |group, watch| group.hand_over_all(watch, unsent))
+        } else {
+            Ok(Duration::ZERO)
+        };
+        let delivered = delivered.and_then(|waited| {
+            let [lost, late] = self.messenger.undelivered();
+            undelivered(&lost, &late, waited).map_or(Ok(()), Err)
+        });
+        delivered.map_err(|error| self.messenger.in_call(call, error))
+    }
+
+    /// Returns when all is handed over, or for how long nothing was.
+    fn hand_over_all(&mut self, watch: &Watch<'_>, mut unsent: usize) -> Result<Duration> {
         let mut moved = Instant::now();
-        while self.broken.is_none()
-            && self.has_unsent()
-            && moved.elapsed() < self.timeout.min(DELIVERY_PATIENCE)
-        {
-            match self.progress(Duration::from_millis(1)) {
-                Ok(true) if !self.has_unsent() => moved = Instant::now(),
-                Ok(_) => {}
-                Err(_) => return,
+        loop {
+            let rings = self.messenger.rings();
+            self.messenger.advance()?;
+            let left = self.messenger.unsent_bytes();
+            if left < unsent {
+                moved = Instant::now();
             }
+            unsent = left;
+            if unsent == 0 || moved.elapsed() >= watch.timeout {
+                return Ok(moved.elapsed());
+            }
+            (watch.idle)()?;
+            self.messenger.sleep(rings, NAP)?;
         }
     }
 
@@ -338,7 +393,11 @@ impl Drop for Group {
             let text = format!("rank {} panicked", self.rank);
             self.peers.fail(Failure::new(ErrorKind::PeerLost, text));
         }
-        self.flush_messages();
+        if !self.is_leaving
+            && let Err(error) = self.deliver()
+        {
+            log::error!("{error}");
+        }
         self.peers.leave();
         // BOOT-2
         self.door = None;

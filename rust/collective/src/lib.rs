@@ -29,6 +29,7 @@
 
 mod acceptor;
 mod activity;
+mod bell;
 mod board;
 mod bootstrap;
 mod call;
@@ -75,6 +76,7 @@ mod sync {
 use call::{CALL_WORDS, Call};
 
 pub use activity::{Activity, ActivityReader, read_activity};
+pub use bell::Rings;
 pub use call::Operation;
 pub use dtype::{DType, Element, ReduceOp};
 pub use group::{Aborter, Group, GroupOptions};

@@ -24,7 +24,6 @@
 use std::collections::HashMap;
 use std::io::ErrorKind as IoKind;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,6 +33,7 @@ use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::bell::{Bell, PeerBell};
 use crate::failure::Failure;
 use crate::forks::{Opening, Private};
 use crate::futex::wake;
@@ -44,14 +44,17 @@ use crate::tcp;
 /// First byte of what is said over a connection.
 pub(crate) const GOODBYE: u8 = 1;
 const FAILURE: u8 = 2;
-/// How long what a rank sent before it left may be on its way.
-const DELIVERY: Duration = Duration::from_secs(5);
+/// How long what a rank sent before it left may be on its way, without any of it arriving.
+pub(crate) const DELIVERY: Duration = Duration::from_secs(5);
+/// How long after another connection to a rank its sentinel may be closed, or its goodbye come.
+const SENTINEL_GRACE: Duration = Duration::from_millis(250);
+/// How often it is looked meanwhile whether the door's thread has heard that.
+const SENTINEL_NAP: Duration = Duration::from_millis(1);
 
 /// A rank of the same host.
 pub(crate) struct LocalPeer {
     rank: usize,
-    local_rank: usize,
-    lifeline: Private<UnixStream>,
+    bell: PeerBell,
     /// Its process, where that is another one and can be seen from here: a child that it forked may keep the socket
     /// open, but not this.
     process: Option<(Pid, Private<OwnedFd>)>,
@@ -59,17 +62,12 @@ pub(crate) struct LocalPeer {
 }
 
 impl LocalPeer {
-    pub(crate) fn new(
-        rank: usize,
-        local_rank: usize,
-        lifeline: Private<UnixStream>,
-        pid: Option<u32>,
-    ) -> LocalPeer {
+    pub(crate) fn new(rank: usize, bell: PeerBell, pid: Option<u32>) -> LocalPeer {
         let process = pid.and_then(|pid| Pid::from_raw(pid as i32)).and_then(|pid| {
             let opening = Opening::begin();
             Some((pid, opening.private(pidfd_open(pid, PidfdFlags::empty()).ok()?)))
         });
-        LocalPeer { rank, local_rank, lifeline, process, has_left: AtomicBool::new(false) }
+        LocalPeer { rank, bell, process, has_left: AtomicBool::new(false) }
     }
 }
 
@@ -110,8 +108,7 @@ pub(crate) struct Peers {
     local_rank: usize,
     segment: Option<Arc<Segment>>,
     local: Vec<LocalPeer>,
-    /// This rank's own end of its lifeline: the others of the host see it close.
-    _lifeline: Option<Private<UnixStream>>,
+    bell: Bell,
     remote: Mutex<Remote>,
     cut_timeout: Option<Duration>,
     has_failed: AtomicBool,
@@ -123,7 +120,7 @@ impl Peers {
         me: usize,
         local_rank: usize,
         segment: Option<Arc<Segment>>,
-        (local, lifeline): (Vec<LocalPeer>, Option<Private<UnixStream>>),
+        (local, bell): (Vec<LocalPeer>, Bell),
         cut_timeout: Option<Duration>,
     ) -> Peers {
         Peers {
@@ -131,7 +128,7 @@ impl Peers {
             local_rank,
             segment,
             local,
-            _lifeline: lifeline,
+            bell,
             remote: Mutex::default(),
             cut_timeout,
             has_failed: AtomicBool::new(false),
@@ -188,16 +185,24 @@ impl Peers {
         }
         self.has_failed.store(true, Ordering::Release);
         if let Some(segment) = &self.segment {
-            for local_rank in 0..segment.layout().ranks {
-                wake(segment.flag(local_rank));
-                let _ = segment.rank_record(local_rank).doorbell.ring();
-                wake(&segment.rank_record(local_rank).doorbell);
-            }
+            (0..segment.layout().ranks).for_each(|local_rank| wake(segment.flag(local_rank)));
         }
+        self.ring();
         let mut message = vec![FAILURE];
         failure.encode(&mut message);
         self.tell(&message);
         failure
+    }
+
+    /// Has all who wait for messages look around, in this process and in the others of the host.
+    fn ring(&self) {
+        self.bell.ring();
+        self.local.iter().for_each(|peer| peer.bell.ring());
+    }
+
+    /// What wakes those who wait for messages here.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
     }
 
     /// To the ranks of other hosts. Those of this one have the shared memory.
@@ -242,21 +247,21 @@ impl Peers {
     pub(crate) fn leave(&self) {
         if let Some(segment) = &self.segment {
             segment.rank_record(self.local_rank).left.store(1, Ordering::Release);
-            (0..segment.layout().ranks).for_each(|local_rank| {
-                let doorbell = &segment.rank_record(local_rank).doorbell;
-                if doorbell.ring() {
-                    wake(doorbell);
-                }
-            });
         }
+        self.ring();
         self.tell(&[GOODBYE]);
+    }
+
+    /// Whether a rank is another one of this host.
+    pub(crate) fn is_local(&self, rank: usize) -> bool {
+        self.local.iter().any(|peer| peer.rank == rank)
     }
 
     /// Whether a rank has left in good order.
     pub(crate) fn has_left(&self, rank: usize) -> bool {
         if let Some(peer) = self.local.iter().find(|peer| peer.rank == rank) {
             return self.segment.as_ref().is_some_and(|segment| {
-                segment.rank_record(peer.local_rank).left.load(Ordering::Acquire) == 1
+                segment.rank_record(peer.bell.local_rank()).left.load(Ordering::Acquire) == 1
             });
         }
         self.left(rank).is_some()
@@ -271,14 +276,31 @@ impl Peers {
         }
     }
 
+    /// Whether a rank has left in good order, to which a connection broke: a dying process's kernel closes its
+    /// sentinel a moment earlier or later, and its goodbye comes by that.
+    ///
+    /// # Errors
+    /// Why the group has failed, which is the better story then.
+    pub(crate) fn leaves_now(&self, rank: usize) -> Result<bool> {
+        let found = Instant::now();
+        let nap = Timespec { tv_sec: 0, tv_nsec: SENTINEL_NAP.subsec_nanos().into() };
+        while !self.has_left(rank) {
+            if found.elapsed() >= SENTINEL_GRACE {
+                return Ok(false);
+            }
+            self.poll(&[], &nap)?;
+        }
+        Ok(true)
+    }
+
     /// When a rank of another host said goodbye.
-    fn left(&self, rank: usize) -> Option<Instant> {
+    pub(crate) fn left(&self, rank: usize) -> Option<Instant> {
         self.remote().peers.get(&rank)?.left.get().copied()
     }
 
     /// Looks at the lifelines, for at most `patience` if nothing is there and none of `also` is ready; whether one of
-    /// these is. A system call: for those who have waited a while. What the door's thread hears meanwhile wakes nobody,
-    /// so `patience` is to be short.
+    /// these is. A system call: for those who have waited a while. What the door's thread hears meanwhile only rings
+    /// the [bell](Peers::bell): `patience` is to be short where that isn't among `also`.
     pub(crate) fn poll(&self, also: &[PollFd<'_>], patience: &Timespec) -> Result<bool> {
         self.check()?;
         let mut fds = Vec::with_capacity(also.len() + 2 * self.local.len());
@@ -286,7 +308,7 @@ impl Peers {
         let local = self.local.iter().filter(|peer| !peer.has_left.load(Ordering::Relaxed));
         let mut looked_at = Vec::with_capacity(fds.capacity());
         for peer in local {
-            fds.push(PollFd::from_borrowed_fd(peer.lifeline.as_fd(), PollFlags::IN | PollFlags::RDHUP));
+            fds.push(PollFd::from_borrowed_fd(peer.bell.lifeline(), PollFlags::IN | PollFlags::RDHUP));
             looked_at.push((peer, false));
             if let Some((_, process)) = &peer.process {
                 fds.push(PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN));
@@ -341,6 +363,7 @@ impl Peers {
         let said = match heard.first() {
             Some(&GOODBYE) => {
                 peer.left.get_or_init(Instant::now);
+                self.bell.ring();
                 return;
             }
             Some(&FAILURE) => Failure::decode(&heard[1..]).map(|(failure, _)| failure),

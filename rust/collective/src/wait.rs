@@ -26,11 +26,7 @@ const SPINS: u32 = 60;
 /// what two ranks differ by within an operation.
 const YIELDS: u32 = 300;
 /// The longest sleep: how often the connections are looked at. A dead rank is noticed within one.
-const NAP: Duration = Duration::from_millis(25);
-/// How long after a connection for data its sentinel may be closed.
-const SENTINEL_GRACE: Duration = Duration::from_millis(250);
-/// How often it is looked meanwhile whether the door's thread has heard that.
-const SENTINEL_NAP: Duration = Duration::from_millis(1);
+pub(crate) const NAP: Duration = Duration::from_millis(25);
 /// The longest while messages are on their way that nothing wakes us for.
 const SHORT_NAP: Duration = Duration::from_micros(500);
 
@@ -168,18 +164,17 @@ impl Watch<'_> {
         }
     }
 
-    /// The error of a connection that carries data and broke: better known from what its sentinel says, which a dying
-    /// process's kernel closes a moment earlier or later.
+    /// The error of a connection that carries data and broke: better known from what its sentinel says.
     pub(crate) fn broken_connection(&self, rank: usize, error: &io::Error) -> Error {
-        let found = Instant::now();
-        while found.elapsed() < SENTINEL_GRACE {
-            let nap = Timespec { tv_sec: 0, tv_nsec: SENTINEL_NAP.subsec_nanos().into() };
-            if let Err(error) = self.peers.poll(&[], &nap).and_then(|_| self.not_left(Some(rank))) {
-                return error;
+        match self.peers.leaves_now(rank) {
+            Ok(true) => has_left(rank),
+            Ok(false) => {
+                let text =
+                    format!("rank {rank} died or can't be reached: the connection for data broke: {error}");
+                Error::new(ErrorKind::PeerLost, text)
             }
+            Err(error) => error,
         }
-        let text = format!("rank {rank} died or can't be reached: the connection for data broke: {error}");
-        Error::new(ErrorKind::PeerLost, text)
     }
 
     /// The error of a deadline that passed.
@@ -202,7 +197,7 @@ pub(crate) fn mismatch(rank: usize, theirs: Call, me: usize, mine: Call) -> Erro
     Error::new(ErrorKind::Invalid, format!("rank {rank} called {theirs} while rank {me} called {mine}"))
 }
 
-fn has_left(rank: usize) -> Error {
+pub(crate) fn has_left(rank: usize) -> Error {
     Error::new(ErrorKind::PeerLost, format!("rank {rank} has left the group"))
 }
 

@@ -3,12 +3,11 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{LONG, options, world_with};
 use phalanx_collective::{DType, Group, GroupOptions, HashStore, ReduceOp};
-use phalanx_testkit::{eventually, leaks};
+use phalanx_testkit::leaks;
 use phalanx_types::{Error, ErrorKind, Result};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -187,12 +186,6 @@ fn an_abort_from_another_thread_ends_what_runs_on_all_ranks() {
 fn a_rank_that_left_fails_only_those_that_wait_for_it() {
     // PEE-3, WAI-3
     let _leaks = leaks();
-    // What fails in one rank is told to the other: only after both have their messages.
-    let have_them = AtomicUsize::new(0);
-    let both_have_them = || {
-        have_them.fetch_add(1, Ordering::SeqCst);
-        eventually("both have them", LONG, || have_them.load(Ordering::SeqCst).is_multiple_of(2));
-    };
     worlds(3, LONG, |group| {
         group.barrier().unwrap();
         match group.rank() {
@@ -200,14 +193,19 @@ fn a_rank_that_left_fails_only_those_that_wait_for_it() {
                 let mut buffer = [0; 2];
                 group.recv(&mut buffer, Some(1), 0).unwrap();
                 group.send(&buffer, 1, 0).unwrap();
-                both_have_them();
                 let error = group.recv(&mut buffer, Some(2), 0).unwrap_err();
+                says(&error, ErrorKind::PeerLost, &["rank 2 has left the group"]);
+                // SEND-6: that broke nothing.
+                group.send(&buffer, 1, 0).unwrap();
+                group.recv(&mut buffer, Some(1), 0).unwrap();
+                let error = group.barrier().unwrap_err();
                 says(&error, ErrorKind::PeerLost, &["rank 2 has left the group"]);
             }
             1 => {
                 group.send(&[1; 2], 0, 0).unwrap();
                 group.recv(&mut [0; 2], Some(0), 0).unwrap();
-                both_have_them();
+                group.recv(&mut [0; 2], Some(0), 0).unwrap();
+                group.send(&[2; 2], 0, 0).unwrap();
                 let error = group.barrier().unwrap_err();
                 says(&error, ErrorKind::PeerLost, &["rank 2 has left the group"]);
             }

@@ -85,7 +85,7 @@ pub(crate) struct ProcessGroup {
 /// What a forked child has nothing of.
 struct Parts {
     queue: WorkQueue<Engine>,
-    messages: WorkQueue<Postbox>,
+    messages: Postbox,
     aborter: Aborter,
     callbacks: Arc<CallbackThread>,
 }
@@ -95,6 +95,20 @@ impl Parts {
         let completion = Arc::new(Completion::keeping(kept));
         let work = Work { completion: Arc::clone(&completion), callbacks: Arc::clone(&self.callbacks) };
         (work, completion, Arc::clone(&self.callbacks))
+    }
+
+    /// Leaves the group when `in_turn` has it. It waits until all is delivered (GRO-5), and can be interrupted (SIG-1).
+    fn leaving(
+        &self,
+        py: Python<'_>,
+        timeout: Duration,
+        in_turn: impl FnOnce(&mut (dyn FnMut(&mut Engine) -> Result<()> + Send)) -> Result<()> + Send,
+    ) -> PyResult<()> {
+        let mut leave = |engine: &mut Engine| {
+            self.messages.close();
+            engine.leave(timeout)
+        };
+        signals::watched(|| detached(py, || in_turn(&mut leave)))
     }
 
     /// WORK-5
@@ -112,8 +126,12 @@ impl ProcessGroup {
         checked(py, self.parts.get())
     }
 
+    fn timeout(&self) -> Duration {
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn deadline(&self, timeout: Option<f64>) -> Deadline {
-        let own = || *self.timeout.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = || self.timeout();
         Deadline::after(timeout.map_or_else(own, |s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX)))
     }
 }
@@ -149,11 +167,10 @@ impl ProcessGroup {
             options.activity = activity;
             let mut group = Group::join(options, &mut store).map_err(|error| names.with_job_ranks(error))?;
             group.set_interrupt_check(signals::check);
-            let postbox = Postbox::new(rank, group.messenger(), names.clone());
             let parts = OwnProcess::new(Parts {
                 aborter: group.aborter(),
                 callbacks: Arc::default(),
-                messages: WorkQueue::new("phalanx-messages", postbox),
+                messages: Postbox::new(rank, group.messenger(), names.clone()),
                 queue: WorkQueue::new("phalanx-collective", Engine::new(group, names)),
             });
             Ok(ProcessGroup { parts, timeout: Mutex::new(timeout) })
@@ -203,8 +220,7 @@ impl ProcessGroup {
     fn send(&self, py: Python<'_>, memory: Memory, to: usize, tag: u64) -> PyResult<()> {
         let parts = self.own(py)?;
         // SAFETY: the caller holds the tensor and waits here.
-        let send = |postbox: &mut Postbox| unsafe { postbox.send(memory, to, tag) };
-        detached(py, || parts.messages.run(send).unwrap_or_else(|| Err(in_itself())))
+        detached(py, || unsafe { parts.messages.send(memory, to, tag) })
     }
 
     fn receive(
@@ -221,10 +237,7 @@ impl ProcessGroup {
         let timeout = deadline.left().unwrap_or(Duration::MAX);
         let (work, completion, callbacks) = parts.work(kept);
         let receive = Receive { memory, from: source, tag, deadline, timeout, completion, callbacks };
-        detached(py, || {
-            let asked = parts.messages.run(|postbox| postbox.receive(receive));
-            asked.ok_or_else(in_itself)
-        })?;
+        detached(py, || parts.messages.receive(receive))?;
         Ok(work)
     }
 
@@ -238,33 +251,40 @@ impl ProcessGroup {
 
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         let Ok(parts) = self.parts.get() else { return Ok(()) };
-        detached(py, || {
-            parts.queue.run_if_idle(|engine| {
-                parts.messages.run_if_idle(Postbox::close);
-                engine.leave();
-            });
-            Ok(())
-        })?;
-        parts.end_callbacks(py)
+        let left =
+            parts.leaving(py, self.timeout(), |leave| parts.queue.run_if_idle(leave).unwrap_or(Ok(())));
+        parts.end_callbacks(py).and(left)
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Ok(parts) = self.parts.get() else { return Ok(()) };
-        detached(py, || {
-            let leave = |engine: &mut Engine| {
-                parts.messages.run(Postbox::close);
-                engine.leave();
-            };
-            if parts.queue.run(leave).is_none() {
+        let left = parts.leaving(py, self.timeout(), |leave| {
+            parts.queue.run(leave).unwrap_or_else(|| {
                 parts.aborter.abort("it closed the process group while a call of its own was waiting");
-            }
-            Ok(())
-        })?;
-        parts.end_callbacks(py)
+                Ok(())
+            })
+        });
+        parts.end_callbacks(py).and(left)
     }
 }
 
-/// QUEUE-4
+/// Who lets a group go without having closed it leaves it, too. What it sent may wait for long to be taken, and others
+/// need the interpreter lock meanwhile.
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        // COL-1
+        let Ok(parts) = self.parts.get() else { return };
+        let timeout = self.timeout();
+        let leave = || {
+            parts.messages.close();
+            parts.queue.run_if_idle(|engine| engine.let_go(timeout));
+        };
+        // None where the interpreter is about to end.
+        Python::try_attach(|py| py.detach(leave));
+    }
+}
+
+/// QUEUE-3
 fn in_itself() -> Error {
     let text = "this thread is in a call of the same process group already, as where a signal's handler makes another";
     Error::new(ErrorKind::State, text)

@@ -5,8 +5,14 @@
 //! - SEND-3 (progress): a rank that waits in any operation of the group also moves messages.
 //! - SEND-4 (beside): no message waits for an operation, and no operation for a message. A thread can send and receive
 //!   while another is in a collective.
+//! - SEND-5 (delivered): what a rank sent before it left is received, however late it is asked for (GRO-5).
+//! - SEND-6 (not-awaited): from a rank that has left, and to it, no message is waited for: the call fails at once, also
+//!   one that waits already, once all that it had sent was received. The group stays usable. Messages with the other
+//!   ranks go on.
+//! - SEND-7 (asleep): who waits for a message sleeps until something happens ([`crate::bell`]).
 
 pub(crate) mod mailbox;
 pub(crate) mod messenger;
 pub(crate) mod pipe;
 mod send_recv;
+pub(crate) mod unsent;

@@ -3,17 +3,16 @@
 use std::io::ErrorKind as IoKind;
 use std::sync::Arc;
 
-use crate::futex::wake;
+use crate::bell::PeerBell;
 use crate::link::Link;
-use crate::shm::{Ring, Segment};
+use crate::shm::Ring;
 
 /// How bytes get to one rank and back.
 pub(crate) enum Pipe {
     Memory {
-        segment: Arc<Segment>,
-        local_rank: usize,
         outgoing: Ring,
         incoming: Ring,
+        bell: PeerBell,
     },
     Link(Arc<Link>),
     /// To a rank of another host, with which no message has been exchanged yet.
@@ -21,24 +20,10 @@ pub(crate) enum Pipe {
 }
 
 impl Pipe {
-    pub(crate) fn memory(segment: &Arc<Segment>, me: usize, local_rank: usize) -> Pipe {
-        let ring = |from, to| Ring::new(Arc::clone(segment), from, to);
-        Pipe::Memory {
-            segment: Arc::clone(segment),
-            local_rank,
-            outgoing: ring(me, local_rank),
-            incoming: ring(local_rank, me),
-        }
-    }
-
     /// Hands over what can be handed over now; how much that was.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
-            Pipe::Memory { segment, local_rank, outgoing, .. } => {
-                let count = outgoing.write(bytes);
-                ring_doorbell(segment, *local_rank, count);
-                Ok(count)
-            }
+            Pipe::Memory { outgoing, bell, .. } => Ok(rung(bell, outgoing.write(bytes))),
             Pipe::Link(link) => not_yet(link.write(bytes)),
             Pipe::Unopened => Ok(0),
         }
@@ -47,11 +32,7 @@ impl Pipe {
     /// Takes what is there; None at the end of the stream.
     pub(crate) fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<Option<usize>> {
         match self {
-            Pipe::Memory { segment, local_rank, incoming, .. } => {
-                let count = incoming.read(bytes);
-                ring_doorbell(segment, *local_rank, count);
-                Ok(Some(count))
-            }
+            Pipe::Memory { incoming, bell, .. } => Ok(Some(rung(bell, incoming.read(bytes)))),
             Pipe::Unopened => Ok(Some(0)),
             Pipe::Link(link) => loop {
                 match link.read(bytes) {
@@ -72,12 +53,12 @@ impl Pipe {
     }
 }
 
-/// Tells a rank that its messages moved.
-fn ring_doorbell(segment: &Segment, local_rank: usize, count: usize) {
-    let doorbell = &segment.rank_record(local_rank).doorbell;
-    if count > 0 && doorbell.ring() {
-        wake(doorbell);
+/// Tells a rank that its messages moved, if some did.
+fn rung(bell: &PeerBell, count: usize) -> usize {
+    if count > 0 {
+        bell.ring();
     }
+    count
 }
 
 fn not_yet(result: std::io::Result<usize>) -> std::io::Result<usize> {

@@ -5,34 +5,43 @@ use std::time::Duration;
 use phalanx_types::Result;
 
 use crate::group::Group;
-use crate::p2p::messenger::Messenger;
-use crate::wait::{AwaitedRank, Watch};
+use crate::p2p::messenger::{Messenger, Sought};
 
 impl Group {
     /// Sends a message to a rank. Doesn't wait for the receiver to ask for it: what can't be handed over is kept, and
     /// sent by later calls of this group, or by [`Group::progress`].
+    ///
+    /// # Errors
+    /// `ErrorKind::PeerLost` if that rank has left. The group stays usable (SEND-6).
     pub fn send(&mut self, buffer: &[u8], to: usize, tag: u64) -> Result<()> {
         let call = self.messenger.send_call(buffer, to)?;
-        self.run(call, |group, _| group.messenger.hand_over(buffer, to, tag))
+        let refused = self.run(call, |group, _| group.messenger.hand_over(buffer, to, tag))?;
+        refused.map_or(Ok(()), |error| Err(self.messenger.in_call(call, error)))
     }
 
     /// Receives the oldest message with this tag, from one rank or from any; returns who sent it.
     ///
     /// # Errors
-    /// `ErrorKind::Invalid` if it is not as long as `buffer`.
+    /// `ErrorKind::PeerLost` if that rank has left, or all others have, and no such message came before. The group
+    /// stays usable (SEND-6). `ErrorKind::Invalid` if the message is not as long as `buffer`.
     pub fn recv(&mut self, buffer: &mut [u8], from: Option<usize>, tag: u64) -> Result<usize> {
         let call = self.messenger.recv_call(buffer, from)?;
-        self.run(call, |group, watch| {
+        let received = self.run(call, |group, watch| {
             let messenger = &group.messenger;
             loop {
-                let seen = messenger.doorbell();
-                messenger.mailboxes().progress()?;
-                if let Some(source) = messenger.take(buffer, from, tag)? {
-                    return Ok(source);
+                let rings = messenger.rings();
+                messenger.advance()?;
+                match messenger.seek(buffer, from, tag)? {
+                    Sought::Found(source) => return Ok(Ok(source)),
+                    Sought::Never(error) => return Ok(Err(error)),
+                    Sought::NotYet => {}
                 }
-                group.wait_for_messages(watch, seen, from)?;
+                (watch.idle)()?;
+                messenger.sleep(rings, watch.longest_nap(false))?;
+                watch.in_time(from)?;
             }
-        })
+        })?;
+        received.map_err(|error| self.messenger.in_call(call, error))
     }
 
     /// The same if it has arrived already; `None` if not.
@@ -55,31 +64,5 @@ impl Group {
     /// For sending and receiving on other threads, while the group is used on this one.
     pub fn messenger(&self) -> Messenger {
         self.messenger.clone()
-    }
-
-    /// Waits until messages may have moved, or a nap.
-    fn wait_for_messages(&self, watch: &Watch<'_>, seen: u32, whom: Option<usize>) -> Result<()> {
-        let messenger = &self.messenger;
-        let is_near = |rank: &usize| self.topology.host_of(self.rank).contains(rank);
-        if let (Some(record), Some(rank)) = (messenger.record(), whom.filter(is_near)) {
-            let has_changed = |value: u32| value != seen;
-            return watch.until(&record.doorbell, has_changed, &|| AwaitedRank { rank, last_call: None });
-        }
-        if let Some(rank) = whom {
-            messenger.listen_to(rank)?;
-        }
-        if messenger.nap(seen, whom, Duration::MAX)? {
-            return Ok(());
-        }
-        let (has_ended, is_busy) = {
-            let mut mailboxes = messenger.mailboxes();
-            (mailboxes.ended(whom), mailboxes.is_busy())
-        };
-        if has_ended {
-            watch.not_left(whom)?;
-        } else if !is_busy {
-            watch.still_there(whom)?;
-        }
-        watch.in_time(whom)
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{SecureComputingMode, set_secure_computing_mode};
 
 use crate::activity::ActivityLog;
+use crate::bell::Bell;
 use crate::call::{Call, Operation};
 use crate::intra_host::{LocalGroup, layout};
 use crate::peers::Peers;
@@ -65,7 +66,7 @@ fn a_step_for_which_the_others_have_come() {
     // WAI-1
     let (segment, _) = Segment::create(layout(2)).unwrap();
     let segment = Arc::new(segment);
-    let peers = Peers::new(0, 0, Some(Arc::clone(&segment)), (Vec::new(), None), None);
+    let peers = Peers::new(0, 0, Some(Arc::clone(&segment)), (Vec::new(), Bell::new(None).unwrap()), None);
     let mut other = Steps::new(Arc::clone(&segment), 1);
     let mut local = LocalGroup::new(Steps::new(segment, 0), vec![0, 1]);
     let (call, idle) = (Call::new(Operation::Barrier), || Ok(false));

@@ -28,7 +28,7 @@ pub struct Processes {
 #[derive(Debug)]
 pub struct Outcome {
     pub text: String,
-    at: SystemTime,
+    pub at: SystemTime,
 }
 
 impl Outcome {

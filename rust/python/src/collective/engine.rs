@@ -7,7 +7,6 @@ use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 use super::call::Call;
 use super::job_ranks::JobRanks;
-use super::work_queue::Progress;
 
 /// A rank's group until it is closed.
 pub(crate) struct Engine {
@@ -37,14 +36,21 @@ impl Engine {
             .map_err(|error| self.names.with_job_ranks(error))
     }
 
-    /// Leaves the group.
-    pub(crate) fn leave(&mut self) {
-        self.group = None;
+    /// Leaves the group, when all is delivered or nobody took anything for so long.
+    pub(crate) fn leave(&mut self, timeout: Duration) -> Result<()> {
+        let Some(mut group) = self.group.take() else { return Ok(()) };
+        group.set_timeout(timeout);
+        group.leave().map_err(|error| self.names.with_job_ranks(error))
+    }
+
+    /// The same where nobody is there to be told: a log has the error.
+    pub(crate) fn let_go(&mut self, timeout: Duration) {
+        if let Some(mut group) = self.group.take() {
+            group.set_timeout(timeout);
+        }
     }
 }
 
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the process group is closed")
 }
-
-impl Progress for Engine {}

@@ -1,44 +1,21 @@
-//! A queue. Many threads use one thing in turn, each on its own thread or on the queue's. A group has a queue for its
-//! collectives and one for its messages.
+//! A queue. Many threads use one thing in turn, each on its own thread or on the queue's: a group, for its collectives.
 //!
 //! - QUEUE-1 (in-order): turns are taken one at a time, in the order in which they were asked for.
 //! - QUEUE-2 (thread-on-demand): the queue has a thread only once something was left to it. The thread ends when the
 //!   queue is closed.
-//! - QUEUE-3 (background): background work gets time whenever nobody has a turn. It delays nobody by more than one look
-//!   at it.
-//! - QUEUE-4 (no-self-wait): a thread that has the turn is refused another. Python runs a signal's handler inside a
+//! - QUEUE-3 (no-self-wait): a thread that has the turn is refused another. Python runs a signal's handler inside a
 //!   collective that waits, and the handler would wait for itself.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
-use std::time::{Duration, Instant};
 
 use phalanx_types::{Error, Result};
-
-/// What a queue is for.
-pub(crate) trait Progress: Send + 'static {
-    /// Whether there is something that goes on by itself.
-    fn has_pending(&self) -> bool {
-        false
-    }
-    /// Gives it time; whether anything came of it.
-    fn progress(&mut self) -> bool {
-        false
-    }
-}
-
-/// Pauses between looks at the background: while something happens, soon after, and then.
-const PAUSES: [(Duration, Duration); 3] = [
-    (Duration::from_millis(2), Duration::ZERO),
-    (Duration::from_millis(200), Duration::from_micros(200)),
-    (Duration::MAX, Duration::from_millis(1)),
-];
 
 type Task<T> = Box<dyn FnOnce(&mut T) + Send>;
 
 /// The queue in the hands of its owner; dropping it closes the queue.
-pub(crate) struct WorkQueue<T: Progress>(Arc<Shared<T>>);
+pub(crate) struct WorkQueue<T: Send + 'static>(Arc<Shared<T>>);
 
 struct Shared<T> {
     subject: Mutex<T>,
@@ -56,12 +33,11 @@ struct Turns<T> {
     holder: Option<ThreadId>,
     left: VecDeque<(u64, Task<T>)>,
     waiting: usize,
-    has_pending: bool,
     has_thread: bool,
     is_closed: bool,
 }
 
-impl<T: Progress> WorkQueue<T> {
+impl<T: Send + 'static> WorkQueue<T> {
     /// `thread` is the name of the queue's own.
     pub(crate) fn new(thread: &'static str, subject: T) -> WorkQueue<T> {
         let turns = Turns {
@@ -70,7 +46,6 @@ impl<T: Progress> WorkQueue<T> {
             holder: None,
             left: VecDeque::new(),
             waiting: 0,
-            has_pending: false,
             has_thread: false,
             is_closed: false,
         };
@@ -82,7 +57,7 @@ impl<T: Progress> WorkQueue<T> {
         }))
     }
 
-    /// Runs `work` on this thread when its turn has come; None if this thread has the turn already (QUEUE-4).
+    /// Runs `work` on this thread when its turn has come; None if this thread has the turn already (QUEUE-3).
     pub(crate) fn run<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         let shared = &*self.0;
         let mut turns = lock(&shared.turns);
@@ -121,7 +96,7 @@ impl<T: Progress> WorkQueue<T> {
     }
 }
 
-impl<T: Progress> Drop for WorkQueue<T> {
+impl<T: Send + 'static> Drop for WorkQueue<T> {
     fn drop(&mut self) {
         let mut turns = lock(&self.0.turns);
         turns.is_closed = true;
@@ -129,15 +104,11 @@ impl<T: Progress> Drop for WorkQueue<T> {
     }
 }
 
-impl<T: Progress> Shared<T> {
+impl<T: Send + 'static> Shared<T> {
     /// Runs `work`, whose turn it is, and gives the turn to the next, whatever happens in it.
     fn in_turn<R>(self: &Arc<Self>, work: impl FnOnce(&mut T) -> R) -> R {
-        let mut turn = Turn { shared: self, has_pending: false };
-        let mut subject = lock(&self.subject);
-        let result = work(&mut subject);
-        turn.has_pending = subject.has_pending();
-        drop(subject);
-        result
+        let _turn = Turn { shared: self };
+        work(&mut lock(&self.subject))
     }
 
     /// Takes the turn if it is nobody's.
@@ -164,7 +135,6 @@ impl<T: Progress> Shared<T> {
     }
 
     fn serve(self: Arc<Self>) {
-        let mut moved = Instant::now();
         let mut turns = lock(&self.turns);
         loop {
             let is_mine = turns.left.front().is_some_and(|(number, _)| *number == turns.current);
@@ -172,34 +142,11 @@ impl<T: Progress> Shared<T> {
                 turns.begin();
                 drop(turns);
                 self.in_turn(task);
-                moved = Instant::now();
                 turns = lock(&self.turns);
             } else if turns.is_closed && turns.left.is_empty() {
                 return;
-            } else if turns.has_pending {
-                drop(turns);
-                // QUEUE-3
-                if self.claim() && self.in_turn(T::progress) {
-                    moved = Instant::now();
-                }
-                turns = lock(&self.turns);
-                let still = moved.elapsed();
-                let pause = PAUSES
-                    .iter()
-                    .find(|(until, _)| still < *until)
-                    .map_or(Duration::ZERO, |(_, pause)| *pause);
-                if !pause.is_zero() && turns.current == turns.next {
-                    turns.waiting += 1;
-                    turns = self.changed.wait_timeout(turns, pause).unwrap_or_else(PoisonError::into_inner).0;
-                    turns.waiting -= 1;
-                } else if turns.current != turns.next {
-                    drop(turns);
-                    std::thread::yield_now();
-                    turns = lock(&self.turns);
-                }
             } else {
                 turns = self.wait(turns);
-                moved = Instant::now();
             }
         }
     }
@@ -231,20 +178,15 @@ impl<T> Shared<T> {
 }
 
 /// Gives the turn to the next.
-struct Turn<'a, T: Progress> {
-    shared: &'a Arc<Shared<T>>,
-    has_pending: bool,
+struct Turn<'a, T> {
+    shared: &'a Shared<T>,
 }
 
-impl<T: Progress> Drop for Turn<'_, T> {
+impl<T> Drop for Turn<'_, T> {
     fn drop(&mut self) {
         let mut turns = lock(&self.shared.turns);
         turns.current += 1;
         turns.holder = None;
-        turns.has_pending = self.has_pending;
-        if self.has_pending && self.shared.start_thread(&mut turns).is_err() {
-            turns.has_pending = false; // without a thread, messages move with the next call
-        }
         self.shared.notify(&turns);
     }
 }
