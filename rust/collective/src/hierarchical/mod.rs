@@ -3,7 +3,10 @@
 //! - HIE-1 (once-a-host): what crosses between hosts is reduced before, and crosses once a host, not once a rank.
 //! - HIE-2 (channels): a long all-reduce crosses in as many channels as the smallest host has ranks, each with a slice
 //!   of its own.
-//! - HIE-3 (rounded-twice): float16 and bfloat16 are rounded once inside a host and once between hosts.
+//! - HIE-3 (roundings): float16 and bfloat16 are rounded once inside a host. Between hosts they are rounded once where
+//!   one rank adds up what all hosts sent: in reduce_scatter, and in an all_reduce whose slices are longer than
+//!   [`LONGEST_DOUBLING`]. In a shorter all_reduce (recursive doubling) and in reduce (a tree) they are rounded once a
+//!   step, log2 h times, rounded up. What crosses as bfloat16 is rounded once more, before that.
 
 mod all_gather;
 mod all_reduce;
