@@ -5,9 +5,10 @@
 //! ```
 //! Prints a JSON object: seconds from the word to join until the last rank has (`formed_s`), the processor time of all
 //! ranks for it (`cpu_s`), how many keys all of them asked for (`keys`), how many bytes the store answered with
-//! (`answered`), and the descriptors that the rank with most has open then (`descriptors`); then how long the slowest
-//! rank is in an all-reduce of 4 MiB, the first, which opens connections, and the next ones (`sums_s`). Starting the
-//! processes isn't counted.
+//! (`answered`), and the descriptors that the rank with most has open then (`descriptors`). Then how long the slowest
+//! rank is in an all-reduce of 4 MiB, the first, which opens connections, and the next ones (`sums_s`); the same of a
+//! reduce-scatter of a few bytes a rank (`scatters_s`), and the processor time of all ranks for each
+//! (`scatters_cpu_s`). Starting the processes isn't counted.
 
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Write};
@@ -15,7 +16,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use phalanx_collective::{Group, GroupOptions, ReduceOp, Store};
+use phalanx_collective::{DType, Group, GroupOptions, ReduceOp, Store};
 use phalanx_rendezvous::store::{StoreClient, StoreServer};
 use phalanx_types::{Deadline, Key, Result};
 use rustix::time::{ClockId, clock_gettime};
@@ -25,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// How many sums there are, of how many bytes.
 const SUMS: usize = 4;
 const SUM_BYTES: usize = 4 << 20;
+/// How many reduce-scatters there are.
+const SCATTERS: usize = 20;
 
 type Outcome<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -62,8 +65,8 @@ impl Store for Counted {
     }
 }
 
-/// A rank: says that it is there, joins when it is told to, says what that took, sums with the others each time that it
-/// is told to, and stays until its input ends.
+/// A rank: says that it is there, joins when it is told to, says what that took, sums or scatters with the others each
+/// time that it is told to, and stays until its input ends.
 fn join(rank: usize, ranks: usize, of_a_host: usize, store: SocketAddr) -> Outcome<()> {
     let mut store =
         Counted { store: StoreClient::connect(store, Deadline::after(PATIENCE))?, keys: 0, answered: 0 };
@@ -80,11 +83,16 @@ fn join(rank: usize, ranks: usize, of_a_host: usize, store: SocketAddr) -> Outco
     let mut group = Group::join(options, &mut store)?;
     let open = std::fs::read_dir("/proc/self/fd")?.count();
     writeln!(out, "{} {} {} {open}", processor_seconds() - before, store.keys, store.answered)?;
-    let mut numbers = vec![1.0f32; SUM_BYTES / 4];
-    while io::stdin().lock().read_line(&mut String::new())? > 0 {
-        let start = Instant::now();
-        group.all_reduce_of(&mut numbers, ReduceOp::Average)?;
-        writeln!(out, "{}", start.elapsed().as_secs_f64())?;
+    let (mut numbers, mut word) = (vec![1.0f32; SUM_BYTES / 4], String::new());
+    while io::stdin().lock().read_line(&mut word)? > 0 {
+        let (start, before) = (Instant::now(), processor_seconds());
+        if word == "sum\n" {
+            group.all_reduce_of(&mut numbers, ReduceOp::Average)?;
+        } else {
+            group.reduce_scatter(&vec![0; 8 * ranks], &mut [0; 8], DType::F32, ReduceOp::Sum)?;
+        }
+        writeln!(out, "{} {}", start.elapsed().as_secs_f64(), processor_seconds() - before)?;
+        word.clear();
     }
     Ok(())
 }
@@ -137,22 +145,27 @@ fn measure(ranks: &str, of_a_host: &str) -> Outcome<()> {
         descriptors = descriptors.max(word()?.parse::<usize>()?);
     }
     let formed = start.elapsed().as_secs_f64();
-    let mut sums = Vec::new();
-    for _ in 0..SUMS {
-        for child in &mut children.0 {
-            child.stdin.as_mut().ok_or("no input")?.write_all(b"sum\n")?;
+    let mut turns = |word: &str, count: usize| -> Outcome<(Vec<f64>, Vec<f64>)> {
+        let (mut slowest, mut cpu) = (vec![0f64; count], vec![0f64; count]);
+        for turn in 0..count {
+            for child in &mut children.0 {
+                child.stdin.as_mut().ok_or("no input")?.write_all(word.as_bytes())?;
+            }
+            for out in &mut said {
+                let mut line = String::new();
+                out.read_line(&mut line)?;
+                let (seconds, of_processor) = line.trim().split_once(' ').ok_or("a rank has ended")?;
+                slowest[turn] = slowest[turn].max(seconds.parse()?);
+                cpu[turn] += of_processor.parse::<f64>()?;
+            }
         }
-        let mut slowest = 0f64;
-        for out in &mut said {
-            line.clear();
-            out.read_line(&mut line)?;
-            slowest = slowest.max(line.trim().parse()?);
-        }
-        sums.push(slowest);
-    }
+        Ok((slowest, cpu))
+    };
+    let (sums, _) = turns("sum\n", SUMS)?;
+    let (scatters, scatters_cpu) = turns("scatter\n", SCATTERS)?;
     let figures = serde_json::json!({
         "formed_s": formed, "cpu_s": cpu, "keys": keys, "answered": answered, "descriptors": descriptors,
-        "sums_s": sums,
+        "sums_s": sums, "scatters_s": scatters, "scatters_cpu_s": scatters_cpu,
     });
     writeln!(io::stdout(), "{figures}")?;
     Ok(())

@@ -111,6 +111,8 @@ pub struct Group {
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     pub(crate) topology: Topology,
+    /// Whose parts the ranks of this host carry: [`Topology::carried`].
+    pub(crate) carried: Vec<Vec<usize>>,
     /// None where this rank is alone on its host.
     pub(crate) local: Option<LocalGroup>,
     /// To the ranks of other hosts.
@@ -173,7 +175,7 @@ impl Group {
         };
         let mesh = bootstrap(&request, store).map_err(|error| error.context(format_args!("rank {rank}")))?;
         let ranks = mesh.topology.host_of(rank).to_vec();
-        let local_rank = mesh.topology.locate(rank).1;
+        let (host, local_rank) = mesh.topology.locate(rank);
         let (segment, lifeline, mut lifelines) = match mesh.host {
             Some(SharedHost { segment, lifeline, others }) => {
                 (Some(Arc::new(segment)), Some(lifeline), others)
@@ -213,6 +215,7 @@ impl Group {
         Ok(Group {
             rank,
             world_size,
+            carried: mesh.topology.carried(host),
             topology: mesh.topology,
             local: local_group,
             transport,

@@ -14,6 +14,8 @@ use std::collections::{BTreeSet, HashMap};
 pub struct Topology {
     /// The ranks of each host, ascending; hosts by their lowest rank.
     pub hosts: Vec<Vec<usize>>,
+    /// Of each rank, its host and its number there.
+    places: Vec<(usize, usize)>,
 }
 
 impl Topology {
@@ -33,16 +35,40 @@ impl Topology {
             }
             hosts.push(vec![rank]);
         }
-        Topology { hosts }
+        Topology::new(hosts)
+    }
+
+    /// Of hosts that have all ranks, each once.
+    pub(crate) fn new(hosts: Vec<Vec<usize>>) -> Topology {
+        let mut places = vec![(0, 0); hosts.iter().map(Vec::len).sum()];
+        for (host, ranks) in hosts.iter().enumerate() {
+            ranks.iter().enumerate().for_each(|(local_rank, rank)| places[*rank] = (host, local_rank));
+        }
+        Topology { hosts, places }
     }
 
     /// The index of a rank's host, and its local rank there.
     pub fn locate(&self, rank: usize) -> (usize, usize) {
-        let hosts = self.hosts.iter().enumerate();
-        hosts
-            .filter_map(|(host, ranks)| Some((host, ranks.binary_search(&rank).ok()?)))
-            .next()
-            .unwrap_or_default()
+        self.places.get(rank).copied().unwrap_or_default()
+    }
+
+    /// The rank of a host that reduces, inside it, the part of a rank: its own, or one of another host. Those of other
+    /// hosts are spread over its ranks by their numbers there.
+    pub(crate) fn carrier(&self, host: usize, rank: usize) -> usize {
+        let (own, local_rank) = self.locate(rank);
+        let ranks = &self.hosts[host];
+        if own == host { rank } else { ranks[local_rank % ranks.len()] }
+    }
+
+    /// Of each rank of a host, whose [carrier](Topology::carrier) it is: its own first, then by hosts.
+    pub(crate) fn carried(&self, host: usize) -> Vec<Vec<usize>> {
+        let ranks = &self.hosts[host];
+        let mut carried: Vec<Vec<usize>> = ranks.iter().map(|rank| vec![*rank]).collect();
+        let others = self.hosts.iter().enumerate().filter(|(other, _)| *other != host);
+        for (local_rank, rank) in others.flat_map(|(_, ranks)| ranks.iter().enumerate()) {
+            carried[local_rank % ranks.len()].push(*rank);
+        }
+        carried
     }
 
     /// The ranks of other hosts that hear at once of this rank's end, and it of theirs (TOP-3), ascending. Where hosts
@@ -71,6 +97,8 @@ impl Topology {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -91,7 +119,7 @@ mod tests {
                 next += size;
                 (next - size..next).collect()
             };
-            let topology = Topology { hosts: sizes.iter().map(&mut host).collect() };
+            let topology = Topology::new(sizes.iter().map(&mut host).collect());
             let steps = sizes.len().next_power_of_two().ilog2() as usize;
             let neighbours: Vec<_> = (0..next).map(|rank| topology.neighbours(rank)).collect();
             let host_of: Vec<_> = (0..next).map(|rank| topology.locate(rank).0).collect();
@@ -110,6 +138,29 @@ mod tests {
                     heard.extend(told.collect::<BTreeSet<_>>());
                 }
                 assert_eq!(heard.len(), sizes.len(), "TOP-3: {sizes:?} {rank}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_part_is_carried_once_in_each_host_by_the_one_that_all_take_for_its_carrier(
+            leaders in proptest::collection::vec(0..9usize, 1..40),
+        ) {
+            let topology = Topology::from_leaders(&leaders);
+            for host in 0..topology.hosts.len() {
+                let carried = topology.carried(host);
+                let mut all = vec![None; leaders.len()];
+                for (local_rank, parts) in carried.iter().enumerate() {
+                    let carrier = topology.hosts[host][local_rank];
+                    prop_assert_eq!(parts[0], carrier, "its own comes first");
+                    for part in parts {
+                        prop_assert_eq!(all[*part].replace(carrier), None, "once");
+                    }
+                }
+                for (rank, carrier) in all.into_iter().enumerate() {
+                    prop_assert_eq!(carrier, Some(topology.carrier(host, rank)));
+                }
             }
         }
     }

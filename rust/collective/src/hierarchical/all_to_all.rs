@@ -20,7 +20,8 @@ impl Group {
         messages: Messages<'_>,
     ) -> Result<()> {
         let Messages { input, sent, output, received } = messages;
-        let host = self.topology.host_of(self.rank);
+        let me = self.topology.locate(self.rank).0;
+        let host = &self.topology.hosts[me];
         if let Some(local) = &mut self.local {
             let of =
                 |ranges: &[Range<usize>]| host.iter().map(|rank| ranges[*rank].clone()).collect::<Vec<_>>();
@@ -28,7 +29,7 @@ impl Group {
             let messages = Messages { input, sent: &sent, output: &mut *output, received: &received };
             all_to_all(local, watch, Some(watch.call), messages)?;
         }
-        let is_remote = |rank: &usize| !host.contains(rank);
+        let is_remote = |rank: &usize| self.topology.locate(*rank).0 != me;
         let outgoing: Vec<Outgoing<'_>> = (0..self.world_size)
             .filter(is_remote)
             .map(|to| Outgoing { to, bytes: &input[sent[to].clone()] })

@@ -77,8 +77,11 @@ impl Group {
 
     /// The leader of each host: its lowest rank, but `root` where that is on it.
     fn leaders(&self, root: Option<usize>) -> Vec<usize> {
-        let leader = |ranks: &Vec<usize>| root.filter(|root| ranks.contains(root)).unwrap_or(ranks[0]);
-        self.topology.hosts.iter().map(leader).collect()
+        let mut leaders: Vec<usize> = self.topology.hosts.iter().map(|ranks| ranks[0]).collect();
+        if let Some(root) = root {
+            leaders[self.topology.locate(root).0] = root;
+        }
+        leaders
     }
 
     /// The channel of `ranks`, one a host in the order of hosts, of which this rank is one.

@@ -17,22 +17,7 @@ use crate::group::Group;
 use crate::inter_host::transport::{Incoming, Outgoing};
 use crate::intra_host::reduce_scatter::{Buffers, reduce_scatter};
 use crate::kernels;
-use crate::topology::Topology;
 use crate::wait::Watch;
-
-/// The rank of a host that reduces, inside it, the part of a rank: its own, or one of another host.
-fn carrier(topology: &Topology, host: usize, rank: usize) -> usize {
-    let (own, local_rank) = topology.locate(rank);
-    let ranks = &topology.hosts[host];
-    if own == host { rank } else { ranks[local_rank % ranks.len()] }
-}
-
-/// Whose parts a rank reduces inside its host: its own first.
-fn carried_by(topology: &Topology, rank: usize, ranks: usize) -> Vec<usize> {
-    let host = topology.locate(rank).0;
-    let others = (0..ranks).filter(|other| *other != rank && carrier(topology, host, *other) == rank);
-    std::iter::once(rank).chain(others).collect()
-}
 
 impl Group {
     /// `output` becomes this rank's part of the reduction of all `input`s.
@@ -45,9 +30,7 @@ impl Group {
     ) -> Result<()> {
         let stages = self.stages(dtype, op)?;
         let (me, local_rank) = self.topology.locate(self.rank);
-        let ranks = self.topology.hosts[me].clone();
-        let carried: Vec<Vec<usize>> =
-            ranks.iter().map(|rank| carried_by(&self.topology, *rank, self.world_size)).collect();
+        let carried = &self.carried;
         let rounds = carried.iter().map(Vec::len).max().unwrap_or(0);
         let mut partial: Vec<Vec<u8>> = Vec::new();
         for round in 0..rounds {
@@ -89,7 +72,7 @@ impl Group {
         let others = (0..hosts).filter(|host| *host != me);
         let mut incoming: Vec<Incoming<'_>> = others
             .zip(&mut theirs)
-            .map(|(host, bytes)| Incoming::new(carrier(&self.topology, host, self.rank), bytes))
+            .map(|(host, bytes)| Incoming::new(self.topology.carrier(host, self.rank), bytes))
             .collect();
         self.transport.transfer(watch, &outgoing, &mut incoming)?;
         if is_narrow(output.len()) {
@@ -104,22 +87,5 @@ impl Group {
         stages.between.apply(output, me, &theirs);
         stages.end(output, dtype, self.world_size);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_part_is_carried_once_in_each_host() {
-        let topology = Topology { hosts: vec![vec![0, 3, 4], vec![1], vec![2, 5]] };
-        for host in &topology.hosts {
-            let mut all: Vec<usize> = host.iter().flat_map(|rank| carried_by(&topology, *rank, 6)).collect();
-            all.sort_unstable();
-            assert_eq!(all, [0, 1, 2, 3, 4, 5]);
-        }
-        assert_eq!(carried_by(&topology, 3, 6), [3, 5]);
-        assert_eq!(carrier(&topology, 1, 4), 1);
     }
 }
