@@ -1,6 +1,9 @@
 //! Bytes on their way into a socket that doesn't block.
 
-use std::io::{self, ErrorKind as IoKind, Write};
+use std::io::{self, ErrorKind as IoKind, IoSlice, Write};
+
+use mio::net::TcpStream;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 /// What waits for one socket, in order.
 #[derive(Debug, Default)]
@@ -50,4 +53,10 @@ impl Unsent {
 /// Whether a socket takes or has nothing now; so says one that isn't connected yet, too.
 pub(crate) fn would_block(e: &io::Error) -> bool {
     matches!(e.kind(), IoKind::WouldBlock | IoKind::NotConnected)
+}
+
+/// As `write_vectored`, which raises SIGPIPE where the peer has gone: in a driver that has it at its default, the end.
+#[allow(clippy::disallowed_methods, reason = "no descriptors are sent")]
+pub(crate) fn write_pieces(stream: &TcpStream, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    Ok(sendmsg(stream, pieces, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)?)
 }

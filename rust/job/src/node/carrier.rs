@@ -22,7 +22,8 @@ use std::time::Instant;
 use crate::node::callbacks::NodeCallbacks;
 use crate::node::home::Home;
 use crate::node::join::own_address;
-use crate::node::line::{Line, Way, Ways};
+use crate::node::line::Line;
+use crate::node::line::ways::{Way, Ways};
 use crate::node::options::{Here, Options, Payload};
 use crate::node::process::{INTERRUPT_EVERY, Process, beside};
 

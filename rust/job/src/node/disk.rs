@@ -1,11 +1,12 @@
-//! What a node does before its ranks run, beside its own thread: files, which a disk may hold up, and the guard, which a
-//! warm pool may.
+//! What a node does before its ranks run, beside its own thread: files, which a disk may hold up, and the guard, which
+//! a warm pool may.
 //!
 //! - NODEDISK-1 (answers-meanwhile): before its ranks run, a node makes its folders and writes its files in a thread
 //!   beside its own. It goes on telling the hub that it is there. When it is to end it says so to the hub at once,
 //!   whatever the disk does, and heeds what the hub says to that.
 //! - NODEDISK-2 (bounded): a disk that takes longer than `join_timeout` fails the job.
-//! - NODEDISK-3 (pool-too): NODEDISK-1 holds for a pool that a node waits for, too. A node that is to end starts no rank.
+//! - NODEDISK-3 (pool-too): NODEDISK-1 holds for a pool that a node waits for, too. A node that is to end starts no
+//!   rank.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -27,8 +28,8 @@ pub(crate) enum Worked<T> {
     Ended(AfterAttempt),
 }
 
-/// Has `work` done, and answers the hub and the node's process meanwhile. It is told by a flag once the node has to end,
-/// and `patience` is how long a disk may take, for work that has no end of its own.
+/// Has `work` done, and answers the hub and the node's process meanwhile. It is told by a flag once the node has to
+/// end, and `patience` is how long a disk may take, for work that has no end of its own.
 ///
 /// # Errors
 /// Those of `work`; [`ErrorKind::Timeout`] if it takes longer than `patience`, [`ErrorKind::Unreachable`] if the hub is

@@ -112,8 +112,8 @@ fn join_at(options: &Options<'_>, address: IpAddr) -> Result<(Join, StoreSocket)
     Ok((join, store))
 }
 
-/// Where the other nodes reach this one where it has no direct way to the hub: at the address by which Spark's executors
-/// do.
+/// Where the other nodes reach this one where it has no direct way to the hub: at the address by which Spark's
+/// executors do.
 pub(crate) fn own_address(options: &Options<'_>) -> IpAddr {
     interfaces::own_address(&options.here.host, Deadline::after(RESOLVE_TIMEOUT))
         .or_else(|| route_to_hub(options))

@@ -1,7 +1,8 @@
 //! What one rank has told its node and the node has not looked at yet.
 //!
 //! - MAILBOX-1 (own): a rank that tells more than its node takes loses nothing of another's.
-//! - MAILBOX-2 (kept): its error and its phases are kept, of its beats and its reports the newest. What is kept is bounded.
+//! - MAILBOX-2 (kept): its error and its phases are kept, of its beats and its reports the newest. What is kept is
+//!   bounded.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

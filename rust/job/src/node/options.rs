@@ -8,7 +8,7 @@ use phalanx_types::contract::{ENV_OMP_THREADS, ENV_VISIBLE_GPUS};
 use phalanx_types::{NodeSpec, Result};
 
 use crate::node::home::Home;
-use crate::node::line::{Way, Ways};
+use crate::node::line::ways::{Way, Ways};
 use crate::node::{program, threads};
 use crate::preflight::TaskGpus;
 

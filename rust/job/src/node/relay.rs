@@ -22,7 +22,7 @@ use phalanx_types::message::{HubMessage, NodeMessage, Role};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 use crate::node::followed_log::{FollowedLog, Next};
-use crate::node::line::Ways;
+use crate::node::line::ways::Ways;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to wait after the connection broke.

@@ -20,7 +20,7 @@ use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_types::message::{HubMessage, Role};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
-use crate::node::line::Ways;
+use crate::node::line::ways::Ways;
 
 /// How long the hub may be out of reach, or take nothing.
 const PATIENCE: Duration = Duration::from_secs(60);

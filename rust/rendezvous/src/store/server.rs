@@ -14,7 +14,6 @@ use mio::event::Event;
 use mio::{Events, Interest, Poll, Token, Waker};
 use phalanx_io::{Backlog, Identity, Refusals, TlsServer, Unproved, check_owners_are_told};
 use phalanx_types::{Error, Key, Network, Result};
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use socket2::SockRef;
 
 use super::admits::Admits;
@@ -24,7 +23,7 @@ use super::waits::ClientId;
 use crate::client::tune;
 use crate::loop_thread::{LoopThread, watch_listener};
 use crate::secure::Secure;
-use crate::unsent::would_block;
+use crate::unsent::{would_block, write_pieces};
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -190,12 +189,6 @@ struct Connection {
     ended: bool,
     /// What a node's connection speaks; a rank's is plain.
     secure: Option<Box<Secure>>,
-}
-
-/// As `write_vectored`, which raises SIGPIPE where the peer has gone: in a driver that has it at its default, the end.
-#[allow(clippy::disallowed_methods, reason = "no descriptors are sent")]
-fn write_pieces(stream: &mio::net::TcpStream, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-    Ok(sendmsg(stream, pieces, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)?)
 }
 
 impl EventLoop {

@@ -4,8 +4,8 @@
 //! or when their grace and the guards' time are over. It doesn't matter that Spark ends the tasks sooner. A node that
 //! is there is heard to its end: the last output of its ranks comes after the word that they ended.
 //!
-//! ENDING-2 (parting): a node that serves the store or blocks stays until all ranks have ended well, or the ranks are to
-//! be ended. The hub knows when that is, and tells each node until the node says that it is done.
+//! ENDING-2 (parting): a node that serves the store or blocks stays until all ranks have ended well, or the ranks are
+//! to be ended. The hub knows when that is, and tells each node until the node says that it is done.
 
 use std::time::{Duration, Instant};
 

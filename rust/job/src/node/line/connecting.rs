@@ -1,83 +1,103 @@
 //! The first connection of a line: each way in turn, until one leads to the hub (LINK-3, LINK-6).
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use phalanx_io::pause;
-use phalanx_types::{Deadline, Error, ErrorKind, Result};
+use phalanx_types::{Deadline, Error, ErrorKind, Policy, Result};
 
 use crate::node::line::control::Control;
-use crate::node::line::keeper::Keeper;
+use crate::node::line::ways::Ways;
 use crate::node::process::INTERRUPT_EVERY;
 
 /// What opens a way.
 const WHAT_TO_DO: &str = "Open the driver's port (spark.phalanx.hub.port says which) to the executors, or add \
      PhalanxPlugin to spark.plugins (on Spark Connect the server's plugin, from Spark 4.0 on)";
 
-/// Connects by the first way that leads to the hub. All of the node's connections take that way from then on.
-///
-/// # Errors
-/// Why none does; [`ErrorKind::Cancelled`] if the node is over meanwhile.
-pub(super) fn connect(keeper: &Keeper) -> Result<Control> {
-    let mut barred = Vec::new();
-    loop {
-        match by_the_way_taken(keeper) {
-            Ok(control) => {
-                if let Some((_, why)) = barred.last() {
-                    let how = keeper.ways.taken().how();
-                    log::info!("job {}: {why}; the driver is reached {how}", keeper.job);
+/// What it takes to call the hub.
+pub(super) struct Caller {
+    pub(super) ways: Ways,
+    pub(super) job: String,
+    pub(super) policy: Policy,
+    pub(super) partition: u32,
+    pub(super) host: String,
+    pub(super) attempt: u32,
+    /// Whether the node wants the line no more: then nothing is connected any more.
+    pub(super) over: Arc<AtomicBool>,
+}
+
+impl Caller {
+    /// A connection by the way that is taken.
+    ///
+    /// # Errors
+    /// As [`Control::open`].
+    pub(super) fn connection(&self, deadline: Deadline) -> Result<Control> {
+        Control::open(&self.ways, self.partition, self.attempt, deadline, &self.over)
+    }
+
+    /// A connection by the first way that leads to the hub. All of the node's connections take that way from then on.
+    ///
+    /// # Errors
+    /// Why none does; [`ErrorKind::Cancelled`] if the node is over meanwhile.
+    pub(super) fn first_connection(&self) -> Result<Control> {
+        let mut barred = Vec::new();
+        loop {
+            match self.by_the_way_taken() {
+                Ok(control) => {
+                    if let Some((_, why)) = barred.last() {
+                        let how = self.ways.taken().how();
+                        log::info!("job {}: {why}; the driver is reached {how}", self.job);
+                    }
+                    return Ok(control);
                 }
-                return Ok(control);
+                Err(e) if is_final(&e) => return Err(e),
+                Err(e) => barred.push((self.ways.taken().how(), e)),
             }
-            Err(e) if is_final(&e) => return Err(e),
-            Err(e) => barred.push((keeper.ways.taken().how(), e)),
-        }
-        if !keeper.ways.take_next() {
-            return Err(not_reached(keeper, &barred));
+            if !self.ways.take_next() {
+                return Err(self.not_reached(&barred));
+            }
         }
     }
-}
 
-/// LINK-6
-fn by_the_way_taken(keeper: &Keeper) -> Result<Control> {
-    let within = keeper.ways.taken().patience(keeper.policy.connect_timeout);
-    let deadline = Deadline::after(within);
-    for tries in 1_u32.. {
-        let patience = deadline.min(Deadline::after(within * 2 / 3));
-        match Control::open(&keeper.ways, keeper.partition, keeper.attempt, patience, &keeper.over) {
-            Err(e) if may_try_again(keeper, &e, tries, deadline) => pause(INTERRUPT_EVERY, deadline),
-            tried => return tried,
+    /// LINK-6
+    fn by_the_way_taken(&self) -> Result<Control> {
+        let within = self.ways.taken().patience(self.policy.connect_timeout);
+        let deadline = Deadline::after(within);
+        for tries in 1_u32.. {
+            match self.connection(deadline.min(Deadline::after(within * 2 / 3))) {
+                Err(e) if self.may_try_again(&e, tries, deadline) => pause(INTERRUPT_EVERY, deadline),
+                tried => return tried,
+            }
+            if self.over.load(Ordering::Acquire) {
+                break;
+            }
         }
-        if keeper.over.load(Ordering::Acquire) {
-            break;
-        }
+        Err(Error::new(ErrorKind::Cancelled, "the node is over"))
     }
-    Err(Error::new(ErrorKind::Cancelled, "the node is over"))
-}
 
-fn may_try_again(keeper: &Keeper, why: &Error, tries: u32, deadline: Deadline) -> bool {
-    // What carries connections through Spark is there before the task is: it doesn't come later.
-    let is_absent = tries > 1 && why.kind() == ErrorKind::Closed && !keeper.ways.is_direct();
-    !is_final(why) && !is_absent && deadline.left().is_some_and(|left| left > INTERRUPT_EVERY)
-}
+    fn may_try_again(&self, why: &Error, tries: u32, deadline: Deadline) -> bool {
+        // What carries connections through Spark is there before the task is: it doesn't come later.
+        let is_absent = tries > 1 && why.kind() == ErrorKind::Closed && !self.ways.is_direct();
+        !is_final(why) && !is_absent && deadline.left().is_some_and(|left| left > INTERRUPT_EVERY)
+    }
 
-/// Why a task fails that reaches the hub by no way, and what to do about it.
-fn not_reached(keeper: &Keeper, barred: &[(&str, Error)]) -> Error {
-    let who = format!("partition {} on {} can't reach the driver", keeper.partition, keeper.host);
-    let is_closed = |(_, e): &(&str, Error)| e.kind() == ErrorKind::Closed;
-    let said = match barred {
-        [only @ (_, e)] if is_closed(only) => {
-            format!(
+    /// Why a task fails that reaches the hub by no way, and what to do about it.
+    fn not_reached(&self, barred: &[(&str, Error)]) -> Error {
+        let who = format!("partition {} on {} can't reach the driver", self.partition, self.host);
+        let is_closed = |(_, e): &(&str, Error)| e.kind() == ErrorKind::Closed;
+        let said = match barred {
+            [only @ (_, e)] if is_closed(only) => format!(
                 "{who}: {e}; the job is over, or a firewall refuses connections to its driver. {WHAT_TO_DO}"
-            )
-        }
-        [(_, e)] => format!("{who}: {e}, and it has no other way. {WHAT_TO_DO}"),
-        all => {
-            let each: Vec<String> = all.iter().map(|(how, e)| format!("{how}: {e}")).collect();
-            format!("{who}, {}", each.join("; nor "))
-        }
-    };
-    let kind = if barred.iter().all(is_closed) { ErrorKind::Closed } else { ErrorKind::Unreachable };
-    Error::new(kind, said)
+            ),
+            [(_, e)] => format!("{who}: {e}, and it has no other way. {WHAT_TO_DO}"),
+            all => {
+                let each: Vec<String> = all.iter().map(|(how, e)| format!("{how}: {e}")).collect();
+                format!("{who}, {}", each.join("; nor "))
+            }
+        };
+        let kind = if barred.iter().all(is_closed) { ErrorKind::Closed } else { ErrorKind::Unreachable };
+        Error::new(kind, said)
+    }
 }
 
 /// Whether trying again, or by another way, would not help.

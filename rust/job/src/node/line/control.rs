@@ -11,7 +11,7 @@ use phalanx_rendezvous::Sender;
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
 use phalanx_types::{Deadline, Error, Result};
 
-use crate::node::line::SEND_TIMEOUT;
+use crate::node::line::limits::SEND_TIMEOUT;
 use crate::node::line::ways::Ways;
 
 /// One connection, from its handshake to its end.

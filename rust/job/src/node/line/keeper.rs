@@ -1,19 +1,17 @@
 //! The thread of a line: it connects, then writes and hears until the node is over or the hub is given up.
 
 use std::net::IpAddr;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, select};
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Deadline, Policy, Result};
+use phalanx_types::{Deadline, Result};
 
-use crate::node::line::connecting::{connect, is_final};
+use crate::node::line::connecting::{Caller, is_final};
 use crate::node::line::control::Control;
 use crate::node::line::facts::{Fact, aged, fits};
-use crate::node::line::ways::Ways;
-use crate::node::line::{HUB_GRACE, ping_every};
+use crate::node::line::limits::{HUB_GRACE, ping_every};
 use crate::node::process::INTERRUPT_EVERY;
 
 /// What the node wants of its line.
@@ -28,18 +26,11 @@ pub(super) enum Ask {
 
 /// What the thread has.
 pub(super) struct Keeper {
-    pub(super) ways: Ways,
-    pub(super) job: String,
-    pub(super) policy: Policy,
-    pub(super) partition: u32,
-    pub(super) host: String,
-    pub(super) attempt: u32,
+    pub(super) caller: Caller,
     pub(super) asks: Receiver<Ask>,
     pub(super) orders: Sender<HubMessage>,
     pub(super) renewals: Sender<()>,
     pub(super) given_up: Arc<OnceLock<String>>,
-    /// Whether the node wants the line no more: then nothing is connected any more.
-    pub(super) over: Arc<AtomicBool>,
     pub(super) facts: Vec<Fact>,
     pub(super) ping_at: Instant,
 }
@@ -55,7 +46,7 @@ enum Served {
 impl Keeper {
     /// Connects, says so to `connected` with this host's address on a direct way, and serves the line to its end.
     pub(super) fn run(mut self, connected: &Sender<Result<Option<IpAddr>>>) {
-        let mut control = match connect(&self) {
+        let mut control = match self.caller.first_connection() {
             Ok(control) => control,
             // A node that was interrupted doesn't listen any more.
             Err(e) => return drop(connected.send(Err(e))),
@@ -82,13 +73,13 @@ impl Keeper {
         loop {
             let now = Instant::now();
             if now >= self.ping_at {
-                self.ping_at = now + ping_every(&self.policy);
+                self.ping_at = now + ping_every(&self.caller.policy);
                 control.send(&NodeMessage::Ping);
             }
             let heard = control.heard();
-            let silent_at = heard + self.policy.node_timeout / 2;
+            let silent_at = heard + self.caller.policy.node_timeout / 2;
             if now > silent_at {
-                let until = now.max(heard + self.policy.node_timeout) + HUB_GRACE;
+                let until = now.max(heard + self.caller.policy.node_timeout) + HUB_GRACE;
                 return self.broke("the driver doesn't answer", until);
             }
             let (asks, orders) = (&self.asks, control.orders());
@@ -109,7 +100,7 @@ impl Keeper {
     }
 
     fn broke(&self, how: &str, until: Instant) -> Served {
-        log::warn!("job {}: {how}", self.job);
+        log::warn!("job {}: {how}", self.caller.job);
         Served::Broken(until)
     }
 
@@ -125,7 +116,7 @@ impl Keeper {
             Ask::Tell { at, message } => (at, message),
         };
         if !fits(&message) {
-            return log::error!("job {}: a fact is too long for the hub: {message:.200?}", self.job);
+            return log::error!("job {}: a fact is too long for the hub: {message:.200?}", self.caller.job);
         }
         if let Some(control) = control {
             control.send(&aged(&message, at));
@@ -141,10 +132,10 @@ impl Keeper {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let deadline = Deadline::after(left.clamp(INTERRUPT_EVERY, HUB_GRACE));
-            match Control::open(&self.ways, self.partition, self.attempt, deadline, &self.over) {
+            match self.caller.connection(deadline) {
                 Ok(control) => return Ok(Some(control)),
                 Err(e) if is_final(&e) || Instant::now() >= until => return Err(e),
-                Err(e) => log::debug!("job {}: {e}", self.job),
+                Err(e) => log::debug!("job {}: {e}", self.caller.job),
             }
             match self.asks.recv_timeout(INTERRUPT_EVERY) {
                 Ok(ask) => self.take(ask, None),

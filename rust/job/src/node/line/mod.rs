@@ -1,58 +1,50 @@
 //! A node's line to the hub: what it tells, what it is told, and what happens when the line breaks.
 //!
-//! A thread of its own connects, writes, hears, and mends. The rest of the node tells it things, which waits for nothing,
-//! and takes what the hub orders.
+//! A thread of its own connects, writes, hears, and mends. The rest of the node tells it things, which waits for
+//! nothing, and takes what the hub orders.
 //!
 //! - LINK-1 (told-again): every fact is told again after a reconnect, with its age (MSG-1).
-//! - LINK-2 (mended-or-over): a line that is closed is mended within [`HUB_GRACE`]. If not, the hub is given up for
-//!   good.
-//! - LINK-3 (each-way): a node takes the direct way first, within `connect_timeout`, and then each other one that it has.
-//!   If it reaches the hub by none, its task fails in a sentence that says what to set.
+//! - LINK-2 (mended-or-over): a line that is closed is mended within [`limits::HUB_GRACE`]. If not, the hub is given up
+//!   for good.
+//! - LINK-3 (each-way): a node takes the direct way first, within `connect_timeout`, and then each other one that it
+//!   has. If it reaches the hub by none, its task fails in a sentence that says what to set.
 //! - LINK-4 (silent-hub): if a hub says nothing for half of `node_timeout`, the node connects anew. If it has said
-//!   nothing for all of `node_timeout` and [`HUB_GRACE`], the node gives it up: by then the hub has given up this node.
+//!   nothing for all of `node_timeout` and [`limits::HUB_GRACE`], the node gives it up: by then the hub has given up
+//!   this node.
 //! - LINK-5 (closed-is-over): if the hub's host refuses connections, the hub is closed and the job is over, or a
 //!   firewall refuses them. The sentence says so.
-//! - LINK-6 (tried-twice): no try to connect takes more than two thirds of the time for its way: packets may be lost for
-//!   good that were on their way when the network failed for a moment.
+//! - LINK-6 (tried-twice): no try to connect takes more than two thirds of the time for its way: packets may be lost
+//!   for good that were on their way when the network failed for a moment.
 //! - LINK-7 (fits): a fact that the hub would not take is never told. It would break each line that is told it again.
-//! - LINK-8 (nobody-waits): whoever tells something waits for no network. Who wants to go while the line connects goes at
-//!   once; what was told over a line that is up is written first.
+//! - LINK-8 (nobody-waits): whoever tells something waits for no network. Who wants to go while the line connects goes
+//!   at once; what was told over a line that is up is written first.
 
 mod connecting;
 mod control;
 mod facts;
 mod keeper;
-mod ways;
+mod limits;
+pub(crate) mod ways;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Error, ErrorKind, Policy, Result};
+use phalanx_types::{Error, ErrorKind, Result};
 
 pub(crate) use facts::signed_us;
+pub(crate) use limits::SEND_TIMEOUT;
 pub use ways::Way;
-pub(crate) use ways::Ways;
 
+use crate::node::line::connecting::Caller;
 use crate::node::line::keeper::{Ask, Keeper};
+use crate::node::line::limits::ping_every;
 use crate::node::options::Options;
 use crate::node::process::{INTERRUPT_EVERY, Process};
-
-/// How long a lost hub may take to come back before the node gives up.
-const HUB_GRACE: Duration = Duration::from_secs(2);
-/// How long one message to the hub may take.
-pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a node tells the hub that it is there, at the least.
-const PING_EVERY: Duration = Duration::from_secs(5);
-
-/// How often a node tells the hub that it is there: several times before it would count as lost.
-fn ping_every(policy: &Policy) -> Duration {
-    (policy.node_timeout / 4).clamp(INTERRUPT_EVERY, PING_EVERY)
-}
 
 /// The line of one attempt. Dropping it writes what was told, if the line is up, and ends it.
 pub(crate) struct Line {
@@ -77,18 +69,21 @@ impl Line {
         let (renew, renewals) = crossbeam_channel::unbounded();
         let (connect, connected) = crossbeam_channel::bounded(1);
         let (given_up, over) = (Arc::<OnceLock<String>>::default(), Arc::<AtomicBool>::default());
-        let keeper = Keeper {
+        let caller = Caller {
             ways: options.ways.clone(),
             job: options.spec.job.id.clone(),
             policy: options.spec.job.policy.clone(),
             partition: options.here.partition,
             host: options.here.host.clone(),
             attempt,
+            over: Arc::clone(&over),
+        };
+        let keeper = Keeper {
+            caller,
             asks: asked,
             orders: tell,
             renewals: renew,
             given_up: Arc::clone(&given_up),
-            over: Arc::clone(&over),
             facts: Vec::new(),
             // What is told first says who this is.
             ping_at: Instant::now() + ping_every(&options.spec.job.policy),

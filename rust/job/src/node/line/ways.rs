@@ -14,14 +14,17 @@ use phalanx_types::{Deadline, Result};
 /// are.
 const THROUGH_SPARK: Duration = Duration::from_secs(15);
 
-/// A way to the hub. At the end of each the hub speaks TLS and wants its proof, so what carries the bytes is not trusted.
+/// A way to the hub. At the end of each the hub speaks TLS and wants its proof, so what carries the bytes is not
+/// trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
     /// To where the hub itself listens, `host:port`.
     Direct(String),
-    /// To an executor's port, whose connections go on through Spark's messages (`ways/TunnelEntrance.scala` in the jar).
+    /// To an executor's port, whose connections go on through Spark's messages (`ways/TunnelEntrance.scala` in the
+    /// jar).
     Tunnel(String),
-    /// To a port of the Spark Connect server, which carries them to its client (`ways/Relay.scala` in the jar, `connect/relay.py`).
+    /// To a port of the Spark Connect server, which carries them to its client (`ways/Relay.scala` in the jar,
+    /// `connect/relay.py`).
     Relay(String),
 }
 
