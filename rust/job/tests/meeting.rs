@@ -109,6 +109,19 @@ fn a_task_that_reaches_the_hub_neither_directly_nor_through_spark_says_why_of_bo
 }
 
 #[test]
+fn a_task_of_a_job_that_is_over_says_so_though_it_has_another_way_and_does_not_try_that_for_long() {
+    // As a tunnel does to whose far end there is no hub any more.
+    let far_end = TcpListener::bind("127.0.0.1:0").unwrap();
+    let tunnel = far_end.local_addr().unwrap().to_string();
+    let carries = std::thread::spawn(move || far_end.incoming().take(2).for_each(drop));
+    let (closed, began) = (closed(), Instant::now());
+    let (_, said, _) = not_reached(&closed.address, Some(&tunnel));
+    assert!(said.contains("the job is over, or a firewall refuses"), "LINK-5: {said}");
+    carries.join().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(10), "LINK-3: it is tried twice: {:?}", began.elapsed());
+}
+
+#[test]
 fn a_task_that_is_ended_while_it_connects_goes_at_once() {
     // Directly, and by a way that is tried for 15 s.
     let (barred, dir) = (silent(), phalanx_testkit::temp_dir("meeting"));

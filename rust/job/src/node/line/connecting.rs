@@ -76,23 +76,27 @@ impl Caller {
     }
 
     fn may_try_again(&self, why: &Error, tries: u32, deadline: Deadline) -> bool {
-        // What carries connections through Spark is there before the task is: it doesn't come later.
-        let is_absent = tries > 1 && why.kind() == ErrorKind::Closed && !self.ways.is_direct();
-        !is_final(why) && !is_absent && deadline.left().is_some_and(|left| left > INTERRUPT_EVERY)
+        // What carries connections through Spark is there before the task is, and is only slow: what it says is so.
+        let is_said = tries > 1 && why.kind() != ErrorKind::Timeout && !self.ways.is_direct();
+        !is_final(why) && !is_said && deadline.left().is_some_and(|left| left > INTERRUPT_EVERY)
     }
 
     /// Why a task fails that reaches the hub by no way, and what to do about it.
     fn not_reached(&self, barred: &[(&str, Error)]) -> Error {
         let who = format!("partition {} on {} can't reach the driver", self.partition, self.host);
         let is_closed = |(_, e): &(&str, Error)| e.kind() == ErrorKind::Closed;
+        // By the direct way, the first.
+        let refused = if barred.first().is_some_and(is_closed) {
+            "; the job is over, or a firewall refuses connections to its driver"
+        } else {
+            ""
+        };
         let said = match barred {
-            [only @ (_, e)] if is_closed(only) => format!(
-                "{who}: {e}; the job is over, or a firewall refuses connections to its driver. {WHAT_TO_DO}"
-            ),
+            [(_, e)] if !refused.is_empty() => format!("{who}: {e}{refused}. {WHAT_TO_DO}"),
             [(_, e)] => format!("{who}: {e}, and it has no other way. {WHAT_TO_DO}"),
             all => {
                 let each: Vec<String> = all.iter().map(|(how, e)| format!("{how}: {e}")).collect();
-                format!("{who}, {}", each.join("; nor "))
+                format!("{who}, {}{refused}", each.join("; nor "))
             }
         };
         let kind = if barred.iter().all(is_closed) { ErrorKind::Closed } else { ErrorKind::Unreachable };
