@@ -14,10 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, select};
-use phalanx_io::pause;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, select};
 use phalanx_supervisor::RankLog;
-use phalanx_types::{Deadline, Error, ExecutorLog, Result};
+use phalanx_types::{Error, ExecutorLog, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::console::Console;
@@ -152,7 +151,12 @@ impl Worker {
     ) -> std::result::Result<(), Stop> {
         loop {
             select! {
-                recv(news) -> _ => pause(GATHER, Deadline::never()),
+                // More comes together, but the end of a run doesn't wait for that.
+                recv(news) -> _ => match finishing.recv_timeout(GATHER) {
+                    Ok(failed) => return self.finish(&failed),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return Err(Stop::Abandoned),
+                },
                 recv(finishing) -> failed => return self.finish(&failed.map_err(|_| Stop::Abandoned)?),
             }
             for i in 0..self.logs.len() {
@@ -238,6 +242,9 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use std::io::{PipeReader, Read as _, pipe};
+
+    use phalanx_io::pause;
+    use phalanx_types::Deadline;
 
     use super::*;
     use crate::node::followed_log::tests::write_to;
