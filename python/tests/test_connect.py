@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from phalanx import _native
+from phalanx.connect import client as connect_client
 from phalanx.connect.client import endpoint, is_own, own_address_towards
-from phalanx.driver import connect
 from phalanx.stages import spark as spark_stage
 from phalanx.stages.python import ClientWay, PythonStage
 
@@ -28,7 +28,7 @@ def client(server: str, **conf: str) -> Any:
 def test_the_hub_is_told_as_the_clients_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_address_towards("127.0.0.1") == "127.0.0.1"
     assert own_address_towards("no.such.host.invalid") is None
-    monkeypatch.setattr(connect, "own_address_towards", {"far": "10.1.2.3", "far6": "fd00::9"}.get)
+    monkeypatch.setattr(connect_client, "own_address_towards", {"far": "10.1.2.3", "far6": "fd00::9"}.get)
     assert endpoint(client("far", spark_driver_host="10.9.9.9")) == ("10.1.2.3", "10.1.2.3"), "CONNECT-2"
     assert endpoint(client("far6")) == ("fd00::9", "fd00::9")
 
