@@ -59,9 +59,12 @@ fn nothing_was_lost(told: &Told, driver: &Hub, when: &str) {
 
 /// Runs the job with both nodes behind a network; `events` is played beside it.
 fn played(events: impl FnOnce(&Network, &Path) + Send) -> (Told, Hub) {
+    played_as(&job(), events)
+}
+
+fn played_as(job: &Job, events: impl FnOnce(&Network, &Path) + Send) -> (Told, Hub) {
     let dir = phalanx_testkit::temp_dir("outages");
-    let job = job();
-    let driver = open(&job);
+    let driver = open(job);
     let network = Network::before(driver.address());
     let told = std::thread::scope(|scope| {
         let beside = scope.spawn(|| events(&network, dir.path()));
@@ -124,6 +127,22 @@ fn connections_that_are_lost_while_they_are_made_are_given_up_for_others_in_time
 #[test]
 fn an_outage_of_a_second_while_ranks_run_costs_nothing() {
     an_outage_of_a_second_costs_nothing("while ranks run", ranks_run);
+}
+
+#[test]
+fn a_line_on_which_nothing_was_said_for_long_has_as_long_to_come_back() {
+    let mut job = job();
+    // Then nodes say something every 5 s.
+    job.policy.node_timeout = Duration::from_secs(20);
+    let (told, driver) = played_as(&job, |network, dir| {
+        ranks_run(dir);
+        std::thread::sleep(3 * SHORT);
+        network.fails(Outage::Reset);
+        std::thread::sleep(SHORT);
+        network.works();
+        goes_on(dir);
+    });
+    nothing_was_lost(&told, &driver, "LINK-2");
 }
 
 #[test]

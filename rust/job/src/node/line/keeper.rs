@@ -92,7 +92,9 @@ impl Keeper {
                 recv(orders) -> order => match order {
                     // A node that is over takes none.
                     Ok(order) => drop(self.orders.send(order)),
-                    Err(_) => return self.broke("the connection to the driver broke", now + HUB_GRACE),
+                    Err(_) => {
+                        return self.broke("the connection to the driver broke", Instant::now() + HUB_GRACE);
+                    }
                 },
                 default(due.max(INTERRUPT_EVERY / 50)) => {}
             }
