@@ -17,8 +17,7 @@ use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 use crate::node::finish::{AfterAttempt, after_done};
 use crate::node::line::Line;
-use crate::node::process::INTERRUPT_EVERY;
-use crate::node::process::Process;
+use crate::node::process::{INTERRUPT_EVERY, Process};
 
 /// What came of the work.
 pub(crate) enum Worked<T> {

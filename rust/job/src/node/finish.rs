@@ -12,8 +12,7 @@ use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 use crate::node::attempt::Attempt;
 use crate::node::line::Line;
-use crate::node::process::INTERRUPT_EVERY;
-use crate::node::process::Process;
+use crate::node::process::{INTERRUPT_EVERY, Process};
 
 /// How long the hub may take to say that it has everything.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);

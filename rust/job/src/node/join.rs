@@ -14,8 +14,7 @@ use phalanx_types::{Deadline, Error, ErrorKind, Join, NodePlacement, Result};
 use crate::node::line::Line;
 use crate::node::line::SEND_TIMEOUT;
 use crate::node::options::Options;
-use crate::node::process::INTERRUPT_EVERY;
-use crate::node::process::Process;
+use crate::node::process::{INTERRUPT_EVERY, Process};
 use crate::node::store::StoreSocket;
 
 /// How long this host's own name may take to resolve.

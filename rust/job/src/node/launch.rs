@@ -48,9 +48,7 @@ impl<'a> Attempt<'a> {
         let relay = if spec.job.logs.live {
             let most_lag = spec.job.logs.max_live_lag_bytes;
             let relay = Relay::start(options.ways.clone(), here.partition, number, logs.clone(), most_lag);
-            let relay = relay.map_err(|e| line.fails(e))?;
-            relay.begin();
-            Some(relay)
+            Some(relay.map_err(|e| line.fails(e))?)
         } else {
             None
         };

@@ -46,8 +46,6 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Whether the hub is known to be there.
-    begun: bool,
     news: bool,
     /// No more ranks will write; end when everything is sent.
     finishing: bool,
@@ -64,12 +62,6 @@ impl Shared {
         result
     }
 
-    fn wait_for(&self, until: impl Fn(&State) -> bool) {
-        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // A poisoned lock means: look again.
-        drop(self.changed.wait_while(guard, |state| !until(state)));
-    }
-
     fn wait(&self, timeout: Duration, until: impl Fn(&State) -> bool) {
         let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // Both a time-out and a poisoned lock mean: look again.
@@ -78,7 +70,7 @@ impl Shared {
 }
 
 impl Relay {
-    /// Relays `logs` (rank and log) of `partition` to the hub, for an attempt; from [`Relay::begin`] on.
+    /// Relays `logs` (rank and log) of `partition` to the hub, for an attempt.
     pub(crate) fn start(
         hub: Ways,
         partition: u32,
@@ -102,11 +94,6 @@ impl Relay {
             .spawn(move || worker.run())
             .map_err(|e| Error::io("start the relay of output", &e))?;
         Ok(Relay { shared, thread: Some(thread) })
-    }
-
-    /// The hub is there.
-    pub(crate) fn begin(&self) {
-        self.shared.with(|state| state.begun = true);
     }
 
     /// What the pumps call when a rank wrote something.
@@ -168,7 +155,6 @@ struct Worker {
 
 impl Worker {
     fn run(mut self) {
-        self.shared.wait_for(|state| state.begun || state.abandoned);
         while !self.shared.with(|state| state.abandoned) {
             match self.relay() {
                 Ok(()) => break,

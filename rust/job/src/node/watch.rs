@@ -17,8 +17,7 @@ use phalanx_types::{Carrier, Policy, RankNote, RankState};
 use crate::metric::MetricChange;
 use crate::node::attempt::{Attempt, Phase};
 use crate::node::pieces::FilesOf;
-use crate::node::process::INTERRUPT_EVERY;
-use crate::node::process::Process;
+use crate::node::process::{INTERRUPT_EVERY, Process};
 use crate::node::ranks::{Exit, Rank, RankProcess};
 use crate::node::stacks::StacksRequest;
 
@@ -111,7 +110,7 @@ impl Attempt<'_> {
     }
 
     /// Heeds what the node's process wants, and what has become of the line to the hub.
-    pub(crate) fn heed(&mut self, process: &Process) {
+    fn heed(&mut self, process: &Process) {
         if let Some(reason) = process.interrupted() {
             self.stop(&reason);
             self.interrupted.get_or_insert(reason);
