@@ -35,6 +35,15 @@ pub(super) struct Keeper {
     pub(super) ping_at: Instant,
 }
 
+/// A node whose line has panicked is told so: else it would wait for orders that nobody brings.
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.given_up.set("the thread of the line to the driver failed".into());
+        }
+    }
+}
+
 /// Why a connection is served no more.
 enum Served {
     /// The node is over.
