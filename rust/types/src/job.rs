@@ -103,7 +103,7 @@ pub struct Policy {
     /// How long after the hub opened every task must have joined.
     #[serde(with = "millis")]
     pub join_timeout: Duration,
-    /// How long a task tries to reach the hub before it takes the fallback.
+    /// How long a task tries to reach the hub directly.
     #[serde(with = "millis")]
     pub connect_timeout: Duration,
     /// The port at which the hub listens, or the first of some to try; 0 for any.
