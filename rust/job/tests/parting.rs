@@ -8,7 +8,7 @@ mod outage;
 mod play;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{LONG, TestCallbacks, listen, open, spawn_node, test_node};
 use outage::{Network, Outage};
@@ -131,11 +131,10 @@ fn a_run_that_ended_well_ends_though_the_network_fails_when_its_nodes_part() {
         std::fs::write(dir.path().join("go"), "").unwrap();
         eventually("the second rank has ended", LONG, || has_finished(&driver, 1));
         network.works();
-        let began = Instant::now();
-        assert_eq!(listen(&driver).failure, None, "{outage:?}");
+        // Within the time that a test waits for anything.
+        assert_eq!(listen(&driver).failure, None, "ENDING-2, {outage:?}");
         for node in nodes {
             node.join().unwrap().unwrap();
         }
-        assert!(began.elapsed() < LONG, "ENDING-2, {outage:?}");
     }
 }
