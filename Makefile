@@ -14,7 +14,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test test-all setup build jars wheel wheel-test link-check matrix check docs cargo-test miri jvm-test python-test bench clean
+.PHONY: demo test test-all setup build jars wheel wheel-test link-check matrix check docs cargo-test rust-whole miri jvm-test python-test bench clean
 .PHONY: libtorch check-rust check-others rust-test oldest-line every-line pytest-several pytest-beside pytest-connect
 .PHONY: pytest-alone tests-begin
 
@@ -82,7 +82,7 @@ test: setup tests-begin
 
 # What `make test` has, and then the rest.
 test-all: test
-	@$(MAKE) --no-print-directory --jobs=2 miri pytest-several pytest-beside TIER=whole
+	@$(MAKE) --no-print-directory --jobs=2 miri rust-whole pytest-several pytest-beside TIER=whole
 	@$(MAKE) --no-print-directory pytest-alone TIER=whole
 	@$(MAKE) --no-print-directory wheel
 	@scripts/tests_told.py
@@ -219,6 +219,10 @@ check-others: $(DOCS)/.ready
 cargo-test: setup libtorch
 	@RUST_TEST_THREADS=$$(( 2 * $$(nproc) )) $(WITH_LIBTORCH) scripts/part rust scripts/cargo_test.py $(CRATES)
 	env -u MAKEFLAGS -u MFLAGS $(WITH_LIBTORCH) cargo test --quiet $(CRATES) --doc
+
+# Each state of a node with each fault: 2 minutes.
+rust-whole: setup
+	cargo test --quiet -p phalanx-job --test states -- --ignored
 
 # Undefined behaviour in the unsafe code that makes no system call, where nightly Rust has miri.
 MIRI_TESTS := kernels call dtype failure topology intra_host::tests inter_host::tree

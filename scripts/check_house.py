@@ -40,7 +40,9 @@ FILE = re.compile(r"`([\w./-]+)`|\]\(([^)#:]+)[)#]|(?<![\w./-])((?:[\w-]+/)+[\w.
 NO_FILES = {"example.py", "train.py"}
 SETTING = re.compile(r"\bspark\.phalanx\.([A-Za-z.]*[A-Za-z])(?![\w.*]*\*)")
 # A name that is given to a thread, in Rust, Python or Scala.
-THREAD = re.compile(r'(?:\.name\((?:format!\()?|Thread\([^"]*?name=|new Thread\([^"]*?)"(phalanx-[a-z-]+)')
+THREAD = re.compile(
+    r'(?:\.name\((?:format!\()?|Helper::start\(\s*|\.beside\(\s*|Thread\([^"]*?name=|new Thread\([^"]*?)"(phalanx-[a-z-]+)'
+)
 # How tests start Spark.
 STARTS_SPARK = re.compile(r"\b(getOrCreate|own_session|support\.sessions|import sessions|support\.cluster)\b")
 # What looks like an id of a rule and is none.

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod carrier;
 pub mod console;
 pub mod driver;
 mod flood;
@@ -19,13 +20,12 @@ pub mod settings;
 mod units;
 mod variables;
 
+pub use carrier::run_carrier;
 pub use driver::{Event, Hub, HubOptions, PieceAnswer, Snapshots, StacksAnswer};
 pub use log_queue::{collect_logs, take_logs};
 pub use log_tail::LogTails;
 pub use metric::{Metric, MetricChange, MetricKind};
-pub use node::{
-    Here, Home, NodeCallbacks, Payload, Way, logs_folder, logs_uri, prestart_pool, run_carrier, run_node,
-};
+pub use node::{Here, Home, NodeCallbacks, Payload, Way, logs_folder, logs_uri, prestart_pool, run_node};
 pub use phalanx_supervisor::warm_pool::{Usage as PoolUsage, end_pools, pool_usage};
 pub use phalanx_supervisor::{serve_forked, use_huge_pages};
 pub use settings::Settings;

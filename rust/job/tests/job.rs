@@ -184,7 +184,7 @@ fn a_task_that_never_comes_is_named_at_the_deadline() {
         .map(|p| spawn_node(test_node(&driver, p, "exit 0", dir.path()), TestCallbacks::default()))
         .into();
     let failure = listen(&driver).failure.unwrap();
-    assert_eq!(failure.kind, FailureKind::Start, "STATE-3, JOIN-1");
+    assert_eq!(failure.kind, FailureKind::Start, "STATE-3, MACHINE-3");
     assert!(failure.message.contains("partition 1 did not join"), "{}", failure.message);
     assert!(failure.message.contains("2 of 3"), "{}", failure.message);
     for node in nodes {

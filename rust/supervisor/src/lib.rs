@@ -34,7 +34,7 @@ mod sys;
 mod tail;
 pub mod warm_pool;
 
-pub use guard::{ExitStatus, Guard, GuardEvent, GuardOptions, Launch, RankPipes, serve_forked};
+pub use guard::{ExitStatus, Guard, GuardEvent, GuardOptions, Launch, RankPipeEnds, RankPipes, serve_forked};
 pub use oom::OomWatch;
 pub use pipe_reader::{PipeReader, notes, pump};
 pub use rank_log::{Loss, RankLog, ReadAt};

@@ -13,6 +13,7 @@ use phalanx_rendezvous::blocks::{BlockAccess, BlockServer, host_name, leave_note
 use phalanx_rendezvous::listen_at;
 use phalanx_types::{Carrier, Key, NodePlacement, Result};
 
+use crate::node::helper::Helper;
 use crate::node::options::Options;
 
 /// How long a rank waits for a carrier: its task may have to wait for a slot.
@@ -23,8 +24,6 @@ pub(crate) struct NodeBlocks {
     pub(crate) access: BlockAccess,
     /// Serves as long as it is there.
     _server: Option<BlockServer>,
-    /// The carriers of which there is a note.
-    told: Vec<Carrier>,
 }
 
 impl NodeBlocks {
@@ -53,18 +52,28 @@ impl NodeBlocks {
             publish(&access, &host_name(), server.address(), identity.public_key())?;
             Some(server)
         };
-        Ok(Some(NodeBlocks { access, _server: server, told: Vec::new() }))
+        Ok(Some(NodeBlocks { access, _server: server }))
     }
 
-    /// NBLOCKS-2
+    /// Starts the thread that leaves notes of carriers. NBLOCKS-2
     ///
     /// # Errors
-    /// Those of the store.
-    pub(crate) fn tell(&mut self, carrier: Carrier) -> Result<()> {
-        if !self.told.contains(&carrier) {
-            leave_note(&self.access, &carrier.host, carrier.address, &carrier.key)?;
-            self.told.push(carrier);
-        }
-        Ok(())
+    /// [`phalanx_types::ErrorKind::Io`] if the system gives no thread.
+    pub(crate) fn carriers(&self, job: &str) -> Result<Helper<Carrier>> {
+        let (access, job) = (self.access.clone(), job.to_string());
+        let mut told: Vec<Carrier> = Vec::new();
+        Helper::start("phalanx-carriers", move |carrier: Carrier| {
+            if told.contains(&carrier) {
+                return;
+            }
+            match leave_note(&access, &carrier.host, carrier.address, &carrier.key) {
+                Ok(()) => told.push(carrier),
+                // Ranks that need it say so, and the hub tells of it again.
+                Err(e) => log::warn!(
+                    "job {job}: ranks can't be told who serves the blocks of {}: {e}",
+                    carrier.host
+                ),
+            }
+        })
     }
 }

@@ -24,8 +24,8 @@ use crate::node::followed_log::{FollowedLog, Next, RESUME_BYTES};
 
 /// How much of a rank is copied while it runs.
 const MOST_BYTES: u64 = 64 << 20;
-/// How long a node that is over waits for the log to take the rest.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a node waits for the log to take the rest.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// News is left to gather for this long, as for the live view.
 const GATHER: Duration = Duration::from_millis(20);
 /// A pipe that is ready takes so much at once without waiting (PIPE_BUF), and whole.
@@ -42,13 +42,15 @@ pub(crate) struct ExecutorLogCopy {
 }
 
 impl ExecutorLogCopy {
-    /// Copies `what` of these logs (rank and log), as they grow from now on, to `to`.
+    /// Copies `what` of these logs (rank and log), as they grow from now on, to `to`. `at_end` is called when it has
+    /// ended.
     pub(crate) fn start(
         what: ExecutorLog,
         to: OwnedFd,
         job: &str,
         logs: &[(u32, Arc<RankLog>)],
         max_lag_bytes: u64,
+        at_end: impl FnOnce() + Send + 'static,
     ) -> Result<ExecutorLogCopy> {
         let (news, has_news) = crossbeam_channel::bounded(1);
         let (finish, finishing) = crossbeam_channel::bounded(1);
@@ -74,6 +76,7 @@ impl ExecutorLogCopy {
             .spawn(move || {
                 worker.run(&has_news, &finishing);
                 drop(ends);
+                at_end();
             })
             .map_err(|e| Error::io("start the copy of output to the executor's log", &e))?;
         Ok(ExecutorLogCopy { news, finish, ended, abandoned })
@@ -88,11 +91,10 @@ impl ExecutorLogCopy {
         })
     }
 
-    /// No rank writes any more, and these failed, for the reasons given: copies the rest.
-    pub(crate) fn finish(self, failed: Vec<(u32, String)>) {
+    /// No rank writes any more, and these failed, for the reasons given: it ends when the rest is copied.
+    pub(crate) fn finish(&self, failed: Vec<(u32, String)>) {
         // The thread may have ended already: the log took nothing.
         let _ = self.finish.send(failed);
-        let _ = self.ended.recv_timeout(PATIENCE);
     }
 }
 
@@ -263,7 +265,7 @@ mod tests {
 
     fn copy(what: ExecutorLog, logs: &[(u32, Arc<RankLog>)]) -> (ExecutorLogCopy, PipeReader) {
         let (reader, writer) = pipe().unwrap();
-        (ExecutorLogCopy::start(what, writer.into(), "j", logs, 1 << 30).unwrap(), reader)
+        (ExecutorLogCopy::start(what, writer.into(), "j", logs, 1 << 30, || {}).unwrap(), reader)
     }
 
     fn read(mut from: PipeReader) -> String {

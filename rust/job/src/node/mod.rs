@@ -1,31 +1,34 @@
 //! The node's wing: a task joins the hub, starts its ranks through the guard, watches them, reports, and ends them.
 //!
-//! `run` composes the rest. What several files share lies below them: `options` (the node's orders), `attempt` (the
-//! data of one attempt), `line` (to the hub), `ranks` and `progress` (what became of a rank).
+//! `run` is the loop, `machine` decides, `effects` acts. What these share lies below them: `options` (the node's
+//! orders), `line` (to the hub), `helper` (threads for what takes time), `rank`, `evidence` (how a rank ended).
 
-mod attempt;
+pub(crate) mod address;
 mod blocks;
-mod callbacks;
-mod carrier;
-mod disk;
+pub(crate) mod callbacks;
+mod effects;
 pub mod environment;
+mod evidence;
 mod executor_log;
 mod files;
-mod finish;
 mod followed_log;
-mod home;
-mod join;
-mod launch;
-mod line;
+mod guardian;
+mod helper;
+pub(crate) mod home;
+mod kept;
+pub(crate) mod line;
 mod log_directory;
+mod machine;
 mod mailbox;
 mod metrics;
-mod options;
+mod news;
+pub(crate) mod options;
 mod pieces;
-mod process;
+mod prepared;
+pub(crate) mod process;
 mod program;
 mod progress;
-mod ranks;
+mod rank;
 mod relay;
 mod results;
 mod run;
@@ -33,10 +36,8 @@ mod stacks;
 mod store;
 mod threads;
 mod warm;
-mod watch;
 
 pub use callbacks::NodeCallbacks;
-pub use carrier::run_carrier;
 pub(crate) use environment::KEPT;
 pub use home::Home;
 pub use line::Way;

@@ -4,7 +4,7 @@
 //! is whole. So a question that is lost with a connection is asked again.
 //!
 //! - PIECES-1 (holds-nothing-up): the node's own thread waits for no disk. A thread that a disk keeps from ending is
-//!   left behind after [`PATIENCE`], and the log says so.
+//!   left behind, and the log says so.
 //! - PIECES-2 (gaps-are-told): a piece is whole. Where bytes are no longer there, it begins after them, and says why.
 
 use std::fs::File;
@@ -12,28 +12,25 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError};
-use phalanx_io::{pause, write_whole};
+use phalanx_io::write_whole;
 use phalanx_supervisor::{RankLog, ReadAt};
 use phalanx_types::contract::{FILE_PROFILE, FILE_PROFILE_REQUEST, FILE_STACKS, ProfileRequest};
 use phalanx_types::message::NodeMessage;
 use phalanx_types::rank_file::{Piece, PieceWanted, RankFile};
-use phalanx_types::{Deadline, Error, ErrorKind, Result};
+use phalanx_types::{Error, ErrorKind, Result};
 
-use crate::node::process::INTERRUPT_EVERY;
+use crate::node::helper::Helper;
 
 /// How many requests wait: the hub has no more on their way.
 const WAITING: usize = 64;
-/// How long the end of a node waits for a disk.
-const PATIENCE: Duration = Duration::from_secs(1);
 
-struct Order {
-    request: u32,
-    wanted: PieceWanted,
-    of: FilesOf,
+/// The hub wants a piece of a rank's file.
+pub(crate) struct Reading {
+    pub(crate) request: u32,
+    pub(crate) wanted: PieceWanted,
+    pub(crate) of: FilesOf,
 }
 
 /// Where the files of a rank are.
@@ -44,78 +41,30 @@ pub(crate) struct FilesOf {
     pub(crate) runs: bool,
 }
 
-/// What reads for one attempt of a node; it has a thread from the first request on.
-pub(crate) struct Pieces {
-    reader: Option<(Sender<Order>, JoinHandle<()>)>,
-    answers: Receiver<NodeMessage>,
-    answer: Sender<NodeMessage>,
-}
-
-impl Pieces {
-    pub(crate) fn new() -> Pieces {
-        let (answer, answers) = crossbeam_channel::bounded(1);
-        Pieces { reader: None, answers, answer }
-    }
-
-    /// What is to be told to the hub.
-    pub(crate) fn answers(&self) -> Receiver<NodeMessage> {
-        self.answers.clone()
-    }
-
-    /// Has a piece of a rank's files read; the answer where that can't be.
-    pub(crate) fn read(&mut self, request: u32, wanted: PieceWanted, of: FilesOf) -> Option<NodeMessage> {
-        let no = |why: String| Some(NodeMessage::Piece { request, piece: Err(why) });
-        let (orders, _) = match self.reader.take().map_or_else(|| self.start(), Ok) {
-            Ok(reader) => self.reader.insert(reader),
-            Err(e) => return no(e.to_string()),
+/// Starts the thread that reads pieces, and sends each to `answer`.
+///
+/// # Errors
+/// [`ErrorKind::Io`] if the system gives no thread.
+pub(crate) fn pieces(answer: impl Fn(NodeMessage) + Send + 'static) -> Result<Helper<Reading>> {
+    Helper::start("phalanx-pieces", move |Reading { request, wanted, of }| {
+        let piece = match wanted.file {
+            RankFile::Output => output_piece(&of.log, wanted),
+            RankFile::Profile { number, millis } => {
+                profile_piece(&of, ProfileRequest { number, millis }, wanted)
+            }
         };
-        match orders.try_send(Order { request, wanted, of }) {
-            Ok(()) => None,
-            Err(TrySendError::Full(_)) => no("its host's disk is too slow for all that is asked for".into()),
-            Err(TrySendError::Disconnected(_)) => no("what reads it there has failed".into()),
-        }
-    }
-
-    fn start(&self) -> Result<(Sender<Order>, JoinHandle<()>)> {
-        let (orders, ordered) = crossbeam_channel::bounded::<Order>(WAITING);
-        let answer = self.answer.clone();
-        let thread = std::thread::Builder::new()
-            .name("phalanx-pieces".into())
-            .spawn(move || {
-                for Order { request, wanted, of } in ordered {
-                    let piece = match wanted.file {
-                        RankFile::Output => output_piece(&of.log, wanted),
-                        RankFile::Profile { number, millis } => {
-                            profile_piece(&of, ProfileRequest { number, millis }, wanted)
-                        }
-                    };
-                    let piece = piece.map_err(|e| e.to_string());
-                    if answer.send(NodeMessage::Piece { request, piece }).is_err() {
-                        return;
-                    }
-                }
-            })
-            .map_err(|e| Error::io("start a thread that reads output", &e))?;
-        Ok((orders, thread))
-    }
+        answer(NodeMessage::Piece { request, piece: piece.map_err(|e| e.to_string()) });
+    })
 }
 
-impl Drop for Pieces {
-    fn drop(&mut self) {
-        let Some((orders, thread)) = self.reader.take() else { return };
-        drop(orders);
-        // An answer that nobody takes any more.
-        self.answers = crossbeam_channel::never();
-        let deadline = Deadline::after(PATIENCE);
-        while !thread.is_finished() && !deadline.passed() {
-            pause(INTERRUPT_EVERY.min(Duration::from_millis(1)), deadline);
-        }
-        if !thread.is_finished() {
-            log::warn!("the disk with the ranks' output doesn't answer; the thread that reads there is left");
-        } else if thread.join().is_err() {
-            log::error!("the thread that reads the ranks' output panicked");
-        }
+/// Has a piece read; the answer where too many wait for that.
+pub(crate) fn read(pieces: &Helper<Reading>, reading: Reading) -> Option<NodeMessage> {
+    if pieces.waiting() >= WAITING {
+        let why = "its host's disk is too slow for all that is asked for".to_string();
+        return Some(NodeMessage::Piece { request: reading.request, piece: Err(why) });
     }
+    pieces.give(reading);
+    None
 }
 
 /// Microseconds since 1970, as this host has it.
@@ -199,7 +148,7 @@ mod tests {
         PieceWanted { rank: 0, file: RankFile::Output, start, bytes }
     }
 
-    fn read(log: &RankLog, start: i64, bytes: u64) -> (u64, Vec<u8>, String) {
+    fn output(log: &RankLog, start: i64, bytes: u64) -> (u64, Vec<u8>, String) {
         let piece = output_piece(log, wanted(start, bytes)).unwrap();
         assert_eq!(piece.end, log.end());
         (piece.start, hex::decode(piece.bytes).unwrap(), piece.missing)
@@ -211,10 +160,10 @@ mod tests {
         let log = RankLog::create(&folder.path().join("rank.log"), 4 << 20).unwrap();
         let text: Vec<u8> = (0..400_000_u32).map(|i| (i % 251) as u8).collect();
         write_to(&log, &text);
-        assert_eq!(read(&log, 1000, 10), (1000, text[1000..1010].to_vec(), String::new()));
-        assert_eq!(read(&log, -5, 10), (399_995, text[399_995..].to_vec(), String::new()));
-        assert_eq!(read(&log, 400_000, 10), (400_000, Vec::new(), String::new()));
-        assert_eq!(read(&log, 0, u64::MAX).1.len() as u64, MAX_PIECE_BYTES, "PIECE-1");
+        assert_eq!(output(&log, 1000, 10), (1000, text[1000..1010].to_vec(), String::new()));
+        assert_eq!(output(&log, -5, 10), (399_995, text[399_995..].to_vec(), String::new()));
+        assert_eq!(output(&log, 400_000, 10), (400_000, Vec::new(), String::new()));
+        assert_eq!(output(&log, 0, u64::MAX).1.len() as u64, MAX_PIECE_BYTES, "PIECE-1");
     }
 
     #[test]
@@ -222,27 +171,52 @@ mod tests {
         let folder = phalanx_testkit::temp_dir("pieces-dropped");
         let log = RankLog::create(&folder.path().join("rank.log"), 8192).unwrap();
         (0..5).for_each(|i| write_to(&log, &[b'a' + i; 4096]));
-        let (start, bytes, missing) = read(&log, 0, 100);
+        let (start, bytes, missing) = output(&log, 0, 100);
         let written: Vec<u8> = (start..start + 100).map(|at| b'a' + (at / 4096) as u8).collect();
         assert!(start > 8192 && bytes == written, "PIECES-2: {start}");
         assert_eq!(missing, "are no longer kept", "PIECES-2");
     }
 
     #[test]
-    fn requests_are_answered_in_order_and_the_thread_ends_with_an_answer_that_nobody_took() {
+    fn requests_are_answered_in_order_and_the_thread_ends_with_the_last() {
         let folder = phalanx_testkit::temp_dir("pieces-order");
         let log = RankLog::create(&folder.path().join("rank.log"), 8192).unwrap();
         write_to(&log, b"hello");
-        let mut pieces = Pieces::new();
+        let (answer, answers) = crossbeam_channel::unbounded();
+        let pieces = pieces(move |piece| answer.send(piece).unwrap()).unwrap();
         for request in 0..3 {
             let of = FilesOf { log: Arc::clone(&log), dir: folder.path().to_path_buf(), runs: true };
-            assert!(pieces.read(request, wanted(0, 5), of).is_none());
+            assert!(read(&pieces, Reading { request, wanted: wanted(0, 5), of }).is_none());
         }
-        let answer = pieces.answers().recv_timeout(Duration::from_secs(20)).unwrap();
-        let NodeMessage::Piece { request: 0, piece: Ok(piece) } = answer else { panic!("{answer:?}") };
-        assert_eq!(hex::decode(piece.bytes).unwrap(), b"hello");
         drop(pieces);
         assert_eq!(Arc::strong_count(&log), 1, "PIECES-1: the thread that had it has ended");
+        for number in 0..3 {
+            let NodeMessage::Piece { request, piece: Ok(piece) } = answers.recv().unwrap() else { panic!() };
+            assert_eq!((request, hex::decode(piece.bytes).unwrap().as_slice()), (number, &b"hello"[..]));
+        }
+    }
+
+    #[test]
+    fn of_a_disk_that_holds_a_thread_no_more_is_asked_than_waits() {
+        let (begun, begins) = crossbeam_channel::unbounded();
+        let (go, goes) = crossbeam_channel::bounded::<()>(0);
+        let folder = phalanx_testkit::temp_dir("pieces-hang");
+        let log = RankLog::create(&folder.path().join("rank.log"), 8192).unwrap();
+        let pieces = pieces(move |_| {
+            begun.send(()).unwrap();
+            let _ = goes.recv();
+        })
+        .unwrap();
+        let ask = |request| {
+            let of = FilesOf { log: Arc::clone(&log), dir: folder.path().to_path_buf(), runs: true };
+            super::read(&pieces, Reading { request, wanted: wanted(0, 5), of })
+        };
+        assert!(ask(0).is_none());
+        begins.recv().unwrap();
+        assert!((1..=WAITING as u32).all(|request| ask(request).is_none()));
+        let NodeMessage::Piece { request: 99, piece: Err(why) } = ask(99).unwrap() else { panic!() };
+        assert!(why.contains("too slow"), "{why}");
+        drop(go);
     }
 
     #[test]

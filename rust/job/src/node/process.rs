@@ -3,12 +3,11 @@
 //! A JVM stops the threads that call it for as long as a full collection takes, Python those that want its lock. So the
 //! thread that called [`crate::run_node`] only asks and answers that process, and the node has a thread of its own.
 //!
-//! - PROCESS-1 (nobody-waits): the node's thread waits for no call into the process. What it asks for comes later, and
-//!   what it tells is taken later.
+//! - PROCESS-1 (nobody-waits): the node's thread waits for no call into the process. That the process wants the end
+//!   comes as a message, and what the node tells is taken later.
 //! - PROCESS-2 (in-order): the process is told everything in order, and all of it before `run_node` returns.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -20,19 +19,17 @@ use crate::node::callbacks::NodeCallbacks;
 /// How often a blocking call looks whether its caller wants to end it.
 pub(crate) const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
 
-type Interruption = Arc<Mutex<Option<String>>>;
-
 /// The process, for the node's thread.
 pub(crate) struct Process {
     observed: Sender<Vec<MetricChange>>,
-    interruption: Interruption,
+    interruptions: Receiver<String>,
     executor_log: Option<OwnedFd>,
 }
 
 impl Process {
-    /// Why the process wants the node to end.
-    pub(crate) fn interrupted(&self) -> Option<String> {
-        self.interruption.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Why the process wants the node to end; it says so once.
+    pub(crate) fn interruptions(&self) -> &Receiver<String> {
+        &self.interruptions
     }
 
     /// The log of its own that the platform collects, if there is one and ranks' output belongs there.
@@ -58,42 +55,41 @@ pub(crate) fn beside<T: Send>(
     node: impl FnOnce(&mut Process) -> Result<T> + Send,
 ) -> Result<T> {
     let (observed, changes) = crossbeam_channel::unbounded();
-    let interruption = Interruption::default();
-    let mut process = Process { observed, interruption: Arc::clone(&interruption), executor_log };
+    // One that stays, and that of a panic.
+    let (interrupt, interruptions) = crossbeam_channel::bounded(2);
+    let mut process = Process { observed, interruptions, executor_log };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
             .name("phalanx-node".into())
             .spawn_scoped(scope, move || node(&mut process))
             .map_err(|e| Error::io("start the node's thread", &e))?;
-        let _alarm = Alarm(&interruption);
-        serve(callbacks, &changes, &interruption);
+        let _alarm = Alarm(&interrupt);
+        serve(callbacks, &changes, &interrupt);
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
 /// Ends the node if the code of its process panics: the node's thread is waited for.
-struct Alarm<'a>(&'a Interruption);
+struct Alarm<'a>(&'a Sender<String>);
 
 impl Drop for Alarm<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            interrupt(self.0, "the code of its process failed".into());
+            let _ = self.0.try_send("the code of its process failed".into());
         }
     }
-}
-
-fn interrupt(interruption: &Interruption, reason: String) {
-    interruption.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
 }
 
 fn serve(
     callbacks: &mut dyn NodeCallbacks,
     changes: &Receiver<Vec<MetricChange>>,
-    interruption: &Interruption,
+    interrupt: &Sender<String>,
 ) {
+    let mut is_interrupted = false;
     loop {
-        if let Some(reason) = callbacks.interrupted() {
-            interrupt(interruption, reason);
+        if let Some(reason) = callbacks.interrupted().filter(|_| !is_interrupted) {
+            is_interrupted = true;
+            let _ = interrupt.try_send(reason);
         }
         match changes.recv_timeout(INTERRUPT_EVERY) {
             Ok(changes) => callbacks.observed(&changes),

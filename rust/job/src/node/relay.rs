@@ -11,6 +11,7 @@
 //!
 //! Its memory is one chunk and one frame.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use phalanx_types::message::{HubMessage, NodeMessage, Role};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 use crate::node::followed_log::{FollowedLog, Next};
+use crate::node::helper::join_or_leave;
 use crate::node::line::ways::Ways;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -42,6 +44,8 @@ pub(crate) struct Relay {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    /// End now: also what is being connected.
+    abandoned: AtomicBool,
 }
 
 #[derive(Default)]
@@ -49,9 +53,6 @@ struct State {
     news: bool,
     /// No more ranks will write; end when everything is sent.
     finishing: bool,
-    /// End now.
-    abandoned: bool,
-    ended: bool,
     connection: Option<Sender>,
 }
 
@@ -62,21 +63,28 @@ impl Shared {
         result
     }
 
+    /// Waits so long at the most; no longer once it is abandoned.
     fn wait(&self, timeout: Duration, until: impl Fn(&State) -> bool) {
         let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = |state: &mut State| !until(state) && !self.is_abandoned();
         // Both a time-out and a poisoned lock mean: look again.
-        drop(self.changed.wait_timeout_while(guard, timeout, |state| !until(state)));
+        drop(self.changed.wait_timeout_while(guard, timeout, waits));
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
     }
 }
 
 impl Relay {
-    /// Relays `logs` (rank and log) of `partition` to the hub, for an attempt.
+    /// Relays `logs` (rank and log) of `partition` to the hub, for an attempt. `at_end` is called when it has ended.
     pub(crate) fn start(
         hub: Ways,
         partition: u32,
         attempt: u32,
         logs: Vec<(u32, Arc<RankLog>)>,
         max_lag_bytes: u64,
+        at_end: impl FnOnce() + Send + 'static,
     ) -> Result<Relay> {
         let shared = Arc::new(Shared::default());
         let logs = logs.into_iter().map(|(rank, log)| FollowedLog::new(rank, log)).collect();
@@ -91,7 +99,10 @@ impl Relay {
         };
         let thread = std::thread::Builder::new()
             .name("phalanx-relay".into())
-            .spawn(move || worker.run())
+            .spawn(move || {
+                worker.run();
+                at_end();
+            })
             .map_err(|e| Error::io("start the relay of output", &e))?;
         Ok(Relay { shared, thread: Some(thread) })
     }
@@ -107,39 +118,24 @@ impl Relay {
         self.shared.with(|state| state.connection.iter().for_each(Sender::close));
     }
 
-    /// No rank writes any more: sends the rest until `deadline`, then ends. Calls `meanwhile` `every` so often, which
-    /// says whether to [`Relay::renew`].
-    pub(crate) fn finish(mut self, deadline: Deadline, every: Duration, mut meanwhile: impl FnMut() -> bool) {
+    /// No rank writes any more: it ends when the rest is sent.
+    pub(crate) fn finish(&self) {
         self.shared.with(|state| state.finishing = true);
-        while !self.shared.with(|state| state.ended) {
-            let left = deadline.left().unwrap_or(every).min(every);
-            if left.is_zero() {
-                break;
-            }
-            self.shared.wait(left, |state| state.ended);
-            if meanwhile() {
-                self.renew();
-            }
-        }
-        self.abandon();
     }
 
-    fn abandon(&mut self) {
-        self.shared.with(|state| {
-            state.abandoned = true;
-            if let Some(connection) = &state.connection {
-                connection.close();
-            }
-        });
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            log::error!("the relay of output panicked");
-        }
+    /// It ends now.
+    pub(crate) fn abandon(&self) {
+        self.shared.abandoned.store(true, Ordering::Release);
+        self.renew();
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
         self.abandon();
+        if let Some(thread) = self.thread.take() {
+            join_or_leave(thread, "phalanx-relay");
+        }
     }
 }
 
@@ -155,26 +151,23 @@ struct Worker {
 
 impl Worker {
     fn run(mut self) {
-        while !self.shared.with(|state| state.abandoned) {
+        while !self.shared.is_abandoned() {
             match self.relay() {
                 Ok(()) => break,
                 Err(e) => {
                     log::debug!("the live view of partition {} is interrupted: {e}", self.partition);
                     self.shared.with(|state| state.connection = None);
-                    self.shared.wait(RECONNECT_PAUSE, |state| state.abandoned);
+                    self.shared.wait(RECONNECT_PAUSE, |_| false);
                 }
             }
         }
-        self.shared.with(|state| {
-            state.ended = true;
-            state.connection = None;
-        });
+        self.shared.with(|state| state.connection = None);
     }
 
     /// Connects and relays until everything is sent.
     fn relay(&mut self) -> Result<()> {
         let role = Role::Logs { partition: self.partition, attempt: self.attempt };
-        let mut connection = self.hub.open(role, Deadline::after(CONNECT_TIMEOUT))?;
+        let mut connection = self.hub.open(&self.shared.abandoned, role, Deadline::after(CONNECT_TIMEOUT))?;
         // What was on its way when an earlier connection broke is sent again; the hub knows what it has.
         let received = &connection.welcome().received;
         for log in &mut self.logs {
@@ -182,11 +175,8 @@ impl Worker {
         }
         let mut sender = connection.sender();
         let closer = connection.sender();
-        let abandoned = self.shared.with(|state| {
-            state.connection = Some(closer);
-            state.abandoned
-        });
-        if abandoned {
+        self.shared.with(|state| state.connection = Some(closer));
+        if self.shared.is_abandoned() {
             return Ok(());
         }
         let mut chunk = vec![0; MAX_DATA_BYTES];
@@ -204,7 +194,7 @@ impl Worker {
                     progress = true;
                 }
             }
-            if self.shared.with(|state| state.abandoned) {
+            if self.shared.is_abandoned() {
                 return Ok(());
             }
             if !progress {
@@ -216,8 +206,8 @@ impl Worker {
                     };
                     return Ok(());
                 }
-                self.shared.wait(Duration::from_secs(60), |s| s.news || s.finishing || s.abandoned);
-                self.shared.wait(GATHER, |s| s.finishing || s.abandoned);
+                self.shared.wait(Duration::from_secs(60), |s| s.news || s.finishing);
+                self.shared.wait(GATHER, |s| s.finishing);
             }
         }
     }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,10 @@ use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_types::message::{HubMessage, Role};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
+use crate::node::helper::join_or_leave;
 use crate::node::line::ways::Ways;
+use crate::node::machine::Event;
+use crate::node::news::News;
 
 /// How long the hub may be out of reach, or take nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,37 +36,50 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 pub(crate) struct Uploads {
     hub: Ways,
     attempt: u32,
-    threads: Vec<(u32, JoinHandle<Result<()>>)>,
-    lines: Arc<Mutex<Lines>>,
-    ended: Arc<AtomicUsize>,
-    wake: ChannelSender<()>,
+    threads: Vec<JoinHandle<()>>,
+    lines: Arc<Lines>,
+    news: ChannelSender<News>,
 }
 
 /// The connections over which results go now, by rank.
 #[derive(Default)]
 struct Lines {
-    open: BTreeMap<u32, Sender>,
-    abandoned: bool,
+    open: Mutex<BTreeMap<u32, Sender>>,
+    /// End: also what is being connected.
+    abandoned: AtomicBool,
 }
 
-/// Counts a thread that ends, however it ends.
+impl Lines {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u32, Sender>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
+    }
+}
+
+/// Says what came of an upload, however it ends.
 struct End {
-    ended: Arc<AtomicUsize>,
-    wake: ChannelSender<()>,
+    rank: u32,
+    came_of_it: Option<Result<()>>,
+    news: ChannelSender<News>,
 }
 
 impl Drop for End {
     fn drop(&mut self) {
-        self.ended.fetch_add(1, Ordering::AcqRel);
-        // Nobody may be waiting any more.
-        let _ = self.wake.send(());
+        let panicked =
+            || Err(Error::new(ErrorKind::Io, format!("sending the result of rank {} panicked", self.rank)));
+        let event = Event::Uploaded(self.came_of_it.take().unwrap_or_else(panicked));
+        // Nobody waits for it any more where its node is over.
+        let _ = self.news.send(News::Event(event));
     }
 }
 
 impl Uploads {
-    /// To `hub`, of an attempt; `wake` gets a message each time one ends.
-    pub(crate) fn to(hub: Ways, attempt: u32, wake: ChannelSender<()>) -> Uploads {
-        Uploads { hub, attempt, threads: Vec::new(), lines: Arc::default(), ended: Arc::default(), wake }
+    /// To `hub`, of an attempt; `news` is told what comes of each.
+    pub(crate) fn to(hub: Ways, attempt: u32, news: ChannelSender<News>) -> Uploads {
+        Uploads { hub, attempt, threads: Vec::new(), lines: Arc::default(), news }
     }
 
     /// Begins to send the file at `path` as the result of `rank`.
@@ -82,55 +98,36 @@ impl Uploads {
             patience: PATIENCE,
             lines: Arc::clone(&self.lines),
         };
-        let end = End { ended: Arc::clone(&self.ended), wake: self.wake.clone() };
+        let mut end = End { rank, came_of_it: None, news: self.news.clone() };
         let thread = std::thread::Builder::new()
             .name(format!("phalanx-result-{rank}"))
             .spawn(move || {
-                let _end = end;
-                upload.run()
+                let came_of_it = upload.run();
+                end.came_of_it = Some(came_of_it);
+                drop(end);
             })
             .map_err(|e| failed(&e))?;
-        self.threads.push((rank, thread));
+        self.threads.push(thread);
         Ok(())
     }
 
     /// Has each connection opened anew: it may be dead without a word.
     pub(crate) fn renew(&self) {
-        lock(&self.lines).open.values().for_each(Sender::close);
+        self.lines.open().values().for_each(Sender::close);
     }
 
     /// The hub is gone: ends what is on its way.
     pub(crate) fn abandon(&self) {
-        lock(&self.lines).abandoned = true;
+        self.lines.abandoned.store(true, Ordering::Release);
         self.renew();
-    }
-
-    /// Whether any is still on its way.
-    pub(crate) fn pending(&self) -> bool {
-        self.ended.load(Ordering::Acquire) < self.threads.len()
-    }
-
-    /// Waits for all; why the first that failed did.
-    pub(crate) fn finish(&mut self) -> Option<String> {
-        let mut problem = None;
-        for (rank, thread) in self.threads.drain(..) {
-            match thread.join() {
-                Ok(Ok(())) => {}
-                Ok(Err(e)) => {
-                    problem.get_or_insert(e.to_string());
-                }
-                Err(_) => {
-                    problem.get_or_insert(format!("sending the result of rank {rank} panicked"));
-                }
-            }
-        }
-        self.ended.store(0, Ordering::Release);
-        problem
     }
 }
 
-fn lock(lines: &Mutex<Lines>) -> std::sync::MutexGuard<'_, Lines> {
-    lines.lock().unwrap_or_else(PoisonError::into_inner)
+impl Drop for Uploads {
+    fn drop(&mut self) {
+        self.abandon();
+        self.threads.drain(..).for_each(|thread| join_or_leave(thread, "phalanx-result"));
+    }
 }
 
 /// One result on its way.
@@ -142,7 +139,7 @@ struct Upload {
     number: u64,
     path: PathBuf,
     patience: Duration,
-    lines: Arc<Mutex<Lines>>,
+    lines: Arc<Lines>,
 }
 
 /// A result, from the same file over all connections.
@@ -166,15 +163,11 @@ impl Upload {
         let source = self.open()?;
         loop {
             let sent = self.send(&source, &mut patience);
-            let abandoned = {
-                let mut lines = lock(&self.lines);
-                lines.open.remove(&self.rank);
-                lines.abandoned
-            };
+            self.lines.open().remove(&self.rank);
             let Err(e) = sent else { return Ok(()) };
             let may_pass =
                 matches!(e.kind(), ErrorKind::Closed | ErrorKind::Unreachable | ErrorKind::Timeout);
-            if !may_pass || abandoned || !patience.broke(Instant::now()) {
+            if !may_pass || self.lines.is_abandoned() || !patience.broke(Instant::now()) {
                 return Err(e);
             }
             log::debug!("the result of rank {} goes on over another connection: {e}", self.rank);
@@ -196,14 +189,11 @@ impl Upload {
     fn send(&self, source: &Source, patience: &mut Patience) -> Result<()> {
         let Upload { rank, attempt, number: upload, .. } = *self;
         let role = Role::Result { rank, attempt, upload, bytes: source.bytes };
-        let mut connection = self.hub.open(role, Deadline::after(CONNECT_TIMEOUT))?;
+        let mut connection = self.hub.open(&self.lines.abandoned, role, Deadline::after(CONNECT_TIMEOUT))?;
         let mut sender = connection.sender();
-        {
-            let mut lines = lock(&self.lines);
-            if lines.abandoned {
-                return Err(Error::new(ErrorKind::Closed, "the driver is gone"));
-            }
-            lines.open.insert(self.rank, connection.sender());
+        self.lines.open().insert(rank, connection.sender());
+        if self.lines.is_abandoned() {
+            return Err(Error::new(ErrorKind::Closed, "the driver is gone"));
         }
         let received = &connection.welcome().received;
         let mut at = received.iter().find(|(of, _)| *of == rank).map_or(0, |(_, bytes)| *bytes);

@@ -1,41 +1,33 @@
 //! A node's end of one job: it joins, starts its ranks through the guard, watches them, reports, and ends them.
 //!
+//! The only place of a node that takes what happens. The machine decides what to do about it, and `effects` does it.
+//!
 //! - NODE-1 (nothing-left): when [`run_node`] returns, however it does, no process of its ranks is left (as far as the
-//!   guard can end them), no thread, no socket, and only the log files on disk.
+//!   guard can end them), no thread that a disk doesn't hold, no socket, and only the log files on disk.
 //! - NODE-2 (failure-first): a failure of a rank is reported to the hub before anything is waited for.
 //! - NODE-3 (driver-lost): a node that loses its driver ends its ranks.
+//! - NODE-4 (held-for-next): a node that is done stays for another attempt until the hub lets it go, as long as the hub
+//!   answers and the process that the node runs in doesn't want it to end.
 //! - NODE-5 (attempts-apart): attempts share nothing but the logs: each has a guard, a store and folders of its own.
 //! - NODE-6 (busy-process): if the process that the node runs in does nothing for a while (a collection of the JVM,
 //!   Python's lock), the node goes on: it reports to the hub, and obeys its orders.
 //! - NODE-7 (let-in): a node whose connections the store refuses says so before it starts a rank, which would wait in
 //!   vain.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use crossbeam_channel::select;
 use phalanx_io::raise_descriptor_limit;
-use phalanx_rendezvous::store::StoreClient;
-use phalanx_types::{Deadline, Error, ErrorKind, ExecutorLog, NodeSpec, Result};
+use phalanx_types::{ExecutorLog, NodeSpec, Result};
 
-use crate::node::attempt::{Attempt, Kept};
-use crate::node::blocks::NodeBlocks;
 use crate::node::callbacks::NodeCallbacks;
-use crate::node::disk::{Worked, beside};
-use crate::node::files::NodeFiles;
-use crate::node::finish::AfterAttempt;
-use crate::node::join::{Joined, Joining, join};
-use crate::node::launch::Prepared;
+use crate::node::effects::Effects;
+use crate::node::kept::Kept;
 use crate::node::log_directory;
+use crate::node::machine::{AfterAttempt, Event, Machine, Rules};
 use crate::node::metrics::Metrics;
 use crate::node::options::{Here, Options, Payload};
-use crate::node::process::{Process, beside as beside_process};
-use crate::node::store::NodeStore;
-use crate::node::warm::guard_for;
-
-/// How long the store, whose node may begin later than this one, may take to say whether it takes this node's
-/// connections.
-const STORE_PATIENCE: Duration = Duration::from_secs(1);
+use crate::node::process::{INTERRUPT_EVERY, Process, beside};
 
 /// Runs the node of one partition until its ranks have ended; they execute `payload`.
 ///
@@ -56,103 +48,67 @@ pub fn run_node(
         ExecutorLog::Off => None,
         ExecutorLog::Errors | ExecutorLog::All => callbacks.executor_log(),
     };
-    let mut kept = None;
-    let outcome =
-        beside_process(callbacks, executor_log, |process| run_attempts(&options, &mut kept, process));
-    if let Some(kept) = &kept {
+    let mut node = Node { options: &options, kept: None, metrics: Metrics::new(), interrupted: None };
+    let outcome = beside(callbacks, executor_log, |process| node.run(process));
+    if let Some(kept) = &node.kept {
         log_directory::keep(&spec.job.logs.directory, &spec.job.id, kept.logs_and_dumps(), callbacks);
     }
     outcome
 }
 
-/// One attempt after the other, until the hub wants no more.
-fn run_attempts(options: &Options<'_>, kept: &mut Option<Kept>, process: &mut Process) -> Result<()> {
-    let (spec, here) = (options.spec, options.here);
-    let mut metrics = Metrics::new();
-    let mut attempt = spec.attempt;
-    loop {
-        match run_attempt(options, attempt, kept, &mut metrics, process)? {
-            AfterAttempt::Over => return Ok(()),
-            AfterAttempt::Again { attempt: next, reason } => {
-                let (job, partition) = (&spec.job.id, here.partition);
-                log::info!("job {job}: partition {partition} starts its ranks again: {reason}");
-                for log in kept.iter().flat_map(|kept| kept.logs.values()) {
-                    log.resume(&format!("restart {next}: {reason}"));
-                }
-                attempt = next;
-            }
+/// What a node has over all its attempts.
+struct Node<'a> {
+    options: &'a Options<'a>,
+    kept: Option<Kept>,
+    metrics: Metrics,
+    /// Why its process wants it to end.
+    interrupted: Option<String>,
+}
+
+impl Node<'_> {
+    /// One attempt after the other, until the hub wants no more.
+    fn run(&mut self, process: &mut Process) -> Result<()> {
+        let (mut attempt, mut why) = (self.options.spec.attempt, None);
+        while let AfterAttempt::Again { attempt: next, reason } = self.run_attempt(attempt, why, process)? {
+            let (job, partition) = (&self.options.spec.job.id, self.options.here.partition);
+            log::info!("job {job}: partition {partition} starts its ranks again: {reason}");
+            (attempt, why) = (next, Some(reason));
         }
+        Ok(())
     }
-}
 
-/// From joining to the hub's word on what follows.
-fn run_attempt(
-    options: &Options<'_>,
-    number: u32,
-    kept: &mut Option<Kept>,
-    metrics: &mut Metrics,
-    process: &mut Process,
-) -> Result<AfterAttempt> {
-    let began = Instant::now();
-    let joined = match join(options, number, process)? {
-        Joining::Placed(joined) => joined,
-        Joining::Over => return Ok(AfterAttempt::Over),
-        Joining::Again(attempt) => return Ok(AfterAttempt::Again { attempt, reason: String::new() }),
-    };
-    let Joined { placement, store, line } = *joined;
-    metrics.joined(began);
-    let own_address =
-        store.listener.local_addr().map_err(|e| line.fails(Error::io("read this node's address", &e)))?;
-    // The store listens before any rank starts, else the first connects in vain and backs off.
-    let store = NodeStore::open(options, &placement, store).map_err(|e| line.fails(e))?;
-    let executor_log = if kept.is_none() { process.take_executor_log() } else { None };
-    let patience = Some(options.spec.job.policy.join_timeout);
-    let made = beside(&line, process, patience, |_| {
-        let kept = match kept.take() {
-            Some(before) => kept.insert(before),
-            None => {
-                let (here, spec) = (options.here, options.spec);
-                let files = NodeFiles::make(&here.work_dir, &spec.job.id, here.partition, spec.attempt)?;
-                kept.insert(Kept { files, logs: BTreeMap::new(), executor_log })
+    /// From the first connection to the hub's word on what follows. `why` there is another attempt than the first.
+    fn run_attempt(
+        &mut self,
+        attempt: u32,
+        why: Option<String>,
+        process: &mut Process,
+    ) -> Result<AfterAttempt> {
+        let mut machine = Machine::new(Rules::of(self.options.spec), self.interrupted.take());
+        let (options, kept, metrics, decides) =
+            (self.options, &mut self.kept, &mut self.metrics, &mut machine);
+        // What helpers borrow is there until they end: the last wait for them is that of the scope.
+        let outcome = std::thread::scope(move |scope| {
+            let mut effects = Effects::new(options, attempt, why, scope, kept, metrics, process)?;
+            let mut actions = Vec::new();
+            loop {
+                let (guard, news) = (effects.guard_events(), effects.news());
+                let event = select! {
+                    recv(news) -> news => news.ok().and_then(|news| effects.take(news)),
+                    recv(guard) -> event => effects.guard_said(event.ok()),
+                    recv(effects.interruptions()) -> reason => reason.ok().map(Event::Interrupted),
+                    default(INTERRUPT_EVERY) => None,
+                };
+                decides.on(Instant::now(), event.unwrap_or(Event::Tick), &mut actions);
+                actions.drain(..).for_each(|action| effects.act(action));
+                effects.observe();
+                if let Some(outcome) = decides.outcome() {
+                    effects.observe_all();
+                    return outcome;
+                }
             }
-        };
-        let blocks = NodeBlocks::open(options, &placement, own_address.ip(), store.address())?;
-        let access = blocks.as_ref().map(|blocks| &blocks.access);
-        let prepared = Prepared::make(options, kept, &placement, access)?;
-        Ok((kept, prepared, blocks))
-    });
-    let (kept, prepared, blocks) = match made? {
-        Worked::Done(made) => made,
-        Worked::Ended(after) => return Ok(after),
-    };
-    let guarded = beside(&line, process, None, |is_ending| {
-        let guard = guard_for(options, &placement, is_ending)?;
-        check_store(options, store.address())?;
-        Ok(guard)
-    });
-    let guard = match guarded? {
-        Worked::Done(guard) => guard,
-        Worked::Ended(after) => return Ok(after),
-    };
-    let at = store.address();
-    let mut attempt =
-        Attempt::launch(options, number, kept, prepared, metrics, guard, &placement, at, line, blocks)?;
-    attempt.watch(process);
-    attempt.finish(process)
-}
-
-/// NODE-7
-fn check_store(options: &Options<'_>, store: SocketAddr) -> Result<()> {
-    match StoreClient::connect(store, Deadline::after(STORE_PATIENCE)) {
-        Err(e) if e.kind() == ErrorKind::Refused => {
-            let Here { partition, host, .. } = options.here;
-            Err(e.context(format_args!("partition {partition} on {host}")))
-        }
-        // Whether the ranks need it at all is theirs to know.
-        Err(e) => {
-            log::info!("job {}: {e}", options.spec.job.id);
-            Ok(())
-        }
-        Ok(_) => Ok(()),
+        });
+        self.interrupted = machine.interrupted().map(String::from);
+        outcome
     }
 }

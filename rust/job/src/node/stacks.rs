@@ -1,15 +1,20 @@
-//! The stacks of a node's ranks: each is asked by a signal, and writes them to a file of its own.
+//! The stacks of a node's ranks: each is asked by a signal, and writes them to a file of its own. A thread of their own
+//! waits for that.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use phalanx_io::pause;
 use phalanx_types::contract::FILE_STACKS;
+use phalanx_types::message::NodeMessage;
 use phalanx_types::stacks::{MAX_STACKS_BYTES, RankStacks};
 use phalanx_types::text::cut_middle;
+use phalanx_types::{Deadline, Result};
 
+use crate::node::helper::Helper;
+use crate::node::line::Teller;
 use crate::node::progress::is_stopped;
-use crate::node::ranks::Rank;
 
 /// How long a rank's stacks may take to be written: a process that swaps, or one whose main thread is in the kernel.
 const STACKS_WAIT: Duration = Duration::from_secs(3);
@@ -18,10 +23,47 @@ const MAX_ANSWER_BYTES: usize = 3 << 20;
 /// A file of stacks that doesn't grow for this long is whole.
 const STACKS_SETTLE: Duration = Duration::from_millis(150);
 
-/// A request for the stacks of a node's ranks.
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The hub wants the stacks of these ranks.
+pub(crate) struct StacksWanted {
+    pub(crate) request: u32,
+    pub(crate) ranks: Vec<Writer>,
+    /// Sends a rank the signal for that.
+    pub(crate) signal: Box<dyn Fn(u32) + Send>,
+}
+
+/// A rank that may write its stacks.
+pub(crate) struct Writer {
+    pub(crate) rank: u32,
+    /// Its process, once that is known.
+    pub(crate) pid: Option<u32>,
+    /// Its own folder.
+    pub(crate) dir: PathBuf,
+}
+
+/// Starts the thread that has ranks write their stacks, and tells the hub.
+///
+/// # Errors
+/// [`phalanx_types::ErrorKind::Io`] if the system gives no thread.
+pub(crate) fn stacks(hub: Teller) -> Result<Helper<StacksWanted>> {
+    Helper::start("phalanx-stacks", move |wanted: StacksWanted| {
+        let request = wanted.request;
+        let mut writing = Writing::of(wanted);
+        let ranks = loop {
+            match writing.answer(Instant::now()) {
+                Some(ranks) => break ranks,
+                None => pause(LOOK_EVERY, Deadline::never()),
+            }
+        };
+        hub.send(NodeMessage::Stacks { request, ranks });
+    })
+}
+
+/// What has been written so far.
 #[derive(Debug)]
-pub(crate) struct StacksRequest {
-    request: u32,
+struct Writing {
     until: Instant,
     waiting: BTreeMap<u32, Growing>,
     stacks: Vec<RankStacks>,
@@ -36,35 +78,34 @@ struct Growing {
     changed: Instant,
 }
 
-impl StacksRequest {
-    /// Has each rank that can write its stacks do so; `signal` sends a rank the signal for that.
-    pub(crate) fn of(request: u32, ranks: &[Rank], mut signal: impl FnMut(u32)) -> StacksRequest {
+impl Writing {
+    /// Has each rank that can write its stacks do so.
+    fn of(wanted: StacksWanted) -> Writing {
         let now = Instant::now();
-        let mut asking =
-            StacksRequest { request, until: now + STACKS_WAIT, waiting: BTreeMap::new(), stacks: Vec::new() };
-        for rank in ranks.iter().filter(|rank| !rank.process.is_over()) {
-            let path = rank.dir.join(FILE_STACKS);
-            let why_not = match (std::fs::metadata(&path), rank.process.pid()) {
+        let (until, waiting, stacks) = (now + STACKS_WAIT, BTreeMap::new(), Vec::new());
+        let mut asking = Writing { until, waiting, stacks };
+        for Writer { rank, pid, dir } in wanted.ranks {
+            let path = dir.join(FILE_STACKS);
+            let why_not = match (std::fs::metadata(&path), pid) {
                 (_, Some(pid)) if is_stopped(pid) => "(its process is stopped)",
                 // The rank makes the file when it can take the signal, which would end it before.
                 (Err(_), _) => "(it has no Python stacks to show, or has only just begun)",
                 (Ok(file), _) => {
                     let from = file.len();
-                    let growing = Growing { path, from, end: from, changed: now };
-                    asking.waiting.insert(rank.rank, growing);
-                    signal(rank.rank);
+                    asking.waiting.insert(rank, Growing { path, from, end: from, changed: now });
+                    (wanted.signal)(rank);
                     continue;
                 }
             };
-            asking.stacks.push(RankStacks { rank: rank.rank, text: why_not.into() });
+            asking.stacks.push(RankStacks { rank, text: why_not.into() });
         }
         asking
     }
 
     /// The answer, once it is whole or nothing more is waited for.
-    pub(crate) fn answer(&mut self, now: Instant) -> Option<(u32, Vec<RankStacks>)> {
+    fn answer(&mut self, now: Instant) -> Option<Vec<RankStacks>> {
         let late = now >= self.until;
-        let StacksRequest { waiting, stacks, .. } = self;
+        let Writing { waiting, stacks, .. } = self;
         waiting.retain(|rank, file| {
             let end = std::fs::metadata(&file.path).map_or(file.end, |found| found.len());
             if end != file.end {
@@ -76,7 +117,7 @@ impl StacksRequest {
             }
             !(whole || late)
         });
-        self.waiting.is_empty().then(|| (self.request, together(std::mem::take(&mut self.stacks))))
+        self.waiting.is_empty().then(|| together(std::mem::take(&mut self.stacks)))
     }
 }
 

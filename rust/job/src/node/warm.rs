@@ -52,7 +52,7 @@ pub(crate) fn guard_for(
         match warm_guard(&pool, grace, Deadline::after(POOL_TIMEOUT), &mut go_on) {
             Ok(guard) => return Ok(guard),
             Err(why) if is_ending.load(Ordering::Acquire) => {
-                return Err(Error::new(ErrorKind::Cancelled, why)); // NODEDISK-3
+                return Err(Error::new(ErrorKind::Cancelled, why)); // MACHINE-5
             }
             Err(why) => {
                 let partition = options.here.partition;

@@ -45,6 +45,29 @@ pub struct RankPipes {
     pub notes: OwnedFd,
 }
 
+/// The other ends of a rank's pipes, which the rank gets.
+#[derive(Debug)]
+pub struct RankPipeEnds {
+    pub(crate) output: OwnedFd,
+    pub(crate) notes: OwnedFd,
+}
+
+impl RankPipes {
+    /// The pipes of a rank, for [`Guard::launch_with`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if there are no descriptors left.
+    pub fn open(rank: u32) -> Result<(RankPipes, RankPipeEnds)> {
+        let pipe = || {
+            pipe_with(PipeFlags::CLOEXEC)
+                .map_err(|e| Error::io(format!("make rank {rank}'s pipes"), &e.into()))
+        };
+        let (output, output_in) = pipe()?;
+        let (notes, notes_in) = pipe()?;
+        Ok((RankPipes { output, notes }, RankPipeEnds { output: output_in, notes: notes_in }))
+    }
+}
+
 /// A guard process. Events of one guard come in the order in which it saw them, and end with `Empty` or `Gone`; then
 /// the channel is disconnected.
 ///
@@ -154,21 +177,22 @@ impl Guard {
     /// Orders a rank's start; `Started` or `NotStarted` tells what became of it.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`] if the guard is no more, [`ErrorKind::Timeout`] if it doesn't take the order,
-    /// [`ErrorKind::Io`] if there are no descriptors left for the pipes.
+    /// As [`RankPipes::open`] and [`Guard::launch_with`].
     pub fn launch(&self, launch: &Launch) -> Result<RankPipes> {
-        let rank = launch.rank;
-        let pipe = || {
-            pipe_with(PipeFlags::CLOEXEC)
-                .map_err(|e| Error::io(format!("make rank {rank}'s pipes"), &e.into()))
-        };
-        let (output, output_in) = pipe()?;
-        let (notes, notes_in) = pipe()?;
-        self.launch_at(launch, output_in, notes_in).map_err(|error| error.context(format!("rank {rank}")))?;
-        Ok(RankPipes { output, notes })
+        let (pipes, ends) = RankPipes::open(launch.rank)?;
+        self.launch_with(launch, ends).map(|()| pipes)
     }
 
-    /// As [`Guard::launch`], with what the process is to have as descriptors 1 and 2, and 3.
+    /// The same, of a rank whose pipes are there. May take [`ORDER_WAIT`], as every order does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`] if the guard is no more, [`ErrorKind::Timeout`] if it doesn't take the order.
+    pub fn launch_with(&self, launch: &Launch, ends: RankPipeEnds) -> Result<()> {
+        let rank = launch.rank;
+        self.launch_at(launch, ends.output, ends.notes).map_err(|error| error.context(format!("rank {rank}")))
+    }
+
+    /// As [`Guard::launch_with`], with what the process is to have as descriptors 1 and 2, and 3.
     pub(crate) fn launch_at(&self, launch: &Launch, output: OwnedFd, notes: OwnedFd) -> Result<()> {
         let order = match &self.forked_from {
             None => Order::Launch(Box::new(launch.clone())),

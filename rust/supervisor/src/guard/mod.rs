@@ -26,7 +26,7 @@ mod state;
 mod tree;
 pub(crate) mod wire;
 
-pub use client::{Guard, GuardOptions, RankPipes};
+pub use client::{Guard, GuardOptions, RankPipeEnds, RankPipes};
 pub use event::GuardEvent;
 pub use launch::Launch;
 pub(crate) use launch::own_environment;

@@ -33,7 +33,7 @@ impl Control {
         deadline: Deadline,
         stop: &AtomicBool,
     ) -> Result<Control> {
-        let mut connection = ways.open_unless(stop, Role::Control { partition, attempt }, deadline)?;
+        let mut connection = ways.open(stop, Role::Control { partition, attempt }, deadline)?;
         let sender = connection.sender();
         let local_address = connection.local_address().filter(|_| ways.is_direct());
         let (tx, inbox) = crossbeam_channel::unbounded();

@@ -1,16 +1,15 @@
 //! The thread of a line: it connects, then writes and hears until the node is over or the hub is given up.
 
-use std::net::IpAddr;
-use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, select};
-use phalanx_types::message::{HubMessage, NodeMessage};
+use crossbeam_channel::{Receiver, select};
+use phalanx_types::message::NodeMessage;
 use phalanx_types::{Deadline, Result};
 
 use crate::node::line::connecting::{Caller, is_final};
 use crate::node::line::control::Control;
 use crate::node::line::facts::{Fact, aged, fits};
+use crate::node::line::heard::{Ear, Heard};
 use crate::node::line::limits::{HUB_GRACE, ping_every};
 use crate::node::process::INTERRUPT_EVERY;
 
@@ -22,15 +21,15 @@ pub(super) enum Ask {
     Send(NodeMessage),
     /// Forget what was to be told again.
     Forget,
+    /// The node is over.
+    End,
 }
 
 /// What the thread has.
 pub(super) struct Keeper {
     pub(super) caller: Caller,
     pub(super) asks: Receiver<Ask>,
-    pub(super) orders: Sender<HubMessage>,
-    pub(super) renewals: Sender<()>,
-    pub(super) given_up: Arc<OnceLock<String>>,
+    pub(super) ear: Ear,
     pub(super) facts: Vec<Fact>,
     pub(super) ping_at: Instant,
 }
@@ -39,7 +38,7 @@ pub(super) struct Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let _ = self.given_up.set("the thread of the line to the driver failed".into());
+            (self.ear)(Heard::Gone("the thread of the line to the driver failed".into()));
         }
     }
 }
@@ -53,28 +52,24 @@ enum Served {
 }
 
 impl Keeper {
-    /// Connects, says so to `connected` with this host's address on a direct way, and serves the line to its end.
-    pub(super) fn run(mut self, connected: &Sender<Result<Option<IpAddr>>>) {
+    /// Connects, and serves the line to its end.
+    pub(super) fn run(mut self) {
         let mut control = match self.caller.first_connection() {
             Ok(control) => control,
-            // A node that was interrupted doesn't listen any more.
-            Err(e) => return drop(connected.send(Err(e))),
+            Err(e) => return (self.ear)(Heard::NotUp(e)),
         };
-        let _ = connected.send(Ok(control.local_address));
+        (self.ear)(Heard::Up(control.local_address));
         while let Served::Broken(until) = self.serve(&mut control) {
             match self.mend(until) {
                 Ok(Some(mended)) => control = mended,
                 Ok(None) => return,
-                Err(why) => {
-                    let _ = self.given_up.set(format!("the driver is gone: {why}"));
-                    return;
-                }
+                Err(why) => return (self.ear)(Heard::Gone(format!("the driver is gone: {why}"))),
             }
             let facts = self.facts.iter().map(|fact| aged(&fact.message, fact.at));
             for message in facts.chain([NodeMessage::Ping]) {
                 control.send(&message);
             }
-            let _ = self.renewals.send(());
+            (self.ear)(Heard::Renewed);
         }
     }
 
@@ -94,13 +89,11 @@ impl Keeper {
             let (asks, orders) = (&self.asks, control.orders());
             let due = self.ping_at.min(silent_at).saturating_duration_since(Instant::now());
             select! {
-                recv(asks) -> ask => match ask {
-                    Ok(ask) => self.take(ask, Some(control)),
-                    Err(_) => return Served::Over,
+                recv(asks) -> ask => if !self.take(ask.unwrap_or(Ask::End), Some(control)) {
+                    return Served::Over;
                 },
                 recv(orders) -> order => match order {
-                    // A node that is over takes none.
-                    Ok(order) => drop(self.orders.send(order)),
+                    Ok(order) => (self.ear)(Heard::Order(order)),
                     Err(_) => {
                         return self.broke("the connection to the driver broke", Instant::now() + HUB_GRACE);
                     }
@@ -115,24 +108,27 @@ impl Keeper {
         Served::Broken(until)
     }
 
-    fn take(&mut self, ask: Ask, control: Option<&mut Control>) {
-        let (at, message) = match ask {
-            Ask::Forget => return self.facts.clear(),
+    /// Does what the node wants; false once that is to end.
+    fn take(&mut self, ask: Ask, control: Option<&mut Control>) -> bool {
+        match ask {
+            Ask::End => return false,
+            Ask::Forget => self.facts.clear(),
             Ask::Send(message) => {
                 if let Some(control) = control {
                     control.send(&message);
                 }
-                return;
             }
-            Ask::Tell { at, message } => (at, message),
-        };
-        if !fits(&message) {
-            return log::error!("job {}: a fact is too long for the hub: {message:.200?}", self.caller.job);
+            Ask::Tell { message, .. } if !fits(&message) => {
+                log::error!("job {}: a fact is too long for the hub: {message:.200?}", self.caller.job);
+            }
+            Ask::Tell { at, message } => {
+                if let Some(control) = control {
+                    control.send(&aged(&message, at));
+                }
+                self.facts.push(Fact { at, message });
+            }
         }
-        if let Some(control) = control {
-            control.send(&aged(&message, at));
-        }
-        self.facts.push(Fact { at, message });
+        true
     }
 
     /// Another connection; none if the node is over meanwhile.
@@ -148,17 +144,12 @@ impl Keeper {
                 Err(e) if is_final(&e) || Instant::now() >= until => return Err(e),
                 Err(e) => log::debug!("job {}: {e}", self.caller.job),
             }
-            match self.asks.recv_timeout(INTERRUPT_EVERY) {
-                Ok(ask) => self.take(ask, None),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Ok(None),
-            }
-            loop {
-                match self.asks.try_recv() {
-                    Ok(ask) => self.take(ask, None),
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => return Ok(None),
+            let mut ask = self.asks.recv_timeout(INTERRUPT_EVERY).ok();
+            while let Some(asked) = ask {
+                if !self.take(asked, None) {
+                    return Ok(None);
                 }
+                ask = self.asks.try_recv().ok();
             }
         }
     }

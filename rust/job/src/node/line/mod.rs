@@ -1,7 +1,7 @@
 //! A node's line to the hub: what it tells, what it is told, and what happens when the line breaks.
 //!
 //! A thread of its own connects, writes, hears, and mends. The rest of the node tells it things, which waits for
-//! nothing, and takes what the hub orders.
+//! nothing, and is told what comes of them ([`Heard`]).
 //!
 //! - LINK-1 (told-again): every fact is told again after a reconnect, with its age (MSG-1).
 //! - LINK-2 (mended-or-over): a line that is closed is mended within [`limits::HUB_GRACE`]. If not, the hub is given up
@@ -22,21 +22,22 @@
 mod connecting;
 mod control;
 mod facts;
+mod heard;
 mod keeper;
 mod limits;
 pub(crate) mod ways;
 
-use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Error, ErrorKind, Result};
+use crossbeam_channel::Sender;
+use phalanx_types::message::NodeMessage;
+use phalanx_types::{Error, Result};
 
 pub(crate) use facts::signed_us;
+pub(crate) use heard::{Ear, Heard};
 pub(crate) use limits::SEND_TIMEOUT;
 pub use ways::Way;
 
@@ -44,31 +45,26 @@ use crate::node::line::connecting::Caller;
 use crate::node::line::keeper::{Ask, Keeper};
 use crate::node::line::limits::ping_every;
 use crate::node::options::Options;
-use crate::node::process::{INTERRUPT_EVERY, Process};
 
 /// The line of one attempt. Dropping it writes what was told, if the line is up, and ends it.
 pub(crate) struct Line {
-    asks: Option<Sender<Ask>>,
-    orders: Receiver<HubMessage>,
-    renewals: Receiver<()>,
-    given_up: Arc<OnceLock<String>>,
+    teller: Teller,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    local_address: Option<IpAddr>,
 }
 
+/// Tells the hub things over a line, for as long as there is one.
+#[derive(Clone)]
+pub(crate) struct Teller(Sender<Ask>);
+
 impl Line {
-    /// Connects for `attempt` (LINK-3), and hears `process` meanwhile.
+    /// Begins to connect for `attempt` (LINK-3); `ear` is told what comes of it.
     ///
     /// # Errors
-    /// If the hub can't be reached, refuses this node, is none, or is closed; [`ErrorKind::Cancelled`] if the process
-    /// wants the node to end.
-    pub(crate) fn open(options: &Options<'_>, attempt: u32, process: &Process) -> Result<Line> {
+    /// [`phalanx_types::ErrorKind::Io`] if the system gives no thread.
+    pub(crate) fn open(options: &Options<'_>, attempt: u32, ear: Ear) -> Result<Line> {
         let (asks, asked) = crossbeam_channel::unbounded();
-        let (tell, orders) = crossbeam_channel::unbounded();
-        let (renew, renewals) = crossbeam_channel::unbounded();
-        let (connect, connected) = crossbeam_channel::bounded(1);
-        let (given_up, over) = (Arc::<OnceLock<String>>::default(), Arc::<AtomicBool>::default());
+        let over = Arc::<AtomicBool>::default();
         let caller = Caller {
             ways: options.ways.clone(),
             job: options.spec.job.id.clone(),
@@ -81,59 +77,25 @@ impl Line {
         let keeper = Keeper {
             caller,
             asks: asked,
-            orders: tell,
-            renewals: renew,
-            given_up: Arc::clone(&given_up),
+            ear,
             facts: Vec::new(),
             // What is told first says who this is.
             ping_at: Instant::now() + ping_every(&options.spec.job.policy),
         };
         let thread = std::thread::Builder::new()
             .name("phalanx-line".into())
-            .spawn(move || keeper.run(&connect))
+            .spawn(move || keeper.run())
             .map_err(|e| Error::io("start a thread for the line to the hub", &e))?;
-        let (asks, thread) = (Some(asks), Some(thread));
-        let mut line = Line { asks, orders, renewals, given_up, over, thread, local_address: None };
-        loop {
-            match connected.recv_timeout(INTERRUPT_EVERY) {
-                Ok(address) => {
-                    line.local_address = address?;
-                    return Ok(line);
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    if let Some(reason) = process.interrupted() {
-                        return Err(Error::new(ErrorKind::Cancelled, reason));
-                    }
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::new(ErrorKind::Io, "the thread of the line to the hub has ended"));
-                }
-            }
-        }
+        Ok(Line { teller: Teller(asks), over, thread: Some(thread) })
     }
 
-    /// Why the hub is gone for good, if it is.
-    pub(crate) fn given_up(&self) -> Option<&str> {
-        self.given_up.get().map(String::as_str)
+    /// For whoever has something to tell.
+    pub(crate) fn teller(&self) -> &Teller {
+        &self.teller
     }
+}
 
-    /// The address of this host on the way to the hub, where that is direct.
-    pub(crate) fn local_address(&self) -> Option<IpAddr> {
-        self.local_address
-    }
-
-    /// The hub's orders; never ready where the hub is given up.
-    pub(crate) fn orders(&self) -> Receiver<HubMessage> {
-        // What came before that is taken all the same.
-        let is_over = self.given_up().is_some() && self.orders.is_empty();
-        if is_over { crossbeam_channel::never() } else { self.orders.clone() }
-    }
-
-    /// Whether the line is another one than at the last call: then the node's other connections may be dead.
-    pub(crate) fn is_renewed(&self) -> bool {
-        self.renewals.try_iter().count() > 0
-    }
-
+impl Teller {
     /// Tells a fact that happened at `at`, and remembers it.
     pub(crate) fn tell(&self, at: Instant, message: NodeMessage) {
         self.ask(Ask::Tell { at, message });
@@ -149,26 +111,16 @@ impl Line {
         self.ask(Ask::Send(message));
     }
 
-    /// Tells the hub why this node can't do its part; the reason again. Spark would say so later, when the hub has long
-    /// taken the silence for a lost node.
-    pub(crate) fn fails(&self, why: Error) -> Error {
-        let problem = Some(why.to_string());
-        self.send(NodeMessage::Done { problem, interrupted: None, output: Vec::new() });
-        why
-    }
-
     fn ask(&self, ask: Ask) {
-        if let Some(asks) = &self.asks {
-            // A thread that has given up takes nothing more.
-            let _ = asks.send(ask);
-        }
+        // A thread that has given up takes nothing more.
+        let _ = self.0.send(ask);
     }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
-        self.asks = None;
+        self.teller.ask(Ask::End);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             log::error!("the thread of the line to the hub panicked");
         }

@@ -88,24 +88,11 @@ impl Ways {
         matches!(self.taken(), Way::Direct(_))
     }
 
-    /// A connection by the way that is taken.
-    ///
-    /// # Errors
-    /// As [`HubConnection::open`].
-    pub(crate) fn open(&self, role: Role, deadline: Deadline) -> Result<HubConnection> {
-        HubConnection::open(&self.there(), role, deadline)
-    }
-
-    /// The same, unless `stop` is set.
+    /// A connection by the way that is taken, unless `stop` is set.
     ///
     /// # Errors
     /// As [`HubConnection::open_unless`].
-    pub(super) fn open_unless(
-        &self,
-        stop: &AtomicBool,
-        role: Role,
-        deadline: Deadline,
-    ) -> Result<HubConnection> {
+    pub(crate) fn open(&self, stop: &AtomicBool, role: Role, deadline: Deadline) -> Result<HubConnection> {
         HubConnection::open_unless(stop, &self.there(), role, deadline)
     }
 

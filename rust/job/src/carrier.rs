@@ -16,16 +16,18 @@ use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::{Carrier, Error, ErrorKind, Key, NodeSpec, Result};
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use crate::node::address::own_address;
 use crate::node::callbacks::NodeCallbacks;
 use crate::node::home::Home;
-use crate::node::join::own_address;
-use crate::node::line::Line;
 use crate::node::line::ways::{Way, Ways};
+use crate::node::line::{Heard, Line};
 use crate::node::options::{Here, Options, Payload};
-use crate::node::process::{INTERRUPT_EVERY, Process, beside};
+use crate::node::process::{Process, beside};
+use crossbeam_channel::select;
 
 /// Serves the blocks of this host, if its name is among those `wanted`, until the attempt of `spec` is over. `number`
 /// is this carrier's own in the run; `other_ways` as in [`Here`].
@@ -75,31 +77,45 @@ pub fn run_carrier(
 }
 
 fn serve(options: &Options<'_>, process: &Process) -> Result<()> {
+    let (tell, heard) = crossbeam_channel::unbounded();
+    let line = Line::open(options, options.spec.attempt, Box::new(move |word| drop(tell.send(word))))?;
+    let mut server = None;
+    loop {
+        select! {
+            recv(heard) -> word => match word {
+                Ok(Heard::Up(direct)) => {
+                    let address = direct.unwrap_or_else(|| own_address(options));
+                    server = Some(open_server(options, address, &line)?);
+                }
+                Ok(Heard::NotUp(why)) => return Err(why),
+                // CARRIER-2
+                Ok(Heard::Order(HubMessage::Released | HubMessage::Stop { .. } | HubMessage::Again { .. })
+                    | Heard::Gone(_))
+                | Err(_) => return Ok(()),
+                Ok(Heard::Order(_) | Heard::Renewed) => {}
+            },
+            recv(process.interruptions()) -> reason => {
+                let reason = reason.unwrap_or_default();
+                if server.is_some() {
+                    let interrupted = Some(reason.clone());
+                    line.teller().send(NodeMessage::Done { problem: None, interrupted, output: Vec::new() });
+                }
+                return Err(Error::new(ErrorKind::Cancelled, reason));
+            }
+        }
+    }
+}
+
+/// Serves the blocks of this host at `address`, and tells the hub so.
+fn open_server(options: &Options<'_>, address: IpAddr, line: &Line) -> Result<BlockServer> {
     let (spec, job) = (options.spec, &options.spec.job);
-    let line = Line::open(options, spec.attempt, process)?;
-    let address = line.local_address().unwrap_or_else(|| own_address(options));
     let identity = Identity::new()?;
     let listener = listen_at("the server of blocks", address, 0)?;
     let key = Key::of_blocks(&spec.token, &job.id, spec.generation);
     let server = BlockServer::start(listener, &identity, key, &job.data_folder)?;
-    let carrier = Carrier {
-        host: options.here.host.clone(),
-        address: server.address(),
-        key: identity.public_key().clone(),
-    };
+    let (host, key) = (options.here.host.clone(), identity.public_key().clone());
+    let carrier = Carrier { host, address: server.address(), key };
     log::info!("job {}: serving the blocks of {} at {}", job.id, carrier.host, carrier.address);
-    line.tell(Instant::now(), NodeMessage::Carries(carrier));
-    // CARRIER-2
-    while line.given_up().is_none() {
-        let order = line.orders().recv_timeout(INTERRUPT_EVERY);
-        if matches!(order, Ok(HubMessage::Released | HubMessage::Stop { .. } | HubMessage::Again { .. })) {
-            return Ok(());
-        }
-        if let Some(reason) = process.interrupted() {
-            let interrupted = Some(reason.clone());
-            line.send(NodeMessage::Done { problem: None, interrupted, output: Vec::new() });
-            return Err(Error::new(ErrorKind::Cancelled, reason));
-        }
-    }
-    Ok(())
+    line.teller().tell(Instant::now(), NodeMessage::Carries(carrier));
+    Ok(server)
 }

@@ -1,4 +1,4 @@
-//! What became of a rank: the exit that the guard saw, what the rank wrote down, and whether it was told to end.
+//! How a rank ended: from the exit that its guard saw, what it wrote down, and whether its node told it to end.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -6,15 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use phalanx_io::{instant_of, monotonic_us};
-use phalanx_supervisor::{ExitStatus, OomWatch, PipeReader, RankLog};
+use phalanx_supervisor::{ExitStatus, RankLog};
 use phalanx_types::contract::{FILE_ERROR, FILE_OWED, FILE_RESULT, FILE_TORCH_ERROR};
 use phalanx_types::failure::LAST_LINES;
-use phalanx_types::message::RankActivity;
 use phalanx_types::{RankError, RankExit, RankState};
 
 use crate::node::line::signed_us;
-use crate::node::mailbox::Mailbox;
-use crate::node::progress::{RankProgress, is_stopped};
+use crate::node::machine::{Ended, Evidence, Exit, ProcessEnd};
 
 /// The longest record of an exception that is read: of one that Phalanx's own entry writes it is 2 MiB.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
@@ -25,165 +23,118 @@ const NOT_AT_ITS_END: &str =
 /// What is said of a rank that the kernel killed for want of memory.
 const WHOSE_MEMORY: &str = "ranks live in what spark.executor.memoryOverhead adds to an executor's own memory, \
      in local mode spark.driver.memoryOverhead";
+/// What is said of a rank whose files can't be read.
+const DISK_SILENT: &str = "its host's disk doesn't answer, so what it left there is not known";
 
-/// One rank of a node, from its start to its report.
-pub(crate) struct Rank {
-    pub(crate) rank: u32,
+/// A rank that has ended, and where it may have left what says why.
+#[derive(Debug, Clone)]
+pub(crate) struct Leftovers {
+    pub(crate) ended: Ended,
+    pub(crate) host: String,
+    /// Its own folder.
     pub(crate) dir: PathBuf,
     pub(crate) log: Arc<RankLog>,
-    pub(crate) process: RankProcess,
-    pub(crate) progress: RankProgress,
-    pub(crate) output: Option<PipeReader>,
-    /// Reads what it tells into `mailbox`, until it is reported.
-    pub(crate) notes: Option<PipeReader>,
-    pub(crate) mailbox: Arc<Mailbox>,
     /// What it raised, where it could not leave a file that says so.
     pub(crate) noted_error: Option<RankError>,
-    /// How many phases it has told.
-    pub(crate) phases: u32,
+    /// Whether the kernel killed a process here for want of memory before it ended.
+    pub(crate) out_of_memory: bool,
 }
 
-/// Where a rank's process is.
-#[derive(Debug, Clone)]
-pub(crate) enum RankProcess {
-    /// The guard was asked to start it.
-    Launched,
-    /// It runs.
-    Running { pid: u32 },
-    /// The guard could not start it.
-    NotStarted { reason: String, at: Instant },
-    /// It has ended.
-    Ended(Exit),
-    /// It is over, and the hub was told how.
-    Reported,
+/// What a rank left on the disk.
+#[derive(Debug, Default)]
+struct OnDisk {
+    error: Option<RankError>,
+    has_result: bool,
+    owes_result: bool,
+    last_lines: Vec<String>,
 }
 
-impl RankProcess {
-    /// Whether there is no such process any more.
-    pub(crate) fn is_over(&self) -> bool {
-        !matches!(self, RankProcess::Launched | RankProcess::Running { .. })
+impl Leftovers {
+    /// Reads what it left.
+    pub(crate) fn read(self) -> Evidence {
+        let on_disk = OnDisk {
+            error: read_error(&self.dir.join(FILE_ERROR), &self.dir.join(FILE_TORCH_ERROR)),
+            has_result: self.dir.join(FILE_RESULT).exists(),
+            owes_result: self.dir.join(FILE_OWED).exists(),
+            last_lines: self.log.last_lines(LAST_LINES),
+        };
+        self.with(on_disk, "")
     }
 
-    /// Its id, while it runs.
-    pub(crate) fn pid(&self) -> Option<u32> {
-        if let RankProcess::Running { pid } = self { Some(*pid) } else { None }
-    }
-}
-
-/// When a node began to stop its ranks.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Stopped {
-    at: Instant,
-    /// The same moment as Python's clock tells it.
-    at_us: u64,
-}
-
-impl Stopped {
-    pub(crate) fn now() -> Stopped {
-        Stopped { at: Instant::now(), at_us: monotonic_us() }
-    }
-}
-
-impl Rank {
-    /// When its process ended, or could not be started, if that has yet to be reported.
-    pub(crate) fn unreported(&self) -> Option<Instant> {
-        match &self.process {
-            RankProcess::Ended(exit) => Some(exit.at),
-            RankProcess::NotStarted { at, .. } => Some(*at),
-            RankProcess::Launched | RankProcess::Running { .. } | RankProcess::Reported => None,
-        }
+    /// The same without the disk, which does not answer. That it left no result is the worst that can be.
+    pub(crate) fn without_disk(self) -> Evidence {
+        self.with(OnDisk { owes_result: true, ..OnDisk::default() }, DISK_SILENT)
     }
 
-    /// What is told of it while it runs.
-    pub(crate) fn activity(&self) -> RankActivity {
-        let RankProgress { last, doing, step, total_steps, step_us, values, collectives, .. } =
-            &self.progress;
-        let last = self.log.last_output().map_or(*last, |output| output.max(*last));
-        RankActivity {
-            rank: self.rank,
-            idle_ms: u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX),
-            stopped: self.process.pid().is_some_and(is_stopped),
-            doing: doing.clone(),
-            step: *step,
-            total_steps: *total_steps,
-            step_us: *step_us,
-            collective_permille: collectives.permille,
-            values: values.clone(),
-        }
-    }
-
-    /// How it ended, and when: what its process did, what it wrote down, and whether it was told to.
-    pub(crate) fn end(&self, host: &str, stopped: Option<Stopped>, oom: &OomWatch) -> (RankExit, Instant) {
-        let error = read_error(&self.dir.join(FILE_ERROR), &self.dir.join(FILE_TORCH_ERROR))
-            .or_else(|| self.noted_error.clone())
-            .map(RankError::bounded);
-        let (state, message, mut at) = match &self.process {
-            RankProcess::Ended(exit) => {
+    fn with(self, on_disk: OnDisk, otherwise: &str) -> Evidence {
+        let Leftovers { ended: Ended { rank, end, stopped }, host, log, noted_error, out_of_memory, .. } =
+            self;
+        let error = on_disk.error.or(noted_error).map(RankError::bounded);
+        let mut at = end.at();
+        let killed = |at| Exit { how: ExitStatus::Signal(9), by_itself: false, at };
+        let (exit, with_guard) = match end {
+            ProcessEnd::Exited(exit) => (Some(exit), None),
+            ProcessEnd::WithGuard { reason, at } => (Some(killed(at)), Some(reason)),
+            ProcessEnd::NotStarted { reason, .. } => (None, Some(reason)),
+        };
+        let (state, message) = match exit {
+            None => (RankState::NotStarted, with_guard.unwrap_or_default()),
+            Some(exit) => {
                 let state = state_of(&ExitEvidence {
-                    exit: *exit,
+                    exit,
                     stopped,
                     error: error.as_ref(),
-                    left_result: self.dir.join(FILE_RESULT).exists(),
-                    owes_result: self.dir.join(FILE_OWED).exists(),
-                    out_of_memory: oom.killed_before(exit.at),
+                    left_result: on_disk.has_result,
+                    owes_result: on_disk.owes_result,
+                    out_of_memory,
                 });
                 let message = match state {
+                    _ if !otherwise.is_empty() => otherwise,
                     RankState::Exited(0) => NOT_AT_ITS_END,
                     RankState::OutOfMemory => WHOSE_MEMORY,
+                    RankState::Signaled(_) => with_guard.as_deref().unwrap_or_default(),
                     _ => "",
                 };
-                (state, message.to_string(), exit.at)
-            }
-            RankProcess::NotStarted { reason, at } => (RankState::NotStarted, reason.clone(), *at),
-            RankProcess::Launched | RankProcess::Running { .. } | RankProcess::Reported => {
-                (RankState::Lost, String::new(), Instant::now())
+                (state, message.to_string())
             }
         };
         if let (RankState::Raised, Some(error)) = (&state, &error) {
             at = instant_of(Duration::from_micros(error.at_us)).min(at);
         }
-        let end = RankExit {
-            rank: self.rank,
-            host: host.to_string(),
+        let exit = RankExit {
+            rank,
+            host,
             error: error.filter(|_| state == RankState::Raised),
             state,
             message,
-            last_lines: self.log.last_lines(LAST_LINES),
-            log_path: self.log.path().to_string_lossy().into_owned(),
+            last_lines: on_disk.last_lines,
+            log_path: log.path().to_string_lossy().into_owned(),
             at_us: 0,
-            last_output_us: self.log.last_output().map(|last| signed_us(last, at)),
+            last_output_us: log.last_output().map(|last| signed_us(last, at)),
         };
-        (end, at)
+        Evidence { exit, at, has_result: on_disk.has_result }
     }
 }
 
-/// The end of a rank's process, as its guard saw it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Exit {
-    pub(crate) how: ExitStatus,
-    /// Whether it was over, or on its way out, when the guard came to end it.
-    pub(crate) by_itself: bool,
-    pub(crate) at: Instant,
-}
-
 /// How a rank's process ended, and what is known beside it.
-pub(crate) struct ExitEvidence<'a> {
-    pub(crate) exit: Exit,
-    pub(crate) stopped: Option<Stopped>,
-    pub(crate) error: Option<&'a RankError>,
-    pub(crate) left_result: bool,
+struct ExitEvidence<'a> {
+    exit: Exit,
+    /// When its node told its ranks to end.
+    stopped: Option<Instant>,
+    error: Option<&'a RankError>,
+    left_result: bool,
     /// The rank had promised a result, see RANK-1.
-    pub(crate) owes_result: bool,
-    pub(crate) out_of_memory: bool,
+    owes_result: bool,
+    out_of_memory: bool,
 }
 
 /// The state that an exit amounts to.
 ///
 /// A rank that ended after it was told to end is `Stopped`, whatever its exit says, unless it had failed (its own
 /// record is older than the stop, or it was leaving without any) or finished (its result is there) before.
-pub(crate) fn state_of(evidence: &ExitEvidence<'_>) -> RankState {
-    let stopped_first = evidence.stopped.is_some_and(|Stopped { at, at_us }| match evidence.error {
-        Some(error) => error.at_us > at_us,
+fn state_of(evidence: &ExitEvidence<'_>) -> RankState {
+    let stopped_first = evidence.stopped.is_some_and(|at| match evidence.error {
+        Some(error) => instant_of(Duration::from_micros(error.at_us)) > at,
         None => evidence.exit.at > at && !evidence.exit.by_itself,
     });
     match (evidence.exit.how, evidence.error) {
@@ -200,7 +151,7 @@ pub(crate) fn state_of(evidence: &ExitEvidence<'_>) -> RankState {
 
 /// What a rank wrote down about its exception: in Phalanx's own record, else in torch's (`@record` of
 /// torch.distributed.elastic writes it to `TORCHELASTIC_ERROR_FILE`).
-pub(crate) fn read_error(own: &Path, torch: &Path) -> Option<RankError> {
+fn read_error(own: &Path, torch: &Path) -> Option<RankError> {
     if let Some(bytes) = read_record(own) {
         match serde_json::from_slice(&bytes) {
             Ok(error) => return Some(error),
@@ -242,7 +193,7 @@ mod tests {
         ExitEvidence { exit, stopped: None, error: None, left_result, owes_result, out_of_memory }
     }
 
-    fn exit(how: ExitStatus, error: Option<&RankError>, stopped: Option<Stopped>) -> RankState {
+    fn exit(how: ExitStatus, error: Option<&RankError>, stopped: Option<Instant>) -> RankState {
         state_of(&ExitEvidence { stopped, error, ..exited(how) })
     }
 
@@ -265,21 +216,21 @@ mod tests {
 
     #[test]
     fn what_happens_after_the_stop_is_the_stops_doing() {
-        let before = Some(Stopped { at: Instant::now() - Duration::from_secs(1), at_us: 100 });
+        let before = Some(instant_of(Duration::from_secs(100)));
         assert_eq!(exit(ExitStatus::Signal(15), None, before), RankState::Stopped);
         assert_eq!(exit(ExitStatus::Code(0), None, before), RankState::Stopped);
         let mut leaving = ExitEvidence { stopped: before, ..exited(ExitStatus::Code(4)) };
         assert_eq!(state_of(&leaving), RankState::Stopped);
         leaving.exit.by_itself = true;
         assert_eq!(state_of(&leaving), RankState::Exited(4), "FAIL-2: its victim was heard of first");
-        let echo = RankError { at_us: 101, ..RankError::default() };
+        let echo = RankError { at_us: 101_000_000, ..RankError::default() };
         assert_eq!(exit(ExitStatus::Code(1), Some(&echo), before), RankState::Stopped);
     }
 
     #[test]
     fn a_rank_that_raised_before_the_stop_failed_although_the_stop_ended_it() {
-        let before = Some(Stopped { at: Instant::now() - Duration::from_secs(1), at_us: 100 });
-        let cause = RankError { at_us: 99, ..RankError::default() };
+        let before = Some(instant_of(Duration::from_secs(100)));
+        let cause = RankError { at_us: 99_000_000, ..RankError::default() };
         assert_eq!(exit(ExitStatus::Signal(15), Some(&cause), before), RankState::Raised, "FAIL-1");
     }
 

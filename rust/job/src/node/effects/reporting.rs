@@ -1,0 +1,146 @@
+//! What the hub and the node's process are told of ranks: what they do, and how they ended.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use log::Level;
+use phalanx_types::message::{MAX_PHASES, NodeMessage, RankActivity};
+use phalanx_types::{RankNote, RankState};
+
+use super::Effects;
+use crate::metric::MetricChange;
+use crate::node::evidence::Leftovers;
+use crate::node::helper::Helper;
+use crate::node::machine::{Ended, Event, Evidence, ProcessEnd};
+use crate::node::news::News;
+
+impl Effects<'_, '_> {
+    /// Takes in what a rank has told. Whether it has something to report.
+    pub(super) fn take_notes(&mut self, rank: u32) -> bool {
+        let Some(of) = self.ranks.get_mut(&rank) else { return false };
+        let (hub, job) = (self.line.teller(), &self.options.spec.job.id);
+        let mut reports = false;
+        for note in of.mailbox.take() {
+            of.progress.take(&note);
+            match note {
+                RankNote::Beat(_) => {}
+                RankNote::Report(_) => reports = true,
+                RankNote::Error(error) => of.noted_error = Some(*error),
+                RankNote::Phase(_) if of.phases >= MAX_PHASES => {}
+                RankNote::Phase(name) => {
+                    let (name, nth) = (name.chars().take(80).collect(), of.phases);
+                    of.phases += 1;
+                    hub.tell(Instant::now(), NodeMessage::Phase { rank, name, nth, age_us: 0 });
+                }
+                RankNote::Cold(why) => {
+                    // One rank's reason is as a rule that of all.
+                    let level = if self.said_cold { Level::Debug } else { Level::Warn };
+                    self.said_cold = true;
+                    log::log!(level, "job {job}: rank {rank} starts anew, cold: {why}");
+                }
+            }
+        }
+        reports
+    }
+
+    pub(super) fn started(&mut self, rank: u32, at: Instant) {
+        self.metrics.rank_started(at, self.attempt);
+        if let Some(of) = self.ranks.get_mut(&rank) {
+            of.progress.started();
+        }
+    }
+
+    pub(super) fn tell_activity(&self, ranks: &[(u32, u32)]) {
+        let activity =
+            |(rank, pid): &(u32, u32)| self.ranks.get(rank).map(|of| of.activity(*rank, Some(*pid)));
+        let ranks = ranks.iter().filter_map(activity).collect();
+        self.line.teller().send(NodeMessage::Activity { ranks });
+    }
+
+    /// Has what a rank left looked at.
+    pub(super) fn gather(&mut self, ended: Ended) {
+        let (rank, was_stopped) = (ended.rank, ended.stopped.is_some());
+        // What it noted last is in the pipe, if it isn't in its mailbox yet.
+        if let Some(notes) = self.ranks.get_mut(&rank).and_then(|of| of.notes.take()) {
+            notes.finish();
+        }
+        self.take_notes(rank);
+        // What it reported last. It no longer runs, so how long it was quiet for is no sign of a hang.
+        if let Some(of) = self.ranks.get(&rank).filter(|of| of.progress.step.is_some() && !was_stopped) {
+            let last = RankActivity { idle_ms: 0, ..of.activity(rank, None) };
+            self.line.teller().send(NodeMessage::Activity { ranks: vec![last] });
+        }
+        let Some(leftovers) = self.leftovers(ended) else { return };
+        let tell = self.tell.clone();
+        let read = move |leftovers: Leftovers| {
+            let _ = tell.send(News::Event(Event::Gathered(Box::new(leftovers.read()))));
+        };
+        match self.evidence.take().map_or_else(|| Helper::start("phalanx-evidence", read), Ok) {
+            Ok(helper) => self.evidence.insert(helper).give(leftovers),
+            Err(e) => {
+                log::warn!("job {}: {e}", self.options.spec.job.id);
+                self.say(Event::Gathered(Box::new(leftovers.without_disk())));
+            }
+        }
+    }
+
+    pub(super) fn leftovers(&self, ended: Ended) -> Option<Leftovers> {
+        let of = self.ranks.get(&ended.rank)?;
+        let out_of_memory = match &ended.end {
+            ProcessEnd::Exited(exit) => self.oom.killed_before(exit.at),
+            ProcessEnd::WithGuard { .. } | ProcessEnd::NotStarted { .. } => false,
+        };
+        Some(Leftovers {
+            ended,
+            host: self.options.here.host.clone(),
+            dir: of.dir.clone(),
+            log: Arc::clone(&of.log),
+            noted_error: of.noted_error.clone(),
+            out_of_memory,
+        })
+    }
+
+    pub(super) fn tell_exit(&mut self, evidence: Evidence) {
+        let Evidence { exit, at, .. } = evidence;
+        let is_failure = exit.failure().is_some();
+        if exit.state != RankState::NotStarted {
+            self.metrics.rank_ended(is_failure);
+        }
+        if is_failure {
+            self.failed.push((exit.rank, exit.describe()));
+        }
+        self.line.teller().tell(at, NodeMessage::RankEnded { exit: Box::new(exit) });
+    }
+
+    /// Tells the process how metrics have changed, from time to time, and sees whether memory is short.
+    pub(crate) fn observe(&mut self) {
+        if self.ranks.is_empty() {
+            return;
+        }
+        let (now, written) = (Instant::now(), self.written());
+        self.oom.sample(now);
+        let changes = self.metrics.take(now, || written);
+        self.tell_process(changes);
+    }
+
+    /// Tells it all.
+    pub(crate) fn observe_all(&mut self) {
+        if self.ranks.is_empty() {
+            return;
+        }
+        let changes = self.metrics.take_all(self.written());
+        self.tell_process(changes);
+    }
+
+    fn tell_process(&self, changes: Vec<MetricChange>) {
+        if !changes.is_empty() {
+            self.process.observed(changes);
+        }
+    }
+
+    /// Lines and bytes that the ranks have written so far.
+    fn written(&self) -> (u64, u64) {
+        let all = self.ranks.values().map(|rank| (rank.log.lines(), rank.log.end()));
+        all.fold((0, 0), |(lines, bytes), (of_lines, of_bytes)| (lines + of_lines, bytes + of_bytes))
+    }
+}

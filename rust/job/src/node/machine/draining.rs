@@ -1,0 +1,77 @@
+//! A node whose ranks have ended, until what they left is where it belongs and nobody needs the node.
+
+use std::time::{Duration, Instant};
+
+use super::gang::Gang;
+use super::told::Action;
+use crate::node::executor_log;
+
+/// What is left of the ranks.
+#[derive(Debug)]
+pub(super) struct Draining {
+    pub(super) gang: Gang,
+    /// When the ranks were told to end, if they were.
+    stopped: Option<Instant>,
+    output: Output,
+}
+
+/// How far the output is of ranks that write nothing more.
+#[derive(Debug, Clone, Copy)]
+enum Output {
+    /// It waits for how the ranks ended.
+    Open,
+    /// What is in the pipes is taken.
+    Closing,
+    /// It goes to the hub and to the executor's log, for which there is time until then.
+    Copied { relay_until: Instant, log_until: Instant },
+}
+
+impl Draining {
+    pub(super) fn new(gang: Gang, stopped: Option<Instant>) -> Draining {
+        Draining { gang, stopped, output: Output::Open }
+    }
+
+    /// What was in the pipes is taken.
+    pub(super) fn output_closed(&mut self, now: Instant, drain_timeout: Duration, out: &mut Vec<Action>) {
+        let (relay_until, log_until) = (now + drain_timeout, now + executor_log::PATIENCE);
+        self.output = Output::Copied { relay_until, log_until };
+        out.push(Action::FinishCopies);
+    }
+
+    /// Goes on; once all that ranks left is out, and nobody needs the node, why it could not do its part, if so.
+    #[allow(clippy::option_option, reason = "whether it is done, and whether well")]
+    pub(super) fn go_on(
+        &mut self,
+        now: Instant,
+        is_interrupted: bool,
+        out: &mut Vec<Action>,
+    ) -> Option<Option<String>> {
+        let Draining { gang, stopped, output } = self;
+        gang.gather(now, *stopped, out);
+        let (relay_until, log_until) = match *output {
+            Output::Open => {
+                if gang.all_told() {
+                    *output = Output::Closing;
+                    out.push(Action::CloseOutput);
+                }
+                return None;
+            }
+            Output::Closing => return None,
+            Output::Copied { relay_until, log_until } => (relay_until, log_until),
+        };
+        if !gang.relayed && now >= relay_until {
+            gang.relayed = true;
+            out.push(Action::StopRelay);
+        }
+        gang.logged |= now >= log_until;
+        // ENDING-2
+        let is_needed = gang.serves
+            && !gang.has_parted
+            && !gang.has_failed
+            && gang.problem.is_none()
+            && stopped.is_none()
+            && !is_interrupted;
+        let is_out = gang.all_told() && gang.uploads == 0 && gang.relayed && gang.logged;
+        (is_out && !is_needed).then(|| gang.problem.take())
+    }
+}

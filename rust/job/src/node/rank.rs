@@ -1,0 +1,61 @@
+//! One rank of a node, as far as it is no decision of the machine's: its files, what it tells, and its output.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use phalanx_supervisor::{PipeReader, RankLog};
+use phalanx_types::RankError;
+use phalanx_types::message::RankActivity;
+
+use crate::node::mailbox::Mailbox;
+use crate::node::prepared::PreparedRank;
+use crate::node::progress::{RankProgress, is_stopped};
+
+pub(crate) struct Rank {
+    pub(crate) dir: PathBuf,
+    pub(crate) log: Arc<RankLog>,
+    pub(crate) progress: RankProgress,
+    pub(crate) output: Option<PipeReader>,
+    /// Reads what it tells into `mailbox`, until it has ended.
+    pub(crate) notes: Option<PipeReader>,
+    pub(crate) mailbox: Arc<Mailbox>,
+    /// What it raised, where it could not leave a file that says so.
+    pub(crate) noted_error: Option<RankError>,
+    /// How many phases it has told.
+    pub(crate) phases: u32,
+}
+
+impl Rank {
+    /// Before it is started.
+    pub(crate) fn new(prepared: PreparedRank) -> Rank {
+        let PreparedRank { dir, log, .. } = prepared;
+        Rank {
+            dir,
+            log,
+            progress: RankProgress::new(),
+            output: None,
+            notes: None,
+            mailbox: Arc::default(),
+            noted_error: None,
+            phases: 0,
+        }
+    }
+
+    /// What is told of it; `pid` is its process, if it runs.
+    pub(crate) fn activity(&self, rank: u32, pid: Option<u32>) -> RankActivity {
+        let RankProgress { last, doing, step, total_steps, step_us, values, collectives, .. } =
+            &self.progress;
+        let last = self.log.last_output().map_or(*last, |output| output.max(*last));
+        RankActivity {
+            rank,
+            idle_ms: u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX),
+            stopped: pid.is_some_and(is_stopped),
+            doing: doing.clone(),
+            step: *step,
+            total_steps: *total_steps,
+            step_us: *step_us,
+            collective_permille: collectives.permille,
+            values: values.clone(),
+        }
+    }
+}
