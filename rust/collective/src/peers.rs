@@ -164,8 +164,9 @@ impl Peers {
     /// Breaks the group with an operation's error, unless it is broken already; the error to report here.
     pub(crate) fn break_with(&self, error: &Error) -> Error {
         // The others hear of it in the same words.
-        let known = self.fail(Failure::new(error.kind(), format!("rank {}: {error}", self.me)));
-        if known.text.ends_with(&error.to_string()) { error.clone() } else { known.error() }
+        let own = Failure::new(error.kind(), format!("rank {}: {error}", self.me));
+        let known = self.fail(own.clone());
+        if known == own { error.clone() } else { known.error() }
     }
 
     /// Breaks the group with this failure, unless it is broken already, and tells it on (PEE-2); the failure that it is
