@@ -52,7 +52,7 @@ fn workers_that_spark_kills_leave_their_ranks_the_grace() {
     assert_eq!(play.state.outcome(), None, "ENDING-1: its guard gives the rank its grace");
     play.tick(12);
     assert_eq!(play.failure().kind, FailureKind::Cancelled, "ENDING-1");
-    assert_eq!(play.failure().ranks[1].state, "stopped");
+    assert_eq!(play.failure().ranks[1].state, RankState::Stopped);
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn the_rank_that_failed_is_named_and_the_others_are_stopped() {
     assert_eq!((failure.kind, failure.rank, failure.exit_code), (FailureKind::ExitCode, Some(1), Some(3)));
     assert_eq!(failure.last_lines, ["up 1", "last words"]);
     assert!(failure.log_path.ends_with("rank-1.log"));
-    let states: Vec<&str> = failure.ranks.iter().map(|r| r.state.as_str()).collect();
+    let states: Vec<_> = failure.ranks.iter().map(|rank| rank.describe()).collect();
     assert_eq!(states, ["stopped", "exited with code 3", "stopped", "stopped"]);
     assert!(began.elapsed() < LONG, "NODE-2: nobody waited for the sleepers");
 }

@@ -176,7 +176,7 @@ fn a_process_that_does_nothing_for_a_while_loses_no_node_and_its_ranks_heed_the_
     driver.stop("the test says so");
     let failure = listen(&driver).failure.unwrap();
     assert_eq!(failure.kind, FailureKind::Cancelled, "NODE-6: {}", failure.message);
-    let states: Vec<&str> = failure.ranks.iter().map(|rank| rank.state.as_str()).collect();
+    let states: Vec<_> = failure.ranks.iter().map(|rank| rank.describe()).collect();
     assert_eq!(states, ["stopped", "stopped"], "NODE-6, PROCESS-1: the order came, and its answer");
     drop(held);
     for node in nodes {

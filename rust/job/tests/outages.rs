@@ -212,7 +212,7 @@ fn a_stop_that_went_with_the_connection_is_told_again() {
     network.works();
     let failure = listen(&driver).failure.unwrap();
     assert_eq!((failure.kind, failure.rank), (FailureKind::ExitCode, Some(1)));
-    let told: Vec<_> = failure.ranks.iter().map(|rank| rank.state.as_str()).collect();
+    let told: Vec<_> = failure.ranks.iter().map(|rank| rank.describe()).collect();
     assert_eq!(told, ["stopped", "exited with code 3"], "the stop arrived, and its answer");
     assert!(began.elapsed() < Duration::from_secs(12), "well before it would be given up");
     for node in nodes {

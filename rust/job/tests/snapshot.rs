@@ -12,7 +12,7 @@ use common::{LONG, TestCallbacks, listen, open, run, spawn_node, test_node};
 use phalanx_job::Hub;
 use phalanx_job::driver::state::JobState;
 use phalanx_types::message::{NodeMessage, RankActivity};
-use phalanx_types::run_snapshot::{MAX_RANKS, Stage, State};
+use phalanx_types::run_snapshot::{MAX_RANKS, SpanKind, Stage, State};
 use phalanx_types::{Job, RankState, RunSnapshot};
 use play::Play;
 
@@ -91,6 +91,21 @@ fn a_snapshot_tells_what_the_ranks_do_and_in_the_end_why_one_failed() {
     for node in nodes {
         node.join().unwrap().unwrap();
     }
+}
+
+#[test]
+fn phases_of_a_rank_are_shown_whatever_it_calls_them() {
+    let said = ["rank ended", "starting ranks", "restart 7", "ending the ranks"];
+    let mut script = String::new();
+    for name in said {
+        script += &format!("echo '{{\"phase\": \"{name}\"}}' >&3; ");
+    }
+    let (_, driver, _dir) = run(&Job::new("shown", "t", 1, 1).unwrap(), &(script + "exit 3"));
+    let phases = snapshot(&driver).phases;
+    assert!(phases.iter().all(|phase| phase.kind == SpanKind::Phase), "TIMELINE-2: {phases:?}");
+    let names: Vec<String> = phases.into_iter().map(|phase| phase.name).collect();
+    let own = ["waiting for tasks", "starting ranks"];
+    assert_eq!(names, [&own[..], &said, &["ending the ranks"]].concat(), "TIMELINE-2");
 }
 
 #[test]

@@ -18,8 +18,8 @@ fn a_job_is_finished_when_every_rank_ended_well_and_every_node_is_done() {
     assert_eq!(play.state.outcome(), None, "STATE-1");
     play.done(6, 1);
     let Some(Outcome::Finished(ranks)) = play.state.outcome() else { panic!("{:?}", play.state.outcome()) };
-    let states: Vec<_> = ranks.iter().map(|r| (r.rank, r.state.as_str())).collect();
-    assert_eq!(states, [(0, "finished"), (1, "finished")]);
+    let states: Vec<_> = ranks.iter().map(|r| (r.rank, &r.state)).collect();
+    assert_eq!(states, [(0, &RankState::Finished), (1, &RankState::Finished)]);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn ranks_of_a_lost_executor_are_named_with_what_spark_says_of_it() {
             play.failure().message,
             format!("rank 1 (host-1) is lost with its node: {before}{KILLED}")
         );
-        assert_eq!(play.failure().ranks[1].state, "is lost with its node");
+        assert_eq!(play.failure().ranks[1].state, RankState::Lost);
     }
 }
 
@@ -191,12 +191,13 @@ fn what_is_told_again_after_a_reconnect_counts_once() {
     for fact in [started, phase(0), phase(1), ended(0, RankState::Finished, 0)] {
         play.tell(7, 0, fact);
     }
-    let names: Vec<_> = play.state.take_phases().into_iter().map(|phase| phase.name).collect();
+    let phases = play.state.take_phases();
+    let names: Vec<_> = phases.iter().map(|phase| phase.point.name()).collect();
     assert_eq!(names, ["epoch", "rank ended", "epoch"], "MSG-1");
     play.tell(8, 1, ended(1, RankState::Exited(3), 0));
     play.done(8, 0);
     play.done(8, 1);
-    assert_eq!(play.failure().ranks[0].state, "finished");
+    assert_eq!(play.failure().ranks[0].state, RankState::Finished);
 }
 
 #[test]
@@ -209,7 +210,7 @@ fn a_node_that_is_away_when_the_job_stops_is_waited_for_until_it_counts_as_lost(
     assert_eq!(play.state.outcome(), None, "STATE-2");
     play.tick(7);
     assert_eq!(play.failure().kind, FailureKind::ExitCode, "STATE-3");
-    assert_eq!(play.failure().ranks[0].state, "stopped");
+    assert_eq!(play.failure().ranks[0].state, RankState::Stopped);
 }
 
 #[test]

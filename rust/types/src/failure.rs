@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::failure_kind::FailureKind;
 use crate::rank_exit::{RankExit, RankState};
@@ -14,8 +14,7 @@ use crate::rank_outcome::{RankOutcome, lines};
 pub const LAST_LINES: usize = 20;
 
 /// Why a job failed, told once for every language.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Failure {
     /// The kind of the cause.
     pub kind: FailureKind,
@@ -72,7 +71,7 @@ impl Failure {
     pub fn of_rank(exit: &RankExit) -> Failure {
         let what = match exit.message.is_empty() {
             true => exit.describe(),
-            false if exit.state == RankState::Raised && exit.error.is_some() => exit.describe(),
+            false if exit.raised().is_some() => exit.describe(),
             false => format!("{}: {}", exit.state.describe(), exit.message),
         };
         let error = exit.error.clone().unwrap_or_default();

@@ -10,7 +10,7 @@ use crate::failure_kind::FailureKind;
 use crate::text::{cut, cut_middle};
 
 /// What became of a rank.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankState {
     /// Not started yet, as far as is known.
@@ -240,12 +240,14 @@ impl RankExit {
         self.error.as_ref().is_some_and(|error| error.kind == RankErrorKind::PeerLost)
     }
 
+    /// The exception that ended the rank.
+    pub fn raised(&self) -> Option<&RankError> {
+        self.error.as_ref().filter(|_| self.state == RankState::Raised)
+    }
+
     /// What became of the rank, in words; of an exception its class and first line.
     pub fn describe(&self) -> String {
-        match &self.error {
-            Some(error) if self.state == RankState::Raised => error.describe(),
-            _ => self.state.describe(),
-        }
+        self.raised().map_or_else(|| self.state.describe(), RankError::describe)
     }
 }
 

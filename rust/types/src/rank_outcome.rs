@@ -6,9 +6,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::rank_exit::RankExit;
+use crate::rank_exit::{RankError, RankExit, RankState};
 use crate::stacks::ranges;
 
 /// How many ranks have a line each.
@@ -18,16 +18,19 @@ const SHOWN_GROUPS: usize = 20;
 /// How many hosts of a group are named.
 const NAMED_HOSTS: usize = 3;
 
-/// One rank's line in a failure's table.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// One rank's line in a failure's table. In its JSON `state` is what [`RankOutcome::describe`] says.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(into = "Written")]
 pub struct RankOutcome {
     /// The rank.
     pub rank: u32,
     /// Its host; empty while not known.
     pub host: String,
-    /// Its state in words, e.g. `stopped`, or `raised RuntimeError: ...`.
-    pub state: String,
+    /// What became of it.
+    pub state: RankState,
+    /// The exception in a few words, as [`RankError::describe`](crate::RankError::describe) has them; empty where none
+    /// was raised.
+    pub raised: String,
     /// Seconds since it last wrote output; `None` if it never did.
     pub idle_seconds: Option<f64>,
     /// What it was doing before the ranks were ended, as far as is known, e.g. a collective operation; else empty.
@@ -42,10 +45,34 @@ impl RankOutcome {
         RankOutcome {
             rank: exit.rank,
             host: exit.host.clone(),
-            state: exit.describe(),
+            state: exit.state.clone(),
+            raised: exit.raised().map(RankError::describe).unwrap_or_default(),
             idle_seconds,
             doing: String::new(),
         }
+    }
+
+    /// What became of the rank, in words: `stopped`, or `raised RuntimeError: ...`.
+    pub fn describe(&self) -> String {
+        if self.raised.is_empty() { self.state.describe() } else { self.raised.clone() }
+    }
+}
+
+/// [`RankOutcome`] as the languages get it.
+#[derive(Serialize)]
+struct Written {
+    rank: u32,
+    host: String,
+    state: String,
+    idle_seconds: Option<f64>,
+    doing: String,
+}
+
+impl From<RankOutcome> for Written {
+    fn from(outcome: RankOutcome) -> Written {
+        let state = outcome.describe();
+        let RankOutcome { rank, host, idle_seconds, doing, .. } = outcome;
+        Written { rank, host, state, idle_seconds, doing }
     }
 }
 
@@ -57,7 +84,7 @@ pub(crate) fn lines(ranks: &[&RankOutcome]) -> String {
             let idle = rank
                 .idle_seconds
                 .map_or("no output seen".to_string(), |s| format!("last output {s:.1} s before"));
-            let (number, host, state, doing) = (rank.rank, &rank.host, &rank.state, doing(rank));
+            let (number, host, state, doing) = (rank.rank, &rank.host, rank.describe(), doing(rank));
             let _ = writeln!(text, "  rank {number:<4} {host:<20} {state} ({idle}{doing})");
         }
         return text;
@@ -80,9 +107,9 @@ fn doing(rank: &RankOutcome) -> String {
 /// Ranks that ended alike, the largest group first.
 fn groups<'a>(ranks: &[&'a RankOutcome]) -> Vec<Vec<&'a RankOutcome>> {
     let mut groups: Vec<Vec<&RankOutcome>> = Vec::new();
-    let mut known: HashMap<(String, String), usize> = HashMap::new();
+    let mut known: HashMap<(&RankState, String, String), usize> = HashMap::new();
     for rank in ranks {
-        let key = (without_numbers(&rank.state), without_numbers(&rank.doing));
+        let key = (&rank.state, without_numbers(&rank.raised), without_numbers(&rank.doing));
         let at = *known.entry(key).or_insert_with(|| {
             groups.push(Vec::new());
             groups.len() - 1
@@ -94,11 +121,7 @@ fn groups<'a>(ranks: &[&'a RankOutcome]) -> Vec<Vec<&'a RankOutcome>> {
 }
 
 /// What an exception says, or an operation, with `#` for every number: ranks, ports and steps tell no two ends apart.
-/// Exit codes and signals do.
 fn without_numbers(text: &str) -> String {
-    if text.starts_with("exited") || text.starts_with("was ended") {
-        return text.to_string();
-    }
     let mut kept = String::with_capacity(text.len());
     for c in text.chars() {
         match c.is_ascii_digit() {
@@ -126,8 +149,8 @@ fn describe(group: &[&RankOutcome]) -> String {
         _ => format!("last output {shortest:.1} to {longest:.1} s before"),
     };
     let like = if group.len() > 1 { ", as the first says" } else { "" };
-    let like = if group.iter().any(|rank| rank.state != first.state) { like } else { "" };
-    let _ = write!(text, ": {}{like} ({idle}{})", first.state, doing(first));
+    let like = if group.iter().any(|rank| rank.raised != first.raised) { like } else { "" };
+    let _ = write!(text, ": {}{like} ({idle}{})", first.describe(), doing(first));
     text
 }
 
@@ -135,10 +158,14 @@ fn describe(group: &[&RankOutcome]) -> String {
 mod tests {
     use super::*;
 
-    fn outcome(rank: u32, state: &str) -> RankOutcome {
+    fn outcome(rank: u32, state: RankState) -> RankOutcome {
         let idle_seconds = rank.is_multiple_of(2).then(|| f64::from(rank % 10));
         let host = format!("host-{}", rank / 8);
-        RankOutcome { rank, host, state: state.into(), idle_seconds, doing: String::new() }
+        RankOutcome { rank, host, state, raised: String::new(), idle_seconds, doing: String::new() }
+    }
+
+    fn raised(rank: u32, what: String) -> RankOutcome {
+        RankOutcome { raised: format!("raised {what}"), ..outcome(rank, RankState::Raised) }
     }
 
     fn table(ranks: &[RankOutcome]) -> String {
@@ -147,19 +174,35 @@ mod tests {
 
     #[test]
     fn a_few_ranks_have_a_line_each() {
-        let ranks: Vec<RankOutcome> = (0..32).map(|rank| outcome(rank, "stopped")).collect();
+        let ranks: Vec<RankOutcome> = (0..32).map(|rank| outcome(rank, RankState::Stopped)).collect();
         assert_eq!(table(&ranks).lines().count(), 32, "TABLE-1");
         assert_eq!(table(&ranks[1..2]), "  rank 1    host-0               stopped (no output seen)\n");
     }
 
     #[test]
+    fn the_languages_get_the_state_in_words() {
+        let bad = raised(1, "ValueError: exited".into());
+        for (outcome, words) in [
+            (outcome(1, RankState::Exited(3)), "exited with code 3"),
+            (outcome(1, RankState::Raised), "raised"),
+            (bad, "raised ValueError: exited"),
+        ] {
+            let json = serde_json::to_value(outcome).unwrap();
+            let expected = serde_json::json!({
+                "rank": 1, "host": "host-0", "state": words, "idle_seconds": null, "doing": ""
+            });
+            assert_eq!(json, expected);
+        }
+    }
+
+    #[test]
     fn thousands_of_ranks_share_lines_by_how_they_ended() {
-        let state = |rank: u32| match rank {
-            320..640 => "is lost with its node".to_string(),
-            7000 => "exited with code 3".to_string(),
-            _ => format!("raised RuntimeError: rank {} went away (port {rank})", rank / 7),
+        let of = |rank: u32| match rank {
+            320..640 => outcome(rank, RankState::Lost),
+            7000 => outcome(rank, RankState::Exited(3)),
+            _ => raised(rank, format!("RuntimeError: rank {} went away (port {rank})", rank / 7)),
         };
-        let mut ranks: Vec<RankOutcome> = (0..8000).map(|rank| outcome(rank, &state(rank))).collect();
+        let mut ranks: Vec<RankOutcome> = (0..8000).map(of).collect();
         ranks[7999].doing = "all_reduce 17".into();
         let expected = "  \
              ranks 0-319, 640-6999, 7001-7998 on 960 hosts (host-0, host-1, host-10, ...): \
@@ -175,8 +218,7 @@ mod tests {
     #[test]
     fn eight_thousand_ways_to_end_are_not_all_told() {
         let name = |rank: u32| rank.to_string().bytes().map(|digit| (digit + 49) as char).collect::<String>();
-        let ranks: Vec<RankOutcome> =
-            (0..8000).map(|rank| outcome(rank, &format!("raised {}", name(rank)))).collect();
+        let ranks: Vec<RankOutcome> = (0..8000).map(|rank| raised(rank, name(rank))).collect();
         let text = table(&ranks);
         assert_eq!(text.lines().count(), SHOWN_GROUPS + 1, "TABLE-1");
         assert!(text.ends_with("  7980 more ranks in 7980 other ways\n"), "{text}");

@@ -109,12 +109,27 @@ pub enum State {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Span {
-    /// `waiting for tasks`, `starting ranks`, `training`, `restart 1`, `ending the ranks`, or what rank 0 said.
+    /// What it is; where nothing says so, as in what older versions wrote, a phase.
+    #[serde(default)]
+    pub kind: SpanKind,
+    /// For people: `waiting for tasks`, `starting ranks`, `training`, `restart 1`, `ending the ranks`, or what rank 0
+    /// said.
     pub name: String,
     /// When it began.
     pub start: f64,
     /// When it ended; null for the present one.
     pub end: Option<f64>,
+}
+
+/// What a [`Span`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SpanKind {
+    /// What the ranks do.
+    #[default]
+    Phase,
+    /// They are to start again, after a failure.
+    Restart,
 }
 
 /// A restart of a run.
@@ -243,6 +258,14 @@ mod tests {
         for key in ["stage", "ended", "failure"] {
             assert!(json.get(key).is_some_and(Value::is_null), "SNAP-2: {key}");
         }
+    }
+
+    #[test]
+    fn a_span_without_a_kind_is_a_phase_as_older_versions_wrote_it() {
+        let read = |text| serde_json::from_str::<Span>(text).unwrap().kind;
+        assert_eq!(read(r#"{"name": "restart 1", "start": 1.0, "end": null}"#), SpanKind::Phase);
+        let newer = r#"{"kind": "restart", "name": "restart 1", "start": 1.0, "end": null}"#;
+        assert_eq!(read(newer), SpanKind::Restart);
     }
 
     #[test]

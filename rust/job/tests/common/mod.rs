@@ -115,7 +115,7 @@ pub fn listen_for(driver: &Hub, time: Duration) -> Told {
         match driver.next(deadline).unwrap() {
             None => panic!("the job did not end in time: {told:?}"),
             Some(Event::Output(text)) => told.output.push_str(&text),
-            Some(Event::Phase(phase)) => told.phases.push(phase.name),
+            Some(Event::Phase(phase)) => told.phases.push(phase.point.name().into_owned()),
             Some(Event::Status(status)) => told.statuses.push(status),
             Some(Event::Progress(report)) => told.reports.push(report),
             Some(Event::Resubmit { attempt }) => told.resubmits.push(attempt),

@@ -16,6 +16,7 @@ use phalanx_types::stacks::ranges;
 use phalanx_types::{Failure, RankState};
 
 use super::job_state::{JobState, STAGE_GRACE};
+use super::news::Point;
 use super::node::Node;
 use super::phase::{JobPhase, Outcome, Stopping};
 use super::restart::Next;
@@ -114,7 +115,7 @@ impl JobState {
         self.release_carriers(out);
         self.step_all(Node::released);
         self.phase.end(outcome);
-        self.point(now, 0, None, "all ranks ended");
+        self.point(now, 0, Point::AllEnded);
     }
 
     /// Tells the nodes once that all ranks have ended well. ENDING-2

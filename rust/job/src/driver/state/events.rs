@@ -9,7 +9,9 @@ use phalanx_types::{Failure, FailureKind, RankExit};
 
 use super::ending::TELL_AFTER;
 use super::job_state::{JobState, STAGE_GRACE};
+use super::news::Point;
 use super::node::Node;
+use super::phase::Problem;
 use crate::preflight::names_lost_executor;
 
 impl JobState {
@@ -42,12 +44,12 @@ impl JobState {
                     self.counts.started(attempt);
                     let text = format!("rank {rank} runs as process {pid} of partition {partition}");
                     self.reason(Level::Debug, text);
-                    self.point(now, age_us, Some(rank), "rank started");
+                    self.point(now, age_us, Point::RankStarted(rank));
                 }
             }
             NodeMessage::Phase { rank, name, nth, age_us } => {
                 if self.ranks.phase(rank, nth) {
-                    self.point(now, age_us, Some(rank), &name);
+                    self.point(now, age_us, Point::RankPhase(rank, name));
                 }
             }
             NodeMessage::Activity { ranks } => self.activity(now, ranks, out),
@@ -104,9 +106,10 @@ impl JobState {
         if let Some(why) = interrupted {
             let lost = Failure::without_rank(FailureKind::LostNode, why.clone());
             let failure = Failure { host: self.host(partition), ..lost };
+            let problem = Problem { failure, lost_executor: names_lost_executor(&why) };
             self.stop_all(now, &why, out);
             if let Some(stopping) = self.phase.stopping_mut() {
-                stopping.interrupted_at(now, failure);
+                stopping.interrupted_at(now, problem);
             }
         }
     }
@@ -132,7 +135,7 @@ impl JobState {
             return;
         }
         self.counts.ended(failed);
-        self.point(now, age_us, Some(rank), "rank ended");
+        self.point(now, age_us, Point::RankEnded(rank));
         if failed {
             self.stop_all(now, &why, out);
         }
@@ -153,14 +156,16 @@ impl JobState {
         }
         self.stage_ended = Some(now);
         if let Some(problem) = problem {
-            if names_lost_executor(&problem) {
+            let lost_executor = names_lost_executor(&problem);
+            if lost_executor {
                 self.lose_broken_nodes(now, &problem);
             }
-            let kind = match self.ranks.any_ran() || names_lost_executor(&problem) {
+            let kind = match self.ranks.any_ran() || lost_executor {
                 true => FailureKind::LostNode,
                 false => FailureKind::Start,
             };
-            self.fail(now, Failure::without_rank(kind, problem), out);
+            let failure = Failure::without_rank(kind, problem);
+            self.fail(now, Problem { failure, lost_executor }, out);
         }
         self.conclude(now, out);
     }

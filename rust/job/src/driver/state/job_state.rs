@@ -9,9 +9,9 @@ use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Failure, FailureKind, Job};
 
 use super::carriers::Carriers;
-use super::news::{HostCarried, HostsPlaced, News, Phase, Progress, Reason, Restart};
+use super::news::{HostCarried, HostsPlaced, News, Phase, Point, Progress, Reason, Restart};
 use super::node::Node;
-use super::phase::{JobPhase, Outcome};
+use super::phase::{JobPhase, Outcome, Problem};
 use super::rank_counts::RankCounts;
 use super::ranks::Ranks;
 use super::stacks::StackRequests;
@@ -145,9 +145,9 @@ impl JobState {
     }
 
     /// Has a point of the timeline told.
-    pub(super) fn point(&mut self, now: Instant, age_us: u64, rank: Option<u32>, name: &str) {
+    pub(super) fn point(&mut self, now: Instant, age_us: u64, point: Point) {
         let at = now.saturating_duration_since(self.opened).saturating_sub(Duration::from_micros(age_us));
-        self.news.phases.push(Phase { name: name.to_string(), rank, at });
+        self.news.phases.push(Phase { point, at });
     }
 
     /// Takes the node of `partition` to its next phase.
@@ -213,10 +213,11 @@ impl JobState {
     }
 
     /// A failure that is no rank's ends the attempt.
-    pub(super) fn fail(&mut self, now: Instant, failure: Failure, out: &mut Outbox) {
-        self.stop_all(now, &failure.message, out);
+    pub(super) fn fail(&mut self, now: Instant, problem: impl Into<Problem>, out: &mut Outbox) {
+        let problem = problem.into();
+        self.stop_all(now, &problem.failure.message, out);
         if let Some(stopping) = self.phase.stopping_mut() {
-            stopping.blame(failure);
+            stopping.blame(problem);
         }
     }
 

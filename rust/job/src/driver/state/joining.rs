@@ -7,6 +7,7 @@ use phalanx_types::message::HubMessage;
 use phalanx_types::{Join, place};
 
 use super::job_state::{JobState, start};
+use super::news::Point;
 use super::node::{Arrival, Node};
 use super::phase::JobPhase;
 use super::restart::generation_of;
@@ -17,7 +18,7 @@ impl JobState {
         if let JobPhase::Joining(joining) = &mut self.phase
             && !std::mem::replace(&mut joining.has_begun, true)
         {
-            self.point(now, 0, None, "first join");
+            self.point(now, 0, Point::FirstJoin);
         }
         let arrival = self.step(partition, |node| node.joined(now, join));
         if arrival == Some(Arrival::Another) {
@@ -54,7 +55,7 @@ impl JobState {
         }
         self.tell_placed(joins);
         self.phase = JobPhase::Running(placement);
-        self.point(now, 0, None, "all joined");
+        self.point(now, 0, Point::AllJoined);
     }
 
     /// Whether tasks join, and this one's has no place yet.

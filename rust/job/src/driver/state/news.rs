@@ -1,5 +1,6 @@
 //! What the caller is to be told of a job, and what goes into the log, until somebody takes it.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use phalanx_types::stacks::RankStacks;
@@ -7,12 +8,52 @@ use phalanx_types::stacks::RankStacks;
 /// A point in the job's life, for the table of phases.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Phase {
-    /// Its name.
-    pub name: String,
-    /// The rank; `None` for the job's own.
-    pub rank: Option<u32>,
+    /// What it is.
+    pub point: Point,
     /// Since the hub opened; negative never happens but for clock noise, which is cut to zero.
     pub at: Duration,
+}
+
+/// What a job gets to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Point {
+    /// A task has joined.
+    FirstJoin,
+    /// All have.
+    AllJoined,
+    /// This attempt begins, after a failure.
+    Restart(u32),
+    /// The outcome is known.
+    AllEnded,
+    /// A rank runs.
+    RankStarted(u32),
+    /// A rank has got to what it, or the training code, calls so.
+    RankPhase(u32, String),
+    /// A rank's process has ended.
+    RankEnded(u32),
+}
+
+impl Point {
+    /// The rank; `None` for a point of the job's own.
+    pub fn rank(&self) -> Option<u32> {
+        match self {
+            Point::RankStarted(rank) | Point::RankPhase(rank, _) | Point::RankEnded(rank) => Some(*rank),
+            Point::FirstJoin | Point::AllJoined | Point::Restart(_) | Point::AllEnded => None,
+        }
+    }
+
+    /// Its name, for people.
+    pub fn name(&self) -> Cow<'_, str> {
+        match self {
+            Point::FirstJoin => "first join".into(),
+            Point::AllJoined => "all joined".into(),
+            Point::Restart(attempt) => format!("restart {attempt}").into(),
+            Point::AllEnded => "all ranks ended".into(),
+            Point::RankStarted(_) => "rank started".into(),
+            Point::RankPhase(_, name) => name.into(),
+            Point::RankEnded(_) => "rank ended".into(),
+        }
+    }
 }
 
 /// Another attempt begins.

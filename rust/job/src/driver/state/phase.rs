@@ -61,9 +61,23 @@ pub(super) struct Stopping {
     /// Whether all tasks had their places.
     placed: bool,
     /// A failure that is no rank's: the earliest counts.
-    problem: Option<Failure>,
+    problem: Option<Problem>,
     /// Spark ended a node's task at this time: the stage knows why, and this is said only where it doesn't tell.
-    interrupted: Option<(Instant, Failure)>,
+    interrupted: Option<(Instant, Problem)>,
+}
+
+/// A failure that is no rank's.
+#[derive(Debug)]
+pub(super) struct Problem {
+    pub(super) failure: Failure,
+    /// Whether Spark says that it lost an executor.
+    pub(super) lost_executor: bool,
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Problem {
+        Problem { failure, lost_executor: false }
+    }
 }
 
 #[derive(Debug)]
@@ -140,28 +154,28 @@ impl JobPhase {
 
 impl Stopping {
     /// Remembers a failure that is no rank's; the earliest counts.
-    pub(super) fn blame(&mut self, failure: Failure) {
-        self.problem.get_or_insert(failure);
+    pub(super) fn blame(&mut self, problem: Problem) {
+        self.problem.get_or_insert(problem);
     }
 
     /// The caller's word counts more than what would have been tried again.
     pub(super) fn forget_retryable(&mut self) {
-        self.problem.take_if(|problem| problem.kind != FailureKind::Cancelled);
+        self.problem.take_if(|problem| problem.failure.kind != FailureKind::Cancelled);
     }
 
-    pub(super) fn interrupted_at(&mut self, now: Instant, failure: Failure) {
-        self.interrupted.get_or_insert((now, failure));
+    pub(super) fn interrupted_at(&mut self, now: Instant, problem: Problem) {
+        self.interrupted.get_or_insert((now, problem));
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.problem.as_ref().is_some_and(|problem| problem.kind == FailureKind::Cancelled)
+        self.problem.as_ref().is_some_and(|problem| problem.failure.kind == FailureKind::Cancelled)
     }
 
-    pub(super) fn problem(&self) -> Option<&Failure> {
+    pub(super) fn problem(&self) -> Option<&Problem> {
         self.problem.as_ref()
     }
 
-    pub(super) fn interrupted(&self) -> Option<&(Instant, Failure)> {
+    pub(super) fn interrupted(&self) -> Option<&(Instant, Problem)> {
         self.interrupted.as_ref()
     }
 

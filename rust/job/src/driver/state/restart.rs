@@ -14,7 +14,7 @@ use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::{Failure, Generation};
 
 use super::job_state::JobState;
-use super::news::Restart;
+use super::news::{Point, Restart};
 use super::node::Node;
 use super::phase::JobPhase;
 use super::ranks::Ranks;
@@ -94,7 +94,7 @@ impl JobState {
             cause: cause.to_string(),
             line,
         });
-        self.point(now, 0, None, &format!("restart {attempt}"));
+        self.point(now, 0, Point::Restart(attempt));
     }
 
     fn again(&self) -> HubMessage {

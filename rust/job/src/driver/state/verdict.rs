@@ -7,9 +7,8 @@ use phalanx_types::stacks::ranges;
 use phalanx_types::{Failure, FailureKind, RankOutcome, RankState};
 
 use super::job_state::JobState;
-use super::phase::Stopping;
+use super::phase::{Problem, Stopping};
 use super::ranks::Rank;
-use crate::preflight::names_lost_executor;
 
 impl JobState {
     /// The stage is over and ranks are missing, but nobody said why.
@@ -31,28 +30,27 @@ impl JobState {
     /// mostly its echo; but a cancel that came first stays what it is, and a lost executor, or a rank that is ended
     /// since all hang, is what the others miss.
     pub(super) fn cause(&self, now: Instant, stopping: &Stopping) -> (Failure, &'static str) {
-        let problem = stopping.problem().or(stopping.interrupted().map(|(_, failure)| failure));
+        let problem = stopping.problem().or(stopping.interrupted().map(|(_, problem)| problem));
         let (mut failure, why) = match (first_cause(self.ranks.exits()), problem) {
             (_, Some(cancelled)) if stopping.is_cancelled() => {
-                (cancelled.clone(), "the caller asked for the end")
+                (cancelled.failure.clone(), "the caller asked for the end")
             }
             (Some((exit, _)), Some(missed))
-                if exit.is_echo()
-                    && (missed.kind == FailureKind::Hang || names_lost_executor(&missed.message)) =>
+                if exit.is_echo() && (missed.failure.kind == FailureKind::Hang || missed.lost_executor) =>
             {
-                (missed.clone(), "ranks missed it")
+                (missed.failure.clone(), "ranks missed it")
             }
             (Some((exit, why)), problem) => {
                 let mut failure = Failure::of_rank(exit);
                 if exit.is_echo() {
                     failure.message += &self.left_alone_by();
                 }
-                if let Some(lost) = problem
+                // A rank that was cut off by it says so itself.
+                if let Some(Problem { failure: said, lost_executor: true }) = problem
                     && exit.state == RankState::Lost
-                    && names_lost_executor(&lost.message)
-                    && !failure.message.contains(&lost.message)
+                    && exit.message != said.message
                 {
-                    failure.message += &format!("; {}", lost.message);
+                    failure.message += &format!("; {}", said.message);
                 }
                 (failure, why)
             }
@@ -72,17 +70,18 @@ impl JobState {
 
     /// A problem of the job. Where Spark lost an executor, it names a rank of a node that is gone, also one that the
     /// executor ended itself, as it was told to go.
-    fn with_lost_rank(&self, problem: &Failure) -> Failure {
+    fn with_lost_rank(&self, problem: &Problem) -> Failure {
+        let Problem { failure, lost_executor } = problem;
         let finished = self.ranks.finished();
         let gone = self.nodes.iter().filter(|(_, node)| node.is_gone());
         let mut lost = gone.flat_map(|(partition, _)| self.ranks.of_node(*partition));
         match lost.find(|rank| !finished.contains(rank)) {
-            Some(rank) if names_lost_executor(&problem.message) => {
+            Some(rank) if *lost_executor => {
                 let host = self.host_of(*rank);
-                let message = format!("rank {rank} ({host}) is lost with its node: {}", problem.message);
-                Failure { rank: Some(*rank), host, message, ..problem.clone() }
+                let message = format!("rank {rank} ({host}) is lost with its node: {}", failure.message);
+                Failure { rank: Some(*rank), host, message, ..failure.clone() }
             }
-            _ => problem.clone(),
+            _ => failure.clone(),
         }
     }
 
@@ -104,7 +103,11 @@ impl JobState {
                 None => RankOutcome {
                     rank: number,
                     host: self.host_of(number),
-                    state: self.without_exit(rank),
+                    state: match rank {
+                        Rank::NotStarted => RankState::Waiting,
+                        Rank::Running { .. } | Rank::Ended { .. } => RankState::Running,
+                    },
+                    raised: String::new(),
                     idle_seconds: None,
                     doing: String::new(),
                 },
@@ -113,12 +116,5 @@ impl JobState {
             RankOutcome { doing, ..line }
         });
         lines.collect()
-    }
-
-    fn without_exit(&self, rank: &Rank) -> String {
-        match rank {
-            Rank::NotStarted => RankState::Waiting.describe(),
-            Rank::Running { .. } | Rank::Ended { .. } => RankState::Running.describe(),
-        }
     }
 }

@@ -1,19 +1,53 @@
 //! The points of a job's life as phases without a gap: pure, points in, spans out.
 //!
 //! - TIMELINE-1 (no-gap): a phase begins where the one before ends, and no time goes back.
+//! - TIMELINE-2 (any-name): what rank 0 tells is a phase, whatever it is called.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use phalanx_types::contract::{PHASE_RAISED, PHASE_READY, PHASE_USER_CODE};
-use phalanx_types::run_snapshot::{MAX_PHASES, Span};
+use phalanx_types::run_snapshot::{MAX_PHASES, Span, SpanKind};
 
-use crate::driver::state::Phase;
+use crate::driver::state::{Phase, Point};
 
-const WAITING: &str = "waiting for tasks";
-const STARTING: &str = "starting ranks";
-const TRAINING: &str = "training";
-const ENDING: &str = "ending the ranks";
+/// What a job does for a time.
+#[derive(Debug, PartialEq, Eq)]
+enum Stretch {
+    /// Tasks join.
+    Waiting,
+    /// Ranks start, and get ready.
+    Starting,
+    /// All ranks are in the training code.
+    Training,
+    /// What rank 0 calls so.
+    Told(String),
+    /// This attempt waits for its tasks, after a failure.
+    Restart(u32),
+    /// The ranks are being ended.
+    Ending,
+}
+
+impl Stretch {
+    fn name(&self) -> Cow<'_, str> {
+        match self {
+            Stretch::Waiting => "waiting for tasks".into(),
+            Stretch::Starting => "starting ranks".into(),
+            Stretch::Training => "training".into(),
+            Stretch::Told(name) => name.into(),
+            Stretch::Restart(attempt) => format!("restart {attempt}").into(),
+            Stretch::Ending => "ending the ranks".into(),
+        }
+    }
+
+    fn kind(&self) -> SpanKind {
+        match self {
+            Stretch::Restart(_) => SpanKind::Restart,
+            _ => SpanKind::Phase,
+        }
+    }
+}
 
 /// The phases so far.
 #[derive(Debug)]
@@ -21,49 +55,55 @@ pub(super) struct Timeline {
     ranks: u32,
     /// How many ranks of this attempt are in the training code.
     in_user_code: u32,
-    /// Names and beginnings; the last is the present one.
-    begun: VecDeque<(String, Duration)>,
+    /// Phases and beginnings; the last is the present one.
+    begun: VecDeque<(Stretch, Duration)>,
     over: Option<Duration>,
 }
 
 impl Timeline {
     /// The beginning of a job of so many ranks.
     pub(super) fn new(ranks: u32) -> Timeline {
-        Timeline { ranks, in_user_code: 0, begun: [(WAITING.into(), Duration::ZERO)].into(), over: None }
+        Timeline { ranks, in_user_code: 0, begun: [(Stretch::Waiting, Duration::ZERO)].into(), over: None }
     }
 
     /// Takes a point.
-    pub(super) fn point(&mut self, point: &Phase) {
-        match (point.rank, point.name.as_str()) {
-            (None, "all joined") => self.begin(STARTING, point.at),
-            (None, name) if name.starts_with("restart ") => {
+    pub(super) fn point(&mut self, phase: &Phase) {
+        match &phase.point {
+            Point::AllJoined => self.begin(Stretch::Starting, phase.at),
+            Point::Restart(attempt) => {
                 self.in_user_code = 0;
-                self.begin(name, point.at);
+                self.begin(Stretch::Restart(*attempt), phase.at);
             }
-            (Some(_), PHASE_USER_CODE) => {
+            Point::RankPhase(_, name) if name == PHASE_USER_CODE => {
                 self.in_user_code += 1;
                 if self.in_user_code == self.ranks {
-                    self.trains(point.at);
+                    self.trains(phase.at);
                 }
             }
-            (None, "hub open" | "first join" | "all ranks ended")
-            | (Some(_), "rank started" | "rank ended" | PHASE_READY | PHASE_RAISED) => {}
-            (Some(0), name) if self.over.is_none() => self.begin(name, point.at),
-            _ => {}
+            Point::RankPhase(0, name)
+                if self.over.is_none() && ![PHASE_READY, PHASE_RAISED].contains(&name.as_str()) =>
+            {
+                self.begin(Stretch::Told(name.clone()), phase.at);
+            }
+            Point::FirstJoin
+            | Point::AllEnded
+            | Point::RankStarted(_)
+            | Point::RankPhase(..)
+            | Point::RankEnded(_) => {}
         }
     }
 
     /// All ranks are in the training code.
     pub(super) fn trains(&mut self, at: Duration) {
-        if self.present() == STARTING {
-            self.begin(TRAINING, at);
+        if self.is_at(&Stretch::Starting) {
+            self.begin(Stretch::Training, at);
         }
     }
 
     /// The ranks are being ended.
     pub(super) fn stops(&mut self, at: Duration) {
-        if self.present() != ENDING {
-            self.begin(ENDING, at);
+        if !self.is_at(&Stretch::Ending) {
+            self.begin(Stretch::Ending, at);
         }
     }
 
@@ -81,24 +121,25 @@ impl Timeline {
     pub(super) fn spans(&self, opened: f64) -> Vec<Span> {
         let ends = self.begun.iter().skip(1).map(|(_, at)| Some(*at)).chain([self.over]);
         let time = |at: Duration| opened + at.as_secs_f64();
-        let span = |((name, start), end): (&(String, Duration), Option<Duration>)| Span {
-            name: name.clone(),
+        let span = |((stretch, start), end): (&(Stretch, Duration), Option<Duration>)| Span {
+            kind: stretch.kind(),
+            name: stretch.name().into_owned(),
             start: time(*start),
             end: end.map(|end| time(end.max(*start))),
         };
         self.begun.iter().zip(ends).map(span).collect()
     }
 
-    fn present(&self) -> &str {
-        self.begun.back().map_or("", |(name, _)| name)
+    fn is_at(&self, stretch: &Stretch) -> bool {
+        self.begun.back().is_some_and(|(present, _)| present == stretch)
     }
 
-    fn begin(&mut self, name: &str, at: Duration) {
+    fn begin(&mut self, stretch: Stretch, at: Duration) {
         let at = self.begun.back().map_or(at, |(_, before)| at.max(*before));
         if self.begun.len() == MAX_PHASES {
             self.begun.pop_front();
         }
-        self.begun.push_back((name.into(), at));
+        self.begun.push_back((stretch, at));
     }
 }
 
@@ -106,30 +147,31 @@ impl Timeline {
 mod tests {
     use super::*;
 
-    fn point(name: &str, rank: Option<u32>, seconds: u64) -> Phase {
-        Phase { name: name.into(), rank, at: Duration::from_secs(seconds) }
+    fn phase(point: Point, seconds: u64) -> Phase {
+        Phase { point, at: Duration::from_secs(seconds) }
     }
 
-    fn told(timeline: &Timeline) -> Vec<(String, f64, Option<f64>)> {
+    fn shown(timeline: &Timeline) -> Vec<(String, f64, Option<f64>)> {
         timeline.spans(100.0).into_iter().map(|span| (span.name, span.start, span.end)).collect()
     }
 
     #[test]
     fn the_points_of_a_job_are_phases_without_a_gap() {
         let mut timeline = Timeline::new(2);
-        for (name, rank, at) in [
-            ("first join", None, 1),
-            ("all joined", None, 2),
-            ("rank started", Some(0), 3),
-            ("user code", Some(1), 4),
-            ("user code", Some(0), 5),
-            ("validation", Some(1), 6),
-            ("validation", Some(0), 4),
-            ("rank ended", Some(0), 8),
-            ("restart 1", None, 9),
-            ("all joined", None, 10),
+        let told = |rank, name: &str| Point::RankPhase(rank, name.into());
+        for (point, at) in [
+            (Point::FirstJoin, 1),
+            (Point::AllJoined, 2),
+            (Point::RankStarted(0), 3),
+            (told(1, "user code"), 4),
+            (told(0, "user code"), 5),
+            (told(1, "validation"), 6),
+            (told(0, "validation"), 4),
+            (Point::RankEnded(0), 8),
+            (Point::Restart(1), 9),
+            (Point::AllJoined, 10),
         ] {
-            timeline.point(&point(name, rank, at));
+            timeline.point(&phase(point, at));
         }
         timeline.stops(Duration::from_secs(12));
         timeline.stops(Duration::from_secs(13));
@@ -145,17 +187,19 @@ mod tests {
             ("ending the ranks", 112.0, 114.0),
         ];
         let expected = expected.map(|(name, start, end)| (name.to_string(), start, Some(end)));
-        assert_eq!(told(&timeline), expected, "TIMELINE-1");
+        assert_eq!(shown(&timeline), expected, "TIMELINE-1");
+        let restarts = timeline.spans(0.0).into_iter().filter(|span| span.kind == SpanKind::Restart);
+        assert_eq!(restarts.map(|span| span.name).collect::<Vec<_>>(), ["restart 1"], "TIMELINE-2");
     }
 
     #[test]
     fn of_very_many_phases_the_newest_are_kept() {
         let mut timeline = Timeline::new(1);
         for i in 0..5000 {
-            timeline.point(&point(&format!("epoch {i}"), Some(0), i));
+            timeline.point(&phase(Point::RankPhase(0, format!("epoch {i}")), i));
         }
-        let told = told(&timeline);
-        assert_eq!(told.len(), MAX_PHASES, "SNAP-1");
-        assert_eq!(told[MAX_PHASES - 1], ("epoch 4999".into(), 5099.0, None));
+        let shown = shown(&timeline);
+        assert_eq!(shown.len(), MAX_PHASES, "SNAP-1");
+        assert_eq!(shown[MAX_PHASES - 1], ("epoch 4999".into(), 5099.0, None));
     }
 }
