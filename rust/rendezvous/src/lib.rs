@@ -10,13 +10,13 @@ pub mod blocks;
 pub mod client;
 mod clock;
 pub mod connection;
+mod event_loop;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod handler;
 pub mod hub_server;
 pub mod interfaces;
 mod listener;
-mod loop_thread;
 mod result_writer;
 mod secure;
 pub mod store;

@@ -1,6 +1,6 @@
-//! Bytes on their way into a socket that doesn't block.
+//! Bytes on their way through a socket that doesn't block.
 
-use std::io::{self, ErrorKind as IoKind, IoSlice, Write};
+use std::io::{self, ErrorKind as IoKind, IoSlice, Read, Write};
 
 use mio::net::TcpStream;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -47,6 +47,17 @@ impl Unsent {
         }
         self.bytes.clear();
         Ok(std::mem::take(&mut self.sent) > before)
+    }
+}
+
+/// What there is to read: nothing yet, the end (0), or so many bytes.
+pub(crate) fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match stream.read(buffer) {
+            Err(e) if would_block(&e) => return Ok(None),
+            Err(e) if e.kind() == IoKind::Interrupted => {}
+            result => return result.map(Some),
+        }
     }
 }
 

@@ -1,18 +1,16 @@
 //! The blocks of one host behind a listening socket: one thread, one event loop. Files are read in it, a piece at a
 //! time: they are in the system's memory as a rule, since the host's own ranks read them, too.
 
+use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, ErrorKind as IoKind, Read, Seek, SeekFrom};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
+use mio::event::Event;
 use mio::net::TcpStream;
-use mio::{Events, Interest, Poll, Token, Waker};
-use phalanx_io::{Backlog, Identity, Refusals, TlsServer, Unproved, split_frame, write_frame};
+use phalanx_io::{Identity, TlsServer, split_frame, write_frame};
 use phalanx_types::{Error, ErrorKind, Key, Result};
 use rustix::fs::OFlags;
 use socket2::SockRef;
@@ -22,22 +20,16 @@ use super::{
     PROVED_WITHIN, Request,
 };
 use crate::client::tune;
-use crate::loop_thread::{LoopThread, watch_listener};
+use crate::event_loop::{self, EventLoop, Limits, Service, Sockets};
 use crate::secure::Secure;
-use crate::unsent::would_block;
+use crate::unsent::read;
 
 /// How often one connection is looked at before the others' turn.
 const TURNS: usize = 16;
 
-const LISTENER: Token = Token(usize::MAX);
-const WAKER: Token = Token(usize::MAX - 1);
-
 /// A running server of blocks; it stops when dropped.
 #[derive(Debug)]
-pub struct BlockServer {
-    address: SocketAddr,
-    thread: LoopThread,
-}
+pub struct BlockServer(EventLoop);
 
 impl BlockServer {
     /// Serves on `listener`, to who knows `key`, the files of this user in folders that are called `folder`, wherever
@@ -47,165 +39,78 @@ impl BlockServer {
     /// [`ErrorKind::Io`] if the system refuses the event queue or the thread.
     pub fn start(listener: TcpListener, identity: &Identity, key: Key, folder: &str) -> Result<BlockServer> {
         let failed = |error: io::Error| Error::io("serve blocks", &error);
-        let address = listener.local_addr().map_err(failed)?;
-        let tls = TlsServer::new(identity, PROTOCOL)?;
-        let poll = Poll::new().map_err(failed)?;
-        let listener = watch_listener(&poll, listener, LISTENER).map_err(failed)?;
-        let waker = Waker::new(poll.registry(), WAKER).map_err(failed)?;
-        let stopping = Arc::new(AtomicBool::new(false));
-        let mut event_loop = EventLoop {
-            poll,
-            listener,
-            tls,
+        let limits = Limits {
+            connections: MAX_CONNECTIONS,
+            unproved: MAX_UNPROVED,
+            crowded: "too many have yet to prove themselves",
+            proved_within: PROVED_WITHIN,
+            late: "it didn't prove in time that it is a rank of this job".into(),
+        };
+        let server = Server {
+            sockets: Sockets::new("the server of blocks", [listener], limits).map_err(failed)?,
+            tls: TlsServer::new(identity, PROTOCOL)?,
             key,
             folder: folder.into(),
-            stopping: Arc::clone(&stopping),
-            connections: Vec::new(),
-            open: 0,
-            unproved: Unproved::new(MAX_UNPROVED),
-            again: Vec::new(),
-            backlog: Backlog::new("the server of blocks"),
-            refusals: Refusals::default(),
             buffer: vec![0; CHUNK_BYTES],
         };
-        let what = format!("the server of blocks at {address}");
-        let thread = LoopThread::start("phalanx-blocks", what, waker, stopping, move || event_loop.run())
-            .map_err(failed)?;
-        Ok(BlockServer { address, thread })
+        EventLoop::start("phalanx-blocks", server).map(BlockServer).map_err(failed)
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.0.address()
     }
 
     /// Ends it: BLOCKS-6. Further calls do nothing.
     pub fn stop(&self) {
-        self.thread.stop();
+        self.0.stop();
     }
 }
 
-struct EventLoop {
-    poll: Poll,
-    listener: mio::net::TcpListener,
+struct Server {
+    sockets: Sockets<Connection>,
     tls: TlsServer,
     key: Key,
     folder: String,
-    stopping: Arc<AtomicBool>,
-    connections: Vec<Option<Connection>>,
-    /// How many of them there are.
-    open: usize,
-    unproved: Unproved<IpAddr, usize>,
-    /// Connections whose turn was over before their bytes were.
-    again: Vec<usize>,
-    backlog: Backlog,
-    refusals: Refusals,
     buffer: Vec<u8>,
 }
 
-impl EventLoop {
-    fn run(&mut self) -> io::Result<()> {
-        let mut events = Events::with_capacity(1024);
-        while !self.stopping.load(Ordering::Acquire) {
-            match self.poll.poll(&mut events, self.patience()) {
-                Err(error) if error.kind() == IoKind::Interrupted => continue,
-                result => result?,
-            }
-            for event in &events {
-                match event.token() {
-                    LISTENER => self.accept(),
-                    WAKER => {}
-                    Token(index) => self.pump(index),
-                }
-            }
-            if self.backlog.is_due(Instant::now()) {
-                self.accept();
-            }
-            while let Some(late) = self.unproved.expired(Instant::now()) {
-                self.close(late, &"it didn't prove in time that it is a rank of this job");
-            }
-            for index in std::mem::take(&mut self.again) {
-                self.pump(index);
-            }
-        }
-        Ok(())
+impl Service for Server {
+    type Connection = Connection;
+
+    fn sockets(&mut self) -> &mut Sockets<Connection> {
+        &mut self.sockets
     }
 
-    /// How long to wait for events.
-    fn patience(&self) -> Option<Duration> {
-        if !self.again.is_empty() {
-            return Some(Duration::ZERO);
-        }
-        let due = self.backlog.due().into_iter().chain(self.unproved.due()).min();
-        due.map(|at| at.saturating_duration_since(Instant::now()))
-    }
-
-    fn accept(&mut self) {
-        while let Some((stream, peer)) = self.backlog.next(Instant::now(), || self.listener.accept()) {
-            let index = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
-            let connection = match self.open >= MAX_CONNECTIONS {
-                true => Err(Error::new(ErrorKind::Refused, format!("it has {MAX_CONNECTIONS} connections"))),
-                false => self.take(index, stream, peer),
-            };
-            match connection {
-                Ok(connection) if index == self.connections.len() => self.connections.push(Some(connection)),
-                Ok(connection) => self.connections[index] = Some(connection),
-                Err(why) => {
-                    self.tell_refusal(peer, &why);
-                    continue;
-                }
-            }
-            self.open += 1;
-            let until = Instant::now() + PROVED_WITHIN;
-            if let Some(oldest) = self.unproved.add(peer.ip(), until, index) {
-                self.close(oldest, &"too many have yet to prove themselves");
-            }
-            self.pump(index);
-        }
-    }
-
-    fn take(&self, index: usize, mut stream: TcpStream, peer: SocketAddr) -> Result<Connection> {
+    fn begin(&mut self, _: usize, _: usize, stream: TcpStream, peer: SocketAddr) -> Result<Connection> {
         let secure = Secure::of_server(&self.tls, self.key.clone())?;
         tune(&SockRef::from(&stream));
-        let both = Interest::READABLE | Interest::WRITABLE;
-        let watched = self.poll.registry().register(&mut stream, Token(index), both);
-        watched.map_err(|e| Error::io("watch a connection", &e))?;
         Ok(Connection { stream, peer, secure, said: Vec::new(), sending: None })
     }
 
-    /// Moves what can be moved.
-    fn pump(&mut self, index: usize) {
-        let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { return };
-        let was_proved = connection.secure.is_proved();
-        let moved = connection.pump(&self.folder, &mut self.buffer);
-        if !was_proved && connection.secure.is_proved() {
-            self.unproved.retain(|waiting| *waiting != index);
-        }
-        match moved {
-            Ok(false) => {}
-            Ok(true) => self.again.push(index),
-            Err(why) => self.close(index, &why),
-        }
+    fn turn(&mut self, id: usize, _: Option<&Event>) -> Result<bool> {
+        let Some(connection) = self.sockets.get_mut(id) else { return Ok(false) };
+        connection.pump(&self.folder, &mut self.buffer)
     }
 
-    fn tell_refusal(&mut self, peer: SocketAddr, why: &dyn std::fmt::Display) {
-        let text = format_args!("the server of blocks refused a connection from {peer}: {why}");
-        self.refusals.tell(Instant::now(), text);
-    }
-
-    fn close(&mut self, index: usize, why: &dyn std::fmt::Display) {
-        let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
-        self.open -= 1;
+    fn closed(&mut self, _: usize, mut connection: Connection, why: &dyn Display) {
         let peer = connection.peer;
-        if connection.secure.is_proved() {
-            log::debug!("a connection of {peer} for blocks is over: {why}");
-        } else {
-            self.unproved.retain(|waiting| *waiting != index);
-            self.tell_refusal(peer, why);
+        match connection.secure.is_proved() {
+            true => log::debug!("a connection of {peer} for blocks is over: {why}"),
+            false => self.sockets.refused(peer, why),
         }
         // Why TLS was broken off, for one.
         let _ = connection.secure.flush(&mut connection.stream);
-        self.backlog.hurry(Instant::now());
+    }
+}
+
+impl event_loop::Connection for Connection {
+    fn streams(&mut self) -> Vec<&mut TcpStream> {
+        vec![&mut self.stream]
+    }
+
+    fn is_proved(&self) -> bool {
+        self.secure.is_proved()
     }
 }
 
@@ -246,16 +151,11 @@ impl Connection {
         if self.sending.is_some() || self.secure.unsent_bytes() >= MAX_WAITING_BYTES {
             return Ok(false);
         }
-        let count = loop {
-            match self.stream.read(buffer) {
-                Ok(0) => return Err(Error::new(ErrorKind::Closed, "it closed the connection")),
-                Ok(count) => break count,
-                Err(e) if would_block(&e) => return Ok(false),
-                Err(e) if e.kind() == IoKind::Interrupted => {}
-                Err(e) => return Err(Error::io("read from it", &e)),
-            }
-        };
-        self.secure.receive(&buffer[..count], &mut self.said)?;
+        match read(&mut self.stream, buffer).map_err(|e| Error::io("read from it", &e))? {
+            None => return Ok(false),
+            Some(0) => return Err(Error::new(ErrorKind::Closed, "it closed the connection")),
+            Some(count) => self.secure.receive(&buffer[..count], &mut self.said)?,
+        }
         if self.secure.has_ended() {
             return Err(Error::new(ErrorKind::Closed, "it is done"));
         }
@@ -337,6 +237,7 @@ fn open(folder: &str, request: &Request) -> Result<File> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::time::Duration;
 
     use phalanx_types::Deadline;
 

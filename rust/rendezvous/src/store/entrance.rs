@@ -8,23 +8,22 @@
 //!   from.
 //! - ENTRANCE-4 (clean-stop): after `stop` returns, the thread has ended, and all sockets are closed.
 
-use std::io::{self, ErrorKind as IoKind, Read};
+use std::fmt::Display;
+use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use mio::event::Event;
 use mio::net::TcpStream;
-use mio::{Events, Interest, Poll, Registry, Token, Waker};
-use phalanx_io::{Backlog, PublicKey, Refusals, Unproved, check_own_user, check_owners_are_told};
-use phalanx_types::{Error, Key, Result};
+use phalanx_io::{PublicKey, check_own_user, check_owners_are_told};
+use phalanx_types::{Error, ErrorKind, Key, Result};
 use socket2::SockRef;
 
 use super::PROTOCOL;
 use crate::client::tune;
-use crate::loop_thread::{LoopThread, watch_listener};
+use crate::event_loop::{Connection, EventLoop, Limits, Service, Sockets};
 use crate::secure::Secure;
-use crate::unsent::{Unsent, would_block};
+use crate::unsent::{Unsent, read};
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -37,15 +36,9 @@ const PROVED_WITHIN: Duration = Duration::from_secs(60);
 /// How many connections may wait for that.
 const MAX_UNPROVED: usize = 4096;
 
-const LISTENER: Token = Token(usize::MAX);
-const WAKER: Token = Token(usize::MAX - 1);
-
 /// A running entrance; it stops when dropped.
 #[derive(Debug)]
-pub struct StoreEntrance {
-    address: SocketAddr,
-    thread: LoopThread,
-}
+pub struct StoreEntrance(EventLoop);
 
 impl StoreEntrance {
     /// Takes connections on `listener`, which is at an IPv4 loopback address, and leads them to the store at `store`,
@@ -62,134 +55,53 @@ impl StoreEntrance {
     ) -> Result<StoreEntrance> {
         let failed = |error: io::Error| Error::io("open the way to the store", &error);
         check_owners_are_told()?;
-        let address = listener.local_addr().map_err(failed)?;
-        let poll = Poll::new().map_err(failed)?;
-        let listener = watch_listener(&poll, listener, LISTENER).map_err(failed)?;
-        let waker = Waker::new(poll.registry(), WAKER).map_err(failed)?;
-        let stopping = Arc::new(AtomicBool::new(false));
-        let mut event_loop = EventLoop {
-            poll,
-            listener,
-            store,
-            store_key,
-            key,
-            stopping: Arc::clone(&stopping),
-            passages: Vec::new(),
-            unproved: Unproved::new(MAX_UNPROVED),
-            again: Vec::new(),
-            backlog: Backlog::new("the way to the store"),
-            refusals: Refusals::default(),
-            buffer: vec![0; READ_BYTES],
+        let limits = Limits {
+            connections: usize::MAX,
+            unproved: MAX_UNPROVED,
+            crowded: "too many wait for it",
+            proved_within: PROVED_WITHIN,
+            late: format!("it didn't answer within {} s", PROVED_WITHIN.as_secs()),
         };
-        let thread = LoopThread::start(
-            "phalanx-entrance",
-            format!("the way to the store at {store}"),
-            waker,
-            stopping,
-            move || event_loop.run(),
-        )
-        .map_err(failed)?;
-        Ok(StoreEntrance { address, thread })
+        let sockets = Sockets::new("the way to the store", [listener], limits).map_err(failed)?;
+        let entrance = Entrance { sockets, store, store_key, key, buffer: vec![0; READ_BYTES] };
+        EventLoop::start("phalanx-entrance", entrance).map(StoreEntrance).map_err(failed)
     }
 
     /// Where ranks of this host find the store.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.0.address()
     }
 
     /// Ends it: ENTRANCE-4. Further calls do nothing.
     pub fn stop(&self) {
-        self.thread.stop();
+        self.0.stop();
     }
 }
 
-struct EventLoop {
-    poll: Poll,
-    listener: mio::net::TcpListener,
+struct Entrance {
+    sockets: Sockets<Passage>,
     store: SocketAddr,
     store_key: PublicKey,
     key: Key,
-    stopping: Arc<AtomicBool>,
-    /// The two sockets of the passage at `n` have the tokens `2n` and `2n + 1`.
-    passages: Vec<Option<Passage>>,
-    unproved: Unproved<(), usize>,
-    /// Passages whose turn was over before their bytes were.
-    again: Vec<usize>,
-    backlog: Backlog,
-    refusals: Refusals,
     buffer: Vec<u8>,
 }
 
-impl EventLoop {
-    fn run(&mut self) -> io::Result<()> {
-        let mut events = Events::with_capacity(1024);
-        while !self.stopping.load(Ordering::Acquire) {
-            match self.poll.poll(&mut events, self.patience()) {
-                Err(error) if error.kind() == IoKind::Interrupted => continue,
-                result => result?,
-            }
-            for event in &events {
-                match event.token() {
-                    LISTENER => self.accept(),
-                    WAKER => {}
-                    Token(number) => self.pump(number / 2),
-                }
-            }
-            if self.backlog.is_due(Instant::now()) {
-                self.accept();
-            }
-            while let Some(index) = self.unproved.expired(Instant::now()) {
-                self.close(index, &format_args!("it didn't answer within {} s", PROVED_WITHIN.as_secs()));
-            }
-            for index in std::mem::take(&mut self.again) {
-                self.pump(index);
-            }
-        }
-        Ok(())
+impl Service for Entrance {
+    type Connection = Passage;
+
+    fn sockets(&mut self) -> &mut Sockets<Passage> {
+        &mut self.sockets
     }
 
-    /// How long to wait for events.
-    fn patience(&self) -> Option<Duration> {
-        if !self.again.is_empty() {
-            return Some(Duration::ZERO);
-        }
-        let due = self.backlog.due().into_iter().chain(self.unproved.due()).min();
-        due.map(|at| at.saturating_duration_since(Instant::now()))
-    }
-
-    fn accept(&mut self) {
-        while let Some((rank, peer)) = self.backlog.next(Instant::now(), || self.listener.accept()) {
-            if let Err(why) = check_own_user(&rank) {
-                let text = format_args!("the way to the store refused a connection from {peer}: {why}");
-                self.refusals.tell(Instant::now(), text);
-                continue;
-            }
-            let index = self.passages.iter().position(Option::is_none).unwrap_or(self.passages.len());
-            match self.open(index, rank) {
-                Ok(passage) if index == self.passages.len() => self.passages.push(Some(passage)),
-                Ok(passage) => self.passages[index] = Some(passage),
-                Err(error) => {
-                    log::warn!("can't reach the job's store: {error}");
-                    continue;
-                }
-            }
-            let until = Instant::now() + PROVED_WITHIN;
-            if let Some(oldest) = self.unproved.add((), until, index) {
-                self.close(oldest, &"too many wait for it");
-            }
-            self.pump(index);
-        }
-    }
-
-    fn open(&self, index: usize, mut rank: TcpStream) -> Result<Passage> {
-        let failed = |error: io::Error| Error::io(format_args!("connect to {}", self.store), &error);
+    fn begin(&mut self, _: usize, _: usize, rank: TcpStream, _: SocketAddr) -> Result<Passage> {
+        check_own_user(&rank)?;
+        let failed = |error: io::Error| {
+            Error::io(format_args!("connect to the job's store at {}", self.store), &error)
+        };
         let secure = Secure::of_client(&self.store_key, self.key.clone(), PROTOCOL)?;
-        let mut line = TcpStream::connect(self.store).map_err(failed)?;
+        let line = TcpStream::connect(self.store).map_err(failed)?;
         rank.set_nodelay(true).map_err(failed)?;
         tune(&SockRef::from(&line));
-        let registry = self.poll.registry();
-        watch(registry, &mut rank, 2 * index).map_err(failed)?;
-        watch(registry, &mut line, 2 * index + 1).map_err(failed)?;
         Ok(Passage {
             rank,
             line,
@@ -201,46 +113,26 @@ impl EventLoop {
         })
     }
 
-    /// Moves what can be moved.
-    fn pump(&mut self, index: usize) {
-        let Some(passage) = self.passages.get_mut(index).and_then(Option::as_mut) else { return };
-        let was_proved = passage.secure.is_proved();
-        let state = passage.pump(&mut self.buffer);
-        if !was_proved && passage.secure.is_proved() {
-            self.unproved.retain(|waiting| *waiting != index);
-        }
-        match state {
-            Ok(State::Waits) => {}
-            Ok(State::HasMore) => self.again.push(index),
-            Ok(State::Over) => self.close(index, &"both ends are done"),
-            Err(error) => self.close(index, &error),
-        }
+    fn turn(&mut self, id: usize, _: Option<&Event>) -> Result<bool> {
+        self.sockets.get_mut(id).map_or(Ok(false), |passage| passage.pump(&mut self.buffer))
     }
 
-    fn close(&mut self, index: usize, why: &dyn std::fmt::Display) {
-        let Some(passage) = self.passages.get_mut(index).and_then(Option::take) else { return };
-        if passage.secure.is_proved() {
-            log::debug!("a connection to the job's store at {} is over: {why}", self.store);
-        } else {
-            log::warn!("can't reach the job's store at {}: {why}", self.store);
-            self.unproved.retain(|waiting| *waiting != index);
+    fn closed(&mut self, _: usize, passage: Passage, why: &dyn Display) {
+        match passage.secure.is_proved() {
+            true => log::debug!("a connection to the job's store at {} is over: {why}", self.store),
+            false => log::warn!("can't reach the job's store at {}: {why}", self.store),
         }
-        self.backlog.hurry(Instant::now());
     }
 }
 
-fn watch(registry: &Registry, stream: &mut TcpStream, token: usize) -> io::Result<()> {
-    registry.register(stream, Token(token), Interest::READABLE | Interest::WRITABLE)
-}
+impl Connection for Passage {
+    fn streams(&mut self) -> Vec<&mut TcpStream> {
+        vec![&mut self.rank, &mut self.line]
+    }
 
-/// What a passage waits for.
-enum State {
-    /// An event.
-    Waits,
-    /// Its next turn.
-    HasMore,
-    /// Nothing: everything has been said.
-    Over,
+    fn is_proved(&self) -> bool {
+        self.secure.is_proved()
+    }
 }
 
 /// One connection of a rank, and the one that carries it on.
@@ -258,7 +150,8 @@ struct Passage {
 }
 
 impl Passage {
-    fn pump(&mut self, buffer: &mut [u8]) -> Result<State> {
+    /// Whether there is more to do at once.
+    fn pump(&mut self, buffer: &mut [u8]) -> Result<bool> {
         for _ in 0..TURNS {
             let moved = [
                 self.hear(buffer)?,
@@ -268,13 +161,13 @@ impl Passage {
             ];
             self.pass_ends();
             if self.rank_told && self.line_told {
-                return Ok(State::Over);
+                return Err(Error::new(ErrorKind::Closed, "both ends are done"));
             }
             if moved == [false; 4] {
-                return Ok(State::Waits);
+                return Ok(false);
             }
         }
-        Ok(State::HasMore)
+        Ok(true)
     }
 
     /// Reads from the store's node; whether there was anything.
@@ -284,7 +177,7 @@ impl Passage {
         }
         match read(&mut self.line, buffer).map_err(|e| Error::io("read from its node", &e))? {
             None => Ok(false),
-            Some(0) => Err(Error::new(phalanx_types::ErrorKind::Closed, "its node closed the connection")),
+            Some(0) => Err(Error::new(ErrorKind::Closed, "its node closed the connection")),
             Some(count) => self.secure.receive(&buffer[..count], self.to_rank.tail()).map(|()| true),
         }
     }
@@ -314,17 +207,6 @@ impl Passage {
         if self.rank_ended && self.secure.unsent_bytes() == 0 && !self.line_told {
             self.line_told = true;
             let _ = self.line.shutdown(Shutdown::Write);
-        }
-    }
-}
-
-/// What there is to read: nothing yet, the end (0), or so many bytes.
-fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-    loop {
-        match stream.read(buffer) {
-            Err(e) if would_block(&e) => return Ok(None),
-            Err(e) if e.kind() == IoKind::Interrupted => {}
-            result => return result.map(Some),
         }
     }
 }

@@ -58,7 +58,10 @@ impl Stage {
     }
 
     fn send_raw(&mut self, client: usize, bytes: &[u8], piece: usize) {
-        let id = *self.clients[client].get_or_insert_with(|| self.machine.connect());
+        let id = *self.clients[client].get_or_insert_with(|| {
+            self.machine.connect(client as ClientId);
+            client as ClientId
+        });
         for piece in bytes.chunks(piece.min(bytes.len().max(1))) {
             if self.machine.receive(id, piece).is_err() {
                 return self.leave(client);

@@ -28,7 +28,6 @@ const KEPT_CAPACITY: usize = 64 * 1024;
 pub struct Machine {
     keys: Keys,
     clients: Vec<Option<Client>>,
-    free: Vec<ClientId>,
     /// Clients with unsent bytes that the caller hasn't been told of.
     dirty: Vec<ClientId>,
 }
@@ -44,26 +43,19 @@ struct Client {
 }
 
 impl Machine {
-    /// A new client. Numbers are small and used again.
-    pub fn connect(&mut self) -> ClientId {
-        let client = Some(Client::default());
-        match self.free.pop() {
-            Some(id) => {
-                self.clients[id as usize] = client;
-                id
-            }
-            None => {
-                self.clients.push(client);
-                (self.clients.len() - 1) as ClientId
-            }
+    /// A new client, of a number that no other has. There is room for all numbers below it.
+    pub fn connect(&mut self, id: ClientId) {
+        let number = id as usize;
+        if number >= self.clients.len() {
+            self.clients.resize_with(number + 1, || None);
         }
+        self.clients[number] = Some(Client::default());
     }
 
     /// Forgets a client and what it waits for. What it stored stays.
     pub fn disconnect(&mut self, id: ClientId) {
         if self.clients.get_mut(id as usize).and_then(Option::take).is_some() {
             self.keys.cancel(id);
-            self.free.push(id);
         }
     }
 
@@ -313,8 +305,9 @@ mod tests {
     /// A machine with `count` clients that have been greeted.
     fn machine(count: usize) -> (Machine, Vec<ClientId>) {
         let mut machine = Machine::default();
-        let clients: Vec<ClientId> = (0..count).map(|_| machine.connect()).collect();
+        let clients: Vec<ClientId> = (0..count as ClientId).collect();
         for &id in &clients {
+            machine.connect(id);
             let mut bytes = Vec::new();
             put_greeting(&mut bytes, 77);
             machine.receive(id, &bytes).unwrap();
@@ -400,8 +393,9 @@ mod tests {
         machine.receive(clients[0], &wait).unwrap();
         machine.receive(clients[1], &wait).unwrap();
         machine.disconnect(clients[0]);
-        let newcomer = machine.connect();
-        assert_eq!(newcomer, clients[0], "numbers are used again");
+        // Numbers are used again.
+        let newcomer = clients[0];
+        machine.connect(newcomer);
         machine.receive(clients[2], &query(Query::Set, &[b"/a", b""])).unwrap();
         assert_eq!(unsent(&machine, newcomer), b"");
         assert_eq!(unsent(&machine, clients[1]), [protocol::STOP_WAITING]);

@@ -4,16 +4,15 @@
 //! for has drained the socket on Linux (epoll(7), for stream sockets: more bytes, or the end, make a new edge), which
 //! saves the second `read` of every request; elsewhere the loop reads until it would block.
 
+use std::fmt::Display;
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
 use mio::event::Event;
-use mio::{Events, Interest, Poll, Token, Waker};
-use phalanx_io::{Backlog, Identity, Refusals, TlsServer, Unproved, check_owners_are_told};
-use phalanx_types::{Error, Key, Network, Result};
+use mio::net::TcpStream;
+use phalanx_io::{Identity, TlsServer, check_owners_are_told};
+use phalanx_types::{Error, ErrorKind, Key, Network, Result};
 use socket2::SockRef;
 
 use super::admits::Admits;
@@ -21,7 +20,7 @@ use super::machine::Machine;
 use super::protocol::Violation;
 use super::waits::ClientId;
 use crate::client::tune;
-use crate::loop_thread::{LoopThread, watch_listener};
+use crate::event_loop::{self, EventLoop, Limits, Service, Sockets};
 use crate::secure::Secure;
 use crate::unsent::{would_block, write_pieces};
 
@@ -40,9 +39,8 @@ const PROVED_WITHIN: Duration = Duration::from_secs(5);
 /// How many connections may be at that.
 const MAX_UNPROVED: usize = 1024;
 
-const LISTENER: Token = Token(usize::MAX);
-const WAKER: Token = Token(usize::MAX - 1);
-const NODES: Token = Token(usize::MAX - 2);
+/// The listener at which nodes come in; that of ranks is the first.
+const NODES: usize = 1;
 
 /// A running server of the c10d store; it stops when dropped.
 ///
@@ -64,10 +62,7 @@ const NODES: Token = Token(usize::MAX - 2);
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct StoreServer {
-    address: SocketAddr,
-    thread: LoopThread,
-}
+pub struct StoreServer(EventLoop);
 
 impl StoreServer {
     /// Serves on `listener`, on a thread of its own. With `allowed`, connections from elsewhere are told so (STORE-5)
@@ -77,7 +72,7 @@ impl StoreServer {
     /// [`phalanx_types::ErrorKind::Io`] if the system refuses the event queue or the thread.
     pub fn start(listener: TcpListener, allowed: Option<Vec<Network>>) -> Result<StoreServer> {
         let admits = allowed.map_or(Admits::All, |allowed| Admits::Some(allowed.into()));
-        StoreServer::serve(listener, admits, None)
+        StoreServer::serve([listener], admits, None)
     }
 
     /// Serves processes of this one's user on `listener`, which is at an IPv4 loopback address, and other nodes on
@@ -93,93 +88,58 @@ impl StoreServer {
     ) -> Result<StoreServer> {
         check_owners_are_told()?;
         let tls = TlsServer::new(identity, super::PROTOCOL)?;
-        StoreServer::serve(listener, Admits::OwnUser, Some((nodes, tls, key)))
+        StoreServer::serve([listener, nodes], Admits::OwnUser, Some((tls, key)))
     }
 
     fn serve(
-        listener: TcpListener,
+        listeners: impl IntoIterator<Item = TcpListener>,
         admits: Admits,
-        nodes: Option<(TcpListener, TlsServer, Key)>,
+        nodes: Option<(TlsServer, Key)>,
     ) -> Result<StoreServer> {
         let failed = |error: io::Error| Error::io("serve the store", &error);
-        let address = listener.local_addr().map_err(failed)?;
-        let poll = Poll::new().map_err(failed)?;
-        let listener = watch_listener(&poll, listener, LISTENER).map_err(failed)?;
-        let nodes = match nodes {
-            None => None,
-            Some((nodes, tls, key)) => {
-                let listener = watch_listener(&poll, nodes, NODES).map_err(failed)?;
-                let backlog = Backlog::new("the store");
-                Some(NodesDoor { listener, tls, key, backlog, unproved: Unproved::new(MAX_UNPROVED) })
-            }
+        let limits = Limits {
+            connections: usize::MAX,
+            unproved: MAX_UNPROVED,
+            crowded: "too many have yet to prove themselves",
+            proved_within: PROVED_WITHIN,
+            late: "it didn't prove in time that it is a node of this job".into(),
         };
-        let waker = Waker::new(poll.registry(), WAKER).map_err(failed)?;
-        let stopping = Arc::new(AtomicBool::new(false));
-        let mut event_loop = EventLoop {
-            poll,
-            listener,
+        let server = Server {
+            sockets: Sockets::new("the store", listeners, limits).map_err(failed)?,
             admits,
             nodes,
             said: Vec::new(),
-            stopping: Arc::clone(&stopping),
             machine: Machine::default(),
-            connections: Vec::new(),
-            again: Vec::new(),
-            backlog: Backlog::new("the store"),
-            refusals: Refusals::default(),
             buffer: vec![0; READ_BYTES],
         };
-        let thread = LoopThread::start(
-            "phalanx-store",
-            format!("the store at {address}"),
-            waker,
-            stopping,
-            move || event_loop.run(),
-        )
-        .map_err(failed)?;
-        Ok(StoreServer { address, thread })
+        EventLoop::start("phalanx-store", server).map(StoreServer).map_err(failed)
     }
 
     /// Where the server listens.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.0.address()
     }
 
     /// Ends the server: returns when its thread has ended and all its sockets are closed. Further calls do nothing.
     pub fn stop(&self) {
-        self.thread.stop();
+        self.0.stop();
     }
 }
 
-/// Where other nodes come in.
-struct NodesDoor {
-    listener: mio::net::TcpListener,
-    tls: TlsServer,
-    key: Key,
-    backlog: Backlog,
-    unproved: Unproved<IpAddr, ClientId>,
-}
-
-struct EventLoop {
-    poll: Poll,
-    listener: mio::net::TcpListener,
+struct Server {
+    /// By client.
+    sockets: Sockets<Connection>,
     admits: Admits,
-    nodes: Option<NodesDoor>,
+    /// What nodes' connections speak.
+    nodes: Option<(TlsServer, Key)>,
     /// What a node said, for the moment of its reading.
     said: Vec<u8>,
-    stopping: Arc<AtomicBool>,
     machine: Machine,
-    /// Indexed by client.
-    connections: Vec<Option<Connection>>,
-    /// Clients whose turn was over before their bytes were.
-    again: Vec<ClientId>,
-    backlog: Backlog,
-    refusals: Refusals,
     buffer: Vec<u8>,
 }
 
 struct Connection {
-    stream: mio::net::TcpStream,
+    stream: TcpStream,
     peer: SocketAddr,
     /// There may be bytes to read that no new edge will announce.
     readable: bool,
@@ -191,205 +151,129 @@ struct Connection {
     secure: Option<Box<Secure>>,
 }
 
-impl EventLoop {
-    fn run(&mut self) -> io::Result<()> {
-        let mut events = Events::with_capacity(1024);
-        let mut awake_until = Instant::now();
-        while !self.stopping.load(Ordering::Acquire) {
-            let is_awake = Instant::now() < awake_until;
-            let patience = if is_awake { Some(Duration::ZERO) } else { self.patience() };
-            match self.poll.poll(&mut events, patience) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                result => result?,
-            }
-            if !events.is_empty() {
-                awake_until = Instant::now() + AWAKE;
-            } else if is_awake {
-                // Whoever else wants the processor has it, and so may a client on this one.
-                rustix::thread::sched_yield();
-                continue;
-            }
-            for event in &events {
-                match event.token() {
-                    LISTENER => self.accept(),
-                    NODES => self.accept_nodes(),
-                    WAKER => {}
-                    token => self.handle(token, event),
-                }
-            }
-            if self.backlog.is_due(Instant::now()) {
-                self.accept();
-            }
-            if self.nodes.as_ref().is_some_and(|door| door.backlog.is_due(Instant::now())) {
-                self.accept_nodes();
-            }
-            while let Some(late) = self.nodes.as_mut().and_then(|d| d.unproved.expired(Instant::now())) {
-                self.close(late, "it didn't prove in time that it is a node of this job");
-            }
-            for id in std::mem::take(&mut self.again) {
-                self.read(id);
-            }
-        }
-        Ok(())
+impl event_loop::Connection for Connection {
+    fn streams(&mut self) -> Vec<&mut TcpStream> {
+        vec![&mut self.stream]
     }
 
-    /// How long to wait for events.
-    fn patience(&self) -> Option<Duration> {
-        if self.again.is_empty() {
-            let nodes = self.nodes.iter().flat_map(|door| [door.backlog.due(), door.unproved.due()]);
-            let due = nodes.chain([self.backlog.due()]).flatten().min();
-            due.map(|at| at.saturating_duration_since(Instant::now()))
-        } else {
-            Some(Duration::ZERO)
-        }
+    fn is_proved(&self) -> bool {
+        self.secure.as_ref().is_none_or(|secure| secure.is_proved())
+    }
+}
+
+impl Service for Server {
+    type Connection = Connection;
+    const AWAKE: Duration = AWAKE;
+
+    fn sockets(&mut self) -> &mut Sockets<Connection> {
+        &mut self.sockets
     }
 
-    fn accept(&mut self) {
-        while let Some((stream, peer)) = self.backlog.next(Instant::now(), || self.listener.accept()) {
-            self.admit(stream, peer);
-        }
-    }
-
-    fn admit(&mut self, mut stream: mio::net::TcpStream, peer: SocketAddr) {
-        match self.admits.admit(&mut stream, peer.ip()) {
-            Ok(()) => _ = self.take(stream, peer, None),
-            Err(why) => self.tell_refusal(peer, &why),
-        }
-    }
-
-    fn tell_refusal(&mut self, peer: SocketAddr, why: &Error) {
-        self.refusals.tell(Instant::now(), format_args!("the store refused a connection from {peer}: {why}"));
-    }
-
-    fn accept_nodes(&mut self) {
-        while let Some(door) = &mut self.nodes
-            && let Some((stream, peer)) = door.backlog.next(Instant::now(), || door.listener.accept())
-        {
-            let secure = match Secure::of_server(&door.tls, door.key.clone()) {
-                Ok(secure) => Box::new(secure),
-                Err(why) => {
-                    self.tell_refusal(peer, &why);
-                    continue;
-                }
-            };
-            tune(&SockRef::from(&stream));
-            let Some(id) = self.take(stream, peer, Some(secure)) else { continue };
-            let until = Instant::now() + PROVED_WITHIN;
-            let oldest = self.nodes.as_mut().and_then(|door| door.unproved.add(peer.ip(), until, id));
-            if let Some(oldest) = oldest {
-                self.close(oldest, "too many have yet to prove themselves");
-            }
-        }
-    }
-
-    /// Has a connection for a client; its number.
-    fn take(
+    fn begin(
         &mut self,
-        mut stream: mio::net::TcpStream,
+        id: usize,
+        door: usize,
+        mut stream: TcpStream,
         peer: SocketAddr,
-        secure: Option<Box<Secure>>,
-    ) -> Option<ClientId> {
-        if let Err(error) = stream.set_nodelay(true) {
-            log::debug!("store client {peer}: no TCP_NODELAY: {error}");
+    ) -> Result<Connection> {
+        let secure = match &self.nodes {
+            Some((tls, key)) if door == NODES => Some(Box::new(Secure::of_server(tls, key.clone())?)),
+            _ => {
+                self.admits.admit(&mut stream, peer.ip())?;
+                None
+            }
+        };
+        match &secure {
+            Some(_) => tune(&SockRef::from(&stream)),
+            None => {
+                if let Err(error) = stream.set_nodelay(true) {
+                    log::debug!("store client {peer}: no TCP_NODELAY: {error}");
+                }
+            }
         }
-        let id = self.machine.connect();
-        let index = id as usize;
-        let both = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) = self.poll.registry().register(&mut stream, Token(index), both) {
-            log::warn!("the store can't watch the connection from {peer}: {error}");
-            self.machine.disconnect(id);
-            return None;
-        }
-        if index >= self.connections.len() {
-            self.connections.resize_with(index + 1, || None);
-        }
-        let connection = Connection { stream, peer, readable: false, ending: false, ended: false, secure };
-        self.connections[index] = Some(connection);
-        Some(id)
+        self.machine.connect(id as ClientId);
+        Ok(Connection { stream, peer, readable: false, ending: false, ended: false, secure })
     }
 
-    fn handle(&mut self, token: Token, event: &Event) {
-        let Some(connection) = self.connections.get_mut(token.0).and_then(Option::as_mut) else { return };
-        connection.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
-        connection.ending |= event.is_read_closed() || event.is_error();
-        let id = token.0 as ClientId;
-        if event.is_writable() {
-            self.write(id);
-            self.flush();
+    fn turn(&mut self, id: usize, event: Option<&Event>) -> Result<bool> {
+        if let Some(event) = event
+            && let Some(connection) = self.sockets.get_mut(id)
+        {
+            connection.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+            connection.ending |= event.is_read_closed() || event.is_error();
+            if event.is_writable() {
+                self.write(id as ClientId);
+                self.flush();
+            }
         }
-        self.read(id);
+        self.read(id as ClientId)
     }
 
-    /// Reads and answers until there is nothing to read, the client is stalled, or its turn is over.
-    fn read(&mut self, id: ClientId) {
+    fn closed(&mut self, id: usize, mut connection: Connection, why: &dyn Display) {
+        log::debug!("store client {}: {why}", connection.peer);
+        let is_told = !self.machine.has_unsent(id as ClientId);
+        self.machine.disconnect(id as ClientId);
+        if let Some(secure) = &mut connection.secure
+            && secure.is_proved()
+            && is_told
+        {
+            // So that what was said counts as whole at the other end. A peer that doesn't read loses that.
+            let _ = secure.end().map(|()| secure.flush(&mut connection.stream));
+        }
+    }
+}
+
+impl Server {
+    /// Reads and answers until there is nothing to read, the client is stalled, or its turn is over, which is returned.
+    fn read(&mut self, id: ClientId) -> Result<bool> {
         for _ in 0..READS_A_TURN {
-            let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::as_mut) else {
-                return;
-            };
+            let Some(connection) = self.sockets.get_mut(id as usize) else { return Ok(false) };
             if connection.ended {
-                return self.close_if_done(id);
+                self.close_if_done(id);
+                return Ok(false);
             }
             if !connection.readable || self.machine.is_stalled(id) {
-                return;
+                return Ok(false);
             }
-            let result = match connection.stream.read(&mut self.buffer) {
+            match connection.stream.read(&mut self.buffer) {
                 // A node says that it ends: its bytes may have been cut off otherwise.
-                Ok(0) if connection.secure.is_some() => return self.close(id, "the connection broke"),
-                Ok(0) => {
-                    connection.ended = true;
-                    Ok(())
-                }
+                Ok(0) if connection.secure.is_some() => return Err(broke()),
+                Ok(0) => connection.ended = true,
                 Ok(count) => {
                     let drained = count < READ_BYTES && cfg!(target_os = "linux") && !connection.ending;
                     connection.readable = !drained;
-                    match &connection.secure {
-                        None => self.machine.receive(id, &self.buffer[..count]),
+                    let heard = match &connection.secure {
+                        None => self.machine.receive(id, &self.buffer[..count]).map_err(Error::from),
                         Some(_) => self.receive_from_node(id, count),
-                    }
+                    };
+                    self.flush();
+                    heard?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     connection.readable = false;
-                    return;
+                    return Ok(false);
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-                Err(_) => return self.close(id, "the connection broke"),
-            };
-            self.flush();
-            if let Err(violation) = result {
-                return self.close(id, violation.0);
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(broke()),
             }
         }
-        self.again.push(id);
+        Ok(true)
     }
 
     /// Takes what came over a node's connection: `count` bytes in the buffer.
-    fn receive_from_node(&mut self, id: ClientId, count: usize) -> std::result::Result<(), Violation> {
-        let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::as_mut) else {
-            return Ok(());
-        };
+    fn receive_from_node(&mut self, id: ClientId, count: usize) -> Result<()> {
+        let Some(connection) = self.sockets.get_mut(id as usize) else { return Ok(()) };
         let (Some(secure), peer) = (&mut connection.secure, connection.peer) else { return Ok(()) };
-        let was_proved = secure.is_proved();
         self.said.clear();
         let heard = secure.receive(&self.buffer[..count], &mut self.said);
-        let (is_proved, has_ended) = (secure.is_proved(), secure.has_ended());
+        let has_ended = secure.has_ended();
         // What TLS itself has to say, an error's reason for one.
         self.write(id);
-        if let Err(error) = heard {
-            self.tell_refusal(peer, &error);
-            return Err(Violation("the connection is not a node's"));
-        }
-        if is_proved
-            && !was_proved
-            && let Some(door) = &mut self.nodes
-        {
-            door.unproved.retain(|waiting| *waiting != id);
-        }
+        heard.inspect_err(|why| self.sockets.refused(peer, why))?;
         // Who was told that may be gone.
-        let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::as_mut) else {
-            return Ok(());
-        };
+        let Some(connection) = self.sockets.get_mut(id as usize) else { return Ok(()) };
         connection.ended = has_ended;
-        if self.said.is_empty() { Ok(()) } else { self.machine.receive(id, &self.said) }
+        if self.said.is_empty() { Ok(()) } else { Ok(self.machine.receive(id, &self.said)?) }
     }
 
     /// Sends what the last requests made for whichever clients.
@@ -402,9 +286,7 @@ impl EventLoop {
     fn write(&mut self, id: ClientId) {
         loop {
             let was_stalled = self.machine.is_stalled(id);
-            let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::as_mut) else {
-                return;
-            };
+            let Some(connection) = self.sockets.get_mut(id as usize) else { return };
             let written = match &mut connection.secure {
                 None => {
                     let mut slices = [IoSlice::new(&[]); PIECES_A_WRITE];
@@ -421,21 +303,21 @@ impl EventLoop {
                 Ok(count) => self.machine.sent(id, count),
                 Err(error) if would_block(&error) => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return self.close(id, "the connection broke"),
+                Err(_) => return self.close(id as usize, &broke()),
             }
             if was_stalled && !self.machine.is_stalled(id) {
                 if let Err(violation) = self.machine.resume(id) {
-                    return self.close(id, violation.0);
+                    return self.close(id as usize, &violation.0);
                 }
                 // Its socket may hold bytes whose edge has passed.
-                self.again.push(id);
+                self.sockets.again(id as usize);
             }
         }
     }
 
     /// Closes a connection whose client has said everything, once it has been told everything.
     fn close_if_done(&mut self, id: ClientId) {
-        let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::as_mut) else { return };
+        let Some(connection) = self.sockets.get_mut(id as usize) else { return };
         if !connection.ended || self.machine.has_unsent(id) {
             return;
         }
@@ -446,35 +328,24 @@ impl EventLoop {
         {
             return; // until its socket takes more
         }
-        self.close(id, "the client ended");
+        self.close(id as usize, &"the client ended");
     }
+}
 
-    fn close(&mut self, id: ClientId, why: &str) {
-        let Some(mut connection) = self.connections.get_mut(id as usize).and_then(Option::take) else {
-            return;
-        };
-        log::debug!("store client {}: {why}", connection.peer);
-        let is_told = !self.machine.has_unsent(id);
-        self.machine.disconnect(id);
-        self.backlog.hurry(Instant::now());
-        if let Some(door) = &mut self.nodes {
-            door.backlog.hurry(Instant::now());
-            door.unproved.retain(|waiting| *waiting != id);
-        }
-        if let Some(secure) = &mut connection.secure
-            && secure.is_proved()
-            && is_told
-        {
-            // So that what was said counts as whole at the other end. A peer that doesn't read loses that.
-            let _ = secure.end().map(|()| secure.flush(&mut connection.stream));
-        }
+fn broke() -> Error {
+    Error::new(ErrorKind::Closed, "the connection broke")
+}
+
+impl From<Violation> for Error {
+    fn from(violation: Violation) -> Error {
+        Error::new(ErrorKind::Protocol, violation.0)
     }
 }
 
 /// Encrypts what is `unsent` as soon as what was encrypted before is sent; how much of it that was.
 fn write_secure<'a>(
     secure: &mut Secure,
-    stream: &mut mio::net::TcpStream,
+    stream: &mut TcpStream,
     unsent: impl Iterator<Item = &'a [u8]>,
 ) -> io::Result<usize> {
     secure.flush(stream)?;
