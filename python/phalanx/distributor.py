@@ -8,7 +8,6 @@ DIST-2 (refused-first): what can be known to be wrong raises before anything is 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
@@ -28,7 +27,7 @@ from .driver.inherited import (
     _get_resources,
 )
 from .driver.payload import FileArgument, file_payload, function_payload, module_payload
-from .driver.session import active_session, driver_dir, hub_endpoint
+from .driver.session import SessionConf, active_session, driver_dir, hub_endpoint
 from .driver.spark_ui import SparkUi
 from .driver.train_object import Module, name_of
 from .feeding.partitions import numbers_of
@@ -230,7 +229,7 @@ class TorchDistributor(Distributor):
             self.num_processes,
             local_mode=self.local_mode,
             use_gpu=self.use_gpu,
-            conf_get=self._conf,
+            conf_get=lambda key: self.spark.conf.get(key, None),
             resources=lambda: preflight.resources_of(self.spark),
             logger=self.logger,
         )
@@ -270,9 +269,12 @@ class TorchDistributor(Distributor):
         preflight.check_train_object(train_object, kwargs, elsewhere=elsewhere)
         may_relay = is_remote(self.spark) and not self.local_mode and relay.has_plugin(self.spark)
         defaults = relay.DEFAULTS if may_relay else None
-        settings = Settings.read(
-            self._conf, keys=_conf_keys(self.spark), given=self._given, defaults=defaults
-        )
+        session = SessionConf(self.spark)
+
+        def conf(key: str) -> str | None:
+            return session.get(self.ssl_conf if key == preflight.SSL_OVERRIDE else key)
+
+        settings = Settings.read(conf, keys=session.keys, given=self._given, defaults=defaults)
         if settings.connect == "relay" and is_remote(self.spark) and not self.local_mode and not may_relay:
             raise RuntimeError(relay.NO_PLUGIN)
         if data is not None and data.streamed is not None:
@@ -289,7 +291,7 @@ class TorchDistributor(Distributor):
                 self.logger.info(f"{train_object} is not here; the ranks take what is there on their hosts")
             payload = file_payload(train_object, [*args, *options], sys_path=sys.path, elsewhere=elsewhere)
         if not self.local_mode:
-            preflight.check_start(self._conf, self.logger, given=self._given)
+            preflight.check_start(conf, self.logger, given=self._given)
             preflight.check_slots(self.spark, self.num_tasks, settings.slots_timeout, self.logger)
         job = _native.Job(
             name=name_of(train_object),
@@ -302,6 +304,7 @@ class TorchDistributor(Distributor):
         )
         return {
             "spark": self.spark,
+            "conf": conf,
             "local_mode": self.local_mode,
             "job": job,
             "payload": payload,
@@ -327,16 +330,11 @@ class TorchDistributor(Distributor):
             return f"local training with {self.num_processes} processes"
         return f"distributed training with {self.num_processes} executor processes"
 
-    def _conf(self, key: str) -> str | None:
-        if key == preflight.SSL_OVERRIDE:
-            key = self.ssl_conf
-        value: str | None = self.spark.conf.get(key, None)
-        return value
-
 
 def _new_run(
     *,
     spark: SparkSession,
+    conf: preflight.ConfGet,
     local_mode: bool,
     job: _native.Job,
     payload: bytes,
@@ -352,7 +350,7 @@ def _new_run(
 
     # Through a Spark Connect server alone, nobody else has to reach the hub.
     is_near = local_mode or (is_remote(spark) and settings.connect == "relay")
-    endpoint = ("127.0.0.1", "127.0.0.1") if is_near else hub_endpoint(spark)
+    endpoint = ("127.0.0.1", "127.0.0.1") if is_near else hub_endpoint(spark, conf)
     if local_mode:
         stage = local_stage(spark, payload=payload, gpus=lease.gpus, variables=variables)
     else:
@@ -379,13 +377,3 @@ def _new_run(
         tracked=tracked,
         data=data,
     )
-
-
-def _conf_keys(spark: Any) -> list[str]:
-    with contextlib.suppress(Exception):  # Spark Connect has no JVM to ask
-        # As one text: a call for each key, and py4j's exception at their end, take as long as a rank's start.
-        text: str = spark.conf._jconf.getAll().keys().mkString("\n")
-        return text.split("\n")
-    with contextlib.suppress(Exception):  # Spark Connect of Spark 3 can't tell
-        return list(spark.conf.getAll)
-    return []

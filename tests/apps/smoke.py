@@ -237,7 +237,7 @@ def main() -> None:
     if hub := os.environ.get("SMOKE_HUB"):
         from phalanx import distributor
 
-        distributor.hub_endpoint = lambda _: (hub, hub)
+        distributor.hub_endpoint = lambda *_: (hub, hub)
     seen: dict[str, Any] = {}
     for stage in stages:
         try:

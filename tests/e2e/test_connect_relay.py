@@ -150,7 +150,7 @@ def test_executors_that_cant_connect_to_the_client_reach_it_through_its_server(
     from phalanx import distributor as module
     from phalanx.connect import relay
 
-    monkeypatch.setattr(module, "hub_endpoint", lambda _: ELSEWHERE)
+    monkeypatch.setattr(module, "hub_endpoint", lambda *_: ELSEWHERE)
     monkeypatch.setattr(relay, "_unreachable", set())
     caplog.set_level(logging.INFO, "phalanx")
     for time_of_session in ("first", "second"):

@@ -105,7 +105,7 @@ def test_a_function_is_handed_over_and_rank_0s_value_comes_back(
     (run,) = FakeRun.made
     assert made.last_run is run  # type: ignore[comparison-overlap]
     fields = run.fields
-    names = "data dataframe job lease local_mode payload settings spark tracked variables"
+    names = "conf data dataframe job lease local_mode payload settings spark tracked variables"
     assert sorted(fields) == names.split()
     assert (fields["local_mode"], fields["lease"].gpus) == (True, [])
     assert (fields["job"], fields["dataframe"]) == ("job 1", None)

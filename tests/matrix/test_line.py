@@ -83,6 +83,20 @@ def test_a_failing_rank_is_the_cause(distributor: Any) -> None:
     assert "in fail_on_rank_one" in failure.value.traceback
 
 
+@pytest.mark.quick
+@pytest.mark.classic
+def test_a_session_says_at_once_what_is_set(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from phalanx.driver.session import SessionConf  # here, since ranks import this file
+    from support.questions import questions_to_the_jvm
+
+    asked = questions_to_the_jvm(monkeypatch)
+    conf = SessionConf(spark)
+    assert {"spark.master", "spark.app.id"} <= conf.keys, "SESSION-1"
+    assert conf.get("spark.master") == spark.sparkContext.master
+    assert conf.get("spark.no.such.setting") is None
+    assert len(asked) <= 6, f"SESSION-1: {asked}"
+
+
 def test_a_cancel_ends_the_run(distributor: Any, tmp_path: Path) -> None:
     run = distributor.start(wait, str(tmp_path))
     eventually("both ranks wait", 120, lambda: all_wait(tmp_path))

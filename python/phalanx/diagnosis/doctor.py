@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..connect.client import is_remote
 from ..connect.relay import has_plugin
 from ..driver import preflight
+from ..driver.session import SessionConf
 from ..jar import PLUGIN
 from ..settings import Settings
 from ..stages import jvm
@@ -116,7 +117,8 @@ class _Examination:
     def _read_settings(self) -> None:
         with self._refusals("settings", "Correct the setting; docs/configuration.md has all of them."):
             with _warnings("phalanx") as said:
-                self._settings = Settings.read(self._conf, keys=_keys(self._spark))
+                conf = SessionConf(self._spark)
+                self._settings = Settings.read(conf.get, keys=conf.keys)
             self.findings += [Finding("warning", "driver", "settings", text) for text in said]
 
     def _ask_gpus(self) -> None:
@@ -315,12 +317,6 @@ def _warnings(name: str) -> Iterator[list[str]]:
         yield said
     finally:
         logger.removeFilter(keep)
-
-
-def _keys(spark: Any) -> list[str]:
-    from ..distributor import _conf_keys
-
-    return _conf_keys(spark)
 
 
 def _bytes(text: str) -> int:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..connect.client import is_remote
-from ..driver.session import hub_endpoint
+from ..driver.session import SessionConf, hub_endpoint
 from ..driver.spark_version import inheriting
 from ..plumbing.by_value import by_value
 from ..stages.spark_errors import explain
@@ -66,7 +66,7 @@ def look_at_hosts(
     spark: SparkSession, tasks: int, seconds: float, *, barrier: bool, ports: tuple[int, int], use_gpu: bool
 ) -> Seen:
     """Runs the stage. `ports` are the first ones of the job's hub and of its store, 0 for any."""
-    bind, advertise = hub_endpoint(spark)
+    bind, advertise = hub_endpoint(spark, SessionConf(spark).get)
     reports: dict[int, dict[str, Any]] = {}
     secret = os.urandom(32)
     seen = Seen(tasks, barrier=barrier, seconds=seconds)

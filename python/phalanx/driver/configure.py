@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..jar import PLUGIN, jar_path
 from ..stages.choice import why_not
 from ..stages.jvm import barrier_runner
-from .session import active_session
+from .session import active_session, application_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +67,7 @@ def _session() -> SparkSession | None:
 def _look_at(spark: SparkSession) -> None:
     """Says what a session lacks."""
     problem = why_not(spark)
-    if problem is None and PLUGIN not in _parts(spark.sparkContext.getConf().get(_PLUGINS)):
+    if problem is None and PLUGIN not in _parts(application_conf(spark.sparkContext)(_PLUGINS)):
         problem = f"it has the jar, but {_PLUGINS} lacks {PLUGIN}, so its executors get ready in their first run only"
     if problem is not None:
         logger.warning(f"This session was there before phalanx.configure, and stays as it is: {problem}")

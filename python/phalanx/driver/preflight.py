@@ -17,6 +17,7 @@ from typing import Any
 from .. import _native
 from ..connect.client import is_remote
 from ..rank import contract
+from .session import application_conf
 from .train_object import Module
 
 ConfGet = Callable[[str], "str | None"]
@@ -120,7 +121,7 @@ def check_slots(spark: Any, num_tasks: int, timeout: float, logger: logging.Logg
         conf_get = _getter(spark)
         master = conf_get("spark.master") or ""
     else:
-        conf_get, master = context.getConf().get, context.master
+        conf_get, master = application_conf(context), context.master
     conf = _asked(_SLOT_KEYS, conf_get)
     began = time.monotonic()
     looks = 0
@@ -193,7 +194,7 @@ class Lease:
             ranks,
             use_gpu=use_gpu,
             local_mode=local_mode,
-            master=spark.conf.get("spark.master", None) or "",
+            master=(spark.conf.get("spark.master", None) or "") if use_gpu else "",
             addresses=addresses,
             visible=visible_devices(),
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..connect.client import is_own, is_remote, shipped
 from ..connect.relay import Relay, Unavailable, has_plugin, hub_end, is_preferred
-from ..driver.session import is_local
+from ..driver.session import application_conf, is_local
 from ..driver.spark_ui import RUN_PROPERTY
 from ..jar import PLUGIN
 from .jvm import barrier_runner
@@ -155,7 +155,7 @@ def _tunnels(context: SparkContext, job: str, hub: str) -> Iterator[None]:
     """Has executors that have the plugin carry the connections of tasks that can't reach the hub, through Spark."""
     runner: Any = None
     try:
-        if PLUGIN in context.getConf().get("spark.plugins", ""):
+        if PLUGIN in (application_conf(context)("spark.plugins") or ""):
             runner = barrier_runner(context)
         if runner is not None:
             runner.beginTunnels(job, hub)
