@@ -15,6 +15,7 @@ import phalanx.run
 import pytest
 from phalanx.display import live, painters, words
 from phalanx.display.cancel_button import REASON
+from phalanx.display.drawings import COLORS, timeline
 from phalanx.display.figure import figure
 from phalanx.display.line import line
 from phalanx.display.live import LiveDisplay
@@ -57,7 +58,7 @@ def tags(text: str) -> set[str]:
 def test_what_comes_from_ranks_is_text() -> None:
     shown = snapshot(2, lines=[EVIL], name=EVIL)
     shown["ranks"][0] |= {"host": EVIL, "state": EVIL, "gpus": [EVIL], "values": {EVIL: EVIL}}
-    shown["phases"].append({"name": EVIL, "start": 130.0, "end": None})
+    shown["phases"].append({"kind": EVIL, "name": EVIL, "start": 130.0, "end": None})
     shown["restarts"] = [{"time": 110.0, "cause": EVIL}]
     failure = {
         "kind": EVIL,
@@ -91,6 +92,19 @@ def test_a_page_has_the_phases_steps_loss_and_ranks_of_a_run() -> None:
         assert part in text, part
     assert text.count("&#9660;") == 1
     assert "Traceback" not in text
+
+
+def test_a_restart_is_marked_and_a_phase_that_is_called_so_is_not() -> None:
+    ends = {"start": 130.0, "end": None}
+    for kind, name, marked in (
+        ("restart", "restart 1", True),
+        ("restart", "again", True),
+        ("phase", "restart 1", False),
+        ("phase", "restart the optimiser", False),
+    ):
+        shown = snapshot(2)
+        shown["phases"].append({"kind": kind, "name": name, **ends})
+        assert (COLORS["failed"] in timeline(shown)) is marked, (kind, name)
 
 
 def test_a_page_of_thousands_of_ranks_is_no_larger_than_that_of_some() -> None:

@@ -142,10 +142,12 @@ for ranks in (64, 1000):
     snapshot = json.loads(page(f"/phalanx/run/json?id={{failed['run']}}"))["snapshot"]
     snapshot.update(run=f"simulated-{{ranks}}", name=f"train_{{ranks}}.py", state="running", ended=None, failure=None)
     now = snapshot["time"]
-    spans = [("waiting for tasks", -900, -890), ("starting ranks", -890, -884), ("training", -884, -500),
-             ("restart 1", -500, -480), ("training", -480, None)]
+    spans = [("phase", "waiting for tasks", -900, -890), ("phase", "starting ranks", -890, -884),
+             ("phase", "training", -884, -500), ("restart", "restart 1", -500, -480), ("phase", "training", -480, None)]
     snapshot.update(started=now - 900, stage="jvm", world_size=ranks, slow=[7, 33], attempt=1)
-    snapshot["phases"] = [dict(name=n, start=now + a, end=None if b is None else now + b) for n, a, b in spans]
+    snapshot["phases"] = [
+        dict(kind=k, name=n, start=now + a, end=None if b is None else now + b) for k, n, a, b in spans
+    ]
     snapshot["restarts"] = [dict(time=now - 500, cause="rank 33 (host-4) was killed by signal 9 (SIGKILL)")]
     snapshot["losses"] = [[step, 2.3 / (1 + step * 0.005) + step % 7 * 0.01] for step in range(0, 2000, 10)]
     snapshot["lines"] = [f"[rank {{rank}}] epoch 3: loss {{0.21 + rank / 500:.3f}}" for rank in range(20)]

@@ -38,9 +38,9 @@ def snapshot(ranks: int, *, hosts: int = 2, **fields: Any) -> dict[str, Any]:
         "attempt": 0,
         "world_size": ranks,
         "phases": [
-            {"name": "waiting for tasks", "start": 100.0, "end": 108.0},
-            {"name": "starting ranks", "start": 108.0, "end": 112.0},
-            {"name": "training", "start": 112.0, "end": None},
+            {"kind": "phase", "name": "waiting for tasks", "start": 100.0, "end": 108.0},
+            {"kind": "phase", "name": "starting ranks", "start": 108.0, "end": 112.0},
+            {"kind": "phase", "name": "training", "start": 112.0, "end": None},
         ],
         "restarts": [],
         "ranks": [rank(number, f"host-{number // per_host}") for number in range(ranks)],

@@ -46,7 +46,7 @@ def timeline(snapshot: dict[str, Any]) -> str:
     segments, names = "", []
     for nth, phase in enumerate(phases):
         seconds = max((phase["end"] or until) - phase["start"], 0.0)
-        color = _color(phase["name"], nth)
+        color = _color(phase, nth)
         said = f"{phase['name']}, {words.duration(seconds)}"
         percent = max(seconds / whole * 100, _LEAST_PERCENT)
         style = f"flex:{percent:.2f} 1 0;min-width:2px;background:{color}"
@@ -97,7 +97,7 @@ def sparkline(losses: list[list[float]]) -> str:
     )
 
 
-def _color(name: str, nth: int) -> str:
-    if name.startswith("restart "):
+def _color(phase: dict[str, Any], nth: int) -> str:
+    if phase.get("kind") == "restart":
         return COLORS["failed"]
-    return _PHASES.get(name) or _OTHERS[nth % len(_OTHERS)]
+    return _PHASES.get(phase["name"]) or _OTHERS[nth % len(_OTHERS)]
