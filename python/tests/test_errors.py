@@ -122,12 +122,20 @@ def test_peer_loss_is_told_from_a_ranks_own_failure() -> None:
         "Connection reset by peer. This is typically caused by a remote worker hanging"
     )
     assert is_peer_loss(gloo)
-    assert is_peer_loss(RuntimeError("Connection closed by peer [10.0.0.3]:29500"))
     assert is_peer_loss(ConnectionResetError())
     assert is_peer_loss(BrokenPipeError())
     assert not is_peer_loss(EOFError())
-    assert not is_peer_loss(ValueError("Connection closed by peer"))
     assert not is_peer_loss(RuntimeError("CUDA out of memory"))
+
+
+def test_a_rank_that_words_its_failure_as_a_lost_peers_has_failed_itself() -> None:
+    for text in (
+        "s3://rows/part-7: Connection reset by peer",
+        "Connection closed by peer [10.0.0.3]:29500",
+        "ncclRemoteError",
+        "the rows are in /data/gloo/transport/tcp",
+    ):
+        assert not is_peer_loss(RuntimeError(text)), text
 
 
 def test_peer_loss_is_found_behind_another_exception() -> None:

@@ -70,6 +70,12 @@ def test_a_rank_that_died_is_named_to_all_others(ranks: Ranks, how: str) -> None
         assert seconds < NOTICED_S
 
 
+@pytest.mark.parametrize("how", ["sync", "future", "receive", "ddp"])
+def test_gloos_error_for_a_rank_that_died_is_a_victims(ranks: Ranks, how: str) -> None:
+    [(text, _, is_victim), _] = ranks.run(last_rank_dies, how, backend="gloo", size=2, may_die=True)
+    assert is_victim, text
+
+
 def test_no_wording_makes_a_victim() -> None:
     assert not is_peer_loss(RuntimeError("rank 2 died: its process 4711 has ended"))
     assert not is_peer_loss(RuntimeError("rank 2 has left the group"))

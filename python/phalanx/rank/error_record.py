@@ -12,6 +12,7 @@ import base64
 import json
 import os
 import pickle
+import re
 import sys
 import time
 import traceback
@@ -38,15 +39,10 @@ MAX_PICKLE_BYTES = 1 << 20
 
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
-# gloo has no exception class of its own: what its pairs find out arrives as a bare RuntimeError whose text
-# begins with the place in gloo's source, "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read
-# error [...]: ...".
-_GLOO_PLACE = "gloo/transport/"
-_PEER_LOSS_TEXTS = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "ncclRemoteError",
-)
+# gloo has no exception class in Python: what its pairs find out arrives as a bare RuntimeError. Its text has the place
+# in gloo's source where it was raised, which stands for the class; no other word of it counts:
+# "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [...]: ...".
+_GLOO_PLACE = re.compile(r"\[[^\]\s]*gloo/transport/[^\]\s]*:\d+\]")
 
 # Errors of the native module that torch's C++ was given: of an exception that a future's callback raises, it takes the
 # text alone, so what it raises afterwards is known by containing that text.
@@ -120,10 +116,10 @@ def formatted(exc: BaseException) -> str:
 def is_peer_loss(exc: BaseException) -> bool:
     """Whether the exception, or one that led to it, says that a peer went away.
 
-    So say torch.distributed's DistNetworkError and DistBackendError (NCCL), ConnectionError and its
-    subclasses, the NativeError of the `phalanx` backend by its kind, and the RuntimeError of gloo, which only its
-    text tells. Such an exception is most probably the echo of another rank's failure; taking a rank's own failure
-    for one costs only the first place among several failures.
+    So say torch.distributed's DistNetworkError and DistBackendError (NCCL), ConnectionError and its subclasses, the
+    NativeError of the `phalanx` backend by its kind, and the RuntimeError of gloo by the place where it was raised.
+    Such an exception is most probably the echo of another rank's failure; taking a rank's own failure for one costs
+    only the first place among several failures.
     """
     return any(_says_peer_loss(link) for link in _chain(exc))
 
@@ -164,7 +160,7 @@ def _says_peer_loss(exc: BaseException) -> bool:
     ours = [is_loss for given, is_loss in _given_to_torch if given in text]
     if ours:
         return any(ours)
-    return _GLOO_PLACE in text or any(part in text for part in _PEER_LOSS_TEXTS)
+    return _GLOO_PLACE.search(text) is not None
 
 
 def _chain(exc: BaseException) -> Iterator[BaseException]:

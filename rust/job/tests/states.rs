@@ -168,7 +168,7 @@ impl Case {
         match state {
             State::Joining => eventually("it has joined", LONG, || {
                 let event = self.driver.next(Deadline::after(Duration::from_millis(50))).unwrap();
-                matches!(event, Some(Event::Phase(phase)) if phase.name == "first join")
+                matches!(event, Some(Event::Phase(phase)) if phase.point.name() == "first join")
             }),
             State::PreparingFiles => {
                 eventually("its guard is there", LONG, || guards().len() > self.before.len())
