@@ -15,6 +15,7 @@ and so are the settings that code and messages name.
 HOUSE-8 (threads): the threads that code names are those of the table in docs/architecture.md, which says who owns them.
 HOUSE-9 (messages): the messages that docs/troubleshooting.md quotes are those of the code.
 HOUSE-10 (units): what python/tests has are unit tests. What starts Spark is in tests/.
+HOUSE-11 (one-loop): in a node nothing waits but its loop, and threads that do what takes time.
 
 It uses the standard library only, so that it runs before anything is installed.
 """
@@ -41,10 +42,15 @@ NO_FILES = {"example.py", "train.py"}
 SETTING = re.compile(r"\bspark\.phalanx\.([A-Za-z.]*[A-Za-z])(?![\w.*]*\*)")
 # A name that is given to a thread, in Rust, Python or Scala.
 THREAD = re.compile(
-    r'(?:\.name\((?:format!\()?|Helper::start\(\s*|\.beside\(\s*|Thread\([^"]*?name=|new Thread\([^"]*?)"(phalanx-[a-z-]+)'
+    r"(?:\.name\((?:format!\()?|Helper::start\(\s*|\.beside\(\s*"
+    r'|Thread\([^"]*?name=|new Thread\([^"]*?)"(phalanx-[a-z-]+)'
 )
 # How tests start Spark.
 STARTS_SPARK = re.compile(r"\b(getOrCreate|own_session|support\.sessions|import sessions|support\.cluster)\b")
+NODE = "rust/job/src/node/"
+# The files and rooms of a node that may wait: its loop, the caller's thread, and threads beside them.
+NODE_WAITS = ("run.rs", "process.rs", "helpers/", "line/", "output/")
+WAITS = re.compile(r"select!|\brecv(_timeout|_deadline)?\(|\bpause\(|\bsleep\(")
 # What looks like an id of a rule and is none.
 NO_RULES = {"UTF-8", "SHA-256", "AVX-512", "GPU-77", "MIG-7"}
 OWN_TESTS = "tests/contract/test_house.py"
@@ -433,6 +439,16 @@ def units(tree: Tree) -> Iterator[str]:
                 yield f"{name}:{number}: {found[0]} starts Spark: such a test is for tests/local, or a room beside it"
 
 
+def one_loop(tree: Tree) -> Iterator[str]:
+    """HOUSE-11."""
+    for name in tree.ending(".rs", below=NODE):
+        if not name.startswith(tuple(NODE + waits for waits in NODE_WAITS)):
+            code = without_tests(name, tree.text(name))[0]
+            for number, line in enumerate(code.splitlines(), 1):
+                if found := WAITS.search(line):
+                    yield f"{name}:{number}: {found[0]} waits: that is for the loop in run.rs, or a helper's thread"
+
+
 CHECKS: tuple[Callable[[Tree], Iterable[str]], ...] = (
     rules,
     unsafe,
@@ -444,6 +460,7 @@ CHECKS: tuple[Callable[[Tree], Iterable[str]], ...] = (
     threads,
     messages,
     units,
+    one_loop,
 )
 
 

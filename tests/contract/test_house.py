@@ -131,6 +131,11 @@ def test_a_sound_tree_has_no_breach(house: ModuleType, tmp_path: Path) -> None:
             "test_a.py:2: getOrCreate starts",
         ),
         (
+            "HOUSE-11",
+            {"rust/job/src/node/extra.rs": "fn f() {\n    orders.recv_timeout(SHORT);\n}\n"},
+            "extra.rs:2: recv_timeout( waits",
+        ),
+        (
             "HOUSE-6",
             {
                 "python/phalanx/rank/entry.py": "def f():\n    from ..run import Run\n",

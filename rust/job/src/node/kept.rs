@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use phalanx_supervisor::RankLog;
 
-use crate::node::files::NodeFiles;
+use crate::node::setup::files::NodeFiles;
 
 /// The files of a node, and its ranks' logs, which go on.
 pub(crate) struct Kept {

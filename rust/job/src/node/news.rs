@@ -3,11 +3,11 @@
 use phalanx_supervisor::Guard;
 use phalanx_types::{Join, Result};
 
-use crate::node::blocks::NodeBlocks;
 use crate::node::kept::Kept;
 use crate::node::machine::Event;
-use crate::node::prepared::Prepared;
-use crate::node::store::StoreSocket;
+use crate::node::setup::blocks::NodeBlocks;
+use crate::node::setup::prepared::Prepared;
+use crate::node::setup::store::StoreSocket;
 
 /// One piece of news.
 pub(crate) enum News {

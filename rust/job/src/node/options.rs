@@ -9,7 +9,7 @@ use phalanx_types::{NodeSpec, Result};
 
 use crate::node::home::Home;
 use crate::node::line::ways::{Way, Ways};
-use crate::node::{program, threads};
+use crate::node::rank::{program, threads};
 use crate::preflight::TaskGpus;
 
 /// What only the task knows.

@@ -23,10 +23,10 @@ use phalanx_types::{ExecutorLog, NodeSpec, Result};
 use crate::node::callbacks::NodeCallbacks;
 use crate::node::effects::Effects;
 use crate::node::kept::Kept;
-use crate::node::log_directory;
 use crate::node::machine::{AfterAttempt, Event, Machine, Rules};
 use crate::node::metrics::Metrics;
 use crate::node::options::{Here, Options, Payload};
+use crate::node::output::log_directory;
 use crate::node::process::{INTERRUPT_EVERY, Process, beside};
 
 /// Runs the node of one partition until its ranks have ended; they execute `payload`.

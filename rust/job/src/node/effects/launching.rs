@@ -7,13 +7,13 @@ use phalanx_supervisor::{Launch, RankLog, RankPipes, notes, pump, stacks_signal}
 use phalanx_types::{Error, ErrorKind, NodePlacement, RankPlace, Result, contract};
 
 use super::Effects;
-use crate::node::environment::{given_environment, rank_environment};
-use crate::node::executor_log::ExecutorLogCopy;
 use crate::node::machine::Event;
 use crate::node::news::News;
-use crate::node::prepared::Prepared;
+use crate::node::output::executor_log::ExecutorLogCopy;
+use crate::node::output::relay::Relay;
 use crate::node::rank::Rank;
-use crate::node::relay::Relay;
+use crate::node::rank::environment::{given_environment, rank_environment};
+use crate::node::setup::prepared::Prepared;
 
 /// The files that all ranks of a node have.
 struct SharedFiles {

@@ -18,23 +18,23 @@ use phalanx_types::message::{NodeMessage, OutputTotal};
 use phalanx_types::rank_file::PieceWanted;
 use phalanx_types::{Carrier, NodePlacement, Result};
 
-use crate::node::evidence::Leftovers;
-use crate::node::executor_log::ExecutorLogCopy;
-use crate::node::guardian::Guardian;
-use crate::node::helper::Helper;
+use crate::node::helpers::guardian::Guardian;
+use crate::node::helpers::helper::Helper;
+use crate::node::helpers::pieces::{self, FilesOf, Reading};
+use crate::node::helpers::results::Uploads;
+use crate::node::helpers::stacks::{StacksWanted, Writer, stacks};
 use crate::node::kept::Kept;
 use crate::node::line::{Heard, Line};
 use crate::node::machine::{Action, Event};
 use crate::node::metrics::Metrics;
 use crate::node::news::{Made, News};
 use crate::node::options::Options;
-use crate::node::pieces::{self, FilesOf, Reading};
+use crate::node::output::executor_log::ExecutorLogCopy;
+use crate::node::output::relay::Relay;
 use crate::node::process::Process;
 use crate::node::rank::Rank;
-use crate::node::relay::Relay;
-use crate::node::results::Uploads;
-use crate::node::stacks::{StacksWanted, Writer, stacks};
-use crate::node::store::{NodeStore, StoreSocket};
+use crate::node::rank::evidence::Leftovers;
+use crate::node::setup::store::{NodeStore, StoreSocket};
 
 /// All that an attempt of a node has. Dropping it ends what is left of it.
 pub(crate) struct Effects<'scope, 'env> {

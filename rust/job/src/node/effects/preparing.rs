@@ -13,15 +13,15 @@ use phalanx_types::{Deadline, Error, ErrorKind, Join, NodePlacement, Result};
 
 use super::Effects;
 use crate::node::address::own_address;
-use crate::node::blocks::NodeBlocks;
-use crate::node::files::NodeFiles;
 use crate::node::kept::Kept;
 use crate::node::machine::Event;
 use crate::node::news::{Made, News};
 use crate::node::options::{Here, Options};
-use crate::node::prepared::Prepared;
-use crate::node::store::{NodeStore, StoreSocket};
-use crate::node::warm::guard_for;
+use crate::node::setup::blocks::NodeBlocks;
+use crate::node::setup::files::NodeFiles;
+use crate::node::setup::prepared::Prepared;
+use crate::node::setup::store::{NodeStore, StoreSocket};
+use crate::node::setup::warm::guard_for;
 
 /// How long the store, whose node may begin later than this one, may take to say whether it takes this node's
 /// connections.

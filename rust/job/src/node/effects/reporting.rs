@@ -9,10 +9,10 @@ use phalanx_types::{RankNote, RankState};
 
 use super::Effects;
 use crate::metric::MetricChange;
-use crate::node::evidence::Leftovers;
-use crate::node::helper::Helper;
+use crate::node::helpers::helper::Helper;
 use crate::node::machine::{Ended, Event, Evidence, ProcessEnd};
 use crate::node::news::News;
+use crate::node::rank::evidence::Leftovers;
 
 impl Effects<'_, '_> {
     /// Takes in what a rank has told. Whether it has something to report.

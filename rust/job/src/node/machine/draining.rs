@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::gang::Gang;
 use super::told::Action;
-use crate::node::executor_log;
+use crate::node::output::executor_log;
 
 /// What is left of the ranks.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_types::message::{HubMessage, Role};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
-use crate::node::helper::join_or_leave;
+use crate::node::helpers::helper::join_or_leave;
 use crate::node::line::ways::Ways;
 use crate::node::machine::Event;
 use crate::node::news::News;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use crate::node::threads::{host_cores, threads_of_rank};
+use crate::node::rank::threads::{host_cores, threads_of_rank};
 use phalanx_types::{Encryption, Job, NodePlacement, RankPlace, contract};
 
 /// Variables that only count if the user (or the cluster) hasn't set them.

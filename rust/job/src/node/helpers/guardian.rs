@@ -4,7 +4,7 @@ use crossbeam_channel::Sender;
 use phalanx_supervisor::{Guard, Launch, RankPipeEnds};
 use phalanx_types::Result;
 
-use crate::node::helper::Helper;
+use crate::node::helpers::helper::Helper;
 use crate::node::machine::Event;
 use crate::node::news::News;
 

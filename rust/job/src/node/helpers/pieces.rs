@@ -21,7 +21,7 @@ use phalanx_types::message::NodeMessage;
 use phalanx_types::rank_file::{Piece, PieceWanted, RankFile};
 use phalanx_types::{Error, ErrorKind, Result};
 
-use crate::node::helper::Helper;
+use crate::node::helpers::helper::Helper;
 
 /// How many requests wait: the hub has no more on their way.
 const WAITING: usize = 64;
@@ -142,7 +142,7 @@ mod tests {
     use phalanx_types::rank_file::MAX_PIECE_BYTES;
 
     use super::*;
-    use crate::node::followed_log::tests::write_to;
+    use crate::node::output::followed_log::tests::write_to;
 
     fn wanted(start: i64, bytes: u64) -> PieceWanted {
         PieceWanted { rank: 0, file: RankFile::Output, start, bytes }

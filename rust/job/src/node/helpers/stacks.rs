@@ -12,9 +12,9 @@ use phalanx_types::stacks::{MAX_STACKS_BYTES, RankStacks};
 use phalanx_types::text::cut_middle;
 use phalanx_types::{Deadline, Result};
 
-use crate::node::helper::Helper;
+use crate::node::helpers::helper::Helper;
 use crate::node::line::Teller;
-use crate::node::progress::is_stopped;
+use crate::node::rank::progress::is_stopped;
 
 /// How long a rank's stacks may take to be written: a process that swaps, or one whose main thread is in the kernel.
 const STACKS_WAIT: Duration = Duration::from_secs(3);

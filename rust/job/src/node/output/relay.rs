@@ -22,9 +22,9 @@ use phalanx_supervisor::RankLog;
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
-use crate::node::followed_log::{FollowedLog, Next};
-use crate::node::helper::join_or_leave;
+use crate::node::helpers::helper::join_or_leave;
 use crate::node::line::ways::Ways;
+use crate::node::output::followed_log::{FollowedLog, Next};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to wait after the connection broke.

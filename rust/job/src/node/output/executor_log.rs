@@ -20,7 +20,7 @@ use phalanx_types::{Error, ExecutorLog, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::console::Console;
-use crate::node::followed_log::{FollowedLog, Next, RESUME_BYTES};
+use crate::node::output::followed_log::{FollowedLog, Next, RESUME_BYTES};
 
 /// How much of a rank is copied while it runs.
 const MOST_BYTES: u64 = 64 << 20;
@@ -249,7 +249,7 @@ mod tests {
     use phalanx_types::Deadline;
 
     use super::*;
-    use crate::node::followed_log::tests::write_to;
+    use crate::node::output::followed_log::tests::write_to;
 
     /// The log of rank 3, which wrote `text`.
     fn log_of(text: &[u8]) -> (tempfile::TempDir, Vec<(u32, Arc<RankLog>)>) {

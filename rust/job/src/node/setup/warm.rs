@@ -14,10 +14,10 @@ use phalanx_types::{
     CpuPolicy, Deadline, Error, ErrorKind, NodePlacement, RankPlace, RankProgram, Result, WarmPolicy,
 };
 
-use crate::node::environment::rank_environment;
 use crate::node::home::Home;
 use crate::node::options::{Options, own_variable};
-use crate::node::program;
+use crate::node::rank::environment::rank_environment;
+use crate::node::rank::program;
 
 /// How long a run waits for a pool that is being started. Ranks that start cold import the same, each for itself.
 const POOL_TIMEOUT: Duration = Duration::from_secs(60);

@@ -13,7 +13,7 @@ use phalanx_rendezvous::blocks::{BlockAccess, BlockServer, host_name, leave_note
 use phalanx_rendezvous::listen_at;
 use phalanx_types::{Carrier, Key, NodePlacement, Result};
 
-use crate::node::helper::Helper;
+use crate::node::helpers::helper::Helper;
 use crate::node::options::Options;
 
 /// How long a rank waits for a carrier: its task may have to wait for a slot.

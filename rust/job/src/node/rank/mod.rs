@@ -1,4 +1,12 @@
-//! One rank of a node, as far as it is no decision of the machine's: its files, what it tells, and its output.
+//! One rank of a node: its program, environment and files, what it tells, and how it ended. What follows from that is
+//! the machine's.
+
+pub mod environment;
+pub(crate) mod evidence;
+pub(crate) mod mailbox;
+pub(crate) mod program;
+pub(crate) mod progress;
+pub(crate) mod threads;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,9 +15,9 @@ use phalanx_supervisor::{PipeReader, RankLog};
 use phalanx_types::RankError;
 use phalanx_types::message::RankActivity;
 
-use crate::node::mailbox::Mailbox;
-use crate::node::prepared::PreparedRank;
-use crate::node::progress::{RankProgress, is_stopped};
+use crate::node::rank::mailbox::Mailbox;
+use crate::node::rank::progress::{RankProgress, is_stopped};
+use crate::node::setup::prepared::PreparedRank;
 
 pub(crate) struct Rank {
     pub(crate) dir: PathBuf,

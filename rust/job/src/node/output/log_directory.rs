@@ -10,7 +10,7 @@ use phalanx_io::copy_whole;
 use phalanx_types::{Error, ErrorKind, Job, Result};
 
 use crate::node::callbacks::NodeCallbacks;
-use crate::node::files::private_dir;
+use crate::node::setup::files::private_dir;
 
 /// How long the copies may take: less than a driver waits for its stage to end.
 const PATIENCE: Duration = Duration::from_secs(25);
