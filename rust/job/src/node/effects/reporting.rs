@@ -1,5 +1,6 @@
 //! What the hub and the node's process are told of ranks: what they do, and how they ended.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,6 +13,7 @@ use crate::metric::MetricChange;
 use crate::node::helpers::helper::Helper;
 use crate::node::machine::{Ended, Event, Evidence, ProcessEnd};
 use crate::node::news::News;
+use crate::node::rank::Rank;
 use crate::node::rank::evidence::Leftovers;
 
 impl Effects<'_, '_> {
@@ -117,9 +119,10 @@ impl Effects<'_, '_> {
         if self.ranks.is_empty() {
             return;
         }
-        let (now, written) = (Instant::now(), self.written());
+        let now = Instant::now();
         self.oom.sample(now);
-        let changes = self.metrics.take(now, || written);
+        let ranks = &self.ranks;
+        let changes = self.metrics.take(now, || written(ranks));
         self.tell_process(changes);
     }
 
@@ -128,7 +131,7 @@ impl Effects<'_, '_> {
         if self.ranks.is_empty() {
             return;
         }
-        let changes = self.metrics.take_all(self.written());
+        let changes = self.metrics.take_all(written(&self.ranks));
         self.tell_process(changes);
     }
 
@@ -137,10 +140,10 @@ impl Effects<'_, '_> {
             self.process.observed(changes);
         }
     }
+}
 
-    /// Lines and bytes that the ranks have written so far.
-    fn written(&self) -> (u64, u64) {
-        let all = self.ranks.values().map(|rank| (rank.log.lines(), rank.log.end()));
-        all.fold((0, 0), |(lines, bytes), (of_lines, of_bytes)| (lines + of_lines, bytes + of_bytes))
-    }
+/// Lines and bytes that the ranks have written so far.
+fn written(ranks: &BTreeMap<u32, Rank>) -> (u64, u64) {
+    let all = ranks.values().map(|rank| (rank.log.lines(), rank.log.end()));
+    all.fold((0, 0), |(lines, bytes), (of_lines, of_bytes)| (lines + of_lines, bytes + of_bytes))
 }
