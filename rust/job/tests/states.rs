@@ -23,6 +23,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
+    /// The hub doesn't answer.
+    Reaching,
     /// Another task has not joined.
     Joining,
     /// Its disk hangs.
@@ -51,7 +53,8 @@ enum Fault {
     PoolHangs,
 }
 
-const STATES: [State; 8] = [
+const STATES: [State; 9] = [
+    State::Reaching,
     State::Joining,
     State::PreparingFiles,
     State::PreparingPool,
@@ -74,9 +77,15 @@ const FAULTS: [Fault; 7] = [
 /// Why a cell has no test, if it has none.
 fn cant_be(state: State, fault: Fault) -> Option<&'static str> {
     use Fault::{DiskHangs, GuardKilled, PoolHangs, RankDies};
-    use State::{Draining, Ending, Joining, Parting, PreparingFiles, PreparingPool, Running, Serving};
+    use State::{
+        Draining, Ending, Joining, Parting, PreparingFiles, PreparingPool, Reaching, Running, Serving,
+    };
     match (state, fault) {
-        (Joining, RankDies | GuardKilled | DiskHangs | PoolHangs) => Some("it has nothing before its place"),
+        (Reaching, Fault::Stop) => Some("no order comes without a line"),
+        (Reaching, Fault::HubLost) => Some("that is what the state is"),
+        (Reaching | Joining, RankDies | GuardKilled | DiskHangs | PoolHangs) => {
+            Some("it has nothing before its place")
+        }
         (PreparingFiles | PreparingPool, RankDies) => Some("no rank has started"),
         (PreparingFiles, DiskHangs) | (PreparingPool, PoolHangs) => Some("that is what the state is"),
         (PreparingFiles, PoolHangs) => Some("the two don't wait for each other: PreparingPool has it"),
@@ -98,6 +107,7 @@ struct Case {
     dir: tempfile::TempDir,
     driver: Hub,
     network: Network,
+    _silent: common::Silent,
     subject: JoinHandle<Result<()>>,
     other: Option<JoinHandle<Result<()>>>,
     interrupt: Arc<Mutex<Option<String>>>,
@@ -149,6 +159,10 @@ impl Case {
         }
         let mut test = test_node(&driver, subject, &script, &disk);
         test.spec.hub.clone_from(&network.address);
+        let silent = common::silent();
+        if state == State::Reaching {
+            test.spec.hub.clone_from(&silent.address);
+        }
         if state == State::PreparingPool {
             test.spec.program = RankProgram::Python(Some(pool(dir.path()).display().to_string()));
         }
@@ -157,7 +171,7 @@ impl Case {
             let other = test_node(&driver, 1 - subject, &script, &dir.path().join("other"));
             spawn_node(other, TestCallbacks::default())
         });
-        let case = Case { dir, driver, network, subject: node, other, interrupt, before };
+        let case = Case { _silent: silent, dir, driver, network, subject: node, other, interrupt, before };
         case.is_in(state);
         case
     }
@@ -166,6 +180,11 @@ impl Case {
     fn is_in(&self, state: State) {
         let has = |file: &str| self.dir.path().join(file).exists();
         match state {
+            State::Reaching => eventually("it connects", LONG, || {
+                let threads = std::fs::read_dir("/proc/self/task").unwrap();
+                let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
+                threads.flatten().any(|thread| name(thread).is_ok_and(|name| name.trim() == "phalanx-line"))
+            }),
             State::Joining => eventually("it has joined", LONG, || {
                 let event = self.driver.next(Deadline::after(Duration::from_millis(50))).unwrap();
                 matches!(event, Some(Event::Phase(phase)) if phase.point.name() == "first join")
@@ -288,7 +307,7 @@ fn script_of(state: State, dir: &Path, subject: u32) -> String {
         State::Serving | State::Parting => {
             format!("[ $GROUP_RANK = {subject} ] && exit 0\n{begins}{sleeps}")
         }
-        State::Joining | State::PreparingFiles | State::PreparingPool | State::Running => {
+        State::Reaching | State::Joining | State::PreparingFiles | State::PreparingPool | State::Running => {
             format!("{begins}{sleeps}")
         }
     }
@@ -299,7 +318,7 @@ fn failure_of(state: State, fault: Fault) -> Option<FailureKind> {
     match (state, fault) {
         // Spark may try the task again; a node that is done is needed for a restart alone, which is one of the stage
         // then.
-        (State::Joining | State::Parting, Fault::HubLost | Fault::Interrupt) => None,
+        (State::Reaching | State::Joining | State::Parting, Fault::HubLost | Fault::Interrupt) => None,
         (State::Ending, _) | (_, Fault::Stop) => Some(FailureKind::Cancelled),
         (State::Running, Fault::RankDies | Fault::DiskHangs | Fault::GuardKilled) => {
             Some(FailureKind::Signal)
@@ -314,7 +333,7 @@ fn failure_of(state: State, fault: Fault) -> Option<FailureKind> {
 fn error_of(state: State, fault: Fault) -> Option<&'static str> {
     match (state, fault) {
         (_, Fault::HubLost) => Some("the driver is gone"),
-        (State::Joining, Fault::Interrupt) => Some("its task was killed"),
+        (State::Reaching | State::Joining, Fault::Interrupt) => Some("its task was killed"),
         (State::PreparingFiles, Fault::GuardKilled) => Some("has ended (the guard was ended by SIGKILL)"),
         _ => None,
     }

@@ -57,7 +57,7 @@ pub(crate) struct Effects<'scope, 'env> {
     placement: Option<Box<NodePlacement>>,
     store: Option<NodeStore>,
     made: Option<Box<Made>>,
-    /// Tells helpers that what they prepare is not needed any more.
+    /// Tells helpers that what they do is not needed any more.
     is_ending: Arc<AtomicBool>,
     guardian: Option<Guardian>,
     guard_events: Receiver<GuardEvent>,
@@ -247,7 +247,7 @@ impl<'scope, 'env> Effects<'scope, 'env> {
         let ranks = ranks.collect();
         let signal = Box::new(move |rank| signals.send(rank, stacks_signal()));
         let hub = self.line.teller();
-        match self.stacks.take().map_or_else(|| stacks(hub.clone()), Ok) {
+        match self.stacks.take().map_or_else(|| stacks(hub.clone(), Arc::clone(&self.is_ending)), Ok) {
             Ok(helper) => self.stacks.insert(helper).give(StacksWanted { request, ranks, signal }),
             Err(e) => log::warn!("job {}: {e}", self.options.spec.job.id),
         }
@@ -343,5 +343,11 @@ impl<'scope, 'env> Effects<'scope, 'env> {
     /// Where the store is for this node and its ranks.
     fn store_address(&self) -> Option<SocketAddr> {
         self.store.as_ref().map(NodeStore::address)
+    }
+}
+
+impl Drop for Effects<'_, '_> {
+    fn drop(&mut self) {
+        self.is_ending.store(true, Ordering::Release);
     }
 }

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use phalanx_io::pause;
@@ -43,21 +45,20 @@ pub(crate) struct Writer {
     pub(crate) dir: PathBuf,
 }
 
-/// Starts the thread that has ranks write their stacks, and tells the hub.
+/// Starts the thread that has ranks write their stacks, and tells the hub, unless the node `is_ending`.
 ///
 /// # Errors
 /// [`phalanx_types::ErrorKind::Io`] if the system gives no thread.
-pub(crate) fn stacks(hub: Teller) -> Result<Helper<StacksWanted>> {
+pub(crate) fn stacks(hub: Teller, is_ending: Arc<AtomicBool>) -> Result<Helper<StacksWanted>> {
     Helper::start("phalanx-stacks", move |wanted: StacksWanted| {
         let request = wanted.request;
         let mut writing = Writing::of(wanted);
-        let ranks = loop {
-            match writing.answer(Instant::now()) {
-                Some(ranks) => break ranks,
-                None => pause(LOOK_EVERY, Deadline::never()),
+        while !is_ending.load(Ordering::Acquire) {
+            if let Some(ranks) = writing.answer(Instant::now()) {
+                return hub.send(NodeMessage::Stacks { request, ranks });
             }
-        };
-        hub.send(NodeMessage::Stacks { request, ranks });
+            pause(LOOK_EVERY, Deadline::never());
+        }
     })
 }
 
