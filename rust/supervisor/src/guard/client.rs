@@ -183,7 +183,7 @@ impl Guard {
         self.launch_with(launch, ends).map(|()| pipes)
     }
 
-    /// The same, of a rank whose pipes are there. May take [`ORDER_WAIT`], as every order does.
+    /// The same, of a rank whose pipes are there. May take 10 s, as every order does.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`] if the guard is no more, [`ErrorKind::Timeout`] if it doesn't take the order.
