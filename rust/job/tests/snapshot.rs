@@ -103,7 +103,9 @@ fn phases_of_a_rank_are_shown_whatever_it_calls_them() {
     let (_, driver, _dir) = run(&Job::new("shown", "t", 1, 1).unwrap(), &(script + "exit 3"));
     let phases = snapshot(&driver).phases;
     assert!(phases.iter().all(|phase| phase.kind == SpanKind::Phase), "TIMELINE-2: {phases:?}");
-    let names: Vec<String> = phases.into_iter().map(|phase| phase.name).collect();
+    // Whether the rank was seen to run before its first word is chance.
+    let names = phases.into_iter().map(|phase| phase.name).filter(|name| name != "training");
+    let names: Vec<String> = names.collect();
     let own = ["waiting for tasks", "starting ranks"];
     assert_eq!(names, [&own[..], &said, &["ending the ranks"]].concat(), "TIMELINE-2");
 }
