@@ -9,7 +9,7 @@ use jni::sys::{jboolean, jint, jlong};
 use phalanx_job::settings::{self, Settings};
 use phalanx_job::{Here, Home, Hub, HubOptions, Metric, Payload, Way, collect_logs, take_logs};
 use phalanx_types::stacks::group;
-use phalanx_types::{Deadline, Error, Job, NodeSpec, RankProgram};
+use phalanx_types::{Attempt, Deadline, Error, Job, NodeSpec, RankProgram};
 
 use crate::callbacks::JvmCallbacks;
 use crate::errors::{Call, ThrowException};
@@ -125,6 +125,10 @@ fn read_job<'local>(env: &mut Env<'local>, job: &JByteArray<'local>) -> Call<Job
     Ok(Job::from_json(&bytes(env, job)?)?)
 }
 
+fn attempt_of(attempt: jint) -> Call<Attempt> {
+    Ok(Attempt::new(number("an attempt", attempt)?))
+}
+
 fn millis(time: Duration) -> jlong {
     jlong::try_from(time.as_millis()).unwrap_or(jlong::MAX)
 }
@@ -188,7 +192,7 @@ fn node_spec<'local>(
         None => RankProgram::Command(strings(env, &program)?),
     };
     let (variables, local_gpus) = (pairs(env, &variables)?, strings(env, &local_gpus)?);
-    let spec = hubs::get(hub)?.node_spec(number("an attempt", attempt)?, program, variables, local_gpus);
+    let spec = hubs::get(hub)?.node_spec(attempt_of(attempt)?, program, variables, local_gpus);
     java_bytes(env, &spec.pack())
 }
 
@@ -253,7 +257,7 @@ fn stage_ended<'local>(
     attempt: jint,
     problem: JString<'local>,
 ) -> Call<()> {
-    hubs::get(hub)?.stage_ended(number("an attempt", attempt)?, optional_string(env, &problem)?);
+    hubs::get(hub)?.stage_ended(attempt_of(attempt)?, optional_string(env, &problem)?);
     Ok(())
 }
 

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use phalanx_job::{Event, Hub, HubOptions};
 use phalanx_testkit::fleet::Fleet;
 use phalanx_types::message::{NodeMessage, RankActivity};
-use phalanx_types::{Deadline, Job, NodeSpec, RankProgram, RankState};
+use phalanx_types::{Attempt, Deadline, Job, NodeSpec, RankProgram, RankState};
 
 /// A driver that doesn't answer for so long is broken.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -56,7 +56,8 @@ fn drive(ranks: u32, nodes: u32) -> Outcome<()> {
     let local = "127.0.0.1".to_string();
     let options = HubOptions { bind: local.clone(), advertise: local, work_dir: work.path().to_path_buf() };
     let hub = Hub::open(Job::new("scale", "scale", ranks, nodes)?, &options)?;
-    let spec = hub.node_spec(0, RankProgram::Command(Vec::new()), Default::default(), Vec::new());
+    let spec =
+        hub.node_spec(Attempt::first(), RankProgram::Command(Vec::new()), Default::default(), Vec::new());
     let mut out = io::stdout();
     writeln!(out, "{}", String::from_utf8(spec.pack())?)?;
     loop {

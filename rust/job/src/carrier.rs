@@ -2,7 +2,7 @@
 //! one attempt.
 //!
 //! It tells the hub where it serves, over a connection like a node's, and the hub has the ranks told (NBLOCKS-2). So
-//! nothing listens here but the server of blocks, whose clients prove that they know the attempt's key.
+//! nothing listens here but the server of blocks, whose clients prove that they know the generation's key.
 //!
 //! - CARRIER-1 (only-where-needed): on a host where nobody wants it, it does nothing. Of several on a host the hub
 //!   keeps one.

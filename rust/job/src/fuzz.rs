@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use phalanx_rendezvous::{Outbox, wire};
-use phalanx_types::Job;
 use phalanx_types::message::NodeMessage;
+use phalanx_types::{Attempt, Job};
 
 use crate::driver::state::JobState;
 
@@ -25,7 +25,13 @@ pub fn facts(script: &[u8]) {
         now += Duration::from_millis(u64::from(*fast) + 256 * u64::from(*slow));
         let text = text.trim_ascii_end();
         if let Ok(message) = wire::message::<NodeMessage>(text) {
-            state.message(now, u32::from(partition % 4), u32::from(attempt % 3), message, &mut out);
+            state.message(
+                now,
+                u32::from(partition % 4),
+                Attempt::new(u32::from(attempt % 3)),
+                message,
+                &mut out,
+            );
         } else if text.is_empty() {
             state.disconnected(now, u32::from(partition % 4));
         }

@@ -8,7 +8,7 @@ mod play;
 use std::time::Duration;
 
 use phalanx_types::message::{HubMessage, NodeMessage, RankActivity};
-use phalanx_types::{FailureKind, Policy, RankState};
+use phalanx_types::{Attempt, FailureKind, Policy, RankState};
 
 use play::{GRACE, Play, ended};
 
@@ -98,7 +98,7 @@ fn nodes_that_do_not_report_their_end_are_waited_for_during_the_grace_and_15_sec
 fn a_stage_that_ends_without_a_word_is_told_of_after_two_seconds() {
     let mut play = Play::placed();
     let now = play.at(HAPPENS);
-    play.state.stage_ended(now, 0, None, &mut play.out);
+    play.state.stage_ended(now, Attempt::first(), None, &mut play.out);
     assert_eq!(time_to_tell(&mut play, true, false), Duration::from_secs(2), "STATE-3");
 }
 
@@ -119,7 +119,7 @@ fn a_cancel_names_who_still_runs_after_two_seconds_and_waits_for_the_grace_and_t
     let now = play.at(HAPPENS);
     play.state.cancel(now, "enough", &mut play.out);
     // Spark ends the tasks; their ranks make use of their grace.
-    play.state.stage_ended(now, 0, Some("cancelled".into()), &mut play.out);
+    play.state.stage_ended(now, Attempt::first(), Some("cancelled".into()), &mut play.out);
     let two = Duration::from_secs(2);
     play.state.tick(now + two - Duration::from_millis(1), &mut play.out);
     assert!(play.state.take_notices().is_empty());

@@ -4,7 +4,7 @@
 #[path = "common/play.rs"]
 mod play;
 
-use phalanx_types::{FailureKind, RankState};
+use phalanx_types::{Attempt, FailureKind, RankState};
 
 use play::{Play, ended};
 
@@ -13,7 +13,7 @@ fn cancelled_through_spark() -> Play {
     let mut play = Play::placed();
     let now = play.at(5);
     play.state.cancel(now, "its job group was cancelled", &mut play.out);
-    play.state.stage_ended(now, 0, None, &mut play.out);
+    play.state.stage_ended(now, Attempt::first(), None, &mut play.out);
     play.tick(8);
     assert_eq!(play.state.outcome(), None, "ENDING-1: the ranks have their grace");
     play

@@ -13,7 +13,7 @@ use std::time::Duration;
 use phalanx_job::{Event, Hub, run_carrier};
 use phalanx_rendezvous::blocks::{BlockAccess, BlockClient, host_name};
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Carrier, Deadline, ErrorKind, FailureKind, Job, Result};
+use phalanx_types::{Attempt, Carrier, Deadline, ErrorKind, FailureKind, Job, Result};
 
 use common::{LONG, TestCallbacks, TestNode, listen, open, spawn_node, test_node};
 use play::Play;
@@ -32,7 +32,10 @@ fn carries(host: &str, port: u16) -> NodeMessage {
 fn where_ranks_are_is_told_if_the_run_has_data_and_each_carrier_once() {
     let mut play = Play::with_data(0);
     let placed = play.state.take_placed();
-    assert_eq!((placed[0].attempt, &placed[0].hosts), (0, &vec!["host-0".to_string(), "host-1".to_string()]));
+    assert_eq!(
+        (placed[0].attempt, &placed[0].hosts),
+        (Attempt::first(), &vec!["host-0".to_string(), "host-1".to_string()])
+    );
     play.tell(1, 2, carries("far", 1));
     assert_eq!(play.orders(), [(0, HubMessage::Carried(carrier("far", 1)))], "CARRIERS-2");
     // Its own word again, after a reconnect, and its signs of life.
@@ -138,7 +141,7 @@ fn spawn_carrier(
     interrupt: Arc<Mutex<Option<String>>>,
 ) -> JoinHandle<Result<bool>> {
     let program = phalanx_types::RankProgram::Python(None);
-    let spec = driver.node_spec(0, program, std::collections::BTreeMap::new(), Vec::new());
+    let spec = driver.node_spec(Attempt::first(), program, std::collections::BTreeMap::new(), Vec::new());
     std::thread::spawn(move || {
         let mut callbacks = TestCallbacks { interrupt, ..TestCallbacks::default() };
         run_carrier(&spec, number, &[host_name()], Vec::new(), &mut callbacks)
@@ -213,7 +216,7 @@ fn a_carrier_goes_with_the_hub() {
 fn on_a_host_where_it_is_not_wanted_a_carrier_does_nothing() {
     let driver = open(&job_with_data());
     let program = phalanx_types::RankProgram::Python(None);
-    let spec = driver.node_spec(0, program, std::collections::BTreeMap::new(), Vec::new());
+    let spec = driver.node_spec(Attempt::first(), program, std::collections::BTreeMap::new(), Vec::new());
     let served = run_carrier(&spec, 0, &["elsewhere".into()], Vec::new(), &mut TestCallbacks::default());
     assert!(!served.unwrap(), "CARRIER-1");
     assert!(

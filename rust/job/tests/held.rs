@@ -5,7 +5,7 @@
 mod play;
 
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{FailureKind, RankState};
+use phalanx_types::{Attempt, FailureKind, RankState};
 
 use play::{Play, ended, join};
 
@@ -94,7 +94,7 @@ fn a_host_that_vanished_as_its_node_was_called_is_a_lost_node_and_not_a_task_tha
         killed(&mut play, 10);
         assert_eq!(play.orders().iter().filter(|order| is_again(order)).count(), 2, "it may be there");
         play.state.take_restarts();
-        play.attempt = 1;
+        play.attempt = Attempt::new(1);
         play.tell(11, 1, NodeMessage::Join(join(1)));
         play.tick(34);
         assert_eq!(play.state.outcome(), None);

@@ -15,7 +15,7 @@ use phalanx_job::{Hub, HubOptions};
 use phalanx_rendezvous::wire::Frame;
 use phalanx_rendezvous::{HubAddress, HubConnection, Sender};
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{ErrorKind, FailureKind, Job, RankExit, RankState};
+use phalanx_types::{Attempt, ErrorKind, FailureKind, Job, RankExit, RankState};
 
 #[test]
 fn garbage_slow_and_half_open_clients_disturb_no_job() {
@@ -62,13 +62,17 @@ fn a_token_of_another_job_and_a_job_of_another_id_are_refused() {
     let mut other = hub_of(&driver);
     other.job = "else".into();
     let refused =
-        HubConnection::open(&other, Role::Control { partition: 0, attempt: 0 }, soon()).unwrap_err();
+        HubConnection::open(&other, Role::Control { partition: 0, attempt: Attempt::first() }, soon())
+            .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused);
     let mut wrong = hub_of(&driver);
     wrong.token[31] ^= 1;
-    let refused =
-        HubConnection::open(&wrong, Role::Result { rank: 0, attempt: 0, upload: 0, bytes: 4 }, soon())
-            .unwrap_err();
+    let refused = HubConnection::open(
+        &wrong,
+        Role::Result { rank: 0, attempt: Attempt::first(), upload: 0, bytes: 4 },
+        soon(),
+    )
+    .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused);
     assert!(driver.result_path(0).is_none());
 }
@@ -90,7 +94,8 @@ fn a_connection_that_ends_while_both_sides_prove_themselves_is_not_taken_for_a_r
             node.write_all(&handshake[..read]).unwrap();
             assert!(node.read(&mut handshake).unwrap() > 0, "its proof, which gets no further");
         });
-        HubConnection::open(&hub, Role::Control { partition: 0, attempt: 0 }, soon()).unwrap_err()
+        HubConnection::open(&hub, Role::Control { partition: 0, attempt: Attempt::first() }, soon())
+            .unwrap_err()
     });
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
 }
@@ -123,8 +128,12 @@ fn a_node_that_comes_back_in_time_goes_on_and_repeats_itself_without_harm() {
     place_of(&mut node);
     node.send(&NodeMessage::RankStarted { rank: 0, pid: 1, age_us: 0 }, soon()).unwrap();
     drop(node);
-    let mut back =
-        HubConnection::open(&hub_of(&driver), Role::Control { partition: 0, attempt: 0 }, soon()).unwrap();
+    let mut back = HubConnection::open(
+        &hub_of(&driver),
+        Role::Control { partition: 0, attempt: Attempt::first() },
+        soon(),
+    )
+    .unwrap();
     for message in [NodeMessage::RankStarted { rank: 0, pid: 1, age_us: 9 }, finished(0), finished(0)] {
         back.send(&message, soon()).unwrap();
     }
@@ -141,7 +150,8 @@ fn a_node_that_connects_for_output_again_is_told_what_has_arrived_of_its_own_log
     let own = place_of(&mut node).ranks[0].rank;
     place_of(&mut other);
     let opened = |partition| {
-        HubConnection::open(&hub_of(&driver), Role::Logs { partition, attempt: 0 }, soon()).unwrap()
+        HubConnection::open(&hub_of(&driver), Role::Logs { partition, attempt: Attempt::first() }, soon())
+            .unwrap()
     };
     let writes = |connection: &mut HubConnection, rank, offset, bytes: &[u8]| {
         let frame = Frame::Output { rank, offset, bytes };
@@ -165,7 +175,7 @@ fn a_node_that_connects_for_output_again_is_told_what_has_arrived_of_its_own_log
 fn a_stage_that_ends_without_a_word_is_a_failure() {
     let job = Job::new("hub", "t", 2, 2).unwrap();
     let driver = open(&job);
-    driver.stage_ended(0, None);
+    driver.stage_ended(Attempt::first(), None);
     let failure = listen(&driver).failure.expect("FAIL-1");
     assert!(failure.message.contains("of the end of ranks 0-1"), "{}", failure.message);
 }
@@ -174,7 +184,7 @@ fn a_stage_that_ends_without_a_word_is_a_failure() {
 fn a_stage_that_failed_before_any_task_joined_is_a_start_failure_with_its_words() {
     let job = Job::new("hub", "t", 2, 2).unwrap();
     let driver = open(&job);
-    driver.stage_ended(0, Some("no module named phalanx on host-7".into()));
+    driver.stage_ended(Attempt::first(), Some("no module named phalanx on host-7".into()));
     let failure = listen(&driver).failure.unwrap();
     assert_eq!(failure.kind, FailureKind::Start);
     assert!(failure.message.contains("host-7"));
@@ -210,7 +220,7 @@ fn a_driver_whose_advertised_address_is_not_its_own_is_reached_through_the_other
     assert_eq!(host, "198.51.100.7");
     let mut hub = hub_of(&driver);
     hub.address = format!("127.0.0.1:{port}");
-    HubConnection::open(&hub, Role::Control { partition: 0, attempt: 0 }, soon()).unwrap();
+    HubConnection::open(&hub, Role::Control { partition: 0, attempt: Attempt::first() }, soon()).unwrap();
     let bound = HubOptions { bind: "198.51.100.7".into(), ..options };
     assert!(Hub::open(job, &bound).is_err(), "a bind address that was asked for is no wish");
 }
@@ -248,7 +258,7 @@ fn a_result_that_the_driver_can_not_keep_fails_the_job_and_says_why() {
 
 /// A connection that brings rank 0's result of 8 bytes, of which the hub has `received`.
 fn bring(driver: &Hub, upload: u64, received: u64) -> (HubConnection, Sender) {
-    let role = Role::Result { rank: 0, attempt: 0, upload, bytes: 8 };
+    let role = Role::Result { rank: 0, attempt: Attempt::first(), upload, bytes: 8 };
     let node = HubConnection::open(&hub_of(driver), role, soon()).unwrap();
     assert_eq!(node.welcome().received, [(0, received)], "HUB-6");
     let sender = node.sender();
@@ -308,7 +318,10 @@ fn a_result_of_an_attempt_that_is_over_is_passed_over() {
     ] {
         control.send(&message, soon()).unwrap();
     }
-    while !matches!(control.receive::<HubMessage>(soon()).unwrap(), HubMessage::Again { attempt: 1, .. }) {}
+    while !matches!(
+        control.receive::<HubMessage>(soon()).unwrap(),
+        HubMessage::Again { attempt, .. } if attempt.restarts() == 1
+    ) {}
     from_late.send_frame(&Frame::Data(b"ale"), soon()).unwrap();
     assert_eq!(late.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-5");
     assert_eq!(driver.result_path(0), None, "HUB-5");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{LONG, TestCallbacks, listen, open, run, spawn_node, test_node};
 use phalanx_job::Metric;
 use phalanx_testkit::{alive, eventually, eventually_some};
-use phalanx_types::{FailureKind, Job, RankProgram};
+use phalanx_types::{Attempt, FailureKind, Job, RankProgram};
 
 fn job(ranks: u32, tasks: u32) -> Job {
     let mut job = Job::new("test", "test", ranks, tasks).unwrap();
@@ -170,7 +170,7 @@ fn a_node_without_its_guard_fails_in_words_and_leaves_no_file() {
     let error = spawn_node(test, TestCallbacks::default()).join().unwrap().unwrap_err();
     assert!(error.to_string().contains("/nowhere/phalanx-guard"), "{error}");
     assert!(!dir.path().join("phalanx-test/task-0").exists(), "NODE-1");
-    driver.stage_ended(0, Some(error.to_string()));
+    driver.stage_ended(Attempt::first(), Some(error.to_string()));
     assert_eq!(listen(&driver).failure.unwrap().kind, FailureKind::Start);
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{LONG, TestCallbacks, closed, listen, open, silent, spawn_node, test_node};
 use phalanx_job::{Hub, Way};
 use phalanx_testkit::eventually;
-use phalanx_types::{ErrorKind, FailureKind, Job, RankProgram, Result};
+use phalanx_types::{Attempt, ErrorKind, FailureKind, Job, RankProgram, Result};
 
 /// A job of a rank on each of two nodes, which soon give a way up.
 fn job() -> Job {
@@ -79,7 +79,7 @@ fn not_reached(hub: &str, tunnel: Option<&str>) -> (ErrorKind, String, String) {
     let driver = open(&job());
     let first = node(&driver, 0, None, None, dir.path());
     let error = node(&driver, 1, Some(hub), tunnel, dir.path()).join().unwrap().unwrap_err();
-    driver.stage_ended(0, Some(error.to_string()));
+    driver.stage_ended(Attempt::first(), Some(error.to_string()));
     let failure = listen(&driver).failure.unwrap();
     assert_eq!(failure.kind, FailureKind::Start);
     first.join().unwrap().unwrap();
@@ -213,7 +213,8 @@ fn a_task_that_has_a_tunnel_joins_at_the_hub_like_the_others() {
         let dir = phalanx_testkit::temp_dir("meeting");
         let driver = open(&job());
         let first = node(&driver, 0, None, None, dir.path());
-        let hub = driver.node_spec(0, RankProgram::Python(None), BTreeMap::new(), Vec::new()).hub;
+        let hub =
+            driver.node_spec(Attempt::first(), RankProgram::Python(None), BTreeMap::new(), Vec::new()).hub;
         let second = node(&driver, 1, Some(barred), Some(&hub), dir.path());
         // ROUTE-1: its output and its result come by that way, too.
         all_is_well(&driver, dir.path(), [first, second]);

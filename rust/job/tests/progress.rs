@@ -10,7 +10,7 @@ use phalanx_job::driver::state::JobState;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage, RankActivity};
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{FailureKind, Job, Policy, RankState};
+use phalanx_types::{Attempt, FailureKind, Job, Policy, RankState};
 
 use play::{Play, ended, join, missed_a_peer};
 
@@ -175,7 +175,8 @@ fn a_slow_rank_is_named_once_after_a_while() {
 fn the_status_says_how_far_the_job_is() {
     let job = Job::new("state", "t", 2, 2).unwrap();
     let began = Instant::now();
-    let mut play = Play { state: JobState::new(job, began), out: Outbox::default(), began, attempt: 0 };
+    let mut play =
+        Play { state: JobState::new(job, began), out: Outbox::default(), began, attempt: Attempt::first() };
     assert_eq!(play.state.status(), "waiting for 2 of 2 tasks");
     play.tell(0, 1, NodeMessage::Join(join(1)));
     assert_eq!(play.state.status(), "waiting for 1 of 2 tasks");
@@ -193,7 +194,7 @@ fn the_status_says_how_far_the_job_is() {
 fn a_hang_is_tried_again_in_place_and_looked_for_again() {
     let mut play = Play::under(tried_again_after_a_hang);
     for attempt in 0..2 {
-        play.attempt = attempt;
+        play.attempt = Attempt::new(attempt);
         if attempt == 1 {
             assert!(matches!(
                 play.orders()[..],

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{LONG, TestCallbacks, Told, listen, open, spawn_node, test_node};
 use phalanx_job::{Event, Hub, Metric, MetricChange, MetricKind};
 use phalanx_testkit::Proxy;
-use phalanx_types::{Deadline, FailureKind, Job, RunSnapshot};
+use phalanx_types::{Attempt, Deadline, FailureKind, Job, RunSnapshot};
 
 fn job(ranks: u32, tasks: u32, max_restarts: u32) -> Job {
     let mut job = Job::new("test", "test", ranks, tasks).unwrap();
@@ -51,7 +51,7 @@ fn a_killed_rank_starts_again_with_the_others_in_place() {
         printf old > "$PHALANX_RANK_DIR/result"; [ "$RANK" = 0 ] || sleep 600"#;
     let (told, driver, dir, observed) = run(&job(4, 2, 2), script);
     assert_eq!(told.failure, None);
-    assert_eq!(told.resubmits, [0; 0], "RESTART-2, NODE-4");
+    assert_eq!(told.resubmits, [], "RESTART-2, NODE-4");
     let line = "[phalanx] restart 1 of 2: rank 3 (host-1) was ended by SIGKILL\n";
     assert_eq!(told.output.matches(line).count(), 1, "{}", told.output);
     let (before, after) = told.output.split_once(line).unwrap();
@@ -228,7 +228,7 @@ fn a_lost_task_has_the_stage_submitted_again_and_the_new_one_finishes_the_job() 
         let interrupt = Arc::clone(&callbacks.interrupt);
         (spawn_node(test, callbacks), interrupt)
     };
-    let first = [node(0, 0), node(1, 0)];
+    let first = [node(0, Attempt::first()), node(1, Attempt::first())];
     let mut output = String::new();
     let mut next = || {
         let event = driver.next(Deadline::after(LONG)).unwrap().expect("in time");
@@ -240,13 +240,13 @@ fn a_lost_task_has_the_stage_submitted_again_and_the_new_one_finishes_the_job() 
     while next().1 < 2 {}
     // As Spark does with the tasks of a stage that lost one.
     *first[1].1.lock().unwrap() = Some("its executor is going away".into());
-    driver.stage_ended(0, Some("ExecutorLostFailure".into()));
+    driver.stage_ended(Attempt::first(), Some("ExecutorLostFailure".into()));
     let attempt = loop {
         if let Event::Resubmit { attempt } = next().0 {
             break attempt;
         }
     };
-    assert_eq!(attempt, 1);
+    assert_eq!(attempt, Attempt::first().next());
     for (node, _) in first {
         node.join().unwrap().unwrap();
     }

@@ -13,7 +13,7 @@ use common::{LONG, listen, listen_for, open};
 use phalanx_io::write_whole;
 use phalanx_job::Hub;
 use phalanx_testkit::fleet::{Fleet, FleetNode, ended};
-use phalanx_types::{Deadline, FailureKind, Job, NodeSpec, RankProgram, RankState};
+use phalanx_types::{Attempt, Deadline, FailureKind, Job, NodeSpec, RankProgram, RankState};
 use rustix::process::{Pid, Signal, kill_process};
 
 const RANKS: u32 = 8000;
@@ -33,7 +33,7 @@ fn running() -> (Hub, Fleet) {
 
 fn running_as(job: &Job) -> (Hub, Fleet) {
     let hub = open(job);
-    let spec = hub.node_spec(0, RankProgram::Command(Vec::new()), BTreeMap::new(), Vec::new());
+    let spec = hub.node_spec(Attempt::first(), RankProgram::Command(Vec::new()), BTreeMap::new(), Vec::new());
     let mut fleet = Fleet::new(&spec);
     fleet.join_all();
     start(&mut fleet);
@@ -139,7 +139,7 @@ fn acts_as_driver() {
     let mut job = Job::new("scale", "t", RANKS, NODES).unwrap();
     job.policy.node_timeout = SILENCE;
     let hub = open(&job);
-    let spec = hub.node_spec(0, RankProgram::Command(Vec::new()), BTreeMap::new(), Vec::new());
+    let spec = hub.node_spec(Attempt::first(), RankProgram::Command(Vec::new()), BTreeMap::new(), Vec::new());
     write_whole(&directory.join("spec"), &spec.pack()).unwrap();
     let failure = listen_for(&hub, 3 * LONG).failure.unwrap();
     write_whole(&directory.join("failure"), failure.render().as_bytes()).unwrap();
@@ -195,8 +195,10 @@ fn eight_thousand_ranks_start_again_in_place_and_the_last_cause_is_named() {
     let before = places(&fleet);
     dies(&mut fleet, 4321);
     all_stop(&mut fleet);
-    fleet.play("all are to begin again", soon(), |fleet| all(fleet, |node| node.again == Some(1)));
-    fleet.begin_attempt(1);
+    fleet.play("all are to begin again", soon(), |fleet| {
+        all(fleet, |node| node.again == Some(Attempt::first().next()))
+    });
+    fleet.begin_attempt(Attempt::first().next());
     start(&mut fleet);
     assert_eq!(places(&fleet), before, "PLACE-1");
 
@@ -204,7 +206,7 @@ fn eight_thousand_ranks_start_again_in_place_and_the_last_cause_is_named() {
     all_stop(&mut fleet);
     fleet.play("all may go", soon(), |fleet| all(fleet, |node| node.released));
     let told = listen(&hub);
-    assert_eq!(told.resubmits, [0; 0], "RESTART-2");
+    assert_eq!(told.resubmits, [], "RESTART-2");
     let line = "[phalanx] restart 1 of 1: rank 4321 (host-";
     assert_eq!(told.output.matches(line).count(), 1, "{}", told.output);
     let failure = told.failure.unwrap();

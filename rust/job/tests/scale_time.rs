@@ -10,7 +10,7 @@ use std::time::Instant;
 use phalanx_job::driver::state::JobState;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage, RankActivity};
-use phalanx_types::{FailureKind, Job, RankExit, RankState};
+use phalanx_types::{Attempt, FailureKind, Job, RankExit, RankState};
 
 use play::{GRACE, Play, join};
 
@@ -26,7 +26,8 @@ fn running() -> (Play, BTreeMap<u32, Vec<u32>>) {
     let began = Instant::now();
     let mut job = Job::new("scale", "t", RANKS, NODES).unwrap();
     job.policy.grace = GRACE;
-    let mut play = Play { state: JobState::new(job, began), out: Outbox::default(), began, attempt: 0 };
+    let mut play =
+        Play { state: JobState::new(job, began), out: Outbox::default(), began, attempt: Attempt::first() };
     (0..NODES).for_each(|partition| play.tell(0, partition, NodeMessage::Join(join(partition))));
     let mut places = BTreeMap::new();
     for (partition, order) in play.orders() {

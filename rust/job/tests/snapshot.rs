@@ -13,7 +13,7 @@ use phalanx_job::Hub;
 use phalanx_job::driver::state::JobState;
 use phalanx_types::message::{NodeMessage, RankActivity};
 use phalanx_types::run_snapshot::{MAX_RANKS, SpanKind, Stage, State};
-use phalanx_types::{Job, RankState, RunSnapshot};
+use phalanx_types::{Attempt, Job, RankState, RunSnapshot};
 use play::Play;
 
 fn snapshot(hub: &Hub) -> RunSnapshot {
@@ -57,7 +57,10 @@ fn a_snapshot_tells_what_the_ranks_do_and_in_the_end_why_one_failed() {
     };
     let now = once(&driver, "both ranks have reported", is_there);
     assert_eq!((now.run.as_str(), now.name.as_str(), now.world_size), (job.id.as_str(), "train", 2));
-    assert_eq!((now.stage, now.ended, now.failure, now.attempt), (Some(Stage::Jvm), None, None, 0));
+    assert_eq!(
+        (now.stage, now.ended, now.failure, now.attempt),
+        (Some(Stage::Jvm), None, None, Attempt::first())
+    );
     for (rank, number) in now.ranks.iter().zip(0..) {
         assert_eq!(
             (rank.rank, rank.partition, rank.state.as_str()),
@@ -163,7 +166,7 @@ fn a_job_is_waiting_running_restarting_and_then_over() {
     play.fails(50, RankState::Signaled(9));
     assert_eq!(play.state.standing(), State::Restarting);
     assert_eq!(play.state.slow_ranks().count(), 0);
-    play.attempt = 1;
+    play.attempt = Attempt::new(1);
     play.orders();
     play.starts(52);
     assert_eq!(play.state.standing(), State::Running);

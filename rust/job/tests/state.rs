@@ -6,7 +6,7 @@ mod play;
 
 use phalanx_job::driver::state::Outcome;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{FailureKind, Join, RankState};
+use phalanx_types::{Attempt, FailureKind, Join, RankState};
 
 use play::{Play, ended, join, missed_a_peer};
 
@@ -63,7 +63,7 @@ fn an_executor_that_spark_has_lost_is_the_cause_where_ranks_only_missed_a_peer()
         play.done(6, 0);
         let now = play.at(6);
         let said = "ExecutorLostFailure (executor 1 exited): SIGKILL".to_string();
-        play.state.stage_ended(now, 0, Some(said), &mut play.out);
+        play.state.stage_ended(now, Attempt::first(), Some(said), &mut play.out);
         play.tick(20);
         assert_eq!(play.failure().kind, kind, "FAIL-2");
     }
@@ -82,7 +82,7 @@ fn ranks_of_a_lost_executor_are_named_with_what_spark_says_of_it() {
         play.breaks(5, 1);
         play.tick(at);
         let now = play.at(at);
-        play.state.stage_ended(now, 0, Some(KILLED.into()), &mut play.out);
+        play.state.stage_ended(now, Attempt::first(), Some(KILLED.into()), &mut play.out);
         play.ends(at, 0, RankState::Stopped);
         play.tick(20);
         let (kind, rank, host) = (play.failure().kind, play.failure().rank, play.failure().host.as_str());
@@ -111,7 +111,7 @@ fn ranks_that_an_executor_ended_as_it_was_told_to_go_are_named_too() {
         let interrupted = Some("its Spark task was killed".to_string());
         play.tell(6, 0, NodeMessage::Done { problem: None, interrupted, output: vec![] });
         let now = play.at(6);
-        play.state.stage_ended(now, 0, Some(KILLED.into()), &mut play.out);
+        play.state.stage_ended(now, Attempt::first(), Some(KILLED.into()), &mut play.out);
         if goes_at == 7 {
             play.breaks(7, 1);
         }
@@ -241,7 +241,12 @@ fn a_task_that_spark_ended_is_explained_by_the_stage_where_it_speaks_in_time() {
     let mut failed = Play::placed();
     interrupted(&mut failed);
     let now = failed.at(6);
-    failed.state.stage_ended(now, 0, Some("the executor ran out of disk".into()), &mut failed.out);
+    failed.state.stage_ended(
+        now,
+        Attempt::first(),
+        Some("the executor ran out of disk".into()),
+        &mut failed.out,
+    );
     assert_eq!(failed.failure().message, "the executor ran out of disk");
 
     let mut silent = Play::placed();
@@ -255,14 +260,16 @@ fn a_task_that_spark_ended_is_explained_by_the_stage_where_it_speaks_in_time() {
 fn a_killed_rank_restarts_all_in_place_and_the_run_can_still_end_well() {
     let mut play = Play::with_restarts(2);
     play.fails(5, RankState::Signaled(9));
-    let again = |order: &(u32, HubMessage)| matches!(order.1, HubMessage::Again { attempt: 1, .. });
+    let second = Attempt::first().next();
+    let again =
+        |order: &(u32, HubMessage)| matches!(order.1, HubMessage::Again { attempt, .. } if attempt == second);
     let orders = play.orders();
     assert_eq!(orders.iter().filter(|order| again(order)).count(), 2, "RESTART-2: {orders:?}");
     assert_eq!(play.state.outcome(), None);
     let [restart] = &play.state.take_restarts()[..] else { panic!() };
     assert!(restart.in_place);
     assert_eq!(restart.line, "[phalanx] restart 1 of 2: rank 1 (host-1) was ended by SIGKILL");
-    play.attempt = 1;
+    play.attempt = Attempt::new(1);
     play.starts(6);
     play.finishes(9);
     assert!(play.is_finished(), "STATE-1");
@@ -274,7 +281,7 @@ fn a_killed_rank_restarts_all_in_place_and_the_run_can_still_end_well() {
 fn the_budget_is_the_jobs_and_the_failure_says_how_much_was_used() {
     let mut play = Play::with_restarts(2);
     for attempt in 0..3 {
-        play.attempt = attempt;
+        play.attempt = Attempt::new(attempt);
         if attempt > 0 {
             play.orders();
             play.starts(10 * u64::from(attempt));
@@ -325,12 +332,12 @@ fn a_lost_task_has_the_stage_submitted_again_and_its_old_nodes_are_not_heard() {
     let [restart] = &play.state.take_restarts()[..] else { panic!() };
     assert!(!restart.in_place, "RESTART-2");
     assert!(restart.line.contains("restart 1 of 1: rank 1 (host-1) is lost"), "{}", restart.line);
-    assert!(!play.state.admits(0) && play.state.admits(1), "RESTART-3, MSG-2");
+    assert!(!play.state.admits(Attempt::first()) && play.state.admits(Attempt::new(1)), "RESTART-3, MSG-2");
     // The old stage's end is no news.
     let now = play.at(9);
-    play.state.stage_ended(now, 0, Some("ExecutorLostFailure".into()), &mut play.out);
+    play.state.stage_ended(now, Attempt::first(), Some("ExecutorLostFailure".into()), &mut play.out);
     assert_eq!(play.state.outcome(), None, "RESTART-3");
-    play.attempt = 1;
+    play.attempt = Attempt::new(1);
     play.starts(12);
     play.finishes(15);
     assert!(play.is_finished());
@@ -344,8 +351,8 @@ fn a_node_that_missed_the_order_is_told_again() {
     // It came back over a new connection for the old attempt, and repeats its facts.
     play.tell(6, 1, ended(1, RankState::Signaled(9), 1000));
     play.done(6, 1);
-    assert!(matches!(play.orders()[..], [(1, HubMessage::Again { attempt: 1, .. })]));
-    play.attempt = 1;
+    assert!(matches!(play.orders()[..], [(1, HubMessage::Again { attempt, .. })] if attempt.restarts() == 1));
+    play.attempt = Attempt::new(1);
     play.starts(7);
     play.finishes(8);
     assert!(play.is_finished(), "RESTART-3");

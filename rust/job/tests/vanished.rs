@@ -5,7 +5,7 @@
 mod play;
 
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{FailureKind, Join, Policy};
+use phalanx_types::{Attempt, FailureKind, Join, Policy};
 
 use play::{Play, join};
 
@@ -51,7 +51,7 @@ fn a_node_that_is_gone_before_its_first_rank_started_is_a_lost_node_and_the_rank
             "{}",
             restart.line
         );
-        play.attempt = 1;
+        play.attempt = Attempt::new(1);
         play.orders();
         play.starts(40);
         play.finishes(50);
@@ -114,7 +114,7 @@ fn a_task_that_says_that_spark_has_ended_it_is_expected_anew_and_not_lost() {
     goes_on(&mut play);
     // What ended the other task is the stage's word.
     let now = play.at(41);
-    play.state.stage_ended(now, 0, Some("no module named phalanx".into()), &mut play.out);
+    play.state.stage_ended(now, Attempt::first(), Some("no module named phalanx".into()), &mut play.out);
     assert_eq!(play.failure().kind, FailureKind::Start);
 }
 
@@ -125,13 +125,13 @@ fn a_stage_that_ended_with_a_lost_executor_is_tried_again_whether_or_not_ranks_h
         if restarts == 1 {
             play.starts(0);
             play.fails(5, phalanx_types::RankState::Signaled(9));
-            play.attempt = 1;
+            play.attempt = Attempt::new(1);
             play.state.take_restarts();
             play.joins(6, 0);
         }
         let now = play.at(7);
         let lost = "the Spark stage failed: ExecutorLostFailure (executor 1 exited) Reason: Command exited";
-        play.state.stage_ended(now, 0, Some(lost.into()), &mut play.out);
+        play.state.stage_ended(now, Attempt::first(), Some(lost.into()), &mut play.out);
         play.tick(9);
         assert!(!play.state.take_restarts()[0].in_place, "RESTART-2: after {restarts} restarts");
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use phalanx_job::{Event, HubOptions, LogTails, Snapshots, collect_logs};
 use phalanx_types::rank_file::{Piece, PieceWanted, RankFile};
 use phalanx_types::stacks::group;
-use phalanx_types::{Deadline, Error, ErrorKind, RankProgram, Result};
+use phalanx_types::{Attempt, Deadline, Error, ErrorKind, RankProgram, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -76,7 +76,7 @@ impl Hub {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let program = RankProgram::Python(python);
         let packed = detached(py, || {
-            let mut spec = self.open()?.node_spec(attempt, program, env, local_gpus);
+            let mut spec = self.open()?.node_spec(Attempt::new(attempt), program, env, local_gpus);
             if let Some(by) = by {
                 spec.hub = by;
             }
@@ -97,7 +97,7 @@ impl Hub {
 
     fn stage_ended(&self, py: Python<'_>, attempt: u32, problem: Option<String>) -> PyResult<()> {
         detached(py, || {
-            self.open()?.stage_ended(attempt, problem);
+            self.open()?.stage_ended(Attempt::new(attempt), problem);
             Ok(())
         })
     }

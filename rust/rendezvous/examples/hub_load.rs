@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use common::{Disk, Heard, serve};
 use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_rendezvous::{HubAddress, HubConnection};
-use phalanx_types::Deadline;
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
+use phalanx_types::{Attempt, Deadline};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -69,7 +69,7 @@ fn join(hub: &HubAddress, clients: u32) -> Outcome<()> {
                 scope.spawn(move || -> Outcome<()> {
                     for partition in (first..clients).step_by(THREADS as usize) {
                         let deadline = Deadline::after(PATIENCE);
-                        let role = Role::Control { partition, attempt: 0 };
+                        let role = Role::Control { partition, attempt: Attempt::first() };
                         let mut node = HubConnection::open(hub, role, deadline)?;
                         node.send(&NodeMessage::Ping, deadline)?;
                         let HubMessage::Pong = node.receive(deadline)? else { return Err("no pong".into()) };
@@ -85,7 +85,7 @@ fn join(hub: &HubAddress, clients: u32) -> Outcome<()> {
 }
 
 fn bring(hub: &HubAddress, bytes: u64) -> Outcome<()> {
-    let role = Role::Result { rank: 0, attempt: 0, upload: 0, bytes };
+    let role = Role::Result { rank: 0, attempt: Attempt::first(), upload: 0, bytes };
     let mut node = HubConnection::open(hub, role, Deadline::after(PATIENCE))?;
     let mut sender = node.sender();
     let chunk = vec![7; MAX_DATA_BYTES];

@@ -1,5 +1,7 @@
 //! How much of a rank's result has arrived, over one connection after the other.
 
+use phalanx_types::Attempt;
+
 /// By what the writer knows a result that arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ResultKey {
@@ -14,7 +16,7 @@ pub(crate) struct ResultKey {
 pub(crate) struct Arrival {
     /// None if it is passed over.
     pub(crate) key: Option<ResultKey>,
-    attempt: u32,
+    attempt: Attempt,
     upload: u64,
     bytes: u64,
     left: u64,
@@ -22,21 +24,21 @@ pub(crate) struct Arrival {
 
 impl Arrival {
     /// One of which nothing has arrived.
-    pub(crate) fn new(key: ResultKey, attempt: u32, upload: u64, bytes: u64) -> Arrival {
+    pub(crate) fn new(key: ResultKey, attempt: Attempt, upload: u64, bytes: u64) -> Arrival {
         Arrival { key: Some(key), attempt, upload, bytes, left: bytes }
     }
 
     /// One that nobody wants.
-    pub(crate) fn passed_over(attempt: u32, bytes: u64) -> Arrival {
+    pub(crate) fn passed_over(attempt: Attempt, bytes: u64) -> Arrival {
         Arrival { attempt, bytes, left: bytes, ..Arrival::default() }
     }
 
     /// Whether somebody who comes with this brings more of it.
-    pub(crate) fn is_of(&self, attempt: u32, upload: u64, bytes: u64) -> bool {
+    pub(crate) fn is_of(&self, attempt: Attempt, upload: u64, bytes: u64) -> bool {
         (self.attempt, self.upload, self.bytes) == (attempt, upload, bytes)
     }
 
-    pub(crate) fn attempt(&self) -> u32 {
+    pub(crate) fn attempt(&self) -> Attempt {
         self.attempt
     }
 

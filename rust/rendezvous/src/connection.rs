@@ -8,7 +8,7 @@ use std::io::{ErrorKind as IoKind, Read, Write};
 
 use mio::net::TcpStream;
 use phalanx_io::{FrameBuffer, TlsChannel};
-use phalanx_types::{Error, ErrorKind, Result};
+use phalanx_types::{Attempt, Error, ErrorKind, Result};
 
 use crate::arrival::Arrival;
 use crate::unsent::Unsent;
@@ -27,9 +27,9 @@ pub(crate) enum Stage {
     /// Has yet to prove itself, and has sent so much.
     Unproved { bytes: usize },
     /// Joins, facts and orders of this partition.
-    Control { partition: u32, attempt: u32 },
+    Control { partition: u32, attempt: Attempt },
     /// Live output of this partition.
-    Logs { partition: u32, attempt: u32 },
+    Logs { partition: u32, attempt: Attempt },
     /// A result on its way to the disk.
     Result { rank: u32, arrival: Arrival },
 }
@@ -45,7 +45,7 @@ pub(crate) enum Brings {
 
 impl Stage {
     /// What it brings that no older one may go on to bring, and of which attempt.
-    pub(crate) fn brings(&self) -> Option<(Brings, u32)> {
+    pub(crate) fn brings(&self) -> Option<(Brings, Attempt)> {
         match self {
             Stage::Logs { partition, attempt } => Some((Brings::Logs(*partition), *attempt)),
             Stage::Result { rank, arrival } => Some((Brings::Result(*rank), arrival.attempt())),

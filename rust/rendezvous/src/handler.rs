@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Error, Result};
+use phalanx_types::{Attempt, Error, Result};
 
 /// Orders that a handler wants sent.
 #[derive(Debug, Default)]
@@ -44,11 +44,18 @@ pub trait Handler: Send + 'static {
     type Command: Send + 'static;
 
     /// Whether a connection for this attempt may be opened; else it is refused, as one without the token.
-    fn admits(&self, attempt: u32) -> bool;
+    fn admits(&self, attempt: Attempt) -> bool;
     /// Whether this attempt is the present one: the results of others, which are on their way yet, are passed over.
-    fn is_present(&self, attempt: u32) -> bool;
+    fn is_present(&self, attempt: Attempt) -> bool;
     /// A node told a fact, over its connection for an attempt.
-    fn message(&mut self, now: Instant, partition: u32, attempt: u32, message: NodeMessage, out: &mut Outbox);
+    fn message(
+        &mut self,
+        now: Instant,
+        partition: u32,
+        attempt: Attempt,
+        message: NodeMessage,
+        out: &mut Outbox,
+    );
     /// The control connection of a node is gone.
     fn disconnected(&mut self, now: Instant, partition: u32, out: &mut Outbox);
     /// A node's connection for output opened; how many bytes of its log of each rank have arrived before?
@@ -56,16 +63,16 @@ pub trait Handler: Send + 'static {
     /// A node's connection for output is closed and everything on it was delivered.
     fn logs_closed(&mut self, partition: u32);
     /// Output of a rank, over a node's connection of this attempt, at an offset of that node's log of the rank.
-    fn output(&mut self, partition: u32, attempt: u32, rank: u32, offset: u64, bytes: &[u8]);
+    fn output(&mut self, partition: u32, attempt: Attempt, rank: u32, offset: u64, bytes: &[u8]);
     /// A rank's live view skips to an offset of the node's log; `notice` says so.
-    fn skip(&mut self, partition: u32, attempt: u32, rank: u32, resume_at: u64, notice: &str);
+    fn skip(&mut self, partition: u32, attempt: Attempt, rank: u32, resume_at: u64, notice: &str);
     /// Whether output can be taken at the moment.
     fn takes_output(&self) -> bool;
     /// Where a rank's result goes that begins to arrive; `None` if it is of another attempt, and is passed over.
     ///
     /// # Errors
     /// If no result is wanted; the connection is then closed.
-    fn result_begins(&mut self, rank: u32, attempt: u32) -> Result<Option<Opening>>;
+    fn result_begins(&mut self, rank: u32, attempt: Attempt) -> Result<Option<Opening>>;
     /// A rank's result can't be kept; the rest of it is passed over.
     fn result_lost(&mut self, now: Instant, rank: u32, why: &Error, out: &mut Outbox);
     /// The owner says something.

@@ -29,7 +29,7 @@ use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token as MioToken, Waker};
 use phalanx_io::{Backlog, Identity, PublicKey, Refusals, TlsServer, Unproved};
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Error, ErrorKind, Result};
+use phalanx_types::{Attempt, Error, ErrorKind, Result};
 
 pub use admission::PROOF_TIMEOUT;
 
@@ -342,7 +342,7 @@ impl<H: Handler> Server<H> {
     }
 
     /// A node brings again what an older connection, which may be half open for a long time yet, was bringing.
-    fn close_older(&mut self, now: Instant, what: Brings, attempt: u32) {
+    fn close_older(&mut self, now: Instant, what: Brings, attempt: Attempt) {
         let Some(older) = self.bringing.get(&what).copied() else { return };
         let stage = self.connections.get(&older).map(|connection| &connection.stage);
         // What is of a newer attempt stays.

@@ -2,7 +2,7 @@
 //! proof that both ends are of the job.
 //!
 //! - SECURE-1 (proved-first): nothing above it is sent or heard before both ends have proved that they know the
-//!   attempt's key, over what only the two ends of this one connection know. The server's end proves itself second.
+//!   generation's key, over what only the two ends of this one connection know. The server's end proves itself second.
 //! - SECURE-2 (bounded): who has not proved itself may send [`MAX_UNPROVED_BYTES`] in all.
 
 use std::io::{self, Write};

@@ -184,6 +184,7 @@ pub fn hub_is_proved(token: &Token, binding: &Binding, hello: &Hello, welcome: &
 #[cfg(test)]
 mod tests {
     use phalanx_io::split_frame;
+    use phalanx_types::Attempt;
     use proptest::prelude::*;
 
     use super::*;
@@ -193,11 +194,12 @@ mod tests {
     #[test]
     fn only_the_right_token_connection_and_role_prove_a_client() {
         let (token, other) = ([1; 32], [2; 32]);
-        let said = hello(&token, &HERE, "job", Role::Control { partition: 3, attempt: 0 });
+        let said = hello(&token, &HERE, "job", Role::Control { partition: 3, attempt: Attempt::first() });
         assert!(client_is_proved(&token, &HERE, &said));
         assert!(!client_is_proved(&other, &HERE, &said), "another token");
         assert!(!client_is_proved(&token, &[8; 32], &said), "WIRE-1: another connection");
-        let promoted = Hello { role: Role::Control { partition: 0, attempt: 0 }, ..said.clone() };
+        let promoted =
+            Hello { role: Role::Control { partition: 0, attempt: Attempt::first() }, ..said.clone() };
         assert!(!client_is_proved(&token, &HERE, &promoted), "WIRE-1: another role");
         for mac in ["", "zz", "abc", &"0".repeat(64)] {
             assert!(!client_is_proved(&token, &HERE, &Hello { mac: mac.into(), ..said.clone() }));
@@ -207,7 +209,7 @@ mod tests {
     #[test]
     fn a_clients_proof_can_not_be_sent_back_as_the_hubs() {
         let token = [1; 32];
-        let said = hello(&token, &HERE, "job", Role::Logs { partition: 0, attempt: 0 });
+        let said = hello(&token, &HERE, "job", Role::Logs { partition: 0, attempt: Attempt::first() });
         assert!(hub_is_proved(&token, &HERE, &said, &welcome(&token, &HERE, &said, vec![])));
         let echoed = Welcome { mac: said.mac.clone(), received: vec![] };
         assert!(!hub_is_proved(&token, &HERE, &said, &echoed), "WIRE-1");

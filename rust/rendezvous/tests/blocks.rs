@@ -105,7 +105,7 @@ fn who_does_not_know_the_key_hears_nothing() {
     let mut stranger = BlockClient::new(there.access(2));
     let refused = there.fetched(&mut stranger, 0, 10).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused, "BLOCKS-1: {refused}");
-    // ... and where it knows, it is not served: another server of the same key pair, which has another attempt's key.
+    // ... and where it knows, it is not served: another server of the same key pair, with another generation's key.
     let other = BlockServer::start(listen(), &there.identity, key(2), FOLDER).unwrap();
     let misled = There::serve();
     publish(&misled.access(1), HOST, other.address(), there.identity.public_key()).unwrap();

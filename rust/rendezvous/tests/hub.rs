@@ -15,7 +15,7 @@ use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_rendezvous::{HubAddress, HubConnection};
 use phalanx_testkit::eventually;
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Deadline, ErrorKind};
+use phalanx_types::{Attempt, Deadline, ErrorKind};
 
 #[test]
 fn a_hub_that_says_nothing_is_waited_for_until_the_deadline() {
@@ -65,7 +65,8 @@ fn a_crowd_of_strangers_crowds_out_nobody_from_elsewhere() {
 fn output_that_nobody_takes_stays_with_its_sender_and_facts_pass_it() {
     let heard = Heard::default();
     let (server, hub) = serve(&heard);
-    let mut logs = HubConnection::open(&hub, Role::Logs { partition: 0, attempt: 0 }, soon()).unwrap();
+    let mut logs =
+        HubConnection::open(&hub, Role::Logs { partition: 0, attempt: Attempt::first() }, soon()).unwrap();
     let mut sender = logs.sender();
     let bytes = vec![b'x'; MAX_DATA_BYTES];
     let mut sent = 0;
@@ -110,7 +111,7 @@ fn a_disk_that_hangs_holds_up_results_and_nothing_else() {
     let heard = Heard::default();
     let (mut server, hub) = serve(&heard);
     let bytes = 32 << 20;
-    let result = Role::Result { rank: 0, attempt: 0, upload: 0, bytes };
+    let result = Role::Result { rank: 0, attempt: Attempt::first(), upload: 0, bytes };
     let hangs = heard.disk.hangs.lock().unwrap();
     let mut connection = HubConnection::open(&hub, result, soon()).unwrap();
     let mut sender = connection.sender();
@@ -138,7 +139,7 @@ fn a_disk_that_hangs_holds_up_results_and_nothing_else() {
 
 /// A connection that brings 8 bytes, and how many of them the hub has.
 fn bring(hub: &HubAddress, rank: u32, attempt: u32, upload: u64) -> (HubConnection, u64) {
-    let role = Role::Result { rank, attempt, upload, bytes: 8 };
+    let role = Role::Result { rank, attempt: Attempt::new(attempt), upload, bytes: 8 };
     let connection = HubConnection::open(hub, role, soon()).unwrap();
     let [(of, received)] = connection.welcome().received[..] else { panic!("one rank's was expected") };
     assert_eq!(of, rank);
@@ -233,7 +234,9 @@ fn of_many_results_and_outputs_only_that_which_comes_again_ends_its_older_connec
     heard.attempt.store(1, Ordering::Release);
     let (_server, hub) = serve(&heard);
     let mut results: Vec<HubConnection> = (0..20).map(|rank| half(&hub, rank, 1)).collect();
-    let logs = |partition| HubConnection::open(&hub, Role::Logs { partition, attempt: 0 }, soon()).unwrap();
+    let logs = |partition| {
+        HubConnection::open(&hub, Role::Logs { partition, attempt: Attempt::first() }, soon()).unwrap()
+    };
     let mut outputs: Vec<HubConnection> = (0..20).map(logs).collect();
     for again in [7, 13, 7] {
         let older =

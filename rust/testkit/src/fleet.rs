@@ -18,7 +18,7 @@ use mio::{Events, Poll, Token};
 use phalanx_io::{PublicKey, raise_descriptor_limit};
 use phalanx_rendezvous::wire::{self, Frame, MAX_DATA_BYTES};
 use phalanx_types::message::{HubMessage, NodeMessage, OutputTotal, Role};
-use phalanx_types::{Deadline, Join, NodePlacement, NodeSpec, RankExit, RankState};
+use phalanx_types::{Attempt, Deadline, Join, NodePlacement, NodeSpec, RankExit, RankState};
 
 use line::{Line, Turn};
 
@@ -31,7 +31,7 @@ pub struct Fleet {
     key: PublicKey,
     token: wire::Token,
     job: String,
-    attempt: u32,
+    attempt: Attempt,
     poll: Poll,
     lines: HashMap<Token, Line>,
     next_token: usize,
@@ -52,7 +52,7 @@ pub struct FleetNode {
     /// Whether it may go.
     pub released: bool,
     /// The attempt that it is to join next.
-    pub again: Option<u32>,
+    pub again: Option<Attempt>,
     /// The last request for stacks.
     pub stacks_asked: Option<u32>,
     /// Whether the hub has all of its output: see [`Fleet::ask_for_output`].
@@ -118,7 +118,7 @@ impl Fleet {
 
     /// Has all nodes leave their connections and join another attempt over new ones, as nodes do that start their ranks
     /// again in place.
-    pub fn begin_attempt(&mut self, attempt: u32) {
+    pub fn begin_attempt(&mut self, attempt: Attempt) {
         self.attempt = attempt;
         for partition in 0..count(self.nodes.len()) {
             self.vanish(partition);

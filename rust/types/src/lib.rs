@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod attempt;
 pub mod carrier;
 pub mod contract;
 pub mod deadline;
@@ -28,6 +29,7 @@ pub mod shown_output;
 pub mod stacks;
 pub mod text;
 
+pub use attempt::Attempt;
 pub use carrier::Carrier;
 pub use contract::RankNote;
 pub use deadline::Deadline;

@@ -8,6 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::attempt::Attempt;
 use crate::carrier::Carrier;
 use crate::placement::{Join, NodePlacement};
 use crate::rank_exit::RankExit;
@@ -26,21 +27,21 @@ pub enum Role {
         /// The task's partition; of a carrier, the number of tasks and its own number.
         partition: u32,
         /// Which start of the ranks this is, from 0.
-        attempt: u32,
+        attempt: Attempt,
     },
     /// The live output of the ranks of this partition.
     Logs {
         /// The task's partition.
         partition: u32,
         /// The attempt that writes it.
-        attempt: u32,
+        attempt: Attempt,
     },
     /// The result of one rank, in data frames from the byte on that the hub doesn't have.
     Result {
         /// The rank.
         rank: u32,
         /// The attempt that left it.
-        attempt: u32,
+        attempt: Attempt,
         /// A random number of the node's own for this one result, by which the hub knows it over the next connection.
         upload: u64,
         /// How many bytes it has.
@@ -216,7 +217,7 @@ pub enum HubMessage {
     /// The hub has everything of this attempt: join again, over a new connection, for this one.
     Again {
         /// The attempt to join.
-        attempt: u32,
+        attempt: Attempt,
         /// Why, for the log.
         reason: String,
     },

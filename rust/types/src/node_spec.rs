@@ -10,6 +10,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::attempt::Attempt;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::Generation;
 use crate::job::{Job, VERSION};
@@ -34,7 +35,7 @@ pub struct NodeSpec {
     /// The job's secret.
     pub token: [u8; 32],
     /// The attempt that the nodes begin with: 0, or what the hub wanted the Spark stage submitted again for.
-    pub attempt: u32,
+    pub attempt: Attempt,
     /// Whose blocks a carrier serves. Nodes are told theirs with their places.
     pub generation: Generation,
     /// What each rank runs.
@@ -117,7 +118,7 @@ mod tests {
             hub: "10.0.0.1:4000".into(),
             hub_key: vec![3; 44],
             token: [217; 32],
-            attempt: 2,
+            attempt: Attempt::new(2),
             generation: Generation::new(17),
             program: RankProgram::Python(None),
             env: [("A".to_string(), "ü".to_string())].into(),

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::attempt::Attempt;
 use crate::failure::Failure;
 use crate::text::{cut, cut_front};
 
@@ -50,8 +51,8 @@ pub struct RunSnapshot {
     pub started: f64,
     /// When its outcome was known.
     pub ended: Option<f64>,
-    /// How often its ranks were started again.
-    pub attempt: u32,
+    /// The present one, or the last. Its number says how often the ranks were started again.
+    pub attempt: Attempt,
     /// How many ranks it has.
     pub world_size: u32,
     /// Its phases without a gap, oldest first.
@@ -218,7 +219,7 @@ impl RunSnapshot {
             time: now,
             started: now,
             ended: None,
-            attempt: 0,
+            attempt: Attempt::first(),
             world_size,
             phases: Vec::new(),
             restarts: Vec::new(),

@@ -3,7 +3,7 @@
 //! - EVENT-1 (one-form): an event has three texts, whatever the language: its kind, a text for people, and its fields
 //!   as a JSON object (empty where it has none). A failure comes rendered.
 
-use phalanx_types::{Failure, RankOutcome};
+use phalanx_types::{Attempt, Failure, RankOutcome};
 use serde_json::json;
 
 use crate::driver::state::{HostCarried, HostsPlaced, Phase, Progress};
@@ -26,7 +26,7 @@ pub enum Event {
     /// begin with this attempt, for the same hub. Where the tasks are alive the ranks start again without this.
     Resubmit {
         /// [`phalanx_types::NodeSpec::attempt`] of the new stage's nodes.
-        attempt: u32,
+        attempt: Attempt,
     },
     /// The hub has given the ranks of a run with data sets their places: blocks of other hosts need carriers.
     Placed(HostsPlaced),
@@ -96,15 +96,15 @@ mod tests {
             (Event::Phase(phase), "phase", "user code", r#"{"rank":1,"seconds":1.5}"#),
             (Event::Status("training".into()), "status", "training", ""),
             (Event::Progress(progress), "progress", r#"{"loss":0.5}"#, r#"{"rank":2,"step":7}"#),
-            (Event::Resubmit { attempt: 3 }, "resubmit", "", r#"{"attempt":3}"#),
+            (Event::Resubmit { attempt: Attempt::new(3) }, "resubmit", "", r#"{"attempt":3}"#),
             (
-                Event::Placed(HostsPlaced { attempt: 1, hosts: vec!["a".into()] }),
+                Event::Placed(HostsPlaced { attempt: Attempt::new(1), hosts: vec!["a".into()] }),
                 "placed",
                 "",
                 r#"{"attempt":1,"hosts":["a"]}"#,
             ),
             (
-                Event::Carried(HostCarried { attempt: 1, host: "b".into() }),
+                Event::Carried(HostCarried { attempt: Attempt::new(1), host: "b".into() }),
                 "carried",
                 "b",
                 r#"{"attempt":1}"#,

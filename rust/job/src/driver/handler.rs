@@ -17,7 +17,7 @@ use phalanx_rendezvous::{Handler, Opening, Outbox};
 use phalanx_types::message::{HubMessage, NodeMessage, OutputTotal};
 use phalanx_types::rank_file::PieceWanted;
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Error, ErrorKind, Job, Result, RunSnapshot};
+use phalanx_types::{Attempt, Error, ErrorKind, Job, Result, RunSnapshot};
 
 use crate::console::Console;
 use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
@@ -30,7 +30,7 @@ use crate::log_tail::LogTails;
 
 /// What the owner of the hub wants.
 pub(super) enum Command {
-    StageEnded(u32, Option<String>),
+    StageEnded(Attempt, Option<String>),
     Stop(String),
     Stacks(Sender<Vec<RankStacks>>),
     Read(PieceWanted, Answer),
@@ -225,11 +225,11 @@ impl Drop for JobHandler {
 impl Handler for JobHandler {
     type Command = Command;
 
-    fn admits(&self, attempt: u32) -> bool {
+    fn admits(&self, attempt: Attempt) -> bool {
         self.state.admits(attempt)
     }
 
-    fn is_present(&self, attempt: u32) -> bool {
+    fn is_present(&self, attempt: Attempt) -> bool {
         attempt == self.state.attempt()
     }
 
@@ -237,7 +237,7 @@ impl Handler for JobHandler {
         &mut self,
         now: Instant,
         partition: u32,
-        attempt: u32,
+        attempt: Attempt,
         mut message: NodeMessage,
         out: &mut Outbox,
     ) {
@@ -272,7 +272,7 @@ impl Handler for JobHandler {
         }
     }
 
-    fn output(&mut self, partition: u32, attempt: u32, rank: u32, offset: u64, bytes: &[u8]) {
+    fn output(&mut self, partition: u32, attempt: Attempt, rank: u32, offset: u64, bytes: &[u8]) {
         if !self.state.admits(attempt) {
             return;
         }
@@ -288,7 +288,7 @@ impl Handler for JobHandler {
         self.tell(Event::Output(text));
     }
 
-    fn skip(&mut self, partition: u32, attempt: u32, rank: u32, resume_at: u64, notice: &str) {
+    fn skip(&mut self, partition: u32, attempt: Attempt, rank: u32, resume_at: u64, notice: &str) {
         if !self.state.admits(attempt) {
             return;
         }
@@ -308,7 +308,7 @@ impl Handler for JobHandler {
         self.waiting.load(Ordering::Acquire) < MAX_WAITING_OUTPUT_BYTES
     }
 
-    fn result_begins(&mut self, rank: u32, attempt: u32) -> Result<Option<Opening>> {
+    fn result_begins(&mut self, rank: u32, attempt: Attempt) -> Result<Option<Opening>> {
         if !self.state.knows_rank(rank) {
             return Err(Error::new(
                 ErrorKind::Protocol,
@@ -388,7 +388,7 @@ mod tests {
         let line = [&[b'x'; 1023][..], b"\n"].concat();
         let mut taken = 0;
         while handler.takes_output() {
-            handler.output(0, 0, 0, taken, &line);
+            handler.output(0, Attempt::first(), 0, taken, &line);
             taken += line.len() as u64;
         }
         let shown = line.len() + "[rank 0] ".len();
@@ -399,12 +399,12 @@ mod tests {
     fn what_comes_again_is_shown_once_be_it_output_or_a_skip() {
         let folder = phalanx_testkit::temp_dir("handler");
         let (mut handler, receiver, _) = handler_in(folder.path());
-        handler.output(0, 0, 0, 0, b"one\n");
-        handler.skip(0, 0, 0, 100, "some skipped");
+        handler.output(0, Attempt::first(), 0, 0, b"one\n");
+        handler.skip(0, Attempt::first(), 0, 100, "some skipped");
         for _ in 0..2 {
-            handler.output(0, 0, 0, 0, b"one\n");
-            handler.skip(0, 0, 0, 100, "some skipped");
-            handler.output(0, 0, 0, 98, b"..two\n");
+            handler.output(0, Attempt::first(), 0, 0, b"one\n");
+            handler.skip(0, Attempt::first(), 0, 100, "some skipped");
+            handler.output(0, Attempt::first(), 0, 98, b"..two\n");
         }
         assert_eq!(handler.logs_opened(0), [(0, 104)]);
         drop(handler);

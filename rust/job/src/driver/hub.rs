@@ -13,7 +13,7 @@ use phalanx_rendezvous::{HubServer, HubServerOptions, Token, wire};
 use phalanx_types::node_spec::PACKAGE_VERSION;
 use phalanx_types::rank_file::PieceWanted;
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Deadline, Error, Job, NodeSpec, RankProgram, Result};
+use phalanx_types::{Attempt, Deadline, Error, Job, NodeSpec, RankProgram, Result};
 
 use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
 use crate::driver::event_queue::{EventReceiver, event_queue, next_of};
@@ -109,7 +109,7 @@ impl Hub {
     /// are the driver's GPUs, where they are for its own node or for the tasks of a local master.
     pub fn node_spec(
         &self,
-        attempt: u32,
+        attempt: Attempt,
         program: RankProgram,
         env: BTreeMap<String, String>,
         local_gpus: Vec<String>,
@@ -152,7 +152,7 @@ impl Hub {
 
     /// The Spark stage that was submitted for `attempt` (0, or what [`Event::Resubmit`] said) is over: well, or with
     /// this message.
-    pub fn stage_ended(&self, attempt: u32, problem: Option<String>) {
+    pub fn stage_ended(&self, attempt: Attempt, problem: Option<String>) {
         self.hub.command(Command::StageEnded(attempt, problem));
     }
 

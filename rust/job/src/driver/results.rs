@@ -8,18 +8,17 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use phalanx_rendezvous::{Arriving, Opening};
-use phalanx_types::{Error, Result};
+use phalanx_types::{Attempt, Error, Result};
 use tempfile::NamedTempFile;
 
 /// A folder of results.
 #[derive(Debug, Clone)]
 pub(super) struct Results {
     folder: PathBuf,
-    attempt: Arc<AtomicU32>,
+    attempt: Arc<Mutex<Attempt>>,
 }
 
 impl Results {
@@ -27,9 +26,14 @@ impl Results {
         Results { folder, attempt: Arc::default() }
     }
 
+    /// The attempt whose results count.
+    fn attempt(&self) -> MutexGuard<'_, Attempt> {
+        self.attempt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Where a rank's result is once it is whole.
     fn whole(&self, rank: u32) -> PathBuf {
-        self.folder.join(format!("attempt-{}-rank-{rank}", self.attempt.load(Ordering::Acquire)))
+        self.folder.join(format!("attempt-{}-rank-{rank}", self.attempt()))
     }
 
     /// The file with what a rank left, if it has arrived whole.
@@ -39,8 +43,8 @@ impl Results {
     }
 
     /// From now on the results of this attempt count.
-    pub(super) fn begin_attempt(&self, attempt: u32) {
-        self.attempt.store(attempt, Ordering::Release);
+    pub(super) fn begin_attempt(&self, attempt: Attempt) {
+        *self.attempt() = attempt;
     }
 
     /// Opens the file of a result that begins to arrive, where it is to be opened.
@@ -116,7 +120,7 @@ mod tests {
         assert!(results.path(4).is_some(), "RESULTS-1: what has arrived stays");
         assert_eq!(names(dir.path()).len(), 2, "RESULTS-2");
         assert!(results.opening(4)().unwrap().is_none(), "RESULTS-2");
-        results.begin_attempt(1);
+        results.begin_attempt(Attempt::first().next());
         assert_eq!((results.path(4), results.path(0)), (None, None), "RESULTS-3");
         assert!(results.opening(4)().unwrap().is_some(), "RESULTS-3");
     }

@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use phalanx_types::Attempt;
+
 use crate::metric::{Metric, MetricChange};
 use crate::node::process::INTERRUPT_EVERY;
 
@@ -33,8 +35,8 @@ impl Metrics {
         self.pending.push((Metric::JoinLatency, millis(began.elapsed())));
     }
 
-    pub(crate) fn rank_started(&mut self, at: Instant, attempt: u32) {
-        if attempt > 0 {
+    pub(crate) fn rank_started(&mut self, at: Instant, attempt: Attempt) {
+        if !attempt.is_first() {
             self.pending.push((Metric::RanksRestarted, 1));
         }
         let latency = millis(at.saturating_duration_since(self.began));
@@ -93,7 +95,7 @@ mod tests {
     fn output_is_told_once_a_second_and_nothing_twice() {
         let mut metrics = Metrics::new();
         let start = Instant::now();
-        metrics.rank_started(start, 1);
+        metrics.rank_started(start, Attempt::new(1));
         let first = metrics.take(start, || (1, 10));
         assert_eq!(
             first.iter().map(|(metric, _)| *metric).collect::<Vec<_>>(),

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use crossbeam_channel::select;
 use phalanx_io::raise_descriptor_limit;
-use phalanx_types::{ExecutorLog, NodeSpec, Result};
+use phalanx_types::{Attempt, ExecutorLog, NodeSpec, Result};
 
 use crate::node::callbacks::NodeCallbacks;
 use crate::node::effects::Effects;
@@ -80,7 +80,7 @@ impl Node<'_> {
     /// From the first connection to the hub's word on what follows. `why` there is another attempt than the first.
     fn run_attempt(
         &mut self,
-        attempt: u32,
+        attempt: Attempt,
         why: Option<String>,
         process: &mut Process,
     ) -> Result<AfterAttempt> {

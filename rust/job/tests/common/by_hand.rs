@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use phalanx_job::Hub;
 use phalanx_rendezvous::{HubAddress, HubConnection};
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Deadline, Join, NodePlacement, RankExit, RankProgram, RankState};
+use phalanx_types::{Attempt, Deadline, Join, NodePlacement, RankExit, RankProgram, RankState};
 
 use crate::common::LONG;
 
@@ -16,14 +16,16 @@ pub(crate) fn soon() -> Deadline {
 }
 
 pub(crate) fn hub_of(driver: &Hub) -> HubAddress {
-    let spec = driver.node_spec(0, RankProgram::Command(Vec::new()), BTreeMap::new(), Vec::new());
+    let spec =
+        driver.node_spec(Attempt::first(), RankProgram::Command(Vec::new()), BTreeMap::new(), Vec::new());
     HubAddress { address: spec.hub, job: spec.job.id, token: spec.token, key: spec.hub_key }
 }
 
 /// A node whose store would be at this port.
 pub(crate) fn join_by_hand(driver: &Hub, partition: u32, store_port: u16) -> HubConnection {
     let mut node =
-        HubConnection::open(&hub_of(driver), Role::Control { partition, attempt: 0 }, soon()).unwrap();
+        HubConnection::open(&hub_of(driver), Role::Control { partition, attempt: Attempt::first() }, soon())
+            .unwrap();
     let join = Join {
         partition,
         instance: 1,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use phalanx_job::driver::state::Progress;
 use phalanx_job::{Event, Here, Home, Hub, HubOptions, MetricChange, NodeCallbacks, Payload, run_node};
-use phalanx_types::{Deadline, Failure, Job, NodeSpec, RankProgram, Result};
+use phalanx_types::{Attempt, Deadline, Failure, Job, NodeSpec, RankProgram, Result};
 
 /// No test waits longer for anything.
 pub const LONG: Duration = Duration::from_secs(40);
@@ -48,7 +48,7 @@ pub struct Told {
     pub statuses: Vec<String>,
     pub reports: Vec<Progress>,
     /// The attempts for which the stage was to be submitted again.
-    pub resubmits: Vec<u32>,
+    pub resubmits: Vec<Attempt>,
     /// The hosts of nodes, where the run has data sets.
     pub placed: Vec<String>,
     /// The hosts of carriers.
@@ -78,7 +78,7 @@ pub struct TestNode {
 pub fn test_node(driver: &Hub, partition: u32, script: &str, dir: &Path) -> TestNode {
     let program = RankProgram::Command(vec!["/bin/sh".into(), "-c".into(), script.into()]);
     TestNode {
-        spec: driver.node_spec(0, program, BTreeMap::new(), Vec::new()),
+        spec: driver.node_spec(Attempt::first(), program, BTreeMap::new(), Vec::new()),
         here: Here {
             partition,
             host: format!("host-{partition}"),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use phalanx_job::driver::state::{JobState, Outcome};
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Failure, Job, Join, Policy, RankError, RankErrorKind, RankExit, RankState};
+use phalanx_types::{Attempt, Failure, Job, Join, Policy, RankError, RankErrorKind, RankExit, RankState};
 
 /// Of all jobs that are played.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
@@ -17,7 +17,7 @@ pub(crate) struct Play {
     pub(crate) out: Outbox,
     pub(crate) began: Instant,
     /// The attempt whose nodes speak.
-    pub(crate) attempt: u32,
+    pub(crate) attempt: Attempt,
 }
 
 impl Play {
@@ -57,7 +57,7 @@ impl Play {
 
     fn of(job: Job) -> Play {
         let began = Instant::now();
-        Play { state: JobState::new(job, began), out: Outbox::default(), began, attempt: 0 }
+        Play { state: JobState::new(job, began), out: Outbox::default(), began, attempt: Attempt::first() }
     }
 
     pub(crate) fn hanging(seconds: u64) -> Play {

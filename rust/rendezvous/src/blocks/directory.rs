@@ -1,5 +1,5 @@
-//! Where the servers of blocks are: notes on the job's store, sealed with the attempt's key, since anybody who reaches
-//! the store can write to it. What isn't sealed leads nobody astray: it is an error.
+//! Where the servers of blocks are: notes on the job's store, sealed with the generation's key, since anybody who
+//! reaches the store can write to it. What isn't sealed leads nobody astray: it is an error.
 //!
 //! Hosts are known by their own names (`uname -n`), which the tasks that wrote the blocks told, too. Several nodes of
 //! one host, and hosts that happen to have equal names, each leave a note.
@@ -31,7 +31,7 @@ pub fn host_name() -> String {
 pub struct BlockAccess {
     /// Where this host finds the job's store.
     pub store: SocketAddr,
-    /// The attempt's key.
+    /// The generation's key.
     pub key: [u8; 32],
     /// How many nodes leave a note; none does where all are on one host.
     pub nodes: u32,

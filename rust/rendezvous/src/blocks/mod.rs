@@ -3,8 +3,8 @@
 //! A block is a range of bytes in a file of the job's data folder, which Spark's tasks wrote. The server owns a
 //! listening socket and a thread; it reads files and writes none. The client owns its connections, and no thread.
 //!
-//! - BLOCKS-1 (job-only): who has not proved that it knows the attempt's key is told nothing. Who has is served files
-//!   of the folder that the job names, which belong to the server's user, and nothing else.
+//! - BLOCKS-1 (job-only): who has not proved that it knows the generation's key is told nothing. Who has is served
+//!   files of the folder that the job names, which belong to the server's user, and nothing else.
 //! - BLOCKS-2 (isolation): no client can stop the others: not by silence, by dripping, by never reading, nor by number.
 //! - BLOCKS-3 (bounded): of each connection the server holds `MAX_WAITING_BYTES`, whatever is asked for.
 //! - BLOCKS-4 (ends): every wait of a client ends: with the deadline for a connection, or where nothing comes for
@@ -13,8 +13,8 @@
 //! - BLOCKS-6 (clean-stop): after `stop` returns, the thread has ended, and all sockets are closed.
 //!
 //! Servers are found by their hosts' names on the job's store (`directory`), where each node tells where its own is
-//! and what key it shows, sealed with the attempt's key. For a host without a node that of partition 0 does so, once a
-//! carrier serves there.
+//! and what key it shows, sealed with the generation's key. For a host without a node that of partition 0 does so, once
+//! a carrier serves there.
 
 mod client;
 mod directory;

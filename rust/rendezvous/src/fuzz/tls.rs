@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind as IoKind, Read, Write};
 use std::sync::LazyLock;
 
 use phalanx_io::{Identity, PublicKey, TlsChannel, TlsServer, split_frame};
+use phalanx_types::Attempt;
 use phalanx_types::message::{Hello, NodeMessage, Role, Welcome};
 
 use super::TOKEN;
@@ -96,7 +97,12 @@ impl End for Client {
     fn act(&mut self) {
         let Ok(binding) = self.tls.binding() else { return };
         if self.hello.is_none() {
-            let hello = wire::hello(&self.token, &binding, JOB, Role::Control { partition: 0, attempt: 0 });
+            let hello = wire::hello(
+                &self.token,
+                &binding,
+                JOB,
+                Role::Control { partition: 0, attempt: Attempt::first() },
+            );
             let mut frame = Vec::new();
             wire::encode_json(&hello, &mut frame);
             self.hello = Some(hello);
@@ -140,7 +146,7 @@ impl Hub {
                 let is_proved = wire::client_is_proved(&TOKEN, &binding, &hello);
                 let mut frame = Vec::new();
                 if is_proved {
-                    connection.stage = Stage::Control { partition: 0, attempt: 0 };
+                    connection.stage = Stage::Control { partition: 0, attempt: Attempt::first() };
                     wire::encode_json(&wire::welcome(&TOKEN, &binding, &hello, Vec::new()), &mut frame);
                 } else {
                     wire::encode_json(&Welcome::refusal(), &mut frame);

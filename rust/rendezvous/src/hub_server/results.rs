@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use mio::Token as MioToken;
 use phalanx_types::message::HubMessage;
-use phalanx_types::{Error, Result};
+use phalanx_types::{Attempt, Error, Result};
 
 use super::Server;
 use crate::arrival::{Arrival, ResultKey};
@@ -18,7 +18,7 @@ impl<H: Handler> Server<H> {
     pub(super) fn begin_result(
         &mut self,
         rank: u32,
-        attempt: u32,
+        attempt: Attempt,
         upload: u64,
         bytes: u64,
     ) -> Result<Arrival> {

@@ -42,7 +42,7 @@ pub struct StoreEntrance(EventLoop);
 
 impl StoreEntrance {
     /// Takes connections on `listener`, which is at an IPv4 loopback address, and leads them to the store at `store`,
-    /// which has the key `store_key`; `key` is that of the attempt.
+    /// which has the key `store_key`; `key` is that of the generation.
     ///
     /// # Errors
     /// [`phalanx_types::ErrorKind::Io`] if the system refuses the event queue or the thread,

@@ -10,7 +10,7 @@
 //! - STORE-5 (refusal-told): a peer that may not connect is told the address that it comes from, which proxies and
 //!   address translation change, before it is let go.
 //! - STORE-6 (nodes-only): a store that encrypts is reached from other hosts by nodes that have proved that they know
-//!   the attempt's key, over TLS, and inside its own host by processes of its own user. Nobody else is served.
+//!   the generation's key, over TLS, and inside its own host by processes of its own user. Nobody else is served.
 //!
 //! The server answers as torch's does. This module's tests and `tests/contract/test_store.py` check it. It departs on
 //! purpose where torch's server has a fault that a client can only suffer from:

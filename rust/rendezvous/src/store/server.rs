@@ -76,7 +76,7 @@ impl StoreServer {
     }
 
     /// Serves processes of this one's user on `listener`, which is at an IPv4 loopback address, and other nodes on
-    /// `nodes`: these see `identity`, and prove that they know the attempt's `key` (STORE-6).
+    /// `nodes`: these see `identity`, and prove that they know the generation's `key` (STORE-6).
     ///
     /// # Errors
     /// As [`StoreServer::start`]; [`phalanx_types::ErrorKind::State`] if the system doesn't tell whose connections are.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use phalanx_rendezvous::wire;
 use phalanx_rendezvous::{Arriving, Handler, HubAddress, HubServer, HubServerOptions, Opening, Outbox};
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Deadline, Error, Result};
+use phalanx_types::{Attempt, Deadline, Error, Result};
 
 /// No test waits longer for anything.
 pub const LONG: Duration = Duration::from_secs(30);
@@ -67,15 +67,22 @@ impl Arriving for Disk {
 impl Handler for Heard {
     type Command = ();
 
-    fn admits(&self, _attempt: u32) -> bool {
+    fn admits(&self, _attempt: Attempt) -> bool {
         true
     }
 
-    fn is_present(&self, attempt: u32) -> bool {
-        attempt == self.attempt.load(Ordering::Acquire)
+    fn is_present(&self, attempt: Attempt) -> bool {
+        attempt == Attempt::new(self.attempt.load(Ordering::Acquire))
     }
 
-    fn message(&mut self, _now: Instant, partition: u32, _attempt: u32, _: NodeMessage, out: &mut Outbox) {
+    fn message(
+        &mut self,
+        _now: Instant,
+        partition: u32,
+        _attempt: Attempt,
+        _: NodeMessage,
+        out: &mut Outbox,
+    ) {
         self.pings.fetch_add(1, Ordering::AcqRel);
         out.send(partition, HubMessage::Pong);
     }
@@ -88,17 +95,17 @@ impl Handler for Heard {
 
     fn logs_closed(&mut self, _partition: u32) {}
 
-    fn output(&mut self, _partition: u32, _attempt: u32, _rank: u32, _offset: u64, bytes: &[u8]) {
+    fn output(&mut self, _partition: u32, _attempt: Attempt, _rank: u32, _offset: u64, bytes: &[u8]) {
         self.output.fetch_add(bytes.len(), Ordering::AcqRel);
     }
 
-    fn skip(&mut self, _: u32, _: u32, _: u32, _: u64, _: &str) {}
+    fn skip(&mut self, _: u32, _: Attempt, _: u32, _: u64, _: &str) {}
 
     fn takes_output(&self) -> bool {
         self.takes_output.load(Ordering::Acquire)
     }
 
-    fn result_begins(&mut self, _rank: u32, attempt: u32) -> Result<Option<Opening>> {
+    fn result_begins(&mut self, _rank: u32, attempt: Attempt) -> Result<Option<Opening>> {
         if !self.is_present(attempt) {
             return Ok(None);
         }
@@ -143,5 +150,5 @@ pub fn serve(heard: &Heard) -> (HubServer<()>, HubAddress) {
 }
 
 pub fn control() -> Role {
-    Role::Control { partition: 0, attempt: 0 }
+    Role::Control { partition: 0, attempt: Attempt::first() }
 }

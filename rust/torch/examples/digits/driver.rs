@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use phalanx_job::{Event, Here, Home, Hub, HubOptions, NodeCallbacks, Payload, run_node};
-use phalanx_types::{Deadline, Error, ErrorKind, Failure, Job, RankOutcome, RankProgram, Result};
+use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Failure, Job, RankOutcome, RankProgram, Result};
 use tch::Tensor;
 
 use crate::{RANK, Task};
@@ -43,12 +43,12 @@ pub(crate) fn run(task: &Task) -> Result<()> {
     let mut driver = Hub::open(job, &options)?;
     let program = std::env::current_exe().map_err(|error| Error::io("find this program", &error))?;
     let program = RankProgram::Command(vec![program.to_string_lossy().into_owned(), RANK.into()]);
-    let spec = driver.node_spec(0, program, BTreeMap::new(), Vec::new());
+    let spec = driver.node_spec(Attempt::first(), program, BTreeMap::new(), Vec::new());
     let payload = serde_json::to_vec(task).unwrap_or_default();
     let outcome = std::thread::scope(|scope| {
         let node = scope.spawn(|| {
             let outcome = run_node(&spec, Payload::Bytes(&payload), &here(work.path()), &mut NoCallbacks);
-            driver.stage_ended(0, outcome.as_ref().err().map(ToString::to_string));
+            driver.stage_ended(Attempt::first(), outcome.as_ref().err().map(ToString::to_string));
         });
         let outcome = listen(&driver);
         if node.join().is_err() {

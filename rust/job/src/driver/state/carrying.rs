@@ -14,7 +14,7 @@ use std::time::Instant;
 use log::Level;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Carrier, Failure, FailureKind, Join};
+use phalanx_types::{Attempt, Carrier, Failure, FailureKind, Join};
 
 use super::job_state::JobState;
 use super::news::{HostCarried, HostsPlaced};
@@ -39,7 +39,7 @@ impl JobState {
         &mut self,
         now: Instant,
         partition: u32,
-        attempt: u32,
+        attempt: Attempt,
         message: NodeMessage,
         out: &mut Outbox,
     ) {

@@ -99,7 +99,7 @@ impl JobState {
             Next::Wait => {}
             Next::Restart { in_place } => self.restart(now, &failure, in_place, out),
             Next::Outcome => {
-                let restarts = self.attempts.present;
+                let restarts = self.attempts.present.restarts();
                 self.end(now, Outcome::Failed(Box::new(Failure { restarts, ..failure })), out);
             }
         }

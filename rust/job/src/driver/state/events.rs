@@ -5,7 +5,7 @@ use std::time::Instant;
 use log::Level;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Failure, FailureKind, RankExit};
+use phalanx_types::{Attempt, Failure, FailureKind, RankExit};
 
 use super::ending::TELL_AFTER;
 use super::job_state::{JobState, STAGE_GRACE};
@@ -20,7 +20,7 @@ impl JobState {
         &mut self,
         now: Instant,
         partition: u32,
-        attempt: u32,
+        attempt: Attempt,
         message: NodeMessage,
         out: &mut Outbox,
     ) {
@@ -150,7 +150,7 @@ impl JobState {
     }
 
     /// The Spark stage that was submitted for `attempt` is over: well, or with this message.
-    pub fn stage_ended(&mut self, now: Instant, attempt: u32, problem: Option<String>, out: &mut Outbox) {
+    pub fn stage_ended(&mut self, now: Instant, attempt: Attempt, problem: Option<String>, out: &mut Outbox) {
         if attempt < self.attempts.of_stage {
             return;
         }
@@ -172,7 +172,7 @@ impl JobState {
 
     /// The caller asks for the end.
     pub fn cancel(&mut self, now: Instant, reason: &str, out: &mut Outbox) {
-        if self.attempts.present < self.job.policy.max_restarts
+        if self.attempts.present.restarts() < self.job.policy.max_restarts
             && let Some(stopping) = self.phase.stopping_mut()
         {
             stopping.forget_retryable();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::HubMessage;
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Failure, FailureKind, Job};
+use phalanx_types::{Attempt, Failure, FailureKind, Job};
 
 use super::carriers::Carriers;
 use super::news::{HostCarried, HostsPlaced, News, Phase, Point, Progress, Reason, Restart};
@@ -23,9 +23,9 @@ pub(super) const STAGE_GRACE: Duration = Duration::from_secs(2);
 /// Which attempt it is.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
-    pub(super) present: u32,
+    pub(super) present: Attempt,
     /// The one with which the present stage began.
-    pub(super) of_stage: u32,
+    pub(super) of_stage: Attempt,
     /// Whether blocks went with a carrier in the present one: they are written again before the ranks start again.
     pub(super) has_lost_blocks: bool,
     /// Why the present one had to be.
@@ -86,12 +86,12 @@ impl JobState {
     }
 
     /// The present attempt, from 0.
-    pub fn attempt(&self) -> u32 {
+    pub fn attempt(&self) -> Attempt {
         self.attempts.present
     }
 
     /// Whether a connection for `attempt` belongs to the stage that runs.
-    pub fn admits(&self, attempt: u32) -> bool {
+    pub fn admits(&self, attempt: Attempt) -> bool {
         (self.attempts.of_stage..=self.attempts.present).contains(&attempt)
     }
 
@@ -209,7 +209,9 @@ impl JobState {
     /// Whether a failed attempt may be followed by another, so that nodes that are done wait.
     pub(super) fn budget_left(&self) -> bool {
         let cancelled = self.phase.stopping().is_some_and(|stopping| stopping.is_cancelled());
-        self.outcome().is_none() && self.attempts.present < self.job.policy.max_restarts && !cancelled
+        self.outcome().is_none()
+            && self.attempts.present.restarts() < self.job.policy.max_restarts
+            && !cancelled
     }
 
     /// A failure that is no rank's ends the attempt.

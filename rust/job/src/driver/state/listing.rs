@@ -24,7 +24,7 @@ type Place = (u32, usize);
 impl JobState {
     /// How the job stands.
     pub fn standing(&self) -> State {
-        let before = if self.attempts.present > 0 { State::Restarting } else { State::Waiting };
+        let before = if self.attempts.present.is_first() { State::Waiting } else { State::Restarting };
         match &self.phase {
             JobPhase::Joining(_) => before,
             JobPhase::Running(_) if !self.ranks.all_started() => before,

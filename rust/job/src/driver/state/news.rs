@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use phalanx_types::Attempt;
 use phalanx_types::stacks::RankStacks;
 
 /// A point in the job's life, for the table of phases.
@@ -22,7 +23,7 @@ pub enum Point {
     /// All have.
     AllJoined,
     /// This attempt begins, after a failure.
-    Restart(u32),
+    Restart(Attempt),
     /// The outcome is known.
     AllEnded,
     /// A rank runs.
@@ -60,7 +61,7 @@ impl Point {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restart {
     /// Its number; the first is 1.
-    pub attempt: u32,
+    pub attempt: Attempt,
     /// Whether the tasks go on; else the Spark stage has to be submitted again.
     pub in_place: bool,
     /// The rank that failed before it, if one did.
@@ -75,7 +76,7 @@ pub struct Restart {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostsPlaced {
     /// The attempt.
-    pub attempt: u32,
+    pub attempt: Attempt,
     /// The names of the hosts that have nodes, as `uname -n` tells them; each once.
     pub hosts: Vec<String>,
 }
@@ -84,7 +85,7 @@ pub struct HostsPlaced {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostCarried {
     /// The attempt.
-    pub attempt: u32,
+    pub attempt: Attempt,
     /// The host's name, as `uname -n` tells it.
     pub host: String,
 }

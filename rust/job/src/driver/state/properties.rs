@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage, RankActivity};
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Job, Join, RankExit, RankState};
+use phalanx_types::{Attempt, Job, Join, RankExit, RankState};
 use proptest::prelude::*;
 
 use super::job_state::JobState;
@@ -112,7 +112,7 @@ struct Play {
     outcome: Option<Outcome>,
     /// How the ranks of the present attempt were first said to have ended.
     told: BTreeMap<u32, RankState>,
-    attempt: u32,
+    attempt: Attempt,
 }
 
 impl Play {
@@ -122,7 +122,7 @@ impl Play {
         job.policy.hang_timeout = hang_timeout;
         let now = Instant::now();
         let state = JobState::new(job, now);
-        Play { state, now, outcome: None, told: BTreeMap::new(), attempt: 0 }
+        Play { state, now, outcome: None, told: BTreeMap::new(), attempt: Attempt::first() }
     }
 
     fn lost(&self) -> BTreeSet<u32> {
@@ -170,7 +170,7 @@ impl Play {
         if let (NodeMessage::RankEnded { exit }, 0, true) = (&message, ago, partition < TASKS) {
             self.remember(exit);
         }
-        let attempt = self.attempt.saturating_sub(ago);
+        let attempt = Attempt::new(self.attempt.restarts().saturating_sub(ago));
         if self.state.admits(attempt) || ago > 0 {
             self.step(Some(partition), |state, now, out| {
                 state.message(now, partition, attempt, message, out);
@@ -181,7 +181,7 @@ impl Play {
     fn play(&mut self, event: Event) {
         match event {
             Event::Message(partition, ago, message) => {
-                self.tell(partition, if self.attempt < ago { 0 } else { ago }, message);
+                self.tell(partition, if self.attempt.restarts() < ago { 0 } else { ago }, message);
             }
             Event::Goes(partition, state) => {
                 for rank in [2 * partition, 2 * partition + 1] {
@@ -248,6 +248,6 @@ proptest! {
             play.play(event);
         }
         play.wait_for_the_outcome();
-        prop_assert!(play.attempt <= max_restarts, "RESTART-1");
+        prop_assert!(play.attempt.restarts() <= max_restarts, "RESTART-1");
     }
 }

@@ -1,5 +1,7 @@
 //! How many processes of ranks there have been, in all attempts, as the hub heard of them.
 
+use phalanx_types::Attempt;
+
 /// Processes of ranks, in all attempts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct RankCounts {
@@ -11,9 +13,9 @@ pub(super) struct RankCounts {
 }
 
 impl RankCounts {
-    pub(super) fn started(&mut self, attempt: u32) {
+    pub(super) fn started(&mut self, attempt: Attempt) {
         self.started += 1;
-        self.restarted += u64::from(attempt > 0);
+        self.restarted += u64::from(!attempt.is_first());
     }
 
     pub(super) fn ended(&mut self, failed: bool) {

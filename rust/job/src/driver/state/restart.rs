@@ -11,7 +11,7 @@ use std::time::Instant;
 use log::Level;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Failure, Generation};
+use phalanx_types::{Attempt, Failure, Generation};
 
 use super::job_state::JobState;
 use super::news::{Point, Restart};
@@ -22,8 +22,8 @@ use super::straggler::Stragglers;
 
 /// The generation of an attempt's ranks. Where debug assertions are on, as in tests, no number is that of an attempt:
 /// nothing may take one for the other.
-pub fn generation_of(attempt: u32) -> Generation {
-    let number = u64::from(attempt);
+pub fn generation_of(attempt: Attempt) -> Generation {
+    let number = u64::from(attempt.restarts());
     Generation::new(if cfg!(debug_assertions) { 7 * number + 3 } else { number })
 }
 
@@ -61,8 +61,8 @@ impl JobState {
 
     /// Begins the next attempt, after `failure`.
     pub(super) fn restart(&mut self, now: Instant, failure: &Failure, in_place: bool, out: &mut Outbox) {
-        self.attempts.present += 1;
-        let attempt = self.attempts.present;
+        let attempt = self.attempts.present.next();
+        self.attempts.present = attempt;
         let cause = failure.message.lines().next().unwrap_or_default();
         let how = if in_place { "" } else { "; the Spark stage is submitted again" };
         let of = self.job.policy.max_restarts;
@@ -105,7 +105,7 @@ impl JobState {
     pub(super) fn message_of_the_past(
         &self,
         partition: u32,
-        attempt: u32,
+        attempt: Attempt,
         message: &NodeMessage,
         out: &mut Outbox,
     ) {

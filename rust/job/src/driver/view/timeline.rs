@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use phalanx_types::Attempt;
 use phalanx_types::contract::{PHASE_RAISED, PHASE_READY, PHASE_USER_CODE};
 use phalanx_types::run_snapshot::{MAX_PHASES, Span, SpanKind};
 
@@ -24,7 +25,7 @@ enum Stretch {
     /// What rank 0 calls so.
     Told(String),
     /// This attempt waits for its tasks, after a failure.
-    Restart(u32),
+    Restart(Attempt),
     /// The ranks are being ended.
     Ending,
 }
@@ -168,7 +169,7 @@ mod tests {
             (told(1, "validation"), 6),
             (told(0, "validation"), 4),
             (Point::RankEnded(0), 8),
-            (Point::Restart(1), 9),
+            (Point::Restart(Attempt::new(1)), 9),
             (Point::AllJoined, 10),
         ] {
             timeline.point(&phase(point, at));

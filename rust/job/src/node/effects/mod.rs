@@ -16,7 +16,7 @@ use phalanx_supervisor::{GuardEvent, OomWatch, PipeReader, stacks_signal};
 use phalanx_types::contract::FILE_RESULT;
 use phalanx_types::message::{NodeMessage, OutputTotal};
 use phalanx_types::rank_file::PieceWanted;
-use phalanx_types::{Carrier, NodePlacement, Result};
+use phalanx_types::{Attempt, Carrier, NodePlacement, Result};
 
 use crate::node::helpers::guardian::Guardian;
 use crate::node::helpers::helper::Helper;
@@ -39,7 +39,7 @@ use crate::node::setup::store::{NodeStore, StoreSocket};
 /// All that an attempt of a node has. Dropping it ends what is left of it.
 pub(crate) struct Effects<'scope, 'env> {
     options: &'env Options<'env>,
-    attempt: u32,
+    attempt: Attempt,
     /// Why there is another attempt than the first, until the logs say so.
     why: Option<String>,
     scope: &'scope Scope<'scope, 'env>,
@@ -87,7 +87,7 @@ impl<'scope, 'env> Effects<'scope, 'env> {
     /// [`phalanx_types::ErrorKind::Io`] if the system gives no thread.
     pub(crate) fn new(
         options: &'env Options<'env>,
-        attempt: u32,
+        attempt: Attempt,
         why: Option<String>,
         scope: &'scope Scope<'scope, 'env>,
         kept: &'env mut Option<Kept>,

@@ -9,7 +9,7 @@ use phalanx_io::Identity;
 use phalanx_rendezvous::blocks::host_name;
 use phalanx_rendezvous::store::StoreClient;
 use phalanx_rendezvous::{interfaces, listen_at};
-use phalanx_types::{Deadline, Error, ErrorKind, Join, NodePlacement, Result};
+use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Join, NodePlacement, Result};
 
 use super::Effects;
 use crate::node::address::own_address;
@@ -141,7 +141,7 @@ fn make(
     options: &Options<'_>,
     placement: &NodePlacement,
     kept: &mut Kept,
-    attempt: u32,
+    attempt: Attempt,
     why: Option<&str>,
     store: SocketAddr,
     own_address: IpAddr,

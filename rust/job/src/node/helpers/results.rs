@@ -18,7 +18,7 @@ use phalanx_io::pause;
 use phalanx_rendezvous::Sender;
 use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_types::message::{HubMessage, Role};
-use phalanx_types::{Deadline, Error, ErrorKind, Result};
+use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Result};
 
 use crate::node::helpers::helper::join_or_leave;
 use crate::node::line::ways::Ways;
@@ -35,7 +35,7 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 /// The results on their way from one node, a thread each.
 pub(crate) struct Uploads {
     hub: Ways,
-    attempt: u32,
+    attempt: Attempt,
     threads: Vec<JoinHandle<()>>,
     lines: Arc<Lines>,
     news: ChannelSender<News>,
@@ -78,7 +78,7 @@ impl Drop for End {
 
 impl Uploads {
     /// To `hub`, of an attempt; `news` is told what comes of each.
-    pub(crate) fn to(hub: Ways, attempt: u32, news: ChannelSender<News>) -> Uploads {
+    pub(crate) fn to(hub: Ways, attempt: Attempt, news: ChannelSender<News>) -> Uploads {
         Uploads { hub, attempt, threads: Vec::new(), lines: Arc::default(), news }
     }
 
@@ -133,7 +133,7 @@ impl Drop for Uploads {
 /// One result on its way.
 struct Upload {
     hub: Ways,
-    attempt: u32,
+    attempt: Attempt,
     rank: u32,
     /// By which the hub knows it.
     number: u64,
@@ -282,11 +282,12 @@ mod tests {
     fn upload(hub: &Hub, proxy: &Proxy, patience: Duration, folder: &Path, bytes: &[u8]) -> Upload {
         let path = folder.join("result");
         std::fs::write(&path, bytes).unwrap();
-        let spec = hub.node_spec(0, RankProgram::Command(Vec::new()), BTreeMap::new(), Vec::new());
+        let spec =
+            hub.node_spec(Attempt::first(), RankProgram::Command(Vec::new()), BTreeMap::new(), Vec::new());
         let address = proxy.address.clone();
         let hub = HubAddress { address, job: spec.job.id, token: spec.token, key: spec.hub_key };
         let (hub, lines) = (Ways::to(hub, &[]), Arc::default());
-        Upload { hub, attempt: 0, rank: 0, number: 7, path, patience, lines }
+        Upload { hub, attempt: Attempt::first(), rank: 0, number: 7, path, patience, lines }
     }
 
     #[test]

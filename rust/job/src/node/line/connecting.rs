@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use phalanx_io::pause;
-use phalanx_types::{Deadline, Error, ErrorKind, Policy, Result};
+use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Policy, Result};
 
 use crate::node::line::control::Control;
 use crate::node::line::ways::Ways;
@@ -21,7 +21,7 @@ pub(super) struct Caller {
     pub(super) policy: Policy,
     pub(super) partition: u32,
     pub(super) host: String,
-    pub(super) attempt: u32,
+    pub(super) attempt: Attempt,
     /// Whether the node wants the line no more: then nothing is connected any more.
     pub(super) over: Arc<AtomicBool>,
 }

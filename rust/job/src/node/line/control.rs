@@ -9,7 +9,7 @@ use std::time::Instant;
 use crossbeam_channel::Receiver;
 use phalanx_rendezvous::Sender;
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Deadline, Error, Result};
+use phalanx_types::{Attempt, Deadline, Error, Result};
 
 use crate::node::line::limits::SEND_TIMEOUT;
 use crate::node::line::ways::Ways;
@@ -29,7 +29,7 @@ impl Control {
     pub(super) fn open(
         ways: &Ways,
         partition: u32,
-        attempt: u32,
+        attempt: Attempt,
         deadline: Deadline,
         stop: &AtomicBool,
     ) -> Result<Control> {

@@ -34,7 +34,7 @@ use std::time::Instant;
 
 use crossbeam_channel::Sender;
 use phalanx_types::message::NodeMessage;
-use phalanx_types::{Error, Result};
+use phalanx_types::{Attempt, Error, Result};
 
 pub(crate) use facts::signed_us;
 pub(crate) use heard::{Ear, Heard};
@@ -62,7 +62,7 @@ impl Line {
     ///
     /// # Errors
     /// [`phalanx_types::ErrorKind::Io`] if the system gives no thread.
-    pub(crate) fn open(options: &Options<'_>, attempt: u32, ear: Ear) -> Result<Line> {
+    pub(crate) fn open(options: &Options<'_>, attempt: Attempt, ear: Ear) -> Result<Line> {
         let (asks, asked) = crossbeam_channel::unbounded();
         let over = Arc::<AtomicBool>::default();
         let caller = Caller {

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use phalanx_supervisor::{ExitStatus, GuardEvent};
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::rank_file::{PieceWanted, RankFile};
-use phalanx_types::{Carrier, Error, ErrorKind, Join, NodePlacement, Policy, RankExit, RankPlace, RankState};
+use phalanx_types::{
+    Attempt, Carrier, Error, ErrorKind, Join, NodePlacement, Policy, RankExit, RankPlace, RankState,
+};
 use proptest::prelude::*;
 
 use super::gang::DISK_PATIENCE;
@@ -383,7 +385,7 @@ impl World {
                 }
                 OrderOf::Part => HubMessage::Part,
                 OrderOf::Released => HubMessage::Released,
-                OrderOf::Again => HubMessage::Again { attempt: 1, reason: "r".into() },
+                OrderOf::Again => HubMessage::Again { attempt: Attempt::new(1), reason: "r".into() },
                 OrderOf::Pong => HubMessage::Pong,
             }),
             Step::Interrupted => self.on(Event::Interrupted("its task was killed".into())),

@@ -5,7 +5,7 @@ use std::time::Instant;
 use phalanx_supervisor::{ExitStatus, GuardEvent};
 use phalanx_types::message::NodeMessage;
 use phalanx_types::rank_file::PieceWanted;
-use phalanx_types::{Carrier, Error, Join, NodePlacement, RankExit, Result};
+use phalanx_types::{Attempt, Carrier, Error, Join, NodePlacement, RankExit, Result};
 
 use crate::node::line::Heard;
 
@@ -159,7 +159,7 @@ pub(crate) enum AfterAttempt {
     /// Another one.
     Again {
         /// Its number.
-        attempt: u32,
+        attempt: Attempt,
         /// Why.
         reason: String,
     },

@@ -20,7 +20,7 @@ use phalanx_rendezvous::Sender;
 use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_supervisor::RankLog;
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Deadline, Error, ErrorKind, Result};
+use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Result};
 
 use crate::node::helpers::helper::join_or_leave;
 use crate::node::line::ways::Ways;
@@ -81,7 +81,7 @@ impl Relay {
     pub(crate) fn start(
         hub: Ways,
         partition: u32,
-        attempt: u32,
+        attempt: Attempt,
         logs: Vec<(u32, Arc<RankLog>)>,
         max_lag_bytes: u64,
         at_end: impl FnOnce() + Send + 'static,
@@ -142,7 +142,7 @@ impl Drop for Relay {
 struct Worker {
     hub: Ways,
     partition: u32,
-    attempt: u32,
+    attempt: Attempt,
     logs: Vec<FollowedLog>,
     max_lag_bytes: u64,
     told_loss: Option<Instant>,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use crate::node::rank::threads::{host_cores, threads_of_rank};
-use phalanx_types::{Encryption, Job, NodePlacement, RankPlace, contract};
+use phalanx_types::{Attempt, Encryption, Job, NodePlacement, RankPlace, contract};
 
 /// Variables that only count if the user (or the cluster) hasn't set them.
 pub(crate) const KEPT: [&str; 6] = [
@@ -26,7 +26,7 @@ pub fn rank_environment(
     node: &NodePlacement,
     place: &RankPlace,
     store: SocketAddr,
-    attempt: u32,
+    attempt: Attempt,
     error_file: &str,
     is_set: impl Fn(&str) -> bool,
 ) -> BTreeMap<String, String> {
@@ -120,7 +120,9 @@ mod tests {
     }
 
     fn environment(job: &Job, node: &NodePlacement, set: &[&str]) -> BTreeMap<String, String> {
-        rank_environment(job, node, &node.ranks[0], node.store, 1, "/e", |name| set.contains(&name))
+        rank_environment(job, node, &node.ranks[0], node.store, Attempt::new(1), "/e", |name| {
+            set.contains(&name)
+        })
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use phalanx_io::write_whole;
 use phalanx_types::contract::{FILE_FETCHED, FILE_FLIGHT_RECORDER};
-use phalanx_types::{Error, Result};
+use phalanx_types::{Attempt, Error, Result};
 
 /// How many jobs' logs stay in a work directory.
 const KEEP_JOBS: usize = 8;
@@ -34,7 +34,7 @@ pub(crate) struct NodeFiles {
 
 impl NodeFiles {
     /// For the node of `partition` that begins with `attempt`: one of an earlier stage may still be tidying up.
-    pub(crate) fn make(work: &Path, job_id: &str, partition: u32, attempt: u32) -> Result<NodeFiles> {
+    pub(crate) fn make(work: &Path, job_id: &str, partition: u32, attempt: Attempt) -> Result<NodeFiles> {
         let job = work.join(format!("phalanx-{job_id}"));
         let private = job.join(format!("task-{partition}{}", suffix(attempt)));
         let lock = hold(&job)?;
@@ -46,7 +46,7 @@ impl NodeFiles {
 
 impl NodeFiles {
     /// The log of a rank whose node began with `attempt`.
-    pub(crate) fn log(&self, rank: u32, attempt: u32) -> PathBuf {
+    pub(crate) fn log(&self, rank: u32, attempt: Attempt) -> PathBuf {
         self.job.join(format!("rank-{rank}{}.log", suffix(attempt)))
     }
 
@@ -86,8 +86,8 @@ impl NodeFiles {
     }
 }
 
-fn suffix(attempt: u32) -> String {
-    if attempt == 0 { String::new() } else { format!("-attempt-{attempt}") }
+fn suffix(attempt: Attempt) -> String {
+    if attempt.is_first() { String::new() } else { format!("-attempt-{attempt}") }
 }
 
 impl Drop for NodeFiles {
@@ -208,20 +208,20 @@ mod tests {
 
     fn end_jobs(work: &Path, name: &str) {
         for i in 0..KEEP_JOBS + 1 {
-            drop(NodeFiles::make(work, &format!("{name}-{i}"), 0, 0).unwrap());
+            drop(NodeFiles::make(work, &format!("{name}-{i}"), 0, Attempt::first()).unwrap());
         }
     }
 
     #[test]
     fn a_job_of_which_a_node_still_runs_keeps_its_files() {
         let work = tempfile::tempdir().unwrap();
-        let ended = NodeFiles::make(work.path(), "runs", 0, 0).unwrap();
-        let runs = NodeFiles::make(work.path(), "runs", 1, 0).unwrap();
-        std::fs::write(runs.log(1, 0), "output").unwrap();
+        let ended = NodeFiles::make(work.path(), "runs", 0, Attempt::first()).unwrap();
+        let runs = NodeFiles::make(work.path(), "runs", 1, Attempt::first()).unwrap();
+        std::fs::write(runs.log(1, Attempt::first()), "output").unwrap();
         drop(ended);
         end_jobs(work.path(), "first");
-        assert!(runs.log(1, 0).exists() && runs.private.exists(), "DIR-1");
-        let log = runs.log(1, 0);
+        assert!(runs.log(1, Attempt::first()).exists() && runs.private.exists(), "DIR-1");
+        let log = runs.log(1, Attempt::first());
         drop(runs);
         assert!(log.exists(), "the logs of the job that has just ended");
         end_jobs(work.path(), "second");
@@ -231,7 +231,8 @@ mod tests {
     #[test]
     fn what_ranks_have_fetched_is_one_folder_for_the_jobs_nodes_and_goes_with_them() {
         let work = tempfile::tempdir().unwrap();
-        let nodes = [0, 1].map(|partition| NodeFiles::make(work.path(), "job", partition, 0).unwrap());
+        let nodes =
+            [0, 1].map(|partition| NodeFiles::make(work.path(), "job", partition, Attempt::first()).unwrap());
         let ranks = [0, 1].map(|rank| nodes[rank as usize].rank(rank).unwrap());
         for (node, rank) in nodes.iter().zip(&ranks) {
             node.link_fetched(rank).unwrap();
@@ -251,11 +252,11 @@ mod tests {
         let work = tempfile::tempdir().unwrap();
         let job = work.path().join("phalanx-job");
         for _ in 0..50 {
-            drop(NodeFiles::make(work.path(), "job", 0, 0).unwrap());
+            drop(NodeFiles::make(work.path(), "job", 0, Attempt::first()).unwrap());
             std::thread::scope(|threads| {
                 threads.spawn(|| remove_unless_in_use(&job));
                 threads.spawn(|| remove_unless_in_use(&job));
-                let files = NodeFiles::make(work.path(), "job", 1, 0).unwrap();
+                let files = NodeFiles::make(work.path(), "job", 1, Attempt::first()).unwrap();
                 assert!(files.private.exists(), "DIR-1");
             });
         }
@@ -266,7 +267,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let work = dir.path().join("work");
         std::os::unix::fs::symlink(dir.path().join("unmounted"), &work).unwrap();
-        let e = NodeFiles::make(&work, "job", 0, 0).err().unwrap();
+        let e = NodeFiles::make(&work, "job", 0, Attempt::first()).err().unwrap();
         assert!(e.to_string().contains("make the folder"), "{e}");
     }
 
@@ -275,8 +276,8 @@ mod tests {
         let work = tempfile::tempdir().unwrap();
         let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
         for i in 0..KEEP_JOBS + 5 {
-            let files = NodeFiles::make(work.path(), &format!("job-{i}"), 0, 0).unwrap();
-            let log = files.log(0, 0);
+            let files = NodeFiles::make(work.path(), &format!("job-{i}"), 0, Attempt::first()).unwrap();
+            let log = files.log(0, Attempt::first());
             drop(files);
             assert!(log.parent().unwrap().exists(), "the logs of the job that has just ended");
             // As if the clock were set back more with every job.

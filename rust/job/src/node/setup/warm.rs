@@ -11,7 +11,7 @@ use phalanx_supervisor::warm_pool::{PoolOptions, prestart, shapes, warm_guard};
 use phalanx_supervisor::{Guard, GuardOptions};
 use phalanx_types::contract::ENV_OMP_THREADS;
 use phalanx_types::{
-    CpuPolicy, Deadline, Error, ErrorKind, NodePlacement, RankPlace, RankProgram, Result, WarmPolicy,
+    Attempt, CpuPolicy, Deadline, Error, ErrorKind, NodePlacement, RankPlace, RankProgram, Result, WarmPolicy,
 };
 
 use crate::node::home::Home;
@@ -95,7 +95,8 @@ fn what_pool(warm: &WarmPolicy) -> PoolOptions {
 fn in_common(options: &Options<'_>, placement: &NodePlacement) -> Vec<(String, String)> {
     let place = placement.ranks.first().cloned().unwrap_or(RankPlace { rank: 0, local_rank: 0 });
     let has = |name: &str| options.has_variable(name);
-    let mut all = rank_environment(&options.spec.job, placement, &place, placement.store, 0, "", has);
+    let mut all =
+        rank_environment(&options.spec.job, placement, &place, placement.store, Attempt::first(), "", has);
     all.extend(options.env.clone());
     let has_libraries = !options.spec.job.warm.imports.is_empty();
     let counts = |name: &str| shapes(name) || has_libraries && READ_BY_LIBRARIES.contains(&name);

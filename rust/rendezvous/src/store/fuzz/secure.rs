@@ -16,7 +16,7 @@ static STORE: LazyLock<Option<(TlsServer, PublicKey, PublicKey)>> = LazyLock::ne
 });
 
 /// Plays a script of `on_the_way` between a node and the store (end 1), after a byte that says who they are: both of
-/// the job (0), one that doesn't know the attempt's key (1: the node, 2: the store), one that speaks TLS and whose
+/// the job (0), one that doesn't know the generation's key (1: the node, 2: the store), one that speaks TLS and whose
 /// words are the script's (3: the node, 4: the store), a node that expects another store (5) or speaks another version
 /// (6). An end's first act is its end. Panics where somebody is believed who may not be, what is heard is not what was
 /// said, or SECURE-2 is hurt.
