@@ -5,17 +5,18 @@
 mod by_hand;
 mod common;
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use by_hand::{finished, hub_of, join_by_hand, place_of, soon};
+use by_hand::{finished, hub_of, join_attempt, join_by_hand, place_of, soon};
 use common::{LONG, TestCallbacks, listen, open, spawn_node, test_node};
-use phalanx_job::{Hub, HubOptions};
+use phalanx_job::{Event, Hub, HubOptions};
 use phalanx_rendezvous::wire::Frame;
 use phalanx_rendezvous::{HubAddress, HubConnection, Sender};
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Attempt, ErrorKind, FailureKind, Job, RankExit, RankState};
+use phalanx_types::{Attempt, ErrorKind, FailureKind, Job, RankExit, RankProgram, RankState};
 
 #[test]
 fn garbage_slow_and_half_open_clients_disturb_no_job() {
@@ -325,6 +326,37 @@ fn a_result_of_an_attempt_that_is_over_is_passed_over() {
     from_late.send_frame(&Frame::Data(b"ale"), soon()).unwrap();
     assert_eq!(late.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-5");
     assert_eq!(driver.result_path(0), None, "HUB-5");
+}
+
+#[test]
+fn a_restart_begins_a_generation_that_whoever_hears_of_it_finds() {
+    let mut job = Job::new("hub", "t", 1, 1).unwrap();
+    job.policy.max_restarts = 1;
+    let driver = open(&job);
+    let told = || {
+        let program = RankProgram::Command(Vec::new());
+        driver.node_spec(Attempt::first(), program, BTreeMap::new(), Vec::new()).generation
+    };
+    let mut node = join_by_hand(&driver, 0, 1);
+    let first = place_of(&mut node).generation;
+    assert_eq!(told(), first);
+    let exit = Box::new(RankExit::new(0, "by-hand", RankState::Signaled(9)));
+    node.send(&NodeMessage::RankEnded { exit }, soon()).unwrap();
+    node.send(&NodeMessage::Done { problem: None, interrupted: None, output: vec![] }, soon()).unwrap();
+    let mut shown = String::new();
+    while !shown.contains("restart 1 of 1") {
+        if let Event::Output(text) = driver.next(soon()).unwrap().expect("in time") {
+            shown.push_str(&text);
+        }
+    }
+    let second = told();
+    assert_ne!(second, first, "PRESENT-1");
+    let mut node = join_attempt(&driver, Attempt::first().next(), 0, 1);
+    assert_eq!(
+        place_of(&mut node).generation,
+        second,
+        "PRESENT-1: what a carrier is told is what ranks have"
+    );
 }
 
 #[test]

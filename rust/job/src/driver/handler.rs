@@ -22,6 +22,7 @@ use phalanx_types::{Attempt, Error, ErrorKind, Job, Result, RunSnapshot};
 use crate::console::Console;
 use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
 use crate::driver::event_queue::EventSender;
+use crate::driver::present::Present;
 use crate::driver::reads::{Answer, Reads, refuse};
 use crate::driver::results::Results;
 use crate::driver::state::{JobState, Outcome, Restart};
@@ -62,6 +63,7 @@ pub(super) struct JobHandler {
     /// Who waits for stacks.
     askers: Vec<Sender<Vec<RankStacks>>>,
     reads: Reads,
+    present: Present,
     results: Results,
     history: History,
     snapshots: Arc<Snapshots>,
@@ -77,6 +79,7 @@ impl JobHandler {
         job: Job,
         events: EventSender,
         waiting: Arc<AtomicUsize>,
+        present: Present,
         results: Results,
         tails: Arc<LogTails>,
         snapshots: Arc<Snapshots>,
@@ -95,6 +98,7 @@ impl JobHandler {
             output_ends: Vec::new(),
             askers: Vec::new(),
             reads: Reads::default(),
+            present,
             results,
             status: String::new(),
             last: Last::Running,
@@ -122,7 +126,8 @@ impl JobHandler {
         if let Some(rank) = restart.rank {
             self.view.failed(rank, &mut text);
         }
-        self.results.begin_attempt(restart.attempt);
+        // PRESENT-1
+        self.present.begin(restart.attempt, restart.generation);
         self.view.announce(&restart.line, &mut text);
         self.tell(Event::Output(text));
         if !restart.in_place {
@@ -373,11 +378,12 @@ mod tests {
     fn handler_in(folder: &Path) -> (JobHandler, EventReceiver, Arc<AtomicUsize>) {
         let (sender, receiver) = event_queue();
         let waiting = Arc::<AtomicUsize>::default();
-        let results = Results::in_folder(folder.to_path_buf());
+        let present = Present::first();
+        let results = Results::in_folder(folder.to_path_buf(), present.clone());
         let job = Job::new("job", "t", 1, 1).unwrap();
         let tails = Arc::new(LogTails::new(1));
         let snapshots = Arc::new(Snapshots::of(&job));
-        let handler = JobHandler::new(job, sender, Arc::clone(&waiting), results, tails, snapshots);
+        let handler = JobHandler::new(job, sender, Arc::clone(&waiting), present, results, tails, snapshots);
         (handler, receiver, waiting)
     }
 

@@ -18,9 +18,9 @@ use phalanx_types::{Attempt, Deadline, Error, Job, NodeSpec, RankProgram, Result
 use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
 use crate::driver::event_queue::{EventReceiver, event_queue, next_of};
 use crate::driver::handler::{Command, JobHandler};
+use crate::driver::present::Present;
 use crate::driver::reads::PieceAnswer;
 use crate::driver::results::Results;
-use crate::driver::state::generation_of;
 use crate::driver::view::{PATIENCE, Snapshots};
 use crate::log_tail::LogTails;
 
@@ -40,6 +40,7 @@ pub struct Hub {
     hub: HubServer<Command>,
     events: EventReceiver,
     waiting: Arc<AtomicUsize>,
+    present: Present,
     results: Results,
     tails: Arc<LogTails>,
     snapshots: Arc<Snapshots>,
@@ -86,13 +87,15 @@ impl Hub {
             job: job.id.clone(),
             token,
         };
-        let results = Results::in_folder(folder.path().to_path_buf());
+        let present = Present::first();
+        let results = Results::in_folder(folder.path().to_path_buf(), present.clone());
         let tails = Arc::new(LogTails::new(job.ranks));
         let snapshots = Arc::new(Snapshots::of(&job));
         let (waits, kept, shown) = (Arc::clone(&waiting), Arc::clone(&tails), Arc::clone(&snapshots));
-        let handler = JobHandler::new(job.clone(), sender, waits, results.clone(), kept, shown);
+        let handler =
+            JobHandler::new(job.clone(), sender, waits, present.clone(), results.clone(), kept, shown);
         let hub = HubServer::open(hub_options, handler)?;
-        Ok(Hub { hub, events, waiting, results, tails, snapshots, _folder: folder, job, token })
+        Ok(Hub { hub, events, waiting, present, results, tails, snapshots, _folder: folder, job, token })
     }
 
     /// Where nodes reach the hub: `host:port`.
@@ -121,7 +124,7 @@ impl Hub {
             hub_key: self.hub.key().clone(),
             token: self.token,
             attempt,
-            generation: generation_of(attempt),
+            generation: self.present.generation(),
             program,
             env,
             local_gpus,

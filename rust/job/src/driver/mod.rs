@@ -4,6 +4,7 @@ mod event;
 mod event_queue;
 mod handler;
 mod hub;
+mod present;
 mod reads;
 mod results;
 pub mod state;

@@ -8,43 +8,35 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use phalanx_rendezvous::{Arriving, Opening};
-use phalanx_types::{Attempt, Error, Result};
+use phalanx_types::{Error, Result};
 use tempfile::NamedTempFile;
+
+use crate::driver::present::Present;
 
 /// A folder of results.
 #[derive(Debug, Clone)]
 pub(super) struct Results {
     folder: PathBuf,
-    attempt: Arc<Mutex<Attempt>>,
+    present: Present,
 }
 
 impl Results {
-    pub(super) fn in_folder(folder: PathBuf) -> Results {
-        Results { folder, attempt: Arc::default() }
-    }
-
-    /// The attempt whose results count.
-    fn attempt(&self) -> MutexGuard<'_, Attempt> {
-        self.attempt.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Those of the present attempt count.
+    pub(super) fn in_folder(folder: PathBuf, present: Present) -> Results {
+        Results { folder, present }
     }
 
     /// Where a rank's result is once it is whole.
     fn whole(&self, rank: u32) -> PathBuf {
-        self.folder.join(format!("attempt-{}-rank-{rank}", self.attempt()))
+        self.folder.join(format!("attempt-{}-rank-{rank}", self.present.attempt()))
     }
 
     /// The file with what a rank left, if it has arrived whole.
     pub(super) fn path(&self, rank: u32) -> Option<PathBuf> {
         let path = self.whole(rank);
         path.exists().then_some(path)
-    }
-
-    /// From now on the results of this attempt count.
-    pub(super) fn begin_attempt(&self, attempt: Attempt) {
-        *self.attempt() = attempt;
     }
 
     /// Opens the file of a result that begins to arrive, where it is to be opened.
@@ -95,6 +87,8 @@ impl Arriving for Arrival {
 
 #[cfg(test)]
 mod tests {
+    use phalanx_types::{Attempt, Generation};
+
     use super::*;
 
     fn names(folder: &std::path::Path) -> Vec<std::ffi::OsString> {
@@ -103,7 +97,7 @@ mod tests {
 
     fn empty() -> (tempfile::TempDir, Results) {
         let dir = phalanx_testkit::temp_dir("results");
-        let results = Results::in_folder(dir.path().to_path_buf());
+        let results = Results::in_folder(dir.path().to_path_buf(), Present::first());
         (dir, results)
     }
 
@@ -120,7 +114,7 @@ mod tests {
         assert!(results.path(4).is_some(), "RESULTS-1: what has arrived stays");
         assert_eq!(names(dir.path()).len(), 2, "RESULTS-2");
         assert!(results.opening(4)().unwrap().is_none(), "RESULTS-2");
-        results.begin_attempt(Attempt::first().next());
+        results.present.begin(Attempt::first().next(), Generation::first().next());
         assert_eq!((results.path(4), results.path(0)), (None, None), "RESULTS-3");
         assert!(results.opening(4)().unwrap().is_some(), "RESULTS-3");
     }

@@ -23,9 +23,13 @@ pub(crate) fn hub_of(driver: &Hub) -> HubAddress {
 
 /// A node whose store would be at this port.
 pub(crate) fn join_by_hand(driver: &Hub, partition: u32, store_port: u16) -> HubConnection {
-    let mut node =
-        HubConnection::open(&hub_of(driver), Role::Control { partition, attempt: Attempt::first() }, soon())
-            .unwrap();
+    join_attempt(driver, Attempt::first(), partition, store_port)
+}
+
+/// The same for this attempt.
+pub(crate) fn join_attempt(driver: &Hub, attempt: Attempt, partition: u32, store_port: u16) -> HubConnection {
+    let role = Role::Control { partition, attempt };
+    let mut node = HubConnection::open(&hub_of(driver), role, soon()).unwrap();
     let join = Join {
         partition,
         instance: 1,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::HubMessage;
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Attempt, Failure, FailureKind, Job};
+use phalanx_types::{Attempt, Failure, FailureKind, Generation, Job};
 
 use super::carriers::Carriers;
 use super::news::{HostCarried, HostsPlaced, News, Phase, Point, Progress, Reason, Restart};
@@ -38,6 +38,8 @@ pub struct JobState {
     pub(super) job: Job,
     pub(super) opened: Instant,
     pub(super) attempts: Attempts,
+    /// What the ranks of the present attempt belong to.
+    pub(super) generation: Generation,
     pub(super) phase: JobPhase,
     /// By partition.
     pub(super) nodes: BTreeMap<u32, Node>,
@@ -57,6 +59,7 @@ impl JobState {
         JobState {
             opened,
             attempts: Attempts::default(),
+            generation: Generation::first(),
             phase: JobPhase::joining(opened),
             nodes: (0..job.tasks).map(|partition| (partition, Node::default())).collect(),
             carriers: Carriers::default(),

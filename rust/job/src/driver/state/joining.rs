@@ -10,7 +10,6 @@ use super::job_state::{JobState, start};
 use super::news::Point;
 use super::node::{Arrival, Node};
 use super::phase::JobPhase;
-use super::restart::generation_of;
 
 impl JobState {
     pub(super) fn join(&mut self, now: Instant, partition: u32, mut join: Join, out: &mut Outbox) {
@@ -45,7 +44,7 @@ impl JobState {
             return;
         }
         let joins: Vec<Join> = self.nodes.values().filter_map(|node| node.waits().cloned()).collect();
-        let placement = match place(&self.job, generation_of(self.attempts.present), &joins) {
+        let placement = match place(&self.job, self.generation, &joins) {
             Ok(placement) => placement,
             Err(e) => return self.fail(now, start(e.to_string()), out),
         };

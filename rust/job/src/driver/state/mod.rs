@@ -39,4 +39,3 @@ mod verdict;
 pub use job_state::JobState;
 pub use news::{HostCarried, HostsPlaced, Phase, Point, Progress, Reason, Restart};
 pub use phase::Outcome;
-pub(super) use restart::generation_of;

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use phalanx_types::Attempt;
 use phalanx_types::stacks::RankStacks;
+use phalanx_types::{Attempt, Generation};
 
 /// A point in the job's life, for the table of phases.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,8 +60,10 @@ impl Point {
 /// Another attempt begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restart {
-    /// Its number; the first is 1.
+    /// Which one; never the first.
     pub attempt: Attempt,
+    /// What its ranks belong to.
+    pub generation: Generation,
     /// Whether the tasks go on; else the Spark stage has to be submitted again.
     pub in_place: bool,
     /// The rank that failed before it, if one did.

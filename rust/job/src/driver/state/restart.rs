@@ -11,7 +11,7 @@ use std::time::Instant;
 use log::Level;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Attempt, Failure, Generation};
+use phalanx_types::{Attempt, Failure};
 
 use super::job_state::JobState;
 use super::news::{Point, Restart};
@@ -19,13 +19,6 @@ use super::node::Node;
 use super::phase::JobPhase;
 use super::ranks::Ranks;
 use super::straggler::Stragglers;
-
-/// The generation of an attempt's ranks. Where debug assertions are on, as in tests, no number is that of an attempt:
-/// nothing may take one for the other.
-pub fn generation_of(attempt: Attempt) -> Generation {
-    let number = u64::from(attempt.restarts());
-    Generation::new(if cfg!(debug_assertions) { 7 * number + 3 } else { number })
-}
 
 /// What follows a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +56,7 @@ impl JobState {
     pub(super) fn restart(&mut self, now: Instant, failure: &Failure, in_place: bool, out: &mut Outbox) {
         let attempt = self.attempts.present.next();
         self.attempts.present = attempt;
+        self.generation = self.generation.next();
         let cause = failure.message.lines().next().unwrap_or_default();
         let how = if in_place { "" } else { "; the Spark stage is submitted again" };
         let of = self.job.policy.max_restarts;
@@ -89,6 +83,7 @@ impl JobState {
         self.news.stacks.extend(self.stacks.abandon().then(Vec::new));
         self.news.restarts.push(Restart {
             attempt,
+            generation: self.generation,
             in_place,
             rank: failure.rank,
             cause: cause.to_string(),
