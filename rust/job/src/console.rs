@@ -17,8 +17,8 @@ use memchr::memchr2;
 use phalanx_types::ShownOutput;
 use phalanx_types::stacks::ranges;
 
+use crate::dedup::{Dedup, Group};
 use crate::flood::Flood;
-use crate::fold::{Fold, Group};
 use crate::log_tail::LogTails;
 
 /// A line without an end is shown once it is this long.
@@ -40,8 +40,8 @@ pub struct Console {
     line_bytes: usize,
     shown: ShownOutput,
     /// Where equal lines are shown once.
-    fold: Option<Fold>,
-    /// Where lines are folded, and ranks so many that not all that they write can be read.
+    dedup: Option<Dedup>,
+    /// Where lines are deduplicated, and ranks so many that not all that they write can be read.
     flood: Option<Flood>,
 }
 
@@ -57,9 +57,9 @@ impl Console {
     pub fn new(tails: Arc<LogTails>, ranks: u32, shown: &ShownOutput) -> Console {
         let line_bytes = tails.line_bytes().min(MAX_LINE_BYTES);
         let shown = shown.of_ranks(ranks);
-        let fold = (shown == ShownOutput::Dedup).then(|| Fold::new(ranks));
-        let flood = fold.as_ref().and_then(|_| Flood::of(ranks));
-        Console { tails: Some(tails), line_bytes, shown, fold, flood, ..Console::to_file() }
+        let dedup = (shown == ShownOutput::Dedup).then(|| Dedup::new(ranks));
+        let flood = dedup.as_ref().and_then(|_| Flood::of(ranks));
+        Console { tails: Some(tails), line_bytes, shown, dedup, flood, ..Console::to_file() }
     }
 
     /// One whose reader is a file: of progress bars only the last state is in it.
@@ -70,7 +70,7 @@ impl Console {
             tails: None,
             line_bytes: MAX_LINE_BYTES,
             shown: ShownOutput::All,
-            fold: None,
+            dedup: None,
             flood: None,
         }
     }
@@ -118,7 +118,7 @@ impl Console {
 
     /// Shows lines that have waited long enough for equal ones. Returns when that is so of the next.
     pub fn tick(&mut self, now: Instant, out: &mut String) -> Option<Instant> {
-        let (groups, due) = self.fold.as_mut()?.tick(now);
+        let (groups, due) = self.dedup.as_mut()?.tick(now);
         self.show_groups(&groups, out);
         let (told, ends) = self.flood.as_mut().map(|flood| flood.tick(now)).unwrap_or_default();
         self.tell(told, out);
@@ -127,7 +127,7 @@ impl Console {
 
     /// Shows lines that wait for equal ones.
     pub fn flush(&mut self, out: &mut String) {
-        let groups = self.fold.as_mut().map(Fold::take_all).unwrap_or_default();
+        let groups = self.dedup.as_mut().map(Dedup::take_all).unwrap_or_default();
         self.show_groups(&groups, out);
         let told = self.flood.as_mut().and_then(Flood::told);
         self.tell(told, out);
@@ -233,8 +233,8 @@ impl Console {
         if let Some(tails) = &self.tails {
             tails.push(rank, text);
         }
-        if let Some(fold) = &mut self.fold {
-            let groups = fold.push(rank, text);
+        if let Some(dedup) = &mut self.dedup {
+            let groups = dedup.push(rank, text);
             self.show_groups(&groups, out);
         } else if self.shown.shows(rank) {
             self.print(&format_args!("rank {rank}"), text, out);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_of_rank_0_among_folded_lines_ends_as_a_line() {
+    fn a_bar_of_rank_0_among_deduplicated_lines_ends_as_a_line() {
         let (mut view, mut out) = (watched(9, &ShownOutput::Dedup), String::new());
         view.take(0, b"\r 10%", &mut out);
         view.take(1, b"hi\n", &mut out);

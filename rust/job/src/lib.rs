@@ -6,9 +6,9 @@
 
 mod carrier;
 pub mod console;
+mod dedup;
 pub mod driver;
 mod flood;
-mod fold;
 #[doc(hidden)]
 pub mod fuzz;
 mod log_queue;

@@ -1,8 +1,8 @@
 //! Equal lines of several ranks become one with their ranks: pure, lines and time in, groups out.
 //!
-//! - FOLD-1 (in-order): the lines of a rank come out in the order in which it wrote them.
-//! - FOLD-2 (all-once): each line of each rank comes out exactly once.
-//! - FOLD-3 (bounded): a line waits for its like no longer than [`WAIT`], and no more than [`MOST_LINES`] or
+//! - DEDUP-1 (in-order): the lines of a rank come out in the order in which it wrote them.
+//! - DEDUP-2 (all-once): each line of each rank comes out exactly once.
+//! - DEDUP-3 (bounded): a line waits for its like no longer than [`WAIT`], and no more than [`MOST_LINES`] or
 //!   [`MOST_BYTES`] of them wait.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -27,7 +27,7 @@ pub(crate) struct Group {
 
 /// The lines that wait.
 #[derive(Debug)]
-pub(crate) struct Fold {
+pub(crate) struct Dedup {
     /// How many ranks there are.
     ranks: usize,
     groups: VecDeque<Group>,
@@ -40,9 +40,9 @@ pub(crate) struct Fold {
     bytes: usize,
 }
 
-impl Fold {
-    pub(crate) fn new(ranks: u32) -> Fold {
-        Fold {
+impl Dedup {
+    pub(crate) fn new(ranks: u32) -> Dedup {
+        Dedup {
             ranks: usize::try_from(ranks).unwrap_or(usize::MAX),
             groups: VecDeque::new(),
             gone: 0,
@@ -54,7 +54,7 @@ impl Fold {
 
     /// Takes a line. Returns what needs to wait no longer.
     pub(crate) fn push(&mut self, rank: u32, text: &str) -> Vec<Group> {
-        // FOLD-1: only a group behind that of the rank's line before.
+        // DEDUP-1: only a group behind that of the rank's line before.
         let after = self.newest.get(&rank).copied();
         let known = self.by_text.get(text);
         let number = known.and_then(|all| {
@@ -127,30 +127,30 @@ mod tests {
 
     #[test]
     fn a_line_that_all_ranks_have_written_does_not_wait() {
-        let mut fold = Fold::new(3);
-        assert_eq!(told(fold.push(2, "a")), []);
-        assert_eq!(told(fold.push(0, "a")), []);
-        assert_eq!(told(fold.push(1, "a")), [("a".to_string(), vec![0, 1, 2])]);
-        assert_eq!((fold.by_text.len(), fold.bytes), (0, 0));
+        let mut dedup = Dedup::new(3);
+        assert_eq!(told(dedup.push(2, "a")), []);
+        assert_eq!(told(dedup.push(0, "a")), []);
+        assert_eq!(told(dedup.push(1, "a")), [("a".to_string(), vec![0, 1, 2])]);
+        assert_eq!((dedup.by_text.len(), dedup.bytes), (0, 0));
     }
 
     #[test]
     fn a_line_waits_for_a_while_and_no_longer() {
-        let (mut fold, now) = (Fold::new(3), Instant::now());
-        fold.push(0, "a");
-        assert_eq!(fold.tick(now), (Vec::new(), Some(now + WAIT)));
-        fold.push(1, "a");
-        fold.push(1, "b");
+        let (mut dedup, now) = (Dedup::new(3), Instant::now());
+        dedup.push(0, "a");
+        assert_eq!(dedup.tick(now), (Vec::new(), Some(now + WAIT)));
+        dedup.push(1, "a");
+        dedup.push(1, "b");
         let soon = now + WAIT / 2;
-        assert_eq!(fold.tick(soon), (Vec::new(), Some(now + WAIT)));
-        let (out, next) = fold.tick(now + WAIT);
-        assert_eq!((told(out), next), (vec![("a".to_string(), vec![0, 1])], Some(soon + WAIT)), "FOLD-3");
-        assert_eq!(told(fold.take_all()), [("b".to_string(), vec![1])]);
+        assert_eq!(dedup.tick(soon), (Vec::new(), Some(now + WAIT)));
+        let (out, next) = dedup.tick(now + WAIT);
+        assert_eq!((told(out), next), (vec![("a".to_string(), vec![0, 1])], Some(soon + WAIT)), "DEDUP-3");
+        assert_eq!(told(dedup.take_all()), [("b".to_string(), vec![1])]);
     }
 
     #[test]
     fn every_line_of_every_rank_comes_out_once_and_in_its_order() {
-        let mut fold = Fold::new(5);
+        let mut dedup = Dedup::new(5);
         let (mut written, mut out) = (vec![Vec::new(); 5], Vec::new());
         let (mut number, mut now) = (7_u64, Instant::now());
         for _ in 0..20_000 {
@@ -158,36 +158,40 @@ mod tests {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let (rank, text) = ((number >> 33) as u32 % 5, format!("line {}", (number >> 40) % 7));
             written[rank as usize].push(text.clone());
-            out.extend(fold.push(rank, &text));
+            out.extend(dedup.push(rank, &text));
             if number >> 60 == 0 {
                 now += WAIT / 3;
-                out.extend(fold.tick(now).0);
+                out.extend(dedup.tick(now).0);
             }
         }
-        out.extend(fold.take_all());
+        out.extend(dedup.take_all());
         let of = |rank: u32| out.iter().filter(move |group| group.ranks.contains(&rank));
         for (rank, lines) in (0..).zip(&written) {
             let seen: Vec<&String> = of(rank).map(|group| &group.text).collect();
-            assert!(seen.iter().copied().eq(lines), "FOLD-1, FOLD-2: rank {rank}");
+            assert!(seen.iter().copied().eq(lines), "DEDUP-1, DEDUP-2: rank {rank}");
         }
-        assert!(out.len() < 20_000, "some were folded: {}", out.len());
+        assert!(out.len() < 20_000, "some became one: {}", out.len());
     }
 
     #[test]
     fn a_line_that_a_rank_repeats_is_as_many_lines() {
-        let mut fold = Fold::new(2);
-        (0..3).for_each(|_| assert_eq!(told(fold.push(0, "a")), []));
+        let mut dedup = Dedup::new(2);
+        (0..3).for_each(|_| assert_eq!(told(dedup.push(0, "a")), []));
         let both = || ("a".to_string(), vec![0, 1]);
-        assert_eq!([told(fold.push(1, "a")), told(fold.push(1, "a"))].concat(), [both(), both()], "FOLD-2");
-        assert_eq!(told(fold.take_all()), [("a".to_string(), vec![0])], "FOLD-2");
+        assert_eq!(
+            [told(dedup.push(1, "a")), told(dedup.push(1, "a"))].concat(),
+            [both(), both()],
+            "DEDUP-2"
+        );
+        assert_eq!(told(dedup.take_all()), [("a".to_string(), vec![0])], "DEDUP-2");
     }
 
     #[test]
     fn what_waits_is_bounded_in_lines_and_bytes() {
-        let mut fold = Fold::new(2);
-        let out: usize = (0..5000).map(|i| fold.push(0, &format!("{i}")).len()).sum();
-        assert_eq!((out, fold.groups.len()), (4000, MOST_LINES), "FOLD-3");
-        fold.push(0, &"x".repeat(MOST_BYTES));
-        assert!(fold.bytes <= MOST_BYTES, "FOLD-3");
+        let mut dedup = Dedup::new(2);
+        let out: usize = (0..5000).map(|i| dedup.push(0, &format!("{i}")).len()).sum();
+        assert_eq!((out, dedup.groups.len()), (4000, MOST_LINES), "DEDUP-3");
+        dedup.push(0, &"x".repeat(MOST_BYTES));
+        assert!(dedup.bytes <= MOST_BYTES, "DEDUP-3");
     }
 }
