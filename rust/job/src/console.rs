@@ -18,8 +18,8 @@ use phalanx_types::ShownOutput;
 use phalanx_types::stacks::ranges;
 
 use crate::dedup::{Dedup, Group};
-use crate::flood::Flood;
 use crate::log_tail::LogTails;
+use crate::rate_limit::RateLimit;
 
 /// A line without an end is shown once it is this long.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
@@ -42,7 +42,7 @@ pub struct Console {
     /// Where equal lines are shown once.
     dedup: Option<Dedup>,
     /// Where lines are deduplicated, and ranks so many that not all that they write can be read.
-    flood: Option<Flood>,
+    rate_limit: Option<RateLimit>,
 }
 
 #[derive(Debug, Default)]
@@ -58,8 +58,8 @@ impl Console {
         let line_bytes = tails.line_bytes().min(MAX_LINE_BYTES);
         let shown = shown.of_ranks(ranks);
         let dedup = (shown == ShownOutput::Dedup).then(|| Dedup::new(ranks));
-        let flood = dedup.as_ref().and_then(|_| Flood::of(ranks));
-        Console { tails: Some(tails), line_bytes, shown, dedup, flood, ..Console::to_file() }
+        let rate_limit = dedup.as_ref().and_then(|_| RateLimit::of(ranks));
+        Console { tails: Some(tails), line_bytes, shown, dedup, rate_limit, ..Console::to_file() }
     }
 
     /// One whose reader is a file: of progress bars only the last state is in it.
@@ -71,7 +71,7 @@ impl Console {
             line_bytes: MAX_LINE_BYTES,
             shown: ShownOutput::All,
             dedup: None,
-            flood: None,
+            rate_limit: None,
         }
     }
 
@@ -120,7 +120,7 @@ impl Console {
     pub fn tick(&mut self, now: Instant, out: &mut String) -> Option<Instant> {
         let (groups, due) = self.dedup.as_mut()?.tick(now);
         self.show_groups(&groups, out);
-        let (told, ends) = self.flood.as_mut().map(|flood| flood.tick(now)).unwrap_or_default();
+        let (told, ends) = self.rate_limit.as_mut().map(|limit| limit.tick(now)).unwrap_or_default();
         self.tell(told, out);
         due.into_iter().chain(ends).min()
     }
@@ -129,13 +129,13 @@ impl Console {
     pub fn flush(&mut self, out: &mut String) {
         let groups = self.dedup.as_mut().map(Dedup::take_all).unwrap_or_default();
         self.show_groups(&groups, out);
-        let told = self.flood.as_mut().and_then(Flood::told);
+        let told = self.rate_limit.as_mut().and_then(RateLimit::told);
         self.tell(told, out);
     }
 
     /// Shows the newest lines of a rank that has failed, where not all of its output was shown before.
     pub fn failed(&mut self, rank: u32, out: &mut String) {
-        let was_left_out = self.flood.as_ref().is_some_and(|flood| flood.has_left_out(rank));
+        let was_left_out = self.rate_limit.as_ref().is_some_and(|limit| limit.has_left_out(rank));
         let Some(tails) = self.tails.as_ref().filter(|_| was_left_out || self.shown == ShownOutput::Errors)
         else {
             return;
@@ -149,7 +149,7 @@ impl Console {
 
     fn show_groups(&mut self, groups: &[Group], out: &mut String) {
         for group in groups {
-            if self.flood.as_mut().is_none_or(|flood| flood.shows(&group.ranks)) {
+            if self.rate_limit.as_mut().is_none_or(|limit| limit.shows(&group.ranks)) {
                 self.print(&ranges(&group.ranks), &group.text, out);
             }
         }
@@ -302,8 +302,8 @@ mod tests {
         view.flush(&mut out);
         assert!(out.contains("[rank 0] hello of 0\n") && !out.contains("hello of 7\n"), "{out}");
         let lines: Vec<&str> = out.lines().collect();
-        assert_eq!(lines.len(), 252, "FLOOD-1");
-        assert!(lines[251].starts_with("[phalanx] 749 more lines of 749 ranks are not shown"), "FLOOD-2");
+        assert_eq!(lines.len(), 252, "RATE-1");
+        assert!(lines[251].starts_with("[phalanx] 749 more lines of 749 ranks are not shown"), "RATE-2");
         out.clear();
         view.failed(7, &mut out);
         view.failed(999, &mut out);

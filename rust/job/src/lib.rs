@@ -8,7 +8,6 @@ mod carrier;
 pub mod console;
 mod dedup;
 pub mod driver;
-mod flood;
 #[doc(hidden)]
 pub mod fuzz;
 mod log_queue;
@@ -16,6 +15,7 @@ mod log_tail;
 mod metric;
 pub mod node;
 pub mod preflight;
+mod rate_limit;
 pub mod settings;
 mod units;
 mod variables;

@@ -1,8 +1,8 @@
 //! How many different lines of very many ranks are shown: pure, lines and time in, what to show out.
 //!
-//! - FLOOD-1 (bounded): of more than [`MANY_RANKS`] ranks, at most [`MOST_LINES`] lines that rank 0 has not written are
+//! - RATE-1 (bounded): of more than [`MANY_RANKS`] ranks, at most [`MOST_LINES`] lines that rank 0 has not written are
 //!   shown in [`WINDOW`]. A line that several wrote counts once.
-//! - FLOOD-2 (told): how many others there were is told once a window, and before the end.
+//! - RATE-2 (told): how many others there were is told once a window, and before the end.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 /// What has been shown in this window, and what not.
 #[derive(Debug, Default)]
-pub(crate) struct Flood {
+pub(crate) struct RateLimit {
     shown: usize,
     left_out: u64,
     /// The ranks that wrote those.
@@ -27,10 +27,10 @@ pub(crate) struct Flood {
     ends: Option<Instant>,
 }
 
-impl Flood {
+impl RateLimit {
     /// For so many ranks; none where all lines are shown.
-    pub(crate) fn of(ranks: u32) -> Option<Flood> {
-        (ranks > MANY_RANKS).then(Flood::default)
+    pub(crate) fn of(ranks: u32) -> Option<RateLimit> {
+        (ranks > MANY_RANKS).then(RateLimit::default)
     }
 
     /// Whether a line of these ranks, ascending, is shown.
@@ -84,22 +84,22 @@ mod tests {
 
     #[test]
     fn of_64_ranks_all_lines_are_shown() {
-        assert!(Flood::of(MANY_RANKS).is_none() && Flood::of(MANY_RANKS + 1).is_some(), "FLOOD-1");
+        assert!(RateLimit::of(MANY_RANKS).is_none() && RateLimit::of(MANY_RANKS + 1).is_some(), "RATE-1");
     }
 
     #[test]
     fn what_is_too_much_for_a_window_is_told_at_its_end_and_the_next_begins_anew() {
-        let (mut flood, now) = (Flood::of(8000).unwrap(), Instant::now());
-        assert_eq!(flood.tick(now), (None, None));
-        let shown = (1..8000).filter(|rank| flood.shows(&[*rank])).count();
-        assert_eq!(shown, MOST_LINES, "FLOOD-1");
-        assert!(flood.shows(&[0]) && flood.shows(&[0, 7999]) && !flood.shows(&[1, 2]), "FLOOD-1");
-        assert_eq!(flood.tick(now), (None, Some(now + WINDOW)));
-        let (told, next) = flood.tick(now + WINDOW);
+        let (mut limit, now) = (RateLimit::of(8000).unwrap(), Instant::now());
+        assert_eq!(limit.tick(now), (None, None));
+        let shown = (1..8000).filter(|rank| limit.shows(&[*rank])).count();
+        assert_eq!(shown, MOST_LINES, "RATE-1");
+        assert!(limit.shows(&[0]) && limit.shows(&[0, 7999]) && !limit.shows(&[1, 2]), "RATE-1");
+        assert_eq!(limit.tick(now), (None, Some(now + WINDOW)));
+        let (told, next) = limit.tick(now + WINDOW);
         let told = told.unwrap();
-        assert!(told.starts_with("[phalanx] 7750 more lines of 7751 ranks are not shown"), "FLOOD-2: {told}");
-        assert_eq!((next, flood.tick(now + WINDOW)), (None, (None, None)));
-        assert!(flood.shows(&[1]) && flood.has_left_out(7999) && !flood.has_left_out(3));
-        assert_eq!(flood.told(), None, "FLOOD-2: once");
+        assert!(told.starts_with("[phalanx] 7750 more lines of 7751 ranks are not shown"), "RATE-2: {told}");
+        assert_eq!((next, limit.tick(now + WINDOW)), (None, (None, None)));
+        assert!(limit.shows(&[1]) && limit.has_left_out(7999) && !limit.has_left_out(3));
+        assert_eq!(limit.told(), None, "RATE-2: once");
     }
 }
