@@ -151,9 +151,9 @@ fn of_thousands_of_ranks_the_first_are_listed_each_once() {
 #[test]
 fn a_job_is_waiting_running_restarting_and_then_over() {
     let mut play = Play::joining(|policy| policy.max_restarts = 1);
-    assert_eq!(play.state.standing(), State::Waiting);
+    assert_eq!(play.state.run_state(), State::Waiting);
     play.starts(0);
-    assert_eq!(play.state.standing(), State::Running);
+    assert_eq!(play.state.run_state(), State::Running);
     let slow = |rank, step_us| {
         let told = RankActivity { rank, step: Some(1), step_us: Some(step_us), ..RankActivity::default() };
         NodeMessage::Activity { ranks: vec![told] }
@@ -164,12 +164,12 @@ fn a_job_is_waiting_running_restarting_and_then_over() {
     }
     assert_eq!(play.state.slow_ranks().collect::<Vec<_>>(), [1]);
     play.fails(50, RankState::Signaled(9));
-    assert_eq!(play.state.standing(), State::Restarting);
+    assert_eq!(play.state.run_state(), State::Restarting);
     assert_eq!(play.state.slow_ranks().count(), 0);
     play.attempt = Attempt::new(1);
     play.orders();
     play.starts(52);
-    assert_eq!(play.state.standing(), State::Running);
+    assert_eq!(play.state.run_state(), State::Running);
     play.finishes(60);
-    assert_eq!(play.state.standing(), State::Succeeded);
+    assert_eq!(play.state.run_state(), State::Succeeded);
 }

@@ -43,7 +43,7 @@ pub struct RunSnapshot {
     pub name: String,
     /// Where its nodes are; null until they have been asked for.
     pub stage: Option<Stage>,
-    /// How it stands.
+    /// Its state.
     pub state: State,
     /// The moment.
     pub time: f64,
@@ -88,7 +88,7 @@ pub enum Stage {
     Jvm,
 }
 
-/// How a run stands.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {

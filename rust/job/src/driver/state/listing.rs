@@ -1,4 +1,4 @@
-//! What a snapshot says of a job's state: how it stands, what is counted, and a line for each rank.
+//! What a snapshot says of a job: the run's state, what is counted, and a line for each rank.
 //!
 //! - LISTING-1 (each-rank-once): ranks are listed by rank, each once, whatever is known of it.
 
@@ -22,8 +22,8 @@ const DATA_SHARE: &str = "data";
 type Place = (u32, usize);
 
 impl JobState {
-    /// How the job stands.
-    pub fn standing(&self) -> State {
+    /// The run's state, as a snapshot has it.
+    pub fn run_state(&self) -> State {
         let before = if self.attempts.present.is_first() { State::Waiting } else { State::Restarting };
         match &self.phase {
             JobPhase::Joining(_) => before,

@@ -114,7 +114,7 @@ impl History {
         let name = |metric: Metric| metric.declaration().0.to_owned();
         let restart = |(at, cause): &(Duration, String)| Restart { time: time(*at), cause: cause.clone() };
         RunSnapshot {
-            state: state.standing(),
+            state: state.run_state(),
             time: time(self.since_open(now)),
             started: self.opened_at,
             ended: self.timeline.over().map(time),
