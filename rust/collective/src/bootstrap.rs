@@ -36,10 +36,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use serde::{Deserialize, Serialize};
 
 use crate::acceptor::Acceptor;
-use crate::board::Board;
 use crate::connections::{Connections, LOCAL, SENTINEL};
 use crate::dialer::{Dialer, Target};
 use crate::door::Door;
+use crate::exchange::Exchange;
 use crate::forks::{Opening, Private};
 use crate::handshake::{Hello, introduce, random};
 use crate::host::{self, SharedHost};
@@ -101,8 +101,8 @@ pub(crate) fn bootstrap(request: &Bootstrap<'_>, store: &mut dyn Store) -> Resul
     raise_descriptor_limit();
     let key = group_key(request, store)?;
     let Bootstrap { name, rank, world_size, deadline, .. } = *request;
-    let mut board = Board { store, name, key: key.clone(), rank, world_size, deadline };
-    let meeting = board.meeting()?;
+    let mut exchange = Exchange { store, name, key: key.clone(), rank, world_size, deadline };
+    let meeting = exchange.meeting()?;
     let tcp = listen(|| TcpListener::bind((request.address, 0)))
         .map_err(|error| Error::io(format_args!("listen at {}", request.address), &error))?;
     let unix = UnixAddr::from_abstract_name(socket(&key, &meeting, request.pretended_host, rank))
@@ -125,25 +125,25 @@ pub(crate) fn bootstrap(request: &Bootstrap<'_>, store: &mut dyn Store) -> Resul
     let handshakes = (acceptor, Dialer::new(rank, key));
     // BOOT-2, DOOR-2: whatever goes wrong from here on ends it.
     let door = Door::open(handshakes, connections, (tcp, unix))?;
-    connect_all(request, &mut board, &meeting, door, &card)
+    connect_all(request, &mut exchange, &meeting, door, &card)
 }
 
 fn connect_all(
     request: &Bootstrap<'_>,
-    board: &mut Board<'_>,
+    exchange: &mut Exchange<'_>,
     meeting: &str,
     door: Door,
     mine: &Card,
 ) -> Result<Mesh> {
     let Bootstrap { rank: me, world_size, deadline, .. } = *request;
-    board.say_with_all("card", mine)?;
-    let mut found = Caller { request, key: &board.key, meeting }.leader();
-    board.say("leader", &found.as_ref().map_or(me, |(rank, _)| *rank))?;
-    let tables = tables(board, found.as_mut())?;
-    let cards: Vec<Card> = board.all("card", &tables.cards)?;
+    exchange.say_with_all("card", mine)?;
+    let mut found = Caller { request, key: &exchange.key, meeting }.leader();
+    exchange.say("leader", &found.as_ref().map_or(me, |(rank, _)| *rank))?;
+    let tables = tables(exchange, found.as_mut())?;
+    let cards: Vec<Card> = exchange.all("card", &tables.cards)?;
     check(&cards, me)?;
     door.know(cards.iter().map(Card::target).collect::<Result<_>>()?);
-    let leaders: Vec<usize> = board.all("leader", &tables.leaders)?;
+    let leaders: Vec<usize> = exchange.all("leader", &tables.leaders)?;
     let topology = Topology::from_leaders(&leaders);
     let host = topology.host_of(me).to_vec();
     if let Some((leader, _)) = &found
@@ -186,16 +186,16 @@ fn connect_all(
 }
 
 /// What all said, by this rank's leader; from the store, if it has none, or if that has ended.
-fn tables(board: &mut Board<'_>, leader: Option<&mut (usize, Private<UnixStream>)>) -> Result<Tables> {
+fn tables(exchange: &mut Exchange<'_>, leader: Option<&mut (usize, Private<UnixStream>)>) -> Result<Tables> {
     if let Some((rank, stream)) = leader {
-        match Tables::receive(stream, board.deadline) {
+        match Tables::receive(stream, exchange.deadline) {
             Err(error) if error.kind() == ErrorKind::Closed => {
-                log::info!("rank {}: rank {rank}, which leads its host, has ended: {error}", board.rank);
+                log::info!("rank {}: rank {rank}, which leads its host, has ended: {error}", exchange.rank);
             }
             tables => return tables.map_err(|error| error.context(format_args!("from rank {rank}"))),
         }
     }
-    Ok(Tables { cards: board.table("card")?, leaders: board.table("leader")? })
+    Ok(Tables { cards: exchange.table("card")?, leaders: exchange.table("leader")? })
 }
 
 /// The name of a rank's socket inside its host (BOOT-7), which another pretended host doesn't find.

@@ -30,13 +30,13 @@
 mod acceptor;
 mod activity;
 mod bell;
-mod board;
 mod bootstrap;
 mod call;
 mod connections;
 mod dialer;
 mod door;
 mod dtype;
+mod exchange;
 mod failure;
 mod flag;
 pub mod forks;

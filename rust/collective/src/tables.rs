@@ -1,5 +1,5 @@
-//! What all ranks said while their group comes together ([`crate::board`]), as it goes from rank to rank of a host: who
-//! has it from the store hands it to those that it leads.
+//! What all ranks said while their group comes together ([`crate::exchange`]), as it goes from rank to rank of a host:
+//! who has it from the store hands it to those that it leads.
 //!
 //! - HANDED-1 (bounded): what one rank hands to another is no longer than what the store may have.
 

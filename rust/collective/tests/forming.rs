@@ -1,5 +1,5 @@
-//! What it costs to form a group, by the number of its ranks, and who is named when one ends on the way: BOARD-1,
-//! BOARD-2, BOARD-3, HOST-1.
+//! What it costs to form a group, by the number of its ranks, and who is named when one ends on the way: EXCHANGE-1,
+//! EXCHANGE-2, EXCHANGE-3, HOST-1.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -79,9 +79,9 @@ fn what_forming_a_group_asks_of_the_store_grows_as_its_ranks_and_not_as_their_sq
     for (host, of_a_host) in layouts {
         for ranks in [8usize, 16, 32] {
             let hosts = ranks.div_ceil(of_a_host);
-            // BOARD-1: rank 0 also leaves two tables. BOARD-3: each is read once for each host.
+            // EXCHANGE-1: rank 0 also leaves two tables. EXCHANGE-3: each is read once for each host.
             let keys = 6 * ranks + 2 + 2 * hosts;
-            assert_eq!(asked(ranks, host), [keys, 2 * hosts, hosts], "BOARD-1, BOARD-3");
+            assert_eq!(asked(ranks, host), [keys, 2 * hosts, hosts], "EXCHANGE-1, EXCHANGE-3");
         }
     }
 }
@@ -169,7 +169,7 @@ fn a_rank_that_dies_while_its_group_forms_is_named_by_all_others() {
         for rank in [0, 2, 3] {
             let outcome = world.outcome(rank, VERY_LONG);
             let sentence = format!("timeout: rank {rank}: rank 1 has not joined \"world\"");
-            assert!(outcome.text.starts_with(&sentence), "BOARD-2: {key} {hosts:?} {outcome:?}");
+            assert!(outcome.text.starts_with(&sentence), "EXCHANGE-2: {key} {hosts:?} {outcome:?}");
         }
     }
 }

@@ -41,7 +41,7 @@ pub struct Links(Arc<Inner>);
 
 struct Inner {
     speed: Speed,
-    board: HashStore,
+    store: HashStore,
     links: Mutex<HashMap<(usize, usize), Link>>,
     is_over: AtomicBool,
     /// How many bytes cross until one is changed; none where zero.
@@ -81,7 +81,7 @@ impl Links {
     fn with(speed: Speed, seen: Option<Mutex<Vec<u8>>>) -> Links {
         Links(Arc::new(Inner {
             speed,
-            board: HashStore::default(),
+            store: HashStore::default(),
             links: Mutex::default(),
             is_over: AtomicBool::new(false),
             until_change: AtomicUsize::new(0),
@@ -286,11 +286,11 @@ fn pass_on([to, from]: &[TcpStream; 2], chunks: &Receiver<(Instant, Vec<u8>)>, l
 
 impl Store for Through {
     fn set(&mut self, key: &str, value: &[u8], deadline: Deadline) -> Result<()> {
-        self.links.0.board.clone().set(key, value, deadline)
+        self.links.0.store.clone().set(key, value, deadline)
     }
 
     fn get(&mut self, key: &str, deadline: Deadline) -> Result<Vec<u8>> {
-        let value = self.links.0.board.clone().get(key, deadline)?;
+        let value = self.links.0.store.clone().get(key, deadline)?;
         // It is a rank of the group, so it may.
         let group = super::key().of_group("world");
         let open = || serde_json::from_slice::<serde_json::Value>(group.open(key, &value).unwrap()).unwrap();

@@ -3,12 +3,12 @@
 //! Each says it under a key of its own. Rank 0 reads them all, and leaves them as one table. That is long: one rank of
 //! each host reads it, and hands it to the others there ([`crate::tables`]).
 //!
-//! - BOARD-1 (linear): forming a group asks six keys of the store for each rank and two for each host, however many
+//! - EXCHANGE-1 (linear): forming a group asks six keys of the store for each rank and two for each host, however many
 //!   there are.
-//! - BOARD-2 (named): a rank that says nothing is named by every other. Rank 0 gives up a little sooner than they do,
-//!   and says in the table whom it missed. Where there is no table, the others look for themselves.
-//! - BOARD-3 (once-a-host): the store sends a table once for each host, if its leader doesn't end before it has handed
-//!   it on.
+//! - EXCHANGE-2 (named): a rank that says nothing is named by every other. Rank 0 gives up a little sooner than they
+//!   do, and says in the table whom it missed. Where there is no table, the others look for themselves.
+//! - EXCHANGE-3 (once-a-host): the store sends a table once for each host, if its leader doesn't end before it has
+//!   handed it on.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::store::Store;
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// The part of the store that one group uses, as one rank sees it.
-pub(crate) struct Board<'a> {
+pub(crate) struct Exchange<'a> {
     pub(crate) store: &'a mut dyn Store,
     /// The group's.
     pub(crate) name: &'a str,
@@ -61,7 +61,7 @@ impl<T> Told<T> {
     }
 }
 
-impl Board<'_> {
+impl Exchange<'_> {
     /// A number that no other group has, which rank 0 makes up.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl Board<'_> {
     /// Says something to all, and waits until all have.
     ///
     /// # Errors
-    /// Those of [`Board::table`].
+    /// Those of [`Exchange::table`].
     pub(crate) fn say_with_all<T: Serialize + DeserializeOwned>(
         &mut self,
         what: &str,
@@ -113,7 +113,7 @@ impl Board<'_> {
         self.unpack::<()>(&place, &told)
     }
 
-    /// What all said, as [`Board::all`] reads it.
+    /// What all said, as [`Exchange::all`] reads it.
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`] with a rank that said nothing, [`ErrorKind::Refused`] if somebody else did in its place;
@@ -125,7 +125,7 @@ impl Board<'_> {
     /// What all said, by rank, by its table.
     ///
     /// # Errors
-    /// Those of [`Board::table`].
+    /// Those of [`Exchange::table`].
     pub(crate) fn all<T: DeserializeOwned>(&self, what: &str, table: &[u8]) -> Result<Vec<T>> {
         let all: Vec<T> = self.unpack(&format!("{what}s"), table)?;
         if all.len() == self.world_size {
@@ -158,7 +158,7 @@ impl Board<'_> {
             .collect()
     }
 
-    /// Why there is no table (BOARD-2).
+    /// Why there is no table (EXCHANGE-2).
     fn missing(&mut self, what: &str, late: Error) -> Error {
         for rank in 0..self.world_size {
             let place = self.place(&format!("{what}/{rank}"));
@@ -220,7 +220,7 @@ mod tests {
     use crate::store::HashStore;
 
     /// What each of these ranks of a world gets told.
-    fn exchange(ranks: &[usize], world_size: usize, patience: Duration) -> Vec<Result<Vec<usize>>> {
+    fn all_said(ranks: &[usize], world_size: usize, patience: Duration) -> Vec<Result<Vec<usize>>> {
         let store = HashStore::default();
         let deadline = Deadline::after(patience);
         std::thread::scope(|scope| {
@@ -231,11 +231,11 @@ mod tests {
                     let key = Key::from_bytes([1; 32]);
                     scope.spawn(move || {
                         let store = &mut store;
-                        let mut board = Board { store, name: "g", key, rank, world_size, deadline };
-                        board.meeting()?;
-                        board.say_with_all("number", &(rank * 3))?;
-                        let table = board.table("number")?;
-                        board.all("number", &table)
+                        let mut exchange = Exchange { store, name: "g", key, rank, world_size, deadline };
+                        exchange.meeting()?;
+                        exchange.say_with_all("number", &(rank * 3))?;
+                        let table = exchange.table("number")?;
+                        exchange.all("number", &table)
                     })
                 })
                 .collect();
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn every_rank_hears_what_all_said_in_the_order_of_ranks() {
-        for all in exchange(&[3, 1, 0, 2], 4, Duration::from_secs(30)) {
+        for all in all_said(&[3, 1, 0, 2], 4, Duration::from_secs(30)) {
             assert_eq!(all.unwrap(), [0, 3, 6, 9]);
         }
     }
@@ -254,11 +254,11 @@ mod tests {
     fn a_rank_that_says_nothing_is_named_by_all_also_where_it_is_rank_0() {
         for silent in [0, 2] {
             let there: Vec<usize> = (0..4).filter(|rank| *rank != silent).collect();
-            for error in exchange(&there, 4, Duration::from_millis(300)) {
+            for error in all_said(&there, 4, Duration::from_millis(300)) {
                 let error = error.unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::Timeout, "BOARD-2");
+                assert_eq!(error.kind(), ErrorKind::Timeout, "EXCHANGE-2");
                 let sentence = format!("rank {silent} has not joined \"g\"");
-                assert!(error.to_string().contains(&sentence), "BOARD-2: {error}");
+                assert!(error.to_string().contains(&sentence), "EXCHANGE-2: {error}");
             }
         }
     }
