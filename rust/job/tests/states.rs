@@ -39,7 +39,7 @@ enum State {
     /// It serves the store to a rank of another node.
     Serving,
     /// It is done, and kept for a restart.
-    Parting,
+    Leaving,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ const STATES: [State; 9] = [
     State::Ending,
     State::Draining,
     State::Serving,
-    State::Parting,
+    State::Leaving,
 ];
 const FAULTS: [Fault; 7] = [
     Fault::RankDies,
@@ -78,7 +78,7 @@ const FAULTS: [Fault; 7] = [
 fn cant_be(state: State, fault: Fault) -> Option<&'static str> {
     use Fault::{DiskHangs, GuardKilled, PoolHangs, RankDies};
     use State::{
-        Draining, Ending, Joining, Parting, PreparingFiles, PreparingPool, Reaching, Running, Serving,
+        Draining, Ending, Joining, Leaving, PreparingFiles, PreparingPool, Reaching, Running, Serving,
     };
     match (state, fault) {
         (Reaching, Fault::Stop) => Some("no order comes without a line"),
@@ -91,11 +91,11 @@ fn cant_be(state: State, fault: Fault) -> Option<&'static str> {
         (PreparingFiles, PoolHangs) => Some("the two don't wait for each other: PreparingPool has it"),
         (PreparingPool, DiskHangs) => Some("the two don't wait for each other: PreparingFiles has it"),
         (PreparingPool, GuardKilled) => Some("the guard is what comes from the pool"),
-        (Running | Ending | Draining | Serving | Parting, PoolHangs) => Some("its ranks have started"),
-        (Draining | Serving | Parting, RankDies) => Some("its ranks have ended"),
-        (Draining | Serving | Parting, GuardKilled) => Some("its guard has ended"),
+        (Running | Ending | Draining | Serving | Leaving, PoolHangs) => Some("its ranks have started"),
+        (Draining | Serving | Leaving, RankDies) => Some("its ranks have ended"),
+        (Draining | Serving | Leaving, GuardKilled) => Some("its guard has ended"),
         (Draining, DiskHangs) => Some("that is what the state is"),
-        (Serving | Parting, DiskHangs) => Some("it has read what its ranks left"),
+        (Serving | Leaving, DiskHangs) => Some("it has read what its ranks left"),
         _ => None,
     }
 }
@@ -141,13 +141,13 @@ impl Case {
     fn of(state: State) -> Case {
         let dir = phalanx_testkit::temp_dir("states");
         let script = format!("exec /bin/bash {}", dir.path().join("script").display());
-        let tasks = if matches!(state, State::Joining | State::Serving | State::Parting) { 2 } else { 1 };
+        let tasks = if matches!(state, State::Joining | State::Serving | State::Leaving) { 2 } else { 1 };
         let mut job = job(tasks);
-        job.policy.max_restarts = u32::from(state == State::Parting);
+        job.policy.max_restarts = u32::from(state == State::Leaving);
         job.warm.enabled = state == State::PreparingPool;
         let driver = open(&job);
         let network = Network::before(driver.address());
-        let subject = u32::from(state == State::Parting);
+        let subject = u32::from(state == State::Leaving);
         std::fs::write(dir.path().join("script"), script_of(state, dir.path(), subject)).unwrap();
         let before = guards();
         let callbacks = TestCallbacks::default();
@@ -167,7 +167,7 @@ impl Case {
             test.spec.program = RankProgram::Python(Some(pool(dir.path()).display().to_string()));
         }
         let node = spawn_node(test, callbacks);
-        let other = matches!(state, State::Serving | State::Parting).then(|| {
+        let other = matches!(state, State::Serving | State::Leaving).then(|| {
             let other = test_node(&driver, 1 - subject, &script, &dir.path().join("other"));
             spawn_node(other, TestCallbacks::default())
         });
@@ -201,7 +201,7 @@ impl Case {
                 self.driver.stop("the test ends it");
                 eventually("ranks are told", LONG, || has("told-0") && has("told-1"));
             }
-            State::Serving | State::Parting => {
+            State::Serving | State::Leaving => {
                 let subjects = if state == State::Serving { [0, 1] } else { [2, 3] };
                 eventually("its ranks have ended", LONG, || {
                     let snapshot = RunSnapshot::from_json(&self.driver.snapshot()).unwrap();
@@ -304,7 +304,7 @@ fn script_of(state: State, dir: &Path, subject: u32) -> String {
             format!("trap 'touch {dir}/told-$RANK' TERM\n{begins}while :; do sleep 0.05; done\n")
         }
         State::Draining => format!("mkfifo $PHALANX_RANK_DIR/{FILE_ERROR}\n{begins}exit 0\n"),
-        State::Serving | State::Parting => {
+        State::Serving | State::Leaving => {
             format!("[ $GROUP_RANK = {subject} ] && exit 0\n{begins}{sleeps}")
         }
         State::Reaching | State::Joining | State::PreparingFiles | State::PreparingPool | State::Running => {
@@ -318,7 +318,7 @@ fn failure_of(state: State, fault: Fault) -> Option<FailureKind> {
     match (state, fault) {
         // Spark may try the task again; a node that is done is needed for a restart alone, which is one of the stage
         // then.
-        (State::Reaching | State::Joining | State::Parting, Fault::HubLost | Fault::Interrupt) => None,
+        (State::Reaching | State::Joining | State::Leaving, Fault::HubLost | Fault::Interrupt) => None,
         (State::Ending, _) | (_, Fault::Stop) => Some(FailureKind::Cancelled),
         (State::Running, Fault::RankDies | Fault::DiskHangs | Fault::GuardKilled) => {
             Some(FailureKind::Signal)

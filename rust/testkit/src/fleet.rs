@@ -329,7 +329,7 @@ impl Fleet {
                 let took = node.pinged.take().map(|at| at.elapsed()).unwrap_or_default();
                 node.slowest_pong = node.slowest_pong.max(took);
             }
-            HubMessage::Part | HubMessage::Read { .. } | HubMessage::Carried(_) => {}
+            HubMessage::StopServing | HubMessage::Read { .. } | HubMessage::Carried(_) => {}
         }
     }
 

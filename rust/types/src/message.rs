@@ -211,7 +211,7 @@ pub enum HubMessage {
     /// told again and again.
     Carried(Carrier),
     /// All ranks have ended well: nobody needs what this node serves any more. Told again at each ping.
-    Part,
+    StopServing,
     /// The hub has everything of this node, or needs this carrier no more; it may go.
     Released,
     /// The hub has everything of this attempt: join again, over a new connection, for this one.

@@ -4,8 +4,8 @@
 //! or when their grace and the guards' time are over. It doesn't matter that Spark ends the tasks sooner. A node that
 //! is there is heard to its end: the last output of its ranks comes after the word that they ended.
 //!
-//! ENDING-2 (parting): a node that serves the store or blocks stays until all ranks have ended well, or the ranks are
-//! to be ended. The hub knows when that is, and tells each node until the node says that it is done.
+//! ENDING-2 (serves-to-the-end): a node that serves the store or blocks stays until all ranks have ended well, or the
+//! ranks are to be ended. The hub knows when that is, and tells each node until the node says that it is done.
 
 use std::time::{Duration, Instant};
 
@@ -119,17 +119,17 @@ impl JobState {
     }
 
     /// Tells the nodes once that all ranks have ended well. ENDING-2
-    pub(super) fn part(&self, out: &mut Outbox) {
+    pub(super) fn stop_serving(&self, out: &mut Outbox) {
         if !self.ranks.all_finished() {
             return;
         }
-        for partition in self.nodes.keys().filter(|partition| self.may_part(**partition)) {
-            out.send(*partition, HubMessage::Part);
+        for partition in self.nodes.keys().filter(|partition| self.may_stop_serving(**partition)) {
+            out.send(*partition, HubMessage::StopServing);
         }
     }
 
     /// Whether all ranks have ended well, and this node has not said yet that it is done.
-    pub(super) fn may_part(&self, partition: u32) -> bool {
+    pub(super) fn may_stop_serving(&self, partition: u32) -> bool {
         matches!(self.phase, JobPhase::Running(_))
             && self.ranks.all_finished()
             && matches!(self.nodes.get(&partition), Some(Node::Placed { .. }))

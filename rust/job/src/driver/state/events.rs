@@ -77,8 +77,8 @@ impl JobState {
         // Either order may have gone with a connection.
         if let Some(reason) = self.phase.stop_reason().filter(|_| !is_done) {
             out.send(partition, HubMessage::Stop { reason: reason.to_string() });
-        } else if self.may_part(partition) {
-            out.send(partition, HubMessage::Part);
+        } else if self.may_stop_serving(partition) {
+            out.send(partition, HubMessage::StopServing);
         }
     }
 
@@ -139,7 +139,7 @@ impl JobState {
         if failed {
             self.stop_all(now, &why, out);
         }
-        self.part(out);
+        self.stop_serving(out);
     }
 
     /// The control connection of a node broke.

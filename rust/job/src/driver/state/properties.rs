@@ -139,7 +139,7 @@ impl Play {
             assert!(!lost.contains(&partition), "STATE-5: {order:?} for node {partition}, which is lost");
             let is_final = matches!(order, HubMessage::Again { .. } | HubMessage::Place(_));
             assert!(!is_final || self.outcome.is_none(), "STATE-1: {order:?} after the outcome");
-            assert!(order != HubMessage::Part || self.all_finished(), "ENDING-2: {:?}", self.told);
+            assert!(order != HubMessage::StopServing || self.all_finished(), "ENDING-2: {:?}", self.told);
         }
         if let Some(before) = &self.outcome {
             assert_eq!(self.state.outcome(), Some(before), "STATE-1");

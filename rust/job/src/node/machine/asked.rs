@@ -21,7 +21,7 @@ impl Machine {
                 out.push(if is_none { answer(Vec::new()) } else { Action::AskStacks { request, ranks } });
             }
             // It has none that runs.
-            State::Reaching | State::Joining { .. } | State::Parting(_) | State::Over(_) => {
+            State::Reaching | State::Joining { .. } | State::Leaving(_) | State::Over(_) => {
                 out.push(answer(Vec::new()));
             }
         }
@@ -38,7 +38,7 @@ impl Machine {
                 Action::Read { request, wanted, runs: gang.runs(rank) }
             }
             // Its files stay for as long as the node does.
-            State::Parting(_) | State::Over(_) => Action::Read { request, wanted, runs: false },
+            State::Leaving(_) | State::Over(_) => Action::Read { request, wanted, runs: false },
         });
     }
 

@@ -66,7 +66,7 @@ impl Draining {
         gang.logged |= now >= log_until;
         // ENDING-2
         let is_needed = gang.serves
-            && !gang.has_parted
+            && !gang.may_stop_serving
             && !gang.has_failed
             && gang.problem.is_none()
             && stopped.is_none()

@@ -23,7 +23,7 @@ pub(super) struct Gang {
     /// Whether ranks of other nodes may need this one: it serves the store, or blocks.
     pub(super) serves: bool,
     /// Whether the hub has said that nobody needs it any more.
-    pub(super) has_parted: bool,
+    pub(super) may_stop_serving: bool,
     /// Whether a rank ended otherwise than well.
     pub(super) has_failed: bool,
     /// Why this node could not do its part.
@@ -69,7 +69,7 @@ impl Gang {
         Gang {
             lives: placement.ranks.iter().map(|place| (place.rank, life())).collect(),
             serves,
-            has_parted: false,
+            may_stop_serving: false,
             has_failed: false,
             problem: None,
             uploads: 0,

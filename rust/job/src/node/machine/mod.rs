@@ -1,7 +1,7 @@
 //! The node as a state machine: what it does about what happens, as a pure function with time as an argument.
 //!
 //! ```text
-//! Reaching --> Joining --> Preparing --> Running --> Ending --> Draining --> Parting --> Over
+//! Reaching --> Joining --> Preparing --> Running --> Ending --> Draining --> Leaving --> Over
 //!    |            |            |            '---------------------^            ^
 //!    '------------'------------'-------------------------------------------------'
 //! ```
@@ -25,7 +25,7 @@
 mod asked;
 mod draining;
 mod gang;
-mod parting;
+mod leaving;
 mod preparing;
 mod rules;
 #[cfg(test)]
@@ -44,7 +44,7 @@ pub(crate) use told::{Action, AfterAttempt, Ended, Event, Evidence, Exit, Proces
 use crate::node::line::Heard;
 use crate::node::machine::draining::Draining;
 use crate::node::machine::gang::Gang;
-use crate::node::machine::parting::Parting;
+use crate::node::machine::leaving::Leaving;
 
 /// One attempt of a node.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ enum State {
     /// Nothing of them is left. What they left goes to the hub.
     Draining(Draining),
     /// The hub has all of it, and says what follows.
-    Parting(Parting),
+    Leaving(Leaving),
     /// The caller is told this, once.
     Over(Option<Result<AfterAttempt>>),
 }
@@ -123,7 +123,7 @@ impl Machine {
             | State::Running(_)
             | State::Ending(..)
             | State::Draining(_)
-            | State::Parting(_) => None,
+            | State::Leaving(_) => None,
         }
     }
 
@@ -192,7 +192,7 @@ impl Machine {
             State::Reaching
             | State::Joining { .. }
             | State::Preparing(_)
-            | State::Parting(_)
+            | State::Leaving(_)
             | State::Over(_) => None,
         }
     }
@@ -204,10 +204,10 @@ impl Machine {
     }
 
     fn order(&mut self, now: Instant, order: HubMessage, out: &mut Vec<Action>) {
-        if let State::Parting(parting) = &mut self.state
+        if let State::Leaving(leaving) = &mut self.state
             && self.interrupted.is_none()
         {
-            parting.heard(now);
+            leaving.heard(now);
         }
         match order {
             HubMessage::Place(placement) => self.placed(now, placement, out),
@@ -215,7 +215,7 @@ impl Machine {
             HubMessage::Stacks { request } => self.asked_for_stacks(request, out),
             HubMessage::Read { request, wanted } => self.asked_to_read(request, wanted, out),
             HubMessage::Carried(carrier) => self.carried(carrier, out),
-            HubMessage::Part => self.with_gang(|gang| gang.has_parted = true),
+            HubMessage::StopServing => self.with_gang(|gang| gang.may_stop_serving = true),
             HubMessage::Released => self.word(AfterAttempt::Over, out),
             HubMessage::Again { attempt, reason } => self.word(AfterAttempt::Again { attempt, reason }, out),
             HubMessage::Pong => {}
@@ -231,16 +231,16 @@ impl Machine {
         match &mut self.state {
             State::Joining { .. } => {
                 out.push(Action::TellDone { problem: None, interrupted: None });
-                self.state = State::Parting(Parting::told(AfterAttempt::Over));
+                self.state = State::Leaving(Leaving::told(AfterAttempt::Over));
             }
             State::Preparing(_) => self.is_done(now, out),
             State::Running(gang) => {
-                gang.has_parted = true;
+                gang.may_stop_serving = true;
                 self.stop(now, reason, out);
             }
-            State::Ending(gang, _) | State::Draining(Draining { gang, .. }) => gang.has_parted = true,
+            State::Ending(gang, _) | State::Draining(Draining { gang, .. }) => gang.may_stop_serving = true,
             // It has said that it is done, or has nothing to stop.
-            State::Reaching | State::Parting(_) | State::Over(_) => {}
+            State::Reaching | State::Leaving(_) | State::Over(_) => {}
         }
     }
 
@@ -249,7 +249,7 @@ impl Machine {
         self.interrupted.get_or_insert_with(|| reason.clone());
         match &mut self.state {
             State::Reaching => {
-                self.state = State::Parting(Parting::failed(Error::new(ErrorKind::Cancelled, reason)));
+                self.state = State::Leaving(Leaving::failed(Error::new(ErrorKind::Cancelled, reason)));
             }
             State::Joining { has_joined: true, .. } => self.leaves(reason, out),
             // The hub is to hear first who leaves.
@@ -257,10 +257,10 @@ impl Machine {
             State::Preparing(_) => self.is_done(now, out),
             State::Running(_) => self.stop(now, &reason, out),
             State::Ending(..) | State::Draining(_) => {}
-            State::Parting(parting) => {
-                if is_first && parting.waits() {
+            State::Leaving(leaving) => {
+                if is_first && leaving.waits() {
                     out.push(Action::TellDone {
-                        problem: parting.problem.clone(),
+                        problem: leaving.problem.clone(),
                         interrupted: Some(reason),
                     });
                 }
@@ -279,18 +279,18 @@ impl Machine {
         match &mut self.state {
             State::Joining { .. } => {
                 let said = format!("the job ended before every task had joined: {why}");
-                self.state = State::Parting(Parting::failed(Error::new(ErrorKind::Closed, said)));
+                self.state = State::Leaving(Leaving::failed(Error::new(ErrorKind::Closed, said)));
             }
             State::Preparing(_) => {
-                self.parts(Parting::failed(Error::new(ErrorKind::Unreachable, why)), out);
+                self.leave(Leaving::failed(Error::new(ErrorKind::Unreachable, why)), out);
             }
             State::Running(gang) | State::Ending(gang, _) | State::Draining(Draining { gang, .. }) => {
                 gang.blame(why.to_string());
-                gang.has_parted = true;
+                gang.may_stop_serving = true;
                 out.push(Action::Abandon);
                 self.stop(now, why, out);
             }
-            State::Reaching | State::Parting(_) | State::Over(_) => {}
+            State::Reaching | State::Leaving(_) | State::Over(_) => {}
         }
     }
 
@@ -322,7 +322,7 @@ impl Machine {
             | State::Reaching
             | State::Joining { .. }
             | State::Preparing(_)
-            | State::Parting(_)
+            | State::Leaving(_)
             | State::Over(_) => state,
         };
     }
@@ -340,7 +340,7 @@ impl Machine {
             | State::Reaching
             | State::Joining { .. }
             | State::Preparing(_)
-            | State::Parting(_)
+            | State::Leaving(_)
             | State::Over(_) => state,
         };
     }
@@ -352,9 +352,9 @@ impl Machine {
                 if after == AfterAttempt::Over {
                     out.push(Action::TellDone { problem: None, interrupted: None });
                 }
-                self.state = State::Parting(Parting::told(after));
+                self.state = State::Leaving(Leaving::told(after));
             }
-            State::Parting(parting) => parting.said(after),
+            State::Leaving(leaving) => leaving.said(after),
             // The hub says it to who is done.
             State::Reaching
             | State::Preparing(_)
@@ -370,7 +370,7 @@ impl Machine {
         match &mut self.state {
             State::Joining { until, .. } if now >= *until => {
                 let late = "the driver did not say in time which ranks to start";
-                self.state = State::Parting(Parting::failed(Error::new(ErrorKind::Timeout, late)));
+                self.state = State::Leaving(Leaving::failed(Error::new(ErrorKind::Timeout, late)));
             }
             State::Preparing(preparing) if preparing.files && now >= preparing.files_until => {
                 let within = self.rules.files_within;
@@ -386,19 +386,19 @@ impl Machine {
                 if let Some(problem) = draining.go_on(now, self.interrupted.is_some(), out) {
                     let interrupted = self.interrupted.clone();
                     out.push(Action::TellDone { problem: problem.clone(), interrupted });
-                    self.state = State::Parting(Parting::done(now, problem));
+                    self.state = State::Leaving(Leaving::done(now, problem));
                 }
             }
             State::Reaching
             | State::Joining { .. }
             | State::Preparing(_)
-            | State::Parting(_)
+            | State::Leaving(_)
             | State::Over(_) => {}
         }
-        if let State::Parting(parting) = &self.state
+        if let State::Leaving(leaving) = &self.state
             && self.helpers.are_back()
             && let Some(outcome) =
-                parting.conclude(now, self.interrupted.as_deref(), self.hub_gone.as_deref())
+                leaving.conclude(now, self.interrupted.as_deref(), self.hub_gone.as_deref())
         {
             self.state = State::Over(Some(outcome));
         }

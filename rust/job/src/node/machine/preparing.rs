@@ -6,7 +6,7 @@ use phalanx_types::message::NodeMessage;
 use phalanx_types::{Error, ErrorKind, Join, NodePlacement, Result};
 
 use super::gang::Gang;
-use super::parting::Parting;
+use super::leaving::Leaving;
 use super::{Action, Machine, Preparing, State};
 
 impl Machine {
@@ -20,7 +20,7 @@ impl Machine {
 
     pub(super) fn not_reached(&mut self, error: Error) {
         if matches!(self.state, State::Reaching) {
-            self.state = State::Parting(Parting::failed(error));
+            self.state = State::Leaving(Leaving::failed(error));
         }
     }
 
@@ -78,32 +78,32 @@ impl Machine {
     /// The process wants the end before the node has its place.
     pub(super) fn leaves(&mut self, reason: String, out: &mut Vec<Action>) {
         out.push(Action::TellDone { problem: None, interrupted: Some(reason.clone()) });
-        self.state = State::Parting(Parting::failed(Error::new(ErrorKind::Cancelled, reason)));
+        self.state = State::Leaving(Leaving::failed(Error::new(ErrorKind::Cancelled, reason)));
     }
 
     /// The node can't do its part. Spark would say so later, when the hub has long taken the silence for a lost node.
     pub(super) fn fails(&mut self, why: Error, out: &mut Vec<Action>) {
         out.push(Action::TellDone { problem: Some(why.to_string()), interrupted: None });
-        self.parts(Parting::failed(why), out);
+        self.leave(Leaving::failed(why), out);
     }
 
     /// No rank has started, and none will.
     pub(super) fn is_done(&mut self, now: Instant, out: &mut Vec<Action>) {
         let interrupted = self.interrupted.clone();
         out.push(Action::TellDone { problem: None, interrupted });
-        self.parts(Parting::done(now, None), out);
+        self.leave(Leaving::done(now, None), out);
     }
 
     /// What was being prepared is not needed.
-    pub(super) fn parts(&mut self, parting: Parting, out: &mut Vec<Action>) {
+    pub(super) fn leave(&mut self, leaving: Leaving, out: &mut Vec<Action>) {
         out.push(Action::StopPreparing);
-        self.state = State::Parting(parting);
+        self.state = State::Leaving(leaving);
         self.end_unused_guard(out);
     }
 
     /// A guard that comes when the node is to end, or had come before, has no ranks. MACHINE-5
     pub(super) fn end_unused_guard(&mut self, out: &mut Vec<Action>) {
-        if self.helpers.guard_lives && matches!(self.state, State::Parting(_)) {
+        if self.helpers.guard_lives && matches!(self.state, State::Leaving(_)) {
             out.push(Action::EndGuard);
         }
     }

@@ -98,7 +98,7 @@ enum OrderOf {
     Stacks,
     Read { rank: u32 },
     Carried,
-    Part,
+    StopServing,
     Released,
     Again,
     Pong,
@@ -111,7 +111,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(OrderOf::Stacks),
         1 => (0..RANKS + 1).prop_map(|rank| OrderOf::Read { rank }),
         1 => Just(OrderOf::Carried),
-        1 => Just(OrderOf::Part),
+        1 => Just(OrderOf::StopServing),
         1 => Just(OrderOf::Released),
         1 => Just(OrderOf::Again),
         1 => Just(OrderOf::Pong),
@@ -383,7 +383,7 @@ impl World {
                     let address = SocketAddr::new(LOCALHOST, 1);
                     HubMessage::Carried(Carrier { host: "c".into(), address, key: Vec::new() })
                 }
-                OrderOf::Part => HubMessage::Part,
+                OrderOf::StopServing => HubMessage::StopServing,
                 OrderOf::Released => HubMessage::Released,
                 OrderOf::Again => HubMessage::Again { attempt: Attempt::new(1), reason: "r".into() },
                 OrderOf::Pong => HubMessage::Pong,
@@ -450,7 +450,7 @@ proptest! {
     }
 
     #[test]
-    fn a_node_whose_ranks_end_well_stays_until_nobody_needs_it(serves: bool, parts_early: bool) {
+    fn a_node_whose_ranks_end_well_stays_until_nobody_needs_it(serves: bool, is_told_early: bool) {
         let mut world = World::new();
         let settle = |world: &mut World| {
             while !world.away.is_empty() {
@@ -460,15 +460,15 @@ proptest! {
         settle(&mut world);
         world.order(HubMessage::Place(Box::new(placement(serves))));
         settle(&mut world);
-        if parts_early {
-            world.order(HubMessage::Part);
+        if is_told_early {
+            world.order(HubMessage::StopServing);
         }
         (0..RANKS).for_each(|rank| world.ends(rank, 0));
         settle(&mut world);
         world.passes(1000);
         settle(&mut world);
-        prop_assert_eq!(world.done, !serves || parts_early, "ENDING-2");
-        world.order(HubMessage::Part);
+        prop_assert_eq!(world.done, !serves || is_told_early, "ENDING-2");
+        world.order(HubMessage::StopServing);
         prop_assert!(world.done, "ENDING-2");
         world.order(HubMessage::Released);
         prop_assert_eq!(world.outcomes, 1);

@@ -21,32 +21,32 @@ use phalanx_types::{Deadline, Job, RankState, RunSnapshot};
 use play::{Play, ended};
 
 #[test]
-fn nodes_are_told_to_part_when_all_ranks_have_ended_well_and_at_each_ping_until_they_are_done() {
+fn nodes_are_told_to_stop_serving_when_all_ranks_have_ended_well_and_at_each_ping_until_they_are_done() {
     let mut play = Play::placed();
     play.tell(5, 0, ended(0, RankState::Finished, 0));
     play.tell(6, 0, NodeMessage::Ping);
     assert_eq!(play.orders(), [(0, HubMessage::Pong)], "ENDING-2: rank 1 runs");
     play.tell(7, 1, ended(1, RankState::Finished, 0));
-    assert_eq!(play.orders(), [(0, HubMessage::Part), (1, HubMessage::Part)], "ENDING-2");
+    assert_eq!(play.orders(), [(0, HubMessage::StopServing), (1, HubMessage::StopServing)], "ENDING-2");
     play.done(7, 1);
     play.orders();
     play.breaks(8, 0);
     play.tell(9, 0, NodeMessage::Ping);
     play.tell(9, 1, NodeMessage::Ping);
-    let orders = [(0, HubMessage::Pong), (0, HubMessage::Part), (1, HubMessage::Pong)];
+    let orders = [(0, HubMessage::Pong), (0, HubMessage::StopServing), (1, HubMessage::Pong)];
     assert_eq!(play.orders(), orders, "ENDING-2: the order may have gone with the connection");
     play.done(10, 0);
     assert!(play.is_finished());
 }
 
 #[test]
-fn nobody_is_told_to_part_where_a_rank_failed() {
+fn nobody_is_told_to_stop_serving_where_a_rank_failed() {
     let mut play = Play::placed();
     play.tell(5, 0, ended(0, RankState::Finished, 0));
     play.tell(6, 1, ended(1, RankState::Exited(3), 0));
     play.tell(7, 0, NodeMessage::Ping);
     let orders = play.orders();
-    assert!(orders.iter().all(|(_, order)| *order != HubMessage::Part), "ENDING-2: {orders:?}");
+    assert!(orders.iter().all(|(_, order)| *order != HubMessage::StopServing), "ENDING-2: {orders:?}");
     assert!(orders.iter().any(|(to, order)| *to == 0 && matches!(order, HubMessage::Stop { .. })));
 }
 
@@ -61,7 +61,7 @@ fn a_lost_node_that_others_need_is_a_lost_node() {
 
 /// A job of a rank on each of two nodes, with data sets or without.
 fn job(with_data: bool) -> Job {
-    let mut job = Job::new("parting", "t", 2, 2).unwrap();
+    let mut job = Job::new("serving", "t", 2, 2).unwrap();
     job.policy.node_timeout = Duration::from_secs(4);
     job.policy.grace = Duration::from_millis(300);
     if with_data {
@@ -96,7 +96,7 @@ fn has_finished(driver: &Hub, rank: usize) -> bool {
 
 #[test]
 fn a_node_that_is_needed_serves_the_store_and_answers_until_the_last_rank_has_ended() {
-    let (dir, driver) = (phalanx_testkit::temp_dir("parting"), open(&job(false)));
+    let (dir, driver) = (phalanx_testkit::temp_dir("serving"), open(&job(false)));
     let nodes = [0, 1].map(|partition| {
         spawn_node(test_node(&driver, partition, &script(dir.path()), dir.path()), TestCallbacks::default())
     });
@@ -116,7 +116,7 @@ fn a_node_that_is_needed_serves_the_store_and_answers_until_the_last_rank_has_en
 #[test]
 fn a_run_that_ended_well_ends_though_the_network_fails_when_its_nodes_part() {
     for (outage, with_data) in [(Outage::Reset, true), (Outage::Pause, false), (Outage::Forget, true)] {
-        let (dir, driver) = (phalanx_testkit::temp_dir("parting"), open(&job(with_data)));
+        let (dir, driver) = (phalanx_testkit::temp_dir("serving"), open(&job(with_data)));
         let network = Network::before(driver.address());
         let nodes = [0, 1].map(|partition| {
             let mut test = test_node(&driver, partition, &script(dir.path()), dir.path());

@@ -10,7 +10,7 @@ use super::told::AfterAttempt;
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(super) struct Parting {
+pub(super) struct Leaving {
     /// What the caller is told, whatever the hub says.
     failure: Option<Error>,
     word: Word,
@@ -30,21 +30,21 @@ enum Word {
     Said(AfterAttempt),
 }
 
-impl Parting {
+impl Leaving {
     /// The node could not do its part.
-    pub(super) fn failed(failure: Error) -> Parting {
-        Parting { failure: Some(failure), word: Word::NotAwaited, problem: None }
+    pub(super) fn failed(failure: Error) -> Leaving {
+        Leaving { failure: Some(failure), word: Word::NotAwaited, problem: None }
     }
 
     /// The hub has said what follows.
-    pub(super) fn told(after: AfterAttempt) -> Parting {
-        Parting { failure: None, word: Word::Said(after), problem: None }
+    pub(super) fn told(after: AfterAttempt) -> Leaving {
+        Leaving { failure: None, word: Word::Said(after), problem: None }
     }
 
     /// The hub hears that the node is done.
-    pub(super) fn done(now: Instant, problem: Option<String>) -> Parting {
+    pub(super) fn done(now: Instant, problem: Option<String>) -> Leaving {
         let word = Word::Awaited { until: now + RELEASE_TIMEOUT };
-        Parting { failure: None, word, problem }
+        Leaving { failure: None, word, problem }
     }
 
     /// Whether the hub has yet to say something.
