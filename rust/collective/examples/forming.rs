@@ -29,9 +29,9 @@ const SUM_BYTES: usize = 4 << 20;
 /// How many reduce-scatters there are.
 const SCATTERS: usize = 20;
 
-type Outcome<T> = std::result::Result<T, Box<dyn Error>>;
+type Fallible<T> = std::result::Result<T, Box<dyn Error>>;
 
-fn main() -> Outcome<()> {
+fn main() -> Fallible<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
@@ -67,7 +67,7 @@ impl Store for Counted {
 
 /// A rank: says that it is there, joins when it is told to, says what that took, sums or scatters with the others each
 /// time that it is told to, and stays until its input ends.
-fn join(rank: usize, ranks: usize, of_a_host: usize, store: SocketAddr) -> Outcome<()> {
+fn join(rank: usize, ranks: usize, of_a_host: usize, store: SocketAddr) -> Fallible<()> {
     let mut store =
         Counted { store: StoreClient::connect(store, Deadline::after(PATIENCE))?, keys: 0, answered: 0 };
     let mut out = io::stdout();
@@ -114,7 +114,7 @@ impl Drop for Ranks {
     }
 }
 
-fn measure(ranks: &str, of_a_host: &str) -> Outcome<()> {
+fn measure(ranks: &str, of_a_host: &str) -> Fallible<()> {
     let server = StoreServer::start(TcpListener::bind("127.0.0.1:0")?, None)?;
     let store = server.address().to_string();
     let mut children = Ranks(Vec::new());
@@ -145,7 +145,7 @@ fn measure(ranks: &str, of_a_host: &str) -> Outcome<()> {
         descriptors = descriptors.max(word()?.parse::<usize>()?);
     }
     let formed = start.elapsed().as_secs_f64();
-    let mut turns = |word: &str, count: usize| -> Outcome<(Vec<f64>, Vec<f64>)> {
+    let mut turns = |word: &str, count: usize| -> Fallible<(Vec<f64>, Vec<f64>)> {
         let (mut slowest, mut cpu) = (vec![0f64; count], vec![0f64; count]);
         for turn in 0..count {
             for child in &mut children.0 {

@@ -34,9 +34,9 @@ const TICK: Duration = Duration::from_millis(10);
 /// How much each rank writes.
 const WRITTEN_BYTES: usize = 64 << 10;
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+type Fallible<T> = Result<T, Box<dyn Error>>;
 
-fn main() -> Outcome<()> {
+fn main() -> Fallible<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
@@ -51,7 +51,7 @@ fn main() -> Outcome<()> {
 }
 
 /// The driver: tells what its nodes are to know, takes events as a caller does, and says how the job failed.
-fn drive(ranks: u32, nodes: u32) -> Outcome<()> {
+fn drive(ranks: u32, nodes: u32) -> Fallible<()> {
     let work = tempfile::tempdir()?;
     let local = "127.0.0.1".to_string();
     let options = HubOptions { bind: local.clone(), advertise: local, work_dir: work.path().to_path_buf() };
@@ -83,7 +83,7 @@ struct Driver {
 }
 
 impl Driver {
-    fn start(ranks: &str, nodes: &str) -> Outcome<Driver> {
+    fn start(ranks: &str, nodes: &str) -> Fallible<Driver> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["driver", ranks, nodes])
             .stdin(Stdio::piped())
@@ -100,12 +100,12 @@ impl Driver {
         Ok(Driver { child, _stdin: stdin, told })
     }
 
-    fn next_line(&self) -> Outcome<(Instant, String)> {
+    fn next_line(&self) -> Fallible<(Instant, String)> {
         Ok(self.told.recv_timeout(PATIENCE)?)
     }
 
     /// The processor time that the hub's thread has taken so far.
-    fn hub_cpu(&self) -> Outcome<Duration> {
+    fn hub_cpu(&self) -> Fallible<Duration> {
         for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let task = task?.path();
             if std::fs::read_to_string(task.join("comm"))?.trim() == "phalanx-hub" {
@@ -120,7 +120,7 @@ impl Driver {
     }
 
     /// A line of the driver's memory, in bytes.
-    fn memory(&self, name: &str) -> Outcome<u64> {
+    fn memory(&self, name: &str) -> Fallible<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or("no such line")?;
         let kib: u64 = line.trim_start_matches(':').trim().trim_end_matches(" kB").parse()?;
@@ -135,7 +135,7 @@ impl Drop for Driver {
     }
 }
 
-fn measure(ranks: &str, nodes: &str, reporting: Duration) -> Outcome<()> {
+fn measure(ranks: &str, nodes: &str, reporting: Duration) -> Fallible<()> {
     let driver = Driver::start(ranks, nodes)?;
     let spec = NodeSpec::unpack(driver.next_line()?.1.as_bytes())?;
     let mut fleet = Fleet::new(&spec);
@@ -177,7 +177,7 @@ fn measure(ranks: &str, nodes: &str, reporting: Duration) -> Outcome<()> {
     Ok(writeln!(io::stdout(), "{figures}")?)
 }
 
-fn play_fleet(reporting: Duration, every: Duration, bytes: usize) -> Outcome<()> {
+fn play_fleet(reporting: Duration, every: Duration, bytes: usize) -> Fallible<()> {
     let mut spec = String::new();
     io::stdin().read_line(&mut spec)?;
     let mut fleet = Fleet::new(&NodeSpec::unpack(spec.trim().as_bytes())?);

@@ -11,9 +11,9 @@ use phalanx_types::{FailureKind, Result};
 use serde_json::{Value, json};
 
 /// What a case came to: its value, and what is to be logged.
-type Outcome = Result<(Value, Vec<String>)>;
+type Decision = Result<(Value, Vec<String>)>;
 
-type Decide = fn(&Value) -> Outcome;
+type Decide = fn(&Value) -> Decision;
 
 /// What is decided of each part of the table, and the field that its cases have the value in.
 const PARTS: [(&str, &str, Decide); 12] = [
@@ -83,12 +83,12 @@ fn conf(case: &Value) -> Conf {
     serde_json::from_value(case.get("conf").cloned().unwrap_or(json!({}))).unwrap()
 }
 
-fn num_processes(case: &Value) -> Outcome {
+fn num_processes(case: &Value) -> Decision {
     let shown = format!("{} (float)", case["value"]);
     Ok((json!(preflight::num_processes(case["value"].as_i64(), &shown)?), Vec::new()))
 }
 
-fn given(case: &Value) -> Outcome {
+fn given(case: &Value) -> Decision {
     // How a language writes what a distributor is given as settings is its own; whether they can be read is not.
     let setting = |key: &str, name: &str| {
         let value = case["given"].get(name)?;
@@ -123,12 +123,12 @@ fn plan(case: &Value, local_mode: bool, key: &str) -> Result<preflight::Plan> {
     preflight::plan(&Wish { ranks, local_mode, use_gpu, driver_has_gpus, conf: &conf })
 }
 
-fn num_tasks(case: &Value) -> Outcome {
+fn num_tasks(case: &Value) -> Decision {
     let plan = plan(case, false, preflight::PLAN_KEYS[1])?;
     Ok((json!(plan.tasks), plan.warning.into_iter().collect()))
 }
 
-fn driver_limited(case: &Value) -> Outcome {
+fn driver_limited(case: &Value) -> Decision {
     let plan = plan(case, true, preflight::PLAN_KEYS[0])?;
     Ok((json!(plan.ranks), plan.warning.into_iter().collect()))
 }
@@ -146,14 +146,14 @@ fn lease(gpus: &Value, visible: Option<&str>, ranks: usize) -> Result<preflight:
     .lease()
 }
 
-fn devices(case: &Value) -> Outcome {
+fn devices(case: &Value) -> Decision {
     let count = case["addresses"].as_array().unwrap().len();
     let lease = lease(&case["addresses"], case["visible"].as_str(), count)?;
     preflight::release(lease.id);
     Ok((json!(lease.gpus), Vec::new()))
 }
 
-fn leases(case: &Value) -> Outcome {
+fn leases(case: &Value) -> Decision {
     let others: Vec<preflight::Lease> = case["taken"]
         .as_array()
         .unwrap()
@@ -167,15 +167,15 @@ fn leases(case: &Value) -> Outcome {
     Ok((json!(outcome?.gpus), Vec::new()))
 }
 
-fn may_start(case: &Value) -> Outcome {
+fn may_start(case: &Value) -> Decision {
     Ok((Value::Null, preflight::may_start(&conf(case))?.into_iter().collect()))
 }
 
-fn most_slots(case: &Value) -> Outcome {
+fn most_slots(case: &Value) -> Decision {
     Ok((json!(preflight::most_slots(case["master"].as_str().unwrap(), &conf(case))), Vec::new()))
 }
 
-fn slots(case: &Value) -> Outcome {
+fn slots(case: &Value) -> Decision {
     let need = SlotNeed {
         tasks: number(case, "tasks"),
         master: case["master"].as_str().unwrap(),
@@ -198,7 +198,7 @@ fn slots(case: &Value) -> Outcome {
     Ok((Value::Null, said))
 }
 
-fn train_file(case: &Value) -> Outcome {
+fn train_file(case: &Value) -> Decision {
     let found = match case["found"].as_str().unwrap() {
         "file" => Found::File,
         "directory" => Found::Directory,
@@ -211,7 +211,7 @@ fn train_file(case: &Value) -> Outcome {
     Ok((Value::Null, Vec::new()))
 }
 
-fn stage_failure(case: &Value) -> Outcome {
+fn stage_failure(case: &Value) -> Decision {
     let said = Said { class: case["class"].as_str().unwrap(), text: case["text"].as_str().unwrap() };
     let failure = preflight::explain(&[said]);
     assert_eq!(failure.kind == FailureKind::Cancelled, case.get("cancelled").is_some());

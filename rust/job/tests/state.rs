@@ -4,7 +4,7 @@
 #[path = "common/play.rs"]
 mod play;
 
-use phalanx_job::driver::state::Outcome;
+use phalanx_job::driver::state::JobOutcome;
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::{Attempt, FailureKind, Join, RankState};
 
@@ -17,7 +17,9 @@ fn a_job_is_finished_when_every_rank_ended_well_and_every_node_is_done() {
     play.tell(6, 1, ended(1, RankState::Finished, 0));
     assert_eq!(play.state.outcome(), None, "STATE-1");
     play.done(6, 1);
-    let Some(Outcome::Finished(ranks)) = play.state.outcome() else { panic!("{:?}", play.state.outcome()) };
+    let Some(JobOutcome::Finished(ranks)) = play.state.outcome() else {
+        panic!("{:?}", play.state.outcome())
+    };
     let states: Vec<_> = ranks.iter().map(|r| (r.rank, &r.state)).collect();
     assert_eq!(states, [(0, &RankState::Finished), (1, &RankState::Finished)]);
 }

@@ -28,9 +28,9 @@ const THREADS: u32 = 8;
 /// A hub that doesn't answer for so long is broken.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-fn main() -> Outcome<()> {
+fn main() -> Fallible<()> {
     raise_file_limit()?;
     let disk = Disk { file: Some(Arc::new(tempfile::tempfile()?)), ..Disk::default() };
     let (_server, hub) = serve(&Heard { disk, ..Heard::default() });
@@ -60,13 +60,13 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-fn join(hub: &HubAddress, clients: u32) -> Outcome<()> {
+fn join(hub: &HubAddress, clients: u32) -> Fallible<()> {
     let joined = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|first| {
                 let joined = &joined;
-                scope.spawn(move || -> Outcome<()> {
+                scope.spawn(move || -> Fallible<()> {
                     for partition in (first..clients).step_by(THREADS as usize) {
                         let deadline = Deadline::after(PATIENCE);
                         let role = Role::Control { partition, attempt: Attempt::first() };
@@ -84,7 +84,7 @@ fn join(hub: &HubAddress, clients: u32) -> Outcome<()> {
     })
 }
 
-fn bring(hub: &HubAddress, bytes: u64) -> Outcome<()> {
+fn bring(hub: &HubAddress, bytes: u64) -> Fallible<()> {
     let role = Role::Result { rank: 0, attempt: Attempt::first(), upload: 0, bytes };
     let mut node = HubConnection::open(hub, role, Deadline::after(PATIENCE))?;
     let mut sender = node.sender();

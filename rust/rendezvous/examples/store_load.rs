@@ -27,9 +27,9 @@ const VALUE: &[u8; 16] = b"0123456789abcdef";
 /// A store that doesn't answer for so long is broken.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+type Fallible<T> = Result<T, Box<dyn Error>>;
 
-fn main() -> Outcome<()> {
+fn main() -> Fallible<()> {
     raise_file_limit()?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -63,7 +63,7 @@ fn raise_file_limit() -> io::Result<()> {
     Ok(setrlimit(Resource::Nofile, Rlimit { current: wanted, maximum })?)
 }
 
-fn serve(address: &str) -> Outcome<()> {
+fn serve(address: &str) -> Fallible<()> {
     let server = StoreServer::start(TcpListener::bind(address)?, None)?;
     writeln!(io::stdout(), "{}", server.address())?;
     io::stdout().flush()?;
@@ -73,7 +73,7 @@ fn serve(address: &str) -> Outcome<()> {
 }
 
 /// As between two hosts whose nodes encrypt.
-fn serve_through() -> Outcome<()> {
+fn serve_through() -> Fallible<()> {
     let local = || TcpListener::bind("127.0.0.1:0");
     let (identity, key, nodes) = (Identity::new()?, Key::from_bytes([7; 32]), local()?);
     let outside = nodes.local_addr()?;
@@ -87,7 +87,7 @@ fn serve_through() -> Outcome<()> {
     Ok(())
 }
 
-fn values(server: SocketAddr, count: u32) -> Outcome<()> {
+fn values(server: SocketAddr, count: u32) -> Fallible<()> {
     let value: Vec<u8> = (0..8 << 20).map(|i: u32| (i % 251) as u8).collect();
     let deadline = Deadline::after(PATIENCE);
     let mut client = StoreClient::connect(server, deadline)?;
@@ -116,7 +116,7 @@ fn connect(server: SocketAddr, nonce: u32) -> io::Result<TcpStream> {
     if answer == nonce.to_le_bytes() { Ok(stream) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-fn rendezvous(server: SocketAddr, clients: u32) -> Outcome<()> {
+fn rendezvous(server: SocketAddr, clients: u32) -> Fallible<()> {
     // Keys of this run alone: the process id and the clock tell it from others on the same server.
     let run = format!("{}.{:?}", std::process::id(), std::time::SystemTime::UNIX_EPOCH.elapsed()?);
     let keys: Vec<String> = (0..clients).map(|rank| format!("/{run}/{rank}")).collect();
@@ -215,7 +215,7 @@ impl Client {
     }
 }
 
-fn operations(server: SocketAddr, operation: Operation, count: u32, wanted: u64) -> Outcome<()> {
+fn operations(server: SocketAddr, operation: Operation, count: u32, wanted: u64) -> Fallible<()> {
     let mut poll = Poll::new()?;
     let mut clients = Vec::new();
     for number in 0..count {

@@ -25,7 +25,7 @@ use crate::driver::event_queue::EventSender;
 use crate::driver::present::Present;
 use crate::driver::reads::{Answer, Reads, refuse};
 use crate::driver::results::Results;
-use crate::driver::state::{JobState, Outcome, Restart};
+use crate::driver::state::{JobOutcome, JobState, Restart};
 use crate::driver::view::{History, Snapshots};
 use crate::log_tail::LogTails;
 
@@ -43,7 +43,7 @@ pub(super) enum Command {
 enum Last {
     Running,
     /// The outcome is known; output may still come until then.
-    Draining(Outcome, Instant),
+    Draining(JobOutcome, Instant),
     Told,
 }
 
@@ -205,7 +205,7 @@ impl JobHandler {
             self.view.finish(*rank, &mut rest);
         }
         self.view.flush(&mut rest);
-        if let Outcome::Failed(failure) = &outcome
+        if let JobOutcome::Failed(failure) = &outcome
             && let Some(rank) = failure.rank
         {
             self.view.failed(rank, &mut rest);
@@ -213,8 +213,8 @@ impl JobHandler {
         self.tell(Event::Output(rest));
         self.snapshots.keep(self.snapshot(now), true);
         self.tell(match outcome {
-            Outcome::Finished(ranks) => Event::Finished(ranks),
-            Outcome::Failed(failure) => Event::Failed(failure),
+            JobOutcome::Finished(ranks) => Event::Finished(ranks),
+            JobOutcome::Failed(failure) => Event::Failed(failure),
         });
     }
 }

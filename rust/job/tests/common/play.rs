@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use phalanx_job::driver::state::{JobState, Outcome};
+use phalanx_job::driver::state::{JobOutcome, JobState};
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::{Attempt, Failure, Job, Join, Policy, RankError, RankErrorKind, RankExit, RankState};
@@ -88,7 +88,7 @@ impl Play {
     }
 
     pub(crate) fn is_finished(&self) -> bool {
-        matches!(self.state.outcome(), Some(Outcome::Finished(_)))
+        matches!(self.state.outcome(), Some(JobOutcome::Finished(_)))
     }
 
     pub(crate) fn at(&self, seconds: u64) -> Instant {
@@ -131,7 +131,7 @@ impl Play {
 
     pub(crate) fn failure(&self) -> &Failure {
         match self.state.outcome() {
-            Some(Outcome::Failed(failure)) => failure,
+            Some(JobOutcome::Failed(failure)) => failure,
             other => panic!("a failure was expected, not {other:?}"),
         }
     }

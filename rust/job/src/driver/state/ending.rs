@@ -18,7 +18,7 @@ use phalanx_types::{Failure, RankState};
 use super::job_state::{JobState, STAGE_GRACE};
 use super::news::Point;
 use super::node::Node;
-use super::phase::{JobPhase, Outcome, Stopping};
+use super::phase::{JobOutcome, JobPhase, Stopping};
 use super::restart::Next;
 
 /// Ranks that still run so long after they were told to end are told of.
@@ -32,7 +32,7 @@ impl JobState {
             JobPhase::Over(_) => {}
             JobPhase::Joining(_) | JobPhase::Running(_) => {
                 if self.all_over() && self.ranks.all_finished() {
-                    let outcome = Outcome::Finished(self.outcomes_at(self.since_open_us(now)));
+                    let outcome = JobOutcome::Finished(self.outcomes_at(self.since_open_us(now)));
                     self.end(now, outcome, out);
                 } else if stage_is_over || self.all_over() {
                     self.failed(now, self.unexplained(now), out);
@@ -100,14 +100,14 @@ impl JobState {
             Next::Restart { in_place } => self.restart(now, &failure, in_place, out),
             Next::Outcome => {
                 let restarts = self.attempts.present.restarts();
-                self.end(now, Outcome::Failed(Box::new(Failure { restarts, ..failure })), out);
+                self.end(now, JobOutcome::Failed(Box::new(Failure { restarts, ..failure })), out);
             }
         }
     }
 
-    fn end(&mut self, now: Instant, outcome: Outcome, out: &mut Outbox) {
+    fn end(&mut self, now: Instant, outcome: JobOutcome, out: &mut Outbox) {
         debug_assert!(
-            matches!(outcome, Outcome::Failed(_))
+            matches!(outcome, JobOutcome::Failed(_))
                 || self.ranks.exits().all(|exit| exit.state == RankState::Finished),
             "FAIL-1"
         );

@@ -11,7 +11,7 @@ use phalanx_types::{Attempt, Failure, FailureKind, Generation, Job};
 use super::carriers::Carriers;
 use super::news::{HostCarried, HostsPlaced, News, Phase, Point, Progress, Reason, Restart};
 use super::node::Node;
-use super::phase::{JobPhase, Outcome, Problem};
+use super::phase::{JobOutcome, JobPhase, Problem};
 use super::rank_counts::RankCounts;
 use super::ranks::Ranks;
 use super::stacks::StackRequests;
@@ -74,7 +74,7 @@ impl JobState {
     }
 
     /// How the job ended, once it has.
-    pub fn outcome(&self) -> Option<&Outcome> {
+    pub fn outcome(&self) -> Option<&JobOutcome> {
         self.phase.outcome()
     }
 

@@ -10,7 +10,7 @@ use phalanx_types::{FailureKind, RankState};
 use serde_json::{Map, Value};
 
 use super::job_state::JobState;
-use super::phase::{JobPhase, Outcome};
+use super::phase::{JobOutcome, JobPhase};
 use super::rank_counts::RankCounts;
 use super::ranks::Rank;
 use crate::metric::Metric;
@@ -30,9 +30,9 @@ impl JobState {
             JobPhase::Running(_) if !self.ranks.all_started() => before,
             JobPhase::Running(_) | JobPhase::Stopping(_) => State::Running,
             JobPhase::Over(over) => match &over.outcome {
-                Outcome::Finished(_) => State::Succeeded,
-                Outcome::Failed(failure) if failure.kind == FailureKind::Cancelled => State::Cancelled,
-                Outcome::Failed(_) => State::Failed,
+                JobOutcome::Finished(_) => State::Succeeded,
+                JobOutcome::Failed(failure) if failure.kind == FailureKind::Cancelled => State::Cancelled,
+                JobOutcome::Failed(_) => State::Failed,
             },
         }
     }

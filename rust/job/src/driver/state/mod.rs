@@ -38,4 +38,4 @@ mod verdict;
 
 pub use job_state::JobState;
 pub use news::{HostCarried, HostsPlaced, Phase, Point, Progress, Reason, Restart};
-pub use phase::Outcome;
+pub use phase::JobOutcome;

@@ -20,7 +20,7 @@ const GUARD_MARGIN: Duration = Duration::from_secs(2);
 
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum JobOutcome {
     /// Every rank ended well; each one's line, by rank.
     Finished(Vec<RankOutcome>),
     /// Something went wrong.
@@ -82,7 +82,7 @@ impl From<Failure> for Problem {
 
 #[derive(Debug)]
 pub(super) struct Over {
-    pub(super) outcome: Outcome,
+    pub(super) outcome: JobOutcome,
     /// What a node is told that doesn't know it yet.
     pub(super) reason: String,
 }
@@ -113,7 +113,7 @@ impl JobPhase {
         true
     }
 
-    pub(super) fn end(&mut self, outcome: Outcome) {
+    pub(super) fn end(&mut self, outcome: JobOutcome) {
         let reason = match self {
             JobPhase::Stopping(stopping) => std::mem::take(&mut stopping.reason),
             _ => "the job is over".into(),
@@ -135,7 +135,7 @@ impl JobPhase {
         }
     }
 
-    pub(super) fn outcome(&self) -> Option<&Outcome> {
+    pub(super) fn outcome(&self) -> Option<&JobOutcome> {
         match self {
             JobPhase::Over(over) => Some(&over.outcome),
             _ => None,

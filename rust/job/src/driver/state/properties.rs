@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::job_state::JobState;
 use super::node::Node;
-use super::phase::Outcome;
+use super::phase::JobOutcome;
 
 const TASKS: u32 = 3;
 const RANKS: u32 = 6;
@@ -109,7 +109,7 @@ fn event() -> impl Strategy<Value = Event> {
 struct Play {
     state: JobState,
     now: Instant,
-    outcome: Option<Outcome>,
+    outcome: Option<JobOutcome>,
     /// How the ranks of the present attempt were first said to have ended.
     told: BTreeMap<u32, RankState>,
     attempt: Attempt,
@@ -144,7 +144,7 @@ impl Play {
         if let Some(before) = &self.outcome {
             assert_eq!(self.state.outcome(), Some(before), "STATE-1");
         }
-        if let Some(Outcome::Finished(_)) = self.state.outcome() {
+        if let Some(JobOutcome::Finished(_)) = self.state.outcome() {
             assert!(self.all_finished(), "FAIL-1: {:?}", self.told);
         }
         self.outcome = self.state.outcome().cloned();

@@ -14,7 +14,7 @@ use phalanx_types::text::cut;
 use super::losses::Losses;
 use super::newest_lines::NewestLines;
 use super::timeline::Timeline;
-use crate::driver::state::{JobState, Outcome, Phase, Progress};
+use crate::driver::state::{JobOutcome, JobState, Phase, Progress};
 use crate::metric::Metric;
 
 /// What has happened to a job.
@@ -128,7 +128,7 @@ impl History {
             losses: self.losses.points(),
             counts: state.counts().into_iter().chain(written).map(|(of, count)| (name(of), count)).collect(),
             failure: match state.outcome() {
-                Some(Outcome::Failed(failure)) => Some(FailureNote::from(&**failure)),
+                Some(JobOutcome::Failed(failure)) => Some(FailureNote::from(&**failure)),
                 _ => None,
             },
             ..RunSnapshot::waiting(&self.run, &self.name, self.world_size, self.opened_at)
