@@ -170,7 +170,7 @@ impl ExecutorLog {
         [("off", ExecutorLog::Off), ("errors", ExecutorLog::Errors), ("all", ExecutorLog::All)];
 }
 
-/// What counts as a node for `LOCAL_RANK`, `GROUP_RANK` and `CUDA_VISIBLE_DEVICES`.
+/// Whose ranks are a local world, which `LOCAL_RANK`, `GROUP_RANK` and `CUDA_VISIBLE_DEVICES` are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LocalRanks {

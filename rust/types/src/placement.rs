@@ -5,8 +5,8 @@
 //! - PLACE-3 (partition-order): hosts and the tasks on them are in partition order.
 //! - PLACE-4 (rank-0-serves): rank 0 is on the task that serves the store, which is that of partition 0.
 //! - PLACE-5 (any-join-order): the order in which the joins arrived changes nothing.
-//! - PLACE-6 (node-blocks): the ranks of a node, which is what [`LocalRanks`] says, are consecutive. Its local ranks
-//!   count from 0 without a gap.
+//! - PLACE-6 (local-worlds): the ranks of a local world, which are those of a task or of a host as [`LocalRanks`] says,
+//!   are consecutive. Its local ranks count from 0 without a gap.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -69,12 +69,12 @@ pub struct NodePlacement {
     pub ranks: Vec<RankPlace>,
     /// `WORLD_SIZE`.
     pub world_size: u32,
-    /// `LOCAL_WORLD_SIZE`: how many ranks the node has.
+    /// `LOCAL_WORLD_SIZE`: how many ranks the local world has.
     pub local_world_size: u32,
-    /// `GROUP_RANK` and `NODE_RANK`: the number of the node, in the order of the ranks.
-    pub node_rank: u32,
-    /// `GROUP_WORLD_SIZE`: how many nodes there are.
-    pub node_count: u32,
+    /// `GROUP_RANK` and `NODE_RANK`: the number of the local world, in the order of the ranks.
+    pub local_world_index: u32,
+    /// `GROUP_WORLD_SIZE`: how many local worlds there are.
+    pub local_world_count: u32,
     /// Where other nodes reach the store.
     pub store: SocketAddr,
     /// The public key that the store shows them; empty where nodes don't encrypt.
@@ -83,13 +83,13 @@ pub struct NodePlacement {
     pub serves_store: bool,
     /// For the task that serves the store: the addresses that may connect to it.
     pub peers: Vec<IpAddr>,
-    /// `CUDA_VISIBLE_DEVICES`: the GPUs of all ranks of the node, so that `cuda:LOCAL_RANK` is the rank's own.
+    /// `CUDA_VISIBLE_DEVICES`: the GPUs of all its ranks, so that `cuda:LOCAL_RANK` is the rank's own.
     pub gpus: Vec<String>,
     /// The interface that reaches the other nodes; empty if not known.
     pub interface: String,
     /// How many different folders all nodes have for their files.
     pub folder_count: u32,
-    /// The first and the last rank of the host, which has those between them (PLACE-2), however nodes are counted.
+    /// The first and the last rank of the host, which has those between them (PLACE-2), whatever their local worlds.
     pub host_ranks: [u32; 2],
 }
 
@@ -110,14 +110,14 @@ pub struct Placement {
 pub fn place(job: &Job, generation: Generation, joins: &[Join]) -> Result<Placement> {
     let by_partition = by_partition(job, joins)?;
     let hosts = group_by_host(&by_partition);
-    let grouped: Vec<&[&Join]> = hosts
+    let local_worlds: Vec<&[&Join]> = hosts
         .iter()
         .flat_map(|tasks| {
-            let a_node = match job.local_ranks {
+            let of_a_local_world = match job.local_ranks {
                 LocalRanks::Task => 1,
                 LocalRanks::Host => tasks.len(),
             };
-            tasks.chunks(a_node)
+            tasks.chunks(of_a_local_world)
         })
         .collect();
     let per_task = job.ranks_per_task();
@@ -145,7 +145,7 @@ pub fn place(job: &Job, generation: Generation, joins: &[Join]) -> Result<Placem
 
     let mut nodes = Vec::with_capacity(by_partition.len());
     let mut next_rank = 0;
-    for (node_rank, tasks) in (0..).zip(&grouped) {
+    for (local_world_index, tasks) in (0..).zip(&local_worlds) {
         let gpus: Vec<String> = tasks.iter().flat_map(|join| join.gpus.iter().cloned()).collect();
         let mut next_local = 0;
         for join in *tasks {
@@ -160,8 +160,8 @@ pub fn place(job: &Job, generation: Generation, joins: &[Join]) -> Result<Placem
                 ranks,
                 world_size: per_task * count(&by_partition),
                 local_world_size: per_task * count(tasks),
-                node_rank,
-                node_count: count(&grouped),
+                local_world_index,
+                local_world_count: count(&local_worlds),
                 store,
                 store_key: first.store_key.clone(),
                 serves_store,
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_a_node_with_its_own_gpus_also_where_two_share_a_host() {
+    fn a_task_is_a_local_world_with_its_own_gpus_also_where_two_share_a_host() {
         let job = Job::new("j", "t", 4, 2).unwrap();
         let placed =
             place(&job, Generation::new(3), &[on(0, "a", &["3", "5"]), on(1, "a", &["GPU-77", "1"])])
@@ -285,20 +285,27 @@ mod tests {
         for (node, gpus) in placed.nodes.iter().zip([["3", "5"], ["GPU-77", "1"]]) {
             assert_eq!(node.gpus, gpus);
             let places: Vec<(u32, u32)> = node.ranks.iter().map(|at| (at.rank, at.local_rank)).collect();
-            assert_eq!(places, [(2 * node.node_rank, 0), (2 * node.node_rank + 1, 1)], "PLACE-6");
-            assert_eq!((node.local_world_size, node.node_count, node.node_rank), (2, 2, node.partition));
+            assert_eq!(
+                places,
+                [(2 * node.local_world_index, 0), (2 * node.local_world_index + 1, 1)],
+                "PLACE-6"
+            );
+            assert_eq!(
+                (node.local_world_size, node.local_world_count, node.local_world_index),
+                (2, 2, node.partition)
+            );
         }
     }
 
     #[test]
-    fn with_a_host_as_the_node_its_tasks_have_dense_local_ranks_and_all_its_gpus() {
+    fn with_a_host_as_the_local_world_its_tasks_have_dense_local_ranks_and_all_its_gpus() {
         let mut job = Job::new("j", "t", 2, 2).unwrap();
         job.local_ranks = LocalRanks::Host;
         let placed = place(&job, Generation::new(3), &[on(0, "a", &["3"]), on(1, "a", &["GPU-77"])]).unwrap();
         for (node, local_rank) in placed.nodes.iter().zip(0..) {
             assert_eq!(node.gpus, ["3", "GPU-77"]);
             assert_eq!(node.ranks[0].local_rank, local_rank);
-            assert_eq!((node.local_world_size, node.node_count), (2, 1));
+            assert_eq!((node.local_world_size, node.local_world_count), (2, 1));
         }
     }
 
@@ -308,7 +315,7 @@ mod tests {
         let placed = place(&job, Generation::new(3), &[on(0, "a", &["0"]), on(1, "a", &["0"])]).unwrap();
         for node in &placed.nodes {
             assert_eq!(node.gpus, ["0"]);
-            assert_eq!((node.ranks[0].local_rank, node.local_world_size, node.node_count), (0, 1, 2));
+            assert_eq!((node.ranks[0].local_rank, node.local_world_size, node.local_world_count), (0, 1, 2));
         }
     }
 
@@ -395,7 +402,7 @@ mod tests {
             let mut in_order: Vec<&NodePlacement> = placement.nodes.iter().collect();
             in_order.sort_by_key(|n| n.ranks[0].rank);
             let all: Vec<(u32, u32)> =
-                in_order.iter().flat_map(|n| n.ranks.iter().map(|r| (n.node_rank, r.local_rank))).collect();
+                in_order.iter().flat_map(|n| n.ranks.iter().map(|r| (n.local_world_index, r.local_rank))).collect();
             for two in all.windows(2) {
                 let ((node, local), next) = (two[0], two[1]);
                 prop_assert!(next == (node, local + 1) || next == (node + 1, 0), "PLACE-6");
@@ -408,7 +415,7 @@ mod tests {
                 let on_host = u32::try_from(same).unwrap() * per_task;
                 let distinct = u32::try_from(distinct.len()).unwrap();
                 let expected = if by_host { (distinct, on_host) } else { (tasks, per_task) };
-                prop_assert_eq!((node.node_count, node.local_world_size), expected, "PLACE-6");
+                prop_assert_eq!((node.local_world_count, node.local_world_size), expected, "PLACE-6");
             }
         }
     }
