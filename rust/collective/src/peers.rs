@@ -191,7 +191,7 @@ impl Peers {
         self.ring();
         let mut message = vec![FAILURE];
         failure.encode(&mut message);
-        self.tell(&message);
+        self.send_to_remote(&message);
         failure
     }
 
@@ -207,7 +207,7 @@ impl Peers {
     }
 
     /// To the ranks of other hosts. Those of this one have the shared memory.
-    fn tell(&self, message: &[u8]) {
+    fn send_to_remote(&self, message: &[u8]) {
         let mut remote = self.remote();
         remote.told.extend_from_slice(message);
         remote.peers.values().for_each(|peer| peer.send(message));
@@ -250,7 +250,7 @@ impl Peers {
             segment.rank_record(self.local_rank).left.store(1, Ordering::Release);
         }
         self.ring();
-        self.tell(&[GOODBYE]);
+        self.send_to_remote(&[GOODBYE]);
     }
 
     /// Whether a rank is another one of this host.

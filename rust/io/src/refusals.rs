@@ -18,7 +18,7 @@ pub struct Refusals {
 
 impl Refusals {
     /// Logs a refusal at `now`, which `text` says in a sentence without a full stop.
-    pub fn tell(&mut self, now: Instant, text: impl Display) {
+    pub fn log(&mut self, now: Instant, text: impl Display) {
         match self.due(now) {
             None => log::debug!("{text}"),
             Some(0) => log::warn!("{text}"),

@@ -113,7 +113,7 @@ impl Console {
     /// Shows a line about the job.
     pub fn announce(&mut self, text: &str, out: &mut String) {
         self.flush(out);
-        self.tell(Some(text), out);
+        self.show_announcement(Some(text), out);
     }
 
     /// Shows lines that have waited long enough for equal ones. Returns when that is so of the next.
@@ -121,7 +121,7 @@ impl Console {
         let (groups, due) = self.dedup.as_mut()?.tick(now);
         self.show_groups(&groups, out);
         let (told, ends) = self.rate_limit.as_mut().map(|limit| limit.tick(now)).unwrap_or_default();
-        self.tell(told, out);
+        self.show_announcement(told, out);
         due.into_iter().chain(ends).min()
     }
 
@@ -130,7 +130,7 @@ impl Console {
         let groups = self.dedup.as_mut().map(Dedup::take_all).unwrap_or_default();
         self.show_groups(&groups, out);
         let told = self.rate_limit.as_mut().and_then(RateLimit::told);
-        self.tell(told, out);
+        self.show_announcement(told, out);
     }
 
     /// Shows the newest lines of a rank that has failed, where not all of its output was shown before.
@@ -156,7 +156,7 @@ impl Console {
     }
 
     /// Shows a line about the job, if there is one, where no line waits for its like.
-    fn tell(&mut self, text: Option<impl AsRef<str>>, out: &mut String) {
+    fn show_announcement(&mut self, text: Option<impl AsRef<str>>, out: &mut String) {
         if let Some(text) = text {
             let bar_width = std::mem::take(&mut self.bar_width);
             if bar_width > 0 {

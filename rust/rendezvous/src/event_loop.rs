@@ -152,7 +152,7 @@ impl<C: Connection> Sockets<C> {
     /// Tells people, not often, that a connection from `peer` was refused.
     pub(crate) fn refused(&mut self, peer: SocketAddr, why: &dyn Display) {
         let text = format_args!("{} refused a connection from {peer}: {why}", self.of);
-        self.refusals.tell(Instant::now(), text);
+        self.refusals.log(Instant::now(), text);
     }
 
     /// Takes out the connection of this number.

@@ -364,7 +364,7 @@ impl<H: Handler> Server<H> {
             let peer = connection.stream.peer_addr().map_or_else(|_| "a peer".to_string(), |a| a.to_string());
             let text = format_args!("the hub closes its connection to {peer}: {why}");
             match why.kind() {
-                ErrorKind::Refused | ErrorKind::Protocol => self.refusals.tell(now, text),
+                ErrorKind::Refused | ErrorKind::Protocol => self.refusals.log(now, text),
                 _ => log::debug!("{text}"),
             }
         }

@@ -49,7 +49,7 @@ pub(crate) struct Secure {
     /// The peer's proof, as far as it has come.
     proof: Vec<u8>,
     heard_bytes: usize,
-    has_told: bool,
+    has_sent_proof: bool,
     is_proved: bool,
     /// As it goes over the wire.
     unsent: Unsent,
@@ -75,7 +75,7 @@ impl Secure {
             key,
             proof: Vec::new(),
             heard_bytes: 0,
-            has_told: false,
+            has_sent_proof: false,
             is_proved: false,
             unsent: Unsent::default(),
         }
@@ -110,7 +110,7 @@ impl Secure {
     fn prove(&mut self, said: &mut Vec<u8>) -> Result<()> {
         let binding = self.tls.binding()?;
         if self.side == Side::Client {
-            self.tell(&binding)?;
+            self.send_proof(&binding)?;
         }
         let Some((proof, rest)) = self.proof.split_first_chunk::<PROOF_BYTES>() else { return Ok(()) };
         if self.proof_of(self.side.other(), &binding).verify_slice(proof).is_err() {
@@ -119,11 +119,11 @@ impl Secure {
         said.extend_from_slice(rest);
         self.proof = Vec::new();
         self.is_proved = true;
-        self.tell(&binding)
+        self.send_proof(&binding)
     }
 
-    fn tell(&mut self, binding: &[u8; 32]) -> Result<()> {
-        if std::mem::replace(&mut self.has_told, true) {
+    fn send_proof(&mut self, binding: &[u8; 32]) -> Result<()> {
+        if std::mem::replace(&mut self.has_sent_proof, true) {
             return Ok(());
         }
         let proof = self.proof_of(self.side, binding).finalize().into_bytes();
@@ -224,7 +224,7 @@ mod tests {
         let (mut node, mut store) = ends(1, 2);
         let refused = meet(&mut node, &mut store).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Refused, "SECURE-1: {refused}");
-        assert!(!node.is_proved() && !store.is_proved() && !store.has_told, "SECURE-1");
+        assert!(!node.is_proved() && !store.is_proved() && !store.has_sent_proof, "SECURE-1");
         let (mut node, _) = ends(1, 1);
         let (_, mut another) = ends(1, 1);
         let refused = meet(&mut node, &mut another).unwrap_err();

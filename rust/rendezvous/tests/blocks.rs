@@ -42,11 +42,11 @@ impl There {
 
     fn told() -> There {
         let there = There::serve();
-        there.tell(there.server.address());
+        there.publish(there.server.address());
         there
     }
 
-    fn tell(&self, address: SocketAddr) {
+    fn publish(&self, address: SocketAddr) {
         publish(&self.access(1), HOST, address, self.identity.public_key()).unwrap();
     }
 
@@ -230,7 +230,7 @@ fn a_block_that_is_cut_off_on_the_way_is_a_lost_server() {
     let there = There::serve();
     // Somebody on the way who cuts the connection after some bytes of it.
     let (middle, server) = (listen(), there.server.address());
-    there.tell(middle.local_addr().unwrap());
+    there.publish(middle.local_addr().unwrap());
     let cutter = thread::spawn(move || {
         let (client, _) = middle.accept().unwrap();
         let far = TcpStream::connect(server).unwrap();

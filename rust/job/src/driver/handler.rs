@@ -105,7 +105,7 @@ impl JobHandler {
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn emit(&mut self, event: Event) {
         if let Event::Output(text) = &event {
             if text.is_empty() {
                 return;
@@ -129,11 +129,11 @@ impl JobHandler {
         // PRESENT-1
         self.present.begin(restart.attempt, restart.generation);
         self.view.announce(&restart.line, &mut text);
-        self.tell(Event::Output(text));
+        self.emit(Event::Output(text));
         if !restart.in_place {
             // The logs of the new nodes begin anew.
             self.received.clear();
-            self.tell(Event::Resubmit { attempt: restart.attempt });
+            self.emit(Event::Resubmit { attempt: restart.attempt });
         }
     }
 
@@ -151,19 +151,19 @@ impl JobHandler {
             self.restarted(&restart);
         }
         for placed in self.state.take_placed() {
-            self.tell(Event::Placed(placed));
+            self.emit(Event::Placed(placed));
         }
         for carried in self.state.take_carried() {
-            self.tell(Event::Carried(carried));
+            self.emit(Event::Carried(carried));
         }
         for line in self.state.take_notices() {
             let mut text = String::new();
             self.view.announce(&line, &mut text);
-            self.tell(Event::Output(text));
+            self.emit(Event::Output(text));
         }
         for progress in self.state.take_progress() {
             self.history.progress(&progress);
-            self.tell(Event::Progress(progress));
+            self.emit(Event::Progress(progress));
         }
         for stacks in self.state.take_stacks() {
             for asker in self.askers.drain(..) {
@@ -174,11 +174,11 @@ impl JobHandler {
         let status = self.state.status();
         if matches!(self.last, Last::Running) && status != self.status {
             self.status.clone_from(&status);
-            self.tell(Event::Status(status));
+            self.emit(Event::Status(status));
         }
         for phase in self.state.take_phases() {
             self.history.phase(&phase);
-            self.tell(Event::Phase(phase));
+            self.emit(Event::Phase(phase));
         }
         self.history.look(now, &self.state, self.snapshots.is_mute());
         if let (Last::Running, Some(outcome)) = (&self.last, self.state.outcome()) {
@@ -210,9 +210,9 @@ impl JobHandler {
         {
             self.view.failed(rank, &mut rest);
         }
-        self.tell(Event::Output(rest));
+        self.emit(Event::Output(rest));
         self.snapshots.keep(self.snapshot(now), true);
-        self.tell(match outcome {
+        self.emit(match outcome {
             JobOutcome::Finished(ranks) => Event::Finished(ranks),
             JobOutcome::Failed(failure) => Event::Failed(failure),
         });
@@ -290,7 +290,7 @@ impl Handler for JobHandler {
         self.history.wrote(lines, new.len() as u64);
         let mut text = String::with_capacity(bytes.len() * 2);
         self.view.take(rank, new, &mut text);
-        self.tell(Event::Output(text));
+        self.emit(Event::Output(text));
     }
 
     fn skip(&mut self, partition: u32, attempt: Attempt, rank: u32, resume_at: u64, notice: &str) {
@@ -306,7 +306,7 @@ impl Handler for JobHandler {
         *received = resume_at;
         let mut text = String::new();
         self.view.notice(rank, notice, &mut text);
-        self.tell(Event::Output(text));
+        self.emit(Event::Output(text));
     }
 
     fn takes_output(&self) -> bool {
@@ -355,7 +355,7 @@ impl Handler for JobHandler {
         let next = self.state.tick(now, out);
         let mut text = String::new();
         let shown_at = self.view.tick(now, &mut text);
-        self.tell(Event::Output(text));
+        self.emit(Event::Output(text));
         self.advance(now);
         match &self.last {
             Last::Draining(_, until) => Some(shown_at.map_or(*until, |at| at.min(*until))),

@@ -26,7 +26,7 @@ const STORE_PARTITION: u32 = 0;
 
 impl JobState {
     /// The hub gives the tasks that joined so their places.
-    pub(super) fn tell_placed(&mut self, joins: Vec<Join>) {
+    pub(super) fn announce_placed(&mut self, joins: Vec<Join>) {
         if !self.job.data_folder.is_empty() {
             let hosts: BTreeSet<String> = joins.into_iter().map(|join| join.name).collect();
             let hosts = hosts.into_iter().collect();

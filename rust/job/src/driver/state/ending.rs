@@ -69,7 +69,7 @@ impl JobState {
     }
 
     /// Tells the caller, once, which ranks make use of their grace.
-    pub(super) fn tell_who_takes_time(&mut self, now: Instant) {
+    pub(super) fn announce_who_takes_time(&mut self, now: Instant) {
         let Some(stopping) = self.phase.stopping_mut() else { return };
         if stopping.told || now < stopping.since + TELL_AFTER {
             return;

@@ -207,7 +207,7 @@ impl JobState {
         self.look_for_stragglers(now);
         self.conclude_stacks(now, out);
         self.conclude(now, out);
-        self.tell_who_takes_time(now);
+        self.announce_who_takes_time(now);
         self.next_deadline(now)
     }
 

@@ -52,7 +52,7 @@ impl JobState {
         for place in &placement.nodes {
             out.send(place.partition, HubMessage::Place(Box::new(place.clone())));
         }
-        self.tell_placed(joins);
+        self.announce_placed(joins);
         self.phase = JobPhase::Running(placement);
         self.point(now, 0, Point::AllJoined);
     }
