@@ -159,7 +159,7 @@ fn a_hub_that_refuses_connections_is_closed() {
 }
 
 #[test]
-fn a_process_that_does_nothing_for_a_while_loses_no_node_and_its_ranks_heed_the_driver() {
+fn a_process_that_does_nothing_for_a_while_loses_no_node_and_its_ranks_obey_the_driver() {
     let (dir, driver) = (phalanx_testkit::temp_dir("meeting"), open(&job()));
     let callbacks = [TestCallbacks::default(), TestCallbacks::default()];
     let stopped = [Arc::clone(&callbacks[0].stopped), Arc::clone(&callbacks[1].stopped)];

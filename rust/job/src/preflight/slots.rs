@@ -106,7 +106,7 @@ pub fn most_slots(master: &str, conf: &Conf) -> Option<u32> {
         return number(conf, EXECUTOR_INSTANCES).map(|executors| executors.saturating_mul(each));
     }
     if master.starts_with("spark://") {
-        // Standalone doesn't heed the number of executors.
+        // Standalone doesn't care about the number of executors.
         return number(conf, CORES_MAX).map(|cores| cores / per_task);
     }
     None
