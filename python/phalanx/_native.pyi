@@ -146,11 +146,6 @@ class Job:
     @property
     def tasks(self) -> int:
         """How many tasks the ranks are spread over."""
-    @property
-    def use_gpu(self) -> bool: ...
-    @property
-    def grace(self) -> float:
-        """Seconds between SIGTERM and SIGKILL when the ranks are ended."""
     def snapshot(self) -> str:
         """What Hub.snapshot says of a run whose hub is not open yet."""
     @property

@@ -23,12 +23,13 @@ def test_the_job_has_what_is_set_and_the_defaults(tmp_path: Path) -> None:
     settings = Settings.read(conf.get)
     assert "spark.other" not in settings.values
     job = _native.Job(name="t", ranks=2, tasks=1, use_gpu=False, settings=settings.values)
-    assert (job.name, job.ranks, job.tasks, job.use_gpu, job.grace) == ("t", 2, 1, False, 7.0)
+    assert (job.name, job.ranks, job.tasks) == ("t", 2, 1)
     hub = _native.Hub(job, bind="127.0.0.1", advertise="127.0.0.1", work_dir=str(tmp_path))
     spec = json.loads(hub.node_spec(3, python=None, env={}, local_gpus=[]))
     hub.close()
     assert (spec["attempt"], spec["job"]["id"], spec["job"]["logs"]["live"]) == (3, job.id, False)
-    assert spec["job"]["policy"]["join_timeout"] == 120_000
+    policy = spec["job"]["policy"]
+    assert (policy["grace"], policy["join_timeout"], spec["job"]["use_gpu"]) == (7_000, 120_000, False)
 
 
 def test_a_bad_value_is_named_with_its_key_and_what_is_allowed() -> None:

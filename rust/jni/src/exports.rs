@@ -30,7 +30,6 @@ methods! {
     job_grace_millis(job: [jbyte]) -> jlong;
     slots_timeout_millis(settings: [JString]) -> jlong;
     grace_millis(settings: [JString]) -> jlong;
-    stage_choice(settings: [JString]) -> JString;
     open_hub(job: [jbyte], bind: JString, advertise: JString, work_dir: JString) -> jlong;
     node_spec(
         hub: jlong, attempt: jint, python: JString, program: [JString], env: [JString], local_gpus: [JString],
@@ -147,15 +146,6 @@ fn grace_millis<'local>(
     settings: JStringArray<'local>,
 ) -> Call<jlong> {
     Ok(millis(Settings::read(&pairs(env, &settings)?)?.policy.grace))
-}
-
-fn stage_choice<'local>(
-    env: &mut Env<'local>,
-    _this: JObject<'local>,
-    settings: JStringArray<'local>,
-) -> Call<JString<'local>> {
-    let stage = Settings::read(&pairs(env, &settings)?)?.stage;
-    java_string(env, &stage)
 }
 
 fn open_hub<'local>(

@@ -47,16 +47,6 @@ impl Job {
         self.0.tasks
     }
 
-    #[getter]
-    fn use_gpu(&self) -> bool {
-        self.0.use_gpu
-    }
-
-    #[getter]
-    fn grace(&self) -> f64 {
-        self.0.policy.grace.as_secs_f64()
-    }
-
     fn snapshot(&self) -> String {
         phalanx_job::Snapshots::of(&self.0).newest()
     }

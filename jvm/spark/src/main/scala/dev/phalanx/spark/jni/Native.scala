@@ -36,9 +36,6 @@ final private[spark] class Native {
   /** `spark.phalanx.grace`. */
   @native def graceMillis(settings: Array[String]): Long
 
-  /** `auto`, `jvm` or `python`. */
-  @native def stageChoice(settings: Array[String]): String
-
   @native def openHub(job: Array[Byte], bind: String, advertise: String, workDir: String): Long
 
   /** What the nodes of an attempt are told, packed. Ranks are Python's by `python`; where that is null, `program`.

@@ -48,7 +48,6 @@ object CheckedJniMain {
       call(native.slotsTimeoutMillis(settings))
       assert(call(native.graceMillis(settings)) == 1000)
       assert(call(native.metrics()).length % 2 == 0)
-      call(native.stageChoice(settings))
       throws("invalid")(native.newJob("train", 2, 1, false, Array("spark.phalanx.grace", "soon")))
       throws("invalid")(native.newJob("train", 3, 2, false, Array.empty))
       throws("invalid")(native.newJob(null, 1, 1, false, Array(null, "x")))
