@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import node_end
 from support.backend_ranks import Ranks, shared
 from support.leftovers import no_thread_is_left
 from support.one_rank import RankRun
@@ -25,7 +26,7 @@ def ranks() -> Ranks:
 
 @pytest.fixture
 def run_rank(tmp_path: Path) -> Callable[..., RankRun]:
-    """Runs a payload as one rank, with a pipe for its notes, as a node does."""
+    """Runs a payload as one rank, with a socket for its notes, as a node does."""
 
     def run(
         payload: bytes,
@@ -33,6 +34,7 @@ def run_rank(tmp_path: Path) -> Callable[..., RankRun]:
         rank: int = 0,
         cwd: Path | None = None,
         listens: bool = True,
+        told: Callable[[socket.socket], None] | None = None,
         timeout: float = 50,
         **env: str,
     ) -> RankRun:
@@ -41,34 +43,33 @@ def run_rank(tmp_path: Path) -> Callable[..., RankRun]:
         (directory / "groups-key").write_bytes(bytes(32))
         payload_file = tmp_path / f"{directory.name}.payload"
         payload_file.write_bytes(payload)
-        reading, writing = os.pipe()
+        node, end = node_end.pair()
+        if told is not None:
+            told(node)
         if not listens:
-            os.close(reading)
+            node.close()
         environment = {
             **os.environ,
             "RANK": str(rank),
             "PHALANX_PAYLOAD": str(payload_file),
             "PHALANX_RANK_DIR": str(directory),
-            "PHALANX_NOTES_FD": str(writing),
+            "PHALANX_NOTES_FD": str(end.fileno()),
             **env,
         }
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "phalanx.rank"],
                 env=environment,
-                pass_fds=[writing],
+                pass_fds=[end.fileno()],
                 capture_output=True,
                 timeout=timeout,
                 stdin=subprocess.DEVNULL,
                 cwd=cwd,
             )
         finally:
-            os.close(writing)
-            lines = []
-            if listens:
-                with os.fdopen(reading, "rb") as pipe:
-                    lines = pipe.read().decode().splitlines()
-        notes = list(map(json.loads, lines))
+            end.close()
+            notes = node_end.notes_at(node) if listens else []
+            node.close()
         phases = [note["phase"] for note in notes if "phase" in note]
         beats = [note["beat"] for note in notes if "beat" in note]
         error = next((note["error"] for note in notes if "error" in note), None)

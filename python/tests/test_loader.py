@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import json
-import os
 import pickle
 import subprocess
 import sys
@@ -17,6 +15,7 @@ import numpy as np
 import phalanx
 import pyarrow as pa
 import pytest
+from support.node_end import node_and_rank, notes_at
 from support.tiers import whole
 
 torch = pytest.importorskip("torch")
@@ -373,8 +372,8 @@ def test_a_report_has_the_share_of_time_that_its_rank_waited_for_batches(
     monkeypatch.setattr(reporting, "time", clock)
     monkeypatch.setattr(loader_module, "time", clock)
     monkeypatch.setattr(reporting, "_entered", None)
-    pipe, end = os.pipe()
-    reporting.enter(reporting.Notes(end), str(tmp_path))
+    node, end = node_and_rank()
+    reporting.enter(end, str(tmp_path))
 
     def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
         nonlocal now
@@ -387,9 +386,8 @@ def test_a_report_has_the_share_of_time_that_its_rank_waited_for_batches(
         phalanx.report(step=step, loss=step, **({"data": "mine"} if step == 4 else {}))
     now += 1.0
     phalanx.report(step=5)
-    os.close(end)
-    with os.fdopen(pipe) as notes:
-        values = [json.loads(note)["report"]["values"] for note in notes]
+    with node:
+        values = [note["report"]["values"] for note in notes_at(node)]
     waited = {"data": 0.75}
     assert values == [
         {},

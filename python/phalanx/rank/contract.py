@@ -1,7 +1,8 @@
 """What a node and its ranks agree on by name: variables, files and notes.
 
-A node tells a rank what to do by variables of its environment. A rank answers by notes, which are JSON lines on a pipe,
-and leaves files in a folder of its own.
+A node tells a rank what to do by variables of its environment. A rank answers by notes, which are JSON lines on a
+socket, and leaves files in a folder of its own. To a rank that runs the node tells news, packets of JSON that come out
+of the same socket.
 
 This mirrors `rust/types/src/contract.rs`; CONTRACT-1 says how the two are compared.
 """
@@ -13,7 +14,7 @@ ENV_PAYLOAD = "PHALANX_PAYLOAD"
 ENV_RANK_DIR = "PHALANX_RANK_DIR"
 """Variable: the rank's private folder, where it leaves the files below."""
 ENV_NOTES_FD = "PHALANX_NOTES_FD"
-"""Variable: the number of the descriptor that takes the rank's notes."""
+"""Variable: the number of the descriptor that takes the rank's notes, and gives it news."""
 ENV_STACKS_SIGNAL = "PHALANX_STACKS_SIGNAL"
 """Variable: the number of the signal on which the rank writes its stacks to `FILE_STACKS`."""
 ENV_MAX_RESULT_BYTES = "PHALANX_MAX_RESULT_BYTES"
@@ -120,8 +121,6 @@ FILE_TORCH_ERROR = "torch-error.json"
 FILE_STACKS = "stacks"
 """File of a rank: its stacks, appended at each signal. It is there as soon as the rank takes the signal."""
 
-FILE_PROFILE_REQUEST = "profile-request"
-"""File of a rank: which profile it is to leave, as JSON, whole or absent. Its watchdog looks for it."""
 FILE_PROFILE = "profile-of-"
 """File of a rank: the profile of this number, whole or absent. A line of JSON, and behind it torch's own trace."""
 
@@ -172,6 +171,21 @@ PHASE_USER_CODE = "user code"
 """Phase that each Python rank tells when the training code begins."""
 PHASE_RAISED = "raised"
 """Phase that a Python rank tells when the training code has raised."""
+
+MAX_NEWS_BYTES = 4096
+"""The longest news, in bytes."""
+NEWS_FORMAT = 1
+"""The version of news."""
+NEWS_VERSION = "version"
+"""Key of news: their version, `NEWS_FORMAT`."""
+NEWS_KIND = "kind"
+"""Key of news: their kind, one of the following."""
+NEWS_PROFILE = "profile"
+"""News: the rank is to leave this profile."""
+PROFILE_NUMBER = "number"
+"""Key of a profile: its number, which stands at the end of its file's name."""
+PROFILE_MILLIS = "millis"
+"""Key of a profile: how long it is, in milliseconds."""
 
 RESULT_BYTES = "bytes"
 """First line of a result for a caller in the JVM: bytes follow."""

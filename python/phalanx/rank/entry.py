@@ -1,7 +1,7 @@
 """A rank's entry: what `python -m phalanx.rank` runs, started by the node.
 
 It reads these variables of the environment: those of torchrun; `PHALANX_PAYLOAD`, the file that says what to run;
-`PHALANX_RANK_DIR`, the rank's private directory; `PHALANX_NOTES_FD`, where notes to the node go;
+`PHALANX_RANK_DIR`, the rank's private directory; `PHALANX_NOTES_FD`, the socket to the node;
 `PHALANX_MAX_RESULT_BYTES`, the limit for results of ranks other than 0.
 
 RANK-1 (zero-is-done): exit code 0 means that `result` is in the rank's directory, whole, or that there is nothing to
@@ -25,6 +25,7 @@ import os
 import sys
 
 from . import contract, ending, error_record, reporting, tracking, watchdog
+from .node_socket import NodeSocket
 from .payload import Payload
 from .program import prepare
 from .results import write_json_result, write_result
@@ -32,6 +33,9 @@ from .results import write_json_result, write_result
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
+
+# How long phases and an error that are kept may wait for a node that doesn't read.
+LAST_NOTES_SECONDS = 2.0
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -41,16 +45,17 @@ def main() -> NoReturn:
     ending.arrange()
     _open_output()
     # popped: a program that the training code starts has another file at that number
-    notes = reporting.Notes(int(os.environ.pop(contract.ENV_NOTES_FD, "-1")))
+    node = NodeSocket(int(os.environ.pop(contract.ENV_NOTES_FD, "-1")))
     directory = os.environ[contract.ENV_RANK_DIR]
-    reporting.enter(notes, directory)
+    reporting.enter(node, directory)
     tracking.enter(directory)
-    watchdog.start(notes, directory)
-    notes.send({contract.NOTE_PHASE: contract.PHASE_READY})
+    watchdog.start(node, directory)
+    reporting.phase(contract.PHASE_READY)
     code = _run(os.environ[contract.ENV_PAYLOAD], directory)
     reporting.owe_nothing()
     if code != 0:
         reporting.fail()
+    node.finish(LAST_NOTES_SECONDS)
     ending.leave(code)
 
 

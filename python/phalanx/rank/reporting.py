@@ -1,8 +1,8 @@
 """What training code can tell Phalanx from inside a rank: phases, steps and a file's result.
 
 REPORT-1 (ranks-only): outside a rank, and in the processes that a rank starts, every call does nothing.
-REPORT-2 (never-disturbs): no call here raises, waits or overwrites anything because of the state of the pipe to the
-node.
+REPORT-2 (never-disturbs): no call here raises, waits or overwrites anything because of the state of the socket to the
+node. Phases and errors are kept where there is no room, and of the reports the newest.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import os
 import time
 
 from . import contract
+from .node_socket import NodeSocket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# A pipe takes lines up to PIPE_BUF (4096 on Linux, 512 at least) whole or not at all; names stay well below.
+# A node reads lines of up to 4096 bytes; names stay well below.
 MAX_NAME_CHARS = 60
 
 # What is kept of an exception's text, which may name a long path, and of the end of its traceback: bytes of JSON,
@@ -36,45 +37,11 @@ DATA_SHARE = "data"
 _NO_RESULT = object()
 
 
-class Notes:
-    """The rank's line to its node: JSON lines on a pipe, lost rather than late.
-
-    `fd` is not inherited by programs that the rank starts. The node may go at any time, and the
-    training code may close every descriptor that it doesn't know and open others; neither is an error here.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self._fd = -1
-        self._pid = os.getpid()
-        try:
-            os.set_inheritable(fd, False)
-            os.set_blocking(fd, False)  # a node that doesn't read must not stop the training
-            self._identity = _identity(fd)
-            self._fd = fd
-        except OSError:
-            pass
-
-    def send(self, note: dict[str, Any]) -> None:
-        """Writes one note; drops it where it can't go out now, and all later ones once the line is broken."""
-        if self._fd < 0 or os.getpid() != self._pid:
-            return
-        line = json.dumps(note).encode() + b"\n"
-        try:
-            if _identity(self._fd) != self._identity:
-                self._fd = -1  # the number belongs to another file by now
-            elif os.write(self._fd, line) != len(line):
-                self._fd = -1  # half a line is out (no pipe then): another line would be glued to it
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._fd = -1
-
-
 class _Rank:
     """This process as a rank."""
 
-    def __init__(self, notes: Notes, directory: str) -> None:
-        self.notes = notes
+    def __init__(self, node: NodeSocket, directory: str) -> None:
+        self.node = node
         self.owed = os.path.join(directory, contract.FILE_OWED)
         self.failed = False
         self.pid = os.getpid()
@@ -98,10 +65,10 @@ def in_rank() -> bool:
     return _this_rank() is not None
 
 
-def enter(notes: Notes, directory: str) -> None:
+def enter(node: NodeSocket, directory: str) -> None:
     """Makes this process a rank, whose private folder is `directory`; called by the entry point only."""
     global _entered
-    _entered = _Rank(notes, directory)
+    _entered = _Rank(node, directory)
 
 
 def owe_result() -> None:
@@ -141,7 +108,7 @@ def phase(name: str) -> None:
     """
     rank = _this_rank()
     if rank is not None:
-        rank.notes.send({contract.NOTE_PHASE: str(name)[:MAX_NAME_CHARS]})
+        rank.node.send({contract.NOTE_PHASE: str(name)[:MAX_NAME_CHARS]}, keep=True)
 
 
 def error(record: dict[str, Any]) -> None:
@@ -154,7 +121,7 @@ def error(record: dict[str, Any]) -> None:
             contract.ERROR_MESSAGE: _start(message, MAX_TEXT_BYTES),
             contract.ERROR_TRACEBACK: _start(trace[::-1], MAX_TRACEBACK_BYTES)[::-1],
         }
-        rank.notes.send({contract.NOTE_ERROR: {**record, **cut}})
+        rank.node.send({contract.NOTE_ERROR: {**record, **cut}}, keep=True)
 
 
 def _start(text: str, most: int) -> str:
@@ -212,9 +179,11 @@ def send_late_report() -> None:
         if rank.data_seconds is not None:
             share = min(1.0, rank.data_seconds / max(now - rank.sent[1], 1e-9))
             note[contract.REPORT_VALUES] = {DATA_SHARE: round(share, 3), **values}
+    if not rank.node.send({contract.NOTE_REPORT: note}):
+        rank.report = rank.report or newest  # the watchdog tries again
+        return
     rank.sent = step, now
     rank.data_seconds = None if rank.data_seconds is None else 0.0
-    rank.notes.send({contract.NOTE_REPORT: note})
 
 
 def _number(value: Any) -> float | str:
@@ -246,8 +215,3 @@ def result(returned: object = None) -> object:
     if returned is None and rank is not None and rank.result is not _NO_RESULT:
         return rank.result
     return returned
-
-
-def _identity(fd: int) -> tuple[int, int]:
-    stat = os.fstat(fd)
-    return stat.st_dev, stat.st_ino

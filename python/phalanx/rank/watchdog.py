@@ -7,8 +7,8 @@ WATCH-2 (stacks-in-c): faulthandler writes the stacks in C, whatever the threads
 rank's folder, on the real-time signal whose number is in `PHALANX_STACKS_SIGNAL`. The file is there only once the
 signal has its handler: before, the signal would end the process.
 WATCH-3 (never-raises): nothing here raises. A rank without Phalanx's extension doesn't import it.
-WATCH-4 (profile-when-asked): it looks once a beat whether the driver has asked for a profile, and starts the thread
-that takes it. Nothing of that is imported before.
+WATCH-4 (profile-when-asked): news of the node wake it. If they ask for a profile, it starts the thread that takes it,
+once for each number. Nothing of that is imported before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import _thread
 import contextlib
 import faulthandler
-import json
 import os
 import signal
 import sys
@@ -25,6 +24,7 @@ import time
 from ..plumbing.whole_file import whole_or_absent
 from . import contract, reporting
 from .flight_recorder import FlightRecorder
+from .node_socket import NodeSocket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ _ran = 0
 _waits: set[CodeType] = set()
 
 
-def start(notes: reporting.Notes, directory: str) -> None:
+def start(node: NodeSocket, directory: str) -> None:
     """Starts the watchdog; called in the main thread of a rank, once."""
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         _write_stacks_when_asked(directory)
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         signal.signal(_RAN, _has_run)
-        _thread.start_new_thread(_watch, (notes, directory, _thread.get_ident()))
+        _thread.start_new_thread(_watch, (node, directory, _thread.get_ident()))
 
 
 def waits_natively(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -86,44 +86,48 @@ def _write_stacks_when_asked(directory: str) -> None:
         faulthandler.register(number, file=os.dup(file.fileno()), all_threads=True, chain=False)
 
 
-def _watch(notes: reporting.Notes, directory: str, main: int) -> None:
-    seen, profiled = 0, 0
+def _watch(node: NodeSocket, directory: str, main: int) -> None:
+    seen, profiled, next_beat = 0, 0, time.monotonic()
     recorder = FlightRecorder()
     pid = os.getpid()
     while os.getpid() == pid:
         with contextlib.suppress(Exception):
-            operations, doing, busy = _collectives(directory)
-            ran, seen = _ran != seen, _ran
-            if ran:
-                recorder.forget()
-            elif not doing:
-                with contextlib.suppress(Exception):  # another torch
-                    doing = recorder.in_flight()
-            beat = {
-                contract.BEAT_RAN: ran,
-                contract.BEAT_OPERATIONS: operations,
-                contract.BEAT_COLLECTIVE_US: int(busy * 1e6),
-                contract.BEAT_DOING: doing,
-            }
-            notes.send({contract.NOTE_BEAT: beat})
-            reporting.send_late_report()
-            _thread.interrupt_main(_RAN)
-            profiled = _profile_when_asked(directory, profiled, main)
-        time.sleep(BEAT_SECONDS)
+            profiled = _profile_when_asked(node, directory, profiled, main)
+        if time.monotonic() >= next_beat:
+            next_beat = time.monotonic() + BEAT_SECONDS
+            with contextlib.suppress(Exception):
+                operations, doing, busy = _collectives(directory)
+                ran, seen = _ran != seen, _ran
+                if ran:
+                    recorder.forget()
+                elif not doing:
+                    with contextlib.suppress(Exception):  # another torch
+                        doing = recorder.in_flight()
+                beat = {
+                    contract.BEAT_RAN: ran,
+                    contract.BEAT_OPERATIONS: operations,
+                    contract.BEAT_COLLECTIVE_US: int(busy * 1e6),
+                    contract.BEAT_DOING: doing,
+                }
+                node.send({contract.NOTE_BEAT: beat})
+                reporting.send_late_report()
+                _thread.interrupt_main(_RAN)
+        left = max(0.0, next_beat - time.monotonic())
+        try:
+            node.wait(left)
+        except Exception:  # it could not be waited for
+            time.sleep(left)
 
 
-def _profile_when_asked(directory: str, profiled: int, main: int) -> int:
+def _profile_when_asked(node: NodeSocket, directory: str, profiled: int, main: int) -> int:
     """WATCH-4; `profiled` is the number of the last profile that was begun. The same, now."""
-    try:
-        with open(os.path.join(directory, contract.FILE_PROFILE_REQUEST), "rb") as file:
-            asked = json.load(file)
-    except FileNotFoundError:
+    asked = node.news().get(contract.NEWS_PROFILE)
+    if asked is None:
         return profiled
-    if asked["number"] != profiled:
-        _thread.start_new_thread(
-            _profile, (directory, asked["number"], asked["millis"] / 1e3, main, _thread.get_ident())
-        )
-    return int(asked["number"])
+    number, seconds = int(asked[contract.PROFILE_NUMBER]), asked[contract.PROFILE_MILLIS] / 1e3
+    if number != profiled:
+        _thread.start_new_thread(_profile, (directory, number, seconds, main, _thread.get_ident()))
+    return number
 
 
 def _profile(directory: str, number: int, seconds: float, main: int, watchdog: int) -> None:

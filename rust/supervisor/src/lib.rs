@@ -1,6 +1,7 @@
 //! Starts, watches and ends the ranks of one node: the [`guard`] between its client (the process that wants the ranks)
-//! and the ranks, the ranks' output as files ([`rank_log`] and [`pipe_reader`]), warm pools from which guards are
-//! forked ([`warm_pool`]), and the evidence of an out-of-memory kill ([`oom`]).
+//! and the ranks, the ranks' output as files ([`rank_log`] and [`pipe_reader`]), their notes and the news for them
+//! ([`rank_socket`]), warm pools from which guards are forked ([`warm_pool`]), and the evidence of an out-of-memory
+//! kill ([`oom`]).
 //!
 //! The rules, quoted by the tests that prove them:
 //!
@@ -25,9 +26,11 @@ mod disk_queue;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod guard;
+mod notes;
 pub mod oom;
 pub mod pipe_reader;
 pub mod rank_log;
+pub mod rank_socket;
 mod segments;
 #[allow(unsafe_code, reason = "the one place for system calls that no safe crate offers")]
 mod sys;
@@ -35,7 +38,9 @@ mod tail;
 pub mod warm_pool;
 
 pub use guard::{ExitStatus, Guard, GuardEvent, GuardOptions, Launch, RankPipeEnds, RankPipes, serve_forked};
+pub use notes::notes;
 pub use oom::OomWatch;
-pub use pipe_reader::{PipeReader, notes, pump};
+pub use pipe_reader::{PipeReader, pump};
 pub use rank_log::{Loss, RankLog, ReadAt};
+pub use rank_socket::RankSocket;
 pub use sys::{stacks_signal, use_huge_pages};

@@ -1,4 +1,4 @@
-//! Threads that read the pipes of a rank: its output into its [`RankLog`], its notes line by line.
+//! Threads that read what a rank writes: its output, here, into its [`RankLog`].
 //!
 //! A pipe ends when its last writer closes it. Some writers stay: a process that the kernel can't end, or a fork of
 //! this process. So a reader can be told to take what is there and stop.
@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use phalanx_types::contract::MAX_NOTE_BYTES;
-use phalanx_types::{Error, RankNote, Result};
+use phalanx_types::{Error, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, read, write};
 use rustix::pipe::fcntl_setpipe_size;
@@ -22,17 +21,17 @@ use crate::rank_log::RankLog;
 const PIPE_BYTES: usize = 1 << 20;
 
 /// One read.
-const READ_BYTES: usize = 64 << 10;
+pub(crate) const READ_BYTES: usize = 64 << 10;
 
 /// What a reader that is told to finish takes at most: more than a pipe holds means that somebody still writes.
-const LAST_BYTES: usize = 4 * PIPE_BYTES;
+pub(crate) const LAST_BYTES: usize = 4 * PIPE_BYTES;
 
 /// Small writes in quick succession are left to gather in the pipe for this long: to be woken for each of a million
 /// lines costs more, here and in the rank, than to move them.
-const GATHER: Duration = Duration::from_millis(2);
+pub(crate) const GATHER: Duration = Duration::from_millis(2);
 
 /// What counts as small.
-const SMALL_BYTES: usize = 16 << 10;
+pub(crate) const SMALL_BYTES: usize = 16 << 10;
 
 /// A thread that reads a pipe to its end. Dropping it is [`PipeReader::finish`].
 #[derive(Debug)]
@@ -43,22 +42,14 @@ pub struct PipeReader {
 }
 
 impl PipeReader {
-    fn start(
-        name: &str,
-        pipe: OwnedFd,
-        take: impl FnMut(&[u8]) + Send + 'static,
-        at_end: impl FnOnce() + Send + 'static,
-    ) -> Result<PipeReader> {
+    /// Starts a thread that does `read`: until the end, or until what it is given is readable and nothing is left.
+    pub(crate) fn start(name: &str, read: impl FnOnce(&OwnedFd) + Send + 'static) -> Result<PipeReader> {
         let doing = || format!("start the thread {name}");
         let finish = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Error::io(doing(), &e.into()))?);
         let told = Arc::clone(&finish);
         let thread = std::thread::Builder::new()
             .name(name.into())
-            .spawn(move || {
-                read_to_end(&pipe, &told, take);
-                drop(pipe);
-                at_end();
-            })
+            .spawn(move || read(&told))
             .map_err(|error| Error::io(doing(), &error))?;
         Ok(PipeReader { process: std::process::id(), finish, thread: Some(thread) })
     }
@@ -140,7 +131,7 @@ fn read_to_end(pipe: &OwnedFd, finish: &OwnedFd, mut take: impl FnMut(&[u8])) {
 }
 
 /// Waits for [`GATHER`], or until told to finish.
-fn gather(finish: &OwnedFd) {
+pub(crate) fn gather(finish: &OwnedFd) {
     let timeout = Timespec { tv_sec: 0, tv_nsec: GATHER.subsec_nanos().into() };
     // An interrupted wait is a shorter one.
     let _ = poll(&mut [PollFd::new(finish, PollFlags::IN)], Some(&timeout));
@@ -155,96 +146,10 @@ fn gather(finish: &OwnedFd) {
 pub fn pump(output: OwnedFd, log: Arc<RankLog>, wake: Box<dyn Fn() + Send>) -> Result<PipeReader> {
     // Users have a limit for all their pipes; then it stays as it is.
     let _ = fcntl_setpipe_size(&output, PIPE_BYTES);
-    let disk = Arc::new(DiskQueue::start(log, wake)?);
-    let rest = Arc::clone(&disk);
-    PipeReader::start("phalanx-output", output, move |bytes| disk.push(bytes), move || rest.finish())
-}
-
-/// Reads a rank's notes, lines of at most [`MAX_NOTE_BYTES`]. Anything else is passed over: what writes there is the
-/// rank, which may be any program.
-///
-/// # Errors
-/// [`phalanx_types::ErrorKind::Io`] if there is no thread or descriptor to be had.
-pub fn notes(notes: OwnedFd, mut on_note: Box<dyn FnMut(RankNote) + Send>) -> Result<PipeReader> {
-    let mut lines = Lines::default();
-    PipeReader::start(
-        "phalanx-notes",
-        notes,
-        move |bytes| {
-            lines.push(bytes, |line| {
-                if let Some(note) = RankNote::parse(line) {
-                    on_note(note);
-                }
-            });
-        },
-        || {},
-    )
-}
-
-/// Cuts a stream into lines of at most [`MAX_NOTE_BYTES`].
-#[derive(Debug, Default)]
-struct Lines {
-    line: Vec<u8>,
-    too_long: bool,
-}
-
-impl Lines {
-    fn push(&mut self, bytes: &[u8], mut on_line: impl FnMut(&[u8])) {
-        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
-            let (text, ends) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
-            self.too_long |= self.line.len() + text.len() > MAX_NOTE_BYTES;
-            if !self.too_long {
-                self.line.extend_from_slice(text);
-            }
-            if ends {
-                if !self.too_long {
-                    on_line(&self.line);
-                }
-                self.line.clear();
-                self.too_long = false;
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rustix::pipe::{PipeFlags, pipe_with};
-
-    use super::*;
-
-    #[test]
-    fn lines_that_are_too_long_are_skipped_and_the_next_one_is_read() {
-        let longest = vec![b'x'; MAX_NOTE_BYTES];
-        let mut stream = [&longest[..], b"\n", &longest[..], b"y\nok\nunfinished"].concat();
-        for piece in [1, 7, stream.len()] {
-            let mut lines = Lines::default();
-            let mut got = Vec::new();
-            for part in stream.chunks(piece) {
-                lines.push(part, |line| got.push(line.to_vec()));
-            }
-            assert_eq!(got, [longest.clone(), b"ok".to_vec()]);
-        }
-        stream.clear();
-    }
-
-    #[test]
-    fn garbage_among_the_notes_is_passed_over() {
-        let (out, into) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let (send, got) = crossbeam_channel::unbounded();
-        let reader = notes(out, Box::new(move |note| send.send(note).unwrap())).unwrap();
-        let lines = [
-            r#"{"phase":"a"}"#,
-            "null",
-            r#"{"phase":"#,
-            r#"{"later":1}"#,
-            r#"{"cold":"b"}"#,
-            r#"{"phase":"c"}"#,
-        ];
-        write(&into, &[b"\xff\xfe\n[1]\n", lines.join("\n").as_bytes()].concat()).unwrap();
-        drop(into);
-        reader.join();
-        let expected = [RankNote::Phase("a".into()), RankNote::Cold("b".into())];
-        assert_eq!(got.iter().collect::<Vec<_>>(), expected, "CONTRACT-2");
-    }
+    let disk = DiskQueue::start(log, wake)?;
+    PipeReader::start("phalanx-output", move |finish| {
+        read_to_end(&output, finish, |bytes| disk.push(bytes));
+        drop(output);
+        disk.finish();
+    })
 }

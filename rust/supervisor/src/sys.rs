@@ -11,7 +11,7 @@ use std::process::Command;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
-/// The descriptor on which a rank finds its notes pipe.
+/// The descriptor on which a rank finds its socket to the node.
 pub(crate) const NOTES_FD: RawFd = 3;
 
 /// Signals that mean a bug in the guard itself; they stay deliverable so that it can't loop on one.

@@ -16,7 +16,8 @@ use phalanx_supervisor::{ExitStatus, Guard, GuardEvent, Launch};
 use phalanx_testkit::{
     Leaks, Process, alive, children, descendants, eventually, guard_binary, leaks, temp_dir,
 };
-use phalanx_types::Deadline;
+use phalanx_types::contract::ProfileRequest;
+use phalanx_types::{Deadline, RankNews, RankNote};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -113,6 +114,28 @@ fn every_end_of_a_warm_rank_is_told_exactly_once() {
     let (rest, _) = last_events(&guard);
     assert_eq!(rest, [GuardEvent::Empty], "SUP-1: nothing twice");
     assert_eq!(pool_usage().pools, 1, "the pool is there for the next");
+}
+
+#[test]
+fn news_reach_a_warm_rank_and_its_notes_arrive() {
+    let Some(stage) = Stage::set() else { return };
+    let guard = stage.guard();
+    // One process reads packets, as the rank's entry would not have yet.
+    let script = r#"echo '{"phase": "up"}' >&3; while :; do
+        packet=$(dd bs=4096 count=1 <&3 2>/dev/null); echo "$packet"; case "$packet" in *profile*) exit 0;; esac
+        done"#;
+    let pipes = guard.launch(&stage.sh(0, script)).unwrap();
+    pipes.notes.tell(&RankNews::Profile(ProfileRequest { number: 1, millis: 100 }));
+    let (send, got) = crossbeam_channel::unbounded();
+    let reader =
+        phalanx_supervisor::notes(pipes.notes.clone(), Box::new(move |note| send.send(note).unwrap()))
+            .unwrap();
+    assert!(matches!(next_event(&guard), GuardEvent::Started { rank: 0, .. }));
+    assert_eq!(ended(&guard), (0, ExitStatus::Code(0)), "NEWS-1");
+    reader.join();
+    assert!(got.iter().any(|note| note == RankNote::Phase("up".into())), "NEWS-3");
+    guard.stop();
+    empty(&guard);
 }
 
 #[test]

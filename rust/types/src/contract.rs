@@ -1,11 +1,13 @@
 //! What a node and its ranks agree on by name: variables, files and notes.
 //!
 //! A node tells a rank what to do by variables of its environment. A rank answers by notes, which are JSON lines on a
-//! pipe, and leaves files in a folder of its own. A rank may be any program, so the names are plain text on both sides.
+//! socket, and leaves files in a folder of its own. To a rank that runs the node tells news, packets of JSON that come
+//! out of the same socket. A rank may be any program, so the names are plain text on both sides.
 //!
 //! CONTRACT-1 (one-name): each of these names stands here and in its mirror `python/phalanx/rank/contract.py`, and the
 //! two are the same.
-//! CONTRACT-2 (any-note): a note that isn't one of these is ignored, and does no harm.
+//! CONTRACT-2 (any-note): a note that isn't one of these is ignored, and does no harm. Nor do news whose kind or
+//! version a rank doesn't know.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -27,7 +29,7 @@ names! {
     ENV_PAYLOAD = "PHALANX_PAYLOAD";
     /// Variable: the rank's private folder, where it leaves the files below.
     ENV_RANK_DIR = "PHALANX_RANK_DIR";
-    /// Variable: the number of the descriptor that takes the rank's notes.
+    /// Variable: the number of the descriptor that takes the rank's notes, and gives it news.
     ENV_NOTES_FD = "PHALANX_NOTES_FD";
     /// Variable: the number of the signal on which the rank writes its stacks to [`FILE_STACKS`].
     ENV_STACKS_SIGNAL = "PHALANX_STACKS_SIGNAL";
@@ -135,9 +137,6 @@ names! {
     /// File of a rank: its stacks, appended at each signal. It is there as soon as the rank takes the signal.
     FILE_STACKS = "stacks";
 
-    /// File of a rank: which profile it is to leave, a [`ProfileRequest`] as JSON, whole or absent. Its watchdog looks
-    /// for it.
-    FILE_PROFILE_REQUEST = "profile-request";
     /// File of a rank: the profile of this number, whole or absent. A line of JSON, and behind it torch's own trace.
     FILE_PROFILE = "profile-of-";
 
@@ -189,6 +188,17 @@ names! {
     /// Phase that a Python rank tells when the training code has raised.
     PHASE_RAISED = "raised";
 
+    /// Key of news: their version, [`NEWS_FORMAT`].
+    NEWS_VERSION = "version";
+    /// Key of news: their kind, one of the following.
+    NEWS_KIND = "kind";
+    /// News: the rank is to leave this profile, a [`ProfileRequest`].
+    NEWS_PROFILE = "profile";
+    /// Key of a profile: its number, which stands at the end of its file's name.
+    PROFILE_NUMBER = "number";
+    /// Key of a profile: how long it is, in milliseconds.
+    PROFILE_MILLIS = "millis";
+
     /// First line of a result for a caller in the JVM: bytes follow.
     RESULT_BYTES = "bytes";
     /// First line of a result for a caller in the JVM: JSON follows.
@@ -197,16 +207,51 @@ names! {
     RESULT_UNAVAILABLE = "unavailable";
 }
 
-/// The longest note, in bytes: a pipe takes that much whole or not at all (`PIPE_BUF` on Linux).
+/// The longest note, in bytes. Longer lines are passed over.
 pub const MAX_NOTE_BYTES: usize = 4096;
 
-/// What a rank is asked for in [`FILE_PROFILE_REQUEST`].
+/// The longest news, in bytes.
+pub const MAX_NEWS_BYTES: usize = 4096;
+
+/// The version of news.
+pub const NEWS_FORMAT: u32 = 1;
+
+/// What a rank is asked for by [`NEWS_PROFILE`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileRequest {
-    /// The number of the profile; it stands at the end of its file's name.
+    /// [`PROFILE_NUMBER`].
     pub number: u32,
-    /// How long it is, in milliseconds.
+    /// [`PROFILE_MILLIS`].
     pub millis: u32,
+}
+
+/// What a node tells a rank that runs. News are state: of each kind the newest counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum RankNews {
+    /// [`NEWS_PROFILE`].
+    Profile(ProfileRequest),
+}
+
+impl RankNews {
+    /// What [`NEWS_KIND`] says.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            RankNews::Profile(_) => NEWS_PROFILE,
+        }
+    }
+
+    /// The packet that tells it: one object of JSON, at most [`MAX_NEWS_BYTES`].
+    pub fn packet(&self) -> Vec<u8> {
+        #[derive(Serialize)]
+        struct Packet<'a> {
+            version: u32,
+            #[serde(flatten)]
+            news: &'a RankNews,
+        }
+        // Of numbers and names there is nothing that JSON can't say.
+        serde_json::to_vec(&Packet { version: NEWS_FORMAT, news: self }).unwrap_or_default()
+    }
 }
 
 /// A line of JSON from a rank: an object with one key, which says what it is.
@@ -304,6 +349,16 @@ mod tests {
             ERROR_PICKLE,
         ];
         assert_eq!(BTreeSet::from_iter(keys(&error)), BTreeSet::from(expected));
+    }
+
+    #[test]
+    fn news_have_the_keys_of_the_contract() {
+        let profile = RankNews::Profile(ProfileRequest { number: 3, millis: 1500 });
+        let packet: Value = serde_json::from_slice(&profile.packet()).unwrap();
+        assert_eq!((&packet[NEWS_VERSION], &packet[NEWS_KIND]), (&json!(1), &json!(profile.kind())));
+        assert!(profile.packet().len() <= MAX_NEWS_BYTES);
+        let expected = [NEWS_VERSION, NEWS_KIND, PROFILE_NUMBER, PROFILE_MILLIS];
+        assert_eq!(BTreeSet::from_iter(keys(&packet)), BTreeSet::from(expected), "CONTRACT-1");
     }
 
     #[test]

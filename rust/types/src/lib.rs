@@ -31,7 +31,7 @@ pub mod text;
 
 pub use attempt::Attempt;
 pub use carrier::Carrier;
-pub use contract::RankNote;
+pub use contract::{RankNews, RankNote};
 pub use deadline::Deadline;
 pub use encryption::Encryption;
 pub use error::{Error, ErrorClass, ErrorKind, Result, panic_text};

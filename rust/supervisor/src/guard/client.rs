@@ -23,6 +23,7 @@ use super::process::GuardProcess;
 use super::reader::{EXIT_WAIT, GuardReader};
 use super::state::PATIENCE;
 use super::wire::{BUILD, Order, frame};
+use crate::rank_socket::RankSocket;
 
 /// How long an order may wait for a guard that doesn't read: one that is stopped, or hangs in an exec.
 const ORDER_WAIT: Duration = Duration::from_secs(10);
@@ -36,16 +37,16 @@ pub struct GuardOptions {
     pub grace: Duration,
 }
 
-/// The read ends of a rank's pipes, for [`crate::pump`] and [`crate::notes`].
+/// The node's ends of a rank's pipe and socket, for [`crate::pump`] and [`crate::notes`].
 #[derive(Debug)]
 pub struct RankPipes {
     /// What the rank writes to standard output and standard error.
     pub output: OwnedFd,
-    /// What it writes to descriptor 3, `PHALANX_NOTES_FD`.
-    pub notes: OwnedFd,
+    /// What it writes to descriptor 3, `PHALANX_NOTES_FD`, and the way for news to it.
+    pub notes: RankSocket,
 }
 
-/// The other ends of a rank's pipes, which the rank gets.
+/// The other ends, which the rank gets.
 #[derive(Debug)]
 pub struct RankPipeEnds {
     pub(crate) output: OwnedFd,
@@ -58,12 +59,9 @@ impl RankPipes {
     /// # Errors
     /// [`ErrorKind::Io`] if there are no descriptors left.
     pub fn open(rank: u32) -> Result<(RankPipes, RankPipeEnds)> {
-        let pipe = || {
-            pipe_with(PipeFlags::CLOEXEC)
-                .map_err(|e| Error::io(format!("make rank {rank}'s pipes"), &e.into()))
-        };
-        let (output, output_in) = pipe()?;
-        let (notes, notes_in) = pipe()?;
+        let failed = |error: std::io::Error| Error::io(format!("make rank {rank}'s pipes"), &error);
+        let (output, output_in) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
+        let (notes, notes_in) = RankSocket::pair().map_err(failed)?;
         Ok((RankPipes { output, notes }, RankPipeEnds { output: output_in, notes: notes_in }))
     }
 }

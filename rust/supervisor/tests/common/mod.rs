@@ -57,6 +57,11 @@ impl Output {
         Output { _directory: directory, log, readers }
     }
 
+    /// The same, of what is read already.
+    pub fn with(directory: tempfile::TempDir, log: Arc<RankLog>, readers: Vec<PipeReader>) -> Output {
+        Output { _directory: directory, log, readers }
+    }
+
     /// What was written so far, as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&read_all(&self.log)).into_owned()

@@ -103,6 +103,7 @@ impl Effects<'_, '_> {
                 let _ = tell.send(News::Noted(rank));
             }
         };
+        of.socket = Some(pipes.notes.clone());
         of.notes = Some(notes(pipes.notes, Box::new(on_note))?);
         if let Some(guardian) = &self.guardian {
             guardian.launch(launch, ends);

@@ -259,7 +259,8 @@ impl<'scope, 'env> Effects<'scope, 'env> {
         let answer = match self.ranks.get(&wanted.rank) {
             None => no(format!("this node doesn't have rank {}", wanted.rank)),
             Some(rank) => {
-                let of = FilesOf { log: Arc::clone(&rank.log), dir: rank.dir.clone(), runs };
+                let socket = rank.socket.clone().filter(|_| runs);
+                let of = FilesOf { log: Arc::clone(&rank.log), dir: rank.dir.clone(), socket };
                 let to = hub.clone();
                 let start = || pieces::pieces(move |piece| to.send(piece));
                 match self.pieces.take().map_or_else(start, Ok) {

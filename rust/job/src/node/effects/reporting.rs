@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use log::Level;
+use phalanx_supervisor::RankSocket;
 use phalanx_types::message::{MAX_PHASES, NodeMessage, RankActivity};
 use phalanx_types::{RankNote, RankState};
 
@@ -72,6 +73,9 @@ impl Effects<'_, '_> {
             let last = RankActivity { idle_ms: 0, ..of.activity(rank, None) };
             self.line.teller().send(NodeMessage::Activity { ranks: vec![last] });
         }
+        if let Some(of) = self.ranks.get_mut(&rank) {
+            of.socket = None;
+        }
         let Some(leftovers) = self.leftovers(ended) else { return };
         let tell = self.tell.clone();
         let read = move |leftovers: Leftovers| {
@@ -114,11 +118,13 @@ impl Effects<'_, '_> {
         self.line.teller().tell(at, NodeMessage::RankEnded { exit: Box::new(exit) });
     }
 
-    /// Tells the process how metrics have changed, from time to time, and sees whether memory is short.
+    /// Tells the process how metrics have changed, from time to time, and sees whether memory is short. Ranks are told
+    /// what there was no room for (NEWS-2).
     pub(crate) fn observe(&mut self) {
         if self.ranks.is_empty() {
             return;
         }
+        self.ranks.values().filter_map(|of| of.socket.as_ref()).for_each(RankSocket::send_news);
         let now = Instant::now();
         self.oom.sample(now);
         let ranks = &self.ranks;

@@ -1,7 +1,7 @@
 //! Pieces of its ranks' files that the hub asks a node for, read in a thread of their own: the disk may be slow.
 //!
-//! A profile is asked for as a file is: the first question has the rank begin it, and there are no bytes of it until it
-//! is whole. So a question that is lost with a connection is asked again.
+//! A profile is asked for as a file is: the first question is news for the rank, which begins it, and there are no
+//! bytes of it until it is whole. So a question that is lost with a connection is asked again.
 //!
 //! - PIECES-1 (holds-nothing-up): the node's own thread waits for no disk. A thread that a disk keeps from ending is
 //!   left behind, and the log says so.
@@ -14,12 +14,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use phalanx_io::write_whole;
-use phalanx_supervisor::{RankLog, ReadAt};
-use phalanx_types::contract::{FILE_PROFILE, FILE_PROFILE_REQUEST, FILE_STACKS, ProfileRequest};
+use phalanx_supervisor::{RankLog, RankSocket, ReadAt};
+use phalanx_types::contract::{FILE_PROFILE, FILE_STACKS, ProfileRequest};
 use phalanx_types::message::NodeMessage;
 use phalanx_types::rank_file::{Piece, PieceWanted, RankFile};
-use phalanx_types::{Error, ErrorKind, Result};
+use phalanx_types::{Error, ErrorKind, RankNews, Result};
 
 use crate::node::helpers::helper::Helper;
 
@@ -38,7 +37,8 @@ pub(crate) struct FilesOf {
     pub(crate) log: Arc<RankLog>,
     /// Its own folder.
     pub(crate) dir: PathBuf,
-    pub(crate) runs: bool,
+    /// The way to the rank, if it runs.
+    pub(crate) socket: Option<RankSocket>,
 }
 
 /// Starts the thread that reads pieces, and sends each to `answer`.
@@ -93,19 +93,16 @@ fn profile_piece(of: &FilesOf, asked: ProfileRequest, wanted: PieceWanted) -> Re
             Ok(piece)
         }
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(reading(&e)),
-        Err(_) if !of.runs => Err(Error::new(ErrorKind::Closed, "the rank has ended")),
-        // The rank makes it when its watchdog begins.
-        Err(_) if !of.dir.join(FILE_STACKS).exists() => {
-            let why = "it runs no Python of Phalanx's that could take one, or has only just begun";
-            Err(Error::new(ErrorKind::Unreachable, why))
-        }
         Err(_) => {
-            let (request, text) = (of.dir.join(FILE_PROFILE_REQUEST), serde_json::to_vec(&asked));
-            let text = text.unwrap_or_default();
-            if std::fs::read(&request).is_ok_and(|before| before == text) {
-                return Ok(piece);
+            let ended = || Error::new(ErrorKind::Closed, "the rank has ended");
+            let socket = of.socket.as_ref().ok_or_else(ended)?;
+            // The rank makes it when its watchdog begins.
+            if !of.dir.join(FILE_STACKS).exists() {
+                let why = "it runs no Python of Phalanx's that could take one, or has only just begun";
+                return Err(Error::new(ErrorKind::Unreachable, why));
             }
-            write_whole(&request, &text).map(|()| piece)
+            socket.tell(&RankNews::Profile(asked));
+            Ok(piece)
         }
     }
 }
@@ -140,6 +137,7 @@ fn output_piece(log: &RankLog, wanted: PieceWanted) -> Result<Piece<String>> {
 #[cfg(test)]
 mod tests {
     use phalanx_types::rank_file::MAX_PIECE_BYTES;
+    use rustix::net::{RecvFlags, recv};
 
     use super::*;
     use crate::node::output::followed_log::tests::write_to;
@@ -185,7 +183,7 @@ mod tests {
         let (answer, answers) = crossbeam_channel::unbounded();
         let pieces = pieces(move |piece| answer.send(piece).unwrap()).unwrap();
         for request in 0..3 {
-            let of = FilesOf { log: Arc::clone(&log), dir: folder.path().to_path_buf(), runs: true };
+            let of = FilesOf { log: Arc::clone(&log), dir: folder.path().to_path_buf(), socket: None };
             assert!(read(&pieces, Reading { request, wanted: wanted(0, 5), of }).is_none());
         }
         drop(pieces);
@@ -208,7 +206,7 @@ mod tests {
         })
         .unwrap();
         let ask = |request| {
-            let of = FilesOf { log: Arc::clone(&log), dir: folder.path().to_path_buf(), runs: true };
+            let of = FilesOf { log: Arc::clone(&log), dir: folder.path().to_path_buf(), socket: None };
             super::read(&pieces, Reading { request, wanted: wanted(0, 5), of })
         };
         assert!(ask(0).is_none());
@@ -223,22 +221,30 @@ mod tests {
     fn a_profile_is_asked_for_once_and_read_when_the_rank_has_written_it() {
         let folder = phalanx_testkit::temp_dir("pieces-profile");
         let log = RankLog::create(&folder.path().join("rank.log"), 8192).unwrap();
-        let of = |runs| FilesOf { log: Arc::clone(&log), dir: folder.path().to_path_buf(), runs };
+        let (socket, end) = RankSocket::pair().unwrap();
+        let of = |socket| FilesOf { log: Arc::clone(&log), dir: folder.path().to_path_buf(), socket };
+        let runs = || of(Some(socket.clone()));
         let asked = ProfileRequest { number: 3, millis: 1500 };
         let read = |of: &FilesOf| profile_piece(of, asked, wanted(2, 3));
-        assert_eq!(read(&of(true)).unwrap_err().kind(), ErrorKind::Unreachable, "no Python of Phalanx's");
+        assert_eq!(read(&runs()).unwrap_err().kind(), ErrorKind::Unreachable, "no Python of Phalanx's");
         std::fs::write(folder.path().join(FILE_STACKS), "").unwrap();
         for _ in 0..2 {
-            let none = read(&of(true)).unwrap();
+            let none = read(&runs()).unwrap();
             assert_eq!((none.end, none.bytes.as_str()), (0, ""));
         }
-        let request = std::fs::read_to_string(folder.path().join(FILE_PROFILE_REQUEST)).unwrap();
-        assert_eq!(request, r#"{"number":3,"millis":1500}"#);
-        assert_eq!(read(&of(false)).unwrap_err().kind(), ErrorKind::Closed, "the rank has ended");
+        assert_eq!(read(&of(None)).unwrap_err().kind(), ErrorKind::Closed, "the rank has ended");
+        drop(socket);
+        let news = std::iter::from_fn(|| {
+            let mut packet = [0; 4096];
+            let (bytes, _) = recv(&end, &mut packet[..], RecvFlags::empty()).unwrap();
+            (bytes > 0).then(|| String::from_utf8(packet[..bytes].to_vec()).unwrap())
+        });
+        let profiles: Vec<_> = news.filter(|news| news.contains("profile")).collect();
+        assert_eq!(profiles, [r#"{"version":1,"kind":"profile","number":3,"millis":1500}"#], "NEWS-1");
         std::fs::write(folder.path().join("profile-of-3"), "0123456789").unwrap();
-        let piece = read(&of(false)).unwrap();
+        let piece = read(&of(None)).unwrap();
         assert_eq!((piece.start, piece.end, hex::decode(&piece.bytes).unwrap()), (2, 10, b"234".to_vec()));
-        let beyond = profile_piece(&of(true), asked, wanted(11, 3)).unwrap();
+        let beyond = profile_piece(&of(None), asked, wanted(11, 3)).unwrap();
         assert_eq!((beyond.end, beyond.bytes.as_str()), (10, ""));
     }
 }

@@ -11,7 +11,7 @@ pub(crate) mod threads;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use phalanx_supervisor::{PipeReader, RankLog};
+use phalanx_supervisor::{PipeReader, RankLog, RankSocket};
 use phalanx_types::RankError;
 use phalanx_types::message::RankActivity;
 
@@ -26,6 +26,8 @@ pub(crate) struct Rank {
     pub(crate) output: Option<PipeReader>,
     /// Reads what it tells into `mailbox`, until it has ended.
     pub(crate) notes: Option<PipeReader>,
+    /// The way for news to it, while it runs.
+    pub(crate) socket: Option<RankSocket>,
     pub(crate) mailbox: Arc<Mailbox>,
     /// What it raised, where it could not leave a file that says so.
     pub(crate) noted_error: Option<RankError>,
@@ -43,6 +45,7 @@ impl Rank {
             progress: RankProgress::new(),
             output: None,
             notes: None,
+            socket: None,
             mailbox: Arc::default(),
             noted_error: None,
             phases: 0,

@@ -1,0 +1,41 @@
+"""The node's end of a rank's socket, played by a test."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+from phalanx.rank.node_socket import NodeSocket
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """The node's end and the rank's."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def node_and_rank() -> tuple[socket.socket, NodeSocket]:
+    """The node's end, and the rank's as the rank has it, in this process."""
+    node, end = pair()
+    return node, NodeSocket(end.detach())
+
+
+def notes_at(node: socket.socket) -> list[dict[str, Any]]:
+    """The notes that are there for the node."""
+    packets = b""
+    node.setblocking(False)
+    while True:
+        try:
+            packet = node.recv(1 << 20)
+        except ConnectionResetError:  # the rank has left news unread
+            continue
+        except BlockingIOError:
+            packet = b""
+        if not packet:
+            return [json.loads(line) for line in packets.splitlines()]
+        packets += packet
+
+
+def tell(node: socket.socket, kind: str, version: int = 1, **rest: Any) -> None:
+    """Tells the rank news, as a node does."""
+    node.send(json.dumps({"version": version, "kind": kind, **rest}).encode())
