@@ -59,7 +59,7 @@ class NativeError(RuntimeError):
 
     kind: str
 
-def rank_contract() -> dict[str, str]:
+def rank_contract() -> dict[str, str | int]:
     """The names that a node and its ranks agree on: how the core calls each, and what it is."""
 
 @final

@@ -42,5 +42,5 @@ def test_a_variable_that_scala_names_is_of_the_contract() -> None:
     assert found <= set(_names().values()), "CONTRACT-1"
 
 
-def _names() -> dict[str, str]:
+def _names() -> dict[str, str | int]:
     return {name: value for name, value in vars(contract).items() if name.isupper()}

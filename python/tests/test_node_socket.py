@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from phalanx.rank import node_socket
 from phalanx.rank.node_socket import NodeSocket
-from support.node_end import node_and_rank, notes_at, tell
+from support.node_end import NO_STEP, node_and_rank, notes_at, pair, tell, tell_words
 from support.one_rank import RankRun, sent
 
 RunRank = Callable[..., RankRun]
@@ -92,6 +92,56 @@ def test_of_each_kind_the_newest_news_are_there_once_and_what_is_no_news_is_pass
     began = time.monotonic()
     rank.wait(0.1)
     assert time.monotonic() - began >= 0.1, "a node that has gone wakes nobody"
+
+
+def test_words_are_there_from_the_start_and_other_descriptors_are_closed() -> None:
+    node, end = pair()
+    words = tell_words(node, 7)
+    tell(node, "profile", number=1)
+    open_before = len(os.listdir("/proc/self/fd"))
+    rank = NodeSocket(end.detach())
+    assert rank.words is not None, "NODESOCKET-5"
+    assert rank.words.generation == 7
+    rank.words.report(120)
+    assert list(words[:6]) == [1, 7, NO_STEP, 120, 0, 0], "NODESOCKET-5"
+    with_words = len(os.listdir("/proc/self/fd"))
+    assert with_words > open_before
+    socket.send_fds(node, [b'{"version":1,"kind":"words"}', b""], [node.fileno()])
+    socket.send_fds(node, [b'{"version":1,"kind":"later"}'], [node.fileno()] * 3)
+    assert set(rank.news()) == {"profile", "later"}
+    assert len(os.listdir("/proc/self/fd")) == with_words, "NODESOCKET-5"
+    node.close()
+
+
+def test_what_are_no_words_is_passed_over() -> None:
+    node, rank = node_and_rank()
+    with node, open(os.devnull) as file:
+        socket.send_fds(node, [b'{"version":1,"kind":"words"}'], [file.fileno()])
+        tell(node, "words")
+        assert rank.news() == {}
+        assert rank.words is None, "NODESOCKET-5"
+        words = tell_words(node, 7)
+        words[0] = 2
+        assert rank.news() == {}
+        assert rank.words is None, "NODESOCKET-5"
+
+
+def test_what_a_rank_reports_is_in_its_words_when_it_has_ended(run_rank: RunRank) -> None:
+    words: list[memoryview] = []
+
+    def train() -> None:
+        import os
+
+        import phalanx
+
+        for step in (5, 6):
+            phalanx.report(step=step)
+        os._exit(9)
+
+    assert run_rank(sent(train), told=lambda node: words.append(tell_words(node, 7))).code == 9
+    assert list(words[0][:6]) == [1, 7, NO_STEP, 6, 0, 0], (
+        "NODESOCKET-5: the note of step 6 was still to be sent"
+    )
 
 
 def test_news_wake_who_waits(ends: tuple[socket.socket, NodeSocket]) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import mmap
+import os
 import socket
 from typing import Any
 
 from phalanx.rank.node_socket import NodeSocket
+
+# What the words say where there is no step.
+NO_STEP = 2**64 - 1
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -39,3 +45,15 @@ def notes_at(node: socket.socket) -> list[dict[str, Any]]:
 def tell(node: socket.socket, kind: str, version: int = 1, **rest: Any) -> None:
     """Tells the rank news, as a node does."""
     node.send(json.dumps({"version": version, "kind": kind, **rest}).encode())
+
+
+def tell_words(node: socket.socket, generation: int) -> memoryview:
+    """Gives the rank its words, as a node does; the words, as the node has them."""
+    fd = os.memfd_create("words", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, 4096)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    words = memoryview(mmap.mmap(fd, 4096)).cast("B").cast("Q")
+    words[0], words[1], words[2], words[3] = 1, generation, NO_STEP, NO_STEP
+    socket.send_fds(node, [b'{"version":1,"kind":"words"}'], [fd])
+    os.close(fd)
+    return words

@@ -176,10 +176,16 @@ MAX_NEWS_BYTES = 4096
 """The longest news, in bytes."""
 NEWS_FORMAT = 1
 """The version of news."""
+WORDS_FORMAT = 1
+"""The version of a rank's words."""
+WORDS_BYTES = 4096
+"""How large their memory is."""
 NEWS_VERSION = "version"
 """Key of news: their version, `NEWS_FORMAT`."""
 NEWS_KIND = "kind"
 """Key of news: their kind, one of the following."""
+NEWS_WORDS = "words"
+"""News: the descriptor that comes with them is that of the rank's words. They are there when the rank starts."""
 NEWS_PROFILE = "profile"
 """News: the rank is to leave this profile."""
 PROFILE_NUMBER = "number"

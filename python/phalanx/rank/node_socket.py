@@ -6,6 +6,7 @@ is kept is bounded. Any other note is lost rather than late.
 NODESOCKET-3 (own-end): a process that the rank starts neither inherits the socket nor sends; a file that took over its
 number is left alone.
 NODESOCKET-4 (newest): of each kind of news the newest is there, until it is taken. What can't be read is passed over.
+NODESOCKET-5 (words): a rank has its words from the start if its node gave it any, and runs as ever where it didn't.
 
 The node's end, and what Linux does with such a pair, is in `rust/supervisor/src/rank_socket.rs`.
 """
@@ -17,10 +18,12 @@ import _thread
 import json
 import os
 import select
+import sys
 import time
 from collections import deque
 
 from . import contract
+from .words import Words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 MAX_KEPT = 1000
 
 _NOW = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL
+_RECEIVE = _socket.MSG_DONTWAIT | _socket.MSG_CMSG_CLOEXEC
+# Room for one descriptor. The kernel closes what there is no room for.
+_ANCILLARY_BYTES = _socket.CMSG_LEN(4)
 
 
 class NodeSocket:
@@ -44,6 +50,7 @@ class NodeSocket:
         self._sending = _thread.allocate_lock()
         self._is_open = self._hears = False
         self._news: dict[str, dict[str, Any]] = {}
+        self.words: Words | None = None
         try:
             os.set_inheritable(fd, False)
             self._identity = _identity(fd)
@@ -53,6 +60,7 @@ class NodeSocket:
             self._is_open = self._hears = True
         except (OSError, ValueError):
             pass
+        self._hear()
 
     def send(self, note: dict[str, Any], *, keep: bool = False) -> bool:
         """Sends one note, as a line of JSON; whether it has gone. With `keep` it goes later if it can't now."""
@@ -105,27 +113,44 @@ class NodeSocket:
 
     def news(self) -> dict[str, dict[str, Any]]:
         """What has come since this was called last: by kind, the newest. For one thread at a time."""
+        self._hear()
+        news, self._news = self._news, {}
+        return news
+
+    def _hear(self) -> None:
         while self._hears and self._is_ours():
             try:
-                packet, _, _, _ = self._socket.recvmsg(contract.MAX_NEWS_BYTES, 0, _socket.MSG_DONTWAIT)
+                packet, ancillary, _, _ = self._socket.recvmsg(
+                    contract.MAX_NEWS_BYTES, _ANCILLARY_BYTES, _RECEIVE
+                )
             except BlockingIOError:
-                break
+                return
             except OSError:
                 packet = b""
             if not packet:  # the node has closed its end
                 self._hears = False
-                break
-            self._keep_news(packet)
-        news, self._news = self._news, {}
-        return news
+                return
+            fds = [int.from_bytes(data[:4], sys.byteorder) for _, _, data in ancillary]
+            try:
+                if self._keep_news(packet, fds):
+                    fds = []
+            except (OSError, ValueError, TypeError, KeyError):
+                pass
+            for fd in fds:
+                os.close(fd)
 
-    def _keep_news(self, packet: bytes) -> None:
-        try:
-            said = json.loads(packet)
-            if said[contract.NEWS_VERSION] == contract.NEWS_FORMAT:
-                self._news[said[contract.NEWS_KIND]] = said
-        except (ValueError, TypeError, KeyError):
-            pass
+    def _keep_news(self, packet: bytes, fds: list[int]) -> bool:
+        """Keeps them; whether their descriptor, too."""
+        said = json.loads(packet)
+        if said[contract.NEWS_VERSION] != contract.NEWS_FORMAT:
+            return False
+        if said[contract.NEWS_KIND] == contract.NEWS_WORDS:
+            if self.words is not None or not fds:
+                return False
+            self.words = Words(fds[0])
+            return True
+        self._news[said[contract.NEWS_KIND]] = said
+        return False
 
     def _is_ours(self) -> bool:
         """Whether this process is the rank, and the number is that of the socket."""

@@ -31,6 +31,9 @@ MAX_TRACEBACK_BYTES = 1500
 MAX_VALUES = 20
 REPORT_SECONDS = 0.5
 
+# The largest step that a rank's words can say.
+MAX_STEP = (1 << 64) - 2
+
 # The value of a report that says which share of the time since the report before a rank has waited for its loaders.
 DATA_SHARE = "data"
 
@@ -149,6 +152,8 @@ def report(*, step: int, of: int | None = None, **values: Any) -> None:
     if rank is None:
         return
     kept = {str(name)[:MAX_NAME_CHARS]: _number(value) for name, value in list(values.items())[:MAX_VALUES]}
+    if rank.node.words is not None:
+        rank.node.words.report(min(max(int(step), 0), MAX_STEP))
     rank.report = int(step), None if of is None else max(int(of), 0), kept
     if rank.sent is None or time.monotonic() >= rank.sent[1] + REPORT_SECONDS:
         send_late_report()

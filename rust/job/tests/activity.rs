@@ -45,6 +45,28 @@ fn output_reports_and_python_that_runs_are_progress() {
 }
 
 #[test]
+fn a_step_in_a_ranks_words_is_progress_also_of_a_program_that_is_none_of_ours() {
+    let program = r#"
+import mmap, os, socket, struct, time
+node = socket.socket(fileno=3)
+packet, fds, _, _ = socket.recv_fds(node, 4096, 1)
+assert packet == b'{"version":1,"kind":"words"}', packet
+words = mmap.mmap(fds[0], 4096)
+version, generation, asked, reported, frozen, notices = struct.unpack("<6Q", words[:48])
+none = 2**64 - 1
+assert (version, asked, reported, frozen, notices) == (1, none, none, 0, 0), words[:48]
+for step in range(25):
+    words[24:32] = struct.pack("<Q", step)
+    time.sleep(0.1)
+node.detach()
+"#;
+    let job = job(Duration::from_millis(1500));
+    let script = format!("exec python3 -c '{}'", program.replace('\'', "'\\''"));
+    let (told, ..) = run(&job, &script);
+    assert_eq!(told.failure, None, "ACTIVITY-1, WORDS-1");
+}
+
+#[test]
 fn steps_reach_the_driver() {
     let script =
         r#"echo '{"report": {"step": 120, "step_us": 5000, "values": {"loss": 0.5}}}' >&3; sleep 1.5"#;

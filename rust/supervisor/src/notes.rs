@@ -132,8 +132,8 @@ mod tests {
     use std::time::Duration;
 
     use phalanx_testkit::eventually;
-    use phalanx_types::RankNews;
     use phalanx_types::contract::{Beat, ProfileRequest};
+    use phalanx_types::{Generation, RankNews};
     use rustix::io::write;
     use rustix::net::sockopt::set_socket_send_buffer_size;
 
@@ -143,7 +143,7 @@ mod tests {
 
     /// The rank's end of a pair whose other end is read, and what came of it.
     fn heard() -> (OwnedFd, RankSocket, PipeReader, crossbeam_channel::Receiver<RankNote>) {
-        let (socket, end) = RankSocket::pair().unwrap();
+        let (socket, end) = RankSocket::pair(Generation::new(7)).unwrap();
         let (send, got) = crossbeam_channel::unbounded();
         let reader = notes(socket.clone(), Box::new(move |note| send.send(note).unwrap())).unwrap();
         (end, socket, reader, got)
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_writer_waits_for_a_reader_that_is_slow_and_loses_nothing() {
-        let (socket, end) = RankSocket::pair().unwrap();
+        let (socket, end) = RankSocket::pair(Generation::new(7)).unwrap();
         let (go, goes) = crossbeam_channel::bounded::<()>(0);
         let writer = std::thread::spawn(move || {
             let mut number = 0;
@@ -276,9 +276,10 @@ mod tests {
 
     #[test]
     fn a_rank_that_never_reads_keeps_nobody_and_finds_the_newest_news() {
-        let (socket, end) = RankSocket::pair().unwrap();
+        let (socket, end) = RankSocket::pair(Generation::new(7)).unwrap();
         (1..=1000).for_each(|number| socket.tell(&profile(number)));
         let first = told(&end);
+        assert_eq!(first[0], r#"{"version":1,"kind":"words"}"#, "before all others");
         assert!((2..100).contains(&first.len()), "NEWS-2: {} packets wait in the kernel", first.len());
         socket.send_news();
         assert_eq!(told(&end), [r#"{"version":1,"kind":"profile","number":1000,"millis":100}"#], "NEWS-1");

@@ -26,10 +26,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use phalanx_io::send_with_descriptors;
-use phalanx_types::RankNews;
+use phalanx_types::{Generation, RankNews};
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size};
 use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+
+use crate::rank_words::RankWords;
 
 /// How much a rank's notes may take up in the kernel, as far as it lets users ask for it; it doubles the number. A
 /// burst of notes then waits in the socket, not in the rank.
@@ -48,6 +50,7 @@ struct End {
     /// How long a packet of the rank's can be.
     longest: usize,
     news: Mutex<AllNews>,
+    words: RankWords,
 }
 
 #[derive(Debug, Default)]
@@ -65,18 +68,29 @@ struct Newest {
 }
 
 impl RankSocket {
-    /// A pair of ends: the node's, and the rank's.
+    /// A pair of ends: the node's, and the rank's, in which the rank's words are.
     ///
     /// # Errors
     /// If the system gives no descriptors.
-    pub fn pair() -> io::Result<(RankSocket, OwnedFd)> {
+    pub fn pair(generation: Generation) -> io::Result<(RankSocket, OwnedFd)> {
         let (fd, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         set_socket_send_buffer_size(&fd, NEWS_BYTES)?;
         set_socket_send_buffer_size(&theirs, NOTES_BYTES)?;
         let longest = socket_send_buffer_size(&theirs)?;
-        let end = End { fd, longest, news: Mutex::default() };
+        let (words, memory) = RankWords::create(generation)?;
+        // Without them a rank is as any program. The kernel refuses where too much of this user is on its way.
+        let (packet, flags) = (RankNews::Words.packet(), SendFlags::DONTWAIT);
+        if let Err(errno) = send_with_descriptors(&fd, &packet, &[memory.as_fd()], flags) {
+            log::warn!("a rank goes without words: {errno}");
+        }
+        let end = End { fd, longest, news: Mutex::default(), words };
         Ok((RankSocket(Arc::new(end)), theirs))
+    }
+
+    /// What it and the rank tell each other without a message.
+    pub fn words(&self) -> &RankWords {
+        &self.0.words
     }
 
     /// Tells the rank, now or when there is room: see [`RankSocket::send_news`].

@@ -4,8 +4,8 @@
 //! socket, and leaves files in a folder of its own. To a rank that runs the node tells news, packets of JSON that come
 //! out of the same socket. A rank may be any program, so the names are plain text on both sides.
 //!
-//! CONTRACT-1 (one-name): each of these names stands here and in its mirror `python/phalanx/rank/contract.py`, and the
-//! two are the same.
+//! CONTRACT-1 (one-name): each of these names, and each number that both ends need, stands here and in its mirror
+//! `python/phalanx/rank/contract.py`, and the two are the same.
 //! CONTRACT-2 (any-note): a note that isn't one of these is ignored, and does no harm. Nor do news whose kind or
 //! version a rank doesn't know.
 
@@ -192,6 +192,8 @@ names! {
     NEWS_VERSION = "version";
     /// Key of news: their kind, one of the following.
     NEWS_KIND = "kind";
+    /// News: the descriptor that comes with them is that of the rank's words. They are there when the rank starts.
+    NEWS_WORDS = "words";
     /// News: the rank is to leave this profile, a [`ProfileRequest`].
     NEWS_PROFILE = "profile";
     /// Key of a profile: its number, which stands at the end of its file's name.
@@ -216,6 +218,20 @@ pub const MAX_NEWS_BYTES: usize = 4096;
 /// The version of news.
 pub const NEWS_FORMAT: u32 = 1;
 
+/// The version of a rank's words.
+pub const WORDS_FORMAT: u64 = 1;
+
+/// How large their memory is.
+pub const WORDS_BYTES: usize = 4096;
+
+/// Every number of the contract that both ends need.
+pub const NUMBERS: &[(&str, u64)] = &[
+    ("MAX_NEWS_BYTES", MAX_NEWS_BYTES as u64),
+    ("NEWS_FORMAT", NEWS_FORMAT as u64),
+    ("WORDS_FORMAT", WORDS_FORMAT),
+    ("WORDS_BYTES", WORDS_BYTES as u64),
+];
+
 /// What a rank is asked for by [`NEWS_PROFILE`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileRequest {
@@ -229,6 +245,8 @@ pub struct ProfileRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RankNews {
+    /// [`NEWS_WORDS`].
+    Words,
     /// [`NEWS_PROFILE`].
     Profile(ProfileRequest),
 }
@@ -237,6 +255,7 @@ impl RankNews {
     /// What [`NEWS_KIND`] says.
     pub fn kind(&self) -> &'static str {
         match self {
+            RankNews::Words => NEWS_WORDS,
             RankNews::Profile(_) => NEWS_PROFILE,
         }
     }
@@ -354,9 +373,12 @@ mod tests {
     #[test]
     fn news_have_the_keys_of_the_contract() {
         let profile = RankNews::Profile(ProfileRequest { number: 3, millis: 1500 });
+        for news in [RankNews::Words, profile] {
+            let packet: Value = serde_json::from_slice(&news.packet()).unwrap();
+            assert_eq!((&packet[NEWS_VERSION], &packet[NEWS_KIND]), (&json!(1), &json!(news.kind())));
+            assert!(news.packet().len() <= MAX_NEWS_BYTES);
+        }
         let packet: Value = serde_json::from_slice(&profile.packet()).unwrap();
-        assert_eq!((&packet[NEWS_VERSION], &packet[NEWS_KIND]), (&json!(1), &json!(profile.kind())));
-        assert!(profile.packet().len() <= MAX_NEWS_BYTES);
         let expected = [NEWS_VERSION, NEWS_KIND, PROFILE_NUMBER, PROFILE_MILLIS];
         assert_eq!(BTreeSet::from_iter(keys(&packet)), BTreeSet::from(expected), "CONTRACT-1");
     }

@@ -31,6 +31,11 @@ impl Generation {
     pub const fn new(number: u64) -> Generation {
         Generation(number)
     }
+
+    /// Its number.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
 }
 
 impl fmt::Display for Generation {

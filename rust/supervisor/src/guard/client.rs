@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use phalanx_io::{pause, send_with_descriptors};
-use phalanx_types::{Deadline, Error, ErrorKind, Result};
+use phalanx_types::{Deadline, Error, ErrorKind, Generation, Result};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{SendFlags, send};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -54,14 +54,14 @@ pub struct RankPipeEnds {
 }
 
 impl RankPipes {
-    /// The pipes of a rank, for [`Guard::launch_with`].
+    /// The pipes of a rank of this generation, for [`Guard::launch_with`].
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if there are no descriptors left.
-    pub fn open(rank: u32) -> Result<(RankPipes, RankPipeEnds)> {
+    pub fn open(rank: u32, generation: Generation) -> Result<(RankPipes, RankPipeEnds)> {
         let failed = |error: std::io::Error| Error::io(format!("make rank {rank}'s pipes"), &error);
         let (output, output_in) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
-        let (notes, notes_in) = RankSocket::pair().map_err(failed)?;
+        let (notes, notes_in) = RankSocket::pair(generation).map_err(failed)?;
         Ok((RankPipes { output, notes }, RankPipeEnds { output: output_in, notes: notes_in }))
     }
 }
@@ -172,12 +172,12 @@ impl Guard {
         self.pid
     }
 
-    /// Orders a rank's start; `Started` or `NotStarted` tells what became of it.
+    /// Orders the start of a rank that is of no generation; `Started` or `NotStarted` tells what became of it.
     ///
     /// # Errors
     /// As [`RankPipes::open`] and [`Guard::launch_with`].
     pub fn launch(&self, launch: &Launch) -> Result<RankPipes> {
-        let (pipes, ends) = RankPipes::open(launch.rank)?;
+        let (pipes, ends) = RankPipes::open(launch.rank, Generation::new(0))?;
         self.launch_with(launch, ends).map(|()| pipes)
     }
 

@@ -80,7 +80,7 @@ impl Effects<'_, '_> {
             env_remove: Vec::new(),
             cwd: None,
         };
-        let (pipes, ends) = RankPipes::open(rank)?;
+        let (pipes, ends) = RankPipes::open(rank, placement.generation)?;
         let relay = self.relay.as_ref().map(Relay::waker);
         let executor_log = self.executor_log.as_ref().map(ExecutorLogCopy::waker);
         let (tell, of) = (self.tell.clone(), self.ranks.get_mut(&rank));

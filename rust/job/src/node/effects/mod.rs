@@ -68,6 +68,8 @@ pub(crate) struct Effects<'scope, 'env> {
     executor_log: Option<ExecutorLogCopy>,
     uploads: Uploads,
     oom: OomWatch,
+    /// When the ranks are looked at next.
+    observe_at: Instant,
     /// A rank that was to be warm starts cold, and why has been said (WARM-1).
     said_cold: bool,
     evidence: Option<Helper<Leftovers>>,
@@ -123,6 +125,7 @@ impl<'scope, 'env> Effects<'scope, 'env> {
             relay: None,
             executor_log: None,
             oom: OomWatch::new(),
+            observe_at: Instant::now(),
             said_cold: false,
             evidence: None,
             stacks: None,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use log::Level;
-use phalanx_supervisor::RankSocket;
 use phalanx_types::message::{MAX_PHASES, NodeMessage, RankActivity};
 use phalanx_types::{RankNote, RankState};
 
@@ -14,6 +13,7 @@ use crate::metric::MetricChange;
 use crate::node::helpers::helper::Helper;
 use crate::node::machine::{Ended, Event, Evidence, ProcessEnd};
 use crate::node::news::News;
+use crate::node::process::INTERRUPT_EVERY;
 use crate::node::rank::Rank;
 use crate::node::rank::evidence::Leftovers;
 
@@ -118,14 +118,20 @@ impl Effects<'_, '_> {
         self.line.teller().tell(at, NodeMessage::RankEnded { exit: Box::new(exit) });
     }
 
-    /// Tells the process how metrics have changed, from time to time, and sees whether memory is short. Ranks are told
-    /// what there was no room for (NEWS-2).
+    /// Tells the process how metrics have changed, from time to time, and sees whether memory is short. Looks at the
+    /// ranks' words, and tells ranks what there was no room for (NEWS-2).
     pub(crate) fn observe(&mut self) {
-        if self.ranks.is_empty() {
+        let now = Instant::now();
+        if self.ranks.is_empty() || now < self.observe_at {
             return;
         }
-        self.ranks.values().filter_map(|of| of.socket.as_ref()).for_each(RankSocket::send_news);
-        let now = Instant::now();
+        self.observe_at = now + INTERRUPT_EVERY;
+        for of in self.ranks.values_mut() {
+            if let Some(socket) = &of.socket {
+                socket.send_news();
+                of.progress.reported(socket.words().reported());
+            }
+        }
         self.oom.sample(now);
         let ranks = &self.ranks;
         let changes = self.metrics.take(now, || written(ranks));

@@ -136,6 +136,7 @@ fn output_piece(log: &RankLog, wanted: PieceWanted) -> Result<Piece<String>> {
 
 #[cfg(test)]
 mod tests {
+    use phalanx_types::Generation;
     use phalanx_types::rank_file::MAX_PIECE_BYTES;
     use rustix::net::{RecvFlags, recv};
 
@@ -221,7 +222,7 @@ mod tests {
     fn a_profile_is_asked_for_once_and_read_when_the_rank_has_written_it() {
         let folder = phalanx_testkit::temp_dir("pieces-profile");
         let log = RankLog::create(&folder.path().join("rank.log"), 8192).unwrap();
-        let (socket, end) = RankSocket::pair().unwrap();
+        let (socket, end) = RankSocket::pair(Generation::new(7)).unwrap();
         let of = |socket| FilesOf { log: Arc::clone(&log), dir: folder.path().to_path_buf(), socket };
         let runs = || of(Some(socket.clone()));
         let asked = ProfileRequest { number: 3, millis: 1500 };

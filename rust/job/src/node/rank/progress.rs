@@ -1,7 +1,8 @@
 //! What a rank is doing, as its node sees it: its output, the notes of its watchdog, and its process's state.
 //!
-//! - ACTIVITY-1 (progress): progress is output, Python that ran in the main thread, a phase, a report, or a collective
-//!   operation of the `phalanx` backend that began or ended. That a rank is alive is no progress.
+//! - ACTIVITY-1 (progress): progress is output, Python that ran in the main thread, a phase, a report (a note, or
+//!   another step in the rank's words), or a collective operation of the `phalanx` backend that began or ended. That a
+//!   rank is alive is no progress.
 //! - ACTIVITY-2 (never-waits): nothing here waits for a rank.
 
 use std::time::Instant;
@@ -16,6 +17,8 @@ pub(crate) struct RankProgress {
     pub(crate) doing: String,
     /// How many collective operations had begun and ended.
     operations: u64,
+    /// The step in its words. What is told of it goes by its notes: there each step has its values.
+    reported: Option<u64>,
     pub(crate) step: Option<u64>,
     pub(crate) total_steps: Option<u64>,
     pub(crate) step_us: Option<u64>,
@@ -54,6 +57,7 @@ impl RankProgress {
             last: Instant::now(),
             doing: String::new(),
             operations: 0,
+            reported: None,
             step: None,
             total_steps: None,
             step_us: None,
@@ -65,6 +69,13 @@ impl RankProgress {
     /// The rank's process runs.
     pub(crate) fn started(&mut self) {
         self.last = Instant::now();
+    }
+
+    /// Takes the step that it has in its words.
+    pub(crate) fn reported(&mut self, step: Option<u64>) {
+        if std::mem::replace(&mut self.reported, step) != step {
+            self.last = Instant::now();
+        }
     }
 
     /// Takes what a note says of progress.

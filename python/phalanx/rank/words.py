@@ -1,0 +1,35 @@
+"""The words that a rank and its node have in common memory; `rust/supervisor/src/rank_words.rs` says which is where.
+
+They are read and written as they are, without a call of the node's. A word is stored whole.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+from . import contract
+
+# Which word of the memory is what.
+_VERSION, _GENERATION, _ASKED, _REPORTED, _FROZEN = range(5)
+
+
+class Words:
+    """The rank's end of them. It keeps the descriptor, and what it is mapped by, as long as the process lives."""
+
+    def __init__(self, fd: int) -> None:
+        """Raises OSError or ValueError if it is the descriptor of something else."""
+        # An array of native words, for one is stored by one instruction. Where these aren't little-endian, nothing of
+        # ours runs.
+        self._words = memoryview(mmap.mmap(fd, contract.WORDS_BYTES)).cast("B").cast("Q")
+        if self._words[_VERSION] != contract.WORDS_FORMAT:
+            raise ValueError(f"words of version {self._words[_VERSION]}")
+        self._fd = fd
+
+    @property
+    def generation(self) -> int:
+        """Which generation this rank is of."""
+        return self._words[_GENERATION]
+
+    def report(self, step: int) -> None:
+        """Reports a step; the node sees it at once, or when it looks."""
+        self._words[_REPORTED] = step
