@@ -13,6 +13,7 @@ __all__ = [
     "NativeError",
     "NodeSpec",
     "ProcessGroup",
+    "RankWords",
     "StoreServer",
     "WantedRows",
     "Work",
@@ -364,6 +365,14 @@ def pool_usage() -> tuple[int, int, int]:
 
 def end_pools() -> None:
     """Ends all warm pools of this process, and the ranks that came from them."""
+
+@final
+class RankWords:
+    """The words that a rank shares with its node, for what takes a fence; `path` is that of their memory."""
+
+    def __new__(cls, path: str) -> RankWords: ...
+    def ask(self, step: int) -> bool:
+        """Asks for a step; whether the rank may begin it. Never waits."""
 
 @final
 class StoreServer:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from phalanx import _native
 from phalanx.rank import node_socket
 from phalanx.rank.node_socket import NodeSocket
 from support.node_end import NO_STEP, node_and_rank, notes_at, pair, tell, tell_words
@@ -111,6 +112,23 @@ def test_words_are_there_from_the_start_and_other_descriptors_are_closed() -> No
     assert set(rank.news()) == {"profile", "later"}
     assert len(os.listdir("/proc/self/fd")) == with_words, "NODESOCKET-5"
     node.close()
+
+
+def test_a_rank_that_is_frozen_may_begin_no_step_until_it_is_thawed() -> None:
+    node, end = pair()
+    with node:
+        words = tell_words(node, 7)
+        rank = NodeSocket(end.detach())
+        assert rank.words is not None
+        assert rank.words.ask(4)
+        assert words[2] == 4
+        words[4] = 1
+        assert not rank.words.ask(5), "FREEZE-1"
+        assert words[2] == 5
+        words[4] = 0
+        assert rank.words.ask(5)
+        with pytest.raises(_native.NativeError, match="No such file"):
+            _native.RankWords("/nowhere")
 
 
 def test_what_are_no_words_is_passed_over() -> None:

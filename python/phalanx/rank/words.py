@@ -9,6 +9,10 @@ import mmap
 
 from . import contract
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .._native import RankWords
+
 # Which word of the memory is what.
 _VERSION, _GENERATION, _ASKED, _REPORTED, _FROZEN = range(5)
 
@@ -24,6 +28,7 @@ class Words:
         if self._words[_VERSION] != contract.WORDS_FORMAT:
             raise ValueError(f"words of version {self._words[_VERSION]}")
         self._fd = fd
+        self._native: RankWords | None = None
 
     @property
     def generation(self) -> int:
@@ -33,3 +38,12 @@ class Words:
     def report(self, step: int) -> None:
         """Reports a step; the node sees it at once, or when it looks."""
         self._words[_REPORTED] = step
+
+    def ask(self, step: int) -> bool:
+        """Asks for a step; whether this rank may begin it now. To store and then load takes a fence, so the core does
+        it: `rust/supervisor/src/freeze.rs`."""
+        if self._native is None:
+            from .. import _native
+
+            self._native = _native.RankWords(f"/proc/self/fd/{self._fd}")
+        return self._native.ask(step)

@@ -17,6 +17,7 @@ mod node;
 mod pool;
 mod preflight;
 mod store;
+mod words;
 
 use pyo3::prelude::*;
 
@@ -30,6 +31,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<hub::Hub>()?;
     module.add_class::<node::NodeSpec>()?;
     module.add_class::<store::StoreServer>()?;
+    module.add_class::<words::RankWords>()?;
     module.add_class::<collective::ProcessGroup>()?;
     module.add_class::<collective::Call>()?;
     module.add_class::<collective::Work>()?;

@@ -23,6 +23,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod disk_queue;
+mod freeze;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod guard;
@@ -37,6 +38,11 @@ mod segments;
 mod sys;
 mod tail;
 pub mod warm_pool;
+
+/// What freezing is made of; its model replaces it.
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
+}
 
 pub use guard::{ExitStatus, Guard, GuardEvent, GuardOptions, Launch, RankPipeEnds, RankPipes, serve_forked};
 pub use notes::notes;

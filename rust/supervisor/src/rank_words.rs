@@ -28,6 +28,7 @@ use phalanx_types::contract::WORDS_FORMAT;
 use phalanx_types::{Error, ErrorKind, Generation, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
+use crate::freeze;
 use crate::sys::SharedPage;
 
 // Where each word is, of those of the page.
@@ -35,6 +36,7 @@ const VERSION: usize = 0;
 const GENERATION: usize = 1;
 const ASKED: usize = 2;
 const REPORTED: usize = 3;
+const FROZEN: usize = 4;
 
 /// Of a step that there is none of.
 const NONE: u64 = u64::MAX;
@@ -93,6 +95,21 @@ impl RankWords {
         self.at(REPORTED).store(step, Ordering::Release);
     }
 
+    /// Asks for a step, as the rank; whether it may begin it now. Never waits (FREEZE-1, FREEZE-2).
+    pub fn ask(&self, step: u64) -> bool {
+        freeze::ask(self.at(ASKED), self.at(FROZEN), step)
+    }
+
+    /// From now on the rank begins no step (FREEZE-1). The last that it asked for, which it may have begun.
+    pub fn freeze(&self) -> Option<u64> {
+        step(freeze::freeze(self.at(ASKED), self.at(FROZEN)))
+    }
+
+    /// The rank may begin steps again. It has to ask for them anew.
+    pub fn thaw(&self) {
+        freeze::thaw(self.at(FROZEN));
+    }
+
     fn at(&self, word: usize) -> &AtomicU64 {
         &self.0.words()[word]
     }
@@ -133,6 +150,49 @@ mod tests {
         assert_eq!((node.reported(), read()[3]), (Some(120), 120), "WORDS-1");
         drop((rank, node));
         assert_eq!(read()[3], 120, "also when both ends have gone");
+    }
+
+    #[test]
+    fn a_rank_that_is_frozen_is_let_begin_no_step_until_it_is_thawed() {
+        let (node, fd) = RankWords::create(Generation::new(7)).unwrap();
+        let rank = RankWords::open(&path_of(&fd)).unwrap();
+        assert!(rank.ask(4));
+        assert_eq!(node.freeze(), Some(4), "FREEZE-1");
+        assert!(!rank.ask(5), "FREEZE-1, FREEZE-2");
+        assert_eq!(node.freeze(), Some(5), "it may be frozen twice");
+        node.thaw();
+        assert!(rank.ask(5));
+        let (fresh, _fd) = RankWords::create(Generation::new(8)).unwrap();
+        assert_eq!(fresh.freeze(), None, "before its first step");
+    }
+
+    /// On real processors, where a store waits in a buffer. The model has all that is allowed.
+    #[test]
+    fn two_threads_that_freeze_and_ask_at_once_agree() {
+        let (node, fd) = RankWords::create(Generation::new(7)).unwrap();
+        let rank = RankWords::open(&path_of(&fd)).unwrap();
+        let meet = std::sync::Barrier::new(2);
+        std::thread::scope(|threads| {
+            let asks = threads.spawn(|| {
+                let begin = |round| {
+                    meet.wait();
+                    let begun = rank.ask(round);
+                    meet.wait();
+                    begun
+                };
+                (0..20_000).map(begin).collect::<Vec<_>>()
+            });
+            let freeze = |round| {
+                meet.wait();
+                let known = node.freeze();
+                meet.wait();
+                node.thaw();
+                known == Some(round)
+            };
+            let known: Vec<_> = (0..20_000).map(freeze).collect();
+            let begun = asks.join().unwrap();
+            assert!(begun.iter().zip(&known).all(|(begun, known)| !begun || *known), "FREEZE-1");
+        });
     }
 
     #[test]
