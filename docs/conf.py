@@ -1,8 +1,8 @@
 """How Sphinx makes the site of these pages: `make docs`. `make check` reads them the same way, and writes nothing.
 
-SITE-1 (as-on-GitHub): the source folder is the repository's root, so that a link between pages is the same here and
+HOUSE-12 (as-on-GitHub): the source folder is the repository's root, so that a link between pages is the same here and
 there. A link to a page or a heading that is not there fails the build.
-SITE-2 (all-names): the reference has every public name of `phalanx` and of `phalanx.checkpoint`.
+HOUSE-13 (all-names): the reference has every public name of `phalanx` and of `phalanx.checkpoint`.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ HOUSE-8 (threads): the threads that code names are those of the table in docs/ar
 HOUSE-9 (messages): the messages that docs/troubleshooting.md quotes are those of the code.
 HOUSE-10 (units): what python/tests has are unit tests. What starts Spark is in tests/.
 HOUSE-11 (one-loop): in a node nothing waits but its loop, and threads that do what takes time.
+HOUSE-14 (prefixes): the ids of a room's rules have its prefix, and look-alikes of others don't come about.
 
 It uses the standard library only, so that it runs before anything is installed.
 """
@@ -117,6 +118,19 @@ def rules(tree: Tree) -> Iterator[str]:
             yield f"{places[0]}: {rule} is quoted by no test: name it in the test that fails without it"
     for rule in sorted(quoted - defined.keys() - NO_RULES):
         yield f"tests quote {rule}, which is defined nowhere"
+
+
+def prefixes(tree: Tree) -> Iterator[str]:
+    """HOUSE-14. CONTRIBUTING.md has the prefixes; of several rooms that a file is below, the innermost counts."""
+    rooms = dict(re.findall(r"^\| `([\w./]+/)` \| `([A-Z]+)` \|", tree.text("CONTRIBUTING.md"), re.MULTILINE))
+    for name in tree.ending(*SOURCES):
+        if name == OWN_TESTS:
+            continue
+        innermost = max((room for room in rooms if name.startswith(room)), key=len, default="")
+        of_room = rooms.get(innermost, "in no list")
+        for match in DEFINITION.finditer(module_contract(name, tree.text(name))):
+            if match[1].rpartition("-")[0] != of_room:
+                yield f"{name}: {match[1]} is not of its room, whose rules are {of_room}-N"
 
 
 def is_harness(name: str) -> bool:
@@ -377,7 +391,7 @@ def path_ends(name: str) -> Iterator[str]:
 
 
 def unknown_settings(tree: Tree) -> Iterator[str]:
-    """The table itself is compared with the code by SET-2."""
+    """The table itself is compared with the code by JOB-22."""
     table = "docs/configuration.md"
     known = (
         set(re.findall(r"^\| `spark\.phalanx\.([\w.]+)`", tree.text(table), re.M))
@@ -451,6 +465,7 @@ def one_loop(tree: Tree) -> Iterator[str]:
 
 CHECKS: tuple[Callable[[Tree], Iterable[str]], ...] = (
     rules,
+    prefixes,
     unsafe,
     size,
     version,

@@ -6,7 +6,7 @@
 
 Zig links the native files, against the glibc of 2012, and brings the C compiler for the other kind of processor.
 maturin writes the metadata, and auditwheel says whether the wheel keeps the rules of its name. The jars lose their
-native files: the package has each once (JAR-1). `make jars` has to have built them.
+native files: the package has each once (RUN-4). `make jars` has to have built them.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 It checks the call, packs what is to run, leases GPUs, and hands over to a `Run`, which does the work.
 
-DIST-1 (drop-in): signatures, messages and log lines are those of `pyspark.ml.torch.distributor.TorchDistributor` 4.3.
-DIST-2 (refused-first): what can be known to be wrong raises before anything is started.
+RUN-1 (drop-in): signatures, messages and log lines are those of `pyspark.ml.torch.distributor.TorchDistributor` 4.3.
+RUN-2 (refused-first): what can be known to be wrong raises before anything is started.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`TrainingError`: why a training run failed, told by the Rust core and raised at the caller.
 
-ERROR-1 (never-raises): making one never raises because of what came from the ranks. A cause that doesn't unpickle is
+RUN-3 (never-raises): making one never raises because of what came from the ranks. A cause that doesn't unpickle is
 left out. `tests/contract/errors.json` is the table from failure kinds to exceptions for all languages.
 """
 

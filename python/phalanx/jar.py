@@ -1,6 +1,6 @@
 """The jar of the JVM's side, which comes with the package, and the settings that give it to Spark.
 
-JAR-1 (natives-once): a wheel has each native file once, and its jars have none. The first use of a jar makes the whole
+RUN-4 (natives-once): a wheel has each native file once, and its jars have none. The first use of a jar makes the whole
 one, which executors need nothing beside, in a folder that only its user can write to.
 """
 

@@ -1,9 +1,9 @@
 """`Run`: one run of a job, from the caller's thread to its result.
 
-RUN-1 (one-thread): output, phases and the outcome are handled in one thread (the caller's for `TorchDistributor.run`),
+RUN-5 (one-thread): output, phases and the outcome are handled in one thread (the caller's for `TorchDistributor.run`),
 so that a notebook shows output in the cell that asked for it.
-RUN-2 (over-is-over): when `drive` returns or raises, the Spark job is over, the hub is closed, and its thread is gone.
-RUN-3 (output-never-fails): showing output never fails a run.
+RUN-6 (over-is-over): when `drive` returns or raises, the Spark job is over, the hub is closed, and its thread is gone.
+RUN-7 (output-never-fails): showing output never fails a run.
 """
 
 from __future__ import annotations

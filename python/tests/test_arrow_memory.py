@@ -33,8 +33,8 @@ def test_numbers_of_any_slice_are_pyarrows(kind: Any) -> None:
     for start, length in SLICES:
         part = array.slice(start, length)
         expected, found = part.to_numpy(zero_copy_only=False), numbers_of(part)
-        assert found.dtype == expected.dtype, "MEMORY-1"
-        assert found.tolist() == expected.tolist(), "MEMORY-1"
+        assert found.dtype == expected.dtype, "FEED-1"
+        assert found.tolist() == expected.tolist(), "FEED-1"
     assert numbers_of(pa.array([], kind)).tolist() == []
 
 
@@ -52,7 +52,7 @@ def test_texts_and_bytes_of_any_slice_are_pyarrows(kind: Any, wide: bool, has_nu
     ]
     array = pa.array(given, kind)
     for start, length in SLICES:
-        assert Texts(array.slice(start, length)).values() == given[start : start + length], "MEMORY-1"
+        assert Texts(array.slice(start, length)).values() == given[start : start + length], "FEED-1"
     assert Texts(pa.array([], kind)).values() == []
 
 
@@ -94,4 +94,4 @@ print(sum(rows), {{"pandas"}} & set(sys.modules))
         timeout=60,
         env={"PYTHONPATH": str(PYTHON)},
     )
-    assert done.stdout == "120 set()\n", f"MEMORY-2: {done.stderr}"
+    assert done.stdout == "120 set()\n", f"FEED-2: {done.stderr}"

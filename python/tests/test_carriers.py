@@ -61,21 +61,21 @@ def made(rounds: Rounds, request: pytest.FixtureRequest) -> Iterator[Carriers]:
     one = Carriers(jobs, inherit, tasks=lambda: 6, apart=lambda: request.param, cancel=rounds.cancel)
     yield one
     one.close()
-    assert rounds.ended == len(rounds.begun), "CARRY-3"
+    assert rounds.ended == len(rounds.begun), "FEED-9"
 
 
 def test_where_all_hosts_have_nodes_nothing_is_started(made: Carriers, rounds: Rounds) -> None:
     made.placed(0, [], lambda: b"never asked for")
     made.close()
-    assert rounds.begun == [], "CARRY-1"
+    assert rounds.begun == [], "FEED-7"
 
 
 def test_rounds_go_on_until_each_host_has_a_carrier(made: Carriers, rounds: Rounds) -> None:
     made.placed(0, ["b", "a"], lambda: b"spec")
     made.carried(0, "a")
-    eventually("CARRY-2", 10, lambda: len(rounds.begun) >= 3)
+    eventually("FEED-8", 10, lambda: len(rounds.begun) >= 3)
     made.carried(0, "b")
-    eventually("CARRY-1: who begins rounds has ended", 10, lambda: threads() == len(rounds.begun))
+    eventually("FEED-7: who begins rounds has ended", 10, lambda: threads() == len(rounds.begun))
     made.close()
     for number, begun in enumerate(rounds.begun):
         assert begun == (b"spec", 6 * number, ["a", "b"], 6), "no two carriers have one number"
@@ -88,7 +88,7 @@ def test_where_spark_speculates_each_task_is_a_job_of_its_own(
     monkeypatch.setattr(carriers, "FIRST_WAIT_S", 30.0)
     made.placed(0, ["a"], lambda: b"spec")
     eventually("a round", 10, lambda: len(rounds.begun) == 6)
-    assert sorted(rounds.begun) == [(b"spec", number, ["a"], 1) for number in range(6)], "CARRY-4"
+    assert sorted(rounds.begun) == [(b"spec", number, ["a"], 1) for number in range(6)], "FEED-10"
 
 
 def test_what_an_earlier_attempt_tells_does_not_count_and_each_attempt_has_rounds_of_its_own(
@@ -134,7 +134,7 @@ def test_jobs_that_do_not_end_by_themselves_are_cancelled_and_none_begins_after_
     made.placed(0, ["a"], lambda: b"spec")
     eventually("a round", 10, lambda: rounds.begun)
     made.close()
-    assert rounds.cancels == 1, "CARRY-3"
+    assert rounds.cancels == 1, "FEED-9"
     begun = len(rounds.begun)
     made.placed(1, ["a"], lambda: b"late")
     assert len(rounds.begun) == begun == rounds.ended

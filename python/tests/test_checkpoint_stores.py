@@ -229,7 +229,7 @@ def test_a_save_in_the_background_that_fails_is_raised_by_the_next_call(
     failed = checkpoint.save_async("lost", 2, directory=bare)
     with pytest.raises(OSError, match="digits"):
         checkpoint.latest(directory=bare)
-    assert "phalanx: step 2 can't be saved: " in capsys.readouterr().err, "ASYNC-2"
+    assert "phalanx: step 2 can't be saved: " in capsys.readouterr().err, "CHECKPOINT-7"
     folder.unlink()
     (tmp_path / "away").rename(folder)
     assert checkpoint.latest(directory=bare) == (1, "whole"), "it is told once"
@@ -258,7 +258,7 @@ def test_a_later_save_waits_for_the_one_that_is_written(
     go_on.set()
     later.join(60)
     assert first.done
-    assert sorted(os.listdir(tmp_path)) == ["step-0000000001.pt", "step-0000000002.pt"], "ASYNC-1"
+    assert sorted(os.listdir(tmp_path)) == ["step-0000000001.pt", "step-0000000002.pt"], "CHECKPOINT-6"
 
 
 def test_fsspec_is_imported_for_a_uri_only(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_fsspec_is_imported_for_a_uri_only(tmp_path: Path) -> None:
         from phalanx.plumbing.store import open_store
         for path in ({str(tmp_path)!r}, "file://{tmp_path}", "local:{tmp_path}", "dbfs:/Volumes/a/b/c"):
             open_store(path)
-        assert "fsspec" not in sys.modules and "torch" not in sys.modules, "FSSPEC-1"
+        assert "fsspec" not in sys.modules and "torch" not in sys.modules, "PLUMBING-5"
         open_store("memory://x")
         assert "fsspec" in sys.modules
     """

@@ -29,7 +29,7 @@ def test_the_hub_is_told_as_the_clients_own_address(monkeypatch: pytest.MonkeyPa
     assert own_address_towards("127.0.0.1") == "127.0.0.1"
     assert own_address_towards("no.such.host.invalid") is None
     monkeypatch.setattr(connect_client, "own_address_towards", {"far": "10.1.2.3", "far6": "fd00::9"}.get)
-    assert endpoint(client("far", spark_driver_host="10.9.9.9")) == ("10.1.2.3", "10.1.2.3"), "CONNECT-2"
+    assert endpoint(client("far", spark_driver_host="10.9.9.9")) == ("10.1.2.3", "10.1.2.3"), "WAY-12"
     assert endpoint(client("far6")) == ("fd00::9", "fd00::9")
 
 

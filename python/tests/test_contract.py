@@ -1,4 +1,4 @@
-"""The names that a node and its ranks agree on are the same in Rust and in Python, as CONTRACT-1 says."""
+"""The names that a node and its ranks agree on are the same in Rust and in Python, as TYPES-1 says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMED = re.compile(r'"(PHALANX_\w+)"')
 
 
 def test_the_contract_is_the_cores() -> None:
-    assert _names() == _native.rank_contract(), "CONTRACT-1"
+    assert _names() == _native.rank_contract(), "TYPES-1"
 
 
 def test_each_name_of_the_contract_says_what_it_is() -> None:
@@ -39,7 +39,7 @@ def test_no_variable_of_ours_is_named_elsewhere() -> None:
 def test_a_variable_that_scala_names_is_of_the_contract() -> None:
     sources = (ROOT / "jvm" / "spark" / "src" / "main").rglob("*.scala")
     found = {name for path in sources for name in _NAMED.findall(path.read_text())}
-    assert found <= set(_names().values()), "CONTRACT-1"
+    assert found <= set(_names().values()), "TYPES-1"
 
 
 def _names() -> dict[str, str | int]:

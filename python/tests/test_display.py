@@ -70,12 +70,12 @@ def test_what_comes_from_ranks_is_text() -> None:
         "stacks": EVIL,
     }
     for text in (page(shown), page(shown | {"failure": failure, "state": "failed", "ended": 140.0})):
-        assert "script" not in tags(text), "PAGE-1"
-        assert "&lt;script&gt;" in text, "PAGE-1"
-    assert line(shown).isprintable(), "LINE-1"
+        assert "script" not in tags(text), "DISPLAY-5"
+        assert "&lt;script&gt;" in text, "DISPLAY-5"
+    assert line(shown).isprintable(), "DISPLAY-2"
     many = snapshot(100)
     many["ranks"][0]["host"] = EVIL
-    assert "script" not in tags(page(many)), "PAGE-1"
+    assert "script" not in tags(page(many)), "DISPLAY-5"
 
 
 def test_a_page_has_the_phases_steps_loss_and_ranks_of_a_run() -> None:
@@ -113,8 +113,8 @@ def test_a_page_of_thousands_of_ranks_is_no_larger_than_that_of_some() -> None:
     shown["ranks"][999]["state"] = "lost"
     shown["ranks"][700]["rate"] = 0.1
     text = page(shown)
-    assert text.count("<tr>") == MOST_GROUPS, "PAGE-2"
-    assert len(text) < 40_000, "PAGE-2"
+    assert text.count("<tr>") == MOST_GROUPS, "DISPLAY-6"
+    assert len(text) < 40_000, "DISPLAY-6"
     assert "7,844 more ranks" in text, text[-300:]
     assert "rank 999<" in text
     assert "slowest: 700<" in text
@@ -162,16 +162,16 @@ def test_a_terminals_line_makes_room_for_output_and_stays_out_of_unfinished_line
     painter = TerminalPainter(terminal)
     painter.paint(snapshot(1))
     with painter.around("[rank 0] 10%"):
-        assert terminal.getvalue().endswith(" \r"), "PAINT-2"
+        assert terminal.getvalue().endswith(" \r"), "DISPLAY-8"
         terminal.write("[rank 0] 10%")
     painter.paint(snapshot(1))
-    assert terminal.getvalue().endswith("[rank 0] 10%"), "PAINT-2"
+    assert terminal.getvalue().endswith("[rank 0] 10%"), "DISPLAY-8"
     with painter.around("\n"):
         terminal.write("\n")
     painter.paint(snapshot(1))
     assert "train: training" in terminal.getvalue().rpartition("\n")[2]
     painter.end(snapshot(1))
-    assert terminal.getvalue().endswith("\r"), "PAINT-2"
+    assert terminal.getvalue().endswith("\r"), "DISPLAY-8"
 
 
 def test_what_is_no_terminal_gets_nothing_of_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,11 +181,11 @@ def test_what_is_no_terminal_gets_nothing_of_a_short_run(monkeypatch: pytest.Mon
     assert make is not None
     painter = make()
     assert isinstance(painter, FilePainter)
-    assert painter.wait() >= 60, "PAINT-1"
+    assert painter.wait() >= 60, "DISPLAY-7"
     display = LiveDisplay(make, lambda: snapshot(1))
     display.start()
     display.stop()
-    assert file.getvalue() == "", "PAINT-1"
+    assert file.getvalue() == "", "DISPLAY-7"
     painter.paint(snapshot(1))
     assert file.getvalue().startswith("[phalanx] train: training")
     assert painter_of("off") is None
@@ -219,7 +219,7 @@ def test_a_display_that_raises_is_told_of_once_and_one_that_hangs_is_left_alone(
             display.start()
             display.stop()
     said = "The run can't be drawn any more (OSError: the front end is gone); it goes on."
-    assert [record.message for record in caplog.records] == [said, said], "LIVE-1"
+    assert [record.message for record in caplog.records] == [said, said], "DISPLAY-3"
 
     monkeypatch.setattr(live, "_END_S", 0.05)
     hangs, goes_on = threading.Event(), threading.Event()
@@ -234,7 +234,7 @@ def test_a_display_that_raises_is_told_of_once_and_one_that_hangs_is_left_alone(
     assert hangs.wait(60)
     display.stop()
     assert thread is not None
-    assert thread.is_alive(), "LIVE-1: nobody waited for it"
+    assert thread.is_alive(), "DISPLAY-3: nobody waited for it"
     goes_on.set()
     thread.join(60)
     assert not thread.is_alive()
@@ -265,7 +265,7 @@ def test_a_run_that_a_cell_shows_is_drawn_before_the_cell_ends(
 
     display = LiveDisplay(lambda: Odd(fail), lambda: snapshot(1))
     display.start(drawn=True)
-    assert "OSError: the front end is gone" in caplog.text, "LIVE-1"
+    assert "OSError: the front end is gone" in caplog.text, "DISPLAY-3"
     display.stop()
 
 
@@ -298,11 +298,11 @@ def test_there_are_curves_of_the_16_lowest_ranks_that_span_the_run_in_few_points
         for rank in (*range(40, 20, -1), 3):
             losses.take(rank, {"step": step, "loss": rank + step})
     curves = losses.curves()
-    assert list(curves) == [3, *range(21, 36)], "CURVES-1"
-    assert all(len(curve) <= MOST_POINTS for curve in curves.values()), "CURVES-1"
+    assert list(curves) == [3, *range(21, 36)], "DISPLAY-9"
+    assert all(len(curve) <= MOST_POINTS for curve in curves.values()), "DISPLAY-9"
     first, last = curves[3][0], curves[3][-1]
     assert last[0] == 1000
-    assert first[1] == pytest.approx(3 + (1 + first[0]) / 2), "CURVES-1: a point is a mean"
+    assert first[1] == pytest.approx(3 + (1 + first[0]) / 2), "DISPLAY-9: a point is a mean"
     losses.take(3, {"step": 500, "train_loss": 7.0})
     assert max(step for step, _ in losses.curves()[3]) == 500, "steps come again after a restart"
     for report in ({"loss": 1.0}, {"step": 1}, {"step": 1, "loss": "much"}, {"step": 1, "loss": True}):
@@ -353,7 +353,7 @@ def test_a_run_in_a_cell_has_a_button_where_ipywidgets_is_and_else_a_line(
     widgets = Widgets()
     monkeypatch.setitem(sys.modules, "ipywidgets", widgets)
     painters.NotebookPainter().paint(going)
-    assert not widgets.made, "BUTTON-1: the kernel would not hear of it"
+    assert not widgets.made, "DISPLAY-1: the kernel would not hear of it"
     painter = painters.NotebookPainter(reasons.append)
     [button] = widgets.made
     painter.paint(going)
@@ -366,6 +366,6 @@ def test_a_run_in_a_cell_has_a_button_where_ipywidgets_is_and_else_a_line(
 
 def test_a_drawing_that_takes_long_is_made_less_often() -> None:
     assert [live.rest(0.5, took) for took in (0.0, 0.002, 0.04, 7.0)] == [0.5, 0.5, 2.0, live.MOST_REST_S], (
-        "LIVE-2"
+        "DISPLAY-4"
     )
-    assert live.rest(60.0, 7.0) == 60.0, "LIVE-2: a file's line"
+    assert live.rest(60.0, 7.0) == 60.0, "DISPLAY-4: a file's line"

@@ -267,7 +267,7 @@ def test_a_host_that_is_sent_to_slowly_is_named_and_not_those_that_send() -> Non
 
 
 def test_hosts_that_did_not_answer_in_time_are_named() -> None:
-    # FINDING-1
+    # DOCTOR-4
     told = [facts(host) for host in HOSTS[:3]]
     del told[2]["torch"]
     answer = [

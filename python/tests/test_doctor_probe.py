@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.mark.parametrize("count", [1, 2, 3, 16, 17, 100])
 def test_a_host_connects_to_few_others_and_each_is_connected_to(count: int) -> None:
-    # PROBE-6
+    # DOCTOR-12
     for peers in (peers_of, measured_peers_of):
         to: list[int] = []
         for place in range(count):
@@ -43,7 +43,7 @@ def test_the_first_task_of_each_host_looks_around() -> None:
 
 
 def test_a_probe_that_raises_or_hangs_is_a_problem_and_the_others_go_on() -> None:
-    # PROBE-1
+    # DOCTOR-7
     for_good = threading.Event()
     told, problems = probe.measured(
         {"good": lambda: 7, "bad": lambda: 1 / 0, "hangs": for_good.wait}, seconds=1
@@ -54,7 +54,7 @@ def test_a_probe_that_raises_or_hangs_is_a_problem_and_the_others_go_on() -> Non
 
 
 def test_this_host_is_in_order_and_nothing_is_left_on_its_disk(tmp_path: Any) -> None:
-    # PROBE-2
+    # DOCTOR-8
     told, problems = probe.measured(probe.machine([str(tmp_path)], "127.0.0.1", 40), 40)
     assert problems == {}
     assert os.listdir(tmp_path) == []
@@ -82,7 +82,7 @@ def test_an_import_of_torch_that_fails_is_told_in_its_own_words(
 
 
 def test_who_does_not_know_the_secret_is_told_nothing_and_can_report_nothing() -> None:
-    # PROBE-3
+    # DOCTOR-5
     taken: list[dict[str, Any]] = []
     with Listener("127.0.0.1", b"right", 5, take=taken.append) as listener:
         assert meet("127.0.0.1", listener.port, b"wrong", 5)["problem"] == "stranger"
@@ -98,7 +98,7 @@ def test_who_does_not_know_the_secret_is_told_nothing_and_can_report_nothing() -
 
 
 def test_a_service_that_is_another_one_and_one_that_says_nothing_are_told_apart() -> None:
-    # PROBE-4
+    # DOCTOR-6
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         assert meet("127.0.0.1", port, b"secret", 0.5)["problem"] == "timeout"
@@ -119,7 +119,7 @@ def test_a_service_that_is_another_one_and_one_that_says_nothing_are_told_apart(
 def test_what_a_task_has_found_is_with_the_driver_though_the_stage_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # PROBE-5
+    # DOCTOR-11
     class Context:
         def partitionId(self) -> int:
             return 1

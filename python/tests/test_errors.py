@@ -73,7 +73,7 @@ def test_the_ranks_own_exception_is_the_cause() -> None:
     ],
 )
 def test_a_cause_that_does_not_unpickle_is_left_out(data: str) -> None:
-    assert TrainingError.from_failure(failure(pickle=data), "x").__cause__ is None, "ERROR-1"
+    assert TrainingError.from_failure(failure(pickle=data), "x").__cause__ is None, "RUN-3"
     no_exception = base64.b64encode(pickle.dumps(3)).decode()
     assert TrainingError.from_failure(failure(pickle=no_exception), "x").__cause__ is None
 
@@ -184,7 +184,7 @@ def test_every_kind_of_error_of_the_core_is_raised_as_the_class_that_the_table_n
         kind = getattr(importlib.import_module(module), name)
         with pytest.raises(kind, match="why") as raised:
             _native.fail_for_test(row["kind"], "why")
-        assert raised.type is kind, "KIND-1"
+        assert raised.type is kind, "TYPES-3"
         assert raised.value.kind == row["kind"]
 
 

@@ -89,7 +89,7 @@ def test_every_row_comes_once_from_here_and_elsewhere_and_leaves_no_file(world: 
         rows = [i for loader in loaders for b in loader for i in b["i"][b["mask"]].tolist()]
         assert sorted(rows) == list(range(FILES * BLOCKS * ROWS))
     assert len(world.there.fetched) == len(set(world.there.fetched)) * 2, "each rank has each block once"
-    assert list(world.rank.iterdir()) == [], "FAR-1"
+    assert list(world.rank.iterdir()) == [], "FEED-17"
 
 
 def test_blocks_are_fetched_ahead_in_the_order_of_need_and_an_urgent_one_first(world: World) -> None:
@@ -106,7 +106,7 @@ def test_blocks_are_fetched_ahead_in_the_order_of_need_and_an_urgent_one_first(w
     reader.join(60)
     eventually("all are there", 60, lambda: len(world.there.fetched) == 5)
     number = {(Path(world.index.files[b.file]).name, b.start): at for at, b in enumerate(world.index.blocks)}
-    assert [number[fetched] for fetched in world.there.fetched] == [far[0], far[8], *far[1:4]], "FAR-2"
+    assert [number[fetched] for fetched in world.there.fetched] == [far[0], far[8], *far[1:4]], "FEED-18"
     assert late[0].column(0)[0].as_py() == far[8] * ROWS
 
 
@@ -122,7 +122,7 @@ def test_what_is_kept_is_bounded_and_comes_again_when_it_is_needed(
             source.ahead(far)
             assert source.batch(at).column(0)[0].as_py() == at * ROWS
             assert source._far is not None
-            assert sum(map(len, source._far._there.values())) <= 3 * a_block, "FAR-1"
+            assert sum(map(len, source._far._there.values())) <= 3 * a_block, "FEED-17"
     monkeypatch.setattr("phalanx.feeding.loader.CACHE_BYTES", 3 * a_block)
     with pytest.raises(
         ValueError, match=r'shuffle="full" reads all blocks at each step, and .* on other hosts'
@@ -135,7 +135,7 @@ def test_bytes_that_were_changed_and_blocks_that_are_gone_are_named(world: World
     far = BLOCKS + 2
     said = rf"block {far} of the data set 'train' came from elsewhere with other bytes than .*1-0 there"
     with pytest.raises(RuntimeError, match=said):
-        world.source().batch(far)  # FAR-3
+        world.source().batch(far)  # FEED-19
     world.there.changes = False
     (world.far / "1-0").unlink()
     with pytest.raises(
@@ -165,7 +165,7 @@ def test_an_error_of_the_other_host_is_raised_where_the_block_is_needed_and_trie
     assert source.batch(0).num_rows == ROWS, "what is here is read"
     with pytest.raises(RuntimeError, match="on elsewhere can't be reached") as caught:
         source.batch(BLOCKS)
-    assert is_peer_loss(caught.value), "FAR-4"
+    assert is_peer_loss(caught.value), "FEED-20"
     assert len(tries) >= 2, "a connection that broke is tried again"
     monkeypatch.setattr(world.there, "fetch", fetch)
     assert source.batch(BLOCKS).num_rows == ROWS
@@ -184,7 +184,7 @@ def test_who_waits_for_a_block_when_its_source_is_closed_is_told(world: World) -
     reader.start()
     assert world.there.is_asked.wait(60)
     assert source._far is not None
-    source._far.close()  # FAR-4
+    source._far.close()  # FEED-20
     reader.join(60)
     assert told
     world.there.may_go_on.set()

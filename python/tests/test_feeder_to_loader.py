@@ -39,10 +39,10 @@ def feed() -> Iterator[Callable[..., Feeder]]:
     yield make
     for feeder in made:
         feeder.close()
-    assert not any(thread.name == "phalanx-feed" for thread in threading.enumerate()), "FEED-3"
+    assert not any(thread.name == "phalanx-feed" for thread in threading.enumerate()), "FEED-48"
     with open("/proc/net/unix") as sockets:
         left = sockets.read()
-    assert not any(feeder.address in left for feeder in made), "SOCK-1: no address outlives its task"
+    assert not any(feeder.address in left for feeder in made), "FEED-57: no address outlives its task"
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +114,8 @@ def test_all_ranks_have_as_many_steps_whatever_comes_to_each(
     batches = epoch(feed, store, rows, ranks, uneven)
     shares = [(count + ranks - 1 - at) // ranks for count in rows for at in range(ranks)]
     steps = min(share // BATCH for share in shares) if uneven == "drop" else -(-max(shares) // BATCH)
-    assert [len(of_rank) for of_rank in batches] == [steps] * len(shares), "STEPS-1, AGREE-1, FEED-1"
-    assert all(len(batch["i"]) == BATCH for of_rank in batches for batch in of_rank), "STEPS-1"
+    assert [len(of_rank) for of_rank in batches] == [steps] * len(shares), "FEED-51, FEED-43, FEED-46"
+    assert all(len(batch["i"]) == BATCH for of_rank in batches for batch in of_rank), "FEED-51"
     given = [number for of_rank in batches for batch in of_rank for number in batch["i"].tolist()]
     there = sorted(100 * at + number for at, count in enumerate(rows) for number in range(count))
     if uneven == "drop":
@@ -132,7 +132,7 @@ def test_all_ranks_have_as_many_steps_whatever_comes_to_each(
             for batch in of_rank
             for number in batch["i"][batch["mask"]].tolist()
         ]
-        assert sorted(counting) == there, "STREAM-2: every row once"
+        assert sorted(counting) == there, "FEED-56: every row once"
 
 
 def test_a_rank_without_rows_has_no_steps_or_an_error(feed: Any, store: Any) -> None:
@@ -140,7 +140,7 @@ def test_a_rank_without_rows_has_no_steps_or_an_error(feed: Any, store: Any) -> 
     assert epoch(feed, store, [0, 0], 1, "pad") == [[], []]
     told, said = epoch(feed, store, [30, 0], 1, "pad")
     assert "rank 1 has got no row of the data set" in str(said)
-    assert isinstance(told, RankLeft), "AGREE-2"
+    assert isinstance(told, RankLeft), "FEED-44"
 
 
 def test_a_rank_that_leaves_early_is_named_to_the_others_which_do_not_wait(feed: Any, store: Any) -> None:
@@ -157,7 +157,7 @@ def test_a_rank_that_leaves_early_is_named_to_the_others_which_do_not_wait(feed:
 
     told, taken = at_once(2, one)
     assert taken == 3
-    assert isinstance(told, RankLeft), "AGREE-2"
+    assert isinstance(told, RankLeft), "FEED-44"
     assert "rank 1 has left its loop over the data set 'train' after 3 steps" in str(told)
     eventually(
         "the thread has ended", 10, lambda: not any(t.name == "phalanx-stream" for t in threading.enumerate())
@@ -168,9 +168,9 @@ def test_the_store_keeps_two_windows(store: Any) -> None:
     ranks = [StepAgreement("small", rank, 2, store) for rank in range(2)]
     for window in range(20):
         found = at_once(2, lambda rank: ranks[rank].vote(ended=rank == 0, less=True))
-        assert [tuple(votes) for votes in found] == [(1, 2)] * 2, f"AGREE-1, window {window}"
+        assert [tuple(votes) for votes in found] == [(1, 2)] * 2, f"FEED-43, window {window}"
     has = [window for window in range(20) if store().check([f"phalanx-stream/small/votes/{window}"])]
-    assert has == [19], "AGREE-3"
+    assert has == [19], "FEED-45"
 
 
 def test_rows_come_once_and_what_needs_them_twice_is_refused(feed: Any) -> None:
@@ -178,7 +178,7 @@ def test_rows_come_once_and_what_needs_them_twice_is_refused(feed: Any) -> None:
     loader = loader_of(feeder)
     assert len(list(loader)) == 2
     with pytest.raises(RuntimeError, match="is streamed, so its rows come once, and this rank has begun"):
-        iter(loader)  # STREAM-1
+        iter(loader)  # FEED-55
     with pytest.raises(TypeError, match="nobody knows its number of steps before its end"):
         len(loader)
     for refused in (loader.state_dict, lambda: loader.load_state_dict({}), lambda: loader.set_epoch(1)):
@@ -198,7 +198,7 @@ def test_a_second_process_of_a_rank_is_refused(feed: Any) -> None:
     first = wire.connect(feeder.address)
     first.sendall(wire.frame(wire.HELLO, b"0"))
     assert wire.receive(first)[0] == wire.BATCH
-    with pytest.raises(RuntimeError, match="have been taken by another process of rank 0"):  # STREAM-1
+    with pytest.raises(RuntimeError, match="have been taken by another process of rank 0"):  # FEED-55
         list(loader_of(feeder))
     first.close()
 
@@ -231,7 +231,7 @@ def test_arrays_have_one_length_or_what_becomes_of_them_is_said(feed: Any) -> No
     with pytest.raises(
         ValueError, match=r"column 'x' of the data set 'train' has arrays of 2 and of 1 elements"
     ):
-        batches(uneven)  # STEPS-2
+        batches(uneven)  # FEED-52
     assert [x.tolist() for x in batches(uneven, pad=0)] == [[[1, 2], [3, 4]], [[5, 0, 0], [6, 7, 8]]]
     assert [[row.tolist() for row in x] for x in batches(uneven, pad="list")] == [
         [[1, 2], [3, 4]],
@@ -283,18 +283,18 @@ def test_a_slow_rank_holds_its_task_back_and_one_that_has_left_ends_the_reading(
         return len(read) == before
 
     eventually("the task waits", 20, settled)
-    assert len(read) < 60, "FEED-2, STEPS-3"
+    assert len(read) < 60, "FEED-47, FEED-53"
     before = len(read)
     del steps  # the rank leaves its loop
     eventually("the task reads no more", 10, lambda: not feeder._thread.is_alive())
-    assert len(read) <= before + 2, "FEED-4"
+    assert len(read) <= before + 2, "FEED-49"
 
 
 def test_ranks_that_never_ask_hold_nobody(feed: Any) -> None:
     feeder = feed(numbered(0, 100), 2)
     began = time.monotonic()
     feeder.close()
-    assert time.monotonic() < began + 5, "FEED-4"
+    assert time.monotonic() < began + 5, "FEED-49"
 
 
 def test_an_end_that_nobody_has_said_is_an_error() -> None:
@@ -312,7 +312,7 @@ def test_an_end_that_nobody_has_said_is_an_error() -> None:
         thread = threading.Thread(target=breaks)
         thread.start()
         with pytest.raises(RuntimeError, match="did not come to their end: after 0 rows the Spark task"):
-            list(StreamSource("train", address).batches(0))  # SOCK-2, STREAM-2
+            list(StreamSource("train", address).batches(0))  # FEED-58, FEED-56
         thread.join(10)
     with pytest.raises(RuntimeError, match="did not come to their end"):
         list(StreamSource("train", address).batches(0))
@@ -333,7 +333,7 @@ for batch in StreamSource("train", feeder.address).batches(0):
 print("an end")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "2\n"), "FEED-5"
+    assert (done.returncode, done.stdout) == (1, "2\n"), "FEED-50"
     assert (
         "Spark could not compute the data set 'train' to its end (Spark has closed the input)" in done.stderr
     )
@@ -355,16 +355,16 @@ assert "phalanx-stream" in [thread.name for thread in threading.enumerate()]
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert "MainThread" in done.stdout
-    assert "phalanx-stream" not in done.stdout, "STEPS-4"
+    assert "phalanx-stream" not in done.stdout, "FEED-54"
 
 
 def test_another_user_is_not_let_in(feed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     feeder = feed(numbered(0, 10))
     monkeypatch.setattr(wire, "is_own_user", lambda _: False)
     with pytest.raises(wire.StreamBroken, match="another user is there"):
-        wire.connect(feeder.address)  # SOCK-1
+        wire.connect(feeder.address)  # FEED-57
     stranger = socket.socket(socket.AF_UNIX)
     stranger.connect(f"\0{feeder.address}")
     stranger.settimeout(10)
-    assert stranger.recv(1) == b"", "SOCK-1"
+    assert stranger.recv(1) == b"", "FEED-57"
     stranger.close()

@@ -73,4 +73,4 @@ def test_a_rank_that_waits_in_gloo_says_in_which_operation(
     assert "it ended well" not in end.result
     doing = [beat["doing"] for beat in end.beats if beat["doing"]]
     expected = "gloo:all_reduce of Half [5], operation 2 of group default_pg, for "
-    assert any(said.startswith(expected) for said in doing), f"FLIGHT-1: {end.beats}"
+    assert any(said.startswith(expected) for said in doing), f"RANK-11: {end.beats}"

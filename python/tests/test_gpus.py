@@ -28,7 +28,7 @@ def test_d08_any_address_that_spark_gives_is_taken(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-aaaa,GPU-bbbb")
     taken = lease(addresses, 3)
     taken.release()
-    assert taken.gpus == ["GPU-aaaa", "GPU-8f4c", "MIG-1c2d"], "GPU-1"
+    assert taken.gpus == ["GPU-aaaa", "GPU-8f4c", "MIG-1c2d"], "JOB-17"
 
 
 def test_d10_concurrent_runs_are_disjoint_and_the_first_free_gpus_are_taken() -> None:
@@ -36,7 +36,7 @@ def test_d10_concurrent_runs_are_disjoint_and_the_first_free_gpus_are_taken() ->
     environment = dict(os.environ)
     all_gpus = ["0", "1", "2", "3"]
     first, second = lease(all_gpus, 1), lease(all_gpus, 2)
-    assert (first.gpus, second.gpus) == (["0"], ["1", "2"]), "GPU-2"
+    assert (first.gpus, second.gpus) == (["0"], ["1", "2"]), "JOB-18"
     with pytest.raises(RuntimeError) as raised:
         lease(all_gpus, 2)
     assert str(raised.value) == (
@@ -47,8 +47,8 @@ def test_d10_concurrent_runs_are_disjoint_and_the_first_free_gpus_are_taken() ->
     everything = lease(all_gpus, 4)
     everything.release()
     assert everything.gpus == all_gpus
-    assert random.getstate() == state, "GPU-3"
-    assert dict(os.environ) == environment, "GPU-3"
+    assert random.getstate() == state, "CALLER-8"
+    assert dict(os.environ) == environment, "CALLER-8"
 
 
 def test_a_client_of_spark_connect_has_the_gpus_that_it_sees_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,5 +64,5 @@ def coalesced_works(rank: Rank) -> None:
 
 
 def test_coalesced_calls_are_done_when_each_of_them_is(ranks: Ranks) -> None:
-    # WRK-4
+    # BACKEND-21
     ranks.run(coalesced_works)

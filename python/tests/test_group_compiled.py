@@ -112,7 +112,7 @@ def sharded(rank: Rank, backend: str) -> list[float]:
     ],
 )
 def test_a_compiled_model_has_the_losses_of_gloo(ranks: Ranks, train: Callable[..., list[float]]) -> None:
-    # UNT-1
+    # BACKEND-16
     gloos = ranks.run(train, "aot_eager", backend="gloo")
     ours = ranks.run(train, "aot_eager")
     for mine, theirs in zip(ours, gloos, strict=True):
@@ -122,7 +122,7 @@ def test_a_compiled_model_has_the_losses_of_gloo(ranks: Ranks, train: Callable[.
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_inductors_code_has_the_losses_of_gloo(ranks: Ranks) -> None:
-    # UNT-1
+    # BACKEND-16
     gloos = ranks.run(ddp, "inductor", backend="gloo")
     for mine, theirs in zip(ranks.run(ddp, "inductor"), gloos, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5)
@@ -165,12 +165,12 @@ def collectives(rank: Rank) -> list[Any]:
 
 
 def test_a_compiled_function_may_call_collectives(ranks: Ranks) -> None:
-    # UNT-1
+    # BACKEND-16
     assert ranks.run(collectives) == ranks.run(collectives, backend="gloo")
 
 
 def test_who_compiles_nothing_has_no_compiler_imported() -> None:
-    # UNT-2
+    # BACKEND-17
     program = (
         "import sys, torch, torch.distributed as dist, phalanx\n"
         "dist.init_process_group('phalanx', store=dist.HashStore(), rank=0, world_size=1)\n"

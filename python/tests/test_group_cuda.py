@@ -77,7 +77,7 @@ def of_nccl(rank: Rank) -> None:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_map_gives_cuda_tensors_to_nccl(ranks: Ranks, size: int) -> None:
-    # BAC-1
+    # BACKEND-1
     import torch
 
     if torch.cuda.device_count() < size:

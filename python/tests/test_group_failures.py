@@ -130,7 +130,7 @@ def dies_in_training(rank: Rank) -> Any:
 
 @pytest.mark.alone
 def test_ddp_raises_what_the_collective_failed_with(ranks: Ranks) -> None:
-    # WRK-1
+    # BACKEND-18
     (text, seconds, is_victim), _ = ranks.run(dies_in_training, may_die=True)
     assert is_victim, "though only the text comes through torch's futures"
     assert "rank 1" in text
@@ -220,7 +220,7 @@ def impatient(rank: Rank) -> Any:
 
 
 def test_a_wait_may_end_before_its_work(ranks: Ranks) -> None:
-    # WRK-2
+    # BACKEND-19
     assert ranks.run(impatient) == [[4.0] * 5] * 2
 
 
@@ -277,7 +277,7 @@ def test_who_waits_can_be_interrupted_and_the_work_goes_on(ranks: Ranks, how: st
         (mine, seconds), theirs = ranks.run(interrupted, how)
         assert mine == theirs == [2.0] * 10
         took.append(seconds)
-    assert min(took) <= INTERRUPTED_S, f"WORK-3: {took}"
+    assert min(took) <= INTERRUPTED_S, f"BINDING-12: {took}"
 
 
 def interrupted_in_a_call(rank: Rank) -> Any:
@@ -301,7 +301,7 @@ def test_a_synchronous_call_is_interrupted_and_the_others_are_told(ranks: Ranks)
         assert "rank 0" in text
         assert "interrupted: KeyboardInterrupt" in text
         took.append(seconds)
-    assert min(took) <= INTERRUPTED_S, f"SIG-1: {took}"
+    assert min(took) <= INTERRUPTED_S, f"BINDING-9: {took}"
 
 
 def monitored(rank: Rank) -> Any:

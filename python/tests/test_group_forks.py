@@ -84,7 +84,7 @@ def forks_and_goes_on(rank: Rank) -> Any:
 
 
 def test_a_forked_child_has_nothing_of_the_group_and_is_told_so_and_the_group_goes_on(ranks: Ranks) -> None:
-    # COL-1, OPE-4, SHM-1
+    # BINDING-5, BACKEND-4, GROUP-73
     for has_of_the_group, told, is_kept, process, sums in ranks.run(forks_and_goes_on):
         assert has_of_the_group == []
         for text in told:

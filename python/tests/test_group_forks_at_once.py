@@ -71,7 +71,7 @@ def forks_from_two_threads(rank: Rank) -> Any:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_two_threads_of_a_rank_fork_at_once(ranks: Ranks, size: int) -> None:
-    # GATE-1, GATE-2
+    # GROUP-33, GROUP-34
     assert ranks.run(forks_from_two_threads, size=size) == [([FORKS, FORKS], size)] * size
 
 
@@ -176,7 +176,7 @@ def forks_while_groups_come_and_go(rank: Rank) -> Any:
 def test_a_child_that_is_forked_while_groups_come_together_or_go_has_nothing_of_them(
     ranks: Ranks, size: int
 ) -> None:
-    # COL-1, FORK-1, FORK-2, SHM-1
+    # BINDING-5, GROUP-29, GROUP-30, GROUP-73
     assert ranks.run(forks_while_groups_come_and_go, size=size) == [[size, [], []]] * size
 
 
@@ -198,7 +198,7 @@ def forks_in_other_ways(rank: Rank) -> Any:
 
 
 def test_a_child_has_nothing_of_a_group_whoever_forked_it(ranks: Ranks) -> None:
-    # COL-1, OPE-4: a library without Python's hooks, subprocess, a terminal.
+    # BINDING-5, BACKEND-4: a library without Python's hooks, subprocess, a terminal.
     for count, left, summed in ranks.run(forks_in_other_ways):
         assert count > 0
         assert left == [[], [], []]
@@ -225,7 +225,7 @@ def joins_in_a_child(rank: Rank) -> Any:
 def test_a_child_that_joins_a_group_of_its_own_keeps_that_from_its_children(
     ranks: Ranks, tmp_path: Path
 ) -> None:
-    # FORK-1, FORK-2, GATE-4
+    # GROUP-29, GROUP-30, GROUP-36
     for (count, left, sum_in_child), summed in ranks.run(joins_in_a_child, directory=tmp_path):
         assert count > 0
         assert left == []

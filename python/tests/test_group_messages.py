@@ -36,7 +36,7 @@ def takes_late(rank: Rank) -> float:
 
 
 def test_what_was_sent_before_the_group_was_destroyed_arrives_however_late_it_is_taken(ranks: Ranks) -> None:
-    # SEND-5
+    # GROUP-65
     assert ranks.run(takes_late) == [0.0, 3.0 * ELEMENTS]
 
 
@@ -75,7 +75,7 @@ def goes_on_without(rank: Rank) -> Any:
 
 
 def test_messages_of_a_rank_that_has_left_are_not_waited_for_and_those_of_others_go_on(ranks: Ranks) -> None:
-    # SEND-6, MAIL-3
+    # GROUP-66, BINDING-8
     (last, other, said), answer, _ = ranks.run(goes_on_without, size=3)
     assert (last, other, answer) == (7.0, 8.0, 9.0), "what it sent before it left is received"
     assert len(said) == 3
@@ -113,7 +113,7 @@ def waits_for_long(rank: Rank) -> int:
 
 
 def test_a_message_that_is_waited_for_leaves_its_thread_asleep(ranks: Ranks) -> None:
-    # MAIL-2, SEND-7
+    # BINDING-7, GROUP-67
     assert ranks.run(waits_for_long)[0] < FEW_SWITCHES
 
 
@@ -153,7 +153,7 @@ def threads(rank: Rank) -> list[int]:
 
 
 def test_a_group_has_a_thread_for_messages_only_once_one_is_waited_for(ranks: Ranks) -> None:
-    # MAIL-1
+    # BINDING-6
     assert ranks.run(threads) == [[0, 0, 1, 0]] * 2
 
 
@@ -176,7 +176,7 @@ def leaves_with_a_message(rank: Rank) -> Any:
 
 
 def test_who_leaves_while_nobody_takes_its_message_is_told_who_did_not(ranks: Ranks) -> None:
-    # GRO-5
+    # GROUP-41
     (text, kind), _ = ranks.run(leaves_with_a_message, timeout=1.0)
     assert "rank 1 has not taken a message of 1048576 bytes, and nothing of it for 1." in text
     assert kind == "timeout"
@@ -202,7 +202,7 @@ else:
 
 
 def test_a_program_that_ends_with_a_message_that_nobody_took_says_so(tmp_path: Path) -> None:
-    # GRO-5
+    # GROUP-41
     script = tmp_path / "ends.py"
     script.write_text(ENDS)
     commands = [[sys.executable, str(script), str(rank), str(tmp_path)] for rank in range(2)]

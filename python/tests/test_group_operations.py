@@ -220,7 +220,7 @@ def odd_tensors(rank: Rank) -> None:
         nobody_waits = torch.full((3, 4), 1.0)[:, 2]
         dist.all_reduce(nobody_waits, async_op=True)
         dist.barrier()
-        while nobody_waits.tolist() != [float(n)] * 3:  # WRK-3
+        while nobody_waits.tolist() != [float(n)] * 3:  # BACKEND-20
             pass
         row = torch.full((1, 4), me + 1.0)
         dist.all_reduce(row.expand(3, 4))  # an element once, whatever it stands for
@@ -282,7 +282,7 @@ def messages(rank: Rank) -> None:
             got = torch.empty(1, dtype=torch.int64)
             dist.recv(got, 0, tag=tag)
             assert got.item() == tag
-    # a collective while a message is waited for, which then comes beside it (SEND-4)
+    # a collective while a message is waited for, which then comes beside it (GROUP-64)
     waiting = dist.irecv(got := torch.zeros(2), left, tag=9)
     total = torch.ones(3)
     dist.all_reduce(total)
@@ -411,12 +411,12 @@ def wrong_arguments(rank: Rank) -> None:
         (ValueError, "3 elements each", lambda: dist.all_gather_into_tensor(torch.ones(5), torch.ones(3))),
         (ValueError, "1 tensors", lambda: dist.all_gather([torch.ones(2)], torch.ones(2))),
         (ValueError, "splits", lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [1, 1], [2, 2])),
-        # As KIND-2 says, though the kind is `invalid`.
+        # As BINDING-18 says, though the kind is `invalid`.
         (RuntimeError, "band", lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)),
     ]
     for kind, text, call in cases:
         with pytest.raises(kind, match=text):
-            call()  # PLA-3
+            call()  # BACKEND-10
     tensor = torch.ones(1)
     dist.all_reduce(tensor)  # none of them has broken the group
     assert tensor.item() == rank.size

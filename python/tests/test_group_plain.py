@@ -40,7 +40,7 @@ def rank(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_plain_group_between_hosts_is_refused_by_name(backend: str | None, named: str) -> None:
-    # PLAIN-1
+    # BACKEND-6
     for ranks in ([], [0, 3], [2, 3, 4], range(6)):
         with pytest.raises(RuntimeError) as refused:
             plain_groups.check(ranks, backend)
@@ -79,7 +79,7 @@ print(made(backend="gloo"), made(backend="cpu:gloo"), made(), made(backend="phal
 
 
 def test_torchs_own_calls_are_refused_where_the_node_says_that_ranks_encrypt() -> None:
-    # PLAIN-2
+    # BACKEND-7
     alone = {"RANK": "0", "PHALANX_HOST_RANKS": "0-0"}
     said = {}
     for encryption in ("on", "off"):

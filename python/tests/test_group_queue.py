@@ -26,7 +26,7 @@ def works(rank: Rank) -> None:
     for tensor in tensors:
         works.append(dist.all_reduce(tensor, async_op=True))
     total = torch.ones(3)
-    dist.all_reduce(total)  # behind the fifty: OPE-1, QUEUE-1
+    dist.all_reduce(total)  # behind the fifty: BACKEND-2, BINDING-15
     if rank.backend == "phalanx":  # gloo has several threads, and promises no order of ends
         assert all(tensor.tolist() == [float(n * k)] * 1000 for k, tensor in enumerate(tensors))
     for work, tensor in zip(works, tensors, strict=True):
@@ -42,7 +42,7 @@ def works(rank: Rank) -> None:
 
     def again(
         done: Any,
-    ) -> Any:  # as PowerSGD's hook does: a collective inside a callback of another (WORK-2)
+    ) -> Any:  # as PowerSGD's hook does: a collective inside a callback of another (BINDING-11)
         return dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0]
 
     assert dist.all_reduce(tensor, async_op=True).get_future().then(again).wait().tolist() == [n**3] * 4
@@ -83,7 +83,7 @@ def forgotten(rank: Rank) -> None:
 
 
 def test_a_call_keeps_its_tensor_until_it_is_done_and_no_longer(ranks: Ranks) -> None:
-    # WORK-1
+    # BINDING-10
     ranks.run(forgotten, size=2)
 
 
@@ -122,7 +122,7 @@ def threads(rank: Rank) -> list[int]:
 
 
 def test_a_group_has_a_thread_only_once_something_is_left_to_it(ranks: Ranks) -> None:
-    # QUEUE-2
+    # BINDING-16
     assert ranks.run(threads, size=2) == [[0, 0, 1, 0]] * 2
 
 
@@ -153,8 +153,8 @@ def waiting(rank: Rank) -> tuple[int, bool]:
 
 def test_a_call_waits_on_its_own_thread_and_lets_others_run(ranks: Ranks) -> None:
     counted, is_own = ranks.run(waiting, size=2)[0]
-    assert counted > 30, "OPE-2: other threads of Python run meanwhile"
-    assert is_own, "OPE-2: a synchronous call needs no thread of the group"
+    assert counted > 30, "BACKEND-3: other threads of Python run meanwhile"
+    assert is_own, "BACKEND-3: a synchronous call needs no thread of the group"
 
 
 def polls_and_futures(rank: Rank) -> int:
@@ -194,7 +194,7 @@ def _poll(work: Any) -> None:
 def test_threads_that_poll_a_work_and_one_that_asks_for_its_future_do_not_wait_for_each_other(
     ranks: Ranks,
 ) -> None:
-    # WORK-4: the one held the work's lock as it waited for the interpreter's, the others the other way round
+    # BINDING-13: the one held the work's lock as it waited for the interpreter's, the others the other way round
     assert ranks.run(polls_and_futures) == [50, 0]
 
 
@@ -229,7 +229,7 @@ def message_beside(rank: Rank, how: str) -> list[Any]:
 @pytest.mark.parametrize("backend", [pytest.param("gloo", marks=whole("gloo")), "phalanx"])
 @pytest.mark.parametrize("how", ["send", "receive"])
 def test_a_message_waits_for_no_collective(ranks: Ranks, backend: str, how: str) -> None:
-    # SEND-4: each rank waited for the other until the time-out
+    # GROUP-64: each rank waited for the other until the time-out
     assert ranks.run(message_beside, how, backend=backend, timeout=10) == [[2.0] * 3 + [700_000.0]] * 2
 
 
@@ -272,7 +272,7 @@ def called_by_a_handler(rank: Rank, how: str) -> Any:
 
 
 def test_a_handler_that_uses_the_group_that_it_interrupts_does_not_wait_for_itself(ranks: Ranks) -> None:
-    # QUEUE-3
+    # BINDING-17
     (text, _), _ = ranks.run(called_by_a_handler, "destroy")
     assert "closed the process group while a call of its own was waiting" in text
     (text, said), _ = ranks.run(called_by_a_handler, "call")

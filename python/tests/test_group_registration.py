@@ -47,7 +47,7 @@ def test_the_backend_is_there_whichever_is_imported_first(first: str) -> None:
 
 
 def test_an_import_of_phalanx_imports_neither_torch_nor_the_native_module() -> None:
-    # REG-1
+    # BACKEND-11
     heavy = ("torch", "phalanx._native", "phalanx.process_group.group")
     assert run(f"import sys, phalanx; print([m for m in {heavy} if m in sys.modules])") == "[]"
 
@@ -72,7 +72,7 @@ def test_an_installed_package_needs_no_import(tmp_path: Path) -> None:
 def test_a_rank_finds_the_backend_where_the_package_is_not_installed(
     run_rank: Callable[..., RankRun],
 ) -> None:
-    # REG-2: from the jar the package is unpacked into a folder, without metadata
+    # BACKEND-12: from the jar the package is unpacked into a folder, without metadata
     def train() -> Any:
         import torch
         import torch.distributed as dist
@@ -88,7 +88,7 @@ def test_a_rank_finds_the_backend_where_the_package_is_not_installed(
 
 
 def test_a_torch_that_is_not_as_we_know_it_works_without_the_backend(tmp_path: Path) -> None:
-    # REG-3
+    # BACKEND-13
     package = tmp_path / "torch" / "distributed"
     package.mkdir(parents=True)
     (tmp_path / "torch" / "__init__.py").touch()
@@ -147,5 +147,5 @@ def companion(rank: Rank) -> None:
 
 
 def test_a_map_has_the_backends_of_other_devices(ranks: Ranks) -> None:
-    # BAC-1
+    # BACKEND-1
     ranks.run(companion, backend="cpu:phalanx,cuda:gloo")

@@ -34,7 +34,7 @@ def sparse_sums(rank: Rank) -> list[Any]:
     dist.all_reduce(thirds)
     every = [torch.empty(2) for _ in range(n)]
     dist.all_gather(every, thirds.to_dense())
-    assert all(torch.equal(one, every[0]) for one in every), "SPA-1"
+    assert all(torch.equal(one, every[0]) for one in every), "BACKEND-14"
     # entries that stand twice, none at all, and whole numbers
     twice = torch.sparse_coo_tensor(torch.tensor([[1, 1, me]]), torch.tensor([1, 2, 3]), (4,))
     work = dist.all_reduce(twice, async_op=True)
@@ -69,7 +69,7 @@ def sparse_tensors_that_differ(rank: Rank) -> str:
 
 
 def test_sparse_tensors_that_differ_are_an_error_on_every_rank(ranks: Ranks) -> None:
-    # SPA-2
+    # BACKEND-15
     one, other = ranks.run(sparse_tensors_that_differ)
     assert one == other
     assert "torch.float32 of size [2], 1 sparse; torch.float32 of size [3], 1 sparse" in one

@@ -35,7 +35,7 @@ class Done:
 
 
 def test_a_wait_returns_when_the_results_are_in_place_even_if_another_thread_brings_them() -> None:
-    # WRK-3: it returned while the callbacks' thread was still copying, and DDP read numbers that weren't there yet
+    # BACKEND-20: it returned while the callbacks' thread was still copying, and DDP read numbers that weren't there yet
     from phalanx.process_group.work import CollectiveWork
 
     began, may_end, copied = threading.Event(), threading.Event(), []
@@ -87,7 +87,7 @@ if how == "destroyed":
 def test_a_program_that_ends_waits_for_callbacks_a_while(
     tmp_path: Path, how: str, seconds: float, said: str
 ) -> None:
-    # WORK-5: the callback came back to an interpreter that was gone, and the program ended by SIGABRT
+    # BINDING-14: the callback came back to an interpreter that was gone, and the program ended by SIGABRT
     words = [sys.executable, "-c", ENDS_WHILE_A_CALLBACK_RUNS]
     others = [str(tmp_path / "store"), how, str(seconds)]
     with subprocess.Popen([*words, "1", *others]) as other:
@@ -121,7 +121,7 @@ dist.destroy_process_group()
 
 
 def test_no_callback_is_lost_to_who_leaves_as_soon_as_the_result_is_there(tmp_path: Path) -> None:
-    # WORK-5: the waiting thread could leave before the callbacks were handed over, and they were dropped
+    # BINDING-14: the waiting thread could leave before the callbacks were handed over, and they were dropped
     words = [sys.executable, "-c", LEAVES_AT_ONCE]
     with subprocess.Popen([*words, "1", str(tmp_path / "store")], stdout=subprocess.PIPE, text=True) as other:
         one = subprocess.run(
@@ -136,8 +136,10 @@ def test_a_plan_reads_and_writes_tensors_in_place_and_others_through_a_copy() ->
 
     plan = Plan()
     whole = torch.arange(6.0)
-    assert plan.target(whole) == plan.source(whole) == (whole.data_ptr(), 24), "PLA-1"
-    assert plan.sources(list(whole.chunk(3))) == (whole.data_ptr(), 24), "PLA-1: parts that lie side by side"
+    assert plan.target(whole) == plan.source(whole) == (whole.data_ptr(), 24), "BACKEND-8"
+    assert plan.sources(list(whole.chunk(3))) == (whole.data_ptr(), 24), (
+        "BACKEND-8: parts that lie side by side"
+    )
     assert plan.finish is None
     column = torch.zeros(3, 2)[:, 0]
     address, size = plan.target(column)
@@ -145,15 +147,15 @@ def test_a_plan_reads_and_writes_tensors_in_place_and_others_through_a_copy() ->
     plan.kept[-1].fill_(7)
     assert plan.finish is not None
     plan.finish()
-    assert column.tolist() == [7, 7, 7], "PLA-2"
+    assert column.tolist() == [7, 7, 7], "BACKEND-9"
 
 
 def test_an_operation_has_the_names_of_every_torch() -> None:
     from phalanx.process_group.operations import Operations
 
-    assert Operations._allgather_base is Operations.all_gather_single, "OPE-3"
-    assert Operations._reduce_scatter_base is Operations.reduce_scatter_single, "OPE-3"
-    assert Operations.alltoall_base is Operations.all_to_all_single, "OPE-3"
+    assert Operations._allgather_base is Operations.all_gather_single, "BACKEND-5"
+    assert Operations._reduce_scatter_base is Operations.reduce_scatter_single, "BACKEND-5"
+    assert Operations.alltoall_base is Operations.all_to_all_single, "BACKEND-5"
 
 
 def test_when_a_silent_rank_is_given_up_is_a_number_of_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

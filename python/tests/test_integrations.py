@@ -41,7 +41,7 @@ def test_a_loss_is_read_when_a_report_goes_out_and_not_at_each_step(reported: li
     assert [told["step"] for told in reported] == list(range(100))
     assert reported[0] == {"step": 0, "loss": 0.5, "epoch": 2}
     assert reported[99]["loss"] == 0.5
-    assert 1 <= loss.reads < 50, "STEP-1"
+    assert 1 <= loss.reads < 50, "LIBRARY-8"
 
 
 def test_what_a_step_returns_need_not_be_a_number(reported: list[dict[str, Any]]) -> None:
@@ -61,7 +61,7 @@ def test_lightnings_callback_is_one_of_whichever_package_is_loaded(monkeypatch: 
     monkeypatch.delitem(sys.modules, "lightning.pytorch", raising=False)
     monkeypatch.setitem(sys.modules, "pytorch_lightning", SimpleNamespace(Callback=one))
     callback = PhalanxCallback()
-    assert isinstance(callback, one), "LIGHTNING-1"
+    assert isinstance(callback, one), "LIBRARY-4"
     assert isinstance(callback, PhalanxCallback)
     assert type(callback).__qualname__ == "PhalanxCallback", "its key in a checkpoint"
     monkeypatch.setitem(sys.modules, "lightning.pytorch", SimpleNamespace(Callback=other))
@@ -89,7 +89,7 @@ def test_a_callback_of_a_users_own_class_travels_as_what_it_is(
 
     sent = pickle.loads(cloudpickle.dumps(Mine(7)))
     assert type(sent).__qualname__ == Mine.__qualname__
-    assert isinstance(sent, package), "LIGHTNING-1"
+    assert isinstance(sent, package), "LIBRARY-4"
     assert (sent.every, sent.on_fit_end(None, None)) == (7, "every 7")
     sent.on_train_batch_end(SimpleNamespace(global_step=3, current_epoch=0), None, None, None, 0)
     assert [told["step"] for told in reported] == [3]
@@ -100,4 +100,4 @@ def test_naming_lightnings_callback_imports_no_library() -> None:
         "import sys, phalanx.integrations.lightning; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'lightning', 'pytorch_lightning')))"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0, "LIGHTNING-1"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0, "LIBRARY-4"

@@ -95,8 +95,8 @@ def test_a_job_file_becomes_a_command_of_spark(capsys: Any, job_file: Path) -> N
     )
     assert conf["spark.executor.memoryOverhead"] == "26624m"
     assert conf["spark.plugins"] == "dev.phalanx.spark.PhalanxPlugin"
-    assert "region: ranks run where the Spark cluster is" in said, "SUBMIT-1, JOBFILE-1"
-    assert "masterType and workerType differ" in said, "SUBMIT-1"
+    assert "region: ranks run where the Spark cluster is" in said, "LAUNCH-7, LAUNCH-9"
+    assert "masterType and workerType differ" in said, "LAUNCH-7"
 
 
 def test_flags_come_before_the_file(capsys: Any, job_file: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_field_that_is_something_else_is_refused(
 ) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(f"trainingInput:\n  pythonModule: m\n  {fields}\n")
-    assert said in refusal(capsys, job, "--spark-master", "k8s://h"), "JOBFILE-1"
+    assert said in refusal(capsys, job, "--spark-master", "k8s://h"), "LAUNCH-9"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_what_nobody_would_have_is_said(capsys: Any, tmp_path: Path) -> None:
         "masterConfig.acceleratorConfig.type: the GPUs are the cluster's",
         "packageUris: packages are shipped, not installed",
     ):
-        assert note in said, "JOBFILE-1"
+        assert note in said, "LAUNCH-9"
     assert settings(words)["spark.kubernetes.executor.container.image"] == "registry/m:1"
     assert words[-3:] == ["1", "gpu", "m"], "one accelerator, as gcloud takes it"
     _, _, said = dry(capsys, *flags, "--worker-count", "1", "--master-machine-type", "n1-standard-4")
@@ -279,7 +279,7 @@ def test_flags_that_change_nothing_are_taken_and_said(capsys: Any) -> None:
     for flag, why in FLAGS.items():
         code, _, said = dry(capsys, *flags, flag)
         assert (code, len(said.splitlines())) == (0, 1), said
-        assert why in said, "SUBMIT-1"
+        assert why in said, "LAUNCH-7"
 
 
 def test_machine_types_are_the_users_to_add(capsys: Any, tmp_path: Path) -> None:
@@ -382,8 +382,8 @@ def test_what_ends_the_command_ends_spark_submit(number: signal.Signals, tmp_pat
         assert process.stdout.readline() == "begun\n"
         assert len(list((tmp_path / "tmp").iterdir())) == 1
         process.send_signal(number)
-        assert (process.wait(30), process.stdout.read()) == (7, "told\n"), "SUBMIT-3"
-    assert list((tmp_path / "tmp").iterdir()) == [], "SUBMIT-2"
+        assert (process.wait(30), process.stdout.read()) == (7, "told\n"), "LAUNCH-10"
+    assert list((tmp_path / "tmp").iterdir()) == [], "LAUNCH-8"
 
 
 def test_a_command_that_ends_while_its_folder_is_made_leaves_nothing(
@@ -400,7 +400,7 @@ def test_a_command_that_ends_while_its_folder_is_made_leaves_nothing(
     monkeypatch.setattr(tempfile, "mkdtemp", ended_meanwhile)
     with pytest.raises(SystemExit) as ended:
         command.main(["name", "--spark-master", "local[1]", "--module-name", "m", "--dry-run"])
-    assert (ended.value.code, list(tmp_path.iterdir())) == (143, []), "SUBMIT-2"
+    assert (ended.value.code, list(tmp_path.iterdir())) == (143, []), "LAUNCH-8"
 
 
 def test_a_command_that_ends_before_spark_submit_began_leaves_nothing(tmp_path: Path) -> None:
@@ -410,4 +410,4 @@ def test_a_command_that_ends_before_spark_submit_began_leaves_nothing(tmp_path: 
         eventually("it prepares", 30, lambda: list((tmp_path / "tmp").iterdir()))
         process.send_signal(signal.SIGTERM)
         assert (process.wait(30), process.communicate()[0]) == (143, "")
-    assert list((tmp_path / "tmp").iterdir()) == [], "SUBMIT-2"
+    assert list((tmp_path / "tmp").iterdir()) == [], "LAUNCH-8"

@@ -51,7 +51,7 @@ def test_a_module_runs_as_main_with_its_arguments(run_rank: RunRank, tmp_path: P
     assert end.code == 0, end.err
     kind, _, text = (end.directory / "result").read_bytes().partition(b"\n")
     argv = [str(folder / "pkg" / "train.py"), "--lr", "0.1"]
-    assert (kind, json.loads(text)) == (b"json", [argv, [2, 4], "pkg.train", "pkg", True]), "MAIN-1"
+    assert (kind, json.loads(text)) == (b"json", [argv, [2, 4], "pkg.train", "pkg", True]), "RANK-23"
     assert end.notes == ["rank ready", "user code"]
 
 
@@ -84,7 +84,7 @@ def test_an_exception_of_a_module_is_the_modules_own(run_rank: RunRank, tmp_path
     end = run_rank(from_jvm("module", "broken"), PYTHONPATH=str(tmp_path))
     assert (end.code, end.error["before_start"]) == (1, False)
     assert "import no_such_thing" in end.error["traceback"]
-    assert "phalanx" not in end.error["traceback"], "ERR-2"
+    assert "phalanx" not in end.error["traceback"], "RANK-9"
 
 
 @pytest.mark.parametrize(
@@ -102,22 +102,22 @@ def test_bytes_come_as_they_are_and_all_else_as_json(run_rank: RunRank, value: s
     end = leaves(run_rank, value)
     assert end.code == 0, end.err
     assert (end.directory / "result").read_bytes() == left
-    assert end.left - {"script"} == {"result"}, "RES-1"
+    assert end.left - {"script"} == {"result"}, "RANK-26"
 
 
 def test_nothing_set_leaves_nothing(run_rank: RunRank) -> None:
     end = leaves(run_rank, "None")
-    assert (end.code, end.left - {"script"}) == (0, set()), "RANK-1"
+    assert (end.code, end.left - {"script"}) == (0, set()), "RANK-4"
 
 
 def test_what_is_neither_fails_rank_0_only(run_rank: RunRank) -> None:
     end = leaves(run_rank, "{1, 2}")
     assert (end.code, end.error["type_name"]) == (1, "UnwritableResult")
     neither = "the value that train.py gave to set_result (a set) is neither bytes nor JSON"
-    assert end.error["message"].startswith(neither), "RES-2"
+    assert end.error["message"].startswith(neither), "RANK-27"
     other = leaves(run_rank, "{1, 2}", rank=1)
     assert other.code == 0
-    assert (other.directory / "result").read_text().startswith(f"unavailable\nrank 1: {neither}"), "RES-2"
+    assert (other.directory / "result").read_text().startswith(f"unavailable\nrank 1: {neither}"), "RANK-27"
 
 
 def test_another_ranks_value_beyond_the_limit_stays_behind(run_rank: RunRank) -> None:

@@ -91,7 +91,7 @@ def test_the_jvm_stage_is_taken_where_the_jar_is(runner: Any, caplog: pytest.Log
         jar,
         because("python", "spark.phalanx.stage is python"),
         because("python", "a DataFrame's partitions reach the ranks through Spark's Python workers"),
-    ], "JVM-2"
+    ], "STAGE-2"
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ def test_a_jar_that_does_not_fit_is_not_used(
     session = runner
     monkeypatch.setattr(jvm, "barrier_runner", lambda context: session)
     with caplog.at_level(logging.INFO, "phalanx"):
-        assert not uses_jvm(session, "auto", dataframe=False), "JVM-1"
+        assert not uses_jvm(session, "auto", dataframe=False), "STAGE-1"
     [record] = caplog.records
     assert record.message.startswith(f"Phalanx takes the python stage, because {problem}")
-    assert record.levelno == logging.WARNING, "JVM-2"
+    assert record.levelno == logging.WARNING, "STAGE-2"
     with pytest.raises(RuntimeError) as refused:
         uses_jvm(session, "jvm", dataframe=False)
     assert str(refused.value).startswith(f"spark.phalanx.stage is jvm, but {problem}")

@@ -54,7 +54,7 @@ import phalanx.feeding.source, phalanx.feeding.preparation
 print({"torch", "numpy", "pyarrow", "pyspark"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "set()\n", f"LOADER-4: {done.stderr}"
+    assert done.stdout == "set()\n", f"FEED-25: {done.stderr}"
 
 
 @pytest.mark.parametrize("shuffle", [False, True, "full"])
@@ -64,11 +64,11 @@ def test_every_rank_has_as_many_steps_and_the_order_is_the_same_for_any_number_o
 ) -> None:
     table = numbered(50)
     ranks = taken(table, world, batch_size=4, shuffle=shuffle, seed=3)
-    assert {len(batches) for batches in ranks} == {50 // (4 * world)}, "LOADER-1"
+    assert {len(batches) for batches in ranks} == {50 // (4 * world)}, "FEED-22"
     order = order_of(ranks)
     alone = order_of(taken(table, 1, batch_size=1, shuffle=shuffle, seed=3))
     assert sorted(alone) == list(range(50))
-    assert order == alone[: len(order)], "LOADER-2"
+    assert order == alone[: len(order)], "FEED-23"
     assert (alone == list(range(50))) is (shuffle is False)
 
 
@@ -120,7 +120,7 @@ def test_a_state_goes_on_with_the_next_row_for_another_number_of_ranks(shuffle: 
     for _ in range(2):  # the rest of the epoch, and the next one
         for both in zip(*after, strict=True):
             seen += [value for batch in both for value in batch["i"][batch["mask"]].tolist()]
-    assert seen == [row for batch in whole for row in batch], "LOADER-2"
+    assert seen == [row for batch in whole for row in batch], "FEED-23"
 
 
 def test_the_state_at_an_epochs_last_batch_is_the_next_epochs_beginning() -> None:
@@ -151,7 +151,7 @@ def test_a_state_of_other_data_or_of_another_order_is_refused() -> None:
     ]:
         loader = phalanx.data(table).loader(batch_size=2, **options)
         with pytest.raises(ValueError, match=f"another {word} than"):
-            loader.load_state_dict(state)  # LOADER-3
+            loader.load_state_dict(state)  # FEED-24
     phalanx.data(numbered(10)).loader(batch_size=5, shuffle=True, seed=1).load_state_dict(state)
 
 
@@ -174,9 +174,9 @@ def test_numbers_keep_their_types_and_bits(shuffle: bool) -> None:
     for batch in phalanx.data(table).loader(batch_size=8, shuffle=shuffle):
         at = batch["at"].numpy()
         for name, (_, kind) in NUMBERS.items():
-            assert batch[name].dtype == kind, "COLUMN-1"
-            assert batch[name].tolist() == values[at].tolist(), "COLUMN-1"
-        assert batch["odd"].numpy().view(np.uint32).tolist() == nan.view(np.uint32)[at].tolist(), "COLUMN-1"
+            assert batch[name].dtype == kind, "FEED-11"
+            assert batch[name].tolist() == values[at].tolist(), "FEED-11"
+        assert batch["odd"].numpy().view(np.uint32).tolist() == nan.view(np.uint32)[at].tolist(), "FEED-11"
 
 
 def test_what_is_no_number_by_itself_becomes_one_or_a_list() -> None:
@@ -243,7 +243,7 @@ def test_arrays_of_different_lengths_are_lists_padded_or_jagged(shuffle: bool) -
         assert [one.tolist() for one in batch["ids"].unbind()] == [
             list(range(n)) for n in batch["n"].tolist()
         ]
-        batch["ids"].values().fill_(-5)  # COLUMN-2
+        batch["ids"].values().fill_(-5)  # FEED-12
     last = batches[-1]["n"].tolist()
     assert [len(one) for one in batches[-1]["ids"].unbind()] == last
 
@@ -275,7 +275,7 @@ def test_a_transform_has_the_record_batch_and_makes_the_batch() -> None:
     with pytest.raises(
         TypeError, match=r"column 's' of the data set 'table' is of type struct.* give the loader a"
     ):
-        phalanx.data(table).loader(batch_size=5)  # COLUMN-3
+        phalanx.data(table).loader(batch_size=5)  # FEED-13
 
     def sums(batch: pa.RecordBatch) -> dict[str, Any]:
         return {"sum": sum(row["s"]["a"] + len(row["s"]["b"]) for row in batch.to_pylist())}
@@ -294,8 +294,8 @@ def test_a_batch_is_its_owners() -> None:
     for batch in loader:
         batch["x"].zero_()
         batch["v"].zero_()
-    assert [batch["x"].tolist() for batch in loader][1] == [4.0, 5.0, 6.0, 7.0], "COLUMN-2"
-    assert table["x"].to_pylist() == [float(i) for i in range(20)], "COLUMN-2"
+    assert [batch["x"].tolist() for batch in loader][1] == [4.0, 5.0, 6.0, 7.0], "FEED-12"
+    assert table["x"].to_pylist() == [float(i) for i in range(20)], "FEED-12"
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -50,8 +50,8 @@ def test_a_caller_that_has_no_mlflow_sends_nothing_and_imports_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DATABRICKS_TOKEN", "secret")
-    assert callers_run(None, local_mode=True) == ({}, None), "MLFLOW-1"
-    assert "mlflow" not in sys.modules, "MLFLOW-1"
+    assert callers_run(None, local_mode=True) == ({}, None), "LIBRARY-5"
+    assert "mlflow" not in sys.modules, "LIBRARY-5"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking")
     variables, tracked = callers_run(None, local_mode=True)
     assert (variables["DATABRICKS_TOKEN"], variables["MLFLOW_TRACKING_URI"]) == ("secret", "http://tracking")
@@ -150,7 +150,7 @@ def test_the_registry_is_the_callers_in_every_rank_where_only_the_tracking_uri_i
     env = {"MLFLOW_TRACKING_URI": uri, "RANK": "1", "PHALANX_MLFLOW": "first"}
     tracking.enter("/private", env)
     assert env["MLFLOW_TRACKING_URI"] == "file:///private/mlruns"
-    assert env["MLFLOW_REGISTRY_URI"] == registry, "TRACK-1"
+    assert env["MLFLOW_REGISTRY_URI"] == registry, "RANK-31"
 
 
 def test_a_notebooks_credentials_for_databricks_reach_the_ranks(
@@ -186,9 +186,9 @@ def test_other_ranks_than_the_first_log_to_a_folder_of_their_own_unless_all_are_
         env = {**context, "RANK": rank, "PHALANX_MLFLOW": whose}
         tracking.enter("/private", env)
         assert "PHALANX_MLFLOW" not in env
-        assert env["MLFLOW_REGISTRY_URI"] == "http://m", "TRACK-1"
-        assert env["MLFLOW_TRACKING_URI"] == ("file:///private/mlruns" if own else "http://t"), "TRACK-1"
-        assert ("MLFLOW_RUN_ID" in env) == (not own), "TRACK-1"
+        assert env["MLFLOW_REGISTRY_URI"] == "http://m", "RANK-31"
+        assert env["MLFLOW_TRACKING_URI"] == ("file:///private/mlruns" if own else "http://t"), "RANK-31"
+        assert ("MLFLOW_RUN_ID" in env) == (not own), "RANK-31"
     untouched = {"RANK": "3", **context}
     tracking.enter("/private", untouched)
     assert untouched == {"RANK": "3", **context}
@@ -212,7 +212,7 @@ def test_a_server_that_never_answers_holds_up_neither_reports_nor_for_long_the_e
         began = time.monotonic()
         tracked.over(RuntimeError("no cause"))
         tracked.settle(None)
-        assert time.monotonic() - began < 2, "MLFLOW-2"
+        assert time.monotonic() - began < 2, "LIBRARY-6"
         assert "MLflow's server" in caplog.text
     finally:
         forever.set()
@@ -240,7 +240,7 @@ def test_reports_are_sent_in_few_calls_and_ranks_have_names_of_their_own(
         "r1",
         ["loss", "bad", "rank_1/loss", "rank_1/bad", "rank_2/loss", "rank_2/bad"],
     )
-    assert restored == ("r1", "RUNNING"), "MLFLOW-3"
+    assert restored == ("r1", "RUNNING"), "LIBRARY-7"
     assert not caplog.records, "what isn't logged has no other name"
 
 

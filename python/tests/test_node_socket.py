@@ -42,7 +42,7 @@ def test_where_there_is_no_room_beats_are_lost_and_phases_are_kept_in_order(
 ) -> None:
     node, rank = ends
     beats = filled(rank)
-    assert 0 < beats < 10_000, "NODESOCKET-1: nobody reads"
+    assert 0 < beats < 10_000, "RANK-13: nobody reads"
     for number in range(2 * node_socket.MAX_KEPT):
         assert not rank.send({"phase": str(number)}, keep=True)
     assert len(notes_at(node)) == beats
@@ -50,7 +50,7 @@ def test_where_there_is_no_room_beats_are_lost_and_phases_are_kept_in_order(
     while len(told) < node_socket.MAX_KEPT:
         told += [note["phase"] for note in notes_at(node) if "phase" in note]
         rank.wait(0.0)
-    assert told == [str(number) for number in range(node_socket.MAX_KEPT)], "NODESOCKET-2"
+    assert told == [str(number) for number in range(node_socket.MAX_KEPT)], "RANK-14"
 
 
 def test_what_is_kept_goes_at_the_end_if_the_node_reads_and_is_waited_for_no_longer_than_said(
@@ -61,13 +61,13 @@ def test_what_is_kept_goes_at_the_end_if_the_node_reads_and_is_waited_for_no_lon
     rank.send({"phase": "raised"}, keep=True)
     began = time.monotonic()
     rank.finish(0.3)
-    assert 0.3 <= time.monotonic() - began < 20, "NODESOCKET-1"
+    assert 0.3 <= time.monotonic() - began < 20, "RANK-13"
     heard: list[dict[str, Any]] = []
     reader = threading.Thread(target=lambda: heard.extend(notes_at(node)))
     reader.start()
     rank.finish(30.0)
     reader.join()
-    assert {"phase": "raised"} in heard + notes_at(node), "NODESOCKET-2"
+    assert {"phase": "raised"} in heard + notes_at(node), "RANK-14"
 
 
 def test_of_each_kind_the_newest_news_are_there_once_and_what_is_no_news_is_passed_over(
@@ -82,7 +82,7 @@ def test_of_each_kind_the_newest_news_are_there_once_and_what_is_no_news_is_pass
     tell(node, "of a later version")
     tell(node, "profile", number=2)
     news = rank.news()
-    assert news["profile"]["number"] == 2, "NODESOCKET-4, CONTRACT-2"
+    assert news["profile"]["number"] == 2, "RANK-16, TYPES-2"
     assert set(news) == {"profile", "of a later version"}
     assert rank.news() == {}
     tell(node, "profile", number=3)
@@ -101,16 +101,16 @@ def test_words_are_there_from_the_start_and_other_descriptors_are_closed() -> No
     tell(node, "profile", number=1)
     open_before = len(os.listdir("/proc/self/fd"))
     rank = NodeSocket(end.detach())
-    assert rank.words is not None, "NODESOCKET-5"
+    assert rank.words is not None, "RANK-17"
     assert rank.words.generation == 7
     rank.words.report(120)
-    assert list(words[:6]) == [1, 7, NO_STEP, 120, 0, 0], "NODESOCKET-5"
+    assert list(words[:6]) == [1, 7, NO_STEP, 120, 0, 0], "RANK-17"
     with_words = len(os.listdir("/proc/self/fd"))
     assert with_words > open_before
     socket.send_fds(node, [b'{"version":1,"kind":"words"}', b""], [node.fileno()])
     socket.send_fds(node, [b'{"version":1,"kind":"later"}'], [node.fileno()] * 3)
     assert set(rank.news()) == {"profile", "later"}
-    assert len(os.listdir("/proc/self/fd")) == with_words, "NODESOCKET-5"
+    assert len(os.listdir("/proc/self/fd")) == with_words, "RANK-17"
     node.close()
 
 
@@ -123,7 +123,7 @@ def test_a_rank_that_is_frozen_may_begin_no_step_until_it_is_thawed() -> None:
         assert rank.words.ask(4)
         assert words[2] == 4
         words[4] = 1
-        assert not rank.words.ask(5), "FREEZE-1"
+        assert not rank.words.ask(5), "GUARD-3"
         assert words[2] == 5
         words[4] = 0
         assert rank.words.ask(5)
@@ -137,11 +137,11 @@ def test_what_are_no_words_is_passed_over() -> None:
         socket.send_fds(node, [b'{"version":1,"kind":"words"}'], [file.fileno()])
         tell(node, "words")
         assert rank.news() == {}
-        assert rank.words is None, "NODESOCKET-5"
+        assert rank.words is None, "RANK-17"
         words = tell_words(node, 7)
         words[0] = 2
         assert rank.news() == {}
-        assert rank.words is None, "NODESOCKET-5"
+        assert rank.words is None, "RANK-17"
 
 
 def test_what_a_rank_reports_is_in_its_words_when_it_has_ended(run_rank: RunRank) -> None:
@@ -157,9 +157,7 @@ def test_what_a_rank_reports_is_in_its_words_when_it_has_ended(run_rank: RunRank
         os._exit(9)
 
     assert run_rank(sent(train), told=lambda node: words.append(tell_words(node, 7))).code == 9
-    assert list(words[0][:6]) == [1, 7, NO_STEP, 6, 0, 0], (
-        "NODESOCKET-5: the note of step 6 was still to be sent"
-    )
+    assert list(words[0][:6]) == [1, 7, NO_STEP, 6, 0, 0], "RANK-17: the note of step 6 was still to be sent"
 
 
 def test_news_wake_who_waits(ends: tuple[socket.socket, NodeSocket]) -> None:
@@ -177,9 +175,9 @@ def test_a_number_that_another_file_has_is_left_alone(ends: tuple[socket.socket,
     kept, reading, writing = os.dup(fd), *os.pipe()
     try:
         os.dup2(writing, fd)
-        assert not rank.send({"phase": "a"}, keep=True), "NODESOCKET-3"
+        assert not rank.send({"phase": "a"}, keep=True), "RANK-15"
         assert rank.news() == {}
-        assert not select.select([reading], [], [], 0)[0], "NODESOCKET-3"
+        assert not select.select([reading], [], [], 0)[0], "RANK-15"
     finally:
         for each in (kept, reading, writing):
             os.close(each)
@@ -192,10 +190,10 @@ def test_a_call_from_a_signals_handler_does_not_wait_for_the_call_that_it_interr
     assert rank._sending.acquire(False)
     began = time.monotonic()
     assert not rank.send({"phase": "from a handler"}, keep=True)
-    assert time.monotonic() - began < 20, "NODESOCKET-1"
+    assert time.monotonic() - began < 20, "RANK-13"
     rank._sending.release()
     rank.wait(0.0)
-    assert notes_at(node) == [{"phase": "from a handler"}], "NODESOCKET-2"
+    assert notes_at(node) == [{"phase": "from a handler"}], "RANK-14"
 
 
 def test_a_rank_takes_each_profile_once_and_at_once(run_rank: RunRank) -> None:
@@ -218,7 +216,7 @@ def test_a_rank_takes_each_profile_once_and_at_once(run_rank: RunRank) -> None:
             tell(node, "profile", number=number, millis=100)
 
     end = run_rank(sent(train), told=told)
-    assert end.result == ["profile-of-7"], "WATCH-4"
+    assert end.result == ["profile-of-7"], "RANK-35"
 
 
 def test_a_rank_whose_node_reads_nothing_ends_in_time_and_has_lost_no_phase(run_rank: RunRank) -> None:
@@ -233,7 +231,7 @@ def test_a_rank_whose_node_reads_nothing_ends_in_time_and_has_lost_no_phase(run_
     assert end.result == 7
     phases = [name for name in end.notes if name.startswith("phase ")]
     # As many as its socket takes, in order: the fixture reads when the rank has ended.
-    assert phases == [f"phase {number}" for number in range(len(phases))], "NODESOCKET-2"
+    assert phases == [f"phase {number}" for number in range(len(phases))], "RANK-14"
     assert len(phases) > 100
 
 
@@ -251,4 +249,4 @@ def test_a_rank_without_a_socket_runs_as_ever(run_rank: RunRank, tmp_path: Path)
 
     (tmp_path / "file").touch()
     for fd in ("-1", "0", "2", "99"):
-        assert run_rank(sent(train, str(tmp_path / "file")), PHALANX_NOTES_FD=fd).result == "done", "REPORT-2"
+        assert run_rank(sent(train, str(tmp_path / "file")), PHALANX_NOTES_FD=fd).result == "done", "RANK-25"

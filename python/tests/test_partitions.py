@@ -117,7 +117,7 @@ def test_samples_are_those_of_pysparks_class_bit_for_bit(
         for at, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
             assert isinstance(mine, list)
             for name, one, another in zip(TYPES, mine, other, strict=True):
-                assert same(one, another), f"DF-4: {name} of row {at}: {one!r} {another!r}"
+                assert same(one, another), f"FEED-26: {name} of row {at}: {one!r} {another!r}"
 
 
 def test_few_rows_are_taken_out_of_a_block_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_few_rows_are_taken_out_of_a_block_at_a_time(tmp_path: Path, monkeypatch
         monkeypatch.setattr(partition_dataset, "_BYTES", size)
         taken.clear()
         assert [sample[4] for sample in PartitionDataset(blocks, 20)] == list(range(20))
-        assert taken[:: len(TYPES)] == expected, "DF-5"
+        assert taken[:: len(TYPES)] == expected, "FEED-27"
 
 
 @pytest.mark.parametrize("num_samples", [0, 1, 6, 13, 20, 45])
@@ -151,9 +151,9 @@ def test_columns_with_nulls_anywhere_are_floats_everywhere(tmp_path: Path) -> No
     rows = [{"x": 1, "a": [1]}, {"x": 2, "a": [2]}, {"x": None, "a": None}, {"x": 4, "a": [None]}]
     written = indexed(tmp_path, [pa.RecordBatch.from_pylist(rows, schema=schema)], block_rows=1)
     samples = list(PartitionDataset(MappedBlocks(written), 4))
-    assert [type(x) for x, _ in samples] == [float] * 4, "DF-4"
+    assert [type(x) for x, _ in samples] == [float] * 4, "FEED-26"
     assert samples[2][1] is None
-    assert {a.dtype for _, a in samples if a is not None} == {np.dtype(np.float64)}, "DF-4"
+    assert {a.dtype for _, a in samples if a is not None} == {np.dtype(np.float64)}, "FEED-26"
 
 
 def test_columns_that_pyspark_does_not_take_are_refused_by_name() -> None:
@@ -171,7 +171,7 @@ def test_columns_that_pyspark_does_not_take_are_refused_by_name() -> None:
             ValueError,
             match=rf"does not support loading data from field of type {kind.simpleString()}: the column 'y'",
         ):
-            numbers_of(frame(x=T.LongType(), y=kind))  # DF-3
+            numbers_of(frame(x=T.LongType(), y=kind))  # FEED-30
     with pytest.raises(ValueError, match="has no columns"):
         numbers_of(frame())
 
@@ -179,7 +179,7 @@ def test_columns_that_pyspark_does_not_take_are_refused_by_name() -> None:
 def test_a_partition_is_written_for_the_ranks_and_gone_afterwards(tmp_path: Path) -> None:
     before = dict(os.environ)
     with partition_file([batch(0, 0), batch(0, 2), batch(2, 3)], str(tmp_path)) as env:
-        assert dict(os.environ) == before, "DF-1"
+        assert dict(os.environ) == before, "FEED-28"
         (folder,) = tmp_path.iterdir()
         assert folder.stat().st_mode & 0o077 == 0, "others may not read it"
         (told,) = env.values()
@@ -187,7 +187,7 @@ def test_a_partition_is_written_for_the_ranks_and_gone_afterwards(tmp_path: Path
         assert [(block.file, block.rows) for block in index.blocks] == [(0, 5)]
         assert {Path(told).parent, Path(index.files[0]).parent} == {folder}
         assert MappedBlocks(index).batch(0).column("i64").to_pylist() == [0, 1, 2, 3, 4]
-    assert list(tmp_path.iterdir()) == [], "DF-2"
+    assert list(tmp_path.iterdir()) == [], "FEED-29"
 
 
 @pytest.mark.parametrize("sizes", [(), (0, 0)])
@@ -197,7 +197,7 @@ def test_an_empty_partition_is_refused_and_leaves_nothing(tmp_path: Path, sizes:
         partition_file([batch(0, size) for size in sizes], str(tmp_path)),
     ):
         pass
-    assert list(tmp_path.iterdir()) == [], "DF-2"
+    assert list(tmp_path.iterdir()) == [], "FEED-29"
 
 
 def test_a_partition_that_could_not_be_computed_leaves_nothing(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_partition_that_could_not_be_computed_leaves_nothing(tmp_path: Path) -
 
     with pytest.raises(OSError, match="no more"), partition_file(batches(), str(tmp_path)):
         pass
-    assert list(tmp_path.iterdir()) == [], "DF-2"
+    assert list(tmp_path.iterdir()) == [], "FEED-29"
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_pysparks_own_function_is_phalanxs_in_such_a_rank_only(in_rank: dict[str
     script = """
 import os, sys
 import phalanx
-assert not {"torch", "pyspark", "pyarrow", "numpy"} & set(sys.modules), "DF-7"
+assert not {"torch", "pyspark", "pyarrow", "numpy"} & set(sys.modules), "FEED-39"
 import inspect
 own = {name: os.environ.pop(name) for name in sys.argv[1:]}  # as in a warm pool, which isn't a rank yet
 from pyspark.ml.torch.distributor import _get_spark_partition_data_loader as loader
@@ -274,4 +274,4 @@ for env in ({}, own):
         "['num_samples', 'batch_size', 'num_workers', 'prefetch_factor']",
         "'SPARK_PARTITION_ARROW_DATA_FILE'",
         "[3, 4, 5, 3]",
-    ], "DF-6"
+    ], "FEED-38"

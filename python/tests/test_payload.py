@@ -92,7 +92,7 @@ def test_nothing_is_unpickled_before_the_call_is_asked_for(tmp_path: Path) -> No
         def __reduce__(self) -> Any:
             return int, ("no number",)
 
-    payload = read(function_payload(print, (Bomb(),), {}, sys_path=[]), tmp_path)  # PAY-2
+    payload = read(function_payload(print, (Bomb(),), {}, sys_path=[]), tmp_path)  # RANK-18
     with pytest.raises(PayloadError, match=r"print can't be read back on .*no number"):
         payload.call()
 
@@ -157,7 +157,7 @@ def test_arguments_are_named(tmp_path: Path) -> None:
     def train(lr: float, data: Any = None, *more: Any, **options: Any) -> None: ...
 
     rows = (i for i in range(3))
-    assert "its argument 'data' (a generator)" in complaint(train, 0.1, rows), "PAY-1"
+    assert "its argument 'data' (a generator)" in complaint(train, 0.1, rows), "CALLER-7"
     assert "its argument number 3 (a generator)" in complaint(train, 0.1, 0, rows)
     assert "its argument 'rows' (a generator)" in complaint(train, 0.1, rows=rows)
     with open(tmp_path / "f", "w") as file:

@@ -25,7 +25,7 @@ def test_a_file_is_at_its_name_once_it_is_whole(tmp_path: Path, durable: bool) -
     with whole_or_absent(str(path), durable=durable) as file:
         file.write(b"after")
         file.flush()
-        assert path.read_bytes() == b"before", "FILE-1"
+        assert path.read_bytes() == b"before", "PLUMBING-6"
     assert path.read_bytes() == b"after"
     assert os.listdir(tmp_path) == ["result"]
 
@@ -40,7 +40,7 @@ def test_a_file_that_can_not_be_written_to_its_end_leaves_nothing(tmp_path: Path
 
     with pytest.raises(ValueError, match="the other half"):
         write_half()
-    assert os.listdir(tmp_path) == [], "FILE-2"
+    assert os.listdir(tmp_path) == [], "PLUMBING-7"
 
 
 def test_the_error_of_a_file_names_it(tmp_path: Path) -> None:
@@ -63,15 +63,15 @@ def test_a_hook_imports_nothing_and_hears_of_a_module_once_it_is_loaded(
 
     after_import({"module_with_a_hook"}, hear)
     after_import({"module_with_a_hook"}, hear)
-    assert "module_with_a_hook" not in sys.modules, "HOOK-1"
+    assert "module_with_a_hook" not in sys.modules, "PLUMBING-2"
     import module_with_a_hook  # type: ignore[import-not-found]
 
     assert heard == [1]
     spec = module_with_a_hook.__spec__
     assert (spec.origin, spec.name) == (str(tmp_path / "module_with_a_hook.py"), "module_with_a_hook"), (
-        "HOOK-2"
+        "PLUMBING-3"
     )
-    assert module_with_a_hook.__loader__.get_source("module_with_a_hook") == "value = 1", "HOOK-2"
+    assert module_with_a_hook.__loader__.get_source("module_with_a_hook") == "value = 1", "PLUMBING-3"
     del sys.modules["module_with_a_hook"]
 
 
@@ -109,7 +109,7 @@ def test_a_module_goes_by_value_until_the_last_that_needs_it_is_done() -> None:
     second.__enter__()
     assert size() > by_name
     first.__exit__(None, None, None)
-    assert size() > by_name, "VALUE-1"
+    assert size() > by_name, "PLUMBING-1"
     second.__exit__(None, None, None)
     assert size() == by_name
 
@@ -151,7 +151,7 @@ def test_a_processs_folder_goes_with_it_and_a_killed_ones_with_the_next(tmp_path
         for entry in tmp_path.iterdir():
             os.utime(entry, (0, time.time() - 3600))
         after = with_folder(tmp_path, "own_folder()")
-        assert not folder.exists(), "FOLDER-1"
+        assert not folder.exists(), "PLUMBING-4"
         after.communicate("\n", timeout=30)
         assert len(list(tmp_path.iterdir())) == 1, "that of the process that lives"
         living.communicate("\n", timeout=30)

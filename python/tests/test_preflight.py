@@ -62,7 +62,7 @@ def test_too_few_slots_at_the_deadline_say_how_many_there_are() -> None:
     began = time.monotonic()
     with pytest.raises(RuntimeError) as raised:
         preflight.check_slots(FakeCluster([3]), 4, 0.3, LOGGER)
-    assert 0.3 <= time.monotonic() - began < 5, "CHECK-1"
+    assert 0.3 <= time.monotonic() - began < 5, "JOB-15"
     assert "needs 4 task slots at once, but after 0.3 s the registered executors have 3" in str(raised.value)
     assert "spark.phalanx.slots.timeout" in str(raised.value)
 

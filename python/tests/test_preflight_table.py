@@ -1,4 +1,4 @@
-"""As CHECK-2 says, the cases of `tests/contract/checks.json`, which the tests of Rust and Scala run, too."""
+"""As JOB-16 says, the cases of `tests/contract/checks.json`, which the tests of Rust and Scala run, too."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_archives_are_read_again_only_if_they_are_others(
         zipimport, "_read_directory", lambda archive: (read.append(archive), before(archive))[1]
     )
     restorer.forget_folders()
-    assert importlib.import_module("added").__file__ == os.path.join(changed, "added.py"), "MODULE-2"
+    assert importlib.import_module("added").__file__ == os.path.join(changed, "added.py"), "POOL-7"
     assert importlib.import_module("in_a_folder").__file__ == os.path.join(folder, "in_a_folder.py")
     assert changed in read
     assert same not in read

@@ -51,8 +51,8 @@ def test_a_rank_keeps_one_profile_and_says_what_torch_can_t(
     a = torch.ones(4, 4)
     monkeypatch.setattr(profiler, "MAX_TRACE_BYTES", 100)
     told, trace = taken(tmp_path, 1, lambda: torch.mm(a, a))
-    assert told["torch"].endswith("MiB, and 0 MiB is the most; ask for fewer seconds"), "PROFILE-2"
-    assert trace == b"", "PROFILE-2"
+    assert told["torch"].endswith("MiB, and 0 MiB is the most; ask for fewer seconds"), "RANK-21"
+    assert trace == b"", "RANK-21"
 
     def older(**_: object) -> None:
         raise TypeError("an unexpected argument")
@@ -60,16 +60,14 @@ def test_a_rank_keeps_one_profile_and_says_what_torch_can_t(
     monkeypatch.setattr("torch._C._profiler._ExperimentalConfig", older)
     monkeypatch.setattr(profiler, "MAX_SPANS", 50)
     told, trace = taken(tmp_path, 2, spins)
-    assert told["torch"] == f"torch {torch.__version__} can't trace the operations of all threads", (
-        "PROFILE-3"
-    )
-    assert [path.name for path in tmp_path.iterdir()] == ["profile-of-2"], "PROFILE-2"
+    assert told["torch"] == f"torch {torch.__version__} can't trace the operations of all threads", "RANK-22"
+    assert [path.name for path in tmp_path.iterdir()] == ["profile-of-2"], "RANK-21"
     spans = [span for span in told["spans"] if span["name"] == "spins"]
     assert all(span["thread"] == "MainThread" and span["from"] < span["to"] for span in spans)
     assert spans[0]["where"].startswith(f"{__file__}:")
-    assert len(told["spans"]) < 50 + 2 * profiler.MAX_DEPTH * threading.active_count(), "PROFILE-2"
+    assert len(told["spans"]) < 50 + 2 * profiler.MAX_DEPTH * threading.active_count(), "RANK-21"
     monkeypatch.delitem(sys.modules, "torch")
-    assert taken(tmp_path, 3, spins)[0]["torch"] == NO_TORCH, "PROFILE-1"
+    assert taken(tmp_path, 3, spins)[0]["torch"] == NO_TORCH, "RANK-20"
 
 
 class Host:
@@ -100,10 +98,10 @@ def test_the_times_of_a_host_whose_clock_is_an_hour_ahead_are_the_drivers(tmp_pa
     told = profile.take(host, 1, 0.1, [3], path, {3: "far"})
     assert told.ranks == [3]
     [event] = [event for event in events_of(path) if event["ph"] == "X"]
-    assert abs(event["ts"]) < 5e6, "PROFILE-4"
+    assert abs(event["ts"]) < 5e6, "CALLER-9"
     assert event["dur"] == 1e6
     clock = json.loads(Path(path).read_text())["metadata"]["clocks"]["3"]
-    assert clock["ahead_us"] == pytest.approx(3600e6, abs=1e6), "PROFILE-4"
+    assert clock["ahead_us"] == pytest.approx(3600e6, abs=1e6), "CALLER-9"
 
 
 def test_tracks_of_torch_are_the_ranks_and_ids_of_two_ranks_differ() -> None:

@@ -37,7 +37,7 @@ def test_a_function_gets_its_arguments_and_its_result_comes_back(run_rank: RunRa
     end = run_rank(sent(train, 40, b=2))
     assert (end.code, end.out, end.err, end.result) == (0, "step 1\n", "", {"sum": 42})
     assert end.notes == ["rank ready", "user code"]
-    assert end.left == {"result"}, "RES-1"
+    assert end.left == {"result"}, "RANK-26"
 
 
 def test_a_file_is_its_own_main(run_rank: RunRank, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_rank_runs_the_callers_source_where_its_host_has_another(
     else:
         path.write_text("raise SystemExit('the old version')")
     end = run_rank(payload)
-    assert end.error["type_name"] == "ZeroDivisionError", "PAY-3"
+    assert end.error["type_name"] == "ZeroDivisionError", "RANK-19"
     own = str(end.directory / "script")
     assert f'File "{own}/train.py", line 3' in end.err
     assert "# the line" in end.err
@@ -188,10 +188,10 @@ def test_rank_0s_result_that_does_not_pickle_is_an_error_that_names_its_type(run
     end = run_rank(sent(train))
     assert end.code == 1
     assert end.error["message"].startswith("the value that train returned (a generator) doesn't pickle: "), (
-        "RES-2"
+        "RANK-27"
     )
     assert "result" not in end.left
-    assert "results.py" not in end.error["traceback"], "ERR-2"
+    assert "results.py" not in end.error["traceback"], "RANK-9"
     assert not end.error["before_start"]
 
 
@@ -203,7 +203,7 @@ def test_other_ranks_results_are_replaced_where_they_cannot_come_back(run_rank: 
         return b"x" * 5000
 
     end = run_rank(sent(generator), rank=1)
-    assert end.code == 0, "RES-2"
+    assert end.code == 0, "RANK-27"
     assert end.result.reason.startswith(
         "rank 1: the value that generator returned (a generator) doesn't pickle"
     )
@@ -222,8 +222,8 @@ def test_phases_arrive_and_a_node_that_does_not_listen_hurts_nobody(run_rank: Ru
 
     end = run_rank(sent(train))
     assert end.notes == ["rank ready", "user code", "validation", "é" * 60]
-    assert run_rank(sent(train), PHALANX_NOTES_FD="99").code == 0, "REPORT-2"
-    assert run_rank(sent(train), listens=False).code == 0, "REPORT-2"
+    assert run_rank(sent(train), PHALANX_NOTES_FD="99").code == 0, "RANK-25"
+    assert run_rank(sent(train), listens=False).code == 0, "RANK-25"
 
 
 def test_notes_never_go_into_a_file_that_took_over_the_descriptor(run_rank: RunRank, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_notes_never_go_into_a_file_that_took_over_the_descriptor(run_rank: RunR
 
     end = run_rank(sent(train, str(tmp_path / "own.txt")))
     assert end.code == 0, end.err
-    assert (tmp_path / "own.txt").read_text() == "", "REPORT-2"
+    assert (tmp_path / "own.txt").read_text() == "", "RANK-25"
 
 
 def test_processes_that_a_rank_starts_neither_inherit_nor_send_notes(run_rank: RunRank) -> None:
@@ -260,7 +260,7 @@ def test_processes_that_a_rank_starts_neither_inherit_nor_send_notes(run_rank: R
 
     end = run_rank(sent(train))
     assert end.result == "['0', '1', '2', '3'] None\n", "3 is the listed directory itself"
-    assert "from a child" not in end.notes, "REPORT-1"
+    assert "from a child" not in end.notes, "RANK-24"
 
 
 def test_output_is_line_buffered_and_takes_any_character(run_rank: RunRank) -> None:
@@ -293,7 +293,7 @@ def test_spawned_processes_know_a_functions_main(run_rank: RunRank, tmp_path: Pa
     (tmp_path / "caller.py").unlink()
     end = run_rank(payload)
     assert end.code == 0, end.err
-    assert end.result == [2, 4], "MAIN-1"
+    assert end.result == [2, 4], "RANK-23"
 
 
 def test_spawned_processes_know_a_files_main(run_rank: RunRank, tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_a_rank_imports_neither_torch_nor_spark(run_rank: RunRank) -> None:
             m for m in ("torch", "pyspark", "numpy", "multiprocessing", "phalanx.errors") if m in sys.modules
         ]
 
-    assert run_rank(sent(train)).result == [], "RANK-4"
+    assert run_rank(sent(train)).result == [], "RANK-6"
 
 
 def test_another_pythons_function_is_refused_in_words(run_rank: RunRank) -> None:

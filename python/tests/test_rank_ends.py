@@ -33,11 +33,11 @@ def test_an_exception_is_written_down_with_its_pickle_and_traceback(run_rank: Ru
     assert not end.error["peer_lost"]
     assert not end.error["before_start"]
     assert before < end.error["at_us"] < after
-    assert end.left == {"error.json"}, "ERR-1"
+    assert end.left == {"error.json"}, "RANK-8"
     for text in (end.error["traceback"], end.err):
         assert 'raise ValueError("lr: -1") from problem' in text
         assert "direct cause" in text
-        assert str(PYTHON / "phalanx") not in text, "ERR-2"
+        assert str(PYTHON / "phalanx") not in text, "RANK-9"
 
     import base64
     import pickle
@@ -58,7 +58,7 @@ def test_sys_exit_ends_the_rank_as_it_ends_python(
     end = run_rank(script(tmp_path, f"import sys, phalanx\nphalanx.set_result(7)\nsys.exit({what})"))
     assert end.code == code
     assert end.err == ("no data\n" if "data" in what else "")
-    assert end.left == (set() if code else {"result"}), "RANK-1, RANK-2"
+    assert end.left == (set() if code else {"result"}), "RANK-4, RANK-5"
     if code == 0:
         assert end.result == 7
 
@@ -80,7 +80,7 @@ def test_an_end_behind_pythons_back_leaves_a_debt_where_a_result_was_promised(
             script(tmp_path, leave.format(""), name="gives_none.py"),
         )
     ]
-    assert [(end.code, end.left) for end in ends] == [(0, {"owed"}), (0, {"owed"}), (0, set())], "RANK-1"
+    assert [(end.code, end.left) for end in ends] == [(0, {"owed"}), (0, {"owed"}), (0, set())], "RANK-4"
 
 
 def test_a_rank_that_has_used_up_its_memory_can_say_so(run_rank: RunRank) -> None:
@@ -97,7 +97,7 @@ def test_a_rank_that_has_used_up_its_memory_can_say_so(run_rank: RunRank) -> Non
 
     end = run_rank(sent(train))
     assert (end.code, end.error["type_name"]) == (1, "MemoryError"), end.err
-    assert "in train" in end.error["traceback"], "ERR-1"
+    assert "in train" in end.error["traceback"], "RANK-8"
     assert end.err.count("Error") == 1, end.err
 
 
@@ -125,7 +125,7 @@ def test_an_exception_that_no_file_takes_is_told_as_a_note(text: str, told: str,
 
     end = run_rank(sent(train, text))
     assert end.code == 1
-    assert end.noted_error is not None, "ERR-1, ERR-3"
+    assert end.noted_error is not None, "RANK-8, RANK-10"
     assert (end.noted_error["type_name"], end.noted_error["message"]) == ("ValueError", told)
     assert end.noted_error["traceback"].endswith(f"ValueError: {text}\n"[-100:])
     assert not (end.directory / "error.json").exists()
@@ -181,7 +181,7 @@ def test_a_failed_rank_does_not_wait_for_a_stuck_thread(run_rank: RunRank) -> No
 
     end = run_rank(sent(train))
     # docs/failures.md: 10 s, which no test has the time for.
-    assert (end.code, end.error["message"]) == (1, "it would wait for 10.0 s"), "END-3"
+    assert (end.code, end.error["message"]) == (1, "it would wait for 10.0 s"), "RANK-3"
     assert "still busy" in end.err
 
 

@@ -92,7 +92,7 @@ def test_a_rank_that_can_not_end_says_so_and_ends(run_rank: RunRank, tmp_path: P
             """,
         )
     )
-    assert (end.code, end.result) == (0, 7), "END-3"
+    assert (end.code, end.result) == (0, 7), "RANK-3"
     assert "not all written 0 s after its exit handlers" in end.err
     assert "in __del__" in end.err
 
@@ -107,7 +107,7 @@ def test_a_group_of_gloos_that_nobody_destroyed_is_no_hindrance(run_rank: RunRan
         return 7
 
     end = run_rank(sent(train, str(tmp_path / "store")), GLOO_SOCKET_IFNAME="lo", timeout=100)
-    assert (end.code, end.result, end.err) == (0, 7, ""), "END-2"
+    assert (end.code, end.result, end.err) == (0, 7, ""), "RANK-2"
 
 
 @pytest.mark.parametrize("end_of_child", ["sys.exit(0)", "sys.exit(3)", "1 / 0", "pass"])
@@ -132,7 +132,7 @@ def test_a_forked_child_is_no_rank(run_rank: RunRank, tmp_path: Path, end_of_chi
         )
     )
     assert end.code == 0, end.err
-    assert end.result == {"sys.exit(3)": 3, "1 / 0": 1}.get(end_of_child, 0), "RANK-5"
+    assert end.result == {"sys.exit(3)": 3, "1 / 0": 1}.get(end_of_child, 0), "RANK-7"
     assert "error.json" not in end.left
     assert "raised" not in end.notes
     assert ("ZeroDivisionError" in end.err) == (end_of_child == "1 / 0")
@@ -147,4 +147,4 @@ def test_a_childs_end_does_not_pass_for_its_parents(run_rank: RunRank) -> None:
         os._exit(0)
 
     end = run_rank(sent(train))
-    assert (end.code, end.left) == (0, {"owed"}), "RANK-5: code 0 with a debt is a failure"
+    assert (end.code, end.left) == (0, {"owed"}), "RANK-7: code 0 with a debt is a failure"

@@ -43,7 +43,7 @@ def test_every_event_of_the_core_is_read() -> None:
         (("finished", "", json.dumps({"ranks": [outcome]})), Outcome(ranks, None, "")),
         (("failed", "the story", json.dumps(failure)), Outcome(ranks, failure, "the story")),
     ]:
-        assert event_of(packed) == event, "EVENT-1"
+        assert event_of(packed) == event, "DRIVER-1"
     with pytest.raises(ValueError, match="an unknown event: news"):
         event_of(("news", "", ""))
 
@@ -56,9 +56,9 @@ def test_output_is_shown_by_the_thread_that_drives(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(run, "_show", show)
     assert run.drive() is None
-    assert shown == [("a line\n", threading.current_thread())], "RUN-1"
+    assert shown == [("a line\n", threading.current_thread())], "RUN-5"
     assert (run.status, run.done) == ("over", True)
-    assert FakeHub.last.calls == ["joined", "closed"], "RUN-2: the stage is over, the hub closed"
+    assert FakeHub.last.calls == ["joined", "closed"], "RUN-6: the stage is over, the hub closed"
 
 
 def test_a_run_that_is_over_keeps_nothing_of_what_was_sent() -> None:
@@ -98,4 +98,4 @@ def test_a_broken_view_is_told_once_and_fails_nothing(
         show("two\n")
     assert [record.message[:40] for record in caplog.records] == [
         "The ranks' output can't be shown any mor"
-    ], "RUN-3"
+    ], "RUN-7"

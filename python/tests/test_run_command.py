@@ -91,7 +91,7 @@ def test_a_training_finds_what_it_finds_under_torchrun(folder: Path, how: str) -
         facts_of([*program, *what], folder / name)
         for name, program in (("ours", PHALANX), ("theirs", TORCHRUN))
     )
-    assert ours == theirs, "COMMAND-1"
+    assert ours == theirs, "LAUNCH-1"
     assert [rank["total"] for rank in ours] == [2.0, 2.0]
 
 
@@ -109,7 +109,7 @@ def test_the_exit_code_is_that_of_the_rank_that_failed_first(
 ) -> None:
     text = f"import os, signal, sys, time\nif os.environ['RANK'] == '1': {code}\n"
     done = trained(text + ("time.sleep(60)\n" if exit_code else ""), "--nproc", "2", "--grace", "1")
-    assert done.returncode == exit_code, f"COMMAND-2: {done.stderr}"
+    assert done.returncode == exit_code, f"LAUNCH-2: {done.stderr}"
     assert said in done.stderr
     assert "phalanx/launch" not in done.stderr, "the cause, and nothing of ours"
 
@@ -280,12 +280,12 @@ def test_shells_have_different_gpus_and_one_too_many_is_told_so(
         run = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         runs.append(run)
         assert run.stdout is not None
-        assert run.stdout.readline() == f"[rank 0] sees GPU-{card}\n", "CARDS-2"
+        assert run.stdout.readline() == f"[rank 0] sees GPU-{card}\n", "LAUNCH-4"
     refused = ran(words)
     assert refused.returncode == 2
     assert "the run needs 1 GPU; this host has 2 GPUs, and other runs have 2 of them." in refused.stderr
     by_number = ran(words, {"CUDA_VISIBLE_DEVICES": "1"})
-    assert by_number.returncode == 2, "CARDS-2: a number is the same card"
+    assert by_number.returncode == 2, "LAUNCH-4: a number is the same card"
     assert ran([*words[:-1], "--nproc", "3", "train.py"]).returncode == 2, "nor are they shared"
     Path("go on").unlink()
     for run in runs:

@@ -43,7 +43,7 @@ def test_a_second_run_has_the_pool_of_the_first() -> None:
         run_local(len, "abc", num_processes=2, warm=warm)
         forks.append(_native.pool_usage()[2])
     assert _native.pool_usage()[0] == 1
-    assert [forks[1] - forks[0], forks[2] - forks[1]] == [1, 0], "LOCAL-2"
+    assert [forks[1] - forks[0], forks[2] - forks[1]] == [1, 0], "LAUNCH-6"
 
 
 def test_a_failure_is_raised_with_its_cause() -> None:
@@ -83,7 +83,7 @@ except RuntimeError as refused:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     seen, refused = done.stdout.splitlines()
-    assert seen == "[] False", "LOCAL-1, CARDS-1"
+    assert seen == "[] False", "LAUNCH-5, LAUNCH-3"
     assert refused.startswith("TorchDistributor needs an active SparkSession")
 
 

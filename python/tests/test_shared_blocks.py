@@ -86,7 +86,7 @@ def test_ranks_that_read_at_the_same_time_fetch_each_block_once(ranks: Ranks) ->
         assert not reader.is_alive()
     assert sorted(ranks.there.fetched) == list(range(COUNT))
     assert len(ranks.names()) == COUNT
-    assert os.listdir(ranks.own) == [], "FAR-1"
+    assert os.listdir(ranks.own) == [], "FEED-17"
 
 
 def test_while_one_fetches_a_block_the_others_fetch_the_next(ranks: Ranks) -> None:
@@ -111,14 +111,14 @@ def test_names_are_bounded_and_what_a_rank_has_it_keeps(
     first = rank.get(0)
     for at in range(COUNT):
         rank.get(at)
-        assert len(ranks.names()) <= 3, "SHARE-2"
+        assert len(ranks.names()) <= 3, "FEED-41"
     assert bytes(first) == bytes(SIZE)
 
 
 def test_bytes_that_were_changed_get_no_name(ranks: Ranks) -> None:
     with pytest.raises(RuntimeError, match="came from elsewhere with other bytes than were written"):
         ranks.one(Elsewhere(changes=True)).get(3)
-    assert ranks.names() == [], "SHARE-1"
+    assert ranks.names() == [], "FEED-40"
     assert bytes(ranks.one().get(3)) == bytes([3]) * SIZE
 
 
@@ -163,7 +163,7 @@ def test_nobody_waits_for_ever_for_a_rank_that_stands_still(
 ) -> None:
     monkeypatch.setattr(shared_blocks, "TURN_S", 0.2)
     with holder(ranks, 4) as process:
-        assert bytes(ranks.one().get(4)) == bytes([4]) * SIZE, "SHARE-3"
+        assert bytes(ranks.one().get(4)) == bytes([4]) * SIZE, "FEED-42"
         process.kill()
 
 

@@ -60,4 +60,4 @@ def test_a_stage_says_that_it_is_over_once_for_each_start() -> None:
     for attempt in (0, 1, 2):
         stage.start(hub, attempt)  # type: ignore[arg-type]
         assert stage.join(30)
-    assert ended == [(0, None), (1, "the Spark stage failed: no executors"), (2, None)], "STAGE-1"
+    assert ended == [(0, None), (1, "the Spark stage failed: no executors"), (2, None)], "STAGE-6"

@@ -32,7 +32,7 @@ def test_a_rank_imports_what_pysparks_workers_import_in_their_order(
     end = run_rank(function_payload(train, (), {}, sys_path=["/the/callers"]), **env)
     assert end.code == 0, end.err
     of_py, of_zip, path, imported = end.result
-    assert (of_py, of_zip, imported) == ("py", "second.egg", False), "FILES-1, FILES-3"
+    assert (of_py, of_zip, imported) == ("py", "second.egg", False), "RANK-28, RANK-30"
     root = str(tmp_path / "files")
     assert path[:4] == [f"{root}/second.egg", f"{root}/first.zip", f"{root}/of_py.py", root]
 
@@ -51,7 +51,7 @@ def test_sparkfiles_works_in_a_rank(run_rank: RunRank, tmp_path: Path) -> None:
 
     end = run_rank(function_payload(train, (), {}, sys_path=[]), **shipped(tmp_path / "files"))
     assert end.code == 0, end.err
-    assert end.result == "forty-two", "FILES-2"
+    assert end.result == "forty-two", "RANK-29"
 
 
 def test_without_sparks_files_nothing_is_touched(run_rank: RunRank) -> None:

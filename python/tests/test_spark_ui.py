@@ -28,12 +28,12 @@ class Context:
     ],
 )
 def test_a_session_that_cant_be_told_disturbs_nobody(session: Any) -> None:
-    """UI-1"""
+    """CALLER-18"""
     asked = []
     ui = SparkUi(session, lambda: asked.append(1) or {}, dict)
     ui.start()
     ui.stop()
-    assert ui._thread is None or not ui._thread.is_alive(), "UI-1"
+    assert ui._thread is None or not ui._thread.is_alive(), "CALLER-18"
     assert not asked
 
 

@@ -18,7 +18,7 @@ def test_a_pyspark_that_is_too_old_is_refused_before_anything_else(monkeypatch: 
     monkeypatch.setattr(pyspark, "__version__", "3.4.4")
     with pytest.raises(RuntimeError) as refused:
         TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
-    assert str(refused.value) == "Phalanx needs Spark 3.5 or later, and this pyspark is 3.4.4", "VERSION-2"
+    assert str(refused.value) == "Phalanx needs Spark 3.5 or later, and this pyspark is 3.4.4", "CALLER-20"
 
 
 @pytest.mark.parametrize("version", ["3.5.0", "4.0.0.dev1", "4.3.0", "10.0.0", "of my own"])
@@ -65,7 +65,7 @@ def test_a_thread_has_the_tags_that_its_client_of_spark_3_5_had(monkeypatch: pyt
     target = spark_version.inheriting(client, lambda: told.append("run"))
     tags.clear()
     target()
-    assert told == ["a", "b", "run"], "STAGE-2"
+    assert told == ["a", "b", "run"], "STAGE-5"
 
 
 def test_no_other_module_asks_for_a_version() -> None:
@@ -75,4 +75,4 @@ def test_no_other_module_asks_for_a_version() -> None:
         for path in package.rglob("*.py")
         if "pyspark.__version__" in path.read_text()
     ]
-    assert asking == ["driver/spark_version.py"], "VERSION-1"
+    assert asking == ["driver/spark_version.py"], "CALLER-19"

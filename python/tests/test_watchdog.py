@@ -28,10 +28,10 @@ def test_a_beat_says_whether_the_main_thread_has_run_python(run_rank: RunRank) -
         return time.monotonic() - began
 
     blocked, busy = run_rank(sent(train, True)), run_rank(sent(train, False))
-    assert blocked.result >= 3.4, "WATCH-1: a system call that blocks stays blocked"
+    assert blocked.result >= 3.4, "RANK-32: a system call that blocks stays blocked"
     assert len(blocked.beats) >= 3
-    assert [beat["ran"] for beat in blocked.beats[2:4]].count(True) == 0, "WATCH-1"
-    assert [beat["ran"] for beat in busy.beats[1:3]] == [True, True], "WATCH-1"
+    assert [beat["ran"] for beat in blocked.beats[2:4]].count(True) == 0, "RANK-32"
+    assert [beat["ran"] for beat in busy.beats[1:3]] == [True, True], "RANK-32"
 
 
 def test_stacks_are_written_on_the_signal(run_rank: RunRank) -> None:
@@ -45,8 +45,8 @@ def test_stacks_are_written_on_the_signal(run_rank: RunRank) -> None:
         return was_there
 
     end = run_rank(sent(train), PHALANX_STACKS_SIGNAL=str(signal.SIGRTMIN + 5))
-    assert end.result is True, "WATCH-2: where the file is, the signal is taken"
-    assert " in train" in (end.directory / "stacks").read_text(), "WATCH-2"
+    assert end.result is True, "RANK-33: where the file is, the signal is taken"
+    assert " in train" in (end.directory / "stacks").read_text(), "RANK-33"
 
 
 def test_a_watchdog_imports_no_extension(run_rank: RunRank) -> None:
@@ -59,4 +59,4 @@ def test_a_watchdog_imports_no_extension(run_rank: RunRank) -> None:
 
     end = run_rank(sent(train))
     assert end.beats
-    assert end.result is False, "WATCH-3"
+    assert end.result is False, "RANK-34"

@@ -44,5 +44,5 @@ def test_a_forked_rank_has_what_its_launcher_sets_or_starts_anew() -> None:
     wanted = {"PATHS": "front:back", "GIVEN": "guard's", "RANK": "1", "ADDED": "1"}
     # what shells set, and Python itself where the locale is C
     others = {"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"}
-    assert {name: value for name, value in like_the_pool.items() if name not in others} == wanted, "WRAPPER-1"
-    assert another is None, "WRAPPER-1: what the script would make of it isn't known"
+    assert {name: value for name, value in like_the_pool.items() if name not in others} == wanted, "POOL-9"
+    assert another is None, "POOL-9: what the script would make of it isn't known"

@@ -53,11 +53,11 @@ def test_blocks_have_the_rows_in_their_order_and_are_bounded() -> None:
     batches = [batch(10), batch(0), batch(25, 10), batch(1, 35)]
     for bounds in [(1 << 20, 8), (300, 1 << 20), (1, 1 << 20), (1 << 20, 1 << 20)]:
         blocks = list(regrouped(batches, *bounds))
-        assert rows_of(blocks) == rows_of(batches), "BLOCK-1"
-        assert {block.schema for block in blocks} == {batches[0].schema}, "BLOCK-1"
-        assert max(block.num_rows for block in blocks) <= bounds[1], "BLOCK-2"
+        assert rows_of(blocks) == rows_of(batches), "FEED-59"
+        assert {block.schema for block in blocks} == {batches[0].schema}, "FEED-59"
+        assert max(block.num_rows for block in blocks) <= bounds[1], "FEED-60"
         # Bits and offsets take a few bytes more in a block than in a slice.
-        assert all(block.nbytes <= bounds[0] + 128 or block.num_rows == 1 for block in blocks), "BLOCK-2"
+        assert all(block.nbytes <= bounds[0] + 128 or block.num_rows == 1 for block in blocks), "FEED-60"
     assert [block.num_rows for block in regrouped(batches, 1 << 20, 8)] == [8, 8, 8, 8, 4]
     assert list(regrouped([], 1, 1)) == []
 
@@ -66,10 +66,10 @@ def test_what_is_written_is_read_back_from_a_private_folder(tmp_path: Path) -> N
     batches = [batch(20), batch(7, 20)]
     index = written(tmp_path, batches, rows=6)
     folder = tmp_path / "run"
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700, "BLOCK-3"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700, "FEED-61"
     index = Index.read(json.loads(json.dumps(index.pack())))
     source = MappedBlocks(index)
-    assert rows_of(map(source.batch, range(len(index.blocks)))) == rows_of(batches), "BLOCK-1"
+    assert rows_of(map(source.batch, range(len(index.blocks)))) == rows_of(batches), "FEED-59"
     assert {block.start % ALIGNMENT for block in index.blocks} == {0}
     assert source.batch(1).column(0).buffers()[1].address % 8 == 0
     assert index.facts.nulls == {"s": 6}
@@ -85,7 +85,7 @@ def test_a_task_that_fails_leaves_no_file_and_one_without_rows_makes_none(tmp_pa
 
     with pytest.raises(RuntimeError, match="the stage before"):
         write_partition(broken(), str(tmp_path / "run" / "0-0"), 1 << 20, 3)
-    assert list((tmp_path / "run").iterdir()) == [], "BLOCK-3"
+    assert list((tmp_path / "run").iterdir()) == [], "FEED-61"
     assert written(tmp_path / "other", [batch(0)]).files == []
     assert not (tmp_path / "other").exists()
 
@@ -97,12 +97,12 @@ def test_blocks_that_can_not_be_read_are_named(tmp_path: Path) -> None:
     source = MappedBlocks(index)
     assert source.batch(0).num_rows == 6
     with pytest.raises(RuntimeError, match=r"'train' in .*0-0 on .* can't be read: it has \d+ bytes"):
-        source.batch(3)  # SOURCE-1
+        source.batch(3)  # FEED-4
     file.unlink()
     with pytest.raises(RuntimeError, match=r"No such file.*with the executor that wrote them"):
-        MappedBlocks(index).batch(0)  # SOURCE-1
+        MappedBlocks(index).batch(0)  # FEED-4
     with pytest.raises(RuntimeError, match=r"'train' in .*0-0 on elsewhere can't be read: "):
-        MappedBlocks(index._replace(hosts=["elsewhere"])).batch(0)  # SOURCE-1
+        MappedBlocks(index._replace(hosts=["elsewhere"])).batch(0)  # FEED-4
 
 
 def test_few_files_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_few_files_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.Monkey
     source = MappedBlocks(one[0]._replace(files=files, hosts=hosts, blocks=blocks))
     for _ in range(2):
         assert [source.batch(i).column(0)[0].as_py() for i in range(8)] == [float(i) for i in range(8)]
-        assert len(source._files) == 3, "SOURCE-2"
+        assert len(source._files) == 3, "FEED-5"
 
 
 def test_facts_of_blocks_are_those_of_the_whole() -> None:
@@ -136,6 +136,6 @@ def test_a_payload_carries_the_indexes_and_stays_what_it_was(tmp_path: Path) -> 
     assert Index.read(payload.data["train"]) == index
     fn, args, kwargs, _ = payload.call()
     assert fn(*args, **kwargs) == 4
-    assert len(json.dumps(index.pack())) < 60 * len(index.blocks), "INDEX-1"
+    assert len(json.dumps(index.pack())) < 60 * len(index.blocks), "FEED-21"
     path.write_bytes(packed)
     assert Payload(str(path)).data == {}

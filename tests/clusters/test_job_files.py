@@ -91,7 +91,7 @@ def test_a_job_file_runs_on_the_cluster_that_spark_master_names(
         assert code == 0, text
         for rank in range(2):
             assert f"[rank {rank}] TRAINED {rank} 2 127.0.0.1 0.5 {tmp_path} 42" in text, text
-    assert set(Path(tempfile.gettempdir()).glob("phalanx-submit-*")) <= made, "SUBMIT-2"
+    assert set(Path(tempfile.gettempdir()).glob("phalanx-submit-*")) <= made, "LAUNCH-8"
 
 
 WHERE = """
@@ -157,7 +157,7 @@ def test_a_submission_that_is_ended_leaves_no_training(standalone: Standalone, t
         os.kill(program.pid, signal.SIGTERM)
         assert program.ends(40) != 0, program.text
         eventually("ranks, driver and spark-submit are gone", 20, lambda: gone(began))
-    assert list((tmp_path / "tmp").glob("phalanx-submit-*")) == [], "SUBMIT-2, SUBMIT-3"
+    assert list((tmp_path / "tmp").glob("phalanx-submit-*")) == [], "LAUNCH-8, LAUNCH-10"
 
 
 RESUMED = """

@@ -14,7 +14,10 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts/check_house.py"
 
 SOUND = {
     "Cargo.toml": '[workspace.package]\nversion = "4.5.6"\n',
-    "CONTRIBUTING.md": "| `rust/` | crates |\n| `python/` | the package |\n| `docs/` | pages |\n| `jvm/` | the jar |\n",
+    "CONTRIBUTING.md": (
+        "| `rust/` | crates |\n| `python/` | the package |\n| `docs/` | pages |\n| `jvm/` | the jar |\n"
+        "| `rust/types/` | `TYPES` |\n| `python/phalanx/` | `RUN` |\n"
+    ),
     "docs/architecture.md": (
         "rust/types/   data\n\nUnsafe code is in `types/src/raw.rs`.\n\n"
         "## Python\n\n| module | idea |\n| --- | --- |\n| `run` | a run |\n| `threads` | |\n| `rank/` | ranks |\n\n"
@@ -26,10 +29,10 @@ SOUND = {
     "Makefile": "test: build\n",
     "rust/types/Cargo.toml": "",
     "rust/types/src/lib.rs": "//! Data.\nmod raw;\nmod user;\npub use user::User;\n",
-    "rust/types/src/raw.rs": "//! RAW-1: it is raw.\npub fn raw() { unsafe { () } }\n",
+    "rust/types/src/raw.rs": "//! TYPES-1: it is raw.\npub fn raw() { unsafe { () } }\n",
     "rust/types/src/user.rs": (
         'use crate::raw::raw;\npub struct User;\nconst A: &str = "a host \\\n    {b} is gone";\n'
-        "#[cfg(test)]\nmod tests { // RAW-1\n}\n"
+        "#[cfg(test)]\nmod tests { // TYPES-1\n}\n"
     ),
     "python/phalanx/__init__.py": "from .run import Run\n",
     "python/phalanx/run.py": "from .rank import entry\n",
@@ -72,13 +75,20 @@ def test_a_sound_tree_has_no_breach(house: ModuleType, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "changes", "said"),
     [
-        ("HOUSE-1", {"rust/types/src/lib.rs": "//! RAW-1: again.\nmod raw;\n"}, "RAW-1 is defined in"),
+        ("HOUSE-1", {"rust/types/src/lib.rs": "//! TYPES-1: again.\nmod raw;\n"}, "TYPES-1 is defined in"),
         (
             "HOUSE-1",
             {"python/phalanx/run.py": '"""RUN-1 (one-thread): so it is."""\n'},
             "RUN-1 is quoted by no test",
         ),
         ("HOUSE-1", {"python/tests/test_a.py": "# GONE-3\n"}, "GONE-3, which is defined nowhere"),
+        (
+            "HOUSE-14",
+            {
+                "rust/types/src/lib.rs": "//! HUB-1: so it is.\nmod raw;\n#[cfg(test)]\nmod tests {} // HUB-1\n"
+            },
+            "lib.rs: HUB-1 is not of its room",
+        ),
         ("HOUSE-2", {"rust/types/src/lib.rs": "mod raw;\nunsafe fn f() {}\n"}, "lib.rs:2: unsafe code"),
         ("HOUSE-3", {"python/phalanx/run.py": "a = 1\n" * 501}, "has 501 lines"),
         ("HOUSE-3", {"python/phalanx/run.py": "# " + "a" * 120 + "\n"}, "run.py:1: 122 columns"),
@@ -145,12 +155,12 @@ def test_a_sound_tree_has_no_breach(house: ModuleType, tmp_path: Path) -> None:
         ),
         (
             "HOUSE-6",
-            {"rust/types/src/raw.rs": "//! RAW-1: raw.\nuse super::user;\n"},
+            {"rust/types/src/raw.rs": "//! TYPES-1: raw.\nuse super::user;\n"},
             "rust/types/src/raw.rs, rust/types/src/user.rs",
         ),
         (
             "HOUSE-6",
-            {"rust/types/src/raw.rs": "//! RAW-1: raw.\nuse super::user::{self, User};\n"},
+            {"rust/types/src/raw.rs": "//! TYPES-1: raw.\nuse super::user::{self, User};\n"},
             "rust/types/src/raw.rs, rust/types/src/user.rs",
         ),
         (

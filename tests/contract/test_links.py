@@ -35,7 +35,7 @@ def lacking(*without: str) -> list[str]:
 
 @whole("what `make link-check` says")
 def test_the_spark_that_is_installed_has_all_that_the_jar_refers_to() -> None:
-    assert lacking() == [], "LINKS-1"
+    assert lacking() == [], "JAR-5"
 
 
 def test_a_class_that_is_not_there_is_named() -> None:

@@ -46,13 +46,13 @@ def test_links_to_nowhere_and_names_left_out_fail_the_build(tmp_path: Path) -> N
         timeout=100,
     )
     assert done.returncode != 0
-    assert "'gone.md'" in done.stderr, "SITE-1"
-    assert "'nowhere'" in done.stderr, "SITE-1"
-    assert "a-heading-of-two" not in done.stderr, "SITE-1: anchors are GitHub's"
+    assert "'gone.md'" in done.stderr, "HOUSE-12"
+    assert "'nowhere'" in done.stderr, "HOUSE-12"
+    assert "a-heading-of-two" not in done.stderr, "HOUSE-12: anchors are GitHub's"
     assert "alone.md: WARNING: document isn't included in any toctree" in done.stderr
     for name in set(phalanx.__all__) - {"__version__", "checkpoint_dir"}:
-        assert f"docs/reference.md lacks phalanx.{name}\n" in done.stderr, "SITE-2"
-    assert "docs/reference.md lacks phalanx.checkpoint.load_sharded\n" in done.stderr, "SITE-2"
+        assert f"docs/reference.md lacks phalanx.{name}\n" in done.stderr, "HOUSE-13"
+    assert "docs/reference.md lacks phalanx.checkpoint.load_sharded\n" in done.stderr, "HOUSE-13"
 
 
 def test_a_docstrings_columns_become_a_list_with_every_argument() -> None:

@@ -39,7 +39,7 @@ def over(*faces: str, test: str = "test_it", markers: Sequence[pytest.MarkDecora
 
 
 def test_a_test_over_several_faces_keeps_the_jvm_stage_and_those_that_differ() -> None:
-    assert kept(over("local", "python", "jvm")) == ["jvm"], "TIERS-2"
+    assert kept(over("local", "python", "jvm")) == ["jvm"], "TEST-17"
     mine = differs("python", "local-cold", why="another node")
     assert kept(over("local", "local-cold", "python", "jvm", markers=[mine])) == [
         "local-cold",
@@ -49,13 +49,13 @@ def test_a_test_over_several_faces_keeps_the_jvm_stage_and_those_that_differ() -
 
 
 def test_no_test_is_left_out_by_its_faces_alone() -> None:
-    assert kept(over("local", "python")) == ["local"], "TIERS-2"
+    assert kept(over("local", "python")) == ["local"], "TEST-17"
     assert kept([*over("python"), *over("jvm", test="test_other")]) == ["python", "jvm"]
     assert kept([Case("test_it", size=1), Case("test_it", stage="no face")]) == ["None", "no face"]
 
 
 def test_what_a_test_says_of_itself_stays() -> None:
-    assert kept(over("python", "jvm", markers=[whole("two hosts")])) == [], "TIERS-1"
+    assert kept(over("python", "jvm", markers=[whole("two hosts")])) == [], "TEST-16"
     [marked, _] = cases = over("python", "jvm")
     kept(cases)
     assert [marker.args for marker in marked.iter_markers("whole")] == [("over python",)], (
@@ -65,7 +65,7 @@ def test_what_a_test_says_of_itself_stays() -> None:
 
 def test_a_client_of_spark_connect_has_only_what_differs_there() -> None:
     mine = differs("python", "connect", why="another way")
-    assert kept(over("local", "connect", markers=[mine]), connect=True) == ["connect"], "TIERS-3"
+    assert kept(over("local", "connect", markers=[mine]), connect=True) == ["connect"], "TEST-18"
     assert kept(over("local", "connect"), connect=True) == []
 
 

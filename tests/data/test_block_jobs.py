@@ -93,9 +93,9 @@ def test_every_type_is_the_same_from_python_workers_and_from_jvms(spark: Any, bo
     frame = spark.range(0, 700, 1, 2).selectExpr(*EVERY_TYPE)
     for rows in (frame, frame.where("id % 3 > 0 and day is not null"), frame.where("id = 8")):
         (workers, told), (jvms, jvms_told) = both(rows)
-        assert jvms.schema.equals(workers.schema, check_metadata=True), "BLOCK-1"
+        assert jvms.schema.equals(workers.schema, check_metadata=True), "FEED-59"
         # `equals` takes no NaN for another.
-        assert jvms.to_pylist().__repr__() == workers.to_pylist().__repr__(), "BLOCK-1"
+        assert jvms.to_pylist().__repr__() == workers.to_pylist().__repr__(), "FEED-59"
         assert jvms_told == told
 
 
@@ -127,7 +127,7 @@ def test_no_python_worker_takes_part_in_what_the_jvms_do(
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/there/is/no/python")
     with pytest.raises(Exception, match="/there/is/no/python"):
         WorkerJobs(spark).write(frame, str(tmp_path / "kept"), kept=True)
-    blocks = JvmJobs(spark).write(frame, "phalanx-data-here", kept=False)  # JOBS-1
+    blocks = JvmJobs(spark).write(frame, "phalanx-data-here", kept=False)  # FEED-3
     assert read(blocks)[0].to_pydict() == {"id": list(range(1000)), "count": [1] * 1000}
     JvmJobs(spark).remove([], "phalanx-data-here", 1)
     assert not Path(blocks[0].path).parent.exists()
@@ -137,11 +137,11 @@ def test_the_jvms_write_where_the_jar_is_unless_the_python_stage_is_wanted(
     spark: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="phalanx")
-    assert isinstance(block_jobs(spark), JvmJobs), "JOBS-1"
+    assert isinstance(block_jobs(spark), JvmJobs), "FEED-3"
     assert caplog.messages == ["Blocks of data sets are written by the executors' JVMs"]
     spark.conf.set("spark.phalanx.stage", "python")
     try:
-        assert isinstance(block_jobs(spark), WorkerJobs), "JOBS-1"
+        assert isinstance(block_jobs(spark), WorkerJobs), "FEED-3"
         assert caplog.messages[1:] == [
             "Blocks of data sets are written by Python workers, because spark.phalanx.stage is python"
         ]

@@ -44,7 +44,7 @@ def train(steps: int, state: Any, uneven: str) -> dict[str, Any]:
     folder = os.path.dirname(phalanx.data("train")._source._index.files[0])
     assert os.stat(folder).st_mode & 0o777 == 0o700
     with open(f"{os.environ['PHALANX_RANK_DIR']}/blocks") as file:
-        assert json.load(file)["nodes"] == 0, "NBLOCKS-1: all is on one host, where no node serves"
+        assert json.load(file)["nodes"] == 0, "NODE-46: all is on one host, where no node serves"
     return {"taken": taken, "state": loader.state_dict(), "eval": whole, "folder": folder}
 
 
@@ -59,21 +59,21 @@ def test_every_row_comes_once_an_epoch_and_other_ranks_go_on_with_the_next(
     kept = phalanx.stored(spark.range(5), f"simplecache::file://{tmp_path}/eval")
     data = {"train": rows(spark), "eval": phalanx.replicated(kept)}
     first = distributor.start(train, 3, None, "drop", data=data).results(120)
-    assert [len(result["taken"]) for result in first] == [3, 3], "LOADER-1"
+    assert [len(result["taken"]) for result in first] == [3, 3], "FEED-22"
     assert first[0]["state"] == first[1]["state"]
     assert [result["eval"] for result in first] == [[[0, 1, 2, 3, 4]]] * 2
     assert "data prepared" in [phase.name for phase in distributor.last_run.phases]
     # The next run prepares the same rows anew, and takes the rest of the epoch, and then another one.
     rest = distributor.start(train, 0, first[0]["state"], "pad", data=data).results(120)
     seen = in_order(first) + in_order(rest)
-    assert sorted(seen) == list(range(ROWS)), "LOADER-2"
+    assert sorted(seen) == list(range(ROWS)), "FEED-23"
     alone = TorchDistributor(1, local_mode=True, use_gpu=False)
     alone.run(train, 0, first[0]["state"], "pad", data=data)
     (one,) = alone.last_run.results()
-    assert in_order([one]) == in_order(rest), "LOADER-2"
+    assert in_order([one]) == in_order(rest), "FEED-23"
     folders = {result["folder"] for result in [*first, *rest, one]}
-    assert not any(map(os.path.exists, folders)), "PREPARE-2"
-    assert len(list(tmp_path.glob("eval/phalanx-data-*/"))) == 1, "PREPARE-5"
+    assert not any(map(os.path.exists, folders)), "FEED-32"
+    assert len(list(tmp_path.glob("eval/phalanx-data-*/"))) == 1, "FEED-35"
 
 
 def test_a_training_that_fails_leaves_no_block(stage: Any, spark: Any, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_training_that_fails_leaves_no_block(stage: Any, spark: Any, tmp_path:
 
     with pytest.raises(TrainingError, match="the run has no data set 'eval'; it has 'train'"):
         stage.run(fail, told, data={"train": spark.range(10)})
-    assert not Path(Path(told).read_text()).exists(), "PREPARE-2"
+    assert not Path(Path(told).read_text()).exists(), "FEED-32"
 
 
 @differs("python", "connect", why="Python workers write the blocks, and a client has no files of its own")

@@ -124,7 +124,7 @@ def test_blocks_go_with_the_run_whoever_removes_them(
         if far:  # then a task does it
             monkeypatch.setattr(preparation.socket, "gethostname", lambda: "elsewhere")
         one.remove()
-        assert not any(map(os.path.exists, folders)), "PREPARE-2"
+        assert not any(map(os.path.exists, folders)), "FEED-32"
         one.remove()
 
 
@@ -144,9 +144,9 @@ def test_blocks_that_are_gone_are_computed_again_and_have_to_be_the_same(spark: 
     Path(second["train"]["files"][0]).unlink()
     changed.touch()
     with pytest.raises(TrainingError, match="'train' is not what it was when the run began"):
-        one.again()  # PREPARE-4
+        one.again()  # FEED-34
     one.remove()
-    assert not any(Path(index["train"]["files"][0]).parent.exists() for index in (first, second)), "PREPARE-2"
+    assert not any(Path(index["train"]["files"][0]).parent.exists() for index in (first, second)), "FEED-32"
 
 
 def test_data_that_can_not_be_fed_is_refused_before_any_job(spark: Any) -> None:
@@ -162,12 +162,12 @@ def test_data_that_can_not_be_fed_is_refused_before_any_job(spark: Any) -> None:
             interval
         )
         nested = spark.sql("select array(named_struct('v', make_interval(1))) as n")
-        assert "the column 'n' of the data set 'train'" in refused(nested), "PREPARE-1"
-        assert "is a stream, which has no end" in refused(spark.readStream.format("rate").load()), "PREPARE-1"
+        assert "the column 'n' of the data set 'train'" in refused(nested), "FEED-31"
+        assert "is a stream, which has no end" in refused(spark.readStream.format("rate").load()), "FEED-31"
         assert "has several columns 'x'" in refused(spark.sql("select 1 as x, 2 as x"))
         assert "has no columns" in refused(spark.range(1).select())
         assert "has to be a Spark DataFrame, not list" in refused([1])
-        assert spark.sparkContext.statusTracker().getJobIdsForGroup("refused") == [], "PREPARE-1"
+        assert spark.sparkContext.statusTracker().getJobIdsForGroup("refused") == [], "FEED-31"
     finally:
         spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
         spark.sparkContext.setLocalProperty("spark.job.description", None)
@@ -196,7 +196,7 @@ def test_blocks_and_ranks_on_different_hosts_are_refused(
     with pytest.raises(
         RuntimeError, match=f"'train' are on {here}, and in local mode the ranks are on driver"
     ):
-        prepared(spark.range(3))  # PREPARE-3
+        prepared(spark.range(3))  # FEED-33
 
 
 def test_what_spark_can_not_compute_is_the_cause_and_leaves_nothing(spark: Any, prepared: Any) -> None:
@@ -209,7 +209,7 @@ def test_what_spark_can_not_compute_is_the_cause_and_leaves_nothing(spark: Any, 
     assert caught.value.__cause__ is not None
     assert list((local / one._tag).iterdir()) != [], "two partitions were written"
     one.remove()
-    assert not (local / one._tag).exists(), "PREPARE-2"
+    assert not (local / one._tag).exists(), "FEED-32"
 
 
 def test_executors_need_no_phalanx(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ print(answer.to_pylist()[0]["path"], answer.to_pylist()[0]["rows"])
 
 
 def test_runs_that_prepare_at_the_same_time_don_t_disturb_one_another(spark: Any, prepared: Any) -> None:
-    # VALUE-1: who was done first took the modules off pyspark's list that the other's functions travel by
+    # PLUMBING-1: who was done first took the modules off pyspark's list that the other's functions travel by
     met = threading.Barrier(2, timeout=60)
     raised: list[BaseException] = []
 

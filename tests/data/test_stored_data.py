@@ -65,7 +65,7 @@ def test_the_first_run_writes_and_later_runs_read_without_computing(
 
     frame = spark.range(0, 50, 1, 2).mapInArrow(counted, "id long")
     first = prepare(spark, phalanx.stored(frame, uri))
-    assert numbers(first, tmp_path / "rank") == list(range(50)), "PREPARE-5"
+    assert numbers(first, tmp_path / "rank") == list(range(50)), "FEED-35"
     times = computed.read_text()
     second = prepare(spark, phalanx.replicated(phalanx.stored(frame, uri)))
     assert computed.read_text() == times, "nothing is computed"
@@ -87,7 +87,7 @@ def test_a_preparation_that_fails_leaves_no_block_and_no_index(spark: Any, uri: 
 
     with pytest.raises(TrainingError, match="it broke"):
         prepare(spark, phalanx.stored(spark.range(0, 50, 1, 2).mapInArrow(breaks, "id long"), uri))
-    assert [path for path in (tmp_path / "kept").rglob("*") if path.is_file()] == [], "STORED-1, STORED-3"
+    assert [path for path in (tmp_path / "kept").rglob("*") if path.is_file()] == [], "FEED-14, FEED-16"
     assert prepare(spark, phalanx.stored(spark.range(9), uri)).blocks, "the next run can write"
 
 
@@ -100,7 +100,7 @@ def test_what_a_task_left_that_was_repeated_is_removed(spark: Any, uri: str, tmp
     one.remove()
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         Path(file).name for file in index.files
-    ), "STORED-3"
+    ), "FEED-16"
 
 
 def test_other_columns_two_data_sets_in_one_place_and_strange_indexes_are_refused_before_any_job(
@@ -115,7 +115,7 @@ def test_other_columns_two_data_sets_in_one_place_and_strange_indexes_are_refuse
         return str(caught.value)
 
     said = refused(spark.range(5).selectExpr("id", "cast(id as float) as half"))
-    assert "it has half double and the DataFrame has half float" in said, "STORED-2"
+    assert "it has half double and the DataFrame has half float" in said, "FEED-15"
     assert "written 2" in said
     assert "in another order" in refused(spark.range(5).selectExpr("id / 2 as half", "id"))
     same = spark.range(3).selectExpr("id", "id / 2 as half")
@@ -155,7 +155,7 @@ def test_a_kept_block_that_was_changed_or_removed_is_an_error_that_names_its_fil
     for found, said in ((bytes(content), changed), (bytes(content[:100]), short)):
         file.write_bytes(found)
         forget_what_was_read()
-        with pytest.raises(RuntimeError, match=said):  # SOURCE-3
+        with pytest.raises(RuntimeError, match=said):  # FEED-6
             numbers(index, tmp_path / "rank")
     file.unlink()
     forget_what_was_read()

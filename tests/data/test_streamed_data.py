@@ -39,7 +39,7 @@ def train(uneven: str) -> list[list[int]]:
     import phalanx
 
     batches = list(phalanx.data("train").loader(batch_size=8, uneven=uneven))
-    assert all(len(batch["id"]) == 8 for batch in batches), "STEPS-1"
+    assert all(len(batch["id"]) == 8 for batch in batches), "FEED-51"
     return [(batch["id"][batch["mask"]] if uneven == "pad" else batch["id"]).tolist() for batch in batches]
 
 
@@ -52,8 +52,8 @@ def test_every_row_comes_once_whatever_partitions_there_are(
 ) -> None:
     frame = spark.range(0, ROWS, 1, partitions)
     first, second = stage.start(train, "pad", data={"train": phalanx.streamed(frame)}).results(120)
-    assert len(first) == len(second) == -(-max(sum(map(len, first)), sum(map(len, second))) // 8), "STEPS-1"
-    assert sorted(row for step in first + second for row in step) == list(range(ROWS)), "STREAM-2"
+    assert len(first) == len(second) == -(-max(sum(map(len, first)), sum(map(len, second))) // 8), "FEED-51"
+    assert sorted(row for step in first + second for row in step) == list(range(ROWS)), "FEED-56"
 
 
 @whole("another number of ranks")
@@ -69,7 +69,7 @@ def test_a_run_of_one_rank_and_uneven_partitions_have_equal_steps(
     uneven = spark.range(0, ROWS, 1, 2).where("id < 51 or id > 92")
     for kind, steps in (("drop", 1), ("wrap", 7)):
         results = stage.start(train, kind, data={"train": phalanx.streamed(uneven)}).results(120)
-        assert list(map(len, results)) == [steps, steps], "STEPS-1"
+        assert list(map(len, results)) == [steps, steps], "FEED-51"
 
 
 def test_a_streamed_set_has_the_tensors_of_blocks_and_stands_beside_them(stage: Any, spark: Any) -> None:
@@ -107,7 +107,7 @@ def test_a_streamed_set_has_the_tensors_of_blocks_and_stands_beside_them(stage: 
     kinds = stage.start(compare, data=data).results(120)
     int64 = "torch.int64 []"
     expected = [int64, "torch.float64 []", "torch.int8 []", "torch.bool []", "torch.int32 []", int64]
-    assert kinds == [[*expected, "torch.float64 []", "torch.int64 [2]", "list"]] * 2, "STEPS-2"
+    assert kinds == [[*expected, "torch.float64 []", "torch.int64 [2]", "list"]] * 2, "FEED-52"
 
 
 @pytest.mark.classic
@@ -157,7 +157,7 @@ def test_spark_computes_no_faster_than_the_ranks_take_and_nothing_is_on_a_disk(
     for made_then, grown, taken in stage.start(hold, made, data={"train": phalanx.streamed(frame)}).results(
         150
     ):
-        assert made_then < 500, "FEED-2: less than half"
+        assert made_then < 500, "FEED-47: less than half"
         assert grown < 8 << 20, "no rows are on a disk"
         assert taken == 250
 
@@ -179,7 +179,7 @@ def test_what_spark_can_not_compute_is_the_cause_and_names_the_data_set(
         frame = frame.selectExpr("if(id % 500 = 80, raise_error('row 80 is bad'), id) as id")
     with pytest.raises(TrainingError, match="row 80 is bad") as caught:
         stage.run(train, "drop", data={"train": phalanx.streamed(frame)})
-    assert "computes the data set 'train'" in str(caught.value), "FEED-5"
+    assert "computes the data set 'train'" in str(caught.value), "FEED-50"
 
 
 def test_ranks_that_stop_early_or_never_ask_end_well(stage: Any, spark: Any, small_batches: None) -> None:
@@ -195,8 +195,8 @@ def test_ranks_that_stop_early_or_never_ask_end_well(stage: Any, spark: Any, sma
         return taken
 
     data = {"train": phalanx.streamed(spark.range(0, 1 << 14, 1, 2))}
-    assert stage.start(some, 3, data=data).results(120) == [3, 3], "FEED-4"
-    assert stage.start(some, 0, data=data).results(120) == [0, 0], "FEED-4"
+    assert stage.start(some, 3, data=data).results(120) == [3, 3], "FEED-49"
+    assert stage.start(some, 0, data=data).results(120) == [0, 0], "FEED-49"
 
 
 def test_a_killed_rank_is_named_and_the_run_ends(stage: Any, spark: Any, small_batches: None) -> None:
@@ -232,7 +232,7 @@ def test_ranks_that_leave_one_another_say_so(stage: Any, spark: Any, small_batch
     with pytest.raises(
         TrainingError, match="rank 1 has left its loop over the data set 'train' after 3 steps"
     ):
-        stage.run(parts, data={"train": phalanx.streamed(spark.range(0, 1 << 14, 1, 2))})  # AGREE-2
+        stage.run(parts, data={"train": phalanx.streamed(spark.range(0, 1 << 14, 1, 2))})  # FEED-44
 
 
 def test_what_can_not_be_streamed_is_refused_before_the_start(stage: Any, spark: Any) -> None:
@@ -242,7 +242,7 @@ def test_what_can_not_be_streamed_is_refused_before_the_start(stage: Any, spark:
     def refused(kind: type[Exception], said: str, by: Any = stage, **data: Any) -> None:
         with pytest.raises(kind, match=said):
             by.run(train, "drop", data=data)
-        assert by.last_run is None, "PREPARE-6"
+        assert by.last_run is None, "FEED-36"
 
     local = TorchDistributor(2, local_mode=True, use_gpu=False)
     refused(ValueError, "is streamed, .* use local_mode=False", local, train=streamed)

@@ -76,13 +76,13 @@ def test_batches_and_losses_are_pysparks_bit_for_bit(
     assert len(losses) == 6
     frame, train = rows(spark), trainer()
     for workers in (0, 1):
-        assert stage._train_on_dataframe(train, frame, str(tmp_path), workers) == losses, "DF-6"
+        assert stage._train_on_dataframe(train, frame, str(tmp_path), workers) == losses, "FEED-38"
         for rank in ("0", "1"):
             ours, theirs = torch.load(tmp_path / rank), torch.load(folder / rank)
             assert len(ours) == len(theirs) == 6
             for mine, other in zip(ours, theirs, strict=True):
-                assert [column.dtype for column in mine] == [column.dtype for column in other], "DF-4"
-                assert all(map(torch.equal, mine, other)), "DF-4"
+                assert [column.dtype for column in mine] == [column.dtype for column in other], "FEED-26"
+                assert all(map(torch.equal, mine, other)), "FEED-26"
 
 
 def ids() -> list[int]:

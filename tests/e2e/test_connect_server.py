@@ -58,13 +58,13 @@ def test_runs_over_a_connect_server(tmp_path: Path) -> None:
     small, large, kind, message, tags, refused, local, relayed = in_session(
         "local[1]", text, connect=True, timeout=190
     )
-    assert small == [100, "py", True], "CONNECT-1: a client has no JVM"
+    assert small == [100, "py", True], "WAY-11: a client has no JVM"
     assert large == [90 << 20, "py", True]
     assert kind == "cancelled"
     assert (
         message == "the job was cancelled: [OPERATION_CANCELED] Operation has been canceled. SQLSTATE: HY008"
     )
-    assert tags == [], "STAGE-2"
+    assert tags == [], "STAGE-5"
     assert "with master local[1] there are never more than 1" in refused
     assert local == "local"
     assert "is relay, but this session's Spark Connect server doesn't have Phalanx's plugin" in relayed

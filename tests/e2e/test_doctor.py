@@ -34,7 +34,7 @@ def not_ok(report: Any) -> list[Any]:
 def test_a_cluster_in_order_has_no_error_and_the_run_with_nothing_to_train_adds_up(
     spark: Any, stage: Any
 ) -> None:
-    # DOCTOR-3, DOCTOR-4
+    # DOCTOR-3, DOCTOR-9
     report = phalanx.doctor(spark, num_processes=2, use_gpu=False, timeout=PATIENCE_S)
     assert not_ok(report) == [], str(report)
     assert report.ok
@@ -49,7 +49,7 @@ def test_a_cluster_in_order_has_no_error_and_the_run_with_nothing_to_train_adds_
 def test_tasks_that_do_not_start_in_time_are_said_and_the_slots_are_free_again(
     spark: Any, tmp_path: Path
 ) -> None:
-    # DOCTOR-2, DOCTOR-5
+    # DOCTOR-2, DOCTOR-10
     begun, go = str(tmp_path / "begun"), str(tmp_path / "go")
 
     def holds(_: Any) -> Iterator[int]:

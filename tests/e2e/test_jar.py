@@ -43,8 +43,8 @@ def test_a_jar_of_another_version_is_named_and_the_python_stage_needs_none(tmp_p
         assert driver.ends(200) == 0, driver.text
     named = f"the jar on the driver's class path has version 9.9.9 and this package {phalanx.__version__}; "
     seen = driver.printed("SMOKE")
-    assert f"spark.phalanx.stage is jvm, but {named}" in seen["jvm"]["error"], "JVM-1"
+    assert f"spark.phalanx.stage is jvm, but {named}" in seen["jvm"]["error"], "STAGE-1"
     assert f"Phalanx takes the python stage, because {named}" in driver.text, (
-        "JVM-2: a warning is shown to everybody"
+        "STAGE-2: a warning is shown to everybody"
     )
     assert [rank["sum"] for rank in seen["auto"]["results"]] == [1.5, 1.5]

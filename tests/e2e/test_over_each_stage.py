@@ -85,7 +85,7 @@ def group_of(rank_sum: float = 0.0) -> tuple[float, dict[str, str]]:
     why="each starts its ranks and tells them their places by code of its own",
 )
 def test_ranks_form_a_group_and_know_their_places(distributor: Any, request: pytest.FixtureRequest) -> None:
-    # A task is a node, and in local mode there is one for all ranks: PLACE-6.
+    # A task is a node, and in local mode there is one for all ranks: TYPES-19.
     has_one_node = request.node.callspec.params["distributor"].startswith("local")
     run = distributor.start(group_of, rank_sum=0.5)
     results = run.results(90)
@@ -128,7 +128,7 @@ def test_each_rank_computes_with_the_cores_that_the_caller_names(
 
         return os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
 
-    assert two_ranks(face, cpus_per_rank=2).start(threads).results(90) == [("2", 2), ("2", 2)], "THREADS-2"
+    assert two_ranks(face, cpus_per_rank=2).start(threads).results(90) == [("2", 2), ("2", 2)], "NODE-38"
 
 
 def test_ranks_of_two_tasks_on_a_host_share_memory_though_each_is_a_node(stage: Any) -> None:
@@ -336,7 +336,7 @@ def test_a_run_plans_no_query(stage: Any, spark: Any) -> None:
     queries = spark._jsparkSession.sharedState().statusStore()
     before = queries.executionsCount()
     assert stage.run(lambda: 1) == 1
-    assert queries.executionsCount() == before, "PYTHON-1"
+    assert queries.executionsCount() == before, "STAGE-4"
 
 
 @pytest.mark.classic

@@ -90,7 +90,7 @@ def test_a_failure_is_a_card_with_its_rank_and_traceback_as_text(executed: Any) 
         "Traceback",
     ):
         assert part in text, part
-    assert "<script>" not in text, "PAGE-1"
+    assert "<script>" not in text, "DISPLAY-5"
 
 
 def test_a_run_that_a_cell_shows_is_drawn_until_it_is_over(executed: Any) -> None:
@@ -125,9 +125,9 @@ def test_a_terminal_has_a_line_that_goes_away_and_a_pipe_has_none(tmp_path: Path
         reader.join(60)
         os.close(ours)
     assert b"\rtrain: " in drawn
-    assert b" \r" in drawn.rpartition(b"\rtrain: ")[2], "PAINT-2: in the end it is taken away"
+    assert b" \r" in drawn.rpartition(b"\rtrain: ")[2], "DISPLAY-8: in the end it is taken away"
     assert output.count(b"[rank 0] <script>") == 1
-    assert b"train: " not in output, "PAINT-1"
+    assert b"train: " not in output, "DISPLAY-7"
 
 
 @pytest.mark.timeout(120)
@@ -146,5 +146,5 @@ def test_in_a_browser_nothing_that_came_from_ranks_runs(tmp_path: Path) -> None:
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     program = [chromium, *options, "--dump-dom", "--virtual-time-budget=2000", file.as_uri()]
     dom = subprocess.run(program, capture_output=True, text=True, timeout=100, check=True).stdout
-    assert "<title>mine</title>" in dom, "PAGE-1"
-    assert dom.count("document.title = 'owned'") >= 8, "PAGE-1: it is there as text"
+    assert "<title>mine</title>" in dom, "DISPLAY-5"
+    assert dom.count("document.title = 'owned'") >= 8, "DISPLAY-5: it is there as text"

@@ -2,8 +2,8 @@
 
 A driver program has a small file system of its own for that, in a mount namespace of its own.
 
-DISK-1 (no-false-success): nothing that is lost passes for success, and the message says why.
-DISK-2 (nothing-left): nothing is left, and the next run works.
+TEST-1 (no-false-success): nothing that is lost passes for success, and the message says why.
+TEST-2 (nothing-left): nothing is left, and the next run works.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_a_full_disk_is_told_as_what_it_is_and_leaves_nothing(over: str, by_face
     # Rank 1's result is short: there may be room for it, and then none at the driver, which has the same disk.
     if "rank 1 ended well, but its result can't be kept by the driver" not in result["message"]:
         assert (result["type"], result["rank"] in (0, 1)) == ("OSError", True), result
-        assert f"{NO_SPACE}: '" in result["message"], "DISK-1: it names the file"
+        assert f"{NO_SPACE}: '" in result["message"], "TEST-1: it names the file"
         assert "/result'" in result["message"], result
 
     driver = seen["result at the driver"]
@@ -93,4 +93,4 @@ def test_a_full_disk_is_told_as_what_it_is_and_leaves_nothing(over: str, by_face
 
     assert seen["after"]["result"] == "well", seen["after"]
     for name, run in seen.items():
-        assert run["left"] == [], f"DISK-2: {name}"
+        assert run["left"] == [], f"TEST-2: {name}"

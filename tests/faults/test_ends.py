@@ -2,9 +2,9 @@
 
 Each test breaks a driver program with two endless ranks.
 
-ENDS-1 (told-in-time): the driver has a true message within the time of docs/failures.md: the grace, and 2 s more where
+TEST-3 (told-in-time): the driver has a true message within the time of docs/failures.md: the grace, and 2 s more where
 an executor was killed.
-ENDS-2 (nobody-left): no rank and no child of one is alive within the time of docs/failures.md: the grace and 2 s after
+TEST-4 (nobody-left): no rank and no child of one is alive within the time of docs/failures.md: the grace and 2 s after
 what they belong to was killed. No temporary file is left.
 """
 
@@ -76,13 +76,13 @@ class Endless(Trainer):
 
     def ranks_end_in_time(self, since: float) -> None:
         left = since + LOST_S + LITTLE_S - time.time()
-        eventually("ENDS-2: no rank and no child of one is alive", left, lambda: gone(self.ranks))
+        eventually("TEST-4: no rank and no child of one is alive", left, lambda: gone(self.ranks))
 
     def fails(self, kind: str, since: float, within: float) -> str:
         """Waits for the end of the training, which is told within so many seconds; the message."""
         _, told, found, message = self.is_over(60).split(" ", 3)
         assert found == kind, message
-        assert float(told) - since <= within + LITTLE_S, "ENDS-1"
+        assert float(told) - since <= within + LITTLE_S, "TEST-3"
         return message
 
 

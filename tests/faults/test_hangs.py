@@ -76,8 +76,8 @@ def test_a_hang_leaves_what_torchs_flight_recorder_has_of_all_ranks_beside_their
     [folder] = tmp_path.iterdir()
     dumps = [pickle.loads((folder / f"flight-recorder-{rank}").read_bytes()) for rank in (0, 1)]
     last = [dump["entries"][-1] for dump in dumps]
-    assert [entry["profiling_name"] for entry in last] == ["gloo:all_reduce", "gloo:barrier"], "FLIGHT-2"
-    assert {entry["collective_seq_id"] for entry in last} == {2}, "FLIGHT-2"
+    assert [entry["profiling_name"] for entry in last] == ["gloo:all_reduce", "gloo:barrier"], "RANK-12"
+    assert {entry["collective_seq_id"] for entry in last} == {2}, "RANK-12"
     assert {path.name for path in folder.iterdir() if not path.name.startswith("rank-")} == {
         "flight-recorder-0",
         "flight-recorder-1",
@@ -132,7 +132,7 @@ def test_stacks_phase_reports_and_logs_while_it_runs(spark: Any, tmp_path: Path)
     eventually("output is seen", 60, lambda: run.logs(1) == "hello from 1\n")
     stacks = run.stacks()
     assert set(stacks) == {0, 1}
-    assert (run.logs(1, 0), run.logs(0, -2)) == ("hello from 1\n", "0\n"), "OUTPUT-1"
+    assert (run.logs(1, 0), run.logs(0, -2)) == ("hello from 1\n", "0\n"), "CALLER-11"
     paths = run.download_logs(tmp_path / "logs")
     assert [Path(path).read_text() for path in paths] == ["hello from 0\n", "hello from 1\n"]
     assert "in waits_here" in stacks[0]

@@ -78,9 +78,9 @@ def test_ranks_that_start_again_go_on_with_the_very_next_row(
     rest = run.results(180)
     whole = [batch["id"].tolist() for batch in phalanx.data(frame).loader(batch_size=1, rank=0, world_size=1)]
     parts = [result["taken"] + left for result, left in zip(before(tmp_path), rest, strict=True)]
-    assert {len(part) for part in parts} == {-(-ROWS // 8)}, "LOADER-1"
+    assert {len(part) for part in parts} == {-(-ROWS // 8)}, "FEED-22"
     rows = [row for part in parts for batch in part for row in batch]
-    assert sorted(rows) == sorted(row for batch in whole for row in batch), "LOADER-2"
+    assert sorted(rows) == sorted(row for batch in whole for row in batch), "FEED-23"
 
 
 @whole("ranks, for a preparation")
@@ -101,7 +101,7 @@ def test_data_that_changed_when_it_was_computed_again_ends_the_run(
     began(tmp_path)
     lose_an_executor(run)
     with pytest.raises(TrainingError, match="'train' is not what it was when the run began"):
-        run.result(180)  # PREPARE-4
+        run.result(180)  # FEED-34
 
 
 @pytest.mark.parametrize("face", ["local", "python"])

@@ -1,9 +1,9 @@
 """The fault matrix: one of two ranks misbehaves, at each point of its life, over each stage.
 
-MATRIX-1 (names-culprit): the error names the rank that misbehaved, and how, and never its victim.
-MATRIX-2 (ends): the run ends by itself. How soon it ends is asserted where nothing else runs beside: `test_ends.py`.
-MATRIX-3 (nothing-left): nothing is left: no process, no guard, no file but the logs.
-MATRIX-4 (next-run-works): the next run works, and its ranks come from the same warm pools.
+TEST-5 (names-culprit): the error names the rank that misbehaved, and how, and never its victim.
+TEST-6 (ends): the run ends by itself. How soon it ends is asserted where nothing else runs beside: `test_ends.py`.
+TEST-7 (nothing-left): nothing is left: no process, no guard, no file but the logs.
+TEST-8 (next-run-works): the next run works, and its ranks come from the same warm pools.
 
 Which cells are there? Each misdeed occurs `while its peer computes`, which is the plainest case. A misdeed that the
 peer notices by itself could be blamed on the peer. So it also occurs while the peer joins the process group, and while
@@ -157,13 +157,13 @@ def after(spark: Any, tmp_path: Path, two_ranks: Callable[[str], Any]) -> Callab
         pids = [one["pid"] for one in noted]
         if (daemon := tmp_path / "daemon").exists():
             pids.append(int(daemon.read_text()))
-        eventually("MATRIX-3: no rank and no child of one is alive", 10, lambda: gone(pids))
+        eventually("TEST-7: no rank and no child of one is alive", 10, lambda: gone(pids))
         eventually("no file but the logs is left", 10, lambda: not private_folders(spark))
         # Each cold rank would import torch for it, which is most of a test's time.
         collectively = face != "local-cold" or phase in (JOINS, GLOO, PHALANX)
         again = two_ranks(face).start(misdeeds.ends_well, collectively).results(SOON_S)
-        assert not collectively or [one["sum"] for one in again] == [2, 2], "MATRIX-4"
-        assert {one["pool"] for one in again} == {one["pool"] for one in noted}, "MATRIX-4"
+        assert not collectively or [one["sum"] for one in again] == [2, 2], "TEST-8"
+        assert {one["pool"] for one in again} == {one["pool"] for one in noted}, "TEST-8"
         assert all(one["pool"] for one in again) == (face != "local-cold")
 
     return check
@@ -185,12 +185,12 @@ def test_a_fault_of_one_rank_is_told_as_it_was(
     memory = psutil.Process().memory_info().rss
     run = distributor.start(misdeeds.train, str(tmp_path), cell.culprit, cell.phase, cell.misdeed, False)
     with pytest.raises(TrainingError) as told:
-        run.result(SOON_S)  # MATRIX-2: later, it would be a TimeoutError
+        run.result(SOON_S)  # TEST-6: later, it would be a TimeoutError
     error, blamed = told.value, cell.culprit if cell.blamed is None else cell.blamed
-    assert (error.kind, error.rank) == (cell.kind, blamed), f"MATRIX-1: {error}"
-    assert re.fullmatch(rf"rank {blamed} \(\S+\) {cell.says}", error.message), f"MATRIX-1: {error}"
+    assert (error.kind, error.rank) == (cell.kind, blamed), f"TEST-5: {error}"
+    assert re.fullmatch(rf"rank {blamed} \(\S+\) {cell.says}", error.message), f"TEST-5: {error}"
     other = error.ranks[1 - blamed]
-    assert re.fullmatch(cell.peers_state, other.state), f"MATRIX-1: {error}"
+    assert re.fullmatch(cell.peers_state, other.state), f"TEST-5: {error}"
     assert str(error).startswith(error.message)
     assert psutil.Process().memory_info().rss - memory < 64 << 20
     also_told(cell, error)

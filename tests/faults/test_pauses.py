@@ -106,7 +106,7 @@ def test_ranks_go_on_and_are_heard_of_while_an_executors_jvm_stands_still(
         heard_of_for(run, 3 * NODE_TIMEOUT_S)
     heard_of_for(run, 0.5)
     (tmp_path / "go").touch()
-    assert run.results(40) == ["rank 0 went on", "rank 1 went on"], "PROCESS-1, NODE-6"
+    assert run.results(40) == ["rank 0 went on", "rank 1 went on"], "NODE-30, NODE-44"
 
 
 def test_ranks_end_at_a_cancel_while_their_executors_jvm_stands_still(
@@ -120,6 +120,6 @@ def test_ranks_end_at_a_cancel_while_their_executors_jvm_stands_still(
         run.cancel("seen enough")
         with pytest.raises(TrainingError, match="seen enough") as caught:
             run.result(40)
-        assert [rank.state for rank in caught.value.ranks] == ["stopped", "stopped"], "PROCESS-1, NODE-6"
+        assert [rank.state for rank in caught.value.ranks] == ["stopped", "stopped"], "NODE-30, NODE-44"
         assert not alive(ranks)
     eventually("the executors are there", 20, lambda: len(executors(os.getpid())) == 2)

@@ -1,8 +1,8 @@
 """Checks in an order, each in a process of its own with a limit, told as they end: `ok`, `FAILED` or `skipped`.
 
-PROOF-1 (one-by-one): a check that fails, hangs or takes its process down is one line, and the next one runs.
-PROOF-2 (nothing-lost): what is known is in the file of results after each check, whole, whatever comes next.
-PROOF-3 (says-where): a check says on which device it ran; without a GPU those that need one are skipped.
+TEST-9 (one-by-one): a check that fails, hangs or takes its process down is one line, and the next one runs.
+TEST-10 (nothing-lost): what is known is in the file of results after each check, whole, whatever comes next.
+TEST-11 (says-where): a check says on which device it ran; without a GPU those that need one are skipped.
 """
 
 from __future__ import annotations

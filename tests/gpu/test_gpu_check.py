@@ -60,15 +60,15 @@ def test_whatever_a_check_does_is_a_line_and_the_next_one_runs(
         ("hangs", "FAILED", "no end within 1 s; hangs.log has its output"),
         ("elsewhere", "skipped", "there is none here"),
         ("on a card", "skipped", "there is no GPU here"),
-    ], "PROOF-1"
-    assert [one["device"] for one in told["checks"]] == ["cpu"] * 4 + [""] * 2, "PROOF-3"
+    ], "TEST-9"
+    assert [one["device"] for one in told["checks"]] == ["cpu"] * 4 + [""] * 2, "TEST-11"
     assert told["gpu"] == "none"
     started = int((folder / "hangs.log").read_text().split()[0])
     eventually("what it started has ended", 10, lambda: gone([started]))
     assert len(capsys.readouterr().out.splitlines()) == 6
     check.run(check.CHECKS[:2], folder, program=words, has_gpu=False, within_s=0, facts={})
     told = json.loads((folder / "gpu-check.json").read_text())
-    assert [one["told"] for one in told["checks"]] == ["0 s were over"] * 2, "PROOF-2"
+    assert [one["told"] for one in told["checks"]] == ["0 s were over"] * 2, "TEST-10"
 
 
 def test_results_are_a_table_for_the_page_of_gpus(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_results_are_a_table_for_the_page_of_gpus(tmp_path: Path) -> None:
 @pytest.mark.timeout(400)
 def test_all_that_needs_no_gpu_is_proved_here(tmp_path: Path) -> None:
     env = {**os.environ, "OUT": str(tmp_path / "out"), "CUDA_VISIBLE_DEVICES": ""}
-    # However slow the machine is: that it ends in five minutes is the runner's to see to (PROOF-2).
+    # However slow the machine is: that it ends in five minutes is the runner's to see to (TEST-10).
     words = [sys.executable, SCRIPT, "--within", "380"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=395, env=env)
     told = json.loads((tmp_path / "out" / "gpu-check.json").read_text())
@@ -98,4 +98,4 @@ def test_all_that_needs_no_gpu_is_proved_here(tmp_path: Path) -> None:
         assert skipped == {
             *("nccl-one-rank", "phalanx-beside-nccl", "visible-devices", "lease"),
             *("out-of-memory", "assert-in-a-kernel"),
-        }, "PROOF-3"
+        }, "TEST-11"

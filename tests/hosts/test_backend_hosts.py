@@ -66,7 +66,7 @@ def test_ddp_between_hosts_has_the_losses_of_gloo(answers: dict[str, Any]) -> No
 def test_a_rank_killed_on_the_other_host_is_named_by_the_survivors_though_its_child_lives_on(
     answers: dict[str, Any],
 ) -> None:
-    # OPE-4
+    # BACKEND-4
     assert f"death-{LAST}" not in answers
     for rank in range(LAST):
         told = answers[f"death-{rank}"]

@@ -52,7 +52,7 @@ def test_the_blocks_of_a_host_without_ranks_reach_the_rank_of_another(
     mine: dict[str, Any], hosts: TwoHosts
 ) -> None:
     assert mine["fed"]["blocks"] == sorted(hosts.names), "both hosts have blocks, and one has the rank"
-    assert mine["fed"]["whole"], "PREPARE-7"
+    assert mine["fed"]["whole"], "FEED-37"
 
 
 def test_a_carrier_that_is_lost_is_a_lost_node_and_names_its_host(
@@ -68,4 +68,4 @@ def test_the_attempt_after_a_lost_carrier_has_all_rows(mine: dict[str, Any]) -> 
 
 
 def test_no_spark_job_outlives_the_run(mine: dict[str, Any]) -> None:
-    assert mine["left"] == [], "CARRY-3"
+    assert mine["left"] == [], "FEED-9"

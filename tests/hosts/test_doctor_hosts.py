@@ -210,7 +210,7 @@ def test_a_host_without_torch_is_named(examined: dict[str, Any], hosts: Switched
 def test_a_host_without_phalanx_is_looked_at_and_named(
     examined: dict[str, Any], hosts: SwitchedHosts
 ) -> None:
-    # DOCTOR-4
+    # DOCTOR-9
     found = findings(examined, "Phalanx")
     assert list(found) == [hosts.addresses[TORCHLESS]], examined["text"]
     assert "can't be imported" in found[hosts.addresses[TORCHLESS]]["means"]

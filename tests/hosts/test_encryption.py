@@ -57,7 +57,7 @@ def seen(hosts: TwoHosts, cluster: Standalone, tmp_path_factory: pytest.TempPath
 def test_ranks_of_two_hosts_train_and_find_the_store_inside_their_own_host(
     seen: dict[str, Any], face: str
 ) -> None:
-    # NSTORE-1
+    # NODE-49
     results = seen[face]
     assert [rank["sum"] for rank in results] == [10.0] * RANKS
     assert [rank["master"] for rank in results] == ["127.0.0.1"] * RANKS
@@ -66,13 +66,13 @@ def test_ranks_of_two_hosts_train_and_find_the_store_inside_their_own_host(
 
 
 def test_who_is_between_the_hosts_sees_nothing_of_the_store(seen: dict[str, Any]) -> None:
-    # NSTORE-1
+    # NODE-49
     assert seen["sniffed"]["seen"] == []
     assert seen["sniffed"]["packets"] > 1000
 
 
 def test_gloo_between_hosts_is_refused_in_one_sentence(seen: dict[str, Any]) -> None:
-    # PLAIN-1
+    # BACKEND-6
     kind, said = seen["gloo"]
     assert kind == "exception"
     assert said.startswith("a group of gloo would send gradients in plain to other hosts")

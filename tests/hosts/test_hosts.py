@@ -130,7 +130,7 @@ def test_where_the_plugin_is_on_output_is_shown_also_of_a_host_that_cant_reach_t
     seen_without_hub: dict[str, Any],
 ) -> None:
     shown = [seen_without_hub["output"].count(f"[rank {rank}] the sum is 5.0\n") for rank in range(4)]
-    assert shown == [2] * 4, "TUNNEL-5: by either stage, of all ranks"
+    assert shown == [2] * 4, "WAY-6: by either stage, of all ranks"
 
 
 def test_every_row_comes_once_an_epoch_and_blocks_of_both_hosts_reach_all_ranks(
@@ -147,7 +147,7 @@ def test_every_row_comes_once_an_epoch_and_blocks_of_both_hosts_reach_all_ranks(
         assert rank["near"] > 0, "some are read here"
         assert rank["far"] > 0, "and some fetched"
         assert rank["shared"] == rank["far"], "each is there once, for both ranks of the host"
-        assert rank["left"] == [], "FAR-1"
+        assert rank["left"] == [], "FEED-17"
 
 
 @pytest.mark.parametrize("loss", ["rank", "executor"])
@@ -156,7 +156,7 @@ def test_ranks_that_start_again_take_each_row_once_from_blocks_of_both_hosts(
 ) -> None:
     """In place, and in another stage, for which the blocks are made again; from what `phalanx.checkpoint` has."""
     parts = mine["resumed"][loss]
-    assert sorted(row for part in parts for row in part) == list(range(ROWS_FED)), "LOADER-2"
+    assert sorted(row for part in parts for row in part) == list(range(ROWS_FED)), "FEED-23"
     restarts = re.findall(r"\[phalanx\] restart 1 of 1: .*", seen["output"])
     again = [line for line in restarts if line.endswith("; the Spark stage is submitted again")]
     assert [len(restarts), len(again)] == [4, 2], restarts
@@ -170,4 +170,4 @@ def test_a_host_that_is_lost_while_it_serves_blocks_is_the_cause(seen: dict[str,
 
 
 def test_a_node_whose_ranks_have_ended_serves_on_to_those_of_the_other_host(mine: dict[str, Any]) -> None:
-    assert sorted(mine["late"]) == [0, 0, ROWS_FED // 4, ROWS_FED // 4], "ENDING-2"
+    assert sorted(mine["late"]) == [0, 0, ROWS_FED // 4, ROWS_FED // 4], "DRIVER-19"

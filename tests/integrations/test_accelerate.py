@@ -174,8 +174,8 @@ def test_the_launcher_has_accelerates_parameters_and_refuses_what_can_not_be() -
     ours = inspect.signature(phalanx.notebook_launcher).parameters
     assert {name: p.default for name, p in theirs.items()} == {
         name: ours[name].default for name in list(ours)[: len(theirs)]
-    }, "LAUNCH-1"
-    assert list(ours)[: len(theirs)] == list(theirs), "LAUNCH-1"
+    }, "LIBRARY-1"
+    assert list(ours)[: len(theirs)] == list(theirs), "LIBRARY-1"
     for wrong in ({}, {"num_processes": 2, "node_rank": 1}, {"num_processes": 2, "mixed_precision": "fp7"}):
         with pytest.raises(ValueError, match=r"num_processes=|node_rank is 1|mixed_precision mode"):
             phalanx.notebook_launcher(os.getpid, **wrong)

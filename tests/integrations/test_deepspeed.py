@@ -46,7 +46,7 @@ def test_a_function_has_the_options_of_pysparks_class(over: str, tmp_path: Path)
         ("/only/there.json", {"on": True, "path": "/only/there.json"}),
     ):
         distributor = deepspeed_ranks(over, config)
-        assert distributor.run(options) == expected, "DEEPSPEED-1, DEEPSPEED-2"
+        assert distributor.run(options) == expected, "LIBRARY-2, LIBRARY-3"
         assert [result == expected for result in distributor.last_run.results()] == [True, True]
         if over != "local":
             break  # the command line is made in one place

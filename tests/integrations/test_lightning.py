@@ -223,5 +223,5 @@ def test_pytorch_lightning_is_the_same_by_another_name(tmp_path: Path) -> None:
     run = TorchDistributor(RANKS, **LOCAL).start(by_the_other_name, str(tmp_path))
     name, callbacks = run.result(200)
     assert name == "pytorch_lightning"
-    assert callbacks == ["pytorch_lightning.callbacks.callback"], "LIGHTNING-1"
+    assert callbacks == ["pytorch_lightning.callbacks.callback"], "LIBRARY-4"
     assert run.reports[0]["step"] == STEPS

@@ -95,10 +95,10 @@ def test_rank_0_logs_to_the_callers_run_no_other_rank_makes_one_and_no_secret_is
         results = ranks(env=given).start(train).results(90)
         mlflow.log_metric("after", 1.0)
         client = mlflow.MlflowClient()
-        assert client.get_run(run.info.run_id).info.status == "RUNNING", "MLFLOW-3"
+        assert client.get_run(run.info.run_id).info.status == "RUNNING", "LIBRARY-7"
     kept = client.get_run(run.info.run_id)
     assert (kept.info.status, kept.data.metrics) == ("FINISHED", {"logged": 10.0, "after": 1.0})
-    assert kept.data.params == {"of_0": "0"}, "TRACK-1"
+    assert kept.data.params == {"of_0": "0"}, "RANK-31"
     assert [other.info.run_id for other in client.search_runs([experiment])] == [run.info.run_id]
     assert results[0]["run"] == run.info.run_id
     assert results[1]["run"] != run.info.run_id
@@ -132,7 +132,7 @@ def test_a_failed_training_marks_the_run_with_the_cause_and_its_reports_are_metr
         with pytest.raises(TrainingError):
             TorchDistributor(2, local_mode=True, use_gpu=False, mlflow=True, grace=0).run(fails)
         kept = mlflow.get_run(run.info.run_id)
-        assert kept.info.status == "FAILED", "MLFLOW-3"
+        assert kept.info.status == "FAILED", "LIBRARY-7"
         assert kept.data.tags["phalanx.failure"] == "exception"
         assert "ValueError: the batch is empty" in kept.data.tags["phalanx.cause"]
         history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
@@ -155,4 +155,4 @@ def test_a_cancelled_training_kills_the_run(spark: Any, server: str) -> None:
         run.result(60)
     assert raised.value.kind == "cancelled"
     kept = mlflow.get_run(active.info.run_id)
-    assert (kept.info.status, kept.data.tags["phalanx.failure"]) == ("KILLED", "cancelled"), "MLFLOW-3"
+    assert (kept.info.status, kept.data.tags["phalanx.failure"]) == ("KILLED", "cancelled"), "LIBRARY-7"

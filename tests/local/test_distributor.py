@@ -45,7 +45,7 @@ def test_the_signature_is_pysparks() -> None:
         parameters = inspect.signature(kind).parameters.values()
         return [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
-    assert shape(TorchDistributor) == shape(Incumbent), "DIST-1"
+    assert shape(TorchDistributor) == shape(Incumbent), "RUN-1"
     assert str(inspect.signature(TorchDistributor)).startswith("(num_processes: 'int' = 1,")
     for method in ("run", "_train_on_dataframe"):
         ours, theirs = (inspect.signature(getattr(kind, method)) for kind in (TorchDistributor, Incumbent))
@@ -160,7 +160,7 @@ def test_a_file_that_only_the_executors_have_is_left_to_them(
 def test_what_can_not_be_sent_raises_before_anything_starts(fakes: FakeNative) -> None:
     with pytest.raises(UnpicklableError, match="'rows' \\(a generator\\)"):
         local().run(lambda rows: rows, rows=(i for i in range(3)))
-    assert (fakes.jobs, FakeRun.made) == ([], []), "DIST-2"
+    assert (fakes.jobs, FakeRun.made) == ([], []), "RUN-2"
 
 
 def test_log_lines_are_pysparks(caplog: pytest.LogCaptureFixture) -> None:
@@ -239,7 +239,7 @@ def test_a_dataframe_has_a_partition_for_every_task(spark: Any, caplog: pytest.L
         local()._train_on_dataframe(print, spark.range(3))
     made = local(num_processes=1, local_mode=False)
     with pytest.raises(ValueError, match="field of type string: the column 's'"):
-        made._train_on_dataframe(print, spark.sql("select 'a' as s"))  # DF-3
+        made._train_on_dataframe(print, spark.sql("select 'a' as s"))  # FEED-30
     assert not FakeRun.made
     FakeRun.outcome = 7
     one, unknown = spark.range(0, 9, 1, 1), spark.range(9).groupBy("id").count()

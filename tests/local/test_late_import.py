@@ -71,11 +71,11 @@ def test_they_are_applied_or_named(
         said = [line for line in capsys.readouterr().out.splitlines() if "phalanx:" in line]
         if warm:
             assert len(said) == 2, said
-            assert "phalanx: OMP_PROC_BIND, PYTORCH_JIT_TIME: set after the pool" in said[0], "LATE-2"
-            assert "phalanx: OF_THE_USERS: set after the pool" in said[1], "LATE-2"
+            assert "phalanx: OMP_PROC_BIND, PYTORCH_JIT_TIME: set after the pool" in said[0], "POOL-5"
+            assert "phalanx: OF_THE_USERS: set after the pool" in said[1], "POOL-5"
         else:
             assert not said
-    assert ends[True][0] == ends[False][0] == ([], 1, "DebugLevel.DETAIL", 20, None, [True, True]), "LATE-1"
+    assert ends[True][0] == ends[False][0] == ([], 1, "DebugLevel.DETAIL", 20, None, [True, True]), "POOL-4"
     assert ends[True][1][:4] == ends[False][1][:4]
 
 
@@ -106,7 +106,7 @@ def test_who_only_looks_for_a_hidden_module_does_not_import_it(
         spec = importlib.util.find_spec("hidden_here")
         assert spec is not None
         assert spec.origin == module.__file__
-        assert not [name for name in sys.modules if name.startswith("hidden_here")], "LATE-1"
+        assert not [name for name in sys.modules if name.startswith("hidden_here")], "POOL-4"
         from hidden_here.part import os as found
 
         assert found is os
@@ -123,6 +123,6 @@ def test_what_a_module_of_the_pool_read_of_another_environment_is_found() -> Non
     reads = Reads()
     reads.of = {"torch": {"TORCH_LOGS"}, "numpy": {"A"}, "hub": {"HF_HOME", "RANK", "ALIKE"}}
     before = {"ALIKE": "1", "TORCH_LOGS": "x", "A": "x", "RANK": "0"}
-    assert reads.outdated(before, {"ALIKE": "1", "RANK": "1"}) is None, "POOL-8: each rank has its own"
+    assert reads.outdated(before, {"ALIKE": "1", "RANK": "1"}) is None, "POOL-2: each rank has its own"
     why = reads.outdated(before, {**before, "HF_HOME": "/models"})
-    assert why == "its HF_HOME is another than the one that hub has read in the pool", "POOL-8"
+    assert why == "its HF_HOME is another than the one that hub has read in the pool", "POOL-2"

@@ -64,7 +64,7 @@ def test_a_run_whose_logs_cant_be_copied_succeeds_and_says_why(
     spark.conf.set(SETTING, "nosuchscheme://bucket/logs")
     distributor = TorchDistributor(num_processes=1, local_mode=True, use_gpu=False)
     with caplog.at_level(logging.WARNING, "phalanx"):
-        assert distributor.run(say_hello) == "done", "LOGDIR-1"
+        assert distributor.run(say_hello) == "done", "NODE-26"
     assert "nosuchscheme" in caplog.text
 
 

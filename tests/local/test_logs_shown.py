@@ -45,9 +45,9 @@ def test_what_is_shown_is_what_was_asked_for_and_all_of_it_is_kept(
         shown = [
             line.replace("[ranks 0-1] ", f"[rank {rank}] ") for line in _shown(capfd) for rank in _ranks(line)
         ]
-        assert sorted(shown) == lines, f"CONSOLE-5: {logs}"
+        assert sorted(shown) == lines, f"JOB-6: {logs}"
         assert distributor.last_run is not None
-        assert distributor.last_run.logs(0) == "epoch 3\nI am 0\n", "CONSOLE-5"
+        assert distributor.last_run.logs(0) == "epoch 3\nI am 0\n", "JOB-6"
     paths = distributor.last_run.download_logs(tmp_path / "logs")
     assert [Path(path).read_text() for path in paths] == ["epoch 3\nI am 0\n", "epoch 3\nI am 1\n"]
     assert [Path(path).name for path in paths] == ["rank-0.log", "rank-1.log"]
@@ -60,7 +60,7 @@ def test_of_errors_only_the_rank_that_failed_is_shown(spark: Any, capfd: pytest.
     shown = _shown(capfd)
     assert shown[:2] == ["[rank 1] epoch 3", "[rank 1] I am 1"], shown
     assert shown[-1] == "[rank 1] ValueError: no"
-    assert not any(line.startswith("[rank 0]") for line in shown), "CONSOLE-5"
+    assert not any(line.startswith("[rank 0]") for line in shown), "JOB-6"
 
 
 def test_ranks_are_given_as_a_number_or_a_list_and_a_wrong_word_is_named(spark: Any) -> None:

@@ -130,7 +130,7 @@ def test_a_forked_rank_is_as_one_that_was_started(spark: Any) -> None:
         warm, cold = run(facts, ranks=ranks), run(facts, warm=False, ranks=ranks)
         for one, other in zip(warm, cold, strict=True):
             for name in other:
-                assert one[name] == other[name], f"POOL-7: {name}"
+                assert one[name] == other[name], f"POOL-1: {name}"
 
 
 def drawn() -> list[Any]:
@@ -189,8 +189,8 @@ def test_another_fingerprint_is_another_pool_and_the_third_takes_the_place_of_th
 
     for number, pools in (("1", 1), ("2", 2), ("3", 2)):
         monkeypatch.setenv("OMP_NUM_THREADS", number)
-        assert run(threads) == [True, True], "POOL-3"
-        assert _native.pool_usage()[0] == pools, "POOL-5"
+        assert run(threads) == [True, True], "POOL-12"
+        assert _native.pool_usage()[0] == pools, "POOL-14"
 
 
 def huge_pages_kib(pool: int | None = None) -> int:
@@ -205,7 +205,7 @@ def huge_pages_kib(pool: int | None = None) -> int:
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages"
 )
 def test_a_pool_moves_to_huge_pages_after_three_jobs_once_it_has_nothing_else_to_do(spark: Any) -> None:
-    # POOL-9
+    # POOL-8
     def train(seconds: float) -> int:
         time.sleep(seconds)
         return huge_pages_kib()
@@ -260,8 +260,8 @@ def test_a_pool_that_can_not_be_forked_from_is_no_hindrance_and_says_why(
     with caplog.at_level(logging.INFO, "phalanx"):
         assert run(lambda: 5, warm=None) == [5, 5]
         lines = [record.message for record in caplog.records if "cold" in record.message]
-        assert len(lines) == 1, ("WARM-1", lines)
-        assert why in lines[0], "POOL-6"
+        assert len(lines) == 1, ("NODE-50", lines)
+        assert why in lines[0], "POOL-3"
         assert _native.pool_usage() == (0, 0, forks())
         assert run(lambda: 6, warm=None) == [6, 6], "and is not tried again at once"
 
@@ -279,7 +279,7 @@ def test_arrow_and_what_imports_it_can_be_in_a_pool(spark: Any, caplog: pytest.L
 
     spark.conf.set("spark.phalanx.warm.imports", "pyarrow.parquet")
     with caplog.at_level(logging.WARNING, "phalanx"):
-        assert run(table) == [(True, False)] * 2, "POOL-6, POOL-7"
+        assert run(table) == [(True, False)] * 2, "POOL-3, POOL-1"
     assert "cold" not in caplog.text
 
 
@@ -291,9 +291,9 @@ def test_a_rank_that_starts_anew_says_why_once_a_node(
     assert run(lambda: __import__("reader").cache) == [None, None]
     monkeypatch.setenv("READER_CACHE", "/models")
     with caplog.at_level(logging.INFO, "phalanx"):
-        assert run(lambda: __import__("reader").cache, warm=None) == ["/models"] * 2, "POOL-8"
+        assert run(lambda: __import__("reader").cache, warm=None) == ["/models"] * 2, "POOL-2"
     [line] = [record.message for record in caplog.records if "cold" in record.message]
-    assert "its READER_CACHE is another than the one that reader has read in the pool" in line, "WARM-1"
+    assert "its READER_CACHE is another than the one that reader has read in the pool" in line, "NODE-50"
 
 
 @whole("another library")
@@ -309,7 +309,7 @@ def test_a_pool_with_libraries_is_one_for_the_callers_mlflow_server(spark: Any, 
     for given in ("http://one", "http://other", "http://one"):
         env = {"MLFLOW_TRACKING_URI": given}
         distributor = TorchDistributor(2, local_mode=True, use_gpu=False, env=env)
-        assert distributor.run(server) == (True, given), "POOL-8"
+        assert distributor.run(server) == (True, given), "POOL-2"
 
 
 def test_what_is_missing_is_skipped_and_told(
@@ -338,7 +338,7 @@ def test_a_pool_whose_modules_were_edited_is_discarded(
     assert run(version) == [1, 1]
     module(modules, "edited", "version = 'second'")
     with caplog.at_level(logging.WARNING, "phalanx"):
-        assert run(version, warm=None) == ["second", "second"], "MODULE-2"
+        assert run(version, warm=None) == ["second", "second"], "POOL-7"
     assert "edited.py has changed" in caplog.text
 
 
@@ -361,7 +361,7 @@ def test_a_rank_whose_path_leads_to_another_module_starts_anew(
     # before what the ranks have, too
     sys.path.insert(1, str(modules))
     try:
-        assert run(version) == ["the caller has another"] * 2, "POOL-8"
+        assert run(version) == ["the caller has another"] * 2, "POOL-2"
     finally:
         sys.path.remove(str(modules))
 
@@ -372,7 +372,7 @@ def test_a_pool_without_a_job_ends_by_itself_and_the_next_run_has_another(spark:
     until = time.monotonic() + 20
     while _native.pool_usage()[0] and time.monotonic() < until:
         time.sleep(0.02)
-    assert _native.pool_usage()[0] == 0, "POOL-5"
+    assert _native.pool_usage()[0] == 0, "POOL-14"
     run(lambda: None)
 
 
@@ -407,7 +407,7 @@ def test_ranks_live_on_when_their_pool_is_killed(spark: Any, tmp_path: Path) -> 
     assert len(pools) == 1
     pools[0].kill()
     (tmp_path / "go").touch()
-    assert going.result(60) == "done", "POOL-2"
+    assert going.result(60) == "done", "POOL-11"
     run(lambda: None)
 
 
@@ -442,10 +442,10 @@ def test_shadows_are_modules_that_come_first_and_no_namespaces(
     )
     module(before / "one_of_ours", "__init__", "")
     said = imported.shadowed([str(before), *sys.path])
-    assert said is not None, "MODULE-1"
+    assert said is not None, "POOL-6"
     assert str(before) in said
     assert imported.changed() is None
     module(own, "one_of_ours", "changed = 1")
-    assert imported.changed() == str(own / "one_of_ours.py"), "MODULE-2"
+    assert imported.changed() == str(own / "one_of_ours.py"), "POOL-7"
     sys.modules.pop("one_of_ours")
     assert json.dumps(said)

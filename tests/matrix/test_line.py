@@ -91,10 +91,10 @@ def test_a_session_says_at_once_what_is_set(spark: Any, monkeypatch: pytest.Monk
 
     asked = questions_to_the_jvm(monkeypatch)
     conf = SessionConf(spark)
-    assert {"spark.master", "spark.app.id"} <= conf.keys, "SESSION-1"
+    assert {"spark.master", "spark.app.id"} <= conf.keys, "CALLER-15"
     assert conf.get("spark.master") == spark.sparkContext.master
     assert conf.get("spark.no.such.setting") is None
-    assert len(asked) <= 6, f"SESSION-1: {asked}"
+    assert len(asked) <= 6, f"CALLER-15: {asked}"
 
 
 def test_a_cancel_ends_the_run(distributor: Any, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_cancel_by_spark_is_no_failure(stage: Any, spark: Any, tmp_path: Path)
     spark.sparkContext.cancelJobGroup("trainings")
     with pytest.raises(TrainingError) as cancelled:
         run.result(60)
-    assert cancelled.value.kind == "cancelled", "STAGE-2"
+    assert cancelled.value.kind == "cancelled", "STAGE-5"
 
 
 def test_a_tag_of_the_callers_cancels_the_run(stage: Any, spark: Any, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_tag_of_the_callers_cancels_the_run(stage: Any, spark: Any, tmp_path: 
         tags.cancelJobsWithTag("of-the-caller")
     with pytest.raises(TrainingError) as cancelled:
         run.result(60)
-    assert cancelled.value.kind == "cancelled", "STAGE-2"
+    assert cancelled.value.kind == "cancelled", "STAGE-5"
 
 
 @pytest.mark.remote
@@ -252,7 +252,7 @@ def test_the_other_scalas_jar_leaves_an_application_alone(tmp_path: Path) -> Non
         assert program.ends(200) == 0, program.text
     said = [line for line in program.text.splitlines() if "Phalanx's jar is built for Scala" in line]
     assert len([line for line in said if "WARN" in line]) >= 1, program.text
-    assert "goes on without Phalanx's plugin" in program.text, "PLUGIN-3"
+    assert "goes on without Phalanx's plugin" in program.text, "JAR-3"
     named = "the jar on the driver's class path can't be used: Phalanx's jar is built for Scala"
-    assert f"Phalanx takes the python stage, because {named}" in program.text, "JVM-2"
+    assert f"Phalanx takes the python stage, because {named}" in program.text, "STAGE-2"
     assert [rank["sum"] for rank in program.printed("SMOKE")["auto"]["results"]] == [1.5, 1.5]

@@ -1,6 +1,6 @@
 """A standalone Spark cluster of real processes, as an operator starts it: a master, and a worker on each host.
 
-CLUSTER-1 (nobody-left): after `stop` no daemon, driver or executor of it is alive.
+TEST-12 (nobody-left): after `stop` no daemon, driver or executor of it is alive.
 """
 
 from __future__ import annotations

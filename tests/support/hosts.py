@@ -1,6 +1,6 @@
 """Several hosts in one machine: network namespaces. No address has a name, and a look-up says so at once.
 
-HOSTS-1 (nothing-left): after `remove` no namespace, no interface and no file is left.
+TEST-13 (nothing-left): after `remove` no namespace, no interface and no file is left.
 """
 
 from __future__ import annotations

@@ -61,5 +61,5 @@ NAMES = ("top-level", "cycle", "finalizer", "module", "held-by-the-system", "std
 
 def check(folder: Path) -> None:
     """All of it was written."""
-    assert {name: (folder / name).read_text() for name in NAMES} == dict.fromkeys(NAMES, "kept"), "END-1"
+    assert {name: (folder / name).read_text() for name in NAMES} == dict.fromkeys(NAMES, "kept"), "RANK-1"
     assert zipfile.ZipFile(folder / "archive").read("member") == b"kept"

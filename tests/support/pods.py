@@ -5,7 +5,7 @@ is a `noexec` tmpfs, `/dev/shm` a small one. The user is not root, and has no ca
 seccomp filter. One folder, a volume, can be written, and is the same in all pods. The memory is that of a cgroup,
 where one can be made.
 
-PODS-1 (nothing-left): after `remove` no cgroup is left; a pod's processes and mounts go with the program.
+TEST-14 (nothing-left): after `remove` no cgroup is left; a pod's processes and mounts go with the program.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Programs of their own that tests start: drivers, daemons, spark-submit; and what tests ask about processes.
 
-PROG-1 (nobody-left): after `end` neither the program nor any process that it ever had below it is alive.
+TEST-15 (nobody-left): after `end` neither the program nor any process that it ever had below it is alive.
 """
 
 from __future__ import annotations

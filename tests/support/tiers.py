@@ -1,10 +1,10 @@
 """Which tests `make test` runs, and which only `make test-all` does.
 
-TIERS-1 (only-one): a test is in `make test` if it is the only one that would notice some defect. The same test over
+TEST-16 (only-one): a test is in `make test` if it is the only one that would notice some defect. The same test over
 another face, phase, number of hosts, version or library has the marker `whole`, and says which it is.
-TIERS-2 (faces): of a test over several faces, `make test` runs the jvm stage, and those that `differs` names. A test
+TEST-17 (faces): of a test over several faces, `make test` runs the jvm stage, and those that `differs` names. A test
 without the jvm stage keeps its first face, so that none is left out by its faces alone.
-TIERS-3 (connect): a client of Spark Connect has only what `differs` names, in a process of its own.
+TEST-18 (connect): a client of Spark Connect has only what `differs` names, in a process of its own.
 
 A face is what ranks run over: local mode, with warm ranks or cold ones, or a stage.
 """
@@ -48,7 +48,7 @@ def faces_wanted(request: pytest.FixtureRequest, faces: Sequence[str]) -> list[s
 
 
 def mark(items: Iterable[pytest.Item], *, connect: bool) -> None:
-    """Gives the marker `whole` to what TIERS-2 and TIERS-3 leave to `make test-all`."""
+    """Gives the marker `whole` to what TEST-17 and TEST-18 leave to `make test-all`."""
     tests: dict[str, list[tuple[pytest.Item, str]]] = defaultdict(list)
     for item in items:
         if (face := face_of(item)) is not None:

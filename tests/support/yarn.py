@@ -2,7 +2,7 @@
 
 Maven brings the daemons' classes, of the version of the Hadoop client that pyspark has, into target/yarn.
 
-YARN-1 (nobody-left): after `stop` no daemon, container or process of one is alive.
+TEST-19 (nobody-left): after `stop` no daemon, container or process of one is alive.
 """
 
 from __future__ import annotations

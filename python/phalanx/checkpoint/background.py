@@ -1,7 +1,8 @@
 """Saving in the background, one checkpoint at a time.
 
-ASYNC-1 (in-order): a later save, and a look for the newest, waits for the one that is being written.
-ASYNC-2 (heard-of): a save that failed is said on stderr at once, and is raised by `result`, or else by the next call.
+CHECKPOINT-6 (in-order): a later save, and a look for the newest, waits for the one that is being written.
+CHECKPOINT-7 (heard-of): a save that failed is said on stderr at once, and is raised by `result`, or else by the next
+call.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a client of Spark Connect has to do itself, because Spark's driver is elsewhere.
 
-CONNECT-1 (no-py4j): nothing here, and nothing that a client uses, needs py4j or a SparkContext.
-CONNECT-2 (client-address): the hub is the client's, so tasks are told the client's address, never the driver's.
+WAY-11 (no-py4j): nothing here, and nothing that a client uses, needs py4j or a SparkContext.
+WAY-12 (client-address): the hub is the client's, so tasks are told the client's address, never the driver's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From what the stage brought back to findings: the only place where the doctor judges, with the two files of checks.
 
-FINDING-1 (no-silence): a host that a task was on, and that did not say what it found, is an error that names it.
+DOCTOR-4 (no-silence): a host that a task was on, and that did not say what it found, is an error that names it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 It travels to the executors by value and uses the standard library only.
 
-PROBE-3 (proved): who asks and who answers prove to each other that they know the examination's secret, which crosses no
-connection. So an answer is that of the host that was meant, and nobody else is answered.
-PROBE-4 (bounded): a connection ends within `_PATIENCE_S` and the time that its own request takes; a listener has
+DOCTOR-5 (proved): who asks and who answers prove to each other that they know the examination's secret, which crosses
+no connection. So an answer is that of the host that was meant, and nobody else is answered.
+DOCTOR-6 (bounded): a connection ends within `_PATIENCE_S` and the time that its own request takes; a listener has
 `_MOST` at the same time at most.
 """
 

@@ -3,8 +3,8 @@
 It travels to the executors by value and uses the standard library only, so that a host without torch, or without
 Phalanx, can be named.
 
-PROBE-1 (carries-on): a probe that raises, or doesn't answer in time, is a problem with a name, and the others go on.
-PROBE-2 (leaves-nothing): files and processes of a probe are gone when it is over.
+DOCTOR-7 (carries-on): a probe that raises, or doesn't answer in time, is a problem with a name, and the others go on.
+DOCTOR-8 (leaves-nothing): files and processes of a probe are gone when it is over.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The doctor's stage: a task of Spark's where a job would have one, each of which looks at its host.
 
-DOCTOR-4 (no-package): it takes what a job takes, a barrier stage of Python workers, and brings its own code along. So
+DOCTOR-9 (no-package): it takes what a job takes, a barrier stage of Python workers, and brings its own code along. So
 executors without Phalanx, torch or pyarrow are looked at like the others.
-DOCTOR-5 (ends): it is over in time; what is left of it then is cancelled, and what has come until then counts.
+DOCTOR-10 (ends): it is over in time; what is left of it then is cancelled, and what has come until then counts.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 It travels to the executors by value and uses the standard library and Spark's own Python only.
 
-PROBE-5 (early): what a task has found it leaves with the driver at once, if it can connect there. So the facts of a
+DOCTOR-11 (early): what a task has found it leaves with the driver at once, if it can connect there. So the facts of a
 host are not lost with the stage, where another host ends that or holds it up.
-PROBE-6 (few-peers): a host connects to all others where they are 16 or fewer, else to those 1, 2, 4, 8, ... places on.
+DOCTOR-12 (few-peers): a host connects to all others where they are 16 or fewer, else to those 1, 2, 4, 8, ... places
+on.
 """
 
 from __future__ import annotations

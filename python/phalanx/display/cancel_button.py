@@ -1,7 +1,7 @@
 """A button of a notebook that cancels a run, where ipywidgets is installed.
 
-BUTTON-1 (only-in-notebooks): ipywidgets is imported when a notebook displays a run that goes on, and never otherwise. A
-button that can't be made is none.
+DISPLAY-1 (only-in-notebooks): ipywidgets is imported when a notebook displays a run that goes on, and never otherwise.
+A button that can't be made is none.
 """
 
 from __future__ import annotations

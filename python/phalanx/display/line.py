@@ -1,6 +1,6 @@
 """A run in one line, for a terminal or a file.
 
-LINE-1 (one-line): it has no control characters, whatever ranks report or are called.
+DISPLAY-2 (one-line): it has no control characters, whatever ranks report or are called.
 """
 
 from __future__ import annotations

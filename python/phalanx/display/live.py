@@ -1,9 +1,9 @@
 """A run that is drawn while it goes, in a thread of its own.
 
-LIVE-1 (never-disturbs): a display that raises is given up with one warning. One that hangs keeps its thread, and the
+DISPLAY-3 (never-disturbs): a display that raises is given up with one warning. One that hangs keeps its thread, and the
 end of the run waits `_END_S` for it, once.
-LIVE-2 (fiftieth): drawing takes a fiftieth of a processor at most: a run of very many ranks is drawn less often. It is
-drawn every `MOST_REST_S` at least.
+DISPLAY-4 (fiftieth): drawing takes a fiftieth of a processor at most: a run of very many ranks is drawn less often. It
+is drawn every `MOST_REST_S` at least.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_REST_S = 10.0
 
 
 def rest(wanted: float, took: float) -> float:
-    """How many seconds are between two drawings, the last of which took so much of a processor (LIVE-2)."""
+    """How many seconds are between two drawings, the last of which took so much of a processor (DISPLAY-4)."""
     return max(wanted, min(50 * took, MOST_REST_S))
 
 

@@ -2,8 +2,8 @@
 
 Plain HTML with inline CSS and SVG, readable on light and on dark.
 
-PAGE-1 (text-is-text): whatever comes from ranks, hosts and exceptions is escaped. There is no script.
-PAGE-2 (bounded): above `FOLDED` ranks groups are shown instead of ranks, `MOST_GROUPS` of them at most.
+DISPLAY-5 (text-is-text): whatever comes from ranks, hosts and exceptions is escaped. There is no script.
+DISPLAY-6 (bounded): above `FOLDED` ranks groups are shown instead of ranks, `MOST_GROUPS` of them at most.
 """
 
 from __future__ import annotations

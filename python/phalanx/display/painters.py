@@ -1,7 +1,7 @@
 """What draws a run: into a notebook's cell, on a terminal, or as lines into a file; and which of them a run has.
 
-PAINT-1 (quiet-files): where nobody watches, a run that doesn't last long prints nothing.
-PAINT-2 (output-whole): the line on a terminal is taken away before the ranks' output is shown, and never put into an
+DISPLAY-7 (quiet-files): where nobody watches, a run that doesn't last long prints nothing.
+DISPLAY-8 (output-whole): the line on a terminal is taken away before the ranks' output is shown, and never put into an
 unfinished line of it.
 """
 

@@ -1,6 +1,6 @@
 """The loss of each rank by step, as curves of few points however long a run is.
 
-CURVES-1 (bounded): there are curves of the `MOST_RANKS` lowest ranks that tell a loss, of fewer than `MOST_POINTS`
+DISPLAY-9 (bounded): there are curves of the `MOST_RANKS` lowest ranks that tell a loss, of fewer than `MOST_POINTS`
 points each. When a curve is full, neighbours become their mean, so that it spans the whole run.
 """
 

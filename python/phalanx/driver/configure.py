@@ -1,7 +1,7 @@
 """The jar and the plugin for a session that is being built, beside those that the application has already.
 
-CONFIGURE-1 (none-lost): what the user lists as `spark.jars` and `spark.plugins` stays, wherever it is listed.
-CONFIGURE-2 (too-late): where the JVM is there already, a warning says what is missing and what to do; nothing is set
+CALLER-1 (none-lost): what the user lists as `spark.jars` and `spark.plugins` stays, wherever it is listed.
+CALLER-2 (too-late): where the JVM is there already, a warning says what is missing and what to do; nothing is set
 that would end the application.
 """
 

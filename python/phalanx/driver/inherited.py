@@ -1,6 +1,6 @@
 """Names that `pyspark.ml.torch.distributor` has beside `TorchDistributor`, for subclasses and recipes that use them.
 
-INHERIT-1 (as-pyspark): each means and returns what pyspark's does. What is inside of pyspark's own way to start ranks
+CALLER-3 (as-pyspark): each means and returns what pyspark's does. What is inside of pyspark's own way to start ranks
 (its torchrun commands, its task function) has no counterpart here and is missing.
 """
 

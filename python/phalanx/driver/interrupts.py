@@ -1,9 +1,9 @@
 """Ctrl-C, or a notebook's stop button, in the thread that drives a run.
 
-CTRL-1 (any-moment): the first Ctrl-C asks for the end, wherever the thread is at that moment, and raises nothing there:
-an exception between two lines would lose an event or cut off a line of output. CTRL-2 (second): the next one raises at
-once, as Python does. CTRL-3 (as-before): a handler of the caller's own, such as pyspark's, which cancels all jobs, is
-called each time, and is in its place again afterwards.
+CALLER-4 (any-moment): the first Ctrl-C asks for the end, wherever the thread is at that moment, and raises nothing
+there: an exception between two lines would lose an event or cut off a line of output. CALLER-5 (second): the next one
+raises at once, as Python does. CALLER-6 (as-before): a handler of the caller's own, such as pyspark's, which cancels
+all jobs, is called each time, and is in its place again afterwards.
 """
 
 from __future__ import annotations

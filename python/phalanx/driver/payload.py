@@ -1,6 +1,6 @@
 """What the ranks execute, packed at the caller; the format is in `rank/payload.py`, which reads it.
 
-PAY-1 (names-variable): what can't be sent is an error at the caller before anything is started. The error names the
+CALLER-7 (names-variable): what can't be sent is an error at the caller before anything is started. The error names the
 variable.
 """
 

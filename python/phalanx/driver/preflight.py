@@ -1,9 +1,9 @@
 """The checks before a run starts: this module asks Spark, the Rust core decides, and what is wrong raises.
 
-As CHECK-1 says, a run that can't get its slots fails here, by a deadline, and not in Spark's silent retries. As CHECK-2
+As JOB-15 says, a run that can't get its slots fails here, by a deadline, and not in Spark's silent retries. As JOB-16
 says, every language refuses the same in the same words.
 
-GPU-3 (untouched-caller): neither the environment of the caller nor one of its random generators is changed.
+CALLER-8 (untouched-caller): neither the environment of the caller nor one of its random generators is changed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A profile of ranks that run: each is asked for one, and all are merged into one file of Chrome's trace format.
 
-PROFILE-4 (one-clock): times are those of the driver's wall clock. How far a rank's host is ahead of it is measured
+CALLER-9 (one-clock): times are those of the driver's wall clock. How far a rank's host is ahead of it is measured
 through the hub: of all questions to the rank the one that is answered soonest counts, and half of its round trip is the
 most by which that is wrong. A distance below that is left alone.
-PROFILE-5 (who-is-missing): a rank that gives no profile is named, with the reason; the others' are there.
+CALLER-10 (who-is-missing): a rank that gives no profile is named, with the reason; the others' are there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A rank's whole output, wherever it is: on the rank's host while its node is there, then in what is left of it.
 
-OUTPUT-1 (piece-by-piece): output of any length is read in pieces of `PIECE_BYTES`, and never held whole here.
-OUTPUT-2 (says-what-is-missing): a line that begins with `[phalanx]` stands where bytes are missing.
-OUTPUT-3 (never-raises): a host that can't be asked, or doesn't answer, costs bytes and raises nothing.
+CALLER-11 (piece-by-piece): output of any length is read in pieces of `PIECE_BYTES`, and never held whole here.
+CALLER-12 (says-what-is-missing): a line that begins with `[phalanx]` stands where bytes are missing.
+CALLER-13 (never-raises): a host that can't be asked, or doesn't answer, costs bytes and raises nothing.
 """
 
 from __future__ import annotations

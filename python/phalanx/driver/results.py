@@ -2,8 +2,8 @@
 
 The files live as long as the `Results`. However the application ends, they don't outlive it.
 
-LOAD-1 (nothing-lost): a result that can't be read back is no failure of the run. The error says whose it is, why, which
-versions differ, and where its pickle stays until the application ends; it can be asked for again.
+CALLER-14 (nothing-lost): a result that can't be read back is no failure of the run. The error says whose it is, why,
+which versions differ, and where its pickle stays until the application ends; it can be asked for again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What the caller's Spark session says of its settings and its driver, classic or of Spark Connect.
 
-SESSION-1 (few-questions): the JVM is asked which settings a session has, by a few questions of py4j, and then once for
+CALLER-15 (few-questions): the JVM is asked which settings a session has, by a few questions of py4j, and then once for
 each that is set and wanted. In a session with few settings, a warm run of an empty function asks 100 at most.
-SESSION-2 (as-it-is): a key and its value are as Spark's `conf` has them, whatever characters they have.
-SESSION-3 (no-secrets): the value of a setting that Phalanx has no use for isn't asked for, so no log can have it.
+CALLER-16 (as-it-is): a key and its value are as Spark's `conf` has them, whatever characters they have.
+CALLER-17 (no-secrets): the value of a setting that Phalanx has no use for isn't asked for, so no log can have it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 It also answers what the tab asks: the ranks' stacks. A driver hears of that when it tells the next snapshot, and
 answers in a thread of its own, so that it goes on telling.
 
-UI-1 (never-disturbs): telling is a thread of its own, at most once a second. It never fails a run, and a run waits for
-it only at its end, for the last state, and not for long. Over Spark Connect and without the jar nothing is told.
+CALLER-18 (never-disturbs): telling is a thread of its own, at most once a second. It never fails a run, and a run waits
+for it only at its end, for the last state, and not for long. Over Spark Connect and without the jar nothing is told.
 """
 
 from __future__ import annotations

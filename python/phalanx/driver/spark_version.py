@@ -1,7 +1,7 @@
 """What differs between Spark's versions, as far as Python sees it. No other module of Phalanx asks for a version.
 
-VERSION-1 (one-room): a difference that Phalanx can bridge is bridged here.
-VERSION-2 (refused-early): what a version can't do is refused before anything has started, and a sentence says why.
+CALLER-19 (one-room): a difference that Phalanx can bridge is bridged here.
+CALLER-20 (refused-early): what a version can't do is refused before anything has started, and a sentence says why.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 pyarrow's own `to_numpy` and `pa.array` import pandas wherever it is installed, which nobody asked for, and which takes
 each rank a quarter of a second before its first batch.
 
-MEMORY-1 (same-values): what comes is what pyarrow's own functions give.
-MEMORY-2 (no-pandas): nothing here imports pandas.
+FEED-1 (same-values): what comes is what pyarrow's own functions give.
+FEED-2 (no-pandas): nothing here imports pandas.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ node: in Python workers, or in executors' JVMs.
 Both write the same rows with the same Arrow types, and say the same of them (`feeding/write_blocks.py`). The JVMs do it
 sooner, since no row goes through a Python worker.
 
-JOBS-1 (jvm-first): the JVMs do it where the jvm stage could be had, unless `spark.phalanx.stage` is `python`; no Python
+FEED-3 (jvm-first): the JVMs do it where the jvm stage could be had, unless `spark.phalanx.stage` is `python`; no Python
 worker takes part then. Places that only fsspec opens are written to by Python workers.
 """
 

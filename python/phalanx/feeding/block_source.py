@@ -1,8 +1,8 @@
 """Where a loader's blocks come from: files that Spark's tasks wrote, on this host or another, or a table in memory.
 
-SOURCE-1 (says-so): a block that can't be read is an error which says where it should be, and who wrote it.
-SOURCE-2 (few-files): at most `OPEN_FILES` files are mapped at a time.
-SOURCE-3 (kept-whole): a block that is kept has the bytes that were written, however long ago: its checksum is compared
+FEED-4 (says-so): a block that can't be read is an error which says where it should be, and who wrote it.
+FEED-5 (few-files): at most `OPEN_FILES` files are mapped at a time.
+FEED-6 (kept-whole): a block that is kept has the bytes that were written, however long ago: its checksum is compared
 when it is first read.
 """
 

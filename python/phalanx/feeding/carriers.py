@@ -3,10 +3,10 @@
 Spark puts the tasks of a job where slots are free. So a round of carriers has as many tasks as the session has slots,
 and each finds out by itself whether its host wants it (`rust/job/src/node/carrier.rs`).
 
-CARRY-1 (only-where-needed): where each host with blocks has a node there is no round, nor once each has a carrier.
-CARRY-2 (again): while a host has none there is another round, less and less often: its slots may have been taken.
-CARRY-3 (one-owner): the jobs of all rounds have ended, or were cancelled, when `close` returns.
-CARRY-4 (no-twins): a carrier lasts longer than the tasks that nobody wants. Where `spark.speculation` is on Spark would
+FEED-7 (only-where-needed): where each host with blocks has a node there is no round, nor once each has a carrier.
+FEED-8 (again): while a host has none there is another round, less and less often: its slots may have been taken.
+FEED-9 (one-owner): the jobs of all rounds have ended, or were cancelled, when `close` returns.
+FEED-10 (no-twins): a carrier lasts longer than the tasks that nobody wants. Where `spark.speculation` is on Spark would
 start it a second time, elsewhere, and kill it once that copy has ended. So each task is a job of its own there: Spark
 doesn't compare a task with others then (`TaskSetManager.checkSpeculatableTasks`).
 """
@@ -133,7 +133,7 @@ class Carriers:
 
     def _sizes(self) -> tuple[int, int]:
         """How many jobs a round has, and how many tasks each of them."""
-        if self._apart():  # CARRY-4
+        if self._apart():  # FEED-10
             return min(self._tasks(), JOBS_AT_ONCE), 1
         return 1, self._tasks()
 

@@ -1,8 +1,8 @@
 """A column of rows as tensors.
 
-COLUMN-1 (as-they-are): values keep their bits and their types; docs/data.md has the tensor type of each.
-COLUMN-2 (own-memory): a tensor's memory is its batch's own: whoever changes it changes no data.
-COLUMN-3 (named): what can't be a tensor is an error that names the column and what to do.
+FEED-11 (as-they-are): values keep their bits and their types; docs/data.md has the tensor type of each.
+FEED-12 (own-memory): a tensor's memory is its batch's own: whoever changes it changes no data.
+FEED-13 (named): what can't be a tensor is an error that names the column and what to do.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A place where a data set is kept: a folder with blocks, and an index beside it, by which later runs find them.
 
-STORED-1 (index-last): the index is written when all blocks are there. Without one there is no data.
-STORED-2 (same-columns): what is there is taken for a DataFrame only if names and types of the columns are the same.
-STORED-3 (no-strays): a preparation that fails removes what it wrote. What repeated tasks wrote is removed, too.
+FEED-14 (index-last): the index is written when all blocks are there. Without one there is no data.
+FEED-15 (same-columns): what is there is taken for a DataFrame only if names and types of the columns are the same.
+FEED-16 (no-strays): a preparation that fails removes what it wrote. What repeated tasks wrote is removed, too.
 """
 
 from __future__ import annotations

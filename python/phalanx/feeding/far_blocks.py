@@ -1,11 +1,11 @@
 """Blocks of other hosts, fetched from the nodes that serve them into files, ahead of their use, once for an executor.
 
-FAR-1 (bounded): at most `CACHE_BYTES` are kept, or one block; a loader keeps some more while it uses them. In the
+FEED-17 (bounded): at most `CACHE_BYTES` are kept, or one block; a loader keeps some more while it uses them. In the
 rank's folder the files have no names, so they go with the rank, however it ends; those that ranks share go with the
 node.
-FAR-2 (ahead): what a loader needs next is fetched while it works, in the order in which it is needed.
-FAR-3 (same-bytes): bytes that are not those that were written are an error, which names the host and the block.
-FAR-4 (ends): the thread ends with `close`, and every wait has an end, also where a host is lost or can't be reached.
+FEED-18 (ahead): what a loader needs next is fetched while it works, in the order in which it is needed.
+FEED-19 (same-bytes): bytes that are not those that were written are an error, which names the host and the block.
+FEED-20 (ends): the thread ends with `close`, and every wait has an end, also where a host is lost or can't be reached.
 That error counts as a lost peer's. A store behind a URI has the time-outs of its own.
 """
 

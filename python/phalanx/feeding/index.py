@@ -1,6 +1,6 @@
 """The index of a data set: where its blocks are, and what they have. It travels to the ranks in their payload.
 
-INDEX-1 (small): it has a few numbers for each block, whatever the rows.
+FEED-21 (small): it has a few numbers for each block, whatever the rows.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 The Rust core plans which rows come when (`_native.DataPlan`); a loader gathers them, for some steps at a time.
 
-LOADER-1 (equal-steps): every rank has the same number of steps, and each of its batches has as many rows.
-LOADER-2 (resumes): a loader that was given another's state goes on with the next row of the same order, whatever the
+FEED-22 (equal-steps): every rank has the same number of steps, and each of its batches has as many rows.
+FEED-23 (resumes): a loader that was given another's state goes on with the next row of the same order, whatever the
 number of ranks and the size of batches.
-LOADER-3 (same-data): a state of other data, or of another order, is refused.
-LOADER-4 (few-imports): who imports this imports neither torch nor numpy nor pyarrow; a loader does.
+FEED-24 (same-data): a state of other data, or of another order, is refused.
+FEED-25 (few-imports): who imports this imports neither torch nor numpy nor pyarrow; a loader does.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A rank's rows of a DataFrame as torch's `IterableDataset` of samples, each a list with a value for each column.
 
-DF-4 (as-pysparks): a sample is what pyspark's `_SparkPartitionTorchDataset` makes of the same row: an int or a float,
-an array of an array's own type, a vector as a dense array of float64. Columns with nulls are floats, nulls NaN: here in
-all rows, in pyspark in those that came to Python together with a null.
-DF-5 (bounded): at most `_ROWS` rows are taken out of a block at a time, and about `_BYTES`.
+FEED-26 (as-pysparks): a sample is what pyspark's `_SparkPartitionTorchDataset` makes of the same row: an int or a
+float, an array of an array's own type, a vector as a dense array of float64. Columns with nulls are floats, nulls NaN:
+here in all rows, in pyspark in those that came to Python together with a null.
+FEED-27 (bounded): at most `_ROWS` rows are taken out of a block at a time, and about `_BYTES`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`_train_on_dataframe`: a DataFrame's partitions, one for each task, as files of blocks that the task's ranks read.
 
-DF-1 (ranks-only): only the ranks are told where the rows are. The environment of Spark's reused Python worker stays as
-it is.
-DF-2 (files-go): the files are gone when the task's `with` block ends.
-DF-3 (numbers-only): a column of another type than pyspark takes is refused before anything is computed.
+FEED-28 (ranks-only): only the ranks are told where the rows are. The environment of Spark's reused Python worker stays
+as it is.
+FEED-29 (files-go): the files are gone when the task's `with` block ends.
+FEED-30 (numbers-only): a column of another type than pyspark takes is refused before anything is computed.
 """
 
 from __future__ import annotations

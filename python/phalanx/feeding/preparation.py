@@ -3,18 +3,18 @@
 So feeding needs no task slot while ranks hold theirs, and any DataFrame will do: of any partitioning, with shuffles,
 retried and adaptive, classic or of Spark Connect.
 
-PREPARE-1 (refused-first): data that can't become tensors, or can't be read to its end, is refused before any job
+FEED-31 (refused-first): data that can't become tensors, or can't be read to its end, is refused before any job
 starts, in a sentence that names the data set and the column.
-PREPARE-2 (one-owner): the blocks belong to the run, which removes them when it is over, however it ends. Spark removes
+FEED-32 (one-owner): the blocks belong to the run, which removes them when it is over, however it ends. Spark removes
 them with its local directories where the driver can't any more, or where an executor that has some takes no task.
-PREPARE-3 (reachable): in local mode, where nobody serves blocks of other hosts, such are refused before any rank
+FEED-33 (reachable): in local mode, where nobody serves blocks of other hosts, such are refused before any rank
 starts.
-PREPARE-4 (same-data): blocks that went with an executor are computed again before ranks start again. Where that gives
+FEED-34 (same-data): blocks that went with an executor are computed again before ranks start again. Where that gives
 other data the run fails, and says so: nothing trains on a mixture.
-PREPARE-5 (kept-stays): what is `stored` is written by the first run, read by later ones, and removed by none.
-PREPARE-6 (streamed-once): a run has one `streamed` data set at most, on executors, and never starts its ranks again. It
+FEED-35 (kept-stays): what is `stored` is written by the first run, read by later ones, and removed by none.
+FEED-36 (streamed-once): a run has one `streamed` data set at most, on executors, and never starts its ranks again. It
 has no blocks: it is the input of the run's own stage.
-PREPARE-7 (carried): on hosts with blocks where the run has no node, tasks beside it serve them (`feeding/carriers.py`).
+FEED-37 (carried): on hosts with blocks where the run has no node, tasks beside it serve them (`feeding/carriers.py`).
 """
 
 from __future__ import annotations
@@ -380,7 +380,7 @@ class StreamedFrame(NamedTuple):
 
 
 def _streamed(data: Mapping[str, Any], *, local_mode: bool) -> StreamedFrame | None:
-    """PREPARE-6."""
+    """FEED-36."""
     names = [name for name, value in data.items() if isinstance(value, Streamed)]
     if not names:
         return None

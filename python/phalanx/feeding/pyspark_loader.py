@@ -2,9 +2,9 @@
 
 pyspark's reads a file that its own stage writes. Here the rows are in blocks, and no rank has such a file.
 
-DF-6 (either-loader): in a rank of `_train_on_dataframe` pyspark's function does what Phalanx's does, also where a warm
-pool has imported it; in all others, and outside of ranks, it does what it did.
-DF-7 (no-import): importing this module, which each import of phalanx does, imports neither pyspark nor torch.
+FEED-38 (either-loader): in a rank of `_train_on_dataframe` pyspark's function does what Phalanx's does, also where a
+warm pool has imported it; in all others, and outside of ranks, it does what it did.
+FEED-39 (no-import): importing this module, which each import of phalanx does, imports neither pyspark nor torch.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Whoever has fetched a block links it into the folder. The others map that file, so they share its memory, too.
 
-SHARE-1 (whole): a name in the folder is that of a block whose bytes have been compared with their checksum.
-SHARE-2 (bounded): names of at most `SHARED_BYTES` are kept, or one. Who links another one removes the oldest; what a
+FEED-40 (whole): a name in the folder is that of a block whose bytes have been compared with their checksum.
+FEED-41 (bounded): names of at most `SHARED_BYTES` are kept, or one. Who links another one removes the oldest; what a
 rank has mapped stays its own.
-SHARE-3 (never-stuck): of the ranks one fetches a block. Where that takes longer than `TURN_S`, or where the folder has
+FEED-42 (never-stuck): of the ranks one fetches a block. Where that takes longer than `TURN_S`, or where the folder has
 gone or knows no links or locks, each fetches for itself. A lock goes with its process.
 """
 

@@ -4,10 +4,10 @@ Steps come in windows. Each rank votes for a window when it has the rows of its 
 sum of votes when all have voted. A vote is an addition to a counter of the job's store, so a window costs each rank
 three short requests whatever the number of ranks, and a loader makes them ahead of the steps.
 
-AGREE-1 (same-answer): every rank gets the same sum for a window, or an error.
-AGREE-2 (left-is-told): a rank that leaves votes so for its next window, and the others raise, with its name. Nobody
+FEED-43 (same-answer): every rank gets the same sum for a window, or an error.
+FEED-44 (left-is-told): a rank that leaves votes so for its next window, and the others raise, with its name. Nobody
 waits for a rank that has left.
-AGREE-3 (small): the store keeps the counters of two windows.
+FEED-45 (small): the store keeps the counters of two windows.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """A task's end of a streamed data set: a thread hands the task's input to its ranks, batch by batch.
 
-FEED-1 (shares): each record batch is cut among the task's ranks, so that no two of them have got numbers of rows that
+FEED-46 (shares): each record batch is cut among the task's ranks, so that no two of them have got numbers of rows that
 differ by more than one.
-FEED-2 (no-faster): one batch at a time is here; the next is asked of Spark when the ranks' sockets have taken this one.
-FEED-3 (not-alone): when `close` returns nobody reads the input any more: Spark's worker goes on to use its socket.
-FEED-4 (left-is-fine): a rank that takes no more, or never asked, is no error. When no rank takes any more, nothing more
-is asked of Spark.
-FEED-5 (sparks-error): where Spark can't compute the input it fails the task, with the cause, and ends its process. One
+FEED-47 (no-faster): one batch at a time is here; the next is asked of Spark when the ranks' sockets have taken this
+one.
+FEED-48 (not-alone): when `close` returns nobody reads the input any more: Spark's worker goes on to use its socket.
+FEED-49 (left-is-fine): a rank that takes no more, or never asked, is no error. When no rank takes any more, nothing
+more is asked of Spark.
+FEED-50 (sparks-error): where Spark can't compute the input it fails the task, with the cause, and ends its process. One
 that waits for the process instead, as Spark 3.5 does, finds it ended, and says the cause then. Ranks take neither for
 an end of their rows.
 """
@@ -92,7 +93,7 @@ class Feeder:
             self._send(list(self._shares(batch)))
 
     def _shares(self, batch: Any) -> Iterator[bytes | None]:
-        """FEED-1: the frames of each rank's rows."""
+        """FEED-46: the frames of each rank's rows."""
         at, ranks = 0, len(self._takers)
         before = sum(self._given)
         for rank in range(ranks):

@@ -1,12 +1,12 @@
 """`StreamLoader`: one pass over a streamed data set, in batches as a `Loader` gives them.
 
-STEPS-1 (equal-steps): every rank has as many steps, and each batch as many rows. With "drop" the steps end at the first
+FEED-51 (equal-steps): every rank has as many steps, and each batch as many rows. With "drop" the steps end at the first
 for which some rank has too few rows, else when no rank has a row left.
-STEPS-2 (same-tensors): batches have the tensors that a `Loader` makes of the same rows, but for arrays: one that has no
+FEED-52 (same-tensors): batches have the tensors that a `Loader` makes of the same rows, but for arrays: one that has no
 `pad` is taken to have one length, and another length is an error.
-STEPS-3 (ahead): a thread receives and converts rows while the rank trains: up to `GATHERED_BYTES` or one step at a
+FEED-53 (ahead): a thread receives and converts rows while the rank trains: up to `GATHERED_BYTES` or one step at a
 time, and one such window more.
-STEPS-4 (thread-ends): the thread ends with the pass, also at the process's exit, whose end of libraries it would meet.
+FEED-54 (thread-ends): the thread ends with the pass, also at the process's exit, whose end of libraries it would meet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A rank's end of a streamed data set: the record batches that its task sends, once.
 
-STREAM-1 (once): a rank's rows come once. Who asks again gets an error which says what to do.
-STREAM-2 (whole-or-error): rows end with the task's word that they have, or with an error.
+FEED-55 (once): a rank's rows come once. Who asks again gets an error which says what to do.
+FEED-56 (whole-or-error): rows end with the task's word that they have, or with an error.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ A rank connects and says who it is: a frame HELLO. From then on the task sends: 
 stream, again and again; at last END, or ERROR with a sentence. A frame is a kind, a length (`u64`, little-endian), and
 so many bytes.
 
-SOCK-1 (own-user): both ends look at the other's user. The address has no file: it is a name of Linux's abstract
+FEED-57 (own-user): both ends look at the other's user. The address has no file: it is a name of Linux's abstract
 namespace, random, and told only to the task's ranks, in their payload.
-SOCK-2 (end-said): rows have ended well only where END has said so, with their number. A connection that just ends is an
-error.
+FEED-58 (end-said): rows have ended well only where END has said so, with their number. A connection that just ends is
+an error.
 """
 
 from __future__ import annotations

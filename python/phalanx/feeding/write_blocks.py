@@ -4,9 +4,9 @@ The blocks of a partition stand in one file, one behind the other, in a folder o
 or in a folder that is kept, which may be a URI's.
 This module travels to the workers by value, so that executors need no Phalanx: it uses nothing else of Phalanx's.
 
-BLOCK-1 (as-they-are): a block has the partition's rows in their order, with the types and bits that Spark gave.
-BLOCK-2 (bounded): a block has at most `BLOCK_ROWS` rows, and about `BLOCK_BYTES` bytes unless one row has more.
-BLOCK-3 (private): only the user can read the folder, unless it is one that is kept. A task that fails leaves no file in
+FEED-59 (as-they-are): a block has the partition's rows in their order, with the types and bits that Spark gave.
+FEED-60 (bounded): a block has at most `BLOCK_ROWS` rows, and about `BLOCK_BYTES` bytes unless one row has more.
+FEED-61 (private): only the user can read the folder, unless it is one that is kept. A task that fails leaves no file in
 it.
 """
 

@@ -1,6 +1,6 @@
 """Accelerate's `notebook_launcher`, with ranks on Spark. Accelerate itself is not imported.
 
-LAUNCH-1 (one-call): code written for `accelerate.notebook_launcher` runs by replacing that one call: the parameters
+LIBRARY-1 (one-call): code written for `accelerate.notebook_launcher` runs by replacing that one call: the parameters
 have the same names, order and defaults, and what is wrong in them is refused before anything starts.
 """
 

@@ -1,9 +1,9 @@
 """`DeepspeedTorchDistributor`: the same class as pyspark's, on the outside.
 
-DEEPSPEED-1 (as-pyspark): signature and the ranks' command line are those of
+LIBRARY-2 (as-pyspark): signature and the ranks' command line are those of
 `pyspark.ml.deepspeed.deepspeed_distributor.DeepspeedTorchDistributor` 4.3. A function's ranks have the options in
 `sys.argv`, too.
-DEEPSPEED-2 (config-arrives): a configuration that the caller has reaches every rank, on whatever host, and is gone
+LIBRARY-3 (config-arrives): a configuration that the caller has reaches every rank, on whatever host, and is gone
 with the rank's directory.
 """
 

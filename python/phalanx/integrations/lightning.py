@@ -3,7 +3,7 @@
 >>> from phalanx.integrations.lightning import PhalanxCallback
 >>> trainer = Trainer(devices=1, num_nodes=num_processes, strategy="ddp", callbacks=[PhalanxCallback()])
 
-LIGHTNING-1 (either-name): this module imports neither package. A callback belongs to the package that is loaded when it
+LIBRARY-4 (either-name): this module imports neither package. A callback belongs to the package that is loaded when it
 is made, or to both.
 """
 

@@ -1,9 +1,9 @@
 """The caller's MLflow run: what ranks need to continue it, and what becomes of it with the training.
 
-MLFLOW-1 (only-if-used): mlflow is never imported for its own sake, but found where the caller has imported it.
-MLFLOW-2 (no-stall): what is sent to MLflow's server waits in a bounded queue of a thread. A server that is slow or
+LIBRARY-5 (only-if-used): mlflow is never imported for its own sake, but found where the caller has imported it.
+LIBRARY-6 (no-stall): what is sent to MLflow's server waits in a bounded queue of a thread. A server that is slow or
 gone holds up no training and fails none; the end of a run waits for it for `LAST_S` at most.
-MLFLOW-3 (says-how-it-ended): a run that failed is FAILED, one that was cancelled or interrupted is KILLED, each with
+LIBRARY-7 (says-how-it-ended): a run that failed is FAILED, one that was cancelled or interrupted is KILLED, each with
 the cause as a tag. One that ended well goes on, though rank 0 has ended it at its own end.
 """
 

@@ -1,7 +1,7 @@
 """What a training library's callback reports of its steps: as often as it likes, at the cost of a report.
 
-STEP-1 (no-sync): the loss is read from its device when a report goes out, twice a second at most, and not at each step:
-reading it waits for the device.
+LIBRARY-8 (no-sync): the loss is read from its device when a report goes out, twice a second at most, and not at each
+step: reading it waits for the device.
 """
 
 from __future__ import annotations

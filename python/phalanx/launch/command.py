@@ -2,9 +2,9 @@
 
     phalanx run train.py --nproc 2 [flags] [args of the file]
 
-COMMAND-1 (torchruns-flags): a flag that torchrun has too has its name here, in both spellings (`--nproc-per-node`,
+LAUNCH-1 (torchruns-flags): a flag that torchrun has too has its name here, in both spellings (`--nproc-per-node`,
 `--nproc_per_node`), its meaning, and its variable (`PET_NPROC_PER_NODE`). Source: torch.distributed.run.
-COMMAND-2 (first-cause): the exit code is that of the rank that failed first: its own, or 128 and its signal's number.
+LAUNCH-2 (first-cause): the exit code is that of the rank that failed first: its own, or 128 and its signal's number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which GPUs this host has, and who has them: for runs without Spark, which else would say.
 
-CARDS-1 (untouched): nothing here loads CUDA or torch, so ranks may be forked from this process.
-CARDS-2 (one-run): a GPU that a run has leased is no other run's, in whatever shell that is. The lease is a name in the
+LAUNCH-3 (untouched): nothing here loads CUDA or torch, so ranks may be forked from this process.
+LAUNCH-4 (one-run): a GPU that a run has leased is no other run's, in whatever shell that is. The lease is a name in the
 abstract namespace of Unix sockets (unix(7)), which the kernel gives back when the process ends, whatever ends it. Who
 is in another network namespace, as another container is, doesn't see it; nor do runs of `TorchDistributor`.
 """

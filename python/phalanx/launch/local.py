@@ -1,7 +1,7 @@
 """`run_local`: a run on this host, without Spark.
 
-LOCAL-1 (no-spark): nothing of pyspark is imported, and no JVM is started.
-LOCAL-2 (as-local-mode): ranks have what they have under `TorchDistributor(local_mode=True)`: the same node, hub, warm
+LAUNCH-5 (no-spark): nothing of pyspark is imported, and no JVM is started.
+LAUNCH-6 (as-local-mode): ranks have what they have under `TorchDistributor(local_mode=True)`: the same node, hub, warm
 ranks, output, restarts and checkpoints. Only GPUs come from the host in the place of Spark.
 """
 

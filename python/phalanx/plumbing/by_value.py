@@ -1,7 +1,7 @@
 """Modules whose functions Spark sends themselves, and not their names: for hosts that lack the module, or have another.
 
-VALUE-1 (until-the-last): pyspark's list of such modules is the process's and doesn't count. A module is on it until the
-last of those that need it there at the same time is done.
+PLUMBING-1 (until-the-last): pyspark's list of such modules is the process's and doesn't count. A module is on it until
+the last of those that need it there at the same time is done.
 """
 
 from __future__ import annotations

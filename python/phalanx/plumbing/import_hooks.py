@@ -1,7 +1,7 @@
 """Does something with a module as soon as it has been imported, whoever imports it.
 
-HOOK-1 (no-cost): waiting for an import costs nothing and imports nothing.
-HOOK-2 (same-module): the module is found and loaded as it would be without the hook.
+PLUMBING-2 (no-cost): waiting for an import costs nothing and imports nothing.
+PLUMBING-3 (same-module): the module is found and loaded as it would be without the hook.
 """
 
 from __future__ import annotations

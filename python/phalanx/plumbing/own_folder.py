@@ -1,7 +1,7 @@
 """A private folder of this process, where there is no Spark application whose folder would do.
 
-FOLDER-1 (files-go): the folder of a process that is gone, even if it was killed, is removed by the next process of the
-same user that has one, at the latest.
+PLUMBING-4 (files-go): the folder of a process that is gone, even if it was killed, is removed by the next process of
+the same user that has one, at the latest.
 """
 
 from __future__ import annotations

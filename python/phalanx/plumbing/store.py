@@ -1,6 +1,6 @@
 """A place for files that outlast a run: a folder, or whatever `fsspec` opens by a URI.
 
-FSSPEC-1 (few-imports): fsspec is imported for a URI only, and never for `file:`, `local:` and `dbfs:/Volumes/`, which
+PLUMBING-5 (few-imports): fsspec is imported for a URI only, and never for `file:`, `local:` and `dbfs:/Volumes/`, which
 are folders.
 """
 

@@ -1,8 +1,8 @@
 """Files that are whole or absent.
 
-FILE-1 (no-half-files): a file that was not written to its end never stands at its final name.
-FILE-2 (nothing-left): what could not be written leaves nothing behind. It may have filled the disk, and the failure is
-soon to be written to that disk.
+PLUMBING-6 (no-half-files): a file that was not written to its end never stands at its final name.
+PLUMBING-7 (nothing-left): what could not be written leaves nothing behind. It may have filled the disk, and the failure
+is soon to be written to that disk.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`init_process_group("phalanx")`: torch's process group over the native collectives.
 
-BAC-1 (device-backends): in a map like "cpu:phalanx,cuda:nccl" each device's tensors go to its own backend.
+BACKEND-1 (device-backends): in a map like "cpu:phalanx,cuda:nccl" each device's tensors go to its own backend.
 
 The group is a Python `ProcessGroup`, which torch accepts in place of its own since 2.0. A c10d `Backend` can be written
 in Python only from torch 2.15 on. There its works lose what they know on the way through C++ (whether they are done,

@@ -1,11 +1,11 @@
 """A rank's membership of a process group: how it is joined and left, how calls run, what torch asks about.
 
-OPE-1 (call-order): every rank's collectives run in the order of their calls, synchronous and asynchronous ones alike.
-Messages go beside them.
-OPE-2 (own-thread): a synchronous collective runs on the caller's thread, unless others have to run before it. An
+BACKEND-2 (call-order): every rank's collectives run in the order of their calls, synchronous and asynchronous ones
+alike. Messages go beside them.
+BACKEND-3 (own-thread): a synchronous collective runs on the caller's thread, unless others have to run before it. An
 asynchronous one runs on the group's thread. Neither holds the interpreter lock.
-OPE-4 (no-inheritance): a forked child, such as a DataLoader's worker, has no connection of its parent's groups. So the
-others notice at once when the parent dies, even if its children live on.
+BACKEND-4 (no-inheritance): a forked child, such as a DataLoader's worker, has no connection of its parent's groups. So
+the others notice at once when the parent dies, even if its children live on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The operations of a process group, as plans of native calls.
 
-OPE-3 (no-compiling): the names are those of torch from 2.4 on, old and new. Nothing here is compiled against torch.
+BACKEND-5 (no-compiling): the names are those of torch from 2.4 on, old and new. Nothing here is compiled against torch.
 """
 
 from __future__ import annotations

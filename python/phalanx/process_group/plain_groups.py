@@ -1,8 +1,8 @@
 """Refuses process groups that would send gradients in plain to other hosts, where the run encrypts.
 
-PLAIN-1 (no-plain-group): where the node says that ranks encrypt, a group that has ranks of another host is made only by
-the backend `phalanx`, unless plain gradients are allowed. gloo has no TLS in torch's packages, and NCCL has none.
-PLAIN-2 (at-the-start): a rank learns it from the call that would make the group, before that connects to anybody.
+BACKEND-6 (no-plain-group): where the node says that ranks encrypt, a group that has ranks of another host is made only
+by the backend `phalanx`, unless plain gradients are allowed. gloo has no TLS in torch's packages, and NCCL has none.
+BACKEND-7 (at-the-start): a rank learns it from the call that would make the group, before that connects to anybody.
 """
 
 from __future__ import annotations

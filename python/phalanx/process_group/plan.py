@@ -1,9 +1,9 @@
 """A collective on tensors as calls on memory: addresses, what must stay alive meanwhile, what to copy afterwards.
 
-PLA-1 (in-place): tensors that are dense, in order and on the CPU are read and written in place.
-PLA-2 (copies): other tensors go through a copy, those of a GPU through pinned memory. Outputs are copied back once the
-calls are done.
-PLA-3 (checked-first): what can't be reduced or moved is an error before anything has been sent.
+BACKEND-8 (in-place): tensors that are dense, in order and on the CPU are read and written in place.
+BACKEND-9 (copies): other tensors go through a copy, those of a GPU through pinned memory. Outputs are copied back once
+the calls are done.
+BACKEND-10 (checked-first): what can't be reduced or moved is an error before anything has been sent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def is_in_place(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's memory is what other ranks may read and write (PLA-1)."""
+    """Whether the tensor's memory is what other ranks may read and write (BACKEND-8)."""
     return (
         tensor.is_cpu
         and tensor.layout is torch.strided
@@ -114,7 +114,7 @@ def bytes_of(tensor: torch.Tensor) -> int:
 
 
 def check_dense(tensor: torch.Tensor) -> None:
-    """Sparse and quantised tensors have no memory of the kind that collectives move (PLA-3)."""
+    """Sparse and quantised tensors have no memory of the kind that collectives move (BACKEND-10)."""
     if tensor.layout is not torch.strided:
         raise TypeError(
             f"the phalanx backend has no such collective on sparse tensors ({tensor.layout}), only sums by all_reduce "
@@ -140,7 +140,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _write(tensor: torch.Tensor, memory: torch.Tensor) -> None:
-    """Brings a result to its tensor (PLA-2), also to one whose elements share memory, an expanded view."""
+    """Brings a result to its tensor (BACKEND-9), also to one whose elements share memory, an expanded view."""
     repeated = [stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)]
     with torch.no_grad():
         if any(repeated):

@@ -1,10 +1,10 @@
 """Tells torch of the `phalanx` backend, at the moment when torch.distributed is imported.
 
-REG-1 (no-import): importing this module imports neither torch nor the native module. What a backend needs is imported
-when a process group is made.
-REG-2 (uninstalled-too): a rank that has `phalanx` on its path finds the backend, even if the package is not installed.
-torch's entry points (`torch.backends`) need an installed package; the hook on the import doesn't.
-REG-3 (never-fails): nothing here makes an import of torch fail.
+BACKEND-11 (no-import): importing this module imports neither torch nor the native module. What a backend needs is
+imported when a process group is made.
+BACKEND-12 (uninstalled-too): a rank that has `phalanx` on its path finds the backend, even if the package is not
+installed. torch's entry points (`torch.backends`) need an installed package; the hook on the import doesn't.
+BACKEND-13 (never-fails): nothing here makes an import of torch fail.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def install() -> None:
 def _register_if_known(module: ModuleType) -> None:
     try:
         _register(module)
-    except Exception as problem:  # REG-3: a torch that isn't as we know it works without this backend
+    except Exception as problem:  # BACKEND-13: a torch that isn't as we know it works without this backend
         import warnings
 
         warnings.warn(f"the backend {NAME!r} could not be registered: {problem!r}", stacklevel=2)

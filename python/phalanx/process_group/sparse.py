@@ -1,7 +1,9 @@
 """The sum of sparse tensors (COO), as gloo has it: every rank gets everybody's entries and adds them up itself.
 
-SPA-1 (same-bits): the result is coalesced, and equal to the bit on all ranks: entries are added in the order of ranks.
-SPA-2 (told-to-all): if ranks' tensors can't be added up, every rank gets an error that says so. The group stays usable.
+BACKEND-14 (same-bits): the result is coalesced, and equal to the bit on all ranks: entries are added in the order of
+ranks.
+BACKEND-15 (told-to-all): if ranks' tensors can't be added up, every rank gets an error that says so. The group stays
+usable.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ Dynamo looks into every Python frame that runs while something compiled does, al
 calls the group, and works are waited for. A frame that holds a process group is an error then, as a group is opaque to
 it.
 
-UNT-1 (as-they-are): frames of this room, and what they call, run as they are.
-UNT-2 (no-compiler): this imports nothing of Dynamo's, which takes seconds. A torch without such a way does without.
+BACKEND-16 (as-they-are): frames of this room, and what they call, run as they are.
+BACKEND-17 (no-compiler): this imports nothing of Dynamo's, which takes seconds. A torch without such a way does
+without.
 """
 
 from __future__ import annotations

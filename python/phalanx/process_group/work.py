@@ -1,11 +1,11 @@
 """What a collective call returns: torch's `Work`, over the native one.
 
-WRK-1 (told-to-all): a failure reaches the caller of `wait`, and everybody who waits for the future, DDP among them,
-with the collective's own message.
-WRK-2 (work-goes-on): `wait` with a timeout raises at its end, and the work goes on.
-WRK-3 (results-first): results are in their tensors before `wait` returns and before the future completes, even if
+BACKEND-18 (told-to-all): a failure reaches the caller of `wait`, and everybody who waits for the future, DDP among
+them, with the collective's own message.
+BACKEND-19 (work-goes-on): `wait` with a timeout raises at its end, and the work goes on.
+BACKEND-20 (results-first): results are in their tensors before `wait` returns and before the future completes, even if
 nobody kept the work.
-WRK-4 (all-of-them): coalesced works are one work, which has ended when each of them has. Messages go beside
+BACKEND-21 (all-of-them): coalesced works are one work, which has ended when each of them has. Messages go beside
 collectives, and each work brings its results itself.
 """
 
@@ -45,7 +45,7 @@ class CollectiveWork(Work):
         self._lock = threading.Lock()
         self._future: Future[Any] | None = None
         if finish is not None:
-            native.on_done(self._settle)  # WRK-3
+            native.on_done(self._settle)  # BACKEND-20
 
     def _settle(self) -> None:
         """Brings results to where the caller wants them, once; whoever comes second waits for that."""
@@ -153,7 +153,7 @@ DONE = DoneWork()
 
 
 class CoalescedWork(Work):
-    """Several works as one, which is done when all are (WRK-4)."""
+    """Several works as one, which is done when all are (BACKEND-21)."""
 
     def __init__(self, works: Sequence[Work]) -> None:
         super().__init__()

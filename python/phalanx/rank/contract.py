@@ -4,7 +4,7 @@ A node tells a rank what to do by variables of its environment. A rank answers b
 socket, and leaves files in a folder of its own. To a rank that runs the node tells news, packets of JSON that come out
 of the same socket.
 
-This mirrors `rust/types/src/contract.rs`; CONTRACT-1 says how the two are compared.
+This mirrors `rust/types/src/contract.rs`; TYPES-1 says how the two are compared.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """How a rank's process ends: as a Python interpreter ends, but for what is known to hang or to abort.
 
-END-1 (nothing-lost): threads that are no daemons are waited for, and exit handlers run. What the training code's
+RANK-1 (nothing-lost): threads that are no daemons are waited for, and exit handlers run. What the training code's
 modules and reference cycles hold is let go. Files that are open still are flushed, and so are C's streams. C's exit
 handlers run.
-END-2 (torch-whole): torch's own modules stay as they are, and C's handlers from before torch was loaded don't run,
+RANK-2 (torch-whole): torch's own modules stay as they are, and C's handlers from before torch was loaded don't run,
 torch's among them: gloo's threads abort a process that takes torch apart under them, and it takes a third of a
 second. If there is a process group and CUDA is in use, none of C's handlers run, and the rank says so: NCCL's threads
 and CUDA's driver hang on one another. What an extension gave to `Py_AtExit` isn't called: the interpreter is never
 taken apart.
-END-3 (in-time): a rank that failed is gone `FAILED_EXIT_SECONDS` later, whatever its threads and exit handlers do.
+RANK-3 (in-time): a rank that failed is gone `FAILED_EXIT_SECONDS` later, whatever its threads and exit handlers do.
 One that ended well waits for these as Python does, and then `LAST_SECONDS` at most; it says what was not done.
 """
 
@@ -41,7 +41,7 @@ FAILED_EXIT_SECONDS = 10.0
 # was not written yet.
 LAST_SECONDS = 60.0
 
-# Never let go: what is needed to the end, and torch, see END-2.
+# Never let go: what is needed to the end, and torch, see RANK-2.
 _KEPT = ("phalanx", "torch")
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 

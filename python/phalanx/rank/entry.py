@@ -4,13 +4,13 @@ It reads these variables of the environment: those of torchrun; `PHALANX_PAYLOAD
 `PHALANX_RANK_DIR`, the rank's private directory; `PHALANX_NOTES_FD`, the socket to the node;
 `PHALANX_MAX_RESULT_BYTES`, the limit for results of ranks other than 0.
 
-RANK-1 (zero-is-done): exit code 0 means that `result` is in the rank's directory, whole, or that there is nothing to
+RANK-4 (zero-is-done): exit code 0 means that `result` is in the rank's directory, whole, or that there is nothing to
 bring back. In the second case the training code is at its end, or what runs is a file that gave no result and left by
 `os._exit`. As long as `owed` is in the directory, exit code 0 means neither.
-RANK-2 (recorded-first): an exception that leaves the training code is in `error.json` before the process ends, with
+RANK-5 (recorded-first): an exception that leaves the training code is in `error.json` before the process ends, with
 exit code 1. `sys.exit(n)` ends the process with n and no such file.
-RANK-4 (few-imports): nothing is imported here that the training code may not want, and torch least of all.
-RANK-5 (one-rank): a process that the training code forks is no rank. It ends as a child of a Python program does, and
+RANK-6 (few-imports): nothing is imported here that the training code may not want, and torch least of all.
+RANK-7 (one-rank): a process that the training code forks is no rank. It ends as a child of a Python program does, and
 leaves neither result nor record.
 
 How the process ends then is in `ending.py`.

@@ -1,9 +1,9 @@
 """What a rank writes down when the training code raises: `error.json`, and the traceback on stderr.
 
-ERR-1 (written-first): the file is written before anything that may hang, such as pickling a value on a stuck GPU. It is
-whole or absent. Where the disk takes no file, the record goes to the node as a note, cut to a note's length.
-ERR-2 (user-frames): Phalanx's own frames are in no traceback.
-ERR-3 (never-raises): writing the record raises nothing.
+RANK-8 (written-first): the file is written before anything that may hang, such as pickling a value on a stuck GPU. It
+is whole or absent. Where the disk takes no file, the record goes to the node as a note, cut to a note's length.
+RANK-9 (user-frames): Phalanx's own frames are in no traceback.
+RANK-10 (never-raises): writing the record raises nothing.
 """
 
 from __future__ import annotations

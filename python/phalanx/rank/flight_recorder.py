@@ -1,9 +1,9 @@
 """What torch's flight recorder says of this rank's collective operations: those of gloo and NCCL, which write nothing
 for the watchdog.
 
-FLIGHT-1 (asked-when-stuck): a dump takes up to a tenth of a second. It is made only where the main thread has not run
+RANK-11 (asked-when-stuck): a dump takes up to a tenth of a second. It is made only where the main thread has not run
 Python since the last beat, and then once in `ASK_AGAIN_BEATS`.
-FLIGHT-2 (kept-while-stuck): all that the recorder has is then written where torch would write it, `ENV_FLIGHT_RECORDER`
+RANK-12 (kept-while-stuck): all that the recorder has is then written where torch would write it, `ENV_FLIGHT_RECORDER`
 and the rank, at most once in `ASK_AGAIN_BEATS`: the rank may be ended at any time, and a hang has no last word.
 """
 
@@ -87,7 +87,7 @@ def _oldest() -> tuple[dict[str, Any] | None, str]:
 
 
 def _keep(dump: str) -> None:
-    """FLIGHT-2"""
+    """RANK-12"""
     prefix = os.environ.get(contract.ENV_FLIGHT_RECORDER) or os.environ.get(contract.ENV_NCCL_FLIGHT_RECORDER)
     if prefix:
         # Torch's tools take each file whose name has the prefix for a rank's.

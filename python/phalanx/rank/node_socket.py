@@ -1,12 +1,12 @@
 """The rank's end of the socket to its node: notes go there, and news come from there.
 
-NODESOCKET-1 (never-waits): no call here waits for the node, except `wait` and `finish`, for as long as they are told.
-NODESOCKET-2 (kept): a note that must not be lost is kept where there is no room, and goes before all later ones. What
+RANK-13 (never-waits): no call here waits for the node, except `wait` and `finish`, for as long as they are told.
+RANK-14 (kept): a note that must not be lost is kept where there is no room, and goes before all later ones. What
 is kept is bounded. Any other note is lost rather than late.
-NODESOCKET-3 (own-end): a process that the rank starts neither inherits the socket nor sends; a file that took over its
+RANK-15 (own-end): a process that the rank starts neither inherits the socket nor sends; a file that took over its
 number is left alone.
-NODESOCKET-4 (newest): of each kind of news the newest is there, until it is taken. What can't be read is passed over.
-NODESOCKET-5 (words): a rank has its words from the start if its node gave it any, and runs as ever where it didn't.
+RANK-16 (newest): of each kind of news the newest is there, until it is taken. What can't be read is passed over.
+RANK-17 (words): a rank has its words from the start if its node gave it any, and runs as ever where it didn't.
 
 The node's end, and what Linux does with such a pair, is in `rust/supervisor/src/rank_socket.rs`.
 """

@@ -16,8 +16,8 @@ cloudpickle the version that wrote a function's pickle
 data        the data sets that were prepared for the run, by name: what `feeding/index.py` reads; of a streamed one
             `stream`, the address of its task's end
 
-PAY-2 (path-first): nothing of the user's is unpickled before `extend_sys_path` was called.
-PAY-3 (caller-source): every rank runs the caller's source of a file, whatever lies at that path on the rank's host.
+RANK-18 (path-first): nothing of the user's is unpickled before `extend_sys_path` was called.
+RANK-19 (caller-source): every rank runs the caller's source of a file, whatever lies at that path on the rank's host.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What a rank does for some seconds, when its driver asks: a trace of torch's operations, and samples of Python stacks.
 
-PROFILE-1 (asks-nothing-of-the-code): a thread of its own takes all of it. The training code's threads run no Python of
+RANK-20 (asks-nothing-of-the-code): a thread of its own takes all of it. The training code's threads run no Python of
 ours and get no signal. Torch's profiler is used where the training code has imported torch.
-PROFILE-2 (bounded): samples come `SAMPLES_A_SECOND` times a second and give `MAX_SPANS` spans at most. A trace of
+RANK-21 (bounded): samples come `SAMPLES_A_SECOND` times a second and give `MAX_SPANS` spans at most. A trace of
 torch's that is longer than `MAX_TRACE_BYTES` is left out, and the profile says so. A rank keeps one profile.
-PROFILE-3 (never-raises): what can't be had is a sentence in the profile.
+RANK-22 (never-raises): what can't be had is a sentence in the profile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The training code, ready to be called, in a `__main__` like the caller's.
 
-MAIN-1 (caller-main): the training code finds in `sys.modules["__main__"]` what it would find at the caller. A file or a
-module is its own `__main__`. A function's `__main__` has the caller's functions and classes that were sent along.
+RANK-23 (caller-main): the training code finds in `sys.modules["__main__"]` what it would find at the caller. A file or
+a module is its own `__main__`. A function's `__main__` has the caller's functions and classes that were sent along.
 Phalanx's entry is not in there, so plain pickle, `torch.save` and processes started by `spawn` work.
 """
 

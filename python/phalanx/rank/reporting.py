@@ -1,7 +1,7 @@
 """What training code can tell Phalanx from inside a rank: phases, steps and a file's result.
 
-REPORT-1 (ranks-only): outside a rank, and in the processes that a rank starts, every call does nothing.
-REPORT-2 (never-disturbs): no call here raises, waits or overwrites anything because of the state of the socket to the
+RANK-24 (ranks-only): outside a rank, and in the processes that a rank starts, every call does nothing.
+RANK-25 (never-disturbs): no call here raises, waits or overwrites anything because of the state of the socket to the
 node. Phases and errors are kept where there is no room, and of the reports the newest.
 """
 

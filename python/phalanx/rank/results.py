@@ -3,9 +3,9 @@
 For a caller in Python the file is one pickle, and after it a line of JSON: the versions that wrote it. For a caller in
 the JVM it is a line, `bytes`, `json` or `unavailable`, and then the bytes, the JSON text or the reason.
 
-RES-1 (no-half-results): the file `result` is whole or absent.
-RES-2 (arrives-or-says): rank 0's value arrives, or the rank fails and the error names the value's type. If the value of
-another rank can't arrive, an `UnavailableResult` with the reason takes its place, and nothing fails.
+RANK-26 (no-half-results): the file `result` is whole or absent.
+RANK-27 (arrives-or-says): rank 0's value arrives, or the rank fails and the error names the value's type. If the value
+of another rank can't arrive, an `UnavailableResult` with the reason takes its place, and nothing fails.
 """
 
 from __future__ import annotations

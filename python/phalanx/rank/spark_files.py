@@ -1,9 +1,9 @@
 """Files that Spark distributed (addFile, addPyFile, --files, --py-files), in the ranks as in PySpark's workers.
 
-FILES-1 (same-imports): `import` finds in a rank what it finds in a Python worker of the same executor, in the same
+RANK-28 (same-imports): `import` finds in a rank what it finds in a Python worker of the same executor, in the same
 order.
-FILES-2 (spark-files): `pyspark.SparkFiles` works in a rank. It costs nothing in a rank that never imports pyspark.
-FILES-3 (no-pyspark): neither end imports pyspark for this. The node's end is given what Spark says, and the rank's end
+RANK-29 (spark-files): `pyspark.SparkFiles` works in a rank. It costs nothing in a rank that never imports pyspark.
+RANK-30 (no-pyspark): neither end imports pyspark for this. The node's end is given what Spark says, and the rank's end
 waits until the training code imports pyspark.
 """
 

@@ -1,6 +1,6 @@
 """Which ranks continue the caller's MLflow run. The caller's end is `integrations/mlflow.py`.
 
-TRACK-1 (first-rank): rank 0 has the caller's run in its environment, and what it logs lands there. What another rank
+RANK-31 (first-rank): rank 0 has the caller's run in its environment, and what it logs lands there. What another rank
 logs goes to a folder of its own that ends with it, so that it makes no run at the caller's server. The registry of
 models is the caller's in every rank.
 """

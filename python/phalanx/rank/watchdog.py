@@ -1,13 +1,13 @@
 """A rank's watchdog: it tells the node what the rank is doing, and writes down all stacks when asked.
 
-WATCH-1 (python-ran): a beat says whether the main thread has run Python since the beat before. It doesn't stop the
+RANK-32 (python-ran): a beat says whether the main thread has run Python since the beat before. It doesn't stop the
 thread, and sends no system signal: a blocked system call stays blocked. A collective operation that waits looks for
 signals, so our handler runs there, too. That is no progress; `waits_natively` recognises such functions.
-WATCH-2 (stacks-in-c): faulthandler writes the stacks in C, whatever the threads do. It writes them to a file of the
+RANK-33 (stacks-in-c): faulthandler writes the stacks in C, whatever the threads do. It writes them to a file of the
 rank's folder, on the real-time signal whose number is in `PHALANX_STACKS_SIGNAL`. The file is there only once the
 signal has its handler: before, the signal would end the process.
-WATCH-3 (never-raises): nothing here raises. A rank without Phalanx's extension doesn't import it.
-WATCH-4 (profile-when-asked): news of the node wake it. If they ask for a profile, it starts the thread that takes it,
+RANK-34 (never-raises): nothing here raises. A rank without Phalanx's extension doesn't import it.
+RANK-35 (profile-when-asked): news of the node wake it. If they ask for a profile, it starts the thread that takes it,
 once for each number. Nothing of that is imported before.
 """
 
@@ -120,7 +120,7 @@ def _watch(node: NodeSocket, directory: str, main: int) -> None:
 
 
 def _profile_when_asked(node: NodeSocket, directory: str, profiled: int, main: int) -> int:
-    """WATCH-4; `profiled` is the number of the last profile that was begun. The same, now."""
+    """RANK-35; `profiled` is the number of the last profile that was begun. The same, now."""
     asked = node.news().get(contract.NEWS_PROFILE)
     if asked is None:
         return profiled

@@ -1,7 +1,7 @@
 """Which stage a run of a session takes: the driver's own node, Spark's Python workers, or its executors' JVMs.
 
-JVM-1 (same-version): the jvm stage is taken only if the driver has this package's own version of the jar.
-JVM-2 (says-why): each run says once which stage was taken and why. A session that has a jar which can't be used is a
+STAGE-1 (same-version): the jvm stage is taken only if the driver has this package's own version of the jar.
+STAGE-2 (says-why): each run says once which stage was taken and why. A session that has a jar which can't be used is a
 warning. If a stage was asked for by name and can't be had, that is an error, and nothing has started.
 """
 

@@ -1,6 +1,6 @@
 """The stage from the JVM: Spark's executors start and watch the ranks themselves.
 
-JVM-3 (no-python-worker): no Python worker takes part, and executors need no Phalanx in their Python.
+STAGE-3 (no-python-worker): no Python worker takes part, and executors need no Phalanx in their Python.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The stage of Spark's Python workers. It needs no jar, and runs on Spark Connect.
 
-PYTHON-1 (no-sql): a driver's stage is one of an RDD. What a first DataFrame takes, in the driver to plan and in the
+STAGE-4 (no-sql): a driver's stage is one of an RDD. What a first DataFrame takes, in the driver to plan and in the
 workers to import pandas and pyarrow, is seconds in a fresh session. A client of Spark Connect has DataFrames only, and
 so has a driver where Spark keeps RDDs from Python.
 """

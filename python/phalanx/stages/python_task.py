@@ -41,7 +41,7 @@ def run_task(
     node_spec = _native.NodeSpec(spec)
     context = BarrierTaskContext.get()
     partition = context.partitionId()
-    # TUNNEL-5
+    # WAY-6
     tunnel = context.getLocalProperty(f"phalanx.tunnel.address.{partition}")
     addresses = [info.address for info in context.getTaskInfos()]
     tasks = node_spec.tasks

@@ -1,6 +1,6 @@
 """A stage that is a Spark job.
 
-STAGE-2 (caller-properties): the caller's Spark properties (job group, scheduler pool) hold for the stage. Nothing that
+STAGE-5 (caller-properties): the caller's Spark properties (job group, scheduler pool) hold for the stage. Nothing that
 the stage sets is left behind in the caller's properties.
 """
 

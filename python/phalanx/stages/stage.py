@@ -1,6 +1,6 @@
 """What every stage is: a thread that hosts or submits the nodes of a run.
 
-STAGE-1 (told-once): a stage tells the hub when it is over, once for each time that it was started.
+STAGE-6 (told-once): a stage tells the hub when it is over, once for each time that it was started.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     phalanx submit job.yaml --spark-master spark://host:7077 [flags] [-- args of the module]
 
-SUBMIT-1 (said-first): what the job asks for and Spark can't give is said, each item, before anything starts.
-SUBMIT-2 (nothing-left): packages that were made for the submission are gone when it is over, however it ends.
+LAUNCH-7 (said-first): what the job asks for and Spark can't give is said, each item, before anything starts.
+LAUNCH-8 (nothing-left): packages that were made for the submission are gone when it is over, however it ends.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 https://cloud.google.com/ai-platform/training/docs/reference/rest/v1/projects.jobs#TrainingInput
 
-JOBFILE-1 (nothing-passed-over): what can't be honoured is in `notes`, each item, and what nobody knows is an error.
+LAUNCH-9 (nothing-passed-over): what can't be honoured is in `notes`, each item, and what nobody knows is an error.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """spark-submit: which one it is, and how it ends.
 
-SUBMIT-3 (ends-together): what asks this command to end (SIGTERM, SIGINT, SIGHUP) ends spark-submit, also where it
+LAUNCH-10 (ends-together): what asks this command to end (SIGTERM, SIGINT, SIGHUP) ends spark-submit, also where it
 reached this process alone; the command waits for that end.
 """
 

@@ -4,10 +4,10 @@ It imports what `PHALANX_POOL` lists. Then it only waits on the socket that is d
 each job the client sends the control socket of a new guard and a pidfd of the client. The pool forks a process, which
 becomes this guard, and the guard forks the ranks.
 
-POOL-7 (like-new): to its user a rank is a process that was just started. This holds for session, descriptors,
+POOL-1 (like-new): to its user a rank is a process that was just started. This holds for session, descriptors,
 environment, working directory, signal handlers, `__main__`, random generators and the threads of numerical libraries.
 It shares one thing with the other ranks: the seed of `hash`, unless PYTHONHASHSEED sets it.
-POOL-8 (other-modules): if a rank's modules would differ from the pool's, or what `warm.imports` names has read another
+POOL-2 (other-modules): if a rank's modules would differ from the pool's, or what `warm.imports` names has read another
 environment than the rank's, the rank starts anew, as a program.
 """
 

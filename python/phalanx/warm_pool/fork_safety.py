@@ -1,6 +1,6 @@
 """Whether a process can be forked, once it has imported what it was told to.
 
-POOL-6 (only-imports): the pool imports and never computes. At a fork it has one thread, has not touched CUDA, and its
+POOL-3 (only-imports): the pool imports and never computes. At a fork it has one thread, has not touched CUDA, and its
 modules are as they are on disk. If one of these doesn't hold, it says so and ends.
 """
 

@@ -1,7 +1,7 @@
 """What a pool has imported, out of sight of a rank until the rank imports it, as a cold one does.
 
-LATE-1 (out-of-sight): until then `sys.modules` has neither torch nor what `warm.imports` names.
-LATE-2 (none-unheard): of the variables that the training code has set by then, and that these modules read when they
+POOL-4 (out-of-sight): until then `sys.modules` has neither torch nor what `warm.imports` names.
+POOL-5 (none-unheard): of the variables that the training code has set by then, and that these modules read when they
 were imported, those that can be applied later are applied. One line of the rank's output names the others.
 """
 

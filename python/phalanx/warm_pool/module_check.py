@@ -1,8 +1,8 @@
 """Whether a rank that was forked from a pool has the modules that it would have imported itself.
 
-MODULE-1 (same-path): if a rank's path leads to another module than the one that the pool imported under that name, this
+POOL-6 (same-path): if a rank's path leads to another module than the one that the pool imported under that name, this
 is found out before any code of the user's runs.
-MODULE-2 (same-source): if the pool's modules have changed on disk, this is found out, too.
+POOL-7 (same-source): if the pool's modules have changed on disk, this is found out, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes a forked rank look like a process that was just started; POOL-7 says what that means."""
+"""Makes a forked rank look like a process that was just started; POOL-1 says what that means."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The pool's ends of its sockets: clients connect, ask for guards, and leave.
 
-POOL-6 holds at each fork: a pool that can't be forked tells all clients why, and ends.
+POOL-3 holds at each fork: a pool that can't be forked tells all clients why, and ends.
 
-POOL-9 (huge-pages): a pool moves its memory to huge pages, of which a fork copies a tenth of the entries, once it has
+POOL-8 (huge-pages): a pool moves its memory to huge pages, of which a fork copies a tenth of the entries, once it has
 forked for three jobs and has nothing else to do, and so not while ranks share that memory. To move takes up to a second
 of a processor, where the machine gets its memory from a host, and saves each job of two ranks 60 ms.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .module_check import Imported
 
-# POOL-9: after how many forks, and with how long nothing to do.
+# POOL-8: after how many forks, and with how long nothing to do.
 _SETTLE_FORKS, _SETTLE_MS = 3, 1000.0
 # Where a guard has its control socket and the pidfd of its client; /dev/null is between.
 _CONTROL, _NULL, _CLIENT = 0, 3, 4

@@ -1,7 +1,7 @@
 """The environment of a *wrapper*: what runs between exec and Python. It can be a shell script that sets variables, such
 as an environment's own `bin/python`, or the interpreter itself, which may set the locale.
 
-WRAPPER-1 (same-variables): a forked rank has the variables that its wrapper would have given it. Sometimes that can't
+POOL-9 (same-variables): a forked rank has the variables that its wrapper would have given it. Sometimes that can't
 be known, because the wrapper began with another value than the pool's. Then the rank starts anew, through the wrapper.
 """
 

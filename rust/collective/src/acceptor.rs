@@ -1,7 +1,8 @@
 //! Who comes to a rank's door: all handshakes at once, on the door's thread.
 //!
-//! - DOOR-1 (nobody-waits): a stranger that is silent, slow or one of very many keeps no rank waiting: every connection
-//!   has [`PATIENCE`] in all, is never waited for, and where there are too many the oldest of the busiest origin goes.
+//! - GROUP-1 (nobody-waits): a stranger that is silent, slow or one of very many keeps no rank waiting: every
+//!   connection has [`PATIENCE`] in all, is never waited for, and where there are too many the oldest of the busiest
+//!   origin goes.
 
 use std::io::{self, ErrorKind as IoKind, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -251,7 +252,7 @@ impl Visitor {
             match socket.read(&mut self.inbox[self.received..awaited]) {
                 Ok(0) => return Err(Error::new(ErrorKind::Closed, "it ended before it was a rank's")),
                 Ok(count) => self.received += count,
-                // DOOR-1: who sends what means nothing is left for the others' sake, too.
+                // GROUP-1: who sends what means nothing is left for the others' sake, too.
                 Err(error) if [IoKind::WouldBlock, IoKind::Interrupted].contains(&error.kind()) => {
                     return Ok(false);
                 }
@@ -290,7 +291,7 @@ impl Visitor {
                 }
             }
             Stage::Probed(hello) => {
-                // BOOT-1: the peer says what it wrote; we look whether it is in the memory, and say what we wrote.
+                // GROUP-6: the peer says what it wrote; we look whether it is in the memory, and say what we wrote.
                 let hello = *hello;
                 let (written, _) = self.inbox.split_first_chunk::<16>().ok_or_else(no_rank)?;
                 let probe = door.probe.as_ref().ok_or_else(has_formed)?;

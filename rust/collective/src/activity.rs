@@ -1,8 +1,8 @@
 //! What a rank's group is doing, for whoever wants to know why it hangs. Other threads can read it, and other processes
 //! can read it from a small file.
 //!
-//! - ACT-1 (whole-calls): a reader never sees parts of two different calls.
-//! - ACT-2 (never-delays): writing costs no system call (reading the clock is none). Readers can't delay the rank.
+//! - GROUP-2 (whole-calls): a reader never sees parts of two different calls.
+//! - GROUP-3 (never-delays): writing costs no system call (reading the clock is none). Readers can't delay the rank.
 
 use std::fs::File;
 use std::io::Read;
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn readers_never_see_two_calls_mixed() {
-        // ACT-1
+        // GROUP-2
         let log = ActivityLog::new(None, 0, 2).unwrap();
         let reader = log.reader();
         let looker = std::thread::spawn(move || {

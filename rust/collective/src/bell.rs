@@ -3,9 +3,9 @@
 //! Whoever changes what such a thread waits for rings. Inside the process an event is raised. Another rank of the host
 //! sends a byte to this rank's lifeline ([`crate::host`]), of which it has the other end.
 //!
-//! - BELL-1 (no-lost-ring): a thread that reads the bell, looks around and then sleeps is woken by each ring after the
+//! - GROUP-4 (no-lost-ring): a thread that reads the bell, looks around and then sleeps is woken by each ring after the
 //!   reading. So are all threads that sleep at once.
-//! - BELL-2 (silent): a ring for which nobody sleeps makes no system call.
+//! - GROUP-5 (silent): a ring for which nobody sleeps makes no system call.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -75,7 +75,7 @@ impl Bell {
     ) -> Option<T> {
         self.count(|asleep| *asleep += 1);
         let mut slept = None;
-        // FLA-2, for either kind of ring.
+        // GROUP-27, for either kind of ring.
         self.rings.sleep_unless(
             |rings| rings != read.here,
             |_, _| match &self.host {
@@ -177,21 +177,21 @@ mod tests {
 
     #[test]
     fn a_ring_after_the_reading_lets_nobody_sleep_and_one_before_it_is_over() {
-        // BELL-1
+        // GROUP-4
         let (bell, peer) = bells();
         for ring in [&(|| bell.ring()) as &dyn Fn(), &|| peer.ring()] {
             let read = bell.read();
             ring();
-            assert!(bell.sleep_unless_rung(read, |_| ()).is_none(), "BELL-1");
+            assert!(bell.sleep_unless_rung(read, |_| ()).is_none(), "GROUP-4");
             let read = bell.read();
-            assert_eq!(bell.sleep_unless_rung(read, |fds| wait(fds, Duration::ZERO)), Some(false), "BELL-2");
+            assert_eq!(bell.sleep_unless_rung(read, |fds| wait(fds, Duration::ZERO)), Some(false), "GROUP-5");
             assert_eq!(
                 bell.sleep_unless_rung(read, |fds| {
                     ring();
                     wait(fds, LONG)
                 }),
                 Some(true),
-                "BELL-1"
+                "GROUP-4"
             );
             let read = bell.read();
             assert_eq!(bell.sleep_unless_rung(read, |fds| wait(fds, Duration::ZERO)), Some(false));
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn every_ring_is_heard_by_each_of_several_threads() {
-        // BELL-1: each waits until it has seen the last number, and only rings tell it that there is another.
+        // GROUP-4: each waits until it has seen the last number, and only rings tell it that there is another.
         const NUMBERS: usize = 2_000;
         let (bell, peer) = bells();
         let (number, seen) = (AtomicUsize::new(0), [const { AtomicUsize::new(0) }; 3]);
@@ -240,7 +240,7 @@ mod tests {
                     || seen.iter().all(|seen| seen.load(Ordering::Acquire) == NUMBERS)
             });
         });
-        assert!(!is_lost.load(Ordering::Acquire), "BELL-1");
+        assert!(!is_lost.load(Ordering::Acquire), "GROUP-4");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! How a group comes together, its bootstrap: which ranks are there, which share memory, and connections between
-//! neighbours on different hosts (TOP-3) by which each sees the other's end.
+//! neighbours on different hosts (GROUP-80) by which each sees the other's end.
 //!
 //! Each rank listens and publishes its address (its card). Once all have, it looks for its host's lowest rank, the
 //! leader: it tries the ranks below it, the lowest first, until one shares memory with it. When all have told who leads
@@ -7,19 +7,20 @@
 //! its lower neighbours on other hosts, and takes from its leader what its host shares ([`crate::host`]). Other
 //! connections are opened later, by the same door ([`crate::connections`]).
 //!
-//! - BOOT-1 (proven-memory): two ranks are of one host only if each has read from memory what the other wrote there.
+//! - GROUP-6 (proven-memory): two ranks are of one host only if each has read from memory what the other wrote there.
 //!   Names of hosts and addresses are never compared.
-//! - BOOT-2 (nothing-left): when it fails, and when all ranks are of one host, no socket listens and no thread is left.
-//!   Else one socket and one thread are, the rank's door, and they end with the group. Inside the host nobody listens.
-//! - BOOT-3 (sealed-cards): what ranks leave on the store counts only if one of the group left it there: the store is
+//! - GROUP-7 (nothing-left): when it fails, and when all ranks are of one host, no socket listens and no thread is
+//!   left. Else one socket and one thread are, the rank's door, and they end with the group. Inside the host nobody
+//!   listens.
+//! - GROUP-8 (sealed-cards): what ranks leave on the store counts only if one of the group left it there: the store is
 //!   open to others.
-//! - BOOT-4 (no-secret-told): the ranks of a job have the group's key from their node, and it is never sent.
-//! - BOOT-5 (never-plain): in a group that encrypts, hosts are connected by TLS with the rank whose card said its key,
-//!   and in no other way.
-//! - BOOT-6 (retried-ends): only a rank that hangs up is asked again, until the deadline, whose error tells of it. What
-//!   else goes wrong between two ranks ends the bootstrap at once, with its name.
-//! - BOOT-7 (found-by-key): where a rank listens inside its host follows from the group's key and a number of rank 0's:
-//!   only ranks of the group know where, before somebody listens there.
+//! - GROUP-9 (no-secret-told): the ranks of a job have the group's key from their node, and it is never sent.
+//! - GROUP-10 (never-plain): in a group that encrypts, hosts are connected by TLS with the rank whose card said its
+//!   key, and in no other way.
+//! - GROUP-11 (retried-ends): only a rank that hangs up is asked again, until the deadline, whose error tells of it.
+//!   What else goes wrong between two ranks ends the bootstrap at once, with its name.
+//! - GROUP-12 (found-by-key): where a rank listens inside its host follows from the group's key and a number of rank
+//!   0's: only ranks of the group know where, before somebody listens there.
 
 use std::collections::HashMap;
 use std::io;
@@ -123,7 +124,7 @@ pub(crate) fn bootstrap(request: &Bootstrap<'_>, store: &mut dyn Store) -> Resul
     let acceptor = Acceptor::new(rank, world_size, key.clone(), request.connections, tls)?;
     let connections = Arc::new(Connections::new(rank)?);
     let handshakes = (acceptor, Dialer::new(rank, key));
-    // BOOT-2, DOOR-2: whatever goes wrong from here on ends it.
+    // GROUP-7, GROUP-20: whatever goes wrong from here on ends it.
     let door = Door::open(handshakes, connections, (tcp, unix))?;
     connect_all(request, &mut exchange, &meeting, door, &card)
 }
@@ -198,7 +199,7 @@ fn tables(exchange: &mut Exchange<'_>, leader: Option<&mut (usize, Private<UnixS
     Ok(Tables { cards: exchange.table("card")?, leaders: exchange.table("leader")? })
 }
 
-/// The name of a rank's socket inside its host (BOOT-7), which another pretended host doesn't find.
+/// The name of a rank's socket inside its host (GROUP-12), which another pretended host doesn't find.
 fn socket(key: &Key, meeting: &str, pretended_host: Option<u32>, rank: usize) -> String {
     let host = pretended_host.map_or_else(String::new, |host| host.to_string());
     let name = key.of_group(&format!("socket {meeting} {host} {rank}"));
@@ -305,7 +306,7 @@ fn connect(address: &SocketAddrUnix) -> rustix::io::Result<Private<UnixStream>> 
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         opening.private(UnixStream::from(socket))
     };
-    // FORK-3: who is too busy to accept is waited for out here.
+    // GROUP-31: who is too busy to accept is waited for out here.
     rustix::net::connect(&socket, address)?;
     Ok(socket)
 }

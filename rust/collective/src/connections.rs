@@ -4,13 +4,13 @@
 //! first has something to send over one asks for it; the door's thread ([`crate::door`]) opens it, on both sides. So it
 //! doesn't matter what the program of the other rank does meanwhile, and nobody who asks has to wait here.
 //!
-//! - OPEN-1 (when-needed): a connection is opened when an operation first needs it. Only the sentinels to a rank's
-//!   neighbours (TOP-3) are opened when the group forms.
-//! - OPEN-2 (one-of-two): two ranks that open the same connection at once get one. The higher rank decides: while it
+//! - GROUP-13 (when-needed): a connection is opened when an operation first needs it. Only the sentinels to a rank's
+//!   neighbours (GROUP-80) are opened when the group forms.
+//! - GROUP-14 (one-of-two): two ranks that open the same connection at once get one. The higher rank decides: while it
 //!   connects itself, it lets the lower one's go.
-//! - OPEN-3 (taken-first): a rank sends nothing over a connection before the other has said that it has taken it. So
+//! - GROUP-15 (taken-first): a rank sends nothing over a connection before the other has said that it has taken it. So
 //!   what a rank sent before its goodbye came by a connection that was here before its goodbye.
-//! - OPEN-4 (sentinel-first): two ranks have a sentinel before they have any other connection. So whoever exchanges
+//! - GROUP-16 (sentinel-first): two ranks have a sentinel before they have any other connection. So whoever exchanges
 //!   something with a rank sees its end.
 
 use std::collections::hash_map::Entry;
@@ -37,7 +37,7 @@ pub(crate) const DATA: u32 = 2;
 /// A number that no connection between hosts has: two ranks find out whether they are of one.
 pub(crate) const LOCAL: u32 = u32::MAX;
 
-/// What the side that was connected to says when it has taken a connection (OPEN-3).
+/// What the side that was connected to says when it has taken a connection (GROUP-15).
 pub(crate) const TAKEN: u8 = 1;
 
 /// A rank, and which of the connections to it.
@@ -100,7 +100,7 @@ impl Connections {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a connection opened, and the sentinel before it (OPEN-4), unless it is open or being opened.
+    /// Has a connection opened, and the sentinel before it (GROUP-16), unless it is open or being opened.
     pub(crate) fn ask(&self, place: Place) {
         let mut state = self.state();
         let before = state.asked.len();
@@ -151,7 +151,7 @@ impl Connections {
         self.state().failed.get(&rank).cloned()
     }
 
-    /// Why a connection isn't open yet, where a try has come to nothing: its own, or its sentinel's (OPEN-4).
+    /// Why a connection isn't open yet, where a try has come to nothing: its own, or its sentinel's (GROUP-16).
     pub(crate) fn trouble(&self, place: Place) -> Option<Error> {
         let state = self.state();
         let troubles = [place, (place.0, SENTINEL)].map(|place| state.troubles.get(&place));
@@ -245,7 +245,7 @@ impl Connections {
         (state.is_formed, state.is_closed)
     }
 
-    /// The next connection that is to be opened, and can be (OPEN-4).
+    /// The next connection that is to be opened, and can be (GROUP-16).
     pub(crate) fn next_asked(&self) -> Option<Place> {
         let mut state = self.state();
         let State { phases, asked, .. } = &mut *state;
@@ -276,7 +276,7 @@ impl Connections {
         matches!(self.state().phases.get(&place), Some(Phase::Opening))
     }
 
-    /// Takes a connection that the other rank has made, and says so to it, or lets it go (OPEN-2).
+    /// Takes a connection that the other rank has made, and says so to it, or lets it go (GROUP-14).
     pub(crate) fn admit(&self, place: Place, link: Link) -> Result<()> {
         let mut state = self.state();
         let may = match state.phases.get(&place) {
@@ -371,30 +371,30 @@ mod tests {
             let connections = Connections::new(me).unwrap();
             let place = (other, DATA);
             connections.ask(place);
-            assert_eq!(connections.next_asked(), Some((other, SENTINEL)), "OPEN-4");
-            assert_eq!(connections.next_asked(), None, "OPEN-4");
+            assert_eq!(connections.next_asked(), Some((other, SENTINEL)), "GROUP-16");
+            assert_eq!(connections.next_asked(), None, "GROUP-16");
             connections.troubled((other, SENTINEL), Error::new(ErrorKind::Timeout, "it is slow"));
-            assert!(connections.trouble(place).unwrap().to_string().contains("it is slow"), "OPEN-4");
+            assert!(connections.trouble(place).unwrap().to_string().contains("it is slow"), "GROUP-16");
             connections.opened((other, SENTINEL), link().0);
             assert!(connections.trouble(place).is_none());
             assert_eq!(connections.next_asked(), Some(place));
             let (theirs, mut there) = link();
-            assert_eq!(connections.admit(place, theirs).is_ok(), is_taken, "OPEN-2: {me} and {other}");
+            assert_eq!(connections.admit(place, theirs).is_ok(), is_taken, "GROUP-14: {me} and {other}");
             let mut said = Vec::new();
-            // OPEN-3: it is told, or it is let go.
+            // GROUP-15: it is told, or it is let go.
             if is_taken {
                 said = vec![0];
                 there.read_exact(&mut said).unwrap();
             } else {
-                assert_eq!(there.read_to_end(&mut said).unwrap(), 0, "OPEN-3");
+                assert_eq!(there.read_to_end(&mut said).unwrap(), 0, "GROUP-15");
             }
-            assert_eq!(said.first() == Some(&TAKEN), is_taken, "OPEN-3");
+            assert_eq!(said.first() == Some(&TAKEN), is_taken, "GROUP-15");
             // Its own comes to its end meanwhile.
             assert_eq!(connections.is_opening(place), !is_taken);
             connections.opened(place, link().0);
             assert!(connections.take(place).unwrap().is_some() && connections.take(place).unwrap().is_none());
-            assert!(connections.admit(place, link().0).is_err(), "OPEN-2: there is one");
-            assert_eq!(connections.open(), 2, "OPEN-2");
+            assert!(connections.admit(place, link().0).is_err(), "GROUP-14: there is one");
+            assert_eq!(connections.open(), 2, "GROUP-14");
         }
     }
 
@@ -409,10 +409,10 @@ mod tests {
             connections.ask((1, DATA));
         }
         connections.ask((1, MESSAGES));
-        assert_eq!(connections.next_asked(), Some((1, DATA)), "OPEN-1");
+        assert_eq!(connections.next_asked(), Some((1, DATA)), "GROUP-13");
         // The other rank was sooner.
         connections.admit((1, MESSAGES), link().0).unwrap();
-        assert_eq!(connections.next_asked(), None, "OPEN-1");
+        assert_eq!(connections.next_asked(), None, "GROUP-13");
         assert_eq!(connections.take_messages().len(), 1);
         assert!(connections.take_messages().is_empty());
     }

@@ -1,11 +1,11 @@
 //! How a rank's door opens connections to others: all handshakes at once, none of them waited for.
 //!
-//! - DIAL-1 (tried-again): a rank that hangs up, as it does on the oldest of too many strangers, is asked again. So is
-//!   one that can't be reached, once the group has formed: the link may come back. Whoever waits has a deadline, and
+//! - GROUP-17 (tried-again): a rank that hangs up, as it does on the oldest of too many strangers, is asked again. So
+//!   is one that can't be reached, once the group has formed: the link may come back. Whoever waits has a deadline, and
 //!   looks whether that rank is still there.
-//! - DIAL-2 (refused-is-gone): a rank's door listens as long as the rank is in the group. So once the group has formed,
-//!   a rank at whose address nobody listens has left, or has died.
-//! - DIAL-3 (goodbye-too): who leaves while the other side may have taken its sentinel, and it hasn't heard so, says
+//! - GROUP-18 (refused-is-gone): a rank's door listens as long as the rank is in the group. So once the group has
+//!   formed, a rank at whose address nobody listens has left, or has died.
+//! - GROUP-19 (goodbye-too): who leaves while the other side may have taken its sentinel, and it hasn't heard so, says
 //!   goodbye over that one, too.
 
 use std::io::ErrorKind as IoKind;
@@ -155,7 +155,7 @@ impl Dialer {
         }
     }
 
-    /// DIAL-3
+    /// GROUP-19
     pub(crate) fn leave(&self) {
         for dial in &self.dials {
             if let (SENTINEL, Stage::Proved(link)) = (dial.place.1, &dial.stage) {
@@ -166,7 +166,7 @@ impl Dialer {
     }
 }
 
-/// Whether another try would end the same, or is no use while the group forms (BOOT-6).
+/// Whether another try would end the same, or is no use while the group forms (GROUP-11).
 fn is_final(error: &Error, is_formed: bool) -> bool {
     match error.kind() {
         ErrorKind::Closed => false,
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn who_leaves_says_goodbye_over_a_sentinel_that_may_have_been_taken() {
-        // DIAL-3
+        // GROUP-19
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut dialer = Dialer::new(0, Key::from_bytes([1; 32]));
         let mut dial = |number, stage: fn(Link) -> Stage| {
@@ -319,6 +319,6 @@ mod tests {
             end.read_to_end(&mut heard).unwrap();
             heard
         });
-        assert_eq!(heard, [vec![GOODBYE], vec![], vec![]], "DIAL-3");
+        assert_eq!(heard, [vec![GOODBYE], vec![], vec![]], "GROUP-19");
     }
 }

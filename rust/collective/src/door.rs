@@ -4,7 +4,7 @@
 //! It sleeps unless somebody connects, a connection is asked for, or a sentinel has something to say. So a rank is
 //! reached, and tells on what it heard, however long its program computes, and no operation waits in a handshake.
 //!
-//! - DOOR-2 (ends-with-it): when its value goes, its thread has ended and nothing listens.
+//! - GROUP-20 (ends-with-it): when its value goes, its thread has ended and nothing listens.
 
 use std::net::TcpListener;
 use std::os::fd::AsFd;
@@ -96,7 +96,7 @@ impl Keeper {
         loop {
             let (has_formed, has_ended) = self.connections.answer();
             if has_ended {
-                // PEE-3: also to those of which nobody here knows yet.
+                // GROUP-70: also to those of which nobody here knows yet.
                 self.watch_new();
                 self.dialer.leave();
                 return;

@@ -3,11 +3,11 @@
 //! Each says it under a key of its own. Rank 0 reads them all, and leaves them as one table. That is long: one rank of
 //! each host reads it, and hands it to the others there ([`crate::tables`]).
 //!
-//! - EXCHANGE-1 (linear): forming a group asks six keys of the store for each rank and two for each host, however many
+//! - GROUP-21 (linear): forming a group asks six keys of the store for each rank and two for each host, however many
 //!   there are.
-//! - EXCHANGE-2 (named): a rank that says nothing is named by every other. Rank 0 gives up a little sooner than they
+//! - GROUP-22 (named): a rank that says nothing is named by every other. Rank 0 gives up a little sooner than they
 //!   do, and says in the table whom it missed. Where there is no table, the others look for themselves.
-//! - EXCHANGE-3 (once-a-host): the store sends a table once for each host, if its leader doesn't end before it has
+//! - GROUP-23 (once-a-host): the store sends a table once for each host, if its leader doesn't end before it has
 //!   handed it on.
 
 use std::time::Duration;
@@ -158,7 +158,7 @@ impl Exchange<'_> {
             .collect()
     }
 
-    /// Why there is no table (EXCHANGE-2).
+    /// Why there is no table (GROUP-22).
     fn missing(&mut self, what: &str, late: Error) -> Error {
         for rank in 0..self.world_size {
             let place = self.place(&format!("{what}/{rank}"));
@@ -200,7 +200,7 @@ impl Exchange<'_> {
     fn fetch(&mut self, what: &str, deadline: Deadline) -> Result<Vec<u8>> {
         let place = self.place(what);
         let sealed = self.store.get(&place, deadline)?;
-        // BOOT-3
+        // GROUP-8
         let text = self.key.open(&place, &sealed).ok_or_else(|| {
             let text = format!("what the store has at {place} is from no rank of this group");
             Error::new(ErrorKind::Refused, text)
@@ -256,9 +256,9 @@ mod tests {
             let there: Vec<usize> = (0..4).filter(|rank| *rank != silent).collect();
             for error in all_said(&there, 4, Duration::from_millis(300)) {
                 let error = error.unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::Timeout, "EXCHANGE-2");
+                assert_eq!(error.kind(), ErrorKind::Timeout, "GROUP-22");
                 let sentence = format!("rank {silent} has not joined \"g\"");
-                assert!(error.to_string().contains(&sentence), "EXCHANGE-2: {error}");
+                assert!(error.to_string().contains(&sentence), "GROUP-22: {error}");
             }
         }
     }

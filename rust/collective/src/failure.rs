@@ -1,7 +1,7 @@
 //! The first failure of a group: how the rank that noticed it tells the others, inside a host and between hosts.
 //!
-//! - FAI-1 (first-failure): the first failure that is recorded on a host is the one that all its ranks report.
-//! - FAI-2 (no-hang): a rank that dies while it records leaves a record without a text, not a hang.
+//! - GROUP-24 (first-failure): the first failure that is recorded on a host is the one that all its ranks report.
+//! - GROUP-25 (no-hang): a rank that dies while it records leaves a record without a text, not a hang.
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +86,7 @@ impl FailureRecord {
         self.state.load(Ordering::Relaxed) == EMPTY
     }
 
-    /// Records a failure unless there is one (FAI-1).
+    /// Records a failure unless there is one (GROUP-24).
     pub(crate) fn record(&self, failure: &Failure) {
         let claim = self.state.compare_exchange(EMPTY, BEING_WRITTEN, Ordering::Acquire, Ordering::Relaxed);
         if claim.is_err() {
@@ -111,7 +111,7 @@ impl FailureRecord {
                 EMPTY => return None,
                 COMPLETE => break,
                 _ if start.elapsed() > WRITER_PATIENCE => {
-                    // FAI-2
+                    // GROUP-25
                     return Some(Failure::new(
                         ErrorKind::PeerLost,
                         "a rank of this host died while it reported a failure",
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_first_failure_is_kept() {
-        // FAI-1
+        // GROUP-24
         let record = FailureRecord::new();
         assert!(record.is_empty() && record.read().is_none());
         let first = Failure::new(ErrorKind::Timeout, "rank 3 is late");
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_record_without_an_end_is_reported_all_the_same() {
-        // FAI-2
+        // GROUP-25
         let record = FailureRecord::new();
         record.state.store(BEING_WRITTEN, Ordering::Relaxed);
         assert!(record.read().unwrap().text.contains("died while"));

@@ -1,9 +1,9 @@
 //! A counter that one rank raises and others wait for, without a system call while both run.
 //!
-//! - FLA-1 (publishes): a rank that saw a step also sees what was written before that step was published.
-//! - FLA-2 (no-lost-wake): no wake-up is lost: a rank that falls asleep for a step that is being published is woken, or
-//!   doesn't sleep.
-//! - FLA-3 (slot-safety): of two or more slots used in turn, none is written while another rank may still read it.
+//! - GROUP-26 (publishes): a rank that saw a step also sees what was written before that step was published.
+//! - GROUP-27 (no-lost-wake): no wake-up is lost: a rank that falls asleep for a step that is being published is woken,
+//!   or doesn't sleep.
+//! - GROUP-28 (slot-safety): of two or more slots used in turn, none is written while another rank may still read it.
 //!
 //! `tests/flag_model.rs` runs this file under loom, over all interleavings of two ranks.
 
@@ -56,7 +56,7 @@ impl Flag {
     }
 
     fn must_wake(&self) -> bool {
-        // FLA-2: either this sees the sleeper's count, or the sleeper sees the step. Both have a fence in between.
+        // GROUP-27: either this sees the sleeper's count, or the sleeper sees the step. Both have a fence in between.
         fence(Ordering::SeqCst);
         self.sleepers.load(Ordering::Relaxed) != 0
     }

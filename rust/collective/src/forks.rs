@@ -5,11 +5,13 @@
 //! closes a descriptor of a group does it inside of a gate (`gate`), and forks go through the same one. A host
 //! of this crate whose programs may fork calls [`before`], and then one of the other two, around each fork.
 //!
-//! - FORK-1 (all-known): while a process forks, [`descriptors`] names all that its groups have open, and nothing else.
-//! - FORK-2 (closed-once): what a child has closed is not closed again there. Its number may be another file's by then.
-//! - FORK-3 (no-waiting): nobody waits for anything inside of the gate. So a fork waits for some system calls at most,
-//!   whatever locks its thread holds, and who opens waits for forks alone.
-//! - FORK-4 (nested): a thread that is inside of the gate doesn't wait there again. A signal's handler may fork.
+//! - GROUP-29 (all-known): while a process forks, [`descriptors`] names all that its groups have open, and nothing
+//!   else.
+//! - GROUP-30 (closed-once): what a child has closed is not closed again there. Its number may be another file's by
+//!   then.
+//! - GROUP-31 (no-waiting): nobody waits for anything inside of the gate. So a fork waits for some system calls at
+//!   most, whatever locks its thread holds, and who opens waits for forks alone.
+//! - GROUP-32 (nested): a thread that is inside of the gate doesn't wait there again. A signal's handler may fork.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -85,7 +87,7 @@ pub fn after_in_parent() {
 pub fn after_in_child() -> Vec<RawFd> {
     INSIDE.set(0);
     GATE.reset();
-    // It is free but in a fork within an opening (FORK-4), and there is nothing that a child could wait for.
+    // It is free but in a fork within an opening (GROUP-32), and there is nothing that a child could wait for.
     let descriptors = OPEN.try_lock().map(|mut open| std::mem::take(&mut open.descriptors));
     descriptors.unwrap_or_default().into_values().collect()
 }
@@ -95,7 +97,7 @@ pub fn descriptors() -> Vec<RawFd> {
     open().descriptors.values().copied().collect()
 }
 
-/// As long as this lives, this process doesn't fork. Nothing is to be waited for meanwhile (FORK-3).
+/// As long as this lives, this process doesn't fork. Nothing is to be waited for meanwhile (GROUP-31).
 pub(crate) struct Opening(PhantomData<*const ()>);
 
 impl Opening {
@@ -173,7 +175,7 @@ impl<T> Drop for Private<T> {
         let _closing = Opening::begin();
         match open().descriptors.remove(&self.number) {
             Some(_) => drop(descriptor),
-            // FORK-2
+            // GROUP-30
             None => std::mem::forget(descriptor),
         }
     }

@@ -1,5 +1,5 @@
-//! Waking and sleeping: on a [`Flag`] that several processes map, the kernel's side of FLA-2; and on a word of this
-//! process, that of GATE-3.
+//! Waking and sleeping: on a [`Flag`] that several processes map, the kernel's side of GROUP-27; and on a word of this
+//! process, that of GROUP-35.
 
 use std::sync::atomic::AtomicU32;
 

@@ -12,9 +12,9 @@ pub fn stranger(bytes: &[u8]) {
     if let Some((hello, proof)) = bytes.split_first_chunk::<HELLO_BYTES>()
         && let Ok((welcome, _)) = Welcome::hear(*hello, &key, Vec::new())
     {
-        assert!(welcome.prove(&proof[..proof.len().min(PROOF_BYTES)], &key).is_err(), "HAN-1");
+        assert!(welcome.prove(&proof[..proof.len().min(PROOF_BYTES)], &key).is_err(), "GROUP-42");
     }
-    assert!(key.open("group/card/0", bytes).is_none(), "BOOT-3");
+    assert!(key.open("group/card/0", bytes).is_none(), "GROUP-8");
     let _ = serde_json::from_slice::<Card>(bytes);
     let _ = serde_json::from_slice::<Vec<usize>>(bytes);
     if let Some((_, used)) = Failure::decode(bytes) {

@@ -1,10 +1,10 @@
 //! The gate between those who open and close descriptors and those who fork: it lets in one of the two sides at a time.
 //!
-//! - GATE-1 (one-side): the two sides are never inside together. Of one side, any number is.
-//! - GATE-2 (in-turn): whoever comes is let in before all who come later. So no side keeps the other out, however many
-//!   come.
-//! - GATE-3 (no-lost-wake): whoever waits for something that has happened is woken, or doesn't fall asleep.
-//! - GATE-4 (anew): a gate that is reset is as new, whoever was inside, came or waited.
+//! - GROUP-33 (one-side): the two sides are never inside together. Of one side, any number is.
+//! - GROUP-34 (in-turn): whoever comes is let in before all who come later. So no side keeps the other out, however
+//!   many come.
+//! - GROUP-35 (no-lost-wake): whoever waits for something that has happened is woken, or doesn't fall asleep.
+//! - GROUP-36 (anew): a gate that is reset is as new, whoever was inside, came or waited.
 //!
 //! `tests/gate_model.rs` runs this file under loom.
 
@@ -84,7 +84,7 @@ impl Gate {
         let (Ok(before) | Err(before)) = self.change(|state| Some(state.come()));
         let number = before.next;
         let entered = loop {
-            // Before the state: whatever changes that later also rings (GATE-3).
+            // Before the state: whatever changes that later also rings (GROUP-35).
             let rung = self.bell.load(Ordering::Acquire);
             match self.change(|state| state.enter(number, side)) {
                 Ok(before) => break before.enter(number, side),
@@ -105,7 +105,7 @@ impl Gate {
         }
     }
 
-    /// GATE-4, for a process in which no other thread uses it: a child that was forked inside.
+    /// GROUP-36, for a process in which no other thread uses it: a child that was forked inside.
     pub(crate) fn reset(&self) {
         self.state.store(0, Ordering::Relaxed);
     }
@@ -163,7 +163,7 @@ mod tests {
                     _ => {
                         for (at, (number, side)) in story.waiting.iter().enumerate() {
                             let may = at == 0 && story.inside.iter().all(|one| one == side);
-                            prop_assert_eq!(state.enter(*number, *side).is_some(), may, "GATE-1, GATE-2");
+                            prop_assert_eq!(state.enter(*number, *side).is_some(), may, "GROUP-33, GROUP-34");
                         }
                         if let Some((number, side)) = story.waiting.front().copied()
                             && let Some(entered) = state.enter(number, side)
@@ -176,7 +176,7 @@ mod tests {
                 }
                 prop_assert_eq!(State::from_bits(state.bits()), state);
                 prop_assert_eq!(state.is_awaited(), !story.waiting.is_empty());
-                prop_assert!(state.inside.contains(&0), "GATE-1");
+                prop_assert!(state.inside.contains(&0), "GROUP-33");
             }
             // Once all who are inside have gone, all who wait are let in.
             for side in story.inside.drain(..) {
@@ -184,7 +184,7 @@ mod tests {
             }
             for (number, side) in story.waiting {
                 let entered = state.enter(number, side);
-                prop_assert!(entered.is_some(), "GATE-2: {state:?}");
+                prop_assert!(entered.is_some(), "GROUP-34: {state:?}");
                 state = entered.unwrap().leave(side);
             }
             prop_assert_eq!((state.is_awaited(), state.inside), (false, [0; 2]));

@@ -1,12 +1,12 @@
 //! A group of ranks: how it is joined, used by one thread at a time, aborted, and left.
 //!
-//! - GRO-1 (deadline): every operation ends by its deadline.
-//! - GRO-2 (stays-broken): after an operation failed the group is broken. Every later call says so at once, on every
-//!   rank. A message to or from a rank that has left is no failure (SEND-6).
-//! - GRO-3 (checked-first): an argument that can't work is an error before anything is sent. The group stays usable.
-//! - GRO-4 (names-both): ranks that call different things all get an error that names both calls.
-//! - GRO-5 (delivers): a rank leaves once all that it sent is handed over, the receivers are gone, or for the group's
-//!   time-out nothing more was taken. What is not delivered is said, with its receiver.
+//! - GROUP-37 (deadline): every operation ends by its deadline.
+//! - GROUP-38 (stays-broken): after an operation failed the group is broken. Every later call says so at once, on every
+//!   rank. A message to or from a rank that has left is no failure (GROUP-66).
+//! - GROUP-39 (checked-first): an argument that can't work is an error before anything is sent. The group stays usable.
+//! - GROUP-40 (names-both): ranks that call different things all get an error that names both calls.
+//! - GROUP-41 (delivers): a rank leaves once all that it sent is handed over, the receivers are gone, or for the
+//!   group's time-out nothing more was taken. What is not delivered is said, with its receiver.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -270,7 +270,7 @@ impl Group {
     /// a log has the error.
     ///
     /// # Errors
-    /// Which ranks were not handed what (GRO-5): [`ErrorKind::Timeout`] if one took nothing for so long, else
+    /// Which ranks were not handed what (GROUP-41): [`ErrorKind::Timeout`] if one took nothing for so long, else
     /// [`ErrorKind::PeerLost`]; why the group failed meanwhile; what the interrupt check said. The group is left all
     /// the same.
     pub fn leave(mut self) -> Result<()> {
@@ -328,7 +328,7 @@ impl Group {
         result
     }
 
-    /// GRO-2
+    /// GROUP-38
     pub(crate) fn check_usable(&self) -> Result<()> {
         match &self.broken {
             Some(error) => Err(error.clone().context("the group is broken")),
@@ -341,7 +341,7 @@ impl Group {
         self.local.as_mut().filter(|_| self.topology.hosts.len() == 1)
     }
 
-    /// Hands over what was sent, as long as somebody takes it (GRO-5).
+    /// Hands over what was sent, as long as somebody takes it (GROUP-41).
     fn deliver(&mut self) -> Result<()> {
         self.is_leaving = true;
         if self.broken.is_some() || self.peers.check().is_err() {
@@ -402,7 +402,7 @@ impl Drop for Group {
             log::error!("{error}");
         }
         self.peers.leave();
-        // BOOT-2
+        // GROUP-7
         self.door = None;
     }
 }

@@ -3,11 +3,11 @@
 //! Both answer a fresh challenge with a keyed hash (HMAC-SHA-256) under the group's key, which is never sent. The side
 //! that was connected to does no I/O here: many strangers may be at its door.
 //!
-//! - HAN-1 (proof-first): a connection that doesn't prove it is closed, and changes nothing.
-//! - HAN-2 (no-replay): who replays a recorded conversation proves nothing, because both sides' random numbers enter
+//! - GROUP-42 (proof-first): a connection that doesn't prove it is closed, and changes nothing.
+//! - GROUP-43 (no-replay): who replays a recorded conversation proves nothing, because both sides' random numbers enter
 //!   both proofs.
-//! - HAN-3 (one-connection): a proof holds on the encrypted connection for which it was made and on no other, because
-//!   what only the two ends of it know enters it, too.
+//! - GROUP-44 (one-connection): a proof holds on the encrypted connection for which it was made and on no other,
+//!   because what only the two ends of it know enters it, too.
 
 use hmac::Mac;
 use phalanx_types::{Deadline, Error, ErrorKind, Key, Result};
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn another_secret_is_refused_by_both_sides() {
-        // HAN-1
+        // GROUP-42
         let (introduced, welcomed) = meet(7, 8);
         assert_eq!(introduced.unwrap_err().kind(), ErrorKind::Refused);
         assert!(welcomed.is_err());
@@ -200,13 +200,13 @@ mod tests {
         let (introduced, welcomed) = meet_over(7, 7, [b"one", b"one"]);
         assert!(introduced.is_ok() && welcomed.is_ok());
         let (introduced, welcomed) = meet_over(7, 7, [b"one", b"another"]);
-        assert_eq!(introduced.unwrap_err().kind(), ErrorKind::Refused, "HAN-3");
-        assert!(welcomed.is_err(), "HAN-3");
+        assert_eq!(introduced.unwrap_err().kind(), ErrorKind::Refused, "GROUP-44");
+        assert!(welcomed.is_err(), "GROUP-44");
     }
 
     #[test]
     fn a_repeated_conversation_is_refused() {
-        // HAN-2: a client that plays back what another one sent, secret unknown.
+        // GROUP-43: a client that plays back what another one sent, secret unknown.
         let hello = HELLO.encode([1; 32]);
         let recorded = proof(&key(7), b"introduce", &hello, &[2; 32], b"").finalize().into_bytes();
         let (welcome, _) = Welcome::hear(hello, &key(7), Vec::new()).unwrap();

@@ -1,12 +1,12 @@
 //! The last step in which the ranks of a host come together: its lowest rank hands them the memory that they share,
 //! and by what they notice one another's end.
 //!
-//! - HOST-1 (lifelines): of a rank's lifeline, a pair of sockets, only the rank itself has one end, and every other
+//! - GROUP-48 (lifelines): of a rank's lifeline, a pair of sockets, only the rank itself has one end, and every other
 //!   rank of its host has the other. The kernel closes the first when the rank ends, and all see it at once. A host of
 //!   n ranks has n such pairs, where a connection for each two ranks would be n (n - 1) / 2.
-//! - HOST-2 (few-on-the-way): descriptors are on their way to one rank at a time, which answers: a system lets a user
+//! - GROUP-49 (few-on-the-way): descriptors are on their way to one rank at a time, which answers: a system lets a user
 //!   have no more on the way than one process may have open.
-//! - HOST-3 (told): if it comes to nothing with one rank, the others are told with which.
+//! - GROUP-50 (told): if it comes to nothing with one rank, the others are told with which.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind as IoKind};
@@ -44,7 +44,7 @@ pub(crate) fn lead(
 ) -> Result<SharedHost> {
     let led = hand_round(&mut members, layout, deadline);
     if let Err(error) = &led {
-        // HOST-3
+        // GROUP-50
         let mut said = vec![FAILED];
         Failure::new(error.kind(), error.to_string()).encode(&mut said);
         for (_, stream) in &mut members {
@@ -114,7 +114,7 @@ fn with(rank: usize, error: &Error) -> Error {
     Error::new(kind, text)
 }
 
-/// Hands all of them over, and waits until they are there (HOST-2).
+/// Hands all of them over, and waits until they are there (GROUP-49).
 fn give_all(stream: &mut UnixStream, descriptors: &[BorrowedFd<'_>], deadline: Deadline) -> Result<()> {
     for some in descriptors.chunks(MAX_DESCRIPTORS) {
         give(stream, some, deadline)?;
@@ -128,7 +128,7 @@ fn give(stream: &mut UnixStream, descriptors: &[BorrowedFd<'_>], deadline: Deadl
     sent.map(drop).map_err(|errno| failed(errno.into()))
 }
 
-/// What [`give`] sent, or why nothing was (HOST-3).
+/// What [`give`] sent, or why nothing was (GROUP-50).
 fn take(stream: &mut UnixStream, deadline: Deadline) -> Result<Vec<Private<OwnedFd>>> {
     let mut first = [0];
     let came = receive_descriptors(stream, &mut first, deadline).map_err(failed)?;
@@ -153,7 +153,7 @@ fn take(stream: &mut UnixStream, deadline: Deadline) -> Result<Vec<Private<Owned
     Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Protocol, "what it said makes no sense")))
 }
 
-/// Why the leader has hung up, if it said so before (HOST-3); else the error of who had something to send.
+/// Why the leader has hung up, if it said so before (GROUP-50); else the error of who had something to send.
 fn why(stream: &mut UnixStream, error: Error, deadline: Deadline) -> Error {
     match take(stream, deadline) {
         Err(said) if said.kind() == ErrorKind::PeerLost => said,
@@ -220,7 +220,7 @@ mod tests {
                 one.segment.rank_record(number).left.load(std::sync::atomic::Ordering::Acquire) == 1
             });
             assert!(all, "rank {rank} maps other memory");
-            assert_eq!(one.others.len() + 1, RANKS, "HOST-1");
+            assert_eq!(one.others.len() + 1, RANKS, "GROUP-48");
         }
         for ended in [6, 0] {
             shared.remove(&ended);
@@ -229,7 +229,7 @@ mod tests {
                     lifeline.set_nonblocking(true).unwrap();
                     let seen = lifeline.read(&mut [0]).is_ok_and(|count| count == 0);
                     let has_ended = *other == 6 || *other == ended;
-                    assert_eq!(seen, has_ended, "HOST-1: rank {rank} of rank {other} after {ended}");
+                    assert_eq!(seen, has_ended, "GROUP-48: rank {rank} of rank {other} after {ended}");
                 }
             }
         }
@@ -255,7 +255,7 @@ mod tests {
                 }
                 if let Some((_, waiting)) = there.get(next + 1) {
                     let at_once = Deadline::after(Duration::ZERO);
-                    assert!(receive_descriptors(waiting, &mut [0], at_once).is_err(), "HOST-2");
+                    assert!(receive_descriptors(waiting, &mut [0], at_once).is_err(), "GROUP-49");
                 }
                 there[next].1.send(&[TAKE], soon(), DOING).unwrap();
             }
@@ -279,8 +279,8 @@ mod tests {
                 let error = error.unwrap();
                 let sentence =
                     format!("rank {gone} ended or gave up while its host's memory was handed round");
-                assert_eq!(error.kind(), ErrorKind::PeerLost, "HOST-3: {error}");
-                assert!(error.to_string().contains(&sentence), "HOST-3: {error}");
+                assert_eq!(error.kind(), ErrorKind::PeerLost, "GROUP-50: {error}");
+                assert!(error.to_string().contains(&sentence), "GROUP-50: {error}");
             }
         });
     }

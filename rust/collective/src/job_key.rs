@@ -1,8 +1,8 @@
 //! What a rank's node gave it for its groups: the key from which they have theirs, and whether they encrypt.
 //!
-//! - JOBKEY-1 (own-file): a rank of a job has the key from the private folder that its node made for it, and from
+//! - GROUP-53 (own-file): a rank of a job has the key from the private folder that its node made for it, and from
 //!   nowhere else: not from its environment, and never from the store. Where the file is missing, nothing is joined.
-//! - JOBKEY-2 (no-guess): whether groups encrypt is said or not said; what is said in other words is an error.
+//! - GROUP-54 (no-guess): whether groups encrypt is said or not said; what is said in other words is an error.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -56,7 +56,7 @@ mod tests {
         assert!(encryption_of(Some("on".into())).unwrap());
         for other in ["", "true", "On"] {
             let error = encryption_of(Some(other.into())).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Invalid, "JOBKEY-2: {error}");
+            assert_eq!(error.kind(), ErrorKind::Invalid, "GROUP-54: {error}");
         }
     }
 
@@ -66,9 +66,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let rank = || Some(folder.path().as_os_str().to_owned());
         assert!(key_in(None).unwrap().is_none());
-        assert_eq!(key_in(rank()).unwrap_err().kind(), ErrorKind::Io, "JOBKEY-1");
+        assert_eq!(key_in(rank()).unwrap_err().kind(), ErrorKind::Io, "GROUP-53");
         std::fs::write(folder.path().join(FILE_GROUPS_KEY), [7; 31]).unwrap();
-        assert_eq!(key_in(rank()).unwrap_err().kind(), ErrorKind::Protocol, "JOBKEY-1");
+        assert_eq!(key_in(rank()).unwrap_err().kind(), ErrorKind::Protocol, "GROUP-53");
         std::fs::write(folder.path().join(FILE_GROUPS_KEY), [7; 32]).unwrap();
         assert_eq!(key_in(rank()).unwrap(), Some(Key::from_bytes([7; 32])));
     }

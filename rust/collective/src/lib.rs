@@ -6,7 +6,7 @@
 //! with an error that names that rank. One thread at a time uses a group. Other threads may send and receive messages,
 //! abort it, or look what it is doing. `docs/collectives.md` says which algorithm is used when.
 //!
-//! The rules that the modules promise have ids (`GRO-2`, `SHM-3`), which the tests that prove them quote.
+//! The rules that the modules promise have ids (`GROUP-38`, `GROUP-75`), which the tests that prove them quote.
 //!
 //! ```
 //! use phalanx_collective::{Group, GroupOptions, HashStore, ReduceOp};

@@ -3,10 +3,11 @@
 //! It reads and writes as its socket does, so that who uses it needn't know which it is. Ends, errors and waiting are
 //! the socket's. One thread at a time reads or writes; a second one waits for the first, never for the peer.
 //!
-//! - LNK-1 (never-plain): what was connected or accepted with a key says and hears nothing that isn't encrypted.
-//! - LNK-2 (all-or-not-yet): bytes count as written once the kernel has all that became of them. So who has nothing
+//! - GROUP-58 (never-plain): what was connected or accepted with a key says and hears nothing that isn't encrypted.
+//! - GROUP-59 (all-or-not-yet): bytes count as written once the kernel has all that became of them. So who has nothing
 //!   left to write has nothing left to flush. Who was told "would block" comes again with the same bytes.
-//! - LNK-3 (as-said): what is read is what the peer wrote, in order. Bytes that were changed on the way are an error.
+//! - GROUP-60 (as-said): what is read is what the peer wrote, in order. Bytes that were changed on the way are an
+//!   error.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind as IoKind, IoSlice, Read, Write};
@@ -52,9 +53,9 @@ struct Tls {
     /// What the peer said and nobody has read yet, from `taken` on.
     heard: Vec<u8>,
     taken: usize,
-    /// Why nothing is heard behind that (LNK-3).
+    /// Why nothing is heard behind that (GROUP-60).
     broken: Option<Error>,
-    /// How many of the bytes that are to be written are encrypted, and not all handed to the kernel (LNK-2).
+    /// How many of the bytes that are to be written are encrypted, and not all handed to the kernel (GROUP-59).
     begun: usize,
 }
 
@@ -105,7 +106,7 @@ impl Link {
         }
     }
 
-    /// As of a socket, but for LNK-2.
+    /// As of a socket, but for GROUP-59.
     pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self.tls() {
             Some(mut tls) => tls.write(&mut Quietly(&self.socket), bytes),
@@ -210,7 +211,7 @@ impl Tls {
             }
             match self.channel.flush(wire) {
                 Ok(()) => written += std::mem::take(&mut self.begun),
-                // Whatever it is, the next call meets it again; these have gone (LNK-2).
+                // Whatever it is, the next call meets it again; these have gone (GROUP-59).
                 Err(_) if written > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -323,7 +324,7 @@ mod tests {
             }
             let mut heard = Vec::new();
             other.channel.receive(&wire.went, |piece| heard.extend_from_slice(piece)).unwrap();
-            assert!(heard == said, "LNK-2: the write with the number {fails} failed");
+            assert!(heard == said, "GROUP-59: the write with the number {fails} failed");
         }
     }
 
@@ -346,9 +347,9 @@ mod tests {
                     Err(error) => break error,
                 }
             };
-            assert_eq!((heard.as_slice(), error.kind()), (&b"first"[..], IoKind::InvalidData), "LNK-3");
+            assert_eq!((heard.as_slice(), error.kind()), (&b"first"[..], IoKind::InvalidData), "GROUP-60");
             let again = other.read(&mut here, &mut bytes).unwrap_err();
-            assert_eq!(again.kind(), IoKind::InvalidData, "LNK-3");
+            assert_eq!(again.kind(), IoKind::InvalidData, "GROUP-60");
         }
     }
 }

@@ -10,15 +10,15 @@
 //! other kernel acknowledges it, however long the rank itself computes. If none does for as long as the group's options
 //! allow, our kernel closes the connection.
 //!
-//! - PEE-1 (death-noticed): when a rank ends without a goodbye, the group fails on every other rank. The error has the
-//!   number of that rank, and the kind `PeerLost`.
-//! - PEE-2 (told-to-all): a failure on one rank is told to all others. Each rank reports the first failure that it
+//! - GROUP-68 (death-noticed): when a rank ends without a goodbye, the group fails on every other rank. The error has
+//!   the number of that rank, and the kind `PeerLost`.
+//! - GROUP-69 (told-to-all): a failure on one rank is told to all others. Each rank reports the first failure that it
 //!   hears of.
-//! - PEE-3 (goodbye): a rank that left in good order fails only those that still wait for it.
-//! - PEE-4 (cut-noticed): when a host is cut off for longer than the group's options allow, the ranks that wait fail
+//! - GROUP-70 (goodbye): a rank that left in good order fails only those that still wait for it.
+//! - GROUP-71 (cut-noticed): when a host is cut off for longer than the group's options allow, the ranks that wait fail
 //!   within a second more, or two seconds after the cut where the options allow less than one. A rank that is merely
 //!   late fails no other.
-//! - PEE-5 (outage-outlived): without such an option nobody is given up before the kernel gives up, after minutes. A
+//! - GROUP-72 (outage-outlived): without such an option nobody is given up before the kernel gives up, after minutes. A
 //!   link may fail over, and a machine may be moved, while ranks train.
 
 use std::collections::HashMap;
@@ -169,11 +169,11 @@ impl Peers {
         if known == own { error.clone() } else { known.error() }
     }
 
-    /// Breaks the group with this failure, unless it is broken already, and tells it on (PEE-2); the failure that it is
-    /// broken by.
+    /// Breaks the group with this failure, unless it is broken already, and tells it on (GROUP-69); the failure that it
+    /// is broken by.
     pub(crate) fn fail(&self, mut failure: Failure) -> Failure {
         if let Some(segment) = &self.segment {
-            // FAI-1
+            // GROUP-24
             segment.failure().record(&failure);
             failure = segment.failure().read().unwrap_or(failure);
         }
@@ -343,7 +343,7 @@ impl Peers {
             Some((pid, _)) => format!("rank {rank} died: its process {pid} has closed its connection"),
             None => format!("rank {rank} died: it has closed its connection"),
         };
-        // PEE-1
+        // GROUP-68
         Err(self.fail(Failure::new(ErrorKind::PeerLost, text)).error())
     }
 
@@ -374,7 +374,7 @@ impl Peers {
             }
             None => None,
         };
-        // PEE-1
+        // GROUP-68
         let died = |how| {
             let text = format!("rank {rank} died or can't be reached: {how}");
             Failure::new(ErrorKind::PeerLost, text)

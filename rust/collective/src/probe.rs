@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn only_who_maps_a_probe_is_found_to_share_it() {
-        // BOOT-1
+        // GROUP-6
         let (mine, other) = (Probe::new(3).unwrap(), Probe::new(3).unwrap());
         let (left, found) = Probe::leave(mine.file(), 2).unwrap();
         assert_eq!(found, mine.nonce());

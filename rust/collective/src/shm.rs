@@ -3,10 +3,10 @@
 //!
 //! This file owns the mapping and the rules by which it is read and written.
 //!
-//! - SHM-1 (nameless): the memory has no name, and forked children don't have it. When the last rank that maps it has
-//!   ended, by whatever signal, nothing is left.
-//! - SHM-2 (sealed): its size never changes (it is sealed), so a peer can't make an access fault.
-//! - SHM-3 (slot-ownership): a slot is written only while no other rank may read it, and read only after its owner
+//! - GROUP-73 (nameless): the memory has no name, and forked children don't have it. When the last rank that maps it
+//!   has ended, by whatever signal, nothing is left.
+//! - GROUP-74 (sealed): its size never changes (it is sealed), so a peer can't make an access fault.
+//! - GROUP-75 (slot-ownership): a slot is written only while no other rank may read it, and read only after its owner
 //!   published it. Both are checked here, at every access, so that the rest of the crate can be safe code.
 
 use std::fs::{File, OpenOptions};
@@ -52,7 +52,7 @@ impl<const WORDS: usize> MappedWords<WORDS> {
     /// All zeros. A file is made anew, readable by its owner only, and stays when this ends.
     pub(crate) fn new(path: Option<&Path>) -> Result<MappedWords<WORDS>> {
         let failed = |error: io::Error| Error::io("map a record", &error);
-        // FORK-3: a disk may hang. What a child has of such a file hides nothing.
+        // GROUP-31: a disk may hang. What a child has of such a file hides nothing.
         let _opening = path.is_none().then(Opening::begin);
         let file = match path {
             Some(path) => {
@@ -145,7 +145,7 @@ pub(crate) struct Segment {
 impl Segment {
     /// New memory, all zeros, and the descriptor by which others can map it.
     pub(crate) fn create(layout: Layout) -> Result<(Segment, Private<OwnedFd>)> {
-        assert!(layout.slots >= 2 && layout.slots.is_power_of_two(), "FLA-3 needs two");
+        assert!(layout.slots >= 2 && layout.slots.is_power_of_two(), "GROUP-28 needs two");
         let failed = |error: io::Error| Error::io("make shared memory", &error);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = {
@@ -170,7 +170,7 @@ impl Segment {
                 format!("shared memory of {size} bytes, of {} expected, or not sealed", layout.bytes()),
             ));
         }
-        // SHM-1, whoever of the ranks has forked, and whenever.
+        // GROUP-73, whoever of the ranks has forked, and whenever.
         let _opening = Opening::begin();
         let map = MmapOptions::new().len(layout.bytes()).map_raw(fd).map_err(failed)?;
         map.advise(Advice::DontFork).map_err(failed)?;
@@ -184,7 +184,8 @@ impl Segment {
     fn at<T: Shareable>(&self, offset: usize) -> &T {
         assert!(offset.is_multiple_of(align_of::<T>()) && offset + size_of::<T>() <= self.map.len());
         // SAFETY: in bounds and aligned (the mapping is aligned to a page); the memory lives as long as `self` and
-        // can't shrink (SHM-2). `Shareable` types are valid for any bytes that atomic stores leave, starting at zeros.
+        // can't shrink (GROUP-74). `Shareable` types are valid for any bytes that atomic stores leave, starting at
+        // zeros.
         unsafe { &*self.map.as_ptr().add(offset).cast::<T>() }
     }
 
@@ -200,7 +201,7 @@ impl Segment {
         self.at(0)
     }
 
-    /// The bytes of a slot, as a pointer: whoever makes a slice of it answers for SHM-3.
+    /// The bytes of a slot, as a pointer: whoever makes a slice of it answers for GROUP-75.
     fn slot(&self, rank: usize, step: u32) -> *mut u8 {
         assert!(rank < self.layout.ranks);
         // SAFETY: `Segment::open` checked that the memory has all of the layout's bytes.
@@ -219,7 +220,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// To be made once a rank: SHM-3 holds within one.
+    /// To be made once a rank: GROUP-75 holds within one.
     pub(crate) fn new(segment: Arc<Segment>, me: usize) -> Steps {
         assert!(me < segment.layout.ranks);
         Steps { segment, me, step: 0, is_together: true, writer: SlotWriter::default() }
@@ -239,12 +240,12 @@ impl Steps {
 
     /// Writes into the slot that the next step publishes. Nothing else in it is needed.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
-        assert!(self.is_together, "SHM-3: others may still read the slot");
+        assert!(self.is_together, "GROUP-75: others may still read the slot");
         let step = self.step.wrapping_add(1);
         let slot = self.segment.slot(self.me, step);
         // SAFETY: within the mapping. Nobody else writes this rank's slots; others read this one from the step in
         // which it was published, the last but one or before, until they publish the next, which we saw them all do
-        // (FLA-3). The slice ends here, before the slot is published.
+        // (GROUP-28). The slice ends here, before the slot is published.
         let slot = unsafe { std::slice::from_raw_parts_mut(slot, self.segment.layout.slot_bytes) };
         // At one of the slots all writes to these places are trials, and no others are.
         let is_trial =
@@ -284,10 +285,10 @@ impl Steps {
 
     /// What a rank published in this step.
     pub(crate) fn theirs(&self, rank: usize) -> &[u8] {
-        assert!(self.is_together, "SHM-3: the slot isn't published yet");
+        assert!(self.is_together, "GROUP-75: the slot isn't published yet");
         let slot = self.segment.slot(rank, self.step);
         // SAFETY: within the mapping. Its owner published it in this step, which we saw with acquire ordering
-        // (FLA-1), and writes it again only after it saw us publish the next step. That needs `&mut self`, so this
+        // (GROUP-26), and writes it again only after it saw us publish the next step. That needs `&mut self`, so this
         // borrow has ended by then.
         unsafe { std::slice::from_raw_parts(slot, self.segment.layout.slot_bytes) }
     }
@@ -380,7 +381,7 @@ mod tests {
 
     #[test]
     fn memory_of_another_size_is_refused() {
-        // SHM-2
+        // GROUP-74
         let (_, fd) = Segment::create(LAYOUT).unwrap();
         let error = Segment::open(&fd, Layout { ranks: 4, ..LAYOUT }).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Protocol);
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "SHM-3")]
+    #[should_panic(expected = "GROUP-75")]
     fn a_slot_that_was_not_published_can_not_be_read() {
         let (one, _) = pair();
         let mut steps = Steps::new(one, 0);
@@ -398,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "SHM-3")]
+    #[should_panic(expected = "GROUP-75")]
     fn a_slot_that_others_may_read_can_not_be_written() {
         let (one, _) = pair();
         let mut steps = Steps::new(one, 0);

@@ -1,7 +1,7 @@
 //! What all ranks said while their group comes together ([`crate::exchange`]), as it goes from rank to rank of a host:
 //! who has it from the store hands it to those that it leads.
 //!
-//! - HANDED-1 (bounded): what one rank hands to another is no longer than what the store may have.
+//! - GROUP-76 (bounded): what one rank hands to another is no longer than what the store may have.
 
 use std::os::unix::net::UnixStream;
 
@@ -79,6 +79,6 @@ mod tests {
         let (mut here, mut there) = UnixStream::pair().unwrap();
         here.write_all(&(MOST_BYTES + 1).to_le_bytes()).unwrap();
         let error = Tables::receive(&mut there, soon()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Protocol, "HANDED-1: {error}");
+        assert_eq!(error.kind(), ErrorKind::Protocol, "GROUP-76: {error}");
     }
 }

@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn nobody_gives_up_a_silent_link_for_minutes_unless_told_to() {
-        // PEE-5
+        // GROUP-72
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let socket = SockRef::from(&stream);

@@ -1,6 +1,6 @@
 //! Blocking sockets whose calls end by a deadline, however slowly the other side sends.
 //!
-//! - TIMED-1 (absolute): the deadline is one for the whole call: bytes that drip in don't move it.
+//! - GROUP-77 (absolute): the deadline is one for the whole call: bytes that drip in don't move it.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::os::fd::OwnedFd;
@@ -97,7 +97,7 @@ pub(crate) fn receive_descriptors(
 ) -> std::io::Result<Came> {
     loop {
         let left = deadline.left().map(|left| Timespec::try_from(left).unwrap_or(LONGEST));
-        // FORK-3: waited for out here.
+        // GROUP-31: waited for out here.
         match poll(&mut [PollFd::new(stream, PollFlags::IN)], left.as_ref()) {
             Ok(0) => return Err(IoKind::TimedOut.into()),
             Ok(_) | Err(Errno::INTR) => {}
@@ -135,7 +135,7 @@ mod tests {
         });
         let soon = Deadline::after(Duration::from_millis(200));
         let late = here.receive(&mut vec![0; 1 << 20], soon, "listen").unwrap_err();
-        assert_eq!(late.kind(), ErrorKind::Timeout, "TIMED-1: {late}");
+        assert_eq!(late.kind(), ErrorKind::Timeout, "GROUP-77: {late}");
         drop(here);
         dripping.join().unwrap();
     }

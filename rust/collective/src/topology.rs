@@ -1,11 +1,11 @@
 //! Which ranks form a host: a pure function of which rank shares whose memory.
 //!
-//! - TOP-1 (same-hosts): all ranks compute the same hosts, from the same facts.
-//! - TOP-2 (leader-proof): each rank of a host and the lowest one, its leader, have proven to each other that they
+//! - GROUP-78 (same-hosts): all ranks compute the same hosts, from the same facts.
+//! - GROUP-79 (leader-proof): each rank of a host and the lowest one, its leader, have proven to each other that they
 //!   share memory. What the host shares is made by the leader, so all of them do.
-//! - TOP-3 (neighbours): each rank has a neighbour on each host that is 1, 2, 4, ... hosts further or before in their
-//!   ring, and is that one's neighbour. So a rank has some 2 log2 H neighbours among H hosts, and news that each tells
-//!   its own goes round all hosts in log2 H steps, by many ways at once.
+//! - GROUP-80 (neighbours): each rank has a neighbour on each host that is 1, 2, 4, ... hosts further or before in
+//!   their ring, and is that one's neighbour. So a rank has some 2 log2 H neighbours among H hosts, and news that each
+//!   tells its own goes round all hosts in log2 H steps, by many ways at once.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -24,7 +24,8 @@ impl Topology {
         let mut hosts: Vec<Vec<usize>> = Vec::new();
         let mut led_by = HashMap::new();
         for (rank, leader) in leaders.iter().enumerate() {
-            // TOP-2. Sharing needn't be transitive: who shares memory with one that is led itself is of no host of its.
+            // GROUP-79. Sharing needn't be transitive: who shares memory with one that is led itself is of no host of
+            // its.
             if let Some(host) = led_by.get(leader).filter(|_| *leader < rank) {
                 let host: &mut Vec<usize> = &mut hosts[*host];
                 host.push(rank);
@@ -71,8 +72,8 @@ impl Topology {
         carried
     }
 
-    /// The ranks of other hosts that hear at once of this rank's end, and it of theirs (TOP-3), ascending. Where hosts
-    /// are of one size they have the same local rank: rings and recursive doubling need the same connections.
+    /// The ranks of other hosts that hear at once of this rank's end, and it of theirs (GROUP-80), ascending. Where
+    /// hosts are of one size they have the same local rank: rings and recursive doubling need the same connections.
     pub(crate) fn neighbours(&self, rank: usize) -> BTreeSet<usize> {
         let (host, local_rank) = self.locate(rank);
         let (hosts, mine) = (self.hosts.len(), self.hosts[host].len());
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn each_rank_is_its_neighbours_neighbour_and_news_goes_round_in_few_steps() {
-        // TOP-3
+        // GROUP-80
         let sizes: [&[usize]; 6] = [&[4], &[2, 2], &[1, 5], &[3, 1, 2, 8, 1], &[1; 33], &[8; 64]];
         for sizes in sizes {
             let mut next = 0;
@@ -125,11 +126,11 @@ mod tests {
             let host_of: Vec<_> = (0..next).map(|rank| topology.locate(rank).0).collect();
             for rank in 0..next {
                 let mine = &neighbours[rank];
-                assert!(mine.iter().all(|other| neighbours[*other].contains(&rank)), "TOP-3");
+                assert!(mine.iter().all(|other| neighbours[*other].contains(&rank)), "GROUP-80");
                 let hosts: BTreeSet<usize> = mine.iter().map(|other| host_of[*other]).collect();
-                assert!(!hosts.contains(&host_of[rank]), "TOP-3");
+                assert!(!hosts.contains(&host_of[rank]), "GROUP-80");
                 let even = sizes.iter().all(|size| *size == sizes[0]);
-                assert!(!even || mine.len() == hosts.len() && hosts.len() <= 2 * steps, "TOP-3");
+                assert!(!even || mine.len() == hosts.len() && hosts.len() <= 2 * steps, "GROUP-80");
                 // Those of a host hear of what one of them has heard.
                 let mut heard = BTreeSet::from([host_of[rank]]);
                 for _ in 0..steps {
@@ -137,7 +138,7 @@ mod tests {
                     let told = ranks.flat_map(|rank| &neighbours[*rank]).map(|rank| host_of[*rank]);
                     heard.extend(told.collect::<BTreeSet<_>>());
                 }
-                assert_eq!(heard.len(), sizes.len(), "TOP-3: {sizes:?} {rank}");
+                assert_eq!(heard.len(), sizes.len(), "GROUP-80: {sizes:?} {rank}");
             }
         }
     }
@@ -167,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_rank_whose_leader_is_led_itself_is_alone() {
-        // TOP-2
+        // GROUP-79
         assert_eq!(Topology::from_leaders(&[0, 0, 1]).hosts, [vec![0, 1], vec![2]]);
         assert_eq!(Topology::from_leaders(&[0, 1, 0]).hosts, [vec![0, 2], vec![1]]);
         assert_eq!(Topology::from_leaders(&[3, 7, 0]).hosts, [[0], [1], [2]], "what can't be");

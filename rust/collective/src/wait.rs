@@ -1,11 +1,11 @@
 //! How a rank waits for another: it spins, then gives way, then sleeps.
 //!
-//! - WAI-1 (no-system-call): if the others have reached a step, or reach it while the rank spins, the wait makes no
+//! - GROUP-81 (no-system-call): if the others have reached a step, or reach it while the rank spins, the wait makes no
 //!   system call.
-//! - WAI-2 (sleeps): a rank that waits longer than a fraction of a time slice sleeps, so that the others get the
+//! - GROUP-82 (sleeps): a rank that waits longer than a fraction of a time slice sleeps, so that the others get the
 //!   processor if there are more ranks than processors.
-//! - WAI-3 (ends): every wait ends: with what was waited for, at the deadline, on a failure of the group, or when the
-//!   rank that is waited for has left.
+//! - GROUP-83 (ends): every wait ends: with what was waited for, at the deadline, on a failure of the group, or when
+//!   the rank that is waited for has left.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -96,7 +96,7 @@ impl Watch<'_> {
                 self.peers.poll(&[], &Timespec::default())?;
                 is_busy = (self.idle)()?;
                 let whom = whom();
-                // PEE-3. Whoever left did so after all that it published.
+                // GROUP-70. Whoever left did so after all that it published.
                 if self.peers.has_left(whom.rank) && !is_so(flag.value()) {
                     return Err(has_left(whom.rank));
                 }

@@ -1,4 +1,5 @@
-//! Groups whose hosts are connected by TLS, and somebody on the way: BOOT-5, BOOT-6, HAN-3, LNK-1, LNK-2, LNK-3.
+//! Groups whose hosts are connected by TLS, and somebody on the way: GROUP-10, GROUP-11, GROUP-44, GROUP-58, GROUP-59,
+//! GROUP-60.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -62,7 +63,7 @@ fn programs_give_the_same_among_hosts_that_encrypt() {
 
 #[test]
 fn sixty_four_mebibytes_are_reduced_while_both_ranks_send_each_other_messages() {
-    // LNK-2: far more than any buffer on the way holds, both ways at once.
+    // GROUP-59: far more than any buffer on the way holds, both ways at once.
     let _leaks = leaks();
     world_with(2, apart, |group| {
         let other = 1 - group.rank();
@@ -78,7 +79,7 @@ fn sixty_four_mebibytes_are_reduced_while_both_ranks_send_each_other_messages() 
 
 #[test]
 fn who_reads_along_sees_nothing_of_what_ranks_send() {
-    // LNK-1. Without encryption the same eyes see it.
+    // GROUP-58. Without encryption the same eyes see it.
     let _leaks = leaks();
     for encryption in [false, true] {
         let links = Links::watched();
@@ -91,15 +92,15 @@ fn who_reads_along_sees_nothing_of_what_ranks_send() {
             group.recv(&mut message, None, 0).unwrap();
         });
         let backwards: Vec<u8> = LETTER.iter().rev().copied().collect();
-        assert_eq!([links.saw(LETTER), links.saw(&backwards)], [!encryption; 2], "LNK-1");
-        assert!(!links.saw(b"PHXCOLL") || !encryption, "LNK-1");
+        assert_eq!([links.saw(LETTER), links.saw(&backwards)], [!encryption; 2], "GROUP-58");
+        assert!(!links.saw(b"PHXCOLL") || !encryption, "GROUP-58");
         links.end();
     }
 }
 
 #[test]
 fn a_bit_that_is_changed_on_the_way_ends_in_an_error_that_names_the_peer() {
-    // LNK-3
+    // GROUP-60
     let _leaks = leaks();
     for after in [1, 100, 20_000, 1_500_001] {
         let links = Links::new(Speed::default());
@@ -115,7 +116,7 @@ fn a_bit_that_is_changed_on_the_way_ends_in_an_error_that_names_the_peer() {
             let error = loop {
                 // What a record's header says of its type and version changes nothing.
                 match group.all_reduce_of(&mut numbers, ReduceOp::Average) {
-                    Ok(()) => assert!(numbers.iter().all(|number| *number == 1.0), "LNK-3"),
+                    Ok(()) => assert!(numbers.iter().all(|number| *number == 1.0), "GROUP-60"),
                     Err(error) => break error,
                 }
                 if group.rank() == 0 {
@@ -191,7 +192,7 @@ fn speak(mut socket: TcpStream, mut tls: TlsChannel) -> Vec<u8> {
 
 #[test]
 fn who_answers_in_a_ranks_place_with_a_key_of_his_own_is_refused_and_told_nothing() {
-    // BOOT-5
+    // GROUP-10
     let _leaks = leaks();
     let heard = Mutex::new(None);
     let [late, refused] = in_the_middle(Duration::from_secs(2), |socket| {
@@ -199,23 +200,23 @@ fn who_answers_in_a_ranks_place_with_a_key_of_his_own_is_refused_and_told_nothin
         let tls = TlsServer::new(&mine, "phalanx-collective/3").unwrap().accept().unwrap();
         *heard.lock().unwrap() = Some(speak(socket, tls));
     });
-    assert_eq!(refused.kind(), ErrorKind::Refused, "BOOT-5: {refused}");
+    assert_eq!(refused.kind(), ErrorKind::Refused, "GROUP-10: {refused}");
     let said = refused.to_string();
     let sentence = "it has another key than the one that was asked for";
     assert!(said.starts_with("rank 1: rank 0 at 127.0.0.1:") && said.ends_with(sentence), "{said}");
     assert_eq!(late.kind(), ErrorKind::Timeout, "{late}");
-    assert_eq!(heard.into_inner().unwrap().as_deref(), Some(&b""[..]), "BOOT-5");
+    assert_eq!(heard.into_inner().unwrap().as_deref(), Some(&b""[..]), "GROUP-10");
 }
 
 #[test]
 fn who_answers_in_a_ranks_place_without_encryption_is_refused() {
-    // BOOT-5: nobody is talked down to what can be read.
+    // GROUP-10: nobody is talked down to what can be read.
     let _leaks = leaks();
     let [_, refused] = in_the_middle(Duration::from_secs(2), |mut socket| {
         let _ = socket.write_all(&[7; 64]);
         let mut first = [0; 8];
         socket.read_exact(&mut first).unwrap();
-        assert_ne!(&first, b"PHXCOLL1", "LNK-1");
+        assert_ne!(&first, b"PHXCOLL1", "GROUP-58");
         let _ = socket.read_to_end(&mut Vec::new());
     });
     assert!(refused.to_string().ends_with("it doesn't speak TLS"), "{refused}");
@@ -223,28 +224,31 @@ fn who_answers_in_a_ranks_place_without_encryption_is_refused() {
 
 #[test]
 fn who_breaks_tls_off_in_a_ranks_place_is_named_and_not_asked_again() {
-    // BOOT-6
+    // GROUP-11
     let _leaks = leaks();
     let [_, refused] = in_the_middle(Duration::from_secs(2), |mut socket| {
         // A fatal alert, handshake_failure.
         let _ = socket.write_all(&[21, 3, 3, 0, 2, 2, 40]);
         let _ = socket.read_to_end(&mut Vec::new());
     });
-    assert_eq!(refused.kind(), ErrorKind::Protocol, "BOOT-6: {refused}");
-    assert!(refused.to_string().ends_with("it breaks TLS off: HandshakeFailure"), "BOOT-6: {refused}");
+    assert_eq!(refused.kind(), ErrorKind::Protocol, "GROUP-11: {refused}");
+    assert!(refused.to_string().ends_with("it breaks TLS off: HandshakeFailure"), "GROUP-11: {refused}");
 }
 
 #[test]
 fn who_hangs_up_in_a_ranks_place_is_asked_again_and_the_deadline_tells_of_it() {
     let _leaks = leaks();
     let [_, late] = in_the_middle(Duration::from_secs(2), drop);
-    assert_eq!(late.kind(), ErrorKind::Timeout, "BOOT-6: {late}");
-    assert!(late.to_string().contains("; before that: can't agree on encryption"), "BOOT-6, DIAL-1: {late}");
+    assert_eq!(late.kind(), ErrorKind::Timeout, "GROUP-11: {late}");
+    assert!(
+        late.to_string().contains("; before that: can't agree on encryption"),
+        "GROUP-11, GROUP-17: {late}"
+    );
 }
 
 #[test]
 fn who_speaks_tls_and_does_not_know_the_groups_key_is_refused_and_disturbs_nobody() {
-    // HAN-1. The key of TLS is no secret: it is on the store.
+    // GROUP-42. The key of TLS is no secret: it is on the store.
     let _leaks = leaks();
     let store = HashStore::default();
     std::thread::scope(|scope| {
@@ -278,13 +282,13 @@ fn who_speaks_tls_and_does_not_know_the_groups_key_is_refused_and_disturbs_nobod
             match socket.read(&mut came) {
                 Ok(count @ 1..) => tls.receive(&came[..count], |some| heard.extend_from_slice(some)).unwrap(),
                 ended => {
-                    assert!(ended.is_ok_and(|count| count == 0) && said == 2, "HAN-1");
+                    assert!(ended.is_ok_and(|count| count == 0) && said == 2, "GROUP-42");
                     is_over = true;
                 }
             }
         }
-        scope.spawn(join(1)).join().expect("HAN-1");
-        first.join().expect("HAN-1");
+        scope.spawn(join(1)).join().expect("GROUP-42");
+        first.join().expect("GROUP-42");
     });
 }
 

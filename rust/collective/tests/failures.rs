@@ -1,4 +1,4 @@
-//! Failures that ranks as threads can have: GRO-1 to GRO-4, PEE-2, PEE-3, BOOT-2.
+//! Failures that ranks as threads can have: GROUP-37 to GROUP-40, GROUP-69, GROUP-70, GROUP-7.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -37,7 +37,7 @@ fn says(error: &Error, kind: ErrorKind, parts: &[&str]) {
     assert!(parts.iter().all(|part| error.to_string().contains(part)), "{error}\nlacks one of {parts:?}");
 }
 
-/// GRO-2: what comes after a failure fails at once, with the same story.
+/// GROUP-38: what comes after a failure fails at once, with the same story.
 #[track_caller]
 fn is_broken(group: &mut Group, kind: ErrorKind) {
     let start = Instant::now();
@@ -49,7 +49,7 @@ fn is_broken(group: &mut Group, kind: ErrorKind) {
 
 #[test]
 fn ranks_that_call_different_things_are_told_what_each_called() {
-    // GRO-4, TRA-1
+    // GROUP-40, GROUP-51
     let _leaks = leaks();
     type Call = fn(&mut Group) -> Result<()>;
     let pairs: [(Call, Call, [&str; 2]); 5] = [
@@ -96,7 +96,7 @@ fn ranks_that_call_different_things_are_told_what_each_called() {
 
 #[test]
 fn messages_of_different_lengths_in_an_all_to_all_are_named() {
-    // GRO-4, TRA-1
+    // GROUP-40, GROUP-51
     let _leaks = leaks();
     worlds(2, LONG, |group| {
         let counts = if group.rank() == 0 { [1, 5] } else { [4, 1] };
@@ -108,7 +108,7 @@ fn messages_of_different_lengths_in_an_all_to_all_are_named() {
 
 #[test]
 fn a_rank_that_does_not_come_is_named_at_the_deadline() {
-    // GRO-1, WAI-3
+    // GROUP-37, GROUP-83
     let _leaks = leaks();
     worlds(3, LONG, |group| {
         group.barrier().unwrap();
@@ -138,7 +138,7 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
 
 #[test]
 fn receiving_what_nobody_sends_ends_at_the_deadline() {
-    // GRO-1
+    // GROUP-37
     let _leaks = leaks();
     for from in [Some(1), None] {
         worlds(2, LONG, |group| {
@@ -156,7 +156,7 @@ fn receiving_what_nobody_sends_ends_at_the_deadline() {
 
 #[test]
 fn an_abort_from_another_thread_ends_what_runs_on_all_ranks() {
-    // WAI-3
+    // GROUP-83
     let _leaks = leaks();
     worlds(3, LONG, |group| {
         group.barrier().unwrap();
@@ -184,7 +184,7 @@ fn an_abort_from_another_thread_ends_what_runs_on_all_ranks() {
 
 #[test]
 fn a_rank_that_left_fails_only_those_that_wait_for_it() {
-    // PEE-3, WAI-3
+    // GROUP-70, GROUP-83
     let _leaks = leaks();
     worlds(3, LONG, |group| {
         group.barrier().unwrap();
@@ -195,7 +195,7 @@ fn a_rank_that_left_fails_only_those_that_wait_for_it() {
                 group.send(&buffer, 1, 0).unwrap();
                 let error = group.recv(&mut buffer, Some(2), 0).unwrap_err();
                 says(&error, ErrorKind::PeerLost, &["rank 2 has left the group"]);
-                // SEND-6: that broke nothing.
+                // GROUP-66: that broke nothing.
                 group.send(&buffer, 1, 0).unwrap();
                 group.recv(&mut buffer, Some(1), 0).unwrap();
                 let error = group.barrier().unwrap_err();
@@ -216,7 +216,7 @@ fn a_rank_that_left_fails_only_those_that_wait_for_it() {
 
 #[test]
 fn a_rank_that_waits_for_long_leaves_the_processor_to_others() {
-    // WAI-2
+    // GROUP-82
     let _leaks = leaks();
     let pause = Duration::from_millis(500);
     worlds(2, LONG, |group| {
@@ -241,7 +241,7 @@ fn processor_time() -> Duration {
 
 #[test]
 fn a_rank_that_has_left_is_no_failure_of_those_that_go_on_without_it() {
-    // PEE-3
+    // GROUP-70
     let _leaks = leaks();
     worlds(3, LONG, |group| {
         group.barrier().unwrap();
@@ -260,7 +260,7 @@ fn a_rank_that_has_left_is_no_failure_of_those_that_go_on_without_it() {
 
 #[test]
 fn a_rank_that_panics_fails_the_others() {
-    // PEE-2
+    // GROUP-69
     let _leaks = leaks();
     let store = HashStore::default();
     std::thread::scope(|scope| {
@@ -284,7 +284,7 @@ fn a_rank_that_panics_fails_the_others() {
 
 #[test]
 fn arguments_that_can_not_work_leave_the_group_usable() {
-    // GRO-3
+    // GROUP-39
     let _leaks = leaks();
     worlds(2, LONG, |group| {
         let kinds = [
@@ -317,7 +317,7 @@ fn options_that_can_not_work_are_refused() {
 
 #[test]
 fn a_rank_that_does_not_join_is_named_and_nothing_is_left() {
-    // BOOT-2
+    // GROUP-7
     let _leaks = leaks();
     let options = GroupOptions { timeout: Duration::from_millis(100), ..options(0, 2) };
     let error = Group::join(options, &mut HashStore::default()).err().unwrap();

@@ -1,4 +1,4 @@
-//! The flag protocol under loom: FLA-1, FLA-2 and FLA-3, over every interleaving that the memory model allows.
+//! The flag protocol under loom: GROUP-26, GROUP-27 and GROUP-28, over every interleaving that the memory model allows.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 /// loom's stand-ins for what `src/flag.rs` uses.
@@ -78,10 +78,10 @@ impl Shared {
             self.flags[rank].announce(step, Call([u64::from(step), 0, 0]));
             self.publish(rank, step);
             wait(self, other, step);
-            assert_eq!(self.flags[other].call(step), Call([u64::from(step), 0, 0]), "FLA-1");
+            assert_eq!(self.flags[other].call(step), Call([u64::from(step), 0, 0]), "GROUP-26");
             // SAFETY: loom checks exactly this claim: nobody writes the slot now.
             let seen = self.slots[other][(step & 1) as usize].with(|slot| unsafe { *slot });
-            assert_eq!(seen, step * 10 + other as u32, "FLA-1");
+            assert_eq!(seen, step * 10 + other as u32, "GROUP-26");
         }
     }
 }
@@ -110,7 +110,7 @@ fn beside(one: fn(&Shared), two: fn(&Shared)) {
 
 #[test]
 fn what_was_written_before_a_step_is_seen_after_it_and_slots_are_never_in_two_hands() {
-    // FLA-1, FLA-3: three steps, so that the first slot is used again.
+    // GROUP-26, GROUP-28: three steps, so that the first slot is used again.
     model(Some(3), || {
         beside(|shared| shared.steps(1, 3, spin), |shared| shared.steps(0, 3, spin));
     });
@@ -118,7 +118,7 @@ fn what_was_written_before_a_step_is_seen_after_it_and_slots_are_never_in_two_ha
 
 #[test]
 fn no_wake_up_is_lost() {
-    // FLA-2: loom reports a deadlock if a sleeper is never woken.
+    // GROUP-27: loom reports a deadlock if a sleeper is never woken.
     model(Some(3), || {
         beside(|shared| shared.sleep(0, 1), |shared| shared.publish(0, 1));
     });

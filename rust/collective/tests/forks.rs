@@ -1,4 +1,5 @@
-//! What this process does around its forks: FORK-1 to FORK-4. `python/tests/test_group_forks_at_once.py` really forks.
+//! What this process does around its forks: GROUP-29 to GROUP-32. `python/tests/test_group_forks_at_once.py` really
+//! forks.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -33,7 +34,7 @@ fn is_open(descriptor: &RawFd) -> bool {
 
 #[test]
 fn while_a_process_forks_nothing_is_opened_however_it_nests_and_then_groups_come_together() {
-    // FORK-1, FORK-4
+    // GROUP-29, GROUP-32
     let _alone = alone();
     let store = HashStore::default();
     std::thread::scope(|scope| {
@@ -43,7 +44,7 @@ fn while_a_process_forks_nothing_is_opened_however_it_nests_and_then_groups_come
         forks::after_in_parent();
         let joined = [joining(scope, 0, &store), joining(scope, 1, &store)];
         for _ in 0..1000 {
-            assert!(forks::descriptors().is_empty(), "FORK-1");
+            assert!(forks::descriptors().is_empty(), "GROUP-29");
             std::thread::yield_now();
         }
         forks::after_in_parent();
@@ -52,19 +53,19 @@ fn while_a_process_forks_nothing_is_opened_however_it_nests_and_then_groups_come
         let groups = joined.map(|thread| thread.join().unwrap());
         forks::before();
         let known = forks::descriptors();
-        assert!(!known.is_empty() && known.iter().all(is_open), "FORK-1: {known:?}");
+        assert!(!known.is_empty() && known.iter().all(is_open), "GROUP-29: {known:?}");
         forks::after_in_parent();
         let [mut one, mut other] = groups;
         let barrier = scope.spawn(move || one.barrier().unwrap());
         other.barrier().unwrap();
         barrier.join().unwrap();
     });
-    assert!(forks::descriptors().is_empty(), "FORK-1");
+    assert!(forks::descriptors().is_empty(), "GROUP-29");
 }
 
 #[test]
 fn a_rank_that_waits_for_the_others_keeps_no_fork_waiting() {
-    // FORK-3
+    // GROUP-31
     let _alone = alone();
     let store = HashStore::default();
     std::thread::scope(|scope| {
@@ -82,7 +83,7 @@ fn a_rank_that_waits_for_the_others_keeps_no_fork_waiting() {
 
 #[test]
 fn what_a_child_has_closed_is_not_closed_again_by_what_it_drops() {
-    // FORK-2
+    // GROUP-30
     let _alone = alone();
     let store = HashStore::default();
     let groups = std::thread::scope(|scope| {
@@ -93,7 +94,7 @@ fn what_a_child_has_closed_is_not_closed_again_by_what_it_drops() {
     let told = forks::after_in_child();
     assert!(!told.is_empty());
     drop(groups);
-    assert!(told.iter().all(is_open), "FORK-2: {told:?}");
+    assert!(told.iter().all(is_open), "GROUP-30: {told:?}");
     // It can have groups of its own, whose descriptors are closed.
     let store = HashStore::default();
     std::thread::scope(|scope| {

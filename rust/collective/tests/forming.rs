@@ -1,5 +1,5 @@
-//! What it costs to form a group, by the number of its ranks, and who is named when one ends on the way: EXCHANGE-1,
-//! EXCHANGE-2, EXCHANGE-3, HOST-1.
+//! What it costs to form a group, by the number of its ranks, and who is named when one ends on the way: GROUP-21,
+//! GROUP-22, GROUP-23, GROUP-48.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -79,9 +79,9 @@ fn what_forming_a_group_asks_of_the_store_grows_as_its_ranks_and_not_as_their_sq
     for (host, of_a_host) in layouts {
         for ranks in [8usize, 16, 32] {
             let hosts = ranks.div_ceil(of_a_host);
-            // EXCHANGE-1: rank 0 also leaves two tables. EXCHANGE-3: each is read once for each host.
+            // GROUP-21: rank 0 also leaves two tables. GROUP-23: each is read once for each host.
             let keys = 6 * ranks + 2 + 2 * hosts;
-            assert_eq!(asked(ranks, host), [keys, 2 * hosts, hosts], "EXCHANGE-1, EXCHANGE-3");
+            assert_eq!(asked(ranks, host), [keys, 2 * hosts, hosts], "GROUP-21, GROUP-23");
         }
     }
 }
@@ -156,7 +156,7 @@ fn two_hundred_and_fifty_six_ranks_of_one_machine_form_a_group() {
         let [hosts, open, sum] = words[..] else { panic!("{outcome:?}") };
         assert_eq!((hosts, sum), (1, MANY * (MANY - 1) / 2));
         // Of each other rank its lifeline and its process.
-        assert!(open < 2 * MANY + 40, "HOST-1: {open} descriptors");
+        assert!(open < 2 * MANY + 40, "GROUP-48: {open} descriptors");
     }
 }
 
@@ -169,7 +169,7 @@ fn a_rank_that_dies_while_its_group_forms_is_named_by_all_others() {
         for rank in [0, 2, 3] {
             let outcome = world.outcome(rank, VERY_LONG);
             let sentence = format!("timeout: rank {rank}: rank 1 has not joined \"world\"");
-            assert!(outcome.text.starts_with(&sentence), "EXCHANGE-2: {key} {hosts:?} {outcome:?}");
+            assert!(outcome.text.starts_with(&sentence), "GROUP-22: {key} {hosts:?} {outcome:?}");
         }
     }
 }

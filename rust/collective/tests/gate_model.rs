@@ -1,4 +1,4 @@
-//! The gate under loom: GATE-1, GATE-3 and GATE-4, over every interleaving that the memory model allows.
+//! The gate under loom: GROUP-33, GROUP-35 and GROUP-36, over every interleaving that the memory model allows.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 /// loom's stand-ins for what `src/gate.rs` uses.
@@ -86,7 +86,7 @@ fn beside(preemptions: Option<usize>, threads: &'static [&'static [Side]]) {
 
 #[test]
 fn who_opens_and_who_forks_are_never_inside_together_and_nobody_sleeps_for_ever() {
-    // GATE-1, GATE-3
+    // GROUP-33, GROUP-35
     beside(Some(3), &[&[Opening], &[Forking]]);
     beside(Some(2), &[&[Opening, Forking], &[Forking, Opening]]);
     beside(Some(1), &[&[Opening], &[Forking], &[Forking]]);
@@ -95,7 +95,7 @@ fn who_opens_and_who_forks_are_never_inside_together_and_nobody_sleeps_for_ever(
 
 #[test]
 fn a_gate_that_is_reset_is_open_whoever_was_inside() {
-    // GATE-4: as in a child, whose other threads are gone wherever they were.
+    // GROUP-36: as in a child, whose other threads are gone wherever they were.
     loom::model(|| {
         let gate = Gate::new(AtomicU64::new(0), AtomicU32::new(0));
         gate.enter(Forking);

@@ -1,5 +1,5 @@
 //! Ranks that leave, each a process of its own: what they sent before arrives, and nobody waits for them any more
-//! (SEND-5, SEND-6, GRO-5). Inside a host and between hosts, plain and encrypted.
+//! (GROUP-65, GROUP-66, GROUP-41). Inside a host and between hosts, plain and encrypted.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -95,11 +95,11 @@ fn takes_late(mut group: Group) -> String {
 
 #[test]
 fn what_was_sent_by_a_rank_that_leaves_arrives_however_late_it_is_taken() {
-    // SEND-5
+    // GROUP-65
     for (hosts, encryption) in [(None, false), (Some(3), false), (Some(3), true)] {
         let world = start("late", hosts, encryption);
         let said: Vec<String> = world.outcomes(LONG).into_iter().map(|outcome| outcome.text).collect();
-        assert_eq!(said, ["has left", "has all of it", "has all of it"], "SEND-5: {hosts:?} {encryption}");
+        assert_eq!(said, ["has left", "has all of it", "has all of it"], "GROUP-65: {hosts:?} {encryption}");
     }
 }
 
@@ -123,7 +123,7 @@ fn goes_on_without(mut group: Group, directory: &Path) -> String {
                 }
             };
             let at = SystemTime::now();
-            assert!(received && letter == page(0, LETTER), "SEND-6: what it sent before is received");
+            assert!(received && letter == page(0, LETTER), "GROUP-66: what it sent before is received");
             let new = [
                 group.recv(&mut never, Some(2), 4).unwrap_err(),
                 messenger.try_recv(&mut never, Some(2), 4).unwrap_err(),
@@ -156,15 +156,15 @@ const LEFT: &str = "rank 2 has left the group";
 
 #[test]
 fn a_message_from_a_rank_that_has_left_is_not_waited_for_and_the_others_go_on() {
-    // SEND-6, PEE-3
+    // GROUP-66, GROUP-70
     for (hosts, encryption) in [(None, false), (Some(3), false), (Some(2), false), (Some(3), true)] {
         let world = start("gone", hosts, encryption);
         for rank in 0..3 {
-            assert_eq!(world.outcome(rank, LONG).text, "has left", "SEND-6: {hosts:?} {encryption}");
+            assert_eq!(world.outcome(rank, LONG).text, "has left", "GROUP-66: {hosts:?} {encryption}");
         }
         let (known, left) = (world.outcome(3, LONG), world.outcome(4, LONG));
-        assert_eq!(known.text, "[]", "SEND-6: {hosts:?} {encryption}");
-        assert!(known.after(left.at) < NOTICE, "SEND-6: {hosts:?} {encryption} {:?}", known.after(left.at));
+        assert_eq!(known.text, "[]", "GROUP-66: {hosts:?} {encryption}");
+        assert!(known.after(left.at) < NOTICE, "GROUP-66: {hosts:?} {encryption} {:?}", known.after(left.at));
     }
 }
 
@@ -196,7 +196,7 @@ const SHORT: Duration = Duration::from_millis(1500);
 
 #[test]
 fn a_rank_that_leaves_says_to_whom_it_could_not_deliver_what_and_for_how_long_it_waited() {
-    // GRO-5
+    // GROUP-41
     for hosts in [None, Some(3)] {
         let world = start("untaken", hosts, false);
         let said = world.outcome(0, LONG).text;
@@ -205,9 +205,9 @@ fn a_rank_that_leaves_says_to_whom_it_could_not_deliver_what_and_for_how_long_it
             "rank 2 has left without having taken 2 messages of 67108864 bytes in all; ",
             "rank 1 has not taken a message of 33554432 bytes, and nothing of it for ",
         ];
-        assert!(parts.iter().all(|part| said.contains(part)), "GRO-5: {hosts:?}: {said}");
+        assert!(parts.iter().all(|part| said.contains(part)), "GROUP-41: {hosts:?}: {said}");
         // The wait is looked at from time to time, so it may have been a little longer.
         let waited = said.rsplit(' ').nth(1).and_then(|seconds| seconds.parse::<f64>().ok());
-        assert!(waited.is_some_and(|seconds| seconds >= SHORT.as_secs_f64()), "GRO-5: {hosts:?}: {said}");
+        assert!(waited.is_some_and(|seconds| seconds >= SHORT.as_secs_f64()), "GROUP-41: {hosts:?}: {said}");
     }
 }

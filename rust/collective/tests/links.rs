@@ -1,5 +1,5 @@
-//! Hosts joined by links that are slow, stall, and are cut, and that count what crosses them: GRO-1, PEE-1, TRA-2,
-//! HIE-1, HIE-2.
+//! Hosts joined by links that are slow, stall, and are cut, and that count what crosses them: GROUP-37, GROUP-68,
+//! GROUP-52, GROUP-45, GROUP-46.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -64,10 +64,10 @@ fn a_long_all_reduce_crosses_once_a_host_in_as_many_channels_as_a_host_has_ranks
         assert!(numbers.iter().all(|number| *number == 6.0));
     });
     let (little, crossed) = (BYTES / 100, links.bytes());
-    // HIE-1: each host sends half of the sum's parts and the other half's results, both ways.
+    // GROUP-45: each host sends half of the sum's parts and the other half's results, both ways.
     let all: usize = crossed.values().sum();
     assert!(all.abs_diff(2 * BYTES) < little, "{crossed:?}");
-    // HIE-2: the i-th of one host with the i-th of the other.
+    // GROUP-46: the i-th of one host with the i-th of the other.
     for (pair, bytes) in &crossed {
         let half = if [(0, 1), (2, 3)].contains(pair) { BYTES } else { 0 };
         assert!(bytes.abs_diff(half) < little, "{crossed:?}");
@@ -77,7 +77,7 @@ fn a_long_all_reduce_crosses_once_a_host_in_as_many_channels_as_a_host_has_ranks
 
 #[test]
 fn a_link_that_stalls_past_the_deadline_is_a_timeout_that_names_the_peer() {
-    // GRO-1, TRA-2. The connections stand, and kernels answer: nobody has died.
+    // GROUP-37, GROUP-52. The connections stand, and kernels answer: nobody has died.
     let _leaks = leaks();
     let links = Links::new(Speed::default());
     let stalled = Barrier::new(2);
@@ -121,7 +121,7 @@ fn a_stall_that_ends_in_time_is_no_failure() {
 
 #[test]
 fn a_cut_in_the_middle_of_an_operation_fails_all_ranks() {
-    // PEE-1
+    // GROUP-68
     let _leaks = leaks();
     let links = Links::new(Speed { bytes_per_second: 4 << 20, ..Speed::default() });
     let errors: Vec<Error> = world(3, &links, |mut group| {

@@ -180,7 +180,7 @@ impl Drop for Network {
 
 #[test]
 fn namespaces_are_found_to_be_hosts_over_either_protocol() {
-    // BOOT-1: one machine, one name and one kernel, but no socket leads from one to the other.
+    // GROUP-6: one machine, one name and one kernel, but no socket leads from one to the other.
     let Some(network) = Network::new('p') else { return };
     for addresses in ADDRESSES {
         let outcomes = network.start("program", 2, addresses).outcomes(LONG);
@@ -220,7 +220,7 @@ fn loss_costs_time_but_no_correctness() {
 /// Whatever the ranks are doing, and whichever of them is busy elsewhere.
 #[test]
 fn a_cut_fails_those_that_wait_within_two_seconds() {
-    // PEE-4
+    // GROUP-71
     let Some(network) = Network::new('c') else { return };
     for what in ["short", "long", "absent", "opening", "encrypted-long", "encrypted-absent"] {
         let world = network.start(what, 2, ADDRESSES[0]);
@@ -246,7 +246,7 @@ fn a_cut_fails_those_that_wait_within_two_seconds() {
 
 #[test]
 fn a_rank_that_is_late_is_waited_for_however_long_it_says_nothing() {
-    // PEE-4
+    // GROUP-71
     let Some(network) = Network::new('l') else { return };
     let outcomes = network.start("late", 2, ADDRESSES[0]).outcomes(LONG);
     assert_eq!([&outcomes[0].text, &outcomes[1].text], ["waited", "came"]);
@@ -254,7 +254,7 @@ fn a_rank_that_is_late_is_waited_for_however_long_it_says_nothing() {
 
 #[test]
 fn an_outage_that_ends_costs_time_and_nothing_else() {
-    // PEE-5
+    // GROUP-72
     let Some(network) = Network::new('o') else { return };
     let world = network.start("outlives", 2, ADDRESSES[0]);
     world.wait_until_ready();

@@ -1,5 +1,5 @@
-//! Connections between hosts that are opened when an operation first needs them: DIAL-2, DOOR-2, GRO-1, OPEN-1, OPEN-2,
-//! OPEN-3, OPEN-4, PEE-3, SEND-2, TRA-2.
+//! Connections between hosts that are opened when an operation first needs them: GROUP-18, GROUP-20, GROUP-37,
+//! GROUP-13, GROUP-14, GROUP-15, GROUP-16, GROUP-70, GROUP-62, GROUP-52.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -31,7 +31,7 @@ fn have_open(group: &Group, expected: usize, all: &Barrier) {
     }
     // Before any goes on.
     all.wait();
-    assert_eq!(count, expected, "OPEN-1, OPEN-2");
+    assert_eq!(count, expected, "GROUP-13, GROUP-14");
 }
 
 fn sums(group: &mut Group, elements: usize) {
@@ -48,7 +48,7 @@ fn a_group_opens_what_its_operations_need_and_no_more() {
         let change = |options| GroupOptions { encryption, ..on_hosts(4, options) };
         let all = Barrier::new(8);
         world_with(8, change, |group| {
-            // A sentinel to a rank of each host that is one or two hosts away (TOP-3).
+            // A sentinel to a rank of each host that is one or two hosts away (GROUP-80).
             let formed = 3;
             have_open(group, formed, &all);
             // A ring of each local rank's own: two neighbours with two connections each.
@@ -69,7 +69,7 @@ fn a_group_opens_what_its_operations_need_and_no_more() {
 
 #[test]
 fn what_a_rank_has_open_grows_as_the_logarithm_of_the_hosts() {
-    // OPEN-1, TOP-3: two sentinels for each power of two below half of the hosts, one for
+    // GROUP-13, GROUP-80: two sentinels for each power of two below half of the hosts, one for
     // half of them.
     let _leaks = leaks();
     for (hosts, sentinels) in [(2, 1), (4, 3), (8, 5), (16, 7)] {
@@ -80,7 +80,7 @@ fn what_a_rank_has_open_grows_as_the_logarithm_of_the_hosts() {
 
 #[test]
 fn a_message_from_a_rank_that_has_left_and_was_no_neighbour_is_not_waited_for() {
-    // DIAL-2, OPEN-4, PEE-3
+    // GROUP-18, GROUP-16, GROUP-70
     let _leaks = leaks();
     const RANKS: usize = 12;
     // It leaves while there is no connection yet, or before one is asked for.
@@ -93,8 +93,8 @@ fn a_message_from_a_rank_that_has_left_and_was_no_neighbour_is_not_waited_for() 
                 if group.rank() == 0 {
                     std::thread::sleep(pause);
                     let error = group.recv(&mut [0], Some(3), 0).unwrap_err();
-                    assert_eq!(error.kind(), ErrorKind::PeerLost, "DIAL-2: {error}");
-                    assert!(error.to_string().contains("rank 3 has left the group"), "DIAL-2: {error}");
+                    assert_eq!(error.kind(), ErrorKind::PeerLost, "GROUP-18: {error}");
+                    assert!(error.to_string().contains("rank 3 has left the group"), "GROUP-18: {error}");
                 }
                 if group.rank() != 3 {
                     is_over.wait();
@@ -106,7 +106,7 @@ fn a_message_from_a_rank_that_has_left_and_was_no_neighbour_is_not_waited_for() 
 
 #[test]
 fn a_first_message_reaches_a_rank_that_computes() {
-    // SEND-2, DOOR-2: its program does nothing for it.
+    // GROUP-62, GROUP-20: its program does nothing for it.
     let _leaks = leaks();
     let is_sent = Barrier::new(2);
     world_with(
@@ -132,7 +132,7 @@ fn a_first_message_reaches_a_rank_that_computes() {
 
 #[test]
 fn a_message_to_a_rank_that_has_left_says_so_though_none_was_sent_before() {
-    // PEE-3, OPEN-3
+    // GROUP-70, GROUP-15
     let _leaks = leaks();
     for sends in [true, false] {
         world_with(
@@ -156,7 +156,7 @@ fn a_message_to_a_rank_that_has_left_says_so_though_none_was_sent_before() {
                     }
                 };
                 let error = result.unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::PeerLost, "PEE-3: {error}");
+                assert_eq!(error.kind(), ErrorKind::PeerLost, "GROUP-70: {error}");
                 let said = error.to_string();
                 assert!(said.contains("rank 1 has left") || sends && said.contains("rank 1 can't"), "{said}");
             },
@@ -189,7 +189,7 @@ fn stalled<T: Send>(run: impl Fn(Group, &Links) -> T + Sync) -> Vec<T> {
 
 #[test]
 fn a_connection_that_is_not_opened_by_the_deadline_is_a_timeout_that_names_the_peer() {
-    // GRO-1, TRA-2
+    // GROUP-37, GROUP-52
     let _leaks = leaks();
     let both = Barrier::new(2);
     stalled(|mut group, links| {
@@ -197,7 +197,7 @@ fn a_connection_that_is_not_opened_by_the_deadline_is_a_timeout_that_names_the_p
         let start = Instant::now();
         let error = group.barrier().unwrap_err();
         let other = format!("still waiting for rank {}", 1 - group.rank());
-        assert_eq!(error.kind(), ErrorKind::Timeout, "GRO-1: {error}");
+        assert_eq!(error.kind(), ErrorKind::Timeout, "GROUP-37: {error}");
         assert!(error.to_string().contains(&other), "{error}");
         assert!(start.elapsed() < Duration::from_secs(10));
         both.wait();
@@ -207,7 +207,7 @@ fn a_connection_that_is_not_opened_by_the_deadline_is_a_timeout_that_names_the_p
 
 #[test]
 fn an_abort_ends_the_opening_of_a_connection_and_leaving_leaves_nothing_of_it() {
-    // TRA-2, DOOR-2
+    // GROUP-52, GROUP-20
     let _leaks = leaks();
     let both = Barrier::new(2);
     stalled(|mut group, links| {

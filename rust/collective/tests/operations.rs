@@ -32,7 +32,7 @@ fn every_reduction(mut check: impl FnMut(DType, ReduceOp)) {
 
 #[test]
 fn all_ranks_find_the_same_hosts() {
-    // TOP-1
+    // GROUP-78
     let on_hosts =
         |options: GroupOptions| GroupOptions { pretended_host: Some(options.rank as u32 % 3 / 2), ..options };
     let found = world_with(7, on_hosts, |group| group.topology().hosts.clone());

@@ -1,4 +1,4 @@
-//! Point to point: SEND-1, SEND-2 and SEND-3, inside a host, between hosts, plain and
+//! Point to point: GROUP-61, GROUP-62 and GROUP-63, inside a host, between hosts, plain and
 //! encrypted, and across both.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
@@ -29,7 +29,7 @@ fn letter(from: usize, to: usize, bytes: usize) -> Vec<u8> {
 
 #[test]
 fn everyone_can_send_to_everyone_first_and_receive_later() {
-    // SEND-2: far more than any buffer on the way holds.
+    // GROUP-62: far more than any buffer on the way holds.
     worlds(3, |group| {
         let (me, ranks) = (group.rank(), group.world_size());
         for bytes in [0, 5, 1_000_000] {
@@ -47,7 +47,7 @@ fn everyone_can_send_to_everyone_first_and_receive_later() {
 
 #[test]
 fn tags_tell_messages_apart_and_keep_their_order() {
-    // SEND-1
+    // GROUP-61
     worlds(2, |group| {
         if group.rank() == 0 {
             for number in 0..20u8 {
@@ -96,7 +96,7 @@ fn passes_a_letter(group: &mut Group, bytes: usize) {
 
 #[test]
 fn messages_move_while_the_sender_is_in_another_operation() {
-    // SEND-3: rank 0 is in the all-reduce, which rank 1 enters only after it has all of the message.
+    // GROUP-63: rank 0 is in the all-reduce, which rank 1 enters only after it has all of the message.
     worlds(2, |group| {
         let mut number = [1.0f32];
         passes_a_letter(group, 3_000_000);
@@ -107,7 +107,7 @@ fn messages_move_while_the_sender_is_in_another_operation() {
 
 #[test]
 fn messages_come_and_go_while_both_ranks_are_in_operations() {
-    // SEND-4: rank 1 enters the barrier once rank 0, which is in it, has answered.
+    // GROUP-64: rank 1 enters the barrier once rank 0, which is in it, has answered.
     worlds(2, |group| {
         let (me, other) = (group.rank(), 1 - group.rank());
         let (messenger, bytes) = (group.messenger(), 300_000);

@@ -1,5 +1,5 @@
-//! Ranks as processes: the same programs as among threads, and what happens when one is killed (FORK-1, PEE-1,
-//! SHM-1, TRA-2).
+//! Ranks as processes: the same programs as among threads, and what happens when one is killed (GROUP-29, GROUP-68,
+//! GROUP-73, GROUP-52).
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -48,7 +48,7 @@ fn acts_as_rank() {
     }
     let error = until_failure(&mut group, &what, directory);
     let at = SystemTime::now();
-    // GRO-2
+    // GROUP-38
     assert!(group.barrier().unwrap_err().to_string().contains("broken"));
     leave_outcome(directory, rank, at, &in_words(&error));
 }
@@ -115,7 +115,7 @@ fn until_failure(group: &mut Group, what: &str, directory: &Path) -> Error {
                 let noticed = directory.join(format!("outcome.{WAITS}"));
                 eventually("the one that waits has noticed", LONG, || noticed.exists());
                 // It knows a moment before it has told the others.
-                eventually("PEE-2: it was told on", LONG, || group.failure().is_some());
+                eventually("GROUP-69: it was told on", LONG, || group.failure().is_some());
                 group.barrier()
             }
             "gather" => {
@@ -130,7 +130,7 @@ fn until_failure(group: &mut Group, what: &str, directory: &Path) -> Error {
     }
 }
 
-/// In a ring of twelve hosts it is three further than rank 1: no neighbour (TOP-3).
+/// In a ring of twelve hosts it is three further than rank 1: no neighbour (GROUP-80).
 const WAITS: usize = 4;
 
 fn start(what: &str, ranks: usize, hosts: Option<usize>) -> Processes {
@@ -179,7 +179,7 @@ fn survivors_name_the_dead(what: &str, hosts: Option<usize>, encryption: bool) {
         let took = outcome.after(killed);
         assert!(took < NOTICE, "{what} {hosts:?}: took {took:?}");
     }
-    // SHM-1
+    // GROUP-73
     let left = fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|entry| entry.file_name());
     let left: Vec<_> = left.filter(|name| name.to_string_lossy().contains("phalanx-collective")).collect();
     assert!(left.is_empty(), "{left:?}");
@@ -210,7 +210,7 @@ fn survivors_that_encrypt_name_a_killed_rank_within_a_second() {
 
 #[test]
 fn who_waits_hears_of_a_death_by_ranks_that_compute() {
-    // PEE-1, PEE-2: doors tell it on.
+    // GROUP-68, GROUP-69: doors tell it on.
     for encryption in [false, true] {
         let mut world = start_with("aside", 12, Some(12), encryption);
         world.wait_until_ready();
@@ -219,8 +219,8 @@ fn who_waits_hears_of_a_death_by_ranks_that_compute() {
         for rank in (0..12).filter(|rank| *rank != 1) {
             let outcome = world.outcome(rank, LONG);
             let told = outcome.text.starts_with("peer_lost: ") && outcome.text.contains("rank 1 died");
-            assert!(told, "PEE-2: {outcome:?}");
-            assert!(rank != WAITS || outcome.after(killed) < NOTICE, "PEE-1: {outcome:?}");
+            assert!(told, "GROUP-69: {outcome:?}");
+            assert!(rank != WAITS || outcome.after(killed) < NOTICE, "GROUP-68: {outcome:?}");
         }
     }
 }
@@ -267,7 +267,7 @@ fn a_rank_that_is_stopped_for_a_while_does_not_fail_the_group() {
 
 #[test]
 fn survivors_name_a_rank_that_is_killed_while_they_open_connections_to_it() {
-    // PEE-1, TRA-2
+    // GROUP-68, GROUP-52
     for encryption in [false, true] {
         let mut world = start_with("opening", 3, Some(3), encryption);
         world.wait_until_ready();
@@ -292,11 +292,11 @@ fn survivors_name_a_rank_that_is_killed_while_they_open_connections_to_it() {
 
 #[test]
 fn a_group_knows_all_sockets_that_a_forked_child_is_to_close() {
-    // FORK-1
+    // GROUP-29
     for hosts in [Some(2), None] {
         let world = start("open", 4, hosts);
         for outcome in world.outcomes(LONG) {
-            assert_eq!(outcome.text, "[] and [] that are none", "FORK-1");
+            assert_eq!(outcome.text, "[] and [] that are none", "GROUP-29");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How often a sum of 16-bit floats is rounded, by operation and length: HIE-3, KER-2.
+//! How often a sum of 16-bit floats is rounded, by operation and length: GROUP-47, GROUP-57.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -76,7 +76,7 @@ fn of_hosts<H: Half>(group: &Group) -> Vec<H> {
 #[track_caller]
 fn all_are<H: Half>(what: &str, group: &Group, got: &[H], expected: H) {
     let odd = got.iter().find(|number| **number != expected);
-    assert_eq!(odd, None, "HIE-3: {what}, {expected:?} expected, among {:?}", group.topology().hosts);
+    assert_eq!(odd, None, "GROUP-47: {what}, {expected:?} expected, among {:?}", group.topology().hosts);
 }
 
 /// Elements that recursive doubling takes, and so many that it doesn't, whatever the channels.
@@ -111,7 +111,7 @@ fn rounds_as_it_says<H: Half>(group: &mut Group) {
 
 #[test]
 fn sums_of_16_bits_are_rounded_once_inside_a_host_and_between_hosts_once_or_once_a_step() {
-    // HIE-3. What is rounded once a step differs from what is rounded once: 256 + 1 + 1 + 1.
+    // GROUP-47. What is rounded once a step differs from what is rounded once: 256 + 1 + 1 + 1.
     let numbers: Vec<bf16> = (0..4).map(mine).collect();
     assert_ne!(doubled(&numbers), once(&numbers));
     assert_ne!(up_a_tree(&numbers, 0), once(&numbers));
@@ -129,7 +129,7 @@ fn sums_of_16_bits_are_rounded_once_inside_a_host_and_between_hosts_once_or_once
 
 #[test]
 fn float32_that_crosses_as_bfloat16_is_rounded_before_it_crosses_and_then_as_bfloat16_is() {
-    // HIE-3
+    // GROUP-47
     const RANKS: usize = 4;
     let change = |options: GroupOptions| GroupOptions {
         pretended_host: Some(options.rank as u32),
@@ -142,7 +142,7 @@ fn float32_that_crosses_as_bfloat16_is_rounded_before_it_crosses_and_then_as_bfl
     world_with(RANKS, change, |group| {
         let mut long = vec![numbers[group.rank()]; LONG];
         group.all_reduce_of(&mut long, ReduceOp::Sum).unwrap();
-        assert!(long.iter().all(|sum| *sum == once(&crossed).to_f32()), "HIE-3: {}", long[0]);
+        assert!(long.iter().all(|sum| *sum == once(&crossed).to_f32()), "GROUP-47: {}", long[0]);
         let mut short = vec![numbers[group.rank()]; SHORT];
         group.all_reduce_of(&mut short, ReduceOp::Sum).unwrap();
         assert!(short.iter().all(|sum| *sum == 260.0), "a short one crosses as it is: {}", short[0]);

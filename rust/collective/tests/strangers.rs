@@ -1,4 +1,4 @@
-//! Strangers at a group's doors and on its store: BOOT-2, BOOT-3, BOOT-4, BOOT-7, DOOR-1, HAN-1.
+//! Strangers at a group's doors and on its store: GROUP-7, GROUP-8, GROUP-9, GROUP-12, GROUP-1, GROUP-42.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -58,7 +58,7 @@ fn the_ranks_of_a_job_leave_no_secret_on_the_store() {
     let secrets = [key(), key().of_group("world")];
     for (place, value) in &*store.seen.lock().unwrap() {
         let tells = |secret: &Key| value.windows(32).any(|bytes| bytes == secret.bytes());
-        assert!(!place.contains("secret") && !secrets.iter().any(tells), "BOOT-4: {place}");
+        assert!(!place.contains("secret") && !secrets.iter().any(tells), "GROUP-9: {place}");
     }
 }
 
@@ -90,7 +90,7 @@ fn who_can_write_to_the_store_but_has_not_the_key_can_not_join() {
             let kinds = [kind, intruder.join().unwrap().kind()];
             assert!(
                 kinds.iter().all(|kind| [ErrorKind::Refused, ErrorKind::Timeout].contains(kind)),
-                "BOOT-3: {kinds:?}"
+                "GROUP-8: {kinds:?}"
             );
         });
     }
@@ -131,7 +131,7 @@ fn strangers_that_are_silent_or_slow_or_very_many_keep_no_rank_waiting() {
                 serde_json::from_slice(group.open(place, &sealed).unwrap()).unwrap()
             };
             let address: SocketAddr = read("world/card/0")["address"].as_str().unwrap().parse().unwrap();
-            // BOOT-7: by a key that strangers don't have.
+            // GROUP-12: by a key that strangers don't have.
             let meeting = read("world/meeting");
             let host = hosts[0].map_or_else(String::new, |host| host.to_string());
             let name = group.of_group(&format!("socket {} {host} 0", meeting.as_str().unwrap()));
@@ -163,9 +163,9 @@ fn strangers_that_are_silent_or_slow_or_very_many_keep_no_rank_waiting() {
             more.first().map(|mut one| one.write_all(&[b'x'; 200]));
             crowded.wait();
             crowded.wait();
-            assert!(is_closed, "BOOT-2");
-            second.join().expect("DOOR-1, HAN-1");
-            first.join().expect("DOOR-1, HAN-1");
+            assert!(is_closed, "GROUP-7");
+            second.join().expect("GROUP-1, GROUP-42");
+            first.join().expect("GROUP-1, GROUP-42");
             drop((tcp, unix, more));
         });
     }

@@ -1,8 +1,8 @@
 //! The order in which an epoch takes the rows of a data set. All ranks have the same, however many there are.
 //!
-//! - ORDER-1 (permutes): whatever the blocks and the shuffle, each row has exactly one position.
-//! - ORDER-2 (pure): the order follows from index, shuffle, seed and epoch alone.
-//! - ORDER-3 (bounded): rows that a window shuffles come from few blocks, so that whoever gathers them needs few at a
+//! - PLAN-1 (permutes): whatever the blocks and the shuffle, each row has exactly one position.
+//! - PLAN-2 (pure): the order follows from index, shuffle, seed and epoch alone.
+//! - PLAN-3 (bounded): rows that a window shuffles come from few blocks, so that whoever gathers them needs few at a
 //!   time: at most twice [`WINDOW_BLOCKS`], unless blocks are so small that [`WINDOW_ROWS`] need more of them.
 
 use crate::index::{BlockIndex, Place, containing};
@@ -138,9 +138,9 @@ mod tests {
             let order = EpochOrder::new(&index, shuffle, seed, epoch);
             let mut seen: Vec<_> = (0..index.rows()).map(|position| order.at(position)).collect();
             let again = EpochOrder::new(&index, shuffle, seed, epoch);
-            prop_assert!(seen.iter().zip(0..).all(|(place, at)| *place == again.at(at)), "ORDER-2");
+            prop_assert!(seen.iter().zip(0..).all(|(place, at)| *place == again.at(at)), "PLAN-2");
             seen.sort_unstable();
-            prop_assert!(seen.into_iter().eq((0..index.rows()).map(|row| index.place(row))), "ORDER-1");
+            prop_assert!(seen.into_iter().eq((0..index.rows()).map(|row| index.place(row))), "PLAN-1");
         }
 
         #[test]
@@ -154,7 +154,7 @@ mod tests {
                 let mut blocks: Vec<_> = (ends[0]..ends[1]).step_by(step).map(|at| order.at(at).block).collect();
                 blocks.sort_unstable();
                 blocks.dedup();
-                prop_assert!(blocks.len() <= 2 * WINDOW_BLOCKS, "ORDER-3");
+                prop_assert!(blocks.len() <= 2 * WINDOW_BLOCKS, "PLAN-3");
                 prop_assert!(ends[1] - ends[0] >= WINDOW_ROWS);
             }
         }

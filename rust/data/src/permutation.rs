@@ -6,8 +6,8 @@
 //! row says, or along its column likewise. A number that lands beyond `n` goes through the network again, until it is
 //! below; few do, since the rectangle has fewer than `a` fields too many.
 //!
-//! - PERM-1 (permutes): for each `n` and key, each number below `n` comes up exactly once.
-//! - PERM-2 (spreads): over many keys, each element is at each place equally often, and each order of few elements
+//! - PLAN-4 (permutes): for each `n` and key, each number below `n` comes up exactly once.
+//! - PLAN-5 (spreads): over many keys, each element is at each place equally often, and each order of few elements
 //!   comes up equally often. It is no cipher: who knows the order of some elements may compute the others.
 
 /// How many rounds the network has. Four make one that simple tests can't tell from chance (Luby and Rackoff, 1988).
@@ -120,12 +120,12 @@ mod tests {
         fn each_number_comes_up_once(length in 0u64..3000, key: u64) {
             let mut seen = elements(length, key);
             seen.sort_unstable();
-            prop_assert!(seen.into_iter().eq(0..length), "PERM-1");
+            prop_assert!(seen.into_iter().eq(0..length), "PLAN-4");
         }
 
         #[test]
         fn numbers_of_any_size_stay_below_the_length(length in 1u64..u64::MAX / 2, key: u64, at: u64) {
-            prop_assert!(Permutation::new(length, key).at(at % length) < length, "PERM-1");
+            prop_assert!(Permutation::new(length, key).at(at % length) < length, "PLAN-4");
         }
     }
 
@@ -137,8 +137,8 @@ mod tests {
                 *counts.entry(elements(length, key)).or_insert(0u64) += 1;
             }
             let counts: Vec<_> = counts.into_values().collect();
-            assert_eq!(counts.len() as u64, (1..=length).product::<u64>(), "PERM-2");
-            assert!(unevenness(&counts) < bound(counts.len()), "PERM-2: {length} {counts:?}");
+            assert_eq!(counts.len() as u64, (1..=length).product::<u64>(), "PLAN-5");
+            assert!(unevenness(&counts) < bound(counts.len()), "PLAN-5: {length} {counts:?}");
         }
     }
 
@@ -151,7 +151,7 @@ mod tests {
                     counts[at * length as usize + element as usize] += 1;
                 }
             }
-            assert!(unevenness(&counts) < bound(counts.len()), "PERM-2: {length}");
+            assert!(unevenness(&counts) < bound(counts.len()), "PLAN-5: {length}");
         }
     }
 
@@ -165,6 +165,6 @@ mod tests {
         }
         let apart: u64 = place.windows(2).map(|two| two[0].abs_diff(two[1])).sum();
         let mean = apart as f64 / (length - 1) as f64 / length as f64;
-        assert!((mean - 1.0 / 3.0).abs() < 0.01, "PERM-2: {mean}");
+        assert!((mean - 1.0 / 3.0).abs() < 0.01, "PLAN-5: {mean}");
     }
 }

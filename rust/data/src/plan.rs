@@ -3,10 +3,10 @@
 //! A step takes as many rows as all ranks have in a batch, the next ones of the order, and each rank its part of them.
 //! So a place in the training is an epoch and a number of rows, and means the same for any number of ranks.
 //!
-//! - PLAN-1 (equal-steps): every rank has the same number of steps, and each of its batches has the same size.
-//! - PLAN-2 (every-row): an epoch from its beginning takes each row exactly once. With `Drop` it leaves out the last
+//! - PLAN-6 (equal-steps): every rank has the same number of steps, and each of its batches has the same size.
+//! - PLAN-7 (every-row): an epoch from its beginning takes each row exactly once. With `Drop` it leaves out the last
 //!   few, less than a step takes; with `Wrap` the last step takes some rows once more, with `Pad` these are masked.
-//! - PLAN-3 (resumes): whatever has been taken by one number of ranks, another goes on with the next row of the same
+//! - PLAN-8 (resumes): whatever has been taken by one number of ranks, another goes on with the next row of the same
 //!   order.
 
 use phalanx_types::{Error, ErrorKind, Result};
@@ -194,9 +194,9 @@ mod tests {
                 let mut plans = ranks(&blocks, shuffle, uneven, batch, world);
                 let steps = plans[0].steps_from(0);
                 for plan in &mut plans {
-                    prop_assert_eq!(plan.steps_from(0), steps, "PLAN-1");
+                    prop_assert_eq!(plan.steps_from(0), steps, "PLAN-6");
                     let part = plan.take(epoch, 0, next(u64::MAX));
-                    prop_assert_eq!(part.places.len() as u64, steps * u64::from(batch), "PLAN-1");
+                    prop_assert_eq!(part.places.len() as u64, steps * u64::from(batch), "PLAN-6");
                 }
                 let all = taken(&mut plans, epoch, 0, u64::MAX);
                 let mut counted: Vec<_> =
@@ -206,9 +206,9 @@ mod tests {
                 counted.dedup();
                 let after = counted.len() as u64;
                 match uneven {
-                    Uneven::Drop => prop_assert!(before == after && rows - after == rows % step, "PLAN-2"),
-                    Uneven::Wrap => prop_assert!(after == rows && before - after < step, "PLAN-2"),
-                    Uneven::Pad => prop_assert!(before == after && after == rows, "PLAN-2"),
+                    Uneven::Drop => prop_assert!(before == after && rows - after == rows % step, "PLAN-7"),
+                    Uneven::Wrap => prop_assert!(after == rows && before - after < step, "PLAN-7"),
+                    Uneven::Pad => prop_assert!(before == after && after == rows, "PLAN-7"),
                 }
             }
         }
@@ -229,7 +229,7 @@ mod tests {
             let row = seen.len() as u64;
             let rest: Vec<_> = taken(&mut other, 1, row, u64::MAX).into_iter().filter(|(_, counts)| *counts).collect();
             seen.extend(rest);
-            prop_assert_eq!(seen, whole, "PLAN-3");
+            prop_assert_eq!(seen, whole, "PLAN-8");
         }
 
         #[test]

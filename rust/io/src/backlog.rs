@@ -1,6 +1,6 @@
 //! Accepting the connections that wait at a listener which doesn't block.
 //!
-//! ACCEPT-1 (keeps-accepting): an error of one connection ends no listener. If the system has no descriptor or memory
+//! IO-1 (keeps-accepting): an error of one connection ends no listener. If the system has no descriptor or memory
 //! for a connection, accepting pauses and then goes on.
 
 use std::io::{self, ErrorKind};
@@ -128,14 +128,14 @@ mod tests {
     fn an_error_of_one_connection_ends_nothing() {
         let (mut backlog, now) = (Backlog::new("the test"), Instant::now());
         let answers = [Ok(1), Err(ErrorKind::ConnectionAborted), Err(ErrorKind::Interrupted), Ok(2)];
-        assert_eq!(taken(&mut backlog, now, &answers), [1, 2], "ACCEPT-1");
+        assert_eq!(taken(&mut backlog, now, &answers), [1, 2], "IO-1");
         assert_eq!(backlog.due(), None);
     }
 
     #[test]
     fn a_system_without_descriptors_is_asked_again_after_a_rest() {
         let (mut backlog, now) = (Backlog::new("the test"), Instant::now());
-        assert_eq!(taken(&mut backlog, now, &[Ok(1), Err(ErrorKind::Other), Ok(2)]), [1], "ACCEPT-1");
+        assert_eq!(taken(&mut backlog, now, &[Ok(1), Err(ErrorKind::Other), Ok(2)]), [1], "IO-1");
         assert!(!backlog.is_due(now) && backlog.is_due(now + REST));
         backlog.hurry(now);
         assert!(backlog.is_due(now), "a descriptor was given back");

@@ -1,6 +1,6 @@
 //! Files that are whole or absent.
 //!
-//! WHOLE-1 (no-half-files): whoever opens a file by its path finds all of the bytes, or the file that was there before,
+//! IO-2 (no-half-files): whoever opens a file by its path finds all of the bytes, or the file that was there before,
 //! or none. A write that fails leaves nothing behind.
 
 use std::fs::File;
@@ -54,13 +54,13 @@ mod tests {
         let path = folder.path().join("result");
         for bytes in [&b"first"[..], b"", b"second"] {
             write_whole(&path, bytes).unwrap();
-            assert_eq!(fs::read(&path).unwrap(), bytes, "WHOLE-1");
+            assert_eq!(fs::read(&path).unwrap(), bytes, "IO-2");
         }
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(copy_whole(&folder.path().join("none"), &path).is_err());
-        assert_eq!(fs::read(&path).unwrap(), b"second", "WHOLE-1");
+        assert_eq!(fs::read(&path).unwrap(), b"second", "IO-2");
         copy_whole(Path::new("/proc/self/comm"), &path).unwrap();
-        assert_eq!(fs::read(&path).unwrap(), fs::read("/proc/self/comm").unwrap(), "WHOLE-1");
+        assert_eq!(fs::read(&path).unwrap(), fs::read("/proc/self/comm").unwrap(), "IO-2");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
@@ -73,7 +73,7 @@ mod tests {
         fs::write(path.join("inside"), "").unwrap();
         let error = write_whole(&path, b"bytes").unwrap_err();
         assert!(error.to_string().contains("taken"), "{error}");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "WHOLE-1");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "IO-2");
         let nowhere = folder.path().join("none/result");
         assert_eq!(write_whole(&nowhere, b"").unwrap_err().kind(), ErrorKind::Io);
     }

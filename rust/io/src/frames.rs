@@ -1,6 +1,6 @@
 //! Frames: a length (`u32`, little-endian) and that many bytes.
 //!
-//! FRAME-1 (limit-first): nothing is kept or allocated for a length that the receiver hasn't allowed.
+//! IO-3 (limit-first): nothing is kept or allocated for a length that the receiver hasn't allowed.
 
 use phalanx_types::{Error, ErrorKind, Result};
 
@@ -124,7 +124,7 @@ mod tests {
         for bytes in [&u32::MAX.to_le_bytes()[..], b"GET / HTTP/1.1", &[0; 4]] {
             let mut buffer = FrameBuffer::default();
             buffer.push(bytes);
-            assert_eq!(buffer.next_frame(4096).unwrap_err().kind(), ErrorKind::Protocol, "FRAME-1");
+            assert_eq!(buffer.next_frame(4096).unwrap_err().kind(), ErrorKind::Protocol, "IO-3");
         }
     }
 

@@ -1,11 +1,11 @@
 //! Whose process is at the other end of a connection inside this host.
 //!
-//! - OWN-1 (own-user-only): a connection counts as this user's only if the kernel says that its other end is open in a
+//! - IO-4 (own-user-only): a connection counts as this user's only if the kernel says that its other end is open in a
 //!   process, and that it is this user's. Of an end that nobody has open any more the kernel says that it is root's.
-//! - OWN-2 (one-question): the kernel is asked for one connection, not for the list of all. So an answer takes the same
+//! - IO-5 (one-question): the kernel is asked for one connection, not for the list of all. So an answer takes the same
 //!   time however many there are.
 //!
-//! - OWN-3 (bounded): where a kernel or a sandbox has no sock_diag(7), and OWN-2 doesn't hold, no more than
+//! - IO-6 (bounded): where a kernel or a sandbox has no sock_diag(7), and IO-5 doesn't hold, no more than
 //!   [`MAX_LIST_BYTES`] of the list of all are read.
 
 use std::fs::File;
@@ -251,17 +251,17 @@ mod tests {
     fn a_connection_of_this_process_is_its_users_for_as_long_as_its_end_is_open() {
         let listener = listener();
         let (client, accepted) = connected(&listener);
-        assert!(is_own_user(&accepted).unwrap(), "OWN-1");
+        assert!(is_own_user(&accepted).unwrap(), "IO-4");
         client.shutdown(Shutdown::Write).unwrap();
-        assert!(is_own_user(&accepted).unwrap(), "OWN-1: it still hears");
+        assert!(is_own_user(&accepted).unwrap(), "IO-4: it still hears");
         drop(client);
         // A process that another test forks has it, too, until it runs its program.
-        soon("OWN-1: nobody has it open", || !is_own_user(&accepted).unwrap());
+        soon("IO-4: nobody has it open", || !is_own_user(&accepted).unwrap());
         let (client, accepted) = connected(&listener);
         set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
         drop(client);
-        soon("OWN-1: the connection is over", || !is_own_user(&accepted).unwrap());
-        assert!(!is_own_user(&listener).unwrap(), "OWN-1: nobody is connected");
+        soon("IO-4: the connection is over", || !is_own_user(&accepted).unwrap());
+        assert!(!is_own_user(&listener).unwrap(), "IO-4: nobody is connected");
     }
 
     #[test]
@@ -278,16 +278,16 @@ mod tests {
             let mut bash = bash.args(["-c", &script]).uid(NOBODY).spawn().unwrap();
             let accepted = listener.accept().unwrap().0;
             let refused = check_own_user(&accepted).unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::Refused, "OWN-1: {refused}");
+            assert_eq!(refused.kind(), ErrorKind::Refused, "IO-4: {refused}");
             if leaves {
                 bash.wait().unwrap();
                 // What the kernel says of him is soon that he is root.
                 soon("what is left is root's", || {
-                    assert!(!is_own_user(&accepted).unwrap(), "OWN-1");
+                    assert!(!is_own_user(&accepted).unwrap(), "IO-4");
                     told(&accepted).iter().flatten().any(|end| end.state == 5 && end.user == 0)
                 });
             }
-            assert!(!is_own_user(&accepted).unwrap(), "OWN-1");
+            assert!(!is_own_user(&accepted).unwrap(), "IO-4");
             drop(accepted);
             bash.wait().unwrap();
         }
@@ -303,7 +303,7 @@ mod tests {
         let listener = listener();
         let port = listener.local_addr().unwrap().port();
         let Ok(client) = TcpStream::connect(format!("[::ffff:127.0.0.1]:{port}")) else { return }; // no IPv6 here
-        assert!(is_own_user(listener.accept().unwrap().0).unwrap(), "OWN-1");
+        assert!(is_own_user(listener.accept().unwrap().0).unwrap(), "IO-4");
         drop(client);
     }
 
@@ -311,7 +311,7 @@ mod tests {
     fn one_question_is_answered_as_by_the_list_of_all() {
         let (client, accepted) = connected(&listener());
         let [one, of_all] = told(&accepted);
-        assert!(one.is_some(), "OWN-2");
+        assert!(one.is_some(), "IO-5");
         assert_eq!(one, of_all);
         drop(client);
         let nobody: SocketAddrV4 = "127.0.0.1:1".parse().unwrap();
@@ -328,12 +328,12 @@ mod tests {
         let said = |from: &str, to: &str| end_in(list.as_bytes().take(MAX_LIST_BYTES), from, to).unwrap();
         let of = |port: &str| said(&format!("0100007F:{port}"), "0100007F:1F90");
         assert_eq!(of("C350"), Some(End { state: 1, user: 65534, inode: 12 }));
-        assert!(of("C350").unwrap().is_of(65534) && !of("C350").unwrap().is_of(0), "OWN-1");
+        assert!(of("C350").unwrap().is_of(65534) && !of("C350").unwrap().is_of(0), "IO-4");
         assert!(said("0100007F:1F90", "0100007F:C350").unwrap().is_of(0));
-        assert!(!of("C351").unwrap().is_of(0), "OWN-1: TIME_WAIT");
-        assert!(!of("C352").unwrap().is_of(0), "OWN-1: FIN_WAIT2, and closed");
+        assert!(!of("C351").unwrap().is_of(0), "IO-4: TIME_WAIT");
+        assert!(!of("C352").unwrap().is_of(0), "IO-4: FIN_WAIT2, and closed");
         // Somebody who begins to connect from a port that was another's.
-        assert!(!End { state: 2, user: 0, inode: 9 }.is_of(0), "OWN-1: SYN_SENT");
+        assert!(!End { state: 2, user: 0, inode: 9 }.is_of(0), "IO-4: SYN_SENT");
         assert_eq!(of("C353"), None);
     }
 
@@ -346,7 +346,7 @@ mod tests {
         let within = |most: u64| end_in(list.as_bytes().chain(io::repeat(b'x')).take(most), from, to);
         let (before, all) = (others.len() as u64, list.len() as u64);
         assert_eq!(within(all).unwrap().unwrap().user, 7);
-        assert_eq!(within(before).unwrap_err().kind(), io::ErrorKind::FileTooLarge, "OWN-3");
+        assert_eq!(within(before).unwrap_err().kind(), io::ErrorKind::FileTooLarge, "IO-6");
         assert_eq!(end_in(others.as_bytes().take(before + 1), from, to).unwrap(), None);
     }
 }

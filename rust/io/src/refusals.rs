@@ -1,6 +1,6 @@
 //! What is said of the connections that one listener refuses.
 //!
-//! REFUSAL-1 (told-seldom): strangers can't fill a log. People are told of one refusal in 10 s, and then how many there
+//! IO-7 (told-seldom): strangers can't fill a log. People are told of one refusal in 10 s, and then how many there
 //! were in between; those are for who debugs.
 
 use std::fmt::Display;
@@ -45,6 +45,6 @@ mod tests {
     fn one_refusal_in_ten_seconds_is_told_and_the_others_are_counted() {
         let (mut refusals, begin) = (Refusals::default(), Instant::now());
         let told = (0..25_000).filter_map(|ms| refusals.due(begin + Duration::from_millis(ms)));
-        assert_eq!(told.collect::<Vec<_>>(), [0, 9_999, 9_999], "REFUSAL-1");
+        assert_eq!(told.collect::<Vec<_>>(), [0, 9_999, 9_999], "IO-7");
     }
 }

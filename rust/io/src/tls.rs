@@ -3,11 +3,11 @@
 //!
 //! Does no I/O and knows no socket: who owns one moves the bytes, in an event loop or a thread.
 //!
-//! - TLS-1 (pinned): a client speaks with the peer whose key it was told, and with nobody else. Keys are raw (RFC
+//! - IO-8 (pinned): a client speaks with the peer whose key it was told, and with nobody else. Keys are raw (RFC
 //!   7250): no certificate authority, name or date is believed.
-//! - TLS-2 (no-other-way): TLS 1.3 only, one set of algorithms, no resumption and no early data, so that nothing can be
+//! - IO-9 (no-other-way): TLS 1.3 only, one set of algorithms, no resumption and no early data, so that nothing can be
 //!   talked down or played again.
-//! - TLS-3 (one-connection): [`TlsChannel::binding`] is the same at both ends of one connection and on no other
+//! - IO-10 (one-connection): [`TlsChannel::binding`] is the same at both ends of one connection and on no other
 //!   (RFC 9266), so that a proof over it can't be passed on by somebody in the middle.
 
 use std::io::{BufRead as _, Write as _};
@@ -126,7 +126,7 @@ pub struct TlsChannel {
 }
 
 impl TlsChannel {
-    /// The end that connects: to the process with the key `peer` (TLS-1), which speaks `protocol` above TLS.
+    /// The end that connects: to the process with the key `peer` (IO-8), which speaks `protocol` above TLS.
     ///
     /// # Errors
     /// None in practice.
@@ -241,7 +241,7 @@ impl TlsChannel {
         !self.tls.is_handshaking()
     }
 
-    /// What both ends of this connection know, and nobody else does (TLS-3).
+    /// What both ends of this connection know, and nobody else does (IO-10).
     ///
     /// # Errors
     /// [`ErrorKind::Protocol`] before the channel is ready.
@@ -252,7 +252,7 @@ impl TlsChannel {
     }
 }
 
-/// What both ends speak (TLS-2).
+/// What both ends speak (IO-9).
 fn provider() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![
@@ -382,7 +382,7 @@ mod tests {
         let client = TlsChannel::connect(asked_for.public_key(), PROTOCOL).unwrap();
         let server = TlsServer::new(&other, PROTOCOL).unwrap().accept().unwrap();
         let error = connect(client, server, |_| {}).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Refused, "TLS-1: {error}");
+        assert_eq!(error.kind(), ErrorKind::Refused, "IO-8: {error}");
         // Who shows the right key without having it can't sign.
         let forged = Identity {
             key: Arc::new(CertifiedKey::new(
@@ -393,7 +393,7 @@ mod tests {
         };
         let client = TlsChannel::connect(asked_for.public_key(), PROTOCOL).unwrap();
         let server = TlsServer::new(&forged, PROTOCOL).unwrap().accept().unwrap();
-        assert!(connect(client, server, |_| {}).is_err(), "TLS-1");
+        assert!(connect(client, server, |_| {}).is_err(), "IO-8");
     }
 
     #[test]
@@ -422,19 +422,19 @@ mod tests {
             let client = TlsChannel::connect(identity.public_key(), PROTOCOL).unwrap();
             let server = TlsServer::new(&identity, PROTOCOL).unwrap().accept().unwrap();
             let (client, mut server) = connect(client, server, |_| {}).unwrap();
-            assert_eq!(client.tls.protocol_version(), Some(rustls::ProtocolVersion::TLSv1_3), "TLS-2");
-            assert_eq!(client.tls.handshake_kind(), Some(rustls::HandshakeKind::Full), "TLS-2");
+            assert_eq!(client.tls.protocol_version(), Some(rustls::ProtocolVersion::TLSv1_3), "IO-9");
+            assert_eq!(client.tls.handshake_kind(), Some(rustls::HandshakeKind::Full), "IO-9");
             let mut tickets = Vec::new();
             server.drain(&mut tickets).unwrap();
-            assert_eq!(tickets, b"", "TLS-2");
+            assert_eq!(tickets, b"", "IO-9");
         }
     }
 
     #[test]
     fn a_binding_belongs_to_one_connection() {
         let ((client, server), (another, _)) = (ends(), ends());
-        assert_eq!(client.binding().unwrap(), server.binding().unwrap(), "TLS-3");
-        assert_ne!(client.binding().unwrap(), another.binding().unwrap(), "TLS-3");
+        assert_eq!(client.binding().unwrap(), server.binding().unwrap(), "IO-10");
+        assert_ne!(client.binding().unwrap(), another.binding().unwrap(), "IO-10");
         let early = TlsChannel::connect(Identity::new().unwrap().public_key(), PROTOCOL).unwrap();
         assert_eq!(early.binding().unwrap_err().kind(), ErrorKind::Protocol);
     }

@@ -1,6 +1,6 @@
 //! Connections that have yet to prove themselves, bounded so that strangers crowd out strangers.
 //!
-//! UNPROVED-1 (fair-bound): where there are too many, the oldest of the origin that has most goes. So one that comes
+//! IO-11 (fair-bound): where there are too many, the oldest of the origin that has most goes. So one that comes
 //! from elsewhere stays, however many one origin opens.
 
 use std::collections::{HashMap, VecDeque};
@@ -87,9 +87,9 @@ mod tests {
         assert_eq!(unproved.add("rank", now, 0), None);
         for stranger in 1..100 {
             let gone = unproved.add("crowd", now, stranger);
-            assert_eq!(gone, (stranger > 3).then(|| stranger - 3), "UNPROVED-1");
+            assert_eq!(gone, (stranger > 3).then(|| stranger - 3), "IO-11");
         }
-        assert_eq!(unproved.add("other rank", now, 100), Some(97), "UNPROVED-1");
+        assert_eq!(unproved.add("other rank", now, 100), Some(97), "IO-11");
         assert_eq!(unproved.iter().copied().collect::<Vec<_>>(), [0, 98, 99, 100]);
     }
 

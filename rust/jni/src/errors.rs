@@ -1,6 +1,6 @@
 //! The one policy by which errors and panics of the core become Java exceptions.
 //!
-//! `tests/contract/errors.json` says which class belongs to which kind (KIND-1).
+//! `tests/contract/errors.json` says which class belongs to which kind (TYPES-3).
 
 use std::any::Any;
 

@@ -394,7 +394,8 @@ fn drain_logs<'local>(env: &mut Env<'local>, _this: JObject<'local>) -> Call<JSt
     java_strings(env, &fields)
 }
 
-/// For the tests of JNI-1 and KIND-1: fails by the kind of this name, or panics, which nothing else is known to do.
+/// For the tests of BINDING-2 and TYPES-3: fails by the kind of this name, or panics, which nothing else is known to
+/// do.
 fn fail_for_test<'local>(
     env: &mut Env<'local>,
     _this: JObject<'local>,

@@ -1,6 +1,6 @@
 //! The hubs of this JVM, by handle: a number that is never used again.
 //!
-//! HUBS-1 (logs-outlast-hubs): the output that a hub has received can be read after the hub is closed, until the JVM
+//! BINDING-1 (logs-outlast-hubs): the output that a hub has received can be read after the hub is closed, until the JVM
 //! drops it. Nobody copies it meanwhile.
 
 use std::collections::BTreeMap;

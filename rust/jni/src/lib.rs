@@ -2,11 +2,11 @@
 //!
 //! The other side is the class `dev.phalanx.spark.jni.Native`, where the methods are documented.
 //!
-//! - JNI-1 (one-exception): an error or a panic leaves an export only as the exception of its kind. What Java code
+//! - BINDING-2 (one-exception): an error or a panic leaves an export only as the exception of its kind. What Java code
 //!   threw that was called from here is thrown again as it was.
-//! - JNI-2 (stale-handles): a handle that is no longer good is an error.
-//! - JNI-3 (no-attaching): no thread of the core is ever attached to the JVM, and no reference outlives the call that
-//!   made it.
+//! - BINDING-3 (stale-handles): a handle that is no longer good is an error.
+//! - BINDING-4 (no-attaching): no thread of the core is ever attached to the JVM, and no reference outlives the call
+//!   that made it.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod callbacks;

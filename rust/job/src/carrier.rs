@@ -1,12 +1,12 @@
 //! A carrier: a Spark task without ranks that serves the blocks of its host, where the run has no node, to the ranks of
 //! one attempt.
 //!
-//! It tells the hub where it serves, over a connection like a node's, and the hub has the ranks told (NBLOCKS-2). So
+//! It tells the hub where it serves, over a connection like a node's, and the hub has the ranks told (NODE-47). So
 //! nothing listens here but the server of blocks, whose clients prove that they know the generation's key.
 //!
-//! - CARRIER-1 (only-where-needed): on a host where nobody wants it, it does nothing. Of several on a host the hub
+//! - JOB-1 (only-where-needed): on a host where nobody wants it, it does nothing. Of several on a host the hub
 //!   keeps one.
-//! - CARRIER-2 (ends): it ends with the attempt, with the hub, and when its process wants it to. Its thread and its
+//! - JOB-2 (ends): it ends with the attempt, with the hub, and when its process wants it to. Its thread and its
 //!   sockets are gone then.
 
 use phalanx_io::{Identity, raise_descriptor_limit};
@@ -46,7 +46,7 @@ pub fn run_carrier(
 ) -> Result<bool> {
     let host = host_name();
     if !wanted.contains(&host) {
-        return Ok(false); // CARRIER-1
+        return Ok(false); // JOB-1
     }
     raise_descriptor_limit();
     let hub = HubAddress {
@@ -88,7 +88,7 @@ fn serve(options: &Options<'_>, process: &Process) -> Result<()> {
                     server = Some(open_server(options, address, &line)?);
                 }
                 Ok(Heard::NotUp(why)) => return Err(why),
-                // CARRIER-2
+                // JOB-2
                 Ok(Heard::Order(HubMessage::Released | HubMessage::Stop { .. } | HubMessage::Again { .. })
                     | Heard::Gone(_))
                 | Err(_) => return Ok(()),

@@ -1,11 +1,11 @@
 //! The console: the bytes of many ranks become whole, prefixed lines of text for one reader.
 //!
-//! CONSOLE-1 (whole-lines): a line of one rank is never broken by another's.
-//! CONSOLE-2 (bytes-are-data): bytes that are not UTF-8 are shown as replacement characters.
-//! CONSOLE-3 (bars-of-rank-0): rank 0's progress bars (text that ends in a carriage return) are shown as such, and
+//! JOB-3 (whole-lines): a line of one rank is never broken by another's.
+//! JOB-4 (bytes-are-data): bytes that are not UTF-8 are shown as replacement characters.
+//! JOB-5 (bars-of-rank-0): rank 0's progress bars (text that ends in a carriage return) are shown as such, and
 //! drawn anew below other output. Of the other ranks' bars only the last state is shown.
-//! CONSOLE-5 (chosen): of the ranks' lines those are shown that [`ShownOutput`] says; all are kept in [`LogTails`].
-//! CONSOLE-4 (bounded): memory is bounded by [`MAX_LINE_BYTES`] a rank, or, where ranks are many, by a quarter of a
+//! JOB-6 (chosen): of the ranks' lines those are shown that [`ShownOutput`] says; all are kept in [`LogTails`].
+//! JOB-7 (bounded): memory is bounded by [`MAX_LINE_BYTES`] a rank, or, where ranks are many, by a quarter of a
 //! rank's share of [`LogTails`]. A longer line is shown in pieces, and none is lost.
 
 use std::collections::BTreeMap;
@@ -282,15 +282,15 @@ mod tests {
             view.take(rank, format!("my rank is {rank}\n").as_bytes(), &mut out);
         }
         let now = Instant::now();
-        assert_eq!(out, "[ranks 0-63] epoch 3\n", "CONSOLE-5");
+        assert_eq!(out, "[ranks 0-63] epoch 3\n", "JOB-6");
         let due = view.tick(now, &mut out).unwrap();
         assert_eq!(view.tick(due, &mut out), None);
         assert_eq!(out.lines().count(), 65);
-        assert!(out.contains("\n[rank 63] my rank is 63\n"), "CONSOLE-5: {out}");
+        assert!(out.contains("\n[rank 63] my rank is 63\n"), "JOB-6: {out}");
         view.take(5, b"last", &mut out);
         view.finish(5, &mut out);
         view.announce("[phalanx] over", &mut out);
-        assert!(out.ends_with("[rank 5] last\n[phalanx] over\n"), "CONSOLE-5: {out}");
+        assert!(out.ends_with("[rank 5] last\n[phalanx] over\n"), "JOB-6: {out}");
     }
 
     #[test]
@@ -302,13 +302,13 @@ mod tests {
         view.flush(&mut out);
         assert!(out.contains("[rank 0] hello of 0\n") && !out.contains("hello of 7\n"), "{out}");
         let lines: Vec<&str> = out.lines().collect();
-        assert_eq!(lines.len(), 252, "RATE-1");
-        assert!(lines[251].starts_with("[phalanx] 749 more lines of 749 ranks are not shown"), "RATE-2");
+        assert_eq!(lines.len(), 252, "JOB-19");
+        assert!(lines[251].starts_with("[phalanx] 749 more lines of 749 ranks are not shown"), "JOB-20");
         out.clear();
         view.failed(7, &mut out);
         view.failed(999, &mut out);
         assert_eq!(out, "[rank 7] hello of 7\n", "of the other one all has been shown");
-        assert_eq!(view.tails.unwrap().newest(8), "hello of 8\n", "CONSOLE-5");
+        assert_eq!(view.tails.unwrap().newest(8), "hello of 8\n", "JOB-6");
     }
 
     #[test]
@@ -320,7 +320,7 @@ mod tests {
         view.flush(&mut out);
         let shown: Vec<&str> =
             out.split('\n').map(|line| line.rsplit('\r').next().unwrap().trim_end()).collect();
-        assert_eq!(shown, ["[rank 1] hi", "[rank 0] 100%", ""], "CONSOLE-3: {out:?}");
+        assert_eq!(shown, ["[rank 1] hi", "[rank 0] 100%", ""], "JOB-5: {out:?}");
     }
 
     #[test]
@@ -337,8 +337,8 @@ mod tests {
             let out = out.split('\r').next().unwrap().to_string();
             let mut out = if shown == ShownOutput::All { expected.into() } else { out };
             view.failed(1, &mut out);
-            assert_eq!(out, expected, "CONSOLE-5: {shown}");
-            assert_eq!(view.tails.unwrap().newest(0), "a\n", "CONSOLE-5");
+            assert_eq!(out, expected, "JOB-6: {shown}");
+            assert_eq!(view.tails.unwrap().newest(0), "a\n", "JOB-6");
         }
     }
 
@@ -356,16 +356,12 @@ mod tests {
     #[test]
     fn lines_of_two_ranks_stay_whole() {
         let shown = show(&[(0, b"ab"), (1, b"x\ny"), (0, b"c\n"), (1, b"z\n")]);
-        assert_eq!(shown, "[rank 1] x\n[rank 0] abc\n[rank 1] yz\n", "CONSOLE-1");
+        assert_eq!(shown, "[rank 1] x\n[rank 0] abc\n[rank 1] yz\n", "JOB-3");
     }
 
     #[test]
     fn a_character_cut_in_two_is_shown_whole_and_a_broken_one_replaced() {
-        assert_eq!(
-            show(&[(2, b"\xc3"), (2, b"\xa4\n\xff\n")]),
-            "[rank 2] ä\n[rank 2] \u{fffd}\n",
-            "CONSOLE-2"
-        );
+        assert_eq!(show(&[(2, b"\xc3"), (2, b"\xa4\n\xff\n")]), "[rank 2] ä\n[rank 2] \u{fffd}\n", "JOB-4");
     }
 
     #[test]
@@ -376,7 +372,7 @@ mod tests {
     #[test]
     fn a_bar_of_rank_0_is_drawn_in_place_and_ends_as_a_line() {
         let shown = show(&[(0, b"\r 10%"), (0, b"\r 20%"), (0, b"\r100%\n")]);
-        assert_eq!(shown.split('\r').next_back().unwrap(), "[rank 0] 100%\n", "CONSOLE-3");
+        assert_eq!(shown.split('\r').next_back().unwrap(), "[rank 0] 100%\n", "JOB-5");
         assert!(shown.contains("\r[rank 0]  10%"), "{shown:?}");
         assert!(!shown.trim_end().contains('\n'), "{shown:?}");
     }
@@ -386,12 +382,12 @@ mod tests {
         let shown = show(&[(0, b"\rlong bar 10%\r"), (1, b"hi\n")]);
         let lines: Vec<&str> = shown.split('\n').collect();
         assert_eq!(lines[0].rsplit('\r').next().unwrap().trim_end(), "[rank 1] hi");
-        assert!(lines[1].contains("[rank 0] long bar 10%"), "CONSOLE-3: {shown:?}");
+        assert!(lines[1].contains("[rank 0] long bar 10%"), "JOB-5: {shown:?}");
     }
 
     #[test]
     fn bars_of_other_ranks_show_only_their_end() {
-        assert_eq!(show(&[(3, b"\r10%\r50%\r100%\n")]), "[rank 3] 100%\n", "CONSOLE-3");
+        assert_eq!(show(&[(3, b"\r10%\r50%\r100%\n")]), "[rank 3] 100%\n", "JOB-5");
     }
 
     #[test]
@@ -400,7 +396,7 @@ mod tests {
         view.take(0, b"a\n\r 10%\r 50%", &mut out);
         view.take(1, b"b\n", &mut out);
         view.take(0, b"\r100%\n", &mut out);
-        assert_eq!(out, "[rank 0] a\n[rank 1] b\n[rank 0] 100%\n", "CONSOLE-3");
+        assert_eq!(out, "[rank 0] a\n[rank 1] b\n[rank 0] 100%\n", "JOB-5");
     }
 
     #[test]
@@ -418,7 +414,7 @@ mod tests {
     #[test]
     fn an_endless_line_is_shown_in_pieces_without_loss() {
         let shown = show(&[(1, &vec![b'x'; 3 * MAX_LINE_BYTES + 5])]);
-        assert_eq!(shown.matches('x').count(), 3 * MAX_LINE_BYTES + 5, "CONSOLE-4");
+        assert_eq!(shown.matches('x').count(), 3 * MAX_LINE_BYTES + 5, "JOB-7");
         assert_eq!(shown.lines().count(), 4);
     }
 
@@ -430,9 +426,9 @@ mod tests {
             view.take(rank, &vec![b'x'; 2 * line_bytes + 5], &mut out);
         }
         let held: usize = view.ranks.values().map(|partial| partial.line.capacity()).sum();
-        assert!(held <= 8000 * 2 * line_bytes, "CONSOLE-4: {held}");
+        assert!(held <= 8000 * 2 * line_bytes, "JOB-7: {held}");
         (0..8000).for_each(|rank| view.finish(rank, &mut out));
-        assert_eq!(out.matches('x').count(), 8000 * (2 * line_bytes + 5), "CONSOLE-4");
+        assert_eq!(out.matches('x').count(), 8000 * (2 * line_bytes + 5), "JOB-7");
         assert_eq!(out.lines().count(), 3 * 8000);
     }
 }

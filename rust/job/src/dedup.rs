@@ -1,8 +1,8 @@
 //! Equal lines of several ranks become one with their ranks: pure, lines and time in, groups out.
 //!
-//! - DEDUP-1 (in-order): the lines of a rank come out in the order in which it wrote them.
-//! - DEDUP-2 (all-once): each line of each rank comes out exactly once.
-//! - DEDUP-3 (bounded): a line waits for its like no longer than [`WAIT`], and no more than [`MOST_LINES`] or
+//! - JOB-8 (in-order): the lines of a rank come out in the order in which it wrote them.
+//! - JOB-9 (all-once): each line of each rank comes out exactly once.
+//! - JOB-10 (bounded): a line waits for its like no longer than [`WAIT`], and no more than [`MOST_LINES`] or
 //!   [`MOST_BYTES`] of them wait.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -54,7 +54,7 @@ impl Dedup {
 
     /// Takes a line. Returns what needs to wait no longer.
     pub(crate) fn push(&mut self, rank: u32, text: &str) -> Vec<Group> {
-        // DEDUP-1: only a group behind that of the rank's line before.
+        // JOB-8: only a group behind that of the rank's line before.
         let after = self.newest.get(&rank).copied();
         let known = self.by_text.get(text);
         let number = known.and_then(|all| {
@@ -144,7 +144,7 @@ mod tests {
         let soon = now + WAIT / 2;
         assert_eq!(dedup.tick(soon), (Vec::new(), Some(now + WAIT)));
         let (out, next) = dedup.tick(now + WAIT);
-        assert_eq!((told(out), next), (vec![("a".to_string(), vec![0, 1])], Some(soon + WAIT)), "DEDUP-3");
+        assert_eq!((told(out), next), (vec![("a".to_string(), vec![0, 1])], Some(soon + WAIT)), "JOB-10");
         assert_eq!(told(dedup.take_all()), [("b".to_string(), vec![1])]);
     }
 
@@ -168,7 +168,7 @@ mod tests {
         let of = |rank: u32| out.iter().filter(move |group| group.ranks.contains(&rank));
         for (rank, lines) in (0..).zip(&written) {
             let seen: Vec<&String> = of(rank).map(|group| &group.text).collect();
-            assert!(seen.iter().copied().eq(lines), "DEDUP-1, DEDUP-2: rank {rank}");
+            assert!(seen.iter().copied().eq(lines), "JOB-8, JOB-9: rank {rank}");
         }
         assert!(out.len() < 20_000, "some became one: {}", out.len());
     }
@@ -178,20 +178,16 @@ mod tests {
         let mut dedup = Dedup::new(2);
         (0..3).for_each(|_| assert_eq!(told(dedup.push(0, "a")), []));
         let both = || ("a".to_string(), vec![0, 1]);
-        assert_eq!(
-            [told(dedup.push(1, "a")), told(dedup.push(1, "a"))].concat(),
-            [both(), both()],
-            "DEDUP-2"
-        );
-        assert_eq!(told(dedup.take_all()), [("a".to_string(), vec![0])], "DEDUP-2");
+        assert_eq!([told(dedup.push(1, "a")), told(dedup.push(1, "a"))].concat(), [both(), both()], "JOB-9");
+        assert_eq!(told(dedup.take_all()), [("a".to_string(), vec![0])], "JOB-9");
     }
 
     #[test]
     fn what_waits_is_bounded_in_lines_and_bytes() {
         let mut dedup = Dedup::new(2);
         let out: usize = (0..5000).map(|i| dedup.push(0, &format!("{i}")).len()).sum();
-        assert_eq!((out, dedup.groups.len()), (4000, MOST_LINES), "DEDUP-3");
+        assert_eq!((out, dedup.groups.len()), (4000, MOST_LINES), "JOB-10");
         dedup.push(0, &"x".repeat(MOST_BYTES));
-        assert!(dedup.bytes <= MOST_BYTES, "DEDUP-3");
+        assert!(dedup.bytes <= MOST_BYTES, "JOB-10");
     }
 }

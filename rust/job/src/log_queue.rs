@@ -1,8 +1,8 @@
 //! The core's log records on their way to a language's own logging.
 //!
-//! - LOG-1 (no-upcalls): no thread of the core calls into a language's runtime to log, or waits for it. Records wait
+//! - JOB-11 (no-upcalls): no thread of the core calls into a language's runtime to log, or waits for it. Records wait
 //!   here for the calls that the runtime makes anyway.
-//! - LOG-2 (bounded): when there are more than [`QUEUE_RECORDS`] records, the rest is dropped.
+//! - JOB-12 (bounded): when there are more than [`QUEUE_RECORDS`] records, the rest is dropped.
 
 use std::sync::OnceLock;
 
@@ -61,6 +61,6 @@ mod tests {
         let writer = std::thread::spawn(move || (0..more).for_each(|i| log::debug!("record {i}")));
         writer.join().unwrap();
         let texts: Vec<String> = take_logs().into_iter().map(|(_, text)| text).collect();
-        assert_eq!(texts.len(), QUEUE_RECORDS, "LOG-1, LOG-2");
+        assert_eq!(texts.len(), QUEUE_RECORDS, "JOB-11, JOB-12");
     }
 }

@@ -1,8 +1,8 @@
 //! The newest whole lines of each rank, as far as the driver has seen them.
 //!
-//! - LOGTAIL-1 (one-budget): all ranks together cost no more than [`BUDGET_BYTES`] and a sixteenth of it, whatever is
+//! - JOB-13 (one-budget): all ranks together cost no more than [`BUDGET_BYTES`] and a sixteenth of it, whatever is
 //!   written. Each rank has an equal share of it, and no more than [`MOST_BYTES`]: of up to 384 ranks each has that.
-//! - LOGTAIL-2 (stays): what was kept is there for as long as somebody asks for it, also when the hub is closed.
+//! - JOB-14 (stays): what was kept is there for as long as somebody asks for it, also when the hub is closed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -110,7 +110,7 @@ mod tests {
             tails.push(7, &format!("{i} {}", "ä".repeat(500)));
         }
         let text = tails.newest(7);
-        assert!(text.len() <= MOST_BYTES && text.len() > MOST_BYTES - 2000, "LOGTAIL-1");
+        assert!(text.len() <= MOST_BYTES && text.len() > MOST_BYTES - 2000, "JOB-13");
         assert!(text.lines().all(|line| line.ends_with(&"ä".repeat(500))));
         assert!(text.lines().next_back().unwrap().starts_with("999 "));
         assert_eq!(tails.newest(8), "");
@@ -126,7 +126,7 @@ mod tests {
             tails.push(rank, &"y".repeat(1 << 20));
             tails.push(rank, "the last");
         }
-        assert!(tails.held_bytes() <= BUDGET_BYTES + BUDGET_BYTES / SLACK, "LOGTAIL-1");
+        assert!(tails.held_bytes() <= BUDGET_BYTES + BUDGET_BYTES / SLACK, "JOB-13");
         let share = BUDGET_BYTES / RANKS as usize;
         let text = tails.newest(RANKS - 1);
         assert_eq!(
@@ -136,6 +136,6 @@ mod tests {
         tails.push(0, &line);
         (0..40).for_each(|_| tails.push(0, &line));
         let kept = tails.newest(0).len();
-        assert!(kept <= share && kept > share - 2 * line.len(), "LOGTAIL-1: {kept} of {share}");
+        assert!(kept <= share && kept > share - 2 * line.len(), "JOB-13: {kept} of {share}");
     }
 }

@@ -1,8 +1,8 @@
 //! How many different lines of very many ranks are shown: pure, lines and time in, what to show out.
 //!
-//! - RATE-1 (bounded): of more than [`MANY_RANKS`] ranks, at most [`MOST_LINES`] lines that rank 0 has not written are
+//! - JOB-19 (bounded): of more than [`MANY_RANKS`] ranks, at most [`MOST_LINES`] lines that rank 0 has not written are
 //!   shown in [`WINDOW`]. A line that several wrote counts once.
-//! - RATE-2 (told): how many others there were is told once a window, and before the end.
+//! - JOB-20 (told): how many others there were is told once a window, and before the end.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn of_64_ranks_all_lines_are_shown() {
-        assert!(RateLimit::of(MANY_RANKS).is_none() && RateLimit::of(MANY_RANKS + 1).is_some(), "RATE-1");
+        assert!(RateLimit::of(MANY_RANKS).is_none() && RateLimit::of(MANY_RANKS + 1).is_some(), "JOB-19");
     }
 
     #[test]
@@ -92,14 +92,14 @@ mod tests {
         let (mut limit, now) = (RateLimit::of(8000).unwrap(), Instant::now());
         assert_eq!(limit.tick(now), (None, None));
         let shown = (1..8000).filter(|rank| limit.shows(&[*rank])).count();
-        assert_eq!(shown, MOST_LINES, "RATE-1");
-        assert!(limit.shows(&[0]) && limit.shows(&[0, 7999]) && !limit.shows(&[1, 2]), "RATE-1");
+        assert_eq!(shown, MOST_LINES, "JOB-19");
+        assert!(limit.shows(&[0]) && limit.shows(&[0, 7999]) && !limit.shows(&[1, 2]), "JOB-19");
         assert_eq!(limit.tick(now), (None, Some(now + WINDOW)));
         let (told, next) = limit.tick(now + WINDOW);
         let told = told.unwrap();
-        assert!(told.starts_with("[phalanx] 7750 more lines of 7751 ranks are not shown"), "RATE-2: {told}");
+        assert!(told.starts_with("[phalanx] 7750 more lines of 7751 ranks are not shown"), "JOB-20: {told}");
         assert_eq!((next, limit.tick(now + WINDOW)), (None, (None, None)));
         assert!(limit.shows(&[1]) && limit.has_left_out(7999) && !limit.has_left_out(3));
-        assert_eq!(limit.told(), None, "RATE-2: once");
+        assert_eq!(limit.told(), None, "JOB-20: once");
     }
 }

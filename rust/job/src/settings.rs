@@ -1,9 +1,9 @@
 //! Every `spark.phalanx.*` setting: one table for all languages.
 //!
-//! SET-1 (names-the-key): a value that can't be read is an error that names the key, the value and what is allowed.
-//! SET-2 (same-table): `docs/configuration.md` has exactly this table; a test compares them.
-//! SET-3 (same-defaults): the defaults here are those of [`Policy`], [`LogPolicy`] and [`WarmPolicy`].
-//! SET-4 (same-variables): the same page has exactly the variables below.
+//! JOB-21 (names-the-key): a value that can't be read is an error that names the key, the value and what is allowed.
+//! JOB-22 (same-table): `docs/configuration.md` has exactly this table; a test compares them.
+//! JOB-23 (same-defaults): the defaults here are those of [`Policy`], [`LogPolicy`] and [`WarmPolicy`].
+//! JOB-24 (same-variables): the same page has exactly the variables below.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -318,7 +318,7 @@ mod tests {
     fn the_defaults_of_the_table_are_those_of_the_policies() {
         let written: BTreeMap<String, String> =
             SETTINGS.iter().map(|s| (s.key.to_string(), s.default.to_string())).collect();
-        assert_eq!(Settings::read(&written).unwrap(), Settings::default(), "SET-3");
+        assert_eq!(Settings::read(&written).unwrap(), Settings::default(), "JOB-23");
     }
 
     #[test]
@@ -388,7 +388,7 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid);
             let said = error.to_string();
             for part in [&format!("{PREFIX}{key}"), &format!("{text:?}"), "has to be", allowed] {
-                assert!(said.contains(part), "SET-1: {part} in {said}");
+                assert!(said.contains(part), "JOB-21: {part} in {said}");
             }
         }
     }
@@ -448,10 +448,10 @@ mod tests {
             .map(|s| format!("| `{}` | `{}` | {} | {} |", s.key, s.default, s.unit(), s.meaning))
             .collect();
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `spark.phalanx.")).collect();
-        assert_eq!(rows, expected, "SET-2");
+        assert_eq!(rows, expected, "JOB-22");
         let variables: Vec<String> =
             VARIABLES.iter().map(|v| format!("| `{}` | {} |", v.name, v.meaning)).collect();
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `PHALANX_")).collect();
-        assert_eq!(rows, variables, "SET-4");
+        assert_eq!(rows, variables, "JOB-24");
     }
 }

@@ -1,6 +1,6 @@
 //! The variables of the ranks' environment that come from a run's caller.
 //!
-//! - VAR-1 (refused-by-name): a variable that can't be, or that is Phalanx's to set, is refused by its name before
+//! - JOB-25 (refused-by-name): a variable that can't be, or that is Phalanx's to set, is refused by its name before
 //!   anything starts. No message has a value: it may be a secret.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::settings::{Settings, VARIABLES};
 /// has them, and those that are `given`, which win.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] as VAR-1 says, and as [`Settings::read`].
+/// [`ErrorKind::Invalid`] as JOB-25 says, and as [`Settings::read`].
 pub fn rank_variables(
     settings: &BTreeMap<String, String>,
     given: &BTreeMap<String, String>,
@@ -75,10 +75,10 @@ mod tests {
             let refused = rank_variables(&none, &map(&[(name, "hidden")])).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Invalid, "{name}");
             let said = refused.to_string();
-            assert!(said.contains(name) && !said.contains("hidden"), "VAR-1: {said}");
+            assert!(said.contains(name) && !said.contains("hidden"), "JOB-25: {said}");
         }
         let zero = rank_variables(&none, &map(&[("TOKEN", "hid\0den")])).unwrap_err().to_string();
-        assert!(zero.contains("TOKEN") && !zero.contains("hid"), "VAR-1: {zero}");
+        assert!(zero.contains("TOKEN") && !zero.contains("hid"), "JOB-25: {zero}");
         let passed = rank_variables(&map(&[("spark.phalanx.env.pass", "RANK")]), &none).unwrap_err();
         assert!(passed.to_string().contains("spark.phalanx.env.pass"), "{passed}");
         for name in ["OMP_NUM_THREADS", "PHALANX_CHECKPOINT_DIR"] {

@@ -23,10 +23,10 @@ fn a_rank_that_only_beats_hangs_with_the_stopped_one_as_the_cause() {
         while :; do echo '{"beat": {"ran": false, "operations": 7, "doing": "all_reduce 7"}}' >&3; sleep 0.1; done"#;
     let (told, ..) = run(&job(Duration::from_millis(800)), script);
     let failure = told.failure.unwrap();
-    assert_eq!((failure.kind, failure.rank), (FailureKind::Hang, Some(1)), "HANG-1");
+    assert_eq!((failure.kind, failure.rank), (FailureKind::Hang, Some(1)), "DRIVER-20");
     assert!(failure.message.ends_with("; its process is stopped"), "{}", failure.message);
     assert!(failure.stacks.contains("rank 0:\n  (it did not answer in time)"), "{}", failure.stacks);
-    assert!(failure.stacks.contains("rank 1:\n  (its process is stopped)"), "ACTIVITY-2: {}", failure.stacks);
+    assert!(failure.stacks.contains("rank 1:\n  (its process is stopped)"), "NODE-36: {}", failure.stacks);
     assert_eq!(failure.ranks[0].doing, "all_reduce 7");
 }
 
@@ -40,7 +40,7 @@ fn output_reports_and_python_that_runs_are_progress() {
     ] {
         let script = format!(r#"i=0; while [ $i -lt 25 ]; do i=$((i + 1)); {line}; sleep 0.1; done"#);
         let (told, ..) = run(&job(Duration::from_millis(1500)), &script);
-        assert_eq!(told.failure, None, "ACTIVITY-1: {line}");
+        assert_eq!(told.failure, None, "NODE-35: {line}");
     }
 }
 
@@ -63,7 +63,7 @@ node.detach()
     let job = job(Duration::from_millis(1500));
     let script = format!("exec python3 -c '{}'", program.replace('\'', "'\\''"));
     let (told, ..) = run(&job, &script);
-    assert_eq!(told.failure, None, "ACTIVITY-1, WORDS-1");
+    assert_eq!(told.failure, None, "NODE-35, GUARD-18");
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn restarts(policy: &mut Policy) {
 fn an_executor_that_is_killed_is_told_of_after_two_seconds() {
     let mut play = Play::placed();
     play.breaks(HAPPENS, 1);
-    assert_eq!(time_to_tell(&mut play, true, true), Duration::from_secs(2), "STATE-4");
+    assert_eq!(time_to_tell(&mut play, true, true), Duration::from_secs(2), "DRIVER-26");
     assert_eq!((play.failure().kind, play.failure().rank), (FailureKind::LostNode, Some(1)));
 }
 
@@ -61,7 +61,7 @@ fn an_executor_that_is_killed_is_told_of_after_two_seconds() {
 fn a_host_that_vanishes_is_told_of_after_the_node_timeout() {
     let mut play = Play::placed();
     play.tell(HAPPENS, 1, NodeMessage::Ping);
-    assert_eq!(time_to_tell(&mut play, true, true), NODE_TIMEOUT, "STATE-4");
+    assert_eq!(time_to_tell(&mut play, true, true), NODE_TIMEOUT, "DRIVER-26");
     assert_eq!((play.failure().kind, play.failure().rank), (FailureKind::LostNode, Some(1)));
 }
 
@@ -73,7 +73,7 @@ fn a_task_that_is_gone_before_all_had_joined_is_told_of_after_the_node_timeout_o
         let mut play = Play::joining(change);
         play.joins(HAPPENS, 0);
         play.breaks(HAPPENS, 0);
-        assert_eq!(time_to_tell(&mut play, false, false), bound, "STATE-4");
+        assert_eq!(time_to_tell(&mut play, false, false), bound, "DRIVER-26");
     }
 }
 
@@ -90,7 +90,7 @@ fn tasks_that_do_not_join_are_told_of_after_the_join_timeout_from_the_start() {
 fn nodes_that_do_not_report_their_end_are_waited_for_during_the_grace_and_15_seconds() {
     let mut play = Play::placed();
     play.ends(HAPPENS, 1, RankState::Exited(3));
-    assert_eq!(time_to_tell(&mut play, true, false), GRACE + Duration::from_secs(15), "STATE-3");
+    assert_eq!(time_to_tell(&mut play, true, false), GRACE + Duration::from_secs(15), "DRIVER-25");
     assert_eq!((play.failure().kind, play.failure().rank), (FailureKind::ExitCode, Some(1)));
 }
 
@@ -99,7 +99,7 @@ fn a_stage_that_ends_without_a_word_is_told_of_after_two_seconds() {
     let mut play = Play::placed();
     let now = play.at(HAPPENS);
     play.state.stage_ended(now, Attempt::first(), None, &mut play.out);
-    assert_eq!(time_to_tell(&mut play, true, false), Duration::from_secs(2), "STATE-3");
+    assert_eq!(time_to_tell(&mut play, true, false), Duration::from_secs(2), "DRIVER-25");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_task_that_spark_ended_waits_two_seconds_for_the_stages_word() {
         let interrupted = Some("its Spark task was killed".into());
         play.tell(HAPPENS, partition, NodeMessage::Done { problem: None, interrupted, output: vec![] });
     }
-    assert_eq!(time_to_tell(&mut play, false, false), Duration::from_secs(2), "STATE-2");
+    assert_eq!(time_to_tell(&mut play, false, false), Duration::from_secs(2), "DRIVER-24");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_cancel_names_who_still_runs_after_two_seconds_and_waits_for_the_grace_and_t
     assert!(play.state.take_notices().is_empty());
     play.state.tick(now + two, &mut play.out);
     assert_eq!(play.state.take_notices().len(), 1);
-    assert_eq!(time_to_tell(&mut play, false, false), GRACE + two, "ENDING-1");
+    assert_eq!(time_to_tell(&mut play, false, false), GRACE + two, "DRIVER-18");
     assert_eq!(play.failure().kind, FailureKind::Cancelled);
 }
 
@@ -145,7 +145,7 @@ fn a_hang_is_told_of_as_soon_as_the_last_rank_is_known_to_hang_or_when_stacks_we
         }
         // What counts is when the ranks are told to end: rank 1 has ended by itself, and node 0 obeys at once.
         play.ends(HAPPENS, 1, RankState::Stopped);
-        assert_eq!(time_to_tell(&mut play, true, true), bound, "HANG-2");
+        assert_eq!(time_to_tell(&mut play, true, true), bound, "DRIVER-21");
         assert_eq!(play.failure().kind, FailureKind::Hang);
     }
 }

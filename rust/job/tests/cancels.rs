@@ -15,7 +15,7 @@ fn cancelled_through_spark() -> Play {
     play.state.cancel(now, "its job group was cancelled", &mut play.out);
     play.state.stage_ended(now, Attempt::first(), None, &mut play.out);
     play.tick(8);
-    assert_eq!(play.state.outcome(), None, "ENDING-1: the ranks have their grace");
+    assert_eq!(play.state.outcome(), None, "DRIVER-18: the ranks have their grace");
     play
 }
 
@@ -25,7 +25,7 @@ fn a_cancel_through_spark_is_over_when_the_ranks_are_gone() {
     for rank in 0..2 {
         play.ends(9, rank, RankState::Stopped);
     }
-    assert_eq!(play.failure().kind, FailureKind::Cancelled, "ENDING-1");
+    assert_eq!(play.failure().kind, FailureKind::Cancelled, "DRIVER-18");
 }
 
 #[test]
@@ -36,10 +36,10 @@ fn a_rank_that_used_its_grace_has_its_last_output_told() {
     assert_eq!(
         play.state.outcome(),
         None,
-        "ENDING-1: its node is there, and has not said that it told everything"
+        "DRIVER-18: its node is there, and has not said that it told everything"
     );
     play.done(9, 1);
-    assert_eq!(play.failure().kind, FailureKind::Cancelled, "ENDING-1");
+    assert_eq!(play.failure().kind, FailureKind::Cancelled, "DRIVER-18");
 }
 
 #[test]
@@ -49,9 +49,9 @@ fn workers_that_spark_kills_leave_their_ranks_the_grace() {
     // As Spark does with a Python worker 2 s after its task was cancelled.
     play.breaks(8, 1);
     play.tick(11);
-    assert_eq!(play.state.outcome(), None, "ENDING-1: its guard gives the rank its grace");
+    assert_eq!(play.state.outcome(), None, "DRIVER-18: its guard gives the rank its grace");
     play.tick(12);
-    assert_eq!(play.failure().kind, FailureKind::Cancelled, "ENDING-1");
+    assert_eq!(play.failure().kind, FailureKind::Cancelled, "DRIVER-18");
     assert_eq!(play.failure().ranks[1].state, RankState::Stopped);
 }
 

@@ -37,12 +37,12 @@ fn where_ranks_are_is_told_if_the_run_has_data_and_each_carrier_once() {
         (Attempt::first(), &vec!["host-0".to_string(), "host-1".to_string()])
     );
     play.tell(1, 2, carries("far", 1));
-    assert_eq!(play.orders(), [(0, HubMessage::Carried(carrier("far", 1)))], "CARRIERS-2");
+    assert_eq!(play.orders(), [(0, HubMessage::Carried(carrier("far", 1)))], "DRIVER-15");
     // Its own word again, after a reconnect, and its signs of life.
     play.tell(2, 2, carries("far", 1));
     play.tell(3, 2, NodeMessage::Ping);
     let again = HubMessage::Carried(carrier("far", 1));
-    assert_eq!(play.orders(), [(0, again.clone()), (0, again), (2, HubMessage::Pong)], "CARRIERS-2");
+    assert_eq!(play.orders(), [(0, again.clone()), (0, again), (2, HubMessage::Pong)], "DRIVER-15");
     let hosts: Vec<String> = play.state.take_carried().into_iter().map(|carried| carried.host).collect();
     assert_eq!(hosts, ["far"]);
     assert_eq!(Play::placed().state.take_placed(), [], "a run without data");
@@ -54,12 +54,12 @@ fn a_host_keeps_its_first_carrier_and_a_run_that_is_over_none() {
     play.tell(1, 2, carries("far", 1));
     play.orders();
     play.tell(1, 3, carries("far", 2));
-    assert_eq!(play.orders(), [(3, HubMessage::Released)], "CARRIERS-1");
+    assert_eq!(play.orders(), [(3, HubMessage::Released)], "DRIVER-14");
     play.finishes(2);
     assert!(play.is_finished());
-    assert!(play.orders().contains(&(2, HubMessage::Released)), "CARRIERS-4");
+    assert!(play.orders().contains(&(2, HubMessage::Released)), "DRIVER-17");
     play.tell(3, 4, carries("far", 3));
-    assert_eq!(play.orders(), [(4, HubMessage::Released)], "CARRIERS-4");
+    assert_eq!(play.orders(), [(4, HubMessage::Released)], "DRIVER-17");
 }
 
 #[test]
@@ -89,10 +89,10 @@ fn a_lost_carrier_fails_the_run_as_a_lost_node_does() {
         play.orders();
         end(&mut play);
         let stopped = |order: &(u32, HubMessage)| matches!(order, (0 | 1, HubMessage::Stop { .. }));
-        assert_eq!(play.orders().iter().filter(|order| stopped(order)).count(), 2, "CARRIERS-3");
+        assert_eq!(play.orders().iter().filter(|order| stopped(order)).count(), 2, "DRIVER-16");
         (0..2).for_each(|rank| play.ends(42, rank, phalanx_types::RankState::Stopped));
         let failure = play.failure();
-        assert_eq!((failure.kind, failure.host.as_str()), (FailureKind::LostNode, "far"), "CARRIERS-3");
+        assert_eq!((failure.kind, failure.host.as_str()), (FailureKind::LostNode, "far"), "DRIVER-16");
         assert!(
             failure.message.starts_with("the blocks of data sets on far are lost"),
             "{}",
@@ -110,11 +110,11 @@ fn after_a_lost_carrier_ranks_start_again_in_another_stage() {
     (0..2).for_each(|rank| play.ends(6, rank, phalanx_types::RankState::Stopped));
     let restarts = play.state.take_restarts();
     assert_eq!(restarts.len(), 1);
-    assert!(!restarts[0].in_place, "CARRIERS-3: the blocks have to be written again");
+    assert!(!restarts[0].in_place, "DRIVER-16: the blocks have to be written again");
     // What the old one says late changes nothing.
     play.orders();
     play.tell(7, 2, carries("far", 1));
-    assert_eq!(play.orders(), [(2, HubMessage::Released)], "CARRIERS-4");
+    assert_eq!(play.orders(), [(2, HubMessage::Released)], "DRIVER-17");
     assert_eq!(play.state.outcome(), None);
 }
 
@@ -171,14 +171,14 @@ fn ranks_get_the_blocks_of_a_host_without_a_node_from_its_carrier() {
         came.clear();
         rank.fetch(&host_name(), file.to_str().unwrap(), 2, 3, &mut came).is_ok()
     });
-    assert_eq!(came, b"234", "NBLOCKS-2");
+    assert_eq!(came, b"234", "NODE-47");
     phalanx_testkit::eventually("one is enough", LONG, || carriers.iter().any(JoinHandle::is_finished));
-    assert!(!carriers.iter().all(JoinHandle::is_finished), "CARRIERS-1");
+    assert!(!carriers.iter().all(JoinHandle::is_finished), "DRIVER-14");
     std::fs::write(dir.path().join("over"), "").unwrap();
     assert_eq!(listen(&driver).failure, None);
     node.join().unwrap().unwrap();
     for carrier in carriers {
-        assert!(carrier.join().unwrap().unwrap(), "CARRIER-2");
+        assert!(carrier.join().unwrap().unwrap(), "JOB-2");
     }
 }
 
@@ -193,9 +193,9 @@ fn a_carrier_that_its_process_ends_takes_the_run_with_it() {
     until_carried(&driver);
     *interrupt.lock().unwrap() = Some("its Spark task was killed".into());
     let ended = carrier.join().unwrap().unwrap_err();
-    assert_eq!(ended.kind(), ErrorKind::Cancelled, "CARRIER-2");
+    assert_eq!(ended.kind(), ErrorKind::Cancelled, "JOB-2");
     let failure = listen(&driver).failure.unwrap();
-    assert_eq!((failure.kind, failure.host), (FailureKind::LostNode, host_name()), "CARRIERS-3");
+    assert_eq!((failure.kind, failure.host), (FailureKind::LostNode, host_name()), "DRIVER-16");
     node.join().unwrap().unwrap();
 }
 
@@ -208,7 +208,7 @@ fn a_carrier_goes_with_the_hub() {
     let carrier = spawn_carrier(&driver, 0, Arc::default());
     until_carried(&driver);
     driver.close();
-    assert!(carrier.join().unwrap().unwrap(), "CARRIER-2");
+    assert!(carrier.join().unwrap().unwrap(), "JOB-2");
     let _ = node.join().unwrap();
 }
 
@@ -218,7 +218,7 @@ fn on_a_host_where_it_is_not_wanted_a_carrier_does_nothing() {
     let program = phalanx_types::RankProgram::Python(None);
     let spec = driver.node_spec(Attempt::first(), program, std::collections::BTreeMap::new(), Vec::new());
     let served = run_carrier(&spec, 0, &["elsewhere".into()], Vec::new(), &mut TestCallbacks::default());
-    assert!(!served.unwrap(), "CARRIER-1");
+    assert!(!served.unwrap(), "JOB-1");
     assert!(
         driver
             .next(Deadline::after(Duration::from_millis(100)))

@@ -46,9 +46,9 @@ fn a_connection_for_output_that_breaks_is_opened_again_and_nothing_is_lost_or_do
         let prefix = format!("[rank {rank}] ");
         let seen = told.output.lines().filter_map(|line| line.strip_prefix(&prefix));
         let wrong = seen.zip(1..).find(|(line, n)| *line != n.to_string());
-        assert_eq!(wrong, None, "RELAY-2: every line of rank {rank}, once");
+        assert_eq!(wrong, None, "NODE-28: every line of rank {rank}, once");
         let last = format!("{prefix}{lines}");
-        assert!(told.output.lines().any(|line| line == last), "RELAY-2: rank {rank}'s last line");
+        assert!(told.output.lines().any(|line| line == last), "NODE-28: rank {rank}'s last line");
     }
 }
 
@@ -130,9 +130,9 @@ fn a_result_whose_connections_break_again_and_again_goes_on_where_the_hub_has_it
     assert_eq!(listen(&driver).failure, None);
     node.join().unwrap().unwrap();
     let lines = std::fs::read_to_string(driver.result_path(0).unwrap()).unwrap();
-    assert!(lines.lines().map(str::to_string).eq((1..=500_000).map(|n| n.to_string())), "RESULT-1");
+    assert!(lines.lines().map(str::to_string).eq((1..=500_000).map(|n| n.to_string())), "NODE-3");
     assert!(proxy.cuts() >= 5, "the proxy has cut {} times", proxy.cuts());
     // Of each connection its handshake, and a frame that had not arrived whole.
     let most = lines.len() as u64 + 100_000 * (proxy.cuts() + 1);
-    assert!(proxy.passed_bytes() <= most, "RESULT-1: {} bytes for {}", proxy.passed_bytes(), lines.len());
+    assert!(proxy.passed_bytes() <= most, "NODE-3: {} bytes for {}", proxy.passed_bytes(), lines.len());
 }

@@ -74,7 +74,7 @@ fn a_disk_that_hangs_before_the_ranks_run_loses_no_node() {
     // Three times what a node may be silent for.
     std::thread::sleep(3 * job().policy.node_timeout);
     let disk = answers(&pipe);
-    assert_eq!(listen(&driver).failure, None, "MACHINE-7");
+    assert_eq!(listen(&driver).failure, None, "NODE-20");
     for node in nodes {
         node.join().unwrap().unwrap();
     }
@@ -89,8 +89,8 @@ fn a_cancel_is_answered_while_the_disk_hangs_before_the_ranks_run() {
     all_have_joined(&driver);
     driver.stop("the test says so");
     let failure = listen(&driver).failure.unwrap();
-    assert_eq!(failure.kind, FailureKind::Cancelled, "MACHINE-7: {}", failure.message);
-    assert!(!nodes[1].is_finished(), "MACHINE-7: the hub heard of its end before the disk answered");
+    assert_eq!(failure.kind, FailureKind::Cancelled, "NODE-20: {}", failure.message);
+    assert!(!nodes[1].is_finished(), "NODE-20: the hub heard of its end before the disk answered");
     let disk = answers(&pipe);
     for node in nodes {
         node.join().unwrap().unwrap();
@@ -114,7 +114,7 @@ fn a_node_whose_disk_hung_through_a_restart_takes_part_in_the_next_attempt() {
     // Longer than a node may be silent for.
     std::thread::sleep(2 * job.policy.node_timeout);
     let disk = answers(&pipe);
-    assert_eq!(listen(&driver).failure, None, "MACHINE-7: {told}");
+    assert_eq!(listen(&driver).failure, None, "NODE-20: {told}");
     for node in nodes {
         node.join().unwrap().unwrap();
     }
@@ -132,11 +132,11 @@ fn a_disk_that_never_answers_fails_the_job_with_a_sentence_that_names_it() {
     let failure = listen(&driver).failure.unwrap();
     assert!(
         failure.message.contains("the disk for its files has not answered for 2s"),
-        "MACHINE-8: {failure:?}"
+        "NODE-21: {failure:?}"
     );
     let disk = answers(&pipe);
     let ends: Vec<_> = nodes.into_iter().map(|node| node.join().unwrap()).collect();
-    assert!(ends[1].as_ref().unwrap_err().to_string().contains("has not answered"), "MACHINE-8: {ends:?}");
+    assert!(ends[1].as_ref().unwrap_err().to_string().contains("has not answered"), "NODE-21: {ends:?}");
     drop(disk);
 }
 
@@ -170,8 +170,8 @@ fn a_stop_is_answered_while_a_node_waits_for_its_pool_and_no_rank_starts() {
     driver.stop("the test says so");
     assert_eq!(listen(&driver).failure.unwrap().kind, FailureKind::Cancelled);
     node.join().unwrap().unwrap();
-    assert!(began.elapsed() < Duration::from_secs(10), "MACHINE-5: a pool is waited for 60 s");
-    assert_eq!(begun(dir.path()), 1, "MACHINE-5: no rank has started cold");
+    assert!(began.elapsed() < Duration::from_secs(10), "NODE-18: a pool is waited for 60 s");
+    assert_eq!(begun(dir.path()), 1, "NODE-18: no rank has started cold");
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn a_node_whose_process_ends_while_it_waits_for_its_pool_starts_no_rank() {
     let began = Instant::now();
     interrupt.lock().unwrap().replace("its task was killed".into());
     let failure = listen(&driver).failure.unwrap();
-    assert!(failure.message.contains("its task was killed"), "MACHINE-5: {}", failure.message);
+    assert!(failure.message.contains("its task was killed"), "NODE-18: {}", failure.message);
     node.join().unwrap().unwrap();
-    assert!(began.elapsed() < Duration::from_secs(10), "MACHINE-5");
-    assert_eq!(begun(dir.path()), 1, "MACHINE-5: no rank has started cold");
+    assert!(began.elapsed() < Duration::from_secs(10), "NODE-18");
+    assert_eq!(begun(dir.path()), 1, "NODE-18: no rank has started cold");
 }

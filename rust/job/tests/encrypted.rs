@@ -46,11 +46,11 @@ fn job() -> Job {
 #[test]
 fn ranks_of_nodes_that_encrypt_meet_at_the_store_inside_their_hosts() {
     let (told, ..) = run(&job(), &script());
-    assert_eq!(told.failure, None, "NSTORE-1: {}", told.output);
+    assert_eq!(told.failure, None, "NODE-49: {}", told.output);
     let ports: Vec<&str> =
         told.output.lines().filter_map(|line| line.split_once(" at ")?.1.strip_suffix(": 5 bytes")).collect();
-    assert_eq!(ports.len(), 2, "NSTORE-1: {}", told.output);
-    assert_ne!(ports[0], ports[1], "NSTORE-1: each node has an end of its own");
+    assert_eq!(ports.len(), 2, "NODE-49: {}", told.output);
+    assert_ne!(ports[0], ports[1], "NODE-49: each node has an end of its own");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn nobody_comes_to_the_store_of_nodes_that_encrypt_from_outside() {
     let mut other = join_by_hand(&driver, 1, 0);
     let place = place_of(&mut other);
     assert!(!place.store_key.is_empty(), "who serves the store shows a key");
-    assert!(StoreClient::connect(place.store, soon()).is_err(), "NSTORE-1");
+    assert!(StoreClient::connect(place.store, soon()).is_err(), "NODE-49");
     ends_well(&mut other, 1);
     assert_eq!(listen(&driver).failure, None);
     node.join().unwrap().unwrap();

@@ -35,11 +35,11 @@ fn is_again(order: &(u32, HubMessage)) -> bool {
 #[test]
 fn a_held_node_whose_host_vanished_is_lost_and_the_stage_is_submitted_again() {
     let mut play = held(1, 35);
-    assert_eq!(play.state.outcome(), None, "STATE-4: the others don't miss it");
+    assert_eq!(play.state.outcome(), None, "DRIVER-26: the others don't miss it");
     killed(&mut play, 40);
-    assert_eq!(play.orders(), [(1, HubMessage::Released)], "STATE-5: none for the node that is lost");
+    assert_eq!(play.orders(), [(1, HubMessage::Released)], "DRIVER-27: none for the node that is lost");
     let [restart] = &play.state.take_restarts()[..] else { panic!() };
-    assert!(!restart.in_place, "RESTART-2, STATE-4");
+    assert!(!restart.in_place, "DRIVER-31, DRIVER-26");
     assert!(
         restart.line.ends_with("was ended by SIGKILL; the Spark stage is submitted again"),
         "{}",
@@ -51,7 +51,7 @@ fn a_held_node_whose_host_vanished_is_lost_and_the_stage_is_submitted_again() {
 fn a_node_that_is_lost_after_its_ranks_ended_well_does_not_spoil_the_run() {
     let mut play = held(1, 35);
     play.ends(40, 1, RankState::Finished);
-    assert!(play.is_finished(), "STATE-1");
+    assert!(play.is_finished(), "DRIVER-23");
 }
 
 #[test]
@@ -62,10 +62,10 @@ fn a_held_node_that_does_not_come_back_is_lost_and_what_it_says_later_lets_it_go
     play.tick(13);
     play.tell(14, 0, NodeMessage::Ping);
     play.done(14, 0);
-    assert_eq!(play.orders(), [(0, HubMessage::Pong), (0, HubMessage::Released)], "STATE-5");
+    assert_eq!(play.orders(), [(0, HubMessage::Pong), (0, HubMessage::Released)], "DRIVER-27");
     killed(&mut play, 15);
     assert_eq!(play.orders(), [(1, HubMessage::Released)]);
-    assert!(!play.state.take_restarts()[0].in_place, "RESTART-2");
+    assert!(!play.state.take_restarts()[0].in_place, "DRIVER-31");
 }
 
 #[test]
@@ -73,13 +73,13 @@ fn a_task_that_should_have_said_something_is_waited_for_before_a_restart_in_plac
     for comes_back in [false, true] {
         let mut play = held(1, 30);
         killed(&mut play, 33);
-        assert_eq!((play.orders(), play.state.take_restarts()), (vec![], vec![]), "RESTART-2");
+        assert_eq!((play.orders(), play.state.take_restarts()), (vec![], vec![]), "DRIVER-31");
         if comes_back {
             play.tell(34, 0, NodeMessage::Ping);
         }
         play.tick(35);
         let [restart] = &play.state.take_restarts()[..] else { panic!() };
-        assert_eq!(restart.in_place, comes_back, "RESTART-2");
+        assert_eq!(restart.in_place, comes_back, "DRIVER-31");
         assert_eq!(
             play.orders().iter().filter(|order| is_again(order)).count(),
             if comes_back { 2 } else { 0 }
@@ -99,17 +99,17 @@ fn a_host_that_vanished_as_its_node_was_called_is_a_lost_node_and_not_a_task_tha
         play.tick(34);
         assert_eq!(play.state.outcome(), None);
         play.tick(35);
-        assert!(matches!(play.orders()[..], [.., (1, HubMessage::Stop { .. })]), "STATE-4");
+        assert!(matches!(play.orders()[..], [.., (1, HubMessage::Stop { .. })]), "DRIVER-26");
         play.done(36, 1);
         if max_restarts == 1 {
-            assert_eq!(play.failure().kind, FailureKind::LostNode, "STATE-4");
+            assert_eq!(play.failure().kind, FailureKind::LostNode, "DRIVER-26");
             assert!(
                 play.failure().message.starts_with("the node of partition 0 (host-0) is lost"),
                 "{}",
                 play.failure().message
             );
         } else {
-            assert!(!play.state.take_restarts()[0].in_place, "RESTART-2");
+            assert!(!play.state.take_restarts()[0].in_place, "DRIVER-31");
         }
     }
 }
@@ -127,6 +127,6 @@ fn a_node_of_a_stage_that_is_over_is_told_to_go() {
             orders[..],
             [(0, HubMessage::Pong), (0, HubMessage::Stop { .. }), (0, HubMessage::Released)]
         ),
-        "RESTART-3: {orders:?}"
+        "DRIVER-32: {orders:?}"
     );
 }

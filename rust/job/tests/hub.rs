@@ -38,7 +38,7 @@ fn garbage_slow_and_half_open_clients_disturb_no_job() {
         .map(|p| spawn_node(test_node(&driver, p, "echo fine", dir.path()), TestCallbacks::default()))
         .collect();
     let told = listen(&driver);
-    assert_eq!(told.failure, None, "HUB-2");
+    assert_eq!(told.failure, None, "HUB-11");
     assert_eq!(told.output.matches("fine").count(), 2);
     for node in nodes {
         node.join().unwrap().unwrap();
@@ -52,8 +52,8 @@ fn a_connection_that_does_not_prove_itself_is_closed() {
     let mut silent = TcpStream::connect(driver.address()).unwrap();
     silent.set_read_timeout(Some(LONG)).unwrap();
     let mut rest = Vec::new();
-    silent.read_to_end(&mut rest).expect("HUB-1: the hub closes it");
-    assert_eq!(rest, b"", "HUB-1: it was told nothing");
+    silent.read_to_end(&mut rest).expect("HUB-10: the hub closes it");
+    assert_eq!(rest, b"", "HUB-10: it was told nothing");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_node_that_vanishes_is_lost_and_its_ranks_with_it() {
     drop(gone);
     match stays.receive(soon()).unwrap() {
         HubMessage::Stop { .. } => {}
-        other => panic!("STATE-2: a stop was expected, not {other:?}"),
+        other => panic!("DRIVER-24: a stop was expected, not {other:?}"),
     }
     stays.send(&NodeMessage::Done { problem: None, interrupted: None, output: vec![] }, soon()).unwrap();
     let failure = listen(&driver).failure.unwrap();
@@ -139,7 +139,7 @@ fn a_node_that_comes_back_in_time_goes_on_and_repeats_itself_without_harm() {
         back.send(&message, soon()).unwrap();
     }
     back.send(&NodeMessage::Done { problem: None, interrupted: None, output: vec![] }, soon()).unwrap();
-    assert_eq!(listen(&driver).failure, None, "MSG-1");
+    assert_eq!(listen(&driver).failure, None, "TYPES-9");
     while back.receive::<HubMessage>(soon()).unwrap() != HubMessage::Released {}
 }
 
@@ -165,11 +165,11 @@ fn a_node_that_connects_for_output_again_is_told_what_has_arrived_of_its_own_log
     // As an attempt that begins does, which has yet to tell of its ranks' starts.
     writes(&mut logs, own, 0, b"early\n");
     let mut logs = opened(0);
-    assert_eq!(logs.welcome().received, [(own, 6)], "RELAY-2");
+    assert_eq!(logs.welcome().received, [(own, 6)], "NODE-28");
     node.send(&NodeMessage::RankStarted { rank: own, pid: 1, age_us: 0 }, soon()).unwrap();
     writes(&mut logs, own, 6, b"late\n");
-    assert_eq!(opened(0).welcome().received, [(own, 11)], "RELAY-2");
-    assert_eq!(opened(1).welcome().received, [], "RELAY-2: another node's log of the rank begins anew");
+    assert_eq!(opened(0).welcome().received, [(own, 11)], "NODE-28");
+    assert_eq!(opened(1).welcome().received, [], "NODE-28: another node's log of the rank begins anew");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_stage_that_ends_without_a_word_is_a_failure() {
     let job = Job::new("hub", "t", 2, 2).unwrap();
     let driver = open(&job);
     driver.stage_ended(Attempt::first(), None);
-    let failure = listen(&driver).failure.expect("FAIL-1");
+    let failure = listen(&driver).failure.expect("TYPES-4");
     assert!(failure.message.contains("of the end of ranks 0-1"), "{}", failure.message);
 }
 
@@ -249,7 +249,7 @@ fn a_result_that_the_driver_can_not_keep_fails_the_job_and_says_why() {
         let script = format!(r#"printf '{left_in}' > "$PHALANX_RANK_DIR/result""#);
         let node = spawn_node(test_node(&driver, 0, &script, dir.path()), TestCallbacks::default());
         let failure = listen(&driver).failure.unwrap();
-        assert_eq!(failure.kind, FailureKind::Exception, "FAIL-1");
+        assert_eq!(failure.kind, FailureKind::Exception, "TYPES-4");
         let why = "rank 0 ended well, but its result can't be kept by the driver: can't ";
         assert!(failure.message.starts_with(why), "{}", failure.message);
         assert!(failure.message.contains("No such file"), "{}", failure.message);
@@ -261,7 +261,7 @@ fn a_result_that_the_driver_can_not_keep_fails_the_job_and_says_why() {
 fn bring(driver: &Hub, upload: u64, received: u64) -> (HubConnection, Sender) {
     let role = Role::Result { rank: 0, attempt: Attempt::first(), upload, bytes: 8 };
     let node = HubConnection::open(&hub_of(driver), role, soon()).unwrap();
-    assert_eq!(node.welcome().received, [(0, received)], "HUB-6");
+    assert_eq!(node.welcome().received, [(0, received)], "HUB-15");
     let sender = node.sender();
     (node, sender)
 }
@@ -283,24 +283,24 @@ fn a_result_that_comes_again_is_kept_once_and_is_no_event() {
     // As of a task that Spark started again, while the hub takes the older connection for open.
     let (mut newer, mut from_newer) = bring(&driver, 2, 0);
     from_newer.send_frame(&Frame::Data(b"who"), soon()).unwrap();
-    assert_eq!(older.receive::<HubMessage>(soon()).unwrap_err().kind(), ErrorKind::Closed, "HUB-5");
+    assert_eq!(older.receive::<HubMessage>(soon()).unwrap_err().kind(), ErrorKind::Closed, "HUB-14");
     from_newer.send_frame(&Frame::Data(b"le me"), soon()).unwrap();
     assert_eq!(newer.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released);
     // The node did not hear that, and brings it again.
     drop(newer);
     let (mut again, _) = bring(&driver, 2, 8);
-    assert_eq!(again.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-5");
+    assert_eq!(again.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-14");
     let (mut again, mut from_again) = bring(&driver, 3, 0);
     from_again.send_frame(&Frame::Data(b"whole me"), soon()).unwrap();
-    assert_eq!(again.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-5");
+    assert_eq!(again.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-14");
 
     control.send(&finished(0), soon()).unwrap();
     control.send(&NodeMessage::Done { problem: None, interrupted: None, output: vec![] }, soon()).unwrap();
-    assert_eq!(listen(&driver).failure, None, "HUB-5: a second arrival is no event");
+    assert_eq!(listen(&driver).failure, None, "HUB-14: a second arrival is no event");
     let result = driver.result_path(0).unwrap();
     assert_eq!(std::fs::read(&result).unwrap(), b"whole me");
     let files = std::fs::read_dir(result.parent().unwrap()).unwrap().count();
-    assert_eq!(files, 1, "RESULTS-2: what did not arrive whole left nothing in {work:?}");
+    assert_eq!(files, 1, "DRIVER-12: what did not arrive whole left nothing in {work:?}");
 }
 
 #[test]
@@ -324,8 +324,8 @@ fn a_result_of_an_attempt_that_is_over_is_passed_over() {
         HubMessage::Again { attempt, .. } if attempt.restarts() == 1
     ) {}
     from_late.send_frame(&Frame::Data(b"ale"), soon()).unwrap();
-    assert_eq!(late.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-5");
-    assert_eq!(driver.result_path(0), None, "HUB-5");
+    assert_eq!(late.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-14");
+    assert_eq!(driver.result_path(0), None, "HUB-14");
 }
 
 #[test]
@@ -350,13 +350,9 @@ fn a_restart_begins_a_generation_that_whoever_hears_of_it_finds() {
         }
     }
     let second = told();
-    assert_ne!(second, first, "PRESENT-1");
+    assert_ne!(second, first, "DRIVER-8");
     let mut node = join_attempt(&driver, Attempt::first().next(), 0, 1);
-    assert_eq!(
-        place_of(&mut node).generation,
-        second,
-        "PRESENT-1: what a carrier is told is what ranks have"
-    );
+    assert_eq!(place_of(&mut node).generation, second, "DRIVER-8: what a carrier is told is what ranks have");
 }
 
 #[test]

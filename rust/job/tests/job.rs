@@ -36,7 +36,7 @@ fn every_ranks_output_and_result_arrive_over_two_nodes() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .filter(|name| !name.ends_with(".log") && !name.starts_with('.'))
         .collect();
-    assert!(left.is_empty(), "NODE-1: only logs stay, not {left:?}");
+    assert!(left.is_empty(), "NODE-39: only logs stay, not {left:?}");
 }
 
 #[test]
@@ -62,13 +62,13 @@ fn the_rank_that_failed_is_named_and_the_others_are_stopped() {
     let script = r#"echo up $RANK; [ "$RANK" = 1 ] && { echo last words; exit 3; }; sleep 600"#;
     let began = Instant::now();
     let (told, _driver, _dir) = run(&job(4, 2), script);
-    let failure = told.failure.expect("FAIL-1");
+    let failure = told.failure.expect("TYPES-4");
     assert_eq!((failure.kind, failure.rank, failure.exit_code), (FailureKind::ExitCode, Some(1), Some(3)));
     assert_eq!(failure.last_lines, ["up 1", "last words"]);
     assert!(failure.log_path.ends_with("rank-1.log"));
     let states: Vec<_> = failure.ranks.iter().map(|rank| rank.describe()).collect();
     assert_eq!(states, ["stopped", "exited with code 3", "stopped", "stopped"]);
-    assert!(began.elapsed() < LONG, "NODE-2: nobody waited for the sleepers");
+    assert!(began.elapsed() < LONG, "NODE-40: nobody waited for the sleepers");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_rank_that_a_signal_ends_is_the_cause_and_not_its_victims() {
     assert_eq!(
         (failure.kind, failure.rank, failure.signal),
         (FailureKind::Signal, Some(1), Some(9)),
-        "FAIL-2"
+        "TYPES-20"
     );
 }
 
@@ -117,7 +117,7 @@ fn a_rank_that_floods_its_node_with_notes_takes_nothing_from_another() {
     for _ in 0..5 {
         let (told, ..) = run(&job(2, 1), script);
         let failure = told.failure.unwrap();
-        assert_eq!((failure.rank, &failure.exception_type[..]), (Some(1), "ValueError"), "MAILBOX-1");
+        assert_eq!((failure.rank, &failure.exception_type[..]), (Some(1), "ValueError"), "NODE-32");
     }
 }
 
@@ -169,7 +169,7 @@ fn a_node_without_its_guard_fails_in_words_and_leaves_no_file() {
     test.here.home.guard = "/nowhere/phalanx-guard".into();
     let error = spawn_node(test, TestCallbacks::default()).join().unwrap().unwrap_err();
     assert!(error.to_string().contains("/nowhere/phalanx-guard"), "{error}");
-    assert!(!dir.path().join("phalanx-test/task-0").exists(), "NODE-1");
+    assert!(!dir.path().join("phalanx-test/task-0").exists(), "NODE-39");
     driver.stage_ended(Attempt::first(), Some(error.to_string()));
     assert_eq!(listen(&driver).failure.unwrap().kind, FailureKind::Start);
 }
@@ -184,7 +184,7 @@ fn a_task_that_never_comes_is_named_at_the_deadline() {
         .map(|p| spawn_node(test_node(&driver, p, "exit 0", dir.path()), TestCallbacks::default()))
         .into();
     let failure = listen(&driver).failure.unwrap();
-    assert_eq!(failure.kind, FailureKind::Start, "STATE-3, MACHINE-3");
+    assert_eq!(failure.kind, FailureKind::Start, "DRIVER-25, NODE-16");
     assert!(failure.message.contains("partition 1 did not join"), "{}", failure.message);
     assert!(failure.message.contains("2 of 3"), "{}", failure.message);
     for node in nodes {
@@ -235,7 +235,7 @@ fn cancelling_ends_ranks_that_ignore_it_and_their_detached_children() {
     assert!(failure.message.contains("the test says so"), "{}", failure.message);
     node.join().unwrap().unwrap();
     for pid in started {
-        assert!(!alive(pid), "SUP-2: process {pid} outlived the cancel");
+        assert!(!alive(pid), "GUARD-6: process {pid} outlived the cancel");
     }
 }
 
@@ -252,8 +252,8 @@ fn a_node_that_loses_its_driver_ends_its_ranks() {
     });
     driver.close();
     let error = node.join().unwrap().unwrap_err();
-    assert!(error.to_string().contains("driver"), "NODE-3: {error}");
-    assert!(!alive(pid), "NODE-1");
+    assert!(error.to_string().contains("driver"), "NODE-41: {error}");
+    assert!(!alive(pid), "NODE-39");
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn a_nodes_process_hears_what_it_may_count() {
     let observed = observed.lock().unwrap();
     assert_eq!(observed[0].0, Metric::JoinLatency);
     let values = |of: Metric| observed.iter().filter(move |(metric, _)| *metric == of).map(|(_, by)| *by);
-    assert_eq!(values(Metric::RanksRunning).collect::<Vec<_>>(), [1, 1, -1, -1], "METRIC-4, PROCESS-2");
+    assert_eq!(values(Metric::RanksRunning).collect::<Vec<_>>(), [1, 1, -1, -1], "NODE-22, NODE-31");
     assert_eq!(
         values(Metric::StartLatency).filter(|ms| u128::from(ms.unsigned_abs()) < LONG.as_millis()).count(),
         2
@@ -333,11 +333,8 @@ fn a_reader_that_sleeps_slows_no_rank_and_is_told_what_it_missed() {
     let told = listen(&driver);
     node.join().unwrap().unwrap();
     assert_eq!(told.failure, None);
-    assert!(
-        told.output.contains("bytes skipped here"),
-        "RELAY-1, FOLLOW-1, DRIVER-2: the driver took it all"
-    );
-    assert!(told.output.ends_with("[rank 0] end\n"), "DRIVER-1: the view ends where the output ends");
+    assert!(told.output.contains("bytes skipped here"), "NODE-27, NODE-25, DRIVER-5: the driver took it all");
+    assert!(told.output.ends_with("[rank 0] end\n"), "DRIVER-4: the view ends where the output ends");
     let log = std::fs::metadata(dir.path().join("phalanx-test/rank-0.log")).unwrap().len();
     assert_eq!(log, 40_000_004, "the file has it all");
 }

@@ -18,5 +18,5 @@ fn jobs_that_ended_well_or_badly_leave_no_thread_descriptor_child_or_port() {
     let address = unused.address().to_string();
     unused.close();
     let free = std::net::TcpListener::bind(&address);
-    assert!(free.is_ok(), "HUB-4, DRIVER-3: {free:?}");
+    assert!(free.is_ok(), "HUB-13, DRIVER-7: {free:?}");
 }

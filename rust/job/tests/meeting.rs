@@ -90,10 +90,10 @@ fn not_reached(hub: &str, tunnel: Option<&str>) -> (ErrorKind, String, String) {
 fn a_task_that_reaches_the_hub_by_no_way_fails_in_a_sentence_that_says_what_to_set() {
     let barred = silent();
     let (kind, said, told) = not_reached(&barred.address, None);
-    assert_eq!(kind, ErrorKind::Unreachable, "LINK-3: {said}");
-    assert!(said.starts_with("partition 1 on host-1 can't reach the driver: "), "LINK-3: {said}");
+    assert_eq!(kind, ErrorKind::Unreachable, "NODE-7: {said}");
+    assert!(said.starts_with("partition 1 on host-1 can't reach the driver: "), "NODE-7: {said}");
     for part in [&barred.address, "it has no other way", "spark.phalanx.hub.port", "PhalanxPlugin"] {
-        assert!(said.contains(part), "LINK-3: {said}");
+        assert!(said.contains(part), "NODE-7: {said}");
     }
     assert_eq!(told, said, "the run says the same");
 }
@@ -102,9 +102,9 @@ fn a_task_that_reaches_the_hub_by_no_way_fails_in_a_sentence_that_says_what_to_s
 fn a_task_that_reaches_the_hub_neither_directly_nor_through_spark_says_why_of_both() {
     let (barred, nowhere) = (silent(), closed());
     let (kind, said, _) = not_reached(&barred.address, Some(&nowhere.address));
-    assert_eq!(kind, ErrorKind::Unreachable, "LINK-3: {said}");
+    assert_eq!(kind, ErrorKind::Unreachable, "NODE-7: {said}");
     for part in [&barred.address, "nor through Spark", &nowhere.address] {
-        assert!(said.contains(part), "LINK-3: {said}");
+        assert!(said.contains(part), "NODE-7: {said}");
     }
 }
 
@@ -116,9 +116,9 @@ fn a_task_of_a_job_that_is_over_says_so_though_it_has_another_way_and_does_not_t
     let carries = std::thread::spawn(move || far_end.incoming().take(2).for_each(drop));
     let (closed, began) = (closed(), Instant::now());
     let (_, said, _) = not_reached(&closed.address, Some(&tunnel));
-    assert!(said.contains("the job is over, or a firewall refuses"), "LINK-5: {said}");
+    assert!(said.contains("the job is over, or a firewall refuses"), "NODE-9: {said}");
     carries.join().unwrap();
-    assert!(began.elapsed() < Duration::from_secs(10), "LINK-3: it is tried twice: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "NODE-7: it is tried twice: {:?}", began.elapsed());
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_task_that_is_ended_while_it_connects_goes_at_once() {
             (error.kind(), error.to_string().as_str()),
             (ErrorKind::Cancelled, "Spark kills the task")
         );
-        assert!(began.elapsed() < Duration::from_secs(5), "LINK-8: {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(5), "NODE-12: {:?}", began.elapsed());
     }
 }
 
@@ -154,8 +154,8 @@ fn a_task_that_is_ended_while_it_connects_goes_at_once() {
 fn a_hub_that_refuses_connections_is_closed() {
     let closed = closed();
     let (kind, said, _) = not_reached(&closed.address, None);
-    assert_eq!(kind, ErrorKind::Closed, "LINK-5: {said}");
-    assert!(said.contains("the job is over, or a firewall refuses"), "LINK-5: {said}");
+    assert_eq!(kind, ErrorKind::Closed, "NODE-9: {said}");
+    assert!(said.contains("the job is over, or a firewall refuses"), "NODE-9: {said}");
 }
 
 #[test]
@@ -175,9 +175,9 @@ fn a_process_that_does_nothing_for_a_while_loses_no_node_and_its_ranks_obey_the_
     std::thread::sleep(3 * job().policy.node_timeout);
     driver.stop("the test says so");
     let failure = listen(&driver).failure.unwrap();
-    assert_eq!(failure.kind, FailureKind::Cancelled, "NODE-6: {}", failure.message);
+    assert_eq!(failure.kind, FailureKind::Cancelled, "NODE-44: {}", failure.message);
     let states: Vec<_> = failure.ranks.iter().map(|rank| rank.describe()).collect();
-    assert_eq!(states, ["stopped", "stopped"], "NODE-6, PROCESS-1: the order came, and its answer");
+    assert_eq!(states, ["stopped", "stopped"], "NODE-44, NODE-30: the order came, and its answer");
     drop(held);
     for node in nodes {
         node.join().unwrap().unwrap();
@@ -216,7 +216,7 @@ fn a_task_that_has_a_tunnel_joins_at_the_hub_like_the_others() {
         let hub =
             driver.node_spec(Attempt::first(), RankProgram::Python(None), BTreeMap::new(), Vec::new()).hub;
         let second = node(&driver, 1, Some(barred), Some(&hub), dir.path());
-        // ROUTE-1: its output and its result come by that way, too.
+        // NODE-13: its output and its result come by that way, too.
         all_is_well(&driver, dir.path(), [first, second]);
     }
 }

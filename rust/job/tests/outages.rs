@@ -48,11 +48,11 @@ fn nothing_was_lost(told: &Told, driver: &Hub, when: &str) {
         let lines: Vec<&str> =
             told.output.lines().filter_map(|line| line.strip_prefix(prefix.as_str())).collect();
         let wrong = lines.iter().zip(1..).find(|(line, n)| **line != n.to_string());
-        assert_eq!((wrong, lines.len()), (None, 10_000), "RELAY-2: every line of rank {rank}, once, {when}");
+        assert_eq!((wrong, lines.len()), (None, 10_000), "NODE-28: every line of rank {rank}, once, {when}");
         let result = std::fs::read(driver.result_path(rank).unwrap()).unwrap();
         assert_eq!(result.len(), 3_000_000, "the result of rank {rank}, {when}");
         for phase in ["rank started", "rank ended"] {
-            assert_eq!(told.phases.iter().filter(|name| *name == phase).count(), 2, "LINK-1: {when}");
+            assert_eq!(told.phases.iter().filter(|name| *name == phase).count(), 2, "NODE-5: {when}");
         }
     }
 }
@@ -121,7 +121,7 @@ fn connections_that_are_lost_while_they_are_made_are_given_up_for_others_in_time
         network.works();
         goes_on(dir);
     });
-    nothing_was_lost(&told, &driver, "LINK-6");
+    nothing_was_lost(&told, &driver, "NODE-10");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_line_on_which_nothing_was_said_for_long_has_as_long_to_come_back() {
         network.works();
         goes_on(dir);
     });
-    nothing_was_lost(&told, &driver, "LINK-2");
+    nothing_was_lost(&told, &driver, "NODE-6");
 }
 
 #[test]
@@ -176,10 +176,10 @@ fn an_outage_for_good_is_a_lost_node_and_ends_the_ranks_on_both_sides() {
         assert!(failure.message.contains("is lost"), "{outage:?}: {}", failure.message);
         assert!(
             failed_at.unwrap().elapsed() < Duration::from_secs(10),
-            "LINK-2, LINK-4, {outage:?}: 4 s of silence, 2 s more for the nodes, the grace of 1 s, 2 s for the guards, \
+            "NODE-6, NODE-8, {outage:?}: 4 s of silence, 2 s more for the nodes, the grace of 1 s, 2 s for the guards, \
              and 1 s for the machine"
         );
-        assert!(!ranks.iter().any(|pid| alive(*pid)), "NODE-3: {outage:?}");
+        assert!(!ranks.iter().any(|pid| alive(*pid)), "NODE-41: {outage:?}");
     }
 }
 

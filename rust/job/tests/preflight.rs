@@ -1,4 +1,4 @@
-//! As CHECK-2 says, the cases of `tests/contract/checks.json`, which the tests of Python and Scala run through theirs.
+//! As JOB-16 says, the cases of `tests/contract/checks.json`, which the tests of Python and Scala run through theirs.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
 
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ fn every_case_of_the_table_is_decided_as_it_says() {
     assert_eq!(parts, known);
     for (part, field, decide) in PARTS {
         for (number, case) in table[part].as_array().unwrap().iter().enumerate() {
-            let which = format!("CHECK-2: {part}, case {}", number + 1);
+            let which = format!("JOB-16: {part}, case {}", number + 1);
             match (decide(case), case.get("error")) {
                 (Err(error), Some(sentence)) => {
                     assert_eq!(error.to_string(), sentence.as_str().unwrap(), "{which}");

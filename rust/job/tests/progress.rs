@@ -28,11 +28,11 @@ fn a_job_hangs_when_all_running_ranks_do_and_their_stacks_come_before_their_end(
     let mut play = Play::hanging(10);
     play.tell(10, 0, doing(0, 9_000));
     play.tell(12, 1, doing(1, 11_000));
-    assert_eq!(play.orders(), [], "HANG-1: rank 0 may go on");
+    assert_eq!(play.orders(), [], "DRIVER-20: rank 0 may go on");
     play.tell(13, 0, doing(0, 12_000));
     let orders = play.orders();
     assert!(orders.iter().all(|(_, order)| matches!(order, HubMessage::Stacks { request: 1 })), "{orders:?}");
-    assert_eq!(orders.len(), 2, "HANG-2");
+    assert_eq!(orders.len(), 2, "DRIVER-21");
     play.tell(13, 0, stacks(0, 1, "in all_reduce"));
     assert_eq!(play.orders(), []);
     play.tell(13, 1, stacks(1, 1, "in lock"));
@@ -54,7 +54,7 @@ fn a_node_that_has_no_stacks_to_tell_does_not_hold_up_the_end_of_a_hang() {
     play.tell(12, 0, stacks(0, 1, "in all_reduce"));
     play.orders();
     play.tick(18);
-    assert!(matches!(play.orders()[..], [(0, HubMessage::Stop { .. }), ..]), "HANG-2");
+    assert!(matches!(play.orders()[..], [(0, HubMessage::Stop { .. }), ..]), "DRIVER-21");
     for rank in 0..2 {
         play.ends(19, rank, RankState::Stopped);
     }
@@ -66,7 +66,7 @@ fn a_rank_that_ended_is_not_waited_for_and_without_a_time_out_nothing_hangs() {
     let mut play = Play::hanging(10);
     play.tell(5, 0, ended(0, RankState::Finished, 0));
     play.tell(13, 1, doing(1, 12_000));
-    assert!(matches!(play.orders()[..], [(_, HubMessage::Stacks { .. }), ..]), "HANG-1");
+    assert!(matches!(play.orders()[..], [(_, HubMessage::Stacks { .. }), ..]), "DRIVER-20");
     let mut play = Play::placed();
     for rank in 0..2 {
         play.tell(13, rank, doing(rank, 12_000_000));
@@ -79,14 +79,14 @@ fn ranks_that_end_well_while_their_stacks_are_asked_for_did_not_hang() {
     let mut play = Play::hanging(10);
     play.tell(12, 0, ended(0, RankState::Finished, 0));
     play.tell(13, 1, doing(1, 12_000));
-    assert!(matches!(play.orders()[..], [(_, HubMessage::Stacks { request: 1 }), ..]), "HANG-1");
+    assert!(matches!(play.orders()[..], [(_, HubMessage::Stacks { request: 1 }), ..]), "DRIVER-20");
     play.tell(13, 1, ended(1, RankState::Finished, 0));
     play.tell(13, 1, NodeMessage::Stacks { request: 1, ranks: vec![] });
     play.tick(20);
     for partition in 0..2 {
         play.done(20, partition);
     }
-    assert!(play.is_finished(), "HANG-1");
+    assert!(play.is_finished(), "DRIVER-20");
 }
 
 #[test]
@@ -162,11 +162,11 @@ fn a_slow_rank_is_named_once_after_a_while() {
         // One break of rank 1's slowness, early.
         play.tell(seconds, 1, step(1, i, if i == 2 { 150_000 } else { 250_000 }));
         let new = play.state.take_notices();
-        assert!(new.is_empty() || seconds >= 14 + 30, "STRAGGLER-1: {new:?} at {seconds}");
+        assert!(new.is_empty() || seconds >= 14 + 30, "DRIVER-33: {new:?} at {seconds}");
         notices.extend(new);
     }
     let expected = "[phalanx] rank 1 (host-1) is slow: 0.25 s a step, the median of the ranks is 0.10 s";
-    assert_eq!(notices, [expected], "STRAGGLER-1");
+    assert_eq!(notices, [expected], "DRIVER-33");
     assert_eq!(play.state.status(), "training, step 19");
     assert_eq!(play.state.take_progress().len(), 40);
 }

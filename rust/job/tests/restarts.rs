@@ -51,7 +51,7 @@ fn a_killed_rank_starts_again_with_the_others_in_place() {
         printf old > "$PHALANX_RANK_DIR/result"; [ "$RANK" = 0 ] || sleep 600"#;
     let (told, driver, dir, observed) = run(&job(4, 2, 2), script);
     assert_eq!(told.failure, None);
-    assert_eq!(told.resubmits, [], "RESTART-2, NODE-4");
+    assert_eq!(told.resubmits, [], "DRIVER-31, NODE-42");
     let line = "[phalanx] restart 1 of 2: rank 3 (host-1) was ended by SIGKILL\n";
     assert_eq!(told.output.matches(line).count(), 1, "{}", told.output);
     let (before, after) = told.output.split_once(line).unwrap();
@@ -64,7 +64,7 @@ fn a_killed_rank_starts_again_with_the_others_in_place() {
         assert!(log.contains("attempt 0") && log.contains("attempt 1"), "one file over attempts: {log}");
         assert!(log.contains("[phalanx: restart 1: rank 3 (host-1) was ended by SIGKILL]"), "{log}");
     }
-    assert!(!told.output.contains("an old folder"), "NODE-5");
+    assert!(!told.output.contains("an old folder"), "NODE-43");
     assert_eq!(observed.iter().filter(|what| what.0 == Metric::RanksRestarted).count(), 4);
     let counts = RunSnapshot::from_json(&driver.snapshot()).unwrap().counts;
     for metric in Metric::ALL.into_iter().filter(|metric| metric.declaration().1 != MetricKind::Histogram) {
@@ -147,7 +147,7 @@ fn output_comes_once(max_live_lag_bytes: u64) {
         seen = whole;
     }
     node.join().unwrap().unwrap();
-    assert!(!shown.contains("skipped"), "RELAY-3: nothing was passed over");
+    assert!(!shown.contains("skipped"), "NODE-29: nothing was passed over");
     let mut written = 0;
     for rank in 0..2 {
         let prefix = format!("[rank {rank}] ");
@@ -156,14 +156,14 @@ fn output_comes_once(max_live_lag_bytes: u64) {
             for (piece, line) in (1..=pieces).flat_map(|piece| (1..=LINES).map(move |line| (piece, line))) {
                 let expected = format!("{attempt}.{piece}.{line}");
                 written += expected.len() as u64 + 1;
-                assert_eq!(lines.next(), Some(expected.as_str()), "RELAY-3: every line of rank {rank}, once");
+                assert_eq!(lines.next(), Some(expected.as_str()), "NODE-29: every line of rank {rank}, once");
             }
         }
-        assert_eq!(lines.next(), None, "RELAY-3: every line of rank {rank}, once");
+        assert_eq!(lines.next(), None, "NODE-29: every line of rank {rank}, once");
     }
     assert_eq!(shown.matches("[phalanx] restart").count(), 2);
     let most = written + written / 10;
-    assert!(proxy.passed_bytes() < most, "RELAY-3: {} bytes for {written}", proxy.passed_bytes());
+    assert!(proxy.passed_bytes() < most, "NODE-29: {} bytes for {written}", proxy.passed_bytes());
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_result_of_a_failed_attempt_is_not_the_last_ones() {
         [ "$RANK" = 0 ] && { printf old > "$PHALANX_RANK_DIR/result"; exit 0; }; sleep 0.3; kill -KILL $$"#;
     let (told, driver, ..) = run(&job(2, 1, 1), script);
     assert_eq!(told.failure.unwrap().exit_code, Some(3));
-    assert_eq!(driver.result_path(0), None, "MSG-2");
+    assert_eq!(driver.result_path(0), None, "TYPES-10");
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn an_attempt_leaves_nothing_that_the_next_one_meets() {
     );
     let (told, ..) = run(&job(1, 1, 1), &script);
     assert_eq!(told.failure, None);
-    assert!(!told.output.contains("alive"), "SUP-2, NODE-5");
+    assert!(!told.output.contains("alive"), "GUARD-6, NODE-43");
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn one_dead_rank_of_eight_thousand_is_named_and_the_newest_lines_of_all_stay() {
     let (mut hub, mut fleet) = running();
     let places: BTreeMap<u32, u32> =
         (0..NODES).flat_map(|node| fleet.ranks_of(node).into_iter().map(move |rank| (rank, node))).collect();
-    assert_eq!(places.keys().copied().collect::<Vec<_>>(), (0..RANKS).collect::<Vec<_>>(), "PLACE-1");
+    assert_eq!(places.keys().copied().collect::<Vec<_>>(), (0..RANKS).collect::<Vec<_>>(), "TYPES-14");
     for (rank, node) in &places {
         fleet.write(*node, *rank, format!("rank {rank} is here\n").as_bytes());
     }
@@ -100,12 +100,12 @@ fn one_dead_rank_of_eight_thousand_is_named_and_the_newest_lines_of_all_stay() {
     assert_eq!((failure.kind, failure.rank), (FailureKind::Signal, Some(dead)));
     assert_eq!(failure.ranks.len(), RANKS as usize);
     let text = failure.render();
-    assert!(text.lines().count() <= MAX_LINES, "TABLE-1: {text}");
+    assert!(text.lines().count() <= MAX_LINES, "TYPES-23: {text}");
     assert!(text.contains("ranks 0-4320, 4322-7999 on 200 hosts"), "{text}");
 
     hub.close();
     for rank in [0, dead, RANKS - 1] {
-        assert_eq!(hub.logs().newest(rank), format!("rank {rank} is here\n"), "LOGTAIL-2");
+        assert_eq!(hub.logs().newest(rank), format!("rank {rank} is here\n"), "JOB-14");
     }
 }
 
@@ -122,7 +122,7 @@ fn forty_hosts_that_vanish_are_one_line_of_the_error() {
     let first = failure.rank.unwrap();
     assert!((4000..5600).contains(&first), "{}", failure.message);
     let text = failure.render();
-    assert!(text.lines().count() <= MAX_LINES, "TABLE-1: {text}");
+    assert!(text.lines().count() <= MAX_LINES, "TYPES-23: {text}");
     assert_eq!(text.matches("is lost with its node").count(), 2, "the cause, and the others: {text}");
 }
 
@@ -166,14 +166,14 @@ fn a_driver_that_is_stopped_for_twenty_seconds_loses_none_of_two_hundred_nodes()
     assert!(all(&fleet, FleetNode::waits_for_pong));
     kill_process(pid, Signal::CONT).unwrap();
     fleet.play("all are answered", soon(), |fleet| all(fleet, |node| !node.waits_for_pong()));
-    assert!(all(&fleet, |node| node.stopped.is_none() && node.is_connected()), "CLOCK-1");
+    assert!(all(&fleet, |node| node.stopped.is_none() && node.is_connected()), "HUB-3");
 
     dies(&mut fleet, 4321);
     all_stop(&mut fleet);
     fleet.play("all may go", soon(), |fleet| all(fleet, |node| node.released));
     let failure = phalanx_testkit::eventually_some("the driver has the cause", LONG, || told("failure"));
     let text = String::from_utf8(failure).unwrap();
-    assert!(text.contains("rank 4321 (host-") && text.lines().count() <= MAX_LINES, "TABLE-1: {text}");
+    assert!(text.contains("rank 4321 (host-") && text.lines().count() <= MAX_LINES, "TYPES-23: {text}");
 }
 
 /// A process that ends with this value.
@@ -200,17 +200,17 @@ fn eight_thousand_ranks_start_again_in_place_and_the_last_cause_is_named() {
     });
     fleet.begin_attempt(Attempt::first().next());
     start(&mut fleet);
-    assert_eq!(places(&fleet), before, "PLACE-1");
+    assert_eq!(places(&fleet), before, "TYPES-14");
 
     dies(&mut fleet, 17);
     all_stop(&mut fleet);
     fleet.play("all may go", soon(), |fleet| all(fleet, |node| node.released));
     let told = listen(&hub);
-    assert_eq!(told.resubmits, [], "RESTART-2");
+    assert_eq!(told.resubmits, [], "DRIVER-31");
     let line = "[phalanx] restart 1 of 1: rank 4321 (host-";
     assert_eq!(told.output.matches(line).count(), 1, "{}", told.output);
     let failure = told.failure.unwrap();
     assert_eq!((failure.kind, failure.rank, failure.restarts), (FailureKind::Signal, Some(17), 1));
     let text = failure.render();
-    assert!(text.lines().count() <= MAX_LINES, "TABLE-1: {text}");
+    assert!(text.lines().count() <= MAX_LINES, "TYPES-23: {text}");
 }

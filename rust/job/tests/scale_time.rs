@@ -81,7 +81,7 @@ fn names_the_dead(play: &Play) {
     let failure = play.failure();
     assert_eq!((failure.kind, failure.rank), (FailureKind::Signal, Some(99)));
     let text = failure.render();
-    assert!(text.lines().count() <= MAX_LINES, "TABLE-1: {text}");
+    assert!(text.lines().count() <= MAX_LINES, "TYPES-23: {text}");
 }
 
 #[test]
@@ -103,9 +103,9 @@ fn sixteen_hundred_ranks_that_are_slow_at_once_are_one_line() {
         play.tick(seconds + 1);
         lines.extend(play.state.take_notices());
     }
-    let [line] = &lines[..] else { panic!("STRAGGLER-3: {lines:?}") };
+    let [line] = &lines[..] else { panic!("DRIVER-35: {lines:?}") };
     let end = " on 200 hosts are slow: 1.08 to 1.10 s a step, the median of the ranks is 0.25 s";
-    assert!(line.starts_with("[phalanx] ranks ") && line.ends_with(end), "STRAGGLER-3: {line}");
+    assert!(line.starts_with("[phalanx] ranks ") && line.ends_with(end), "DRIVER-35: {line}");
 }
 
 #[test]

@@ -25,16 +25,16 @@ fn nodes_are_told_to_stop_serving_when_all_ranks_have_ended_well_and_at_each_pin
     let mut play = Play::placed();
     play.tell(5, 0, ended(0, RankState::Finished, 0));
     play.tell(6, 0, NodeMessage::Ping);
-    assert_eq!(play.orders(), [(0, HubMessage::Pong)], "ENDING-2: rank 1 runs");
+    assert_eq!(play.orders(), [(0, HubMessage::Pong)], "DRIVER-19: rank 1 runs");
     play.tell(7, 1, ended(1, RankState::Finished, 0));
-    assert_eq!(play.orders(), [(0, HubMessage::StopServing), (1, HubMessage::StopServing)], "ENDING-2");
+    assert_eq!(play.orders(), [(0, HubMessage::StopServing), (1, HubMessage::StopServing)], "DRIVER-19");
     play.done(7, 1);
     play.orders();
     play.breaks(8, 0);
     play.tell(9, 0, NodeMessage::Ping);
     play.tell(9, 1, NodeMessage::Ping);
     let orders = [(0, HubMessage::Pong), (0, HubMessage::StopServing), (1, HubMessage::Pong)];
-    assert_eq!(play.orders(), orders, "ENDING-2: the order may have gone with the connection");
+    assert_eq!(play.orders(), orders, "DRIVER-19: the order may have gone with the connection");
     play.done(10, 0);
     assert!(play.is_finished());
 }
@@ -46,7 +46,7 @@ fn nobody_is_told_to_stop_serving_where_a_rank_failed() {
     play.tell(6, 1, ended(1, RankState::Exited(3), 0));
     play.tell(7, 0, NodeMessage::Ping);
     let orders = play.orders();
-    assert!(orders.iter().all(|(_, order)| *order != HubMessage::StopServing), "ENDING-2: {orders:?}");
+    assert!(orders.iter().all(|(_, order)| *order != HubMessage::StopServing), "DRIVER-19: {orders:?}");
     assert!(orders.iter().any(|(to, order)| *to == 0 && matches!(order, HubMessage::Stop { .. })));
 }
 
@@ -56,7 +56,7 @@ fn a_lost_node_that_others_need_is_a_lost_node() {
     play.tell(5, 0, ended(0, RankState::Finished, 0));
     play.breaks(6, 0);
     play.tick(9);
-    assert!(matches!(play.orders()[..], [.., (1, HubMessage::Stop { .. })]), "ENDING-2");
+    assert!(matches!(play.orders()[..], [.., (1, HubMessage::Stop { .. })]), "DRIVER-19");
 }
 
 /// A job of a rank on each of two nodes, with data sets or without.
@@ -107,7 +107,7 @@ fn a_node_that_is_needed_serves_the_store_and_answers_until_the_last_rank_has_en
     std::fs::write(dir.path().join("go"), "").unwrap();
     let told = listen(&driver);
     assert_eq!(told.failure, None);
-    assert!(told.output.contains("[rank 1] the store has value\n"), "ENDING-2: {}", told.output);
+    assert!(told.output.contains("[rank 1] the store has value\n"), "DRIVER-19: {}", told.output);
     for node in nodes {
         node.join().unwrap().unwrap();
     }
@@ -132,7 +132,7 @@ fn a_run_that_ended_well_ends_though_the_network_fails_when_its_nodes_part() {
         eventually("the second rank has ended", LONG, || has_finished(&driver, 1));
         network.works();
         // Within the time that a test waits for anything.
-        assert_eq!(listen(&driver).failure, None, "ENDING-2, {outage:?}");
+        assert_eq!(listen(&driver).failure, None, "DRIVER-19, {outage:?}");
         for node in nodes {
             node.join().unwrap().unwrap();
         }

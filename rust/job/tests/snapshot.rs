@@ -65,7 +65,7 @@ fn a_snapshot_tells_what_the_ranks_do_and_in_the_end_why_one_failed() {
         assert_eq!(
             (rank.rank, rank.partition, rank.state.as_str()),
             (number, Some(number), "running"),
-            "LISTING-1"
+            "DRIVER-22"
         );
         assert_eq!(rank.host, Some(format!("host-{number}")));
         assert_eq!((rank.of, rank.rate, rank.data_share), (Some(20), Some(20.0), Some(0.25)));
@@ -87,10 +87,10 @@ fn a_snapshot_tells_what_the_ranks_do_and_in_the_end_why_one_failed() {
     assert_eq!(states, ["stopped", "exited"]);
     assert_eq!(end.phases.last().unwrap().name, "ending the ranks");
     assert_eq!(end.phases.last().unwrap().end, end.ended);
-    assert!(end.phases.windows(2).all(|pair| pair[0].end == Some(pair[1].start)), "TIMELINE-1");
+    assert!(end.phases.windows(2).all(|pair| pair[0].end == Some(pair[1].start)), "DRIVER-40");
     let kept = std::sync::Arc::clone(driver.snapshots());
     drop(driver);
-    assert_eq!(RunSnapshot::from_json(&kept.newest()), Some(end), "VIEW-1: the last one stays");
+    assert_eq!(RunSnapshot::from_json(&kept.newest()), Some(end), "DRIVER-39: the last one stays");
     for node in nodes {
         node.join().unwrap().unwrap();
     }
@@ -105,12 +105,12 @@ fn phases_of_a_rank_are_shown_whatever_it_calls_them() {
     }
     let (_, driver, _dir) = run(&Job::new("shown", "t", 1, 1).unwrap(), &(script + "exit 3"));
     let phases = snapshot(&driver).phases;
-    assert!(phases.iter().all(|phase| phase.kind == SpanKind::Phase), "TIMELINE-2: {phases:?}");
+    assert!(phases.iter().all(|phase| phase.kind == SpanKind::Phase), "DRIVER-41: {phases:?}");
     // Whether the rank was seen to run before its first word is chance.
     let names = phases.into_iter().map(|phase| phase.name).filter(|name| name != "training");
     let names: Vec<String> = names.collect();
     let own = ["waiting for tasks", "starting ranks"];
-    assert_eq!(names, [&own[..], &said, &["ending the ranks"]].concat(), "TIMELINE-2");
+    assert_eq!(names, [&own[..], &said, &["ending the ranks"]].concat(), "DRIVER-41");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn very_many_who_ask_get_the_same_snapshot() {
     let began = Instant::now();
     let seen: BTreeSet<String> = (0..1000).map(|_| driver.snapshot()).collect();
     let most = began.elapsed().as_millis() / 250 + 2;
-    assert!(seen.len() as u128 <= most, "VIEW-1: {} in {:?}", seen.len(), began.elapsed());
+    assert!(seen.len() as u128 <= most, "DRIVER-39: {} in {:?}", seen.len(), began.elapsed());
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn of_thousands_of_ranks_the_first_are_listed_each_once() {
     assert_eq!(
         listed.iter().map(|rank| rank.rank).collect::<Vec<_>>(),
         (0..1000).collect::<Vec<_>>(),
-        "SNAP-1, LISTING-1"
+        "TYPES-24, DRIVER-22"
     );
 }
 

@@ -15,7 +15,7 @@ fn a_job_is_finished_when_every_rank_ended_well_and_every_node_is_done() {
     let mut play = Play::placed();
     play.ends(5, 0, RankState::Finished);
     play.tell(6, 1, ended(1, RankState::Finished, 0));
-    assert_eq!(play.state.outcome(), None, "STATE-1");
+    assert_eq!(play.state.outcome(), None, "DRIVER-23");
     play.done(6, 1);
     let Some(JobOutcome::Finished(ranks)) = play.state.outcome() else {
         panic!("{:?}", play.state.outcome())
@@ -29,8 +29,8 @@ fn a_cause_that_is_reported_later_than_its_victim_is_still_the_cause() {
     let mut play = Play::placed();
     play.tell(5, 0, ended(0, RankState::Exited(1), 100));
     let stopped = play.orders().iter().filter(|(_, order)| matches!(order, HubMessage::Stop { .. })).count();
-    assert_eq!(stopped, 2, "STATE-2");
-    assert_eq!(play.state.outcome(), None, "STATE-2: not before the others have reported");
+    assert_eq!(stopped, 2, "DRIVER-24");
+    assert_eq!(play.state.outcome(), None, "DRIVER-24: not before the others have reported");
     play.tell(6, 1, ended(1, RankState::Signaled(9), 2000));
     play.done(6, 0);
     play.done(6, 1);
@@ -53,7 +53,7 @@ fn a_node_that_went_before_a_rank_missed_it_is_the_cause_however_late_that_is_kn
         let named = (play.failure().kind, play.failure().rank);
         let expected =
             if came { (FailureKind::LostNode, Some(1)) } else { (FailureKind::Exception, Some(0)) };
-        assert_eq!(named, expected, "FAIL-2: one that went as it was told to is no cause");
+        assert_eq!(named, expected, "TYPES-20: one that went as it was told to is no cause");
     }
 }
 
@@ -67,7 +67,7 @@ fn an_executor_that_spark_has_lost_is_the_cause_where_ranks_only_missed_a_peer()
         let said = "ExecutorLostFailure (executor 1 exited): SIGKILL".to_string();
         play.state.stage_ended(now, Attempt::first(), Some(said), &mut play.out);
         play.tick(20);
-        assert_eq!(play.failure().kind, kind, "FAIL-2");
+        assert_eq!(play.failure().kind, kind, "TYPES-20");
     }
 }
 
@@ -88,7 +88,11 @@ fn ranks_of_a_lost_executor_are_named_with_what_spark_says_of_it() {
         play.ends(at, 0, RankState::Stopped);
         play.tick(20);
         let (kind, rank, host) = (play.failure().kind, play.failure().rank, play.failure().host.as_str());
-        assert_eq!((kind, rank, host), (FailureKind::LostNode, Some(1), "host-1"), "STATE-4: told at {at} s");
+        assert_eq!(
+            (kind, rank, host),
+            (FailureKind::LostNode, Some(1), "host-1"),
+            "DRIVER-26: told at {at} s"
+        );
         assert_eq!(
             play.failure().message,
             format!("rank 1 (host-1) is lost with its node: {before}{KILLED}")
@@ -119,7 +123,7 @@ fn ranks_that_an_executor_ended_as_it_was_told_to_go_are_named_too() {
         }
         play.tick(20);
         let named = (play.failure().kind, play.failure().rank, play.failure().host.as_str());
-        assert_eq!(named, (FailureKind::LostNode, Some(1), "host-1"), "STATE-4");
+        assert_eq!(named, (FailureKind::LostNode, Some(1), "host-1"), "DRIVER-26");
         assert_eq!(play.failure().message, format!("rank 1 (host-1) is lost with its node: {KILLED}"));
     }
 }
@@ -132,7 +136,7 @@ fn a_rank_that_missed_a_peer_which_ended_well_is_told_so() {
     play.done(6, 0);
     let text = "rank 0 (host-0) raised RuntimeError; rank 1 ended well before, so perhaps not all ranks make the same \
                 collective calls";
-    assert_eq!((play.failure().rank, play.failure().message.as_str()), (Some(0), text), "FAIL-1");
+    assert_eq!((play.failure().rank, play.failure().message.as_str()), (Some(0), text), "TYPES-4");
 }
 
 #[test]
@@ -147,7 +151,7 @@ fn a_node_that_says_nothing_for_too_long_is_lost() {
     play.tick(32);
     assert!(play.orders().iter().any(|(p, order)| *p == 0 && matches!(order, HubMessage::Stop { .. })));
     play.ends(33, 0, RankState::Stopped);
-    assert_eq!((play.failure().kind, play.failure().rank), (FailureKind::LostNode, Some(1)), "STATE-3");
+    assert_eq!((play.failure().kind, play.failure().rank), (FailureKind::LostNode, Some(1)), "DRIVER-25");
     assert_eq!(play.failure().host, "host-1");
 }
 
@@ -162,7 +166,7 @@ fn nodes_that_never_report_after_a_stop_do_not_hold_up_the_outcome() {
         play.tick(seconds);
     }
     play.tick(26);
-    assert_eq!(play.failure().kind, FailureKind::Cancelled, "STATE-3");
+    assert_eq!(play.failure().kind, FailureKind::Cancelled, "DRIVER-25");
 }
 
 #[test]
@@ -175,7 +179,7 @@ fn a_node_that_did_not_hear_of_the_stop_is_told_again_while_it_is_there() {
         orders.iter().filter(|(p, order)| *p == 1 && matches!(order, HubMessage::Stop { .. })).count()
     };
     play.tell(6, 1, NodeMessage::Ping);
-    assert_eq!(stops(&mut play), 1, "STATE-2");
+    assert_eq!(stops(&mut play), 1, "DRIVER-24");
     play.ends(7, 1, RankState::Stopped);
     stops(&mut play);
     play.tell(8, 1, NodeMessage::Ping);
@@ -195,7 +199,7 @@ fn what_is_told_again_after_a_reconnect_counts_once() {
     }
     let phases = play.state.take_phases();
     let names: Vec<_> = phases.iter().map(|phase| phase.point.name()).collect();
-    assert_eq!(names, ["epoch", "rank ended", "epoch"], "MSG-1");
+    assert_eq!(names, ["epoch", "rank ended", "epoch"], "TYPES-9");
     play.tell(8, 1, ended(1, RankState::Exited(3), 0));
     play.done(8, 0);
     play.done(8, 1);
@@ -209,9 +213,9 @@ fn a_node_that_is_away_when_the_job_stops_is_waited_for_until_it_counts_as_lost(
     play.state.disconnected(now, 0);
     play.ends(5, 1, RankState::Exited(3));
     play.tick(6);
-    assert_eq!(play.state.outcome(), None, "STATE-2");
+    assert_eq!(play.state.outcome(), None, "DRIVER-24");
     play.tick(7);
-    assert_eq!(play.failure().kind, FailureKind::ExitCode, "STATE-3");
+    assert_eq!(play.failure().kind, FailureKind::ExitCode, "DRIVER-25");
     assert_eq!(play.failure().ranks[0].state, RankState::Stopped);
 }
 
@@ -220,7 +224,7 @@ fn a_rank_that_exits_well_while_another_is_missing_is_no_success() {
     let mut play = Play::placed();
     play.ends(5, 0, RankState::Finished);
     play.done(6, 1);
-    assert_eq!(play.failure().kind, FailureKind::LostNode, "FAIL-1");
+    assert_eq!(play.failure().kind, FailureKind::LostNode, "TYPES-4");
 }
 
 #[test]
@@ -231,7 +235,7 @@ fn a_task_that_spark_ended_is_explained_by_the_stage_where_it_speaks_in_time() {
             let why = Some("its Spark task was killed".into());
             play.tell(5, partition, NodeMessage::Done { problem: None, interrupted: why, output: vec![] });
         }
-        assert_eq!(play.state.outcome(), None, "STATE-2: the stage's word is waited for");
+        assert_eq!(play.state.outcome(), None, "DRIVER-24: the stage's word is waited for");
     };
 
     let mut cancelled = Play::placed();
@@ -254,7 +258,7 @@ fn a_task_that_spark_ended_is_explained_by_the_stage_where_it_speaks_in_time() {
     let mut silent = Play::placed();
     interrupted(&mut silent);
     silent.tick(8);
-    assert_eq!(silent.failure().kind, FailureKind::LostNode, "STATE-3");
+    assert_eq!(silent.failure().kind, FailureKind::LostNode, "DRIVER-25");
     assert_eq!(silent.failure().message, "its Spark task was killed");
 }
 
@@ -266,7 +270,7 @@ fn a_killed_rank_restarts_all_in_place_and_the_run_can_still_end_well() {
     let again =
         |order: &(u32, HubMessage)| matches!(order.1, HubMessage::Again { attempt, .. } if attempt == second);
     let orders = play.orders();
-    assert_eq!(orders.iter().filter(|order| again(order)).count(), 2, "RESTART-2: {orders:?}");
+    assert_eq!(orders.iter().filter(|order| again(order)).count(), 2, "DRIVER-31: {orders:?}");
     assert_eq!(play.state.outcome(), None);
     let [restart] = &play.state.take_restarts()[..] else { panic!() };
     assert!(restart.in_place);
@@ -274,7 +278,7 @@ fn a_killed_rank_restarts_all_in_place_and_the_run_can_still_end_well() {
     play.attempt = Attempt::new(1);
     play.starts(6);
     play.finishes(9);
-    assert!(play.is_finished(), "STATE-1");
+    assert!(play.is_finished(), "DRIVER-23");
     let released = play.orders().iter().filter(|(_, order)| *order == HubMessage::Released).count();
     assert_eq!(released, 2, "who waited for the decision is let go");
 }
@@ -291,7 +295,7 @@ fn the_budget_is_the_jobs_and_the_failure_says_how_much_was_used() {
         assert_eq!(play.state.outcome(), None);
         play.fails(10 * u64::from(attempt) + 5, RankState::Signaled(11));
     }
-    assert_eq!((play.failure().kind, play.failure().restarts), (FailureKind::Signal, 2), "RESTART-1");
+    assert_eq!((play.failure().kind, play.failure().restarts), (FailureKind::Signal, 2), "DRIVER-30");
     assert!(play.failure().render().contains("restarted 2 times"));
 }
 
@@ -332,13 +336,16 @@ fn a_lost_task_has_the_stage_submitted_again_and_its_old_nodes_are_not_heard() {
     play.done(8, 0);
     assert_eq!(play.orders(), [(0, HubMessage::Released)], "the task that is left ends");
     let [restart] = &play.state.take_restarts()[..] else { panic!() };
-    assert!(!restart.in_place, "RESTART-2");
+    assert!(!restart.in_place, "DRIVER-31");
     assert!(restart.line.contains("restart 1 of 1: rank 1 (host-1) is lost"), "{}", restart.line);
-    assert!(!play.state.admits(Attempt::first()) && play.state.admits(Attempt::new(1)), "RESTART-3, MSG-2");
+    assert!(
+        !play.state.admits(Attempt::first()) && play.state.admits(Attempt::new(1)),
+        "DRIVER-32, TYPES-10"
+    );
     // The old stage's end is no news.
     let now = play.at(9);
     play.state.stage_ended(now, Attempt::first(), Some("ExecutorLostFailure".into()), &mut play.out);
-    assert_eq!(play.state.outcome(), None, "RESTART-3");
+    assert_eq!(play.state.outcome(), None, "DRIVER-32");
     play.attempt = Attempt::new(1);
     play.starts(12);
     play.finishes(15);
@@ -357,7 +364,7 @@ fn a_node_that_missed_the_order_is_told_again() {
     play.attempt = Attempt::new(1);
     play.starts(7);
     play.finishes(8);
-    assert!(play.is_finished(), "RESTART-3");
+    assert!(play.is_finished(), "DRIVER-32");
 }
 
 #[test]

@@ -259,10 +259,10 @@ impl Case {
             .filter_map(|rank| std::fs::read_to_string(self.dir.path().join(format!("rank-{rank}"))).ok())
             .map(|pid| pid.trim().parse().unwrap())
             .collect();
-        assert!(!ranks.iter().any(|pid| alive(*pid)), "NODE-1: {state:?}, {fault:?}: {ranks:?}");
+        assert!(!ranks.iter().any(|pid| alive(*pid)), "NODE-39: {state:?}, {fault:?}: {ranks:?}");
         let left: Vec<u32> = guards().into_iter().filter(|pid| !self.before.contains(pid)).collect();
         // A pool outlives its run.
-        assert!(left.is_empty() || state == State::PreparingPool, "NODE-1: {state:?}, {fault:?}: {left:?}");
+        assert!(left.is_empty() || state == State::PreparingPool, "NODE-39: {state:?}, {fault:?}: {left:?}");
         drop(answers);
         End { node, failure, took }
     }
@@ -358,12 +358,12 @@ fn each_fault_in_each_state_of_a_node_has_an_end_that_says_what_happened() {
             let told = failure.as_ref().map(|failure| (failure.kind, &failure.message));
             let what = format!("{state:?} | {fault:?} | {told:?} | {node:?}");
             eprintln!("| {what} | {:.1} s |", took.as_secs_f64());
-            assert_eq!(failure.map(|failure| failure.kind), failure_of(state, fault), "MACHINE-3, {what}");
-            assert!(took < WITHIN, "MACHINE-3, {what}");
+            assert_eq!(failure.map(|failure| failure.kind), failure_of(state, fault), "NODE-16, {what}");
+            assert!(took < WITHIN, "NODE-16, {what}");
             match (node, error_of(state, fault)) {
                 (Ok(()), None) => {}
                 (Err(error), Some(part)) => assert!(error.to_string().contains(part), "{what}"),
-                _ => panic!("MACHINE-1, {what}"),
+                _ => panic!("NODE-14, {what}"),
             }
         }
     }

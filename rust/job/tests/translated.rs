@@ -63,9 +63,9 @@ fn a_host_whose_connections_come_from_elsewhere_fails_the_job_in_a_sentence_that
     let (told, problem) = behind_a_translator(&[]);
     let problem = problem.unwrap();
     for part in ["partition 1 on host-1", "127.0.0.9", "spark.phalanx.store.allowedNetworks"] {
-        assert!(problem.contains(part), "NODE-7: {problem}");
+        assert!(problem.contains(part), "NODE-45: {problem}");
     }
-    assert!(told.failure.unwrap().message.contains("127.0.0.9"), "NODE-7");
+    assert!(told.failure.unwrap().message.contains("127.0.0.9"), "NODE-45");
 }
 
 #[test]

@@ -44,8 +44,8 @@ fn a_node_that_is_gone_before_its_first_rank_started_is_a_lost_node_and_the_rank
     for breaks in [false, true] {
         let mut play = one_is_gone(one_restart, breaks);
         play.tick(31);
-        let [restart] = &play.state.take_restarts()[..] else { panic!("STATE-4: {breaks}") };
-        assert!(!restart.in_place, "RESTART-2");
+        let [restart] = &play.state.take_restarts()[..] else { panic!("DRIVER-26: {breaks}") };
+        assert!(!restart.in_place, "DRIVER-31");
         assert!(
             restart.line.contains("restart 1 of 1: the node of partition 0 (host-0) is lost"),
             "{}",
@@ -83,9 +83,9 @@ fn nobody_has_a_place_while_a_task_that_had_joined_is_away() {
 fn without_a_restart_left_another_task_is_waited_for_and_then_the_node_is_lost() {
     let mut play = one_is_gone(|_| {}, true);
     play.tick(31);
-    assert_eq!(play.state.outcome(), None, "STATE-4: Spark may start its task again");
+    assert_eq!(play.state.outcome(), None, "DRIVER-26: Spark may start its task again");
     play.tick(120);
-    assert_eq!(play.failure().kind, FailureKind::LostNode, "STATE-4");
+    assert_eq!(play.failure().kind, FailureKind::LostNode, "DRIVER-26");
     assert!(
         play.failure().message.starts_with("the node of partition 0 (host-0) is lost: it was there before"),
         "{}",
@@ -133,6 +133,6 @@ fn a_stage_that_ended_with_a_lost_executor_is_tried_again_whether_or_not_ranks_h
         let lost = "the Spark stage failed: ExecutorLostFailure (executor 1 exited) Reason: Command exited";
         play.state.stage_ended(now, Attempt::first(), Some(lost.into()), &mut play.out);
         play.tick(9);
-        assert!(!play.state.take_restarts()[0].in_place, "RESTART-2: after {restarts} restarts");
+        assert!(!play.state.take_restarts()[0].in_place, "DRIVER-31: after {restarts} restarts");
     }
 }

@@ -3,8 +3,8 @@
 //! Each runs on the thread that asks for it or, if that thread doesn't want to wait, on a thread of the group's.
 //! Neither holds the interpreter lock. Messages go beside the collectives.
 //!
-//! - COL-1 (no-inheritance): a forked child has nothing of its parent's group: no connection, no memory, and no way to
-//!   speak for the rank.
+//! - BINDING-5 (no-inheritance): a forked child has nothing of its parent's group: no connection, no memory, and no way
+//!   to speak for the rank.
 
 mod call;
 mod engine;
@@ -97,7 +97,8 @@ impl Parts {
         (work, completion, Arc::clone(&self.callbacks))
     }
 
-    /// Leaves the group when `in_turn` has it. It waits until all is delivered (GRO-5), and can be interrupted (SIG-1).
+    /// Leaves the group when `in_turn` has it. It waits until all is delivered (GROUP-41), and can be interrupted
+    /// (BINDING-9).
     fn leaving(
         &self,
         py: Python<'_>,
@@ -111,7 +112,7 @@ impl Parts {
         signals::watched(|| detached(py, || in_turn(&mut leave)))
     }
 
-    /// WORK-5
+    /// BINDING-14
     fn end_callbacks(&self, py: Python<'_>) -> PyResult<()> {
         if detached(py, || Ok(self.callbacks.end()))? {
             return Ok(());
@@ -272,7 +273,7 @@ impl ProcessGroup {
 /// need the interpreter lock meanwhile.
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // COL-1
+        // BINDING-5
         let Ok(parts) = self.parts.get() else { return };
         let timeout = self.timeout();
         let leave = || {
@@ -284,7 +285,7 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// QUEUE-3
+/// BINDING-17
 fn in_itself() -> Error {
     let text = "this thread is in a call of the same process group already, as where a signal's handler makes another";
     Error::new(ErrorKind::State, text)

@@ -1,8 +1,8 @@
 //! The one policy by which errors and panics of the core become Python exceptions.
 //!
-//! `tests/contract/errors.json` says which class belongs to which kind (KIND-1). Programs read the exception's `kind`.
+//! `tests/contract/errors.json` says which class belongs to which kind (TYPES-3). Programs read the exception's `kind`.
 //!
-//! KIND-2 (group-is-native): an error of a process group's operation is a `NativeError`, whatever its kind: torch
+//! BINDING-18 (group-is-native): an error of a process group's operation is a `NativeError`, whatever its kind: torch
 //! expects a `RuntimeError` from a backend.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -57,13 +57,13 @@ pub(crate) fn detached<T: Send>(
     without_lock(py, call, raised)
 }
 
-/// For the test of KIND-1: fails by the kind of this name, or panics.
+/// For the test of TYPES-3: fails by the kind of this name, or panics.
 #[pyfunction]
 pub(crate) fn fail_for_test(py: Python<'_>, kind: &str, message: String) -> PyResult<()> {
     detached(py, || Err(Error::for_test(kind, message)))
 }
 
-/// The same for the operations of a process group (KIND-2).
+/// The same for the operations of a process group (BINDING-18).
 pub(crate) mod group {
     use super::{Error, NativeError, PyErr, PyResult, Python, with_kind, without_lock};
 

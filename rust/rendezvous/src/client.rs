@@ -2,8 +2,8 @@
 //!
 //! It owns its socket.
 //!
-//! - CLIENT-1 (deadline): every blocking call takes a deadline.
-//! - CLIENT-2 (proof-first): a peer without the hub's key is told nothing. One that can't prove, too, that it knows the
+//! - HUB-1 (deadline): every blocking call takes a deadline.
+//! - HUB-2 (proof-first): a peer without the hub's key is told nothing. One that can't prove, too, that it knows the
 //!   token is told only the job's id.
 
 use std::io::{ErrorKind as IoKind, Read, Write};

@@ -1,6 +1,6 @@
 //! The hub's clock: monotonic time, less the time in which its process did not run.
 //!
-//! CLOCK-1 (skips-stops): a driver that was stopped (SIGSTOP, a debugger, a frozen container) reads what has come in
+//! HUB-3 (skips-stops): a driver that was stopped (SIGSTOP, a debugger, a frozen container) reads what has come in
 //! the meantime before any time-out ends. A node isn't silent if the driver could not hear it. A stop shows in a wait
 //! that ends much later than it should, or in work between two waits that takes far longer than any does.
 
@@ -62,8 +62,8 @@ mod tests {
         clock.begin_wait(at(1));
         assert_eq!(clock.end_wait(at(2), Some(at(2))), at(2));
         // Its work took 20 s, of which nobody knows what was work.
-        assert_eq!(clock.begin_wait(at(22)), at(2), "CLOCK-1");
-        assert_eq!(clock.end_wait(at(22), Some(at(3))), at(2), "CLOCK-1: what has come is read first");
+        assert_eq!(clock.begin_wait(at(22)), at(2), "HUB-3");
+        assert_eq!(clock.end_wait(at(22), Some(at(3))), at(2), "HUB-3: what has come is read first");
         assert_eq!(clock.begin_wait(at(24)), at(4), "work that takes 2 s takes 2 s");
     }
 
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(clock.begin_wait(at(10)), at(10));
         assert_eq!(clock.end_wait(at(12), Some(at(12))), at(12), "a wait that ends in time");
         clock.begin_wait(at(12));
-        assert_eq!(clock.end_wait(at(100), Some(at(15))), at(12), "CLOCK-1");
+        assert_eq!(clock.end_wait(at(100), Some(at(15))), at(12), "HUB-3");
         clock.begin_wait(at(101));
         assert_eq!(clock.end_wait(at(103), Some(at(15))), at(15), "and goes on from there");
         clock.begin_wait(at(103));

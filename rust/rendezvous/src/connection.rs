@@ -1,7 +1,7 @@
 //! One non-blocking connection of the hub: TLS and its bytes, frames out of them, and bytes to send.
 //!
-//! - CONN-1 (bounded-unsent): what waits to be sent is bounded. A peer that doesn't read is closed, never waited for.
-//! - CONN-2 (bounded-received): what is received but not yet whole is bounded by the longest frame that the
+//! - HUB-4 (bounded-unsent): what waits to be sent is bounded. A peer that doesn't read is closed, never waited for.
+//! - HUB-5 (bounded-received): what is received but not yet whole is bounded by the longest frame that the
 //!   connection's role may send; who has not proved itself may send `MAX_UNPROVED_BYTES` in all.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
@@ -181,10 +181,10 @@ mod tests {
         let frame = vec![0; 1 << 20];
         // Beyond the bound only what the kernel takes.
         let sent = (0..256).take_while(|_| connection.send(&frame).is_ok()).count();
-        assert!((16..256).contains(&sent), "CONN-1: {sent} MiB");
-        assert_eq!(connection.send(&frame).unwrap_err().kind(), ErrorKind::Closed, "CONN-1");
+        assert!((16..256).contains(&sent), "HUB-4: {sent} MiB");
+        assert_eq!(connection.send(&frame).unwrap_err().kind(), ErrorKind::Closed, "HUB-4");
         let slack = MAX_UNSENT_BYTES / 100;
-        assert!(connection.unsent.len() <= MAX_UNSENT_BYTES + slack, "CONN-1");
+        assert!(connection.unsent.len() <= MAX_UNSENT_BYTES + slack, "HUB-4");
     }
 
     #[test]
@@ -209,6 +209,6 @@ mod tests {
             connection.send(&frame).unwrap();
         }
         let kept = connection.unsent.tail().len();
-        assert!(kept <= 2 * MAX_UNSENT_BYTES, "CONN-1: {kept} bytes are kept");
+        assert!(kept <= 2 * MAX_UNSENT_BYTES, "HUB-4: {kept} bytes are kept");
     }
 }

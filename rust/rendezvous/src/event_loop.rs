@@ -1,10 +1,10 @@
 //! What servers over sockets have in common: one thread, one loop, a table of connections. A service has the protocol.
 //!
-//! - LOOP-1 (turns): a connection that has more to do has one next turn, after the others had theirs.
-//! - LOOP-2 (gone-is-gone): one that is closed, in its own turn or another's, has no turn any more. A turn without a
+//! - HUB-6 (turns): a connection that has more to do has one next turn, after the others had theirs.
+//! - HUB-7 (gone-is-gone): one that is closed, in its own turn or another's, has no turn any more. A turn without a
 //!   cause does no harm: an event may be told that was meant for an older connection of the same number.
-//! - LOOP-3 (proved-in-time): who hasn't proved itself in time, or is one too many of those, is closed.
-//! - LOOP-4 (clean-stop): after `stop` returns, the thread has ended, and all sockets are closed.
+//! - HUB-8 (proved-in-time): who hasn't proved itself in time, or is one too many of those, is closed.
+//! - HUB-9 (clean-stop): after `stop` returns, the thread has ended, and all sockets are closed.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -236,7 +236,7 @@ impl EventLoop {
         self.address
     }
 
-    /// Returns when the thread has ended, whoever else has called it: LOOP-4. Further calls do nothing.
+    /// Returns when the thread has ended, whoever else has called it: HUB-9. Further calls do nothing.
     pub(crate) fn stop(&self) {
         // Held until the end, so that a second caller waits for it, too.
         let mut held = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -295,7 +295,7 @@ fn run<S: Service>(service: &mut S, stopping: &AtomicBool) -> io::Result<()> {
             let late = service.sockets().limits.late.clone();
             service.close(id, &late);
         }
-        // LOOP-1
+        // HUB-6
         for id in std::mem::take(&mut service.sockets().again) {
             turn(service, id, None);
         }
@@ -332,7 +332,7 @@ fn accept<S: Service>(service: &mut S, number: usize) {
 }
 
 fn turn<S: Service>(service: &mut S, id: usize, event: Option<&Event>) {
-    // LOOP-2
+    // HUB-7
     let Some(was_proved) = service.sockets().get_mut(id).map(|connection| connection.is_proved()) else {
         return;
     };

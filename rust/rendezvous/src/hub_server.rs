@@ -3,15 +3,15 @@
 //! It authenticates connections, turns their bytes into messages, output and results for a [`Handler`], and carries
 //! the handler's orders back. The handler decides what they mean.
 //!
-//! - HUB-1 (proof-first): a connection that doesn't speak TLS and prove knowledge of the token within
+//! - HUB-10 (proof-first): a connection that doesn't speak TLS and prove knowledge of the token within
 //!   [`PROOF_TIMEOUT`] of its beginning is closed and changes nothing.
-//! - HUB-2 (never-waits): the hub waits for no connection. A slow, silent or half-open peer delays nobody.
-//! - HUB-3 (back-pressure): output that nobody takes stays in the sender's socket, not in memory. Facts and orders
+//! - HUB-11 (never-waits): the hub waits for no connection. A slow, silent or half-open peer delays nobody.
+//! - HUB-12 (back-pressure): output that nobody takes stays in the sender's socket, not in memory. Facts and orders
 //!   overtake it on connections of their own.
-//! - HUB-4 (clean-close): after [`HubServer::close`] no thread and no socket of the hub is left.
-//! - HUB-5 (one-result): a result that arrives twice is kept once. One connection at a time brings it: an older one is
+//! - HUB-13 (clean-close): after [`HubServer::close`] no thread and no socket of the hub is left.
+//! - HUB-14 (one-result): a result that arrives twice is kept once. One connection at a time brings it: an older one is
 //!   dropped when a newer one does. What is there already, or is of an attempt that is over, is passed over.
-//! - HUB-6 (goes-on): a result whose connection breaks goes on over the next one where the hub has it. What never
+//! - HUB-15 (goes-on): a result whose connection breaks goes on over the next one where the hub has it. What never
 //!   becomes whole leaves nothing: it goes when the rank's result is brought anew, with its attempt, or with the hub.
 
 mod admission;

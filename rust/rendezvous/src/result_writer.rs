@@ -1,8 +1,8 @@
 //! Where results go that arrive at a hub: a thread that writes them, so that a disk which hangs holds up nobody else.
 //!
-//! - WRITER-1 (own-thread): the hub's thread opens, writes and names no file of a result.
-//! - WRITER-2 (bounded): [`MAX_WAITING_BYTES`] wait for the disk; beyond that results stay in their senders' sockets.
-//! - WRITER-3 (ends): the thread ends with the hub. A disk that hangs then is waited for [`CLOSE_TIMEOUT`].
+//! - HUB-16 (own-thread): the hub's thread opens, writes and names no file of a result.
+//! - HUB-17 (bounded): [`MAX_WAITING_BYTES`] wait for the disk; beyond that results stay in their senders' sockets.
+//! - HUB-18 (ends): the thread ends with the hub. A disk that hangs then is waited for [`CLOSE_TIMEOUT`].
 
 use std::collections::HashMap;
 use std::sync::Arc;

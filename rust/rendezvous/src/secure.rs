@@ -1,9 +1,9 @@
 //! One end of a connection to a node's server (of the store, or of blocks), without its socket: TLS, and above it the
 //! proof that both ends are of the job.
 //!
-//! - SECURE-1 (proved-first): nothing above it is sent or heard before both ends have proved that they know the
+//! - HUB-19 (proved-first): nothing above it is sent or heard before both ends have proved that they know the
 //!   generation's key, over what only the two ends of this one connection know. The server's end proves itself second.
-//! - SECURE-2 (bounded): who has not proved itself may send [`MAX_UNPROVED_BYTES`] in all.
+//! - HUB-20 (bounded): who has not proved itself may send [`MAX_UNPROVED_BYTES`] in all.
 
 use std::io::{self, Write};
 
@@ -208,7 +208,7 @@ mod tests {
     fn both_ends_prove_the_key_before_anything_is_said() {
         let (mut node, mut store) = ends(1, 1);
         assert_eq!(meet(&mut node, &mut store).unwrap(), b"");
-        assert!(node.is_proved() && store.is_proved(), "SECURE-1");
+        assert!(node.is_proved() && store.is_proved(), "HUB-19");
         node.send(b"hello").unwrap();
         node.end().unwrap();
         assert_eq!(meet(&mut node, &mut store).unwrap(), b"hello");
@@ -223,8 +223,8 @@ mod tests {
     fn who_does_not_know_the_key_is_refused_and_hears_nothing() {
         let (mut node, mut store) = ends(1, 2);
         let refused = meet(&mut node, &mut store).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Refused, "SECURE-1: {refused}");
-        assert!(!node.is_proved() && !store.is_proved() && !store.has_sent_proof, "SECURE-1");
+        assert_eq!(refused.kind(), ErrorKind::Refused, "HUB-19: {refused}");
+        assert!(!node.is_proved() && !store.is_proved() && !store.has_sent_proof, "HUB-19");
         let (mut node, _) = ends(1, 1);
         let (_, mut another) = ends(1, 1);
         let refused = meet(&mut node, &mut another).unwrap_err();
@@ -241,6 +241,6 @@ mod tests {
             .chunks(1000)
             .chain([&[0; 10][..]])
             .find_map(|piece| store.receive(piece, &mut Vec::new()).err());
-        assert!(refused.is_some(), "SECURE-2");
+        assert!(refused.is_some(), "HUB-20");
     }
 }

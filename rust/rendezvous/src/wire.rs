@@ -2,7 +2,7 @@
 //!
 //! A frame's body is one kind byte and a payload.
 //!
-//! WIRE-1 (no-replay): each side's proof covers the role and what only the two ends of one TLS connection know. So a
+//! HUB-21 (no-replay): each side's proof covers the role and what only the two ends of one TLS connection know. So a
 //! recorded proof proves nothing, nor does one that somebody in the middle passes on. Codes
 //! are compared in constant time.
 
@@ -197,10 +197,10 @@ mod tests {
         let said = hello(&token, &HERE, "job", Role::Control { partition: 3, attempt: Attempt::first() });
         assert!(client_is_proved(&token, &HERE, &said));
         assert!(!client_is_proved(&other, &HERE, &said), "another token");
-        assert!(!client_is_proved(&token, &[8; 32], &said), "WIRE-1: another connection");
+        assert!(!client_is_proved(&token, &[8; 32], &said), "HUB-21: another connection");
         let promoted =
             Hello { role: Role::Control { partition: 0, attempt: Attempt::first() }, ..said.clone() };
-        assert!(!client_is_proved(&token, &HERE, &promoted), "WIRE-1: another role");
+        assert!(!client_is_proved(&token, &HERE, &promoted), "HUB-21: another role");
         for mac in ["", "zz", "abc", &"0".repeat(64)] {
             assert!(!client_is_proved(&token, &HERE, &Hello { mac: mac.into(), ..said.clone() }));
         }
@@ -212,7 +212,7 @@ mod tests {
         let said = hello(&token, &HERE, "job", Role::Logs { partition: 0, attempt: Attempt::first() });
         assert!(hub_is_proved(&token, &HERE, &said, &welcome(&token, &HERE, &said, vec![])));
         let echoed = Welcome { mac: said.mac.clone(), received: vec![] };
-        assert!(!hub_is_proved(&token, &HERE, &said, &echoed), "WIRE-1");
+        assert!(!hub_is_proved(&token, &HERE, &said, &echoed), "HUB-21");
     }
 
     #[test]

@@ -25,13 +25,13 @@ fn a_hub_that_says_nothing_is_waited_for_until_the_deadline() {
     let began = Instant::now();
     let error =
         HubConnection::open(&hub, control(), Deadline::after(Duration::from_millis(200))).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Timeout, "CLIENT-1");
-    assert!(began.elapsed() < LONG, "CLIENT-1");
+    assert_eq!(error.kind(), ErrorKind::Timeout, "HUB-1");
+    assert!(began.elapsed() < LONG, "HUB-1");
 
     let (_server, hub) = serve(&Heard::default());
     let mut connection = HubConnection::open(&hub, control(), soon()).unwrap();
     let late = connection.receive::<HubMessage>(Deadline::after(Duration::from_millis(100))).unwrap_err();
-    assert_eq!(late.kind(), ErrorKind::Timeout, "CLIENT-1");
+    assert_eq!(late.kind(), ErrorKind::Timeout, "HUB-1");
     connection.send(&NodeMessage::Ping, soon()).unwrap();
     assert_eq!(connection.receive::<HubMessage>(soon()).unwrap(), HubMessage::Pong, "it goes on after that");
 }
@@ -55,7 +55,7 @@ fn a_crowd_of_strangers_crowds_out_nobody_from_elsewhere() {
         }
         other.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         let end = TcpStream::from(other).read_to_end(&mut Vec::new()).unwrap_err();
-        assert_eq!(end.kind(), std::io::ErrorKind::WouldBlock, "UNPROVED-1: it is still heard");
+        assert_eq!(end.kind(), std::io::ErrorKind::WouldBlock, "IO-11: it is still heard");
         drop(server);
         true
     });
@@ -76,14 +76,14 @@ fn output_that_nobody_takes_stays_with_its_sender_and_facts_pass_it() {
             Ok(()) => sent += bytes.len(),
             Err(error) => break error,
         }
-        assert!(sent < 256 << 20, "HUB-3: somebody keeps it");
+        assert!(sent < 256 << 20, "HUB-12: somebody keeps it");
     };
-    assert_eq!(error.kind(), ErrorKind::Timeout, "HUB-3");
-    assert_eq!(heard.output.load(Ordering::Acquire), 0, "HUB-3");
+    assert_eq!(error.kind(), ErrorKind::Timeout, "HUB-12");
+    assert_eq!(heard.output.load(Ordering::Acquire), 0, "HUB-12");
 
     let mut node = HubConnection::open(&hub, control(), soon()).unwrap();
     node.send(&NodeMessage::Ping, soon()).unwrap();
-    assert_eq!(node.receive::<HubMessage>(soon()).unwrap(), HubMessage::Pong, "HUB-3: facts pass it");
+    assert_eq!(node.receive::<HubMessage>(soon()).unwrap(), HubMessage::Pong, "HUB-12: facts pass it");
 
     heard.takes_output.store(true, Ordering::Release);
     server.wake();
@@ -101,9 +101,9 @@ fn a_closed_hub_leaves_no_socket() {
     let mut node = HubConnection::open(&hub, control(), soon()).unwrap();
     server.close();
     let gone = node.receive::<HubMessage>(soon()).unwrap_err();
-    assert_eq!(gone.kind(), ErrorKind::Closed, "HUB-4");
+    assert_eq!(gone.kind(), ErrorKind::Closed, "HUB-13");
     let port = hub.address.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
-    TcpListener::bind(("127.0.0.1", port)).expect("HUB-4");
+    TcpListener::bind(("127.0.0.1", port)).expect("HUB-13");
 }
 
 #[test]
@@ -124,17 +124,17 @@ fn a_disk_that_hangs_holds_up_results_and_nothing_else() {
     let mut node = HubConnection::open(&hub, control(), soon()).unwrap();
     for _ in 0..10 {
         node.send(&NodeMessage::Ping, soon()).unwrap();
-        assert_eq!(node.receive::<HubMessage>(soon()).unwrap(), HubMessage::Pong, "WRITER-1");
+        assert_eq!(node.receive::<HubMessage>(soon()).unwrap(), HubMessage::Pong, "HUB-16");
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert!(!sending.is_finished(), "WRITER-2: most of it waits at the sender");
+    assert!(!sending.is_finished(), "HUB-17: most of it waits at the sender");
     assert_eq!(heard.disk.bytes.load(Ordering::Acquire), 0);
     drop(hangs);
     assert_eq!(connection.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released);
-    assert_eq!(heard.disk.bytes.load(Ordering::Acquire) as u64, bytes, "HUB-5");
+    assert_eq!(heard.disk.bytes.load(Ordering::Acquire) as u64, bytes, "HUB-14");
     sending.join().unwrap();
     server.close();
-    assert_eq!(Arc::strong_count(&heard.disk.hangs), 1, "WRITER-3: no thread has it");
+    assert_eq!(Arc::strong_count(&heard.disk.hangs), 1, "HUB-18: no thread has it");
 }
 
 /// A connection that brings 8 bytes, and how many of them the hub has.
@@ -165,34 +165,34 @@ fn a_result_goes_on_where_the_hub_has_it_and_a_stale_connection_adds_nothing() {
     let mut stale = half(&hub, 0, 0);
     written(4);
     let (mut newer, received) = bring(&hub, 0, 0, 0);
-    assert_eq!(received, 4, "HUB-6");
+    assert_eq!(received, 4, "HUB-15");
     // It may not know that it is stale, and its bytes may be on their way.
     let _ = stale.sender().send_frame(&Frame::Data(b"late"), soon());
-    assert_eq!(stale.receive::<HubMessage>(soon()).unwrap_err().kind(), ErrorKind::Closed, "HUB-5");
+    assert_eq!(stale.receive::<HubMessage>(soon()).unwrap_err().kind(), ErrorKind::Closed, "HUB-14");
     newer.sender().send_frame(&Frame::Data(b"mo"), soon()).unwrap();
     written(6);
     drop(newer);
     (newer, _) = bring(&hub, 0, 0, 0);
-    assert_eq!(newer.welcome().received, [(0, 6)], "HUB-6");
+    assert_eq!(newer.welcome().received, [(0, 6)], "HUB-15");
     newer.sender().send_frame(&Frame::Data(b"re"), soon()).unwrap();
     assert_eq!(newer.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released);
     written(8);
     // Its node may not have heard that.
     let (mut again, received) = bring(&hub, 0, 0, 0);
-    assert_eq!(received, 8, "HUB-6");
-    assert_eq!(again.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-6");
+    assert_eq!(received, 8, "HUB-15");
+    assert_eq!(again.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-15");
 
     drop(half(&hub, 1, 0));
     written(12);
-    assert_eq!(bring(&hub, 1, 0, 9).1, 0, "HUB-6: another upload of the rank begins anew");
+    assert_eq!(bring(&hub, 1, 0, 9).1, 0, "HUB-15: another upload of the rank begins anew");
     drop(half(&hub, 2, 0));
     written(16);
     heard.attempt.store(1, Ordering::Release);
-    assert_eq!(bring(&hub, 2, 1, 0).1, 0, "HUB-6: so does another attempt's");
+    assert_eq!(bring(&hub, 2, 1, 0).1, 0, "HUB-15: so does another attempt's");
     drop(half(&hub, 3, 1));
     written(20);
     server.close();
-    assert_eq!(Arc::strong_count(&heard.disk.hangs), 1, "HUB-6: of what isn't whole nothing is left");
+    assert_eq!(Arc::strong_count(&heard.disk.hangs), 1, "HUB-15: of what isn't whole nothing is left");
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn what_has_arrived_of_a_result_goes_with_its_attempt() {
     assert!(Arc::strong_count(&heard.disk.hangs) > before);
     heard.attempt.store(1, Ordering::Release);
     server.wake();
-    eventually("HUB-6: it is gone", LONG, || Arc::strong_count(&heard.disk.hangs) == before);
+    eventually("HUB-15: it is gone", LONG, || Arc::strong_count(&heard.disk.hangs) == before);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_result_that_could_not_be_written_is_told_once_and_does_not_go_on() {
     heard.disk.is_full.store(false, Ordering::Release);
     stays.sender().send_frame(&Frame::Data(b"more"), soon()).unwrap();
     assert_eq!(stays.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "its rest is passed over");
-    assert_eq!([0, 1].map(|rank| bring(&hub, rank, 0, 0).1), [0, 0], "HUB-6");
+    assert_eq!([0, 1].map(|rank| bring(&hub, rank, 0, 0).1), [0, 0], "HUB-15");
     assert!(is_lost(2));
 }
 
@@ -241,9 +241,9 @@ fn of_many_results_and_outputs_only_that_which_comes_again_ends_its_older_connec
     for again in [7, 13, 7] {
         let older =
             std::mem::replace(&mut results[again], half(&hub, again as u32, 1)).receive::<HubMessage>(soon());
-        assert_eq!(older.unwrap_err().kind(), ErrorKind::Closed, "HUB-5");
+        assert_eq!(older.unwrap_err().kind(), ErrorKind::Closed, "HUB-14");
         let older = std::mem::replace(&mut outputs[again], logs(again as u32)).receive::<HubMessage>(soon());
-        assert_eq!(older.unwrap_err().kind(), ErrorKind::Closed, "HUB-5");
+        assert_eq!(older.unwrap_err().kind(), ErrorKind::Closed, "HUB-14");
     }
     // What comes late of the attempt before is passed over and ends nothing, and what was ended before leaves no mark.
     let mut late = half(&hub, 3, 0);
@@ -253,10 +253,10 @@ fn of_many_results_and_outputs_only_that_which_comes_again_ends_its_older_connec
     results.push(half(&hub, 19, 1));
     for result in &mut results {
         result.sender().send_frame(&Frame::Data(b"more"), soon()).unwrap();
-        assert_eq!(result.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-5");
+        assert_eq!(result.receive::<HubMessage>(soon()).unwrap(), HubMessage::Released, "HUB-14");
     }
     for output in &mut outputs {
         output.send(&NodeMessage::Ping, soon()).unwrap();
-        assert_eq!(output.receive::<HubMessage>(soon()).unwrap(), HubMessage::Pong, "HUB-5");
+        assert_eq!(output.receive::<HubMessage>(soon()).unwrap(), HubMessage::Pong, "HUB-14");
     }
 }

@@ -123,9 +123,9 @@ fn who_sits_in_the_middle_with_a_key_of_his_own_is_told_nothing() {
         (end.shakes_hands().unwrap_or(false), end.received.next_frame(4096).unwrap().is_some())
     });
     let error = HubConnection::open(&between, control(), soon()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Refused, "CLIENT-2: {error}");
+    assert_eq!(error.kind(), ErrorKind::Refused, "HUB-2: {error}");
     assert!(error.to_string().contains("it has another key"), "{error}");
-    assert_eq!(impostor.join().unwrap(), (false, false), "CLIENT-2: not even the job's id");
+    assert_eq!(impostor.join().unwrap(), (false, false), "HUB-2: not even the job's id");
 }
 
 #[test]
@@ -141,12 +141,12 @@ fn a_hub_with_the_key_and_without_the_token_is_told_the_jobs_id_and_no_more() {
         (hello, end.next())
     });
     let error = HubConnection::open(&hub, control(), soon()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Refused, "CLIENT-2: {error}");
+    assert_eq!(error.kind(), ErrorKind::Refused, "HUB-2: {error}");
     let (hello, rest) = impostor.join().unwrap();
-    assert_eq!(rest, None, "CLIENT-2: nothing follows the proof");
+    assert_eq!(rest, None, "HUB-2: nothing follows the proof");
     assert_eq!(message::<Hello>(&hello).job, "the-job");
     let token: String = TOKEN.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert!(!String::from_utf8_lossy(&hello).contains(&token), "CLIENT-2");
+    assert!(!String::from_utf8_lossy(&hello).contains(&token), "HUB-2");
 }
 
 #[test]
@@ -168,9 +168,9 @@ fn a_proof_that_is_passed_on_over_another_connection_proves_nothing() {
         (message::<Welcome>(&answer), beyond.next())
     });
     let error = HubConnection::open(&between, control(), soon()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Refused, "WIRE-1: {error}");
-    assert_eq!(impostor.join().unwrap(), (Welcome::refusal(), None), "WIRE-1: the hub closes the connection");
-    assert_eq!(heard.pings.load(Ordering::Acquire), 0, "HUB-1");
+    assert_eq!(error.kind(), ErrorKind::Refused, "HUB-21: {error}");
+    assert_eq!(impostor.join().unwrap(), (Welcome::refusal(), None), "HUB-21: the hub closes the connection");
+    assert_eq!(heard.pings.load(Ordering::Acquire), 0, "HUB-10");
 }
 
 /// A proxy before a hub. It keeps what each client has sent, and flips a bit at `flip` of what goes to the hub (`true`)
@@ -232,9 +232,9 @@ fn bytes_that_are_changed_on_the_way_are_never_heard_and_end_their_connection() 
     {
         let (between, _) = proxy(&hub.address, Some((to_hub, at)));
         let changed = HubAddress { address: between, ..hub.clone() };
-        ping(&changed, Duration::from_secs(2)).expect_err("HUB-1");
+        ping(&changed, Duration::from_secs(2)).expect_err("HUB-10");
     }
-    assert_eq!(heard.pings.load(Ordering::Acquire), 1, "HUB-1");
+    assert_eq!(heard.pings.load(Ordering::Acquire), 1, "HUB-10");
     assert_eq!(ping(&hub, LONG).unwrap(), HubMessage::Pong, "the others go on");
 }
 
@@ -272,7 +272,7 @@ fn a_connection_that_was_recorded_and_is_played_again_changes_nothing() {
     again.write_all(&recorded).unwrap();
     // It ends, maybe by a reset: the hub has not read all of it.
     let _ = again.read_to_end(&mut Vec::new());
-    assert_eq!(heard.pings.load(Ordering::Acquire), 1, "WIRE-1");
+    assert_eq!(heard.pings.load(Ordering::Acquire), 1, "HUB-21");
 }
 
 #[test]
@@ -298,8 +298,8 @@ fn who_speaks_without_encryption_is_refused_in_a_sentence() {
     }
     let told = warnings().iter().filter(|line| line.contains("doesn't speak TLS")).count();
     assert_eq!(told, 1, "strangers don't fill the log");
-    assert_eq!(heard.pings.load(Ordering::Acquire), 0, "HUB-1");
-    assert_eq!(ping(&hub, LONG).unwrap(), HubMessage::Pong, "HUB-2");
+    assert_eq!(heard.pings.load(Ordering::Acquire), 0, "HUB-10");
+    assert_eq!(ping(&hub, LONG).unwrap(), HubMessage::Pong, "HUB-11");
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn who_has_not_proved_itself_may_send_little() {
     let mut stranger = End::to(&hub.address, &hub.key);
     assert!(stranger.shakes_hands().unwrap());
     stranger.say(&u32::try_from(wire::MAX_HELLO_BYTES + 1).unwrap().to_le_bytes());
-    assert_eq!(stranger.next(), None, "CONN-2: the length alone closes it");
+    assert_eq!(stranger.next(), None, "HUB-5: the length alone closes it");
     // Nor is a frame of an allowed length put together from records of a byte each.
     let mut stranger = End::to(&hub.address, &hub.key);
     assert!(stranger.shakes_hands().unwrap());
@@ -317,8 +317,8 @@ fn who_has_not_proved_itself_may_send_little() {
     for _ in 0..wire::MAX_HELLO_BYTES - 1 {
         stranger.say(b"x");
     }
-    assert_eq!(stranger.next(), None, "CONN-2");
-    assert!(began.elapsed() < PROOF_TIMEOUT, "CONN-2: the number of its bytes closes it");
+    assert_eq!(stranger.next(), None, "HUB-5");
+    assert!(began.elapsed() < PROOF_TIMEOUT, "HUB-5: the number of its bytes closes it");
 }
 
 #[test]
@@ -335,8 +335,8 @@ fn a_handshake_that_drips_ends_with_the_time_for_the_proof() {
         let closed = matches!(drips.read(&mut [0; 16]), Ok(0)) || drips.write_all(&[**byte]).is_err();
         !closed
     });
-    assert!(sent.count() < first.len(), "HUB-1: closed while it still speaks");
-    assert_eq!(ping(&hub, LONG).unwrap(), HubMessage::Pong, "HUB-2: nobody has waited for it");
+    assert!(sent.count() < first.len(), "HUB-10: closed while it still speaks");
+    assert_eq!(ping(&hub, LONG).unwrap(), HubMessage::Pong, "HUB-11: nobody has waited for it");
 }
 
 #[test]
@@ -348,8 +348,8 @@ fn another_role_than_the_one_that_was_proved_is_refused() {
     let logs = Role::Logs { partition: 0, attempt: Attempt::first() };
     let proved = wire::hello(&TOKEN, &stranger.tls.binding().unwrap(), "job", logs);
     stranger.say(&json(&Hello { role: control(), ..proved }));
-    assert_eq!(message::<Welcome>(&stranger.next().unwrap()), Welcome::refusal(), "WIRE-1");
+    assert_eq!(message::<Welcome>(&stranger.next().unwrap()), Welcome::refusal(), "HUB-21");
     stranger.say(&json(&NodeMessage::Ping));
-    assert_eq!(stranger.next(), None, "HUB-1");
-    assert_eq!(heard.pings.load(Ordering::Acquire), 0, "HUB-1");
+    assert_eq!(stranger.next(), None, "HUB-10");
+    assert_eq!(heard.pings.load(Ordering::Acquire), 0, "HUB-10");
 }

@@ -219,7 +219,7 @@ fn a_multi_set_may_be_longer_than_any_buffer() {
     });
 }
 
-/// STORE-2.
+/// STORE-6.
 #[test]
 fn half_a_request_and_silence_disturb_nobody() {
     within_deadline(|| {
@@ -240,7 +240,7 @@ fn half_a_request_and_silence_disturb_nobody() {
     });
 }
 
-/// STORE-2.
+/// STORE-6.
 #[test]
 fn garbage_closes_its_own_connection_only() {
     within_deadline(|| {
@@ -271,7 +271,7 @@ fn garbage_closes_its_own_connection_only() {
     });
 }
 
-/// STORE-2.
+/// STORE-6.
 #[test]
 fn a_client_that_never_reads_is_stalled_and_the_others_are_served() {
     within_deadline(|| {
@@ -339,7 +339,7 @@ fn a_host_that_is_not_of_the_job_is_told_its_address_and_closed() {
         let server = serve(Some(vec![allowed.into()]));
         let mut told = String::new();
         from_elsewhere(&server).read_to_string(&mut told).unwrap();
-        assert_eq!(told, "phalanx refuses 127.0.0.2\n", "STORE-1: not of an allowed address; STORE-5");
+        assert_eq!(told, "phalanx refuses 127.0.0.2\n", "STORE-5: not of an allowed address; STORE-9");
         assert_serves(&server);
     });
 }
@@ -361,8 +361,8 @@ fn an_empty_list_of_hosts_allows_none() {
     within_deadline(|| {
         let server = serve(Some(Vec::new()));
         let error = StoreClient::connect(server.address(), soon()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Refused, "STORE-5");
-        assert!(error.to_string().contains("sees this one as 127.0.0.1"), "STORE-5: {error}");
+        assert_eq!(error.kind(), ErrorKind::Refused, "STORE-9");
+        assert!(error.to_string().contains("sees this one as 127.0.0.1"), "STORE-9: {error}");
     });
 }
 

@@ -1,4 +1,4 @@
-//! STORE-4, in a process of its own: the threads and files of this process are all the store's.
+//! STORE-8, in a process of its own: the threads and files of this process are all the store's.
 #![allow(clippy::unwrap_used)]
 
 use std::net::TcpListener;
@@ -55,8 +55,8 @@ fn a_store_survives_want_of_files_and_leaves_no_thread_file_or_port() {
     setrlimit(Resource::Nofile, before).unwrap();
 
     server.stop();
-    assert_eq!(store_threads(), 0, "STORE-4");
-    TcpListener::bind(address).expect("STORE-4: the port is free");
+    assert_eq!(store_threads(), 0, "STORE-8");
+    TcpListener::bind(address).expect("STORE-8: the port is free");
     drop((server, first));
     assert_eq!(open_files(), files);
 }

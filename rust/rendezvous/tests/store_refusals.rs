@@ -45,5 +45,5 @@ fn a_thousand_strangers_leave_a_line_or_two() {
     });
     let said = warnings();
     let at_most = 2 * (1 + begin.elapsed().as_secs() as usize / 10);
-    assert!(said.len() <= at_most, "REFUSAL-1: {} lines, the last is {:?}", said.len(), said.last());
+    assert!(said.len() <= at_most, "IO-7: {} lines, the last is {:?}", said.len(), said.last());
 }

@@ -117,7 +117,7 @@ fn who_is_on_the_way_sees_nothing_of_what_ranks_say() {
     assert_eq!(rank.get("large", soon()).unwrap(), value);
     assert!(middle.seen.lock().unwrap().len() > 2 * value.len());
     for word in [&b"a-name-of-a-key"[..], b"what-nobody-may-see", &value[..32]] {
-        assert!(!middle.has_seen(word), "STORE-6");
+        assert!(!middle.has_seen(word), "STORE-10");
     }
 }
 
@@ -127,10 +127,10 @@ fn a_stranger_is_not_served_and_disturbs_nobody() {
     let entrance = store.entrance(store.nodes);
     let mut rank = StoreClient::connect(entrance.address(), soon()).unwrap();
     let plain = StoreClient::connect(store.nodes, soon()).unwrap_err();
-    assert!(!plain.to_string().is_empty(), "STORE-6");
+    assert!(!plain.to_string().is_empty(), "STORE-10");
     let public = store.identity.public_key().clone();
     let stranger = StoreEntrance::start(listen(), store.nodes, public, key(2)).unwrap();
-    assert!(StoreClient::connect(stranger.address(), soon()).is_err(), "STORE-6: it has another key");
+    assert!(StoreClient::connect(stranger.address(), soon()).is_err(), "STORE-10: it has another key");
     let other = Identity::new().unwrap().public_key().clone();
     let misled = StoreEntrance::start(listen(), store.nodes, other, key(1)).unwrap();
     assert!(StoreClient::connect(misled.address(), soon()).is_err(), "a store that isn't the job's");
@@ -160,7 +160,7 @@ fn a_process_of_another_user_is_let_in_nowhere() {
     let own = rustix::process::geteuid().as_raw();
     let store = Store::serve();
     let entrance = store.entrance(store.nodes);
-    for (door, rule) in [(store.server.address(), "STORE-6"), (entrance.address(), "ENTRANCE-1")] {
+    for (door, rule) in [(store.server.address(), "STORE-10"), (entrance.address(), "STORE-1")] {
         assert_eq!(heard_by(own, door), [7], "{rule}: this user's processes are served");
         if own == 0 {
             assert!(heard_by(NOBODY, door).is_empty(), "{rule}");
@@ -190,7 +190,7 @@ fn what_another_user_left_before_he_went_is_not_heard() {
     let server = StoreServer::start_secure(waiting, nodes, &identity, key(1)).unwrap();
     let public = identity.public_key().clone();
     let entrance = StoreEntrance::start(behind, outside, public, key(1)).unwrap();
-    for (address, rule) in [(server.address(), "STORE-6"), (entrance.address(), "ENTRANCE-1")] {
+    for (address, rule) in [(server.address(), "STORE-10"), (entrance.address(), "STORE-1")] {
         let mut rank = StoreClient::connect(address, soon()).unwrap();
         assert!(!rank.check(&["left"], soon()).unwrap(), "{rule}");
     }
@@ -217,8 +217,8 @@ fn an_end_in_one_direction_leaves_the_other_open() {
         rank.shutdown(Shutdown::Write).unwrap();
         let mut heard = Vec::new();
         rank.read_to_end(&mut heard).unwrap();
-        assert!(heard.ends_with(&value), "ENTRANCE-2: {name}, {} bytes came", heard.len());
-        assert!(inside.check(&[name], soon()).unwrap(), "ENTRANCE-2: {name}");
+        assert!(heard.ends_with(&value), "STORE-2: {name}, {} bytes came", heard.len());
+        assert!(inside.check(&[name], soon()).unwrap(), "STORE-2: {name}");
     }
 }
 
@@ -236,7 +236,7 @@ fn who_does_not_read_is_not_read_from() {
     middle.holds_up.store(true, Ordering::Release);
     rank.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let much = vec![0; 256 << 20];
-    assert!(rank.write_all(&much).is_err(), "ENTRANCE-3: a socket's buffers take less");
+    assert!(rank.write_all(&much).is_err(), "STORE-3: a socket's buffers take less");
 }
 
 #[test]
@@ -246,13 +246,13 @@ fn an_entrance_that_stops_leaves_nothing_and_ranks_see_the_end() {
     let address = entrance.address();
     let mut rank = StoreClient::connect(address, soon()).unwrap();
     entrance.stop();
-    assert!(rank.check(&["a"], soon()).is_err(), "ENTRANCE-4");
+    assert!(rank.check(&["a"], soon()).is_err(), "STORE-4");
     // A process that another test starts has the socket, too, until it is another program.
-    eventually("ENTRANCE-4: the port is free", PATIENCE, || TcpListener::bind(address).is_ok());
+    eventually("STORE-4: the port is free", PATIENCE, || TcpListener::bind(address).is_ok());
     let second = store.entrance(store.nodes);
     let mut rank = StoreClient::connect(second.address(), soon()).unwrap();
     store.server.stop();
-    assert!(rank.check(&["a"], soon()).is_err(), "ENTRANCE-2: a store that is gone is gone for its ranks");
+    assert!(rank.check(&["a"], soon()).is_err(), "STORE-2: a store that is gone is gone for its ranks");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Between a rank's output and the disk: a thread that writes, and what waits for it.
 //!
-//! - SPOOL-1 (a-hung-disk-costs-output): a rank waits for a slow disk, which is how it is slowed down, but for one that
-//!   doesn't answer only [`HUNG_AFTER`]. From then on its output is lost, and counted, until the disk answers (SUP-7).
-//! - SPOOL-2 (bounded): [`MAX_WAITING_BYTES`] wait, and as many are being written.
+//! - GUARD-1 (a-hung-disk-costs-output): a rank waits for a slow disk, which is how it is slowed down, but for one that
+//!   doesn't answer only [`HUNG_AFTER`]. From then on its output is lost, and counted, until the disk answers
+//!   (GUARD-11).
+//! - GUARD-2 (bounded): [`MAX_WAITING_BYTES`] wait, and as many are being written.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -177,7 +178,7 @@ mod tests {
         for _ in 0..PIECES {
             queue.push(&piece);
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "SPOOL-1");
+        assert!(began.elapsed() < Duration::from_secs(20), "GUARD-1");
         drop(hung);
         phalanx_testkit::eventually("the disk has what waited", HUNG_AFTER, || log.end() >= PIECES << 20);
         queue.push(b"after\n");
@@ -185,7 +186,7 @@ mod tests {
         assert!(log.finished());
         let loss = log.loss().unwrap();
         assert!(loss.reason.contains("did not answer"), "{loss:?}");
-        assert!(loss.bytes >= (PIECES - 10) << 20, "SPOOL-2: {loss:?}");
+        assert!(loss.bytes >= (PIECES - 10) << 20, "GUARD-2: {loss:?}");
         assert_eq!(log.end(), (PIECES << 20) + 13);
         assert_eq!(log.last_lines(1).first().unwrap(), "after");
         assert!(std::fs::read(log.path()).unwrap().ends_with(b"bytes of output were lost here]\nafter\n"));
@@ -199,7 +200,7 @@ mod tests {
         let hung = log.hang();
         queue.push(b"last words\n");
         queue.finish();
-        assert!(log.finished(), "SPOOL-1");
+        assert!(log.finished(), "GUARD-1");
         assert_eq!(log.last_lines(1), ["last words", &notice_of(&log)]);
         log.resume("the ranks start again");
         drop(hung);

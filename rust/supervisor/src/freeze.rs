@@ -5,9 +5,9 @@
 //! is a fence between the two at both ends. Without it, at one end or both, each could see the other's word as it was
 //! before. Python can't make one, so a rank asks here.
 //!
-//! - FREEZE-1 (no-step-unknown): a step that the rank was let to begin is known to whoever froze it: `freeze` told it,
+//! - GUARD-3 (no-step-unknown): a step that the rank was let to begin is known to whoever froze it: `freeze` told it,
 //!   or a later one. Any other step is begun only after a `thaw`.
-//! - FREEZE-2 (never-waits): neither waits for the other. What a rank does that may not begin is its own affair.
+//! - GUARD-4 (never-waits): neither waits for the other. What a rank does that may not begin is its own affair.
 //!
 //! `tests/freeze_model.rs` runs this file under loom, with the fences and without.
 

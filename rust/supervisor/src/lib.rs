@@ -5,19 +5,19 @@
 //!
 //! The rules, quoted by the tests that prove them:
 //!
-//! - SUP-1 (told-once): every launch ends in exactly one `NotStarted`, or in one `Started` and then one `Ended`, unless
-//!   the guard is `Gone` before.
-//! - SUP-2 (nobody-left): once `Empty` was reported, no process of the tree is alive: not the ranks, not what they
+//! - GUARD-5 (told-once): every launch ends in exactly one `NotStarted`, or in one `Started` and then one `Ended`,
+//!   unless the guard is `Gone` before.
+//! - GUARD-6 (nobody-left): once `Empty` was reported, no process of the tree is alive: not the ranks, not what they
 //!   started, not what their children detached. It is reported within the grace and 2 s, unless the kernel can't end a
 //!   process.
-//! - SUP-3 (descendants-only): only descendants of the guard are ever signalled.
-//! - SUP-4 (nobody-outlives): when the client dies, however it dies, its ranks end as if it had called `stop`.
-//! - SUP-5 (guard-death): when the guard dies, its ranks die with it, and the client gets `Gone`.
-//! - SUP-6 (clean-start): a rank starts with the environment it was given, descriptors 0 to 3, default signals, and a
-//!   session of its own.
-//! - SUP-7 (output-never-blocks): nothing that happens to a rank's output blocks or ends the rank.
-//! - SUP-8 (output-unchanged): a log has the rank's bytes, unchanged, at their offset in the rank's output.
-//! - SUP-9 (quiet-client): nothing here forks the client without exec, installs a signal handler in it, or waits for
+//! - GUARD-7 (descendants-only): only descendants of the guard are ever signalled.
+//! - GUARD-8 (nobody-outlives): when the client dies, however it dies, its ranks end as if it had called `stop`.
+//! - GUARD-9 (guard-death): when the guard dies, its ranks die with it, and the client gets `Gone`.
+//! - GUARD-10 (clean-start): a rank starts with the environment it was given, descriptors 0 to 3, default signals, and
+//!   a session of its own.
+//! - GUARD-11 (output-never-blocks): nothing that happens to a rank's output blocks or ends the rank.
+//! - GUARD-12 (output-unchanged): a log has the rank's bytes, unchanged, at their offset in the rank's output.
+//! - GUARD-13 (quiet-client): nothing here forks the client without exec, installs a signal handler in it, or waits for
 //!   another child of it than the guard, because the client may be a JVM.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -18,7 +18,7 @@ use crate::rank_socket::RankSocket;
 const PACKET_BYTES: usize = 512;
 
 /// Reads a rank's notes, lines of at most [`MAX_NOTE_BYTES`], until nobody has the other end any more. Anything else is
-/// passed over: what writes there is the rank, which may be any program (NEWS-3). News that wait go out when the rank
+/// passed over: what writes there is the rank, which may be any program (GUARD-17). News that wait go out when the rank
 /// is heard.
 ///
 /// # Errors
@@ -196,7 +196,7 @@ mod tests {
         write(&end, &[b"\xff\xfe\n[1]\n", lines.join("\n").as_bytes()].concat()).unwrap();
         drop(end);
         reader.join();
-        assert_eq!(got.iter().collect::<Vec<_>>(), [phase("a"), RankNote::Cold("b".into())], "CONTRACT-2");
+        assert_eq!(got.iter().collect::<Vec<_>>(), [phase("a"), RankNote::Cold("b".into())], "TYPES-2");
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
             assert_eq!(
                 got.iter().collect::<Vec<_>>(),
                 ["one", "two", "three"].map(phase),
-                "NEWS-3: {piece} bytes at a time"
+                "GUARD-17: {piece} bytes at a time"
             );
         }
     }
@@ -244,7 +244,7 @@ mod tests {
         }
         drop(end);
         reader.join();
-        assert!(got.iter().eq(notes), "NEWS-3: the reset that Linux tells of is no end");
+        assert!(got.iter().eq(notes), "GUARD-17: the reset that Linux tells of is no end");
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
         let written = writer.join().unwrap();
         reader.join();
         let beat = |operations| RankNote::Beat(Beat { operations, ..Beat::default() });
-        assert!(got.iter().eq((0..written).map(beat)), "NEWS-3");
+        assert!(got.iter().eq((0..written).map(beat)), "GUARD-17");
     }
 
     #[test]
@@ -280,12 +280,12 @@ mod tests {
         (1..=1000).for_each(|number| socket.tell(&profile(number)));
         let first = told(&end);
         assert_eq!(first[0], r#"{"version":1,"kind":"words"}"#, "before all others");
-        assert!((2..100).contains(&first.len()), "NEWS-2: {} packets wait in the kernel", first.len());
+        assert!((2..100).contains(&first.len()), "GUARD-16: {} packets wait in the kernel", first.len());
         socket.send_news();
-        assert_eq!(told(&end), [r#"{"version":1,"kind":"profile","number":1000,"millis":100}"#], "NEWS-1");
+        assert_eq!(told(&end), [r#"{"version":1,"kind":"profile","number":1000,"millis":100}"#], "GUARD-15");
         socket.tell(&profile(1000));
         socket.send_news();
-        assert_eq!(told(&end), [""; 0], "NEWS-1: once");
+        assert_eq!(told(&end), [""; 0], "GUARD-15: once");
         drop(end);
         socket.tell(&profile(1001));
         socket.tell(&profile(1002));

@@ -5,7 +5,7 @@
 //! cgroup v2, `memory.oom_control` of v1. Outside of every memory cgroup it is the machine's, in `/proc/vmstat`. That
 //! one counts the kills in all cgroups, too, so it is no evidence for a process whose own cgroup is out of sight.
 //!
-//! - OOM-1 (just-before): a kill counts for what ends soon after it, not for what ends hours later: the counter is
+//! - GUARD-14 (just-before): a kill counts for what ends soon after it, not for what ends hours later: the counter is
 //!   compared with what it was a little before.
 //!
 //! Where the cgroup has `memory.oom.group`, as containers of Kubernetes have, the kernel kills all of it at once: then
@@ -196,7 +196,7 @@ mod tests {
         sampled(&mut watch, 101, 110);
         assert!(watch.killed_before(at(110)), "large processes die slowly");
         sampled(&mut watch, 110, 200);
-        assert!(!watch.killed_before(at(200)), "OOM-1");
+        assert!(!watch.killed_before(at(200)), "GUARD-14");
         assert!(watch.samples.len() < 20);
         fs::write(&path, "oom_kill 4\n").unwrap();
         assert!(watch.killed_before(at(200)));

@@ -139,7 +139,7 @@ pub(crate) fn gather(finish: &OwnedFd) {
 
 /// Reads a rank's output into its log until all writers are gone, then marks the log finished. `wake` is called after
 /// each change, the last one included, from the thread that writes to the disk; it must not block, or the rank will
-/// (SUP-7).
+/// (GUARD-11).
 ///
 /// # Errors
 /// [`phalanx_types::ErrorKind::Io`] if there is no thread or descriptor to be had.

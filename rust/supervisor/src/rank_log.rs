@@ -2,9 +2,9 @@
 //! reader that shows the output reads by offset, at its own speed.
 //!
 //! There are two segments of half the cap each: `rank-3.log` is written, and `rank-3.log.1` is the one before. Offsets
-//! count the rank's bytes and nothing else (SUP-8). Notices of what was dropped or lost stand in the files, for people,
-//! and have no offsets. When the disk refuses bytes, they are lost and counted. The next bytes that it takes follow a
-//! notice (SUP-7).
+//! count the rank's bytes and nothing else (GUARD-12). Notices of what was dropped or lost stand in the files, for
+//! people, and have no offsets. When the disk refuses bytes, they are lost and counted. The next bytes that it takes
+//! follow a notice (GUARD-11).
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

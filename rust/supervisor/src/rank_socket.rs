@@ -14,10 +14,11 @@
 //!
 //! The rules:
 //!
-//! - NEWS-1 (newest): of each kind a rank is told the newest. What was overtaken before there was room is never sent,
+//! - GUARD-15 (newest): of each kind a rank is told the newest. What was overtaken before there was room is never sent,
 //!   and what it was told last isn't sent again.
-//! - NEWS-2 (never-waits): a node waits for no rank. One that never reads costs it [`NEWS_BYTES`] twice, in the kernel.
-//! - NEWS-3 (any-program): a program that knows nothing of news writes its notes as it would into a pipe, and is
+//! - GUARD-16 (never-waits): a node waits for no rank. One that never reads costs it [`NEWS_BYTES`] twice, in the
+//!   kernel.
+//! - GUARD-17 (any-program): a program that knows nothing of news writes its notes as it would into a pipe, and is
 //!   disturbed by nothing.
 
 use std::collections::BTreeMap;

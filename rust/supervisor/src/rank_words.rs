@@ -15,8 +15,8 @@
 //! | 40 | S, for notices to come: 0 | the node |
 //! | 48 | zeros, of later versions | |
 //!
-//! - WORDS-1 (layout): the words are those of the table. A program that knows none of them is not disturbed.
-//! - WORDS-2 (sealed): the memory's size never changes, so neither end can make an access of the other's fault.
+//! - GUARD-18 (layout): the words are those of the table. A program that knows none of them is not disturbed.
+//! - GUARD-19 (sealed): the memory's size never changes, so neither end can make an access of the other's fault.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -95,12 +95,12 @@ impl RankWords {
         self.at(REPORTED).store(step, Ordering::Release);
     }
 
-    /// Asks for a step, as the rank; whether it may begin it now. Never waits (FREEZE-1, FREEZE-2).
+    /// Asks for a step, as the rank; whether it may begin it now. Never waits (GUARD-3, GUARD-4).
     pub fn ask(&self, step: u64) -> bool {
         freeze::ask(self.at(ASKED), self.at(FROZEN), step)
     }
 
-    /// From now on the rank begins no step (FREEZE-1). The last that it asked for, which it may have begun.
+    /// From now on the rank begins no step (GUARD-3). The last that it asked for, which it may have begun.
     pub fn freeze(&self) -> Option<u64> {
         step(freeze::freeze(self.at(ASKED), self.at(FROZEN)))
     }
@@ -142,12 +142,12 @@ mod tests {
             let words = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
             words.collect::<Vec<_>>()
         };
-        assert_eq!(read()[..6], [1, 7, NONE, NONE, 0, 0], "WORDS-1");
-        assert!(read()[6..].iter().all(|word| *word == 0), "WORDS-1");
+        assert_eq!(read()[..6], [1, 7, NONE, NONE, 0, 0], "GUARD-18");
+        assert!(read()[6..].iter().all(|word| *word == 0), "GUARD-18");
         let rank = RankWords::open(&path_of(&fd)).unwrap();
         assert_eq!((rank.generation(), node.reported()), (Generation::new(7), None));
         rank.report(120);
-        assert_eq!((node.reported(), read()[3]), (Some(120), 120), "WORDS-1");
+        assert_eq!((node.reported(), read()[3]), (Some(120), 120), "GUARD-18");
         drop((rank, node));
         assert_eq!(read()[3], 120, "also when both ends have gone");
     }
@@ -157,8 +157,8 @@ mod tests {
         let (node, fd) = RankWords::create(Generation::new(7)).unwrap();
         let rank = RankWords::open(&path_of(&fd)).unwrap();
         assert!(rank.ask(4));
-        assert_eq!(node.freeze(), Some(4), "FREEZE-1");
-        assert!(!rank.ask(5), "FREEZE-1, FREEZE-2");
+        assert_eq!(node.freeze(), Some(4), "GUARD-3");
+        assert!(!rank.ask(5), "GUARD-3, GUARD-4");
         assert_eq!(node.freeze(), Some(5), "it may be frozen twice");
         node.thaw();
         assert!(rank.ask(5));
@@ -191,7 +191,7 @@ mod tests {
             };
             let known: Vec<_> = (0..20_000).map(freeze).collect();
             let begun = asks.join().unwrap();
-            assert!(begun.iter().zip(&known).all(|(begun, known)| !begun || *known), "FREEZE-1");
+            assert!(begun.iter().zip(&known).all(|(begun, known)| !begun || *known), "GUARD-3");
         });
     }
 
@@ -199,12 +199,12 @@ mod tests {
     fn what_is_not_sealed_or_something_else_is_refused_and_nobody_can_cut_it_short() {
         let (_node, fd) = RankWords::create(Generation::new(7)).unwrap();
         for bytes in [0, 1, 1 << 20] {
-            assert!(ftruncate(&fd, bytes).is_err(), "WORDS-2");
+            assert!(ftruncate(&fd, bytes).is_err(), "GUARD-19");
         }
         let folder = phalanx_testkit::temp_dir("words");
         let file = folder.path().join("file");
         std::fs::write(&file, vec![0; SharedPage::BYTES]).unwrap();
-        assert!(RankWords::open(&file).is_err(), "WORDS-2: no memory that is sealed");
+        assert!(RankWords::open(&file).is_err(), "GUARD-19: no memory that is sealed");
         assert!(RankWords::open(Path::new("/nowhere")).is_err());
         let other = memfd_create("other", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&other, SharedPage::BYTES as u64).unwrap();

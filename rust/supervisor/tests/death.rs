@@ -1,4 +1,4 @@
-//! What happens when the client or the guard dies: SUP-4 and SUP-5.
+//! What happens when the client or the guard dies: GUARD-8 and GUARD-9.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -67,7 +67,7 @@ impl Client {
         self.process.wait().unwrap();
         eventually("guard, rank and daemon have ended", LONG, || self.tree.iter().all(|pid| !alive(*pid)));
         let took = killed.elapsed();
-        assert!(took >= GRACE && took < GRACE + Duration::from_secs(2), "SUP-4: took {took:?}");
+        assert!(took >= GRACE && took < GRACE + Duration::from_secs(2), "GUARD-8: took {took:?}");
         self.directory.close().unwrap();
     }
 }
@@ -119,7 +119,7 @@ fn ranks_die_with_the_guard_and_the_client_hears_of_it() {
     let (events, _) = last_events(&guard);
     match &events[..] {
         [GuardEvent::Gone { reason }] => assert!(reason.contains("SIGKILL"), "{reason}"),
-        other => panic!("SUP-5: {other:?}"),
+        other => panic!("GUARD-9: {other:?}"),
     }
     eventually("the rank is gone", Duration::from_secs(2), || !alive(rank));
     assert!(guard.launch(&sh(1, "")).is_err());

@@ -1,4 +1,4 @@
-//! Freezing under loom: FREEZE-1, over every interleaving that the memory model allows.
+//! Freezing under loom: GUARD-3, over every interleaving that the memory model allows.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 /// loom's stand-ins for what `src/freeze.rs` uses.
@@ -56,7 +56,7 @@ fn a_step_that_was_begun_is_known(fenced: [bool; 2]) {
         let rank = loom::thread::spawn(move || of_rank.steps());
         let known = freeze(&words.asked, &words.frozen);
         let begun = rank.join().unwrap();
-        assert!(begun <= known, "FREEZE-1: {begun} was begun, and {known} is known");
+        assert!(begun <= known, "GUARD-3: {begun} was begun, and {known} is known");
     });
 }
 
@@ -70,7 +70,7 @@ fn without_a_fence_at_both_ends_they_could_both_go_on() {
     for fenced in [[true, false], [false, true], [false, false]] {
         let both = catch_unwind(|| a_step_that_was_begun_is_known(fenced)).unwrap_err();
         let said = both.downcast_ref::<String>().unwrap();
-        assert!(said.starts_with("FREEZE-1"), "the model can't see what the fence is for: {said}");
+        assert!(said.starts_with("GUARD-3"), "the model can't see what the fence is for: {said}");
     }
 }
 

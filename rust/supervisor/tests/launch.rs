@@ -1,4 +1,4 @@
-//! How ranks start and how their ends are told: SUP-1 and SUP-6.
+//! How ranks start and how their ends are told: GUARD-5 and GUARD-10.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn a_rank_has_the_environment_it_was_given_and_no_other() {
         expected.remove(&unwanted);
         expected.extend(launch.env);
         expected.insert("PHALANX_NOTES_FD".into(), "3".into());
-        assert_eq!(got, expected, "SUP-6");
+        assert_eq!(got, expected, "GUARD-10");
     });
 }
 
@@ -75,7 +75,7 @@ fn a_rank_has_four_descriptors_default_signals_and_a_session_of_its_own() {
         .collect();
     // The directory that ls reads.
     fds.retain(|(_, target)| !target.ends_with("/fd"));
-    assert_eq!(fds.len(), 4, "SUP-6: {text}");
+    assert_eq!(fds.len(), 4, "GUARD-10: {text}");
     assert_eq!(fds[0], ("0", "/dev/null"));
     for (at, fd, kind) in [(1, "1", "pipe:"), (2, "2", "pipe:"), (3, "3", "socket:")] {
         assert!(fds[at].0 == fd && fds[at].1.starts_with(kind), "{text}");
@@ -87,12 +87,12 @@ fn a_rank_has_four_descriptors_default_signals_and_a_session_of_its_own() {
     for signals in text.lines().map(|line| line.split('\t').nth(1).unwrap()) {
         // 32 and 33 are libc's own, and libc lets nobody change them.
         let others = u64::from_str_radix(signals, 16).unwrap() & !(0b11 << 31);
-        assert_eq!(others, 0, "SUP-6: {text}");
+        assert_eq!(others, 0, "GUARD-10: {text}");
     }
 
     let (pid, text) = run("cat", &["/proc/self/stat"]);
     let session = text.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(3).unwrap();
-    assert_eq!(session, pid.to_string(), "SUP-6");
+    assert_eq!(session, pid.to_string(), "GUARD-10");
     let (_, text) = run("pwd", &[]);
     assert_eq!(text.trim_end(), std::env::current_dir().unwrap().to_str().unwrap(), "the client's directory");
     guard.stop();
@@ -126,12 +126,12 @@ fn every_end_is_told_exactly_once() {
     }
     guard.stop();
     let (rest, _) = last_events(&guard);
-    assert_eq!(rest, [GuardEvent::Empty], "SUP-1: nothing twice");
+    assert_eq!(rest, [GuardEvent::Empty], "GUARD-5: nothing twice");
     let expected = [["started", "Code(0)"], ["started", "Code(7)"], ["started", "Signal(11)"]];
     for (rank, expected) in (0..).zip(expected) {
-        assert_eq!(told[&rank], expected, "SUP-1");
+        assert_eq!(told[&rank], expected, "GUARD-5");
     }
-    assert_eq!(told[&3], ["not started"], "SUP-1");
+    assert_eq!(told[&3], ["not started"], "GUARD-5");
     for output in outputs {
         output.readers.into_iter().for_each(PipeReader::join);
         assert!(output.log.finished());
@@ -219,10 +219,10 @@ fn a_client_keeps_its_signal_handlers_and_its_children() {
     let guard = guard(GRACE);
     let _output = started(&guard, &sh(0, "exit 0"));
     assert_eq!(ended(&guard), (0, ExitStatus::Code(0)));
-    assert_eq!(caught(), before, "SUP-9");
+    assert_eq!(caught(), before, "GUARD-13");
     guard.stop();
     empty(&guard);
-    assert_eq!(own.wait().unwrap().code(), Some(3), "SUP-9: nobody else has waited for it");
+    assert_eq!(own.wait().unwrap().code(), Some(3), "GUARD-13: nobody else has waited for it");
 }
 
 #[test]

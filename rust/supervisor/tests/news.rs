@@ -1,4 +1,4 @@
-//! News for ranks that run, and the notes of programs that know of none: NEWS-1 to NEWS-3.
+//! News for ranks that run, and the notes of programs that know of none: GUARD-15 to GUARD-17.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 mod common;
@@ -80,7 +80,7 @@ fn programs_that_know_no_news_tell_their_notes_as_ever() {
                 RankNote::Phase(name) => name,
                 other => panic!("{other:?}"),
             });
-            assert_eq!(phases.collect::<Vec<_>>(), expected, "NEWS-3: {launch:?}");
+            assert_eq!(phases.collect::<Vec<_>>(), expected, "GUARD-17: {launch:?}");
         }
     });
 }
@@ -112,7 +112,7 @@ fn a_rank_that_is_stopped_keeps_nobody_and_finds_the_newest_when_it_goes_on() {
         });
         let text = rank.output.text();
         let told = text.lines().filter(|line| line.contains("profile")).count();
-        assert!(told < 100, "NEWS-1, NEWS-2: what was overtaken is not there: {told}");
+        assert!(told < 100, "GUARD-15, GUARD-16: what was overtaken is not there: {told}");
         assert_eq!(ended(guard), (0, ExitStatus::Code(0)));
     });
 }

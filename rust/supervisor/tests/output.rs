@@ -1,4 +1,4 @@
-//! What becomes of a rank's output: SUP-7 and SUP-8 with real pipes. The log's own tests are beside it.
+//! What becomes of a rank's output: GUARD-11 and GUARD-12 with real pipes. The log's own tests are beside it.
 
 mod common;
 
@@ -15,10 +15,10 @@ use rustix::pipe::{PipeFlags, pipe_with};
 fn a_rank_writes_ten_megabytes_while_nobody_reads_the_log() {
     with_guard(LONG, |guard| {
         let (_, output) = started(guard, &sh(0, "yes 0123456 | head -c 10000000"));
-        assert_eq!(ended(guard), (0, ExitStatus::Code(0)), "SUP-7");
+        assert_eq!(ended(guard), (0, ExitStatus::Code(0)), "GUARD-11");
         output.readers.into_iter().for_each(PipeReader::join);
         assert_eq!(output.log.end(), 10_000_000);
-        assert!(read_all(&output.log).chunks(8).all(|line| line == b"0123456\n"), "SUP-8");
+        assert!(read_all(&output.log).chunks(8).all(|line| line == b"0123456\n"), "GUARD-12");
     });
 }
 
@@ -31,7 +31,7 @@ fn a_rank_writes_on_although_its_log_can_not_be_written() {
         let pipes = guard.launch(&sh(0, "yes 0123456 | head -c 10000000; echo the end")).unwrap();
         let reader = pump(pipes.output, Arc::clone(&log), Box::new(|| {})).unwrap();
         assert!(matches!(common::next_event(guard), phalanx_supervisor::GuardEvent::Started { .. }));
-        assert_eq!(ended(guard), (0, ExitStatus::Code(0)), "SUP-7");
+        assert_eq!(ended(guard), (0, ExitStatus::Code(0)), "GUARD-11");
         reader.join();
         assert_eq!(log.end(), 10_000_008);
         let loss = log.loss().unwrap();
@@ -55,8 +55,8 @@ fn bytes_that_are_no_text_survive_as_they_are() {
     let output = Output::of(pipes);
     output.readers.into_iter().for_each(PipeReader::join);
     let expected = [&bytes[..], b"\xff\0\r\n"].concat();
-    assert!(read_all(&output.log) == expected, "SUP-8");
-    assert!(std::fs::read(output.log.path()).unwrap() == expected, "SUP-8");
+    assert!(read_all(&output.log) == expected, "GUARD-12");
+    assert!(std::fs::read(output.log.path()).unwrap() == expected, "GUARD-12");
     guard.kill();
     common::last_events(&guard);
 }

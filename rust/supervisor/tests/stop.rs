@@ -1,4 +1,4 @@
-//! How trees end: SUP-2, and who is not touched by it: SUP-3.
+//! How trees end: GUARD-6, and who is not touched by it: GUARD-7.
 
 mod common;
 
@@ -11,7 +11,7 @@ use phalanx_supervisor::{ExitStatus, Guard, GuardEvent, PipeReader};
 use phalanx_testkit::{alive, descendants, eventually, leaks, temp_dir};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What SUP-2 allows beyond the grace.
+/// What GUARD-6 allows beyond the grace.
 const BEYOND: Duration = Duration::from_secs(2);
 
 /// Ignores SIGTERM, and so does what it starts: a child, and a daemon that two forks and a session of its own hide.
@@ -26,7 +26,7 @@ fn empty_after(guard: &Guard, since: Instant, at_least: Duration) -> Vec<GuardEv
     let (events, at) = last_events(guard);
     assert_eq!(events.last(), Some(&GuardEvent::Empty));
     let took = at - since;
-    assert!(took >= at_least && took <= at_least + BEYOND, "SUP-2: empty after {took:?}");
+    assert!(took >= at_least && took <= at_least + BEYOND, "GUARD-6: empty after {took:?}");
     events
 }
 
@@ -44,7 +44,7 @@ fn a_stop_ends_a_tree_that_ignores_sigterm_within_the_grace_and_two_seconds() {
     assert!(matches!(events[0], GuardEvent::Ended { rank: 0, how: ExitStatus::Signal(9), .. }), "{events:?}");
     assert_eq!(events.len(), 2, "{events:?}");
     for pid in [rank, daemon, child] {
-        assert!(!alive(pid), "SUP-2");
+        assert!(!alive(pid), "GUARD-6");
     }
 }
 
@@ -103,7 +103,7 @@ fn what_ranks_left_behind_is_ended_by_the_stop_after_their_exit() {
     let stopped = Instant::now();
     guard.stop();
     assert_eq!(empty_after(&guard, stopped, Duration::from_millis(300)), [GuardEvent::Empty]);
-    assert!(!alive(left), "SUP-2");
+    assert!(!alive(left), "GUARD-6");
     // The daemon was the last to hold the pipes.
     output.readers.into_iter().for_each(PipeReader::join);
 }
@@ -129,7 +129,7 @@ fn a_dropped_guard_leaves_nothing() {
     let (daemon, child, process) = (output.pid("daemon"), output.pid("child"), guard.pid());
     drop(guard);
     for pid in [rank, daemon, child, process] {
-        assert!(!alive(pid), "SUP-2");
+        assert!(!alive(pid), "GUARD-6");
     }
 }
 
@@ -237,7 +237,7 @@ fn nobody_else_is_signalled() {
     let mut rest = String::new();
     std::io::Read::read_to_string(&mut said, &mut rest).unwrap();
     let status = bystander.wait().unwrap();
-    assert_eq!((rest.as_str(), status.code(), status.signal()), ("", Some(7), None), "SUP-3");
+    assert_eq!((rest.as_str(), status.code(), status.signal()), ("", Some(7), None), "GUARD-7");
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn a_signal_reaches_the_rank_that_it_is_for_and_none_that_has_ended() {
     guard.signal(2, Signal::USR1.as_raw());
     guard.signal(3, Signal::KILL.as_raw());
     two.said("signalled");
-    assert!(!one.text().contains("signalled"), "SUP-3");
+    assert!(!one.text().contains("signalled"), "GUARD-7");
     guard.stop();
     let (events, _) = last_events(&guard);
     assert_eq!(events.last(), Some(&GuardEvent::Empty));

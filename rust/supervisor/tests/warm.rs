@@ -1,4 +1,4 @@
-//! A guard that was forked from a pool keeps the rules of any other: SUP-1 to SUP-5, and POOL-1, POOL-2.
+//! A guard that was forked from a pool keeps the rules of any other: GUARD-5 to GUARD-9, and POOL-10, POOL-11.
 //!
 //! The pool is the project's own, in Python, and imports nothing here; its ranks become shells. Without the Python of
 //! `make setup` these tests do nothing.
@@ -100,7 +100,7 @@ fn every_end_of_a_warm_rank_is_told_exactly_once() {
         (2, "kill -SEGV $$", ExitStatus::Signal(11)),
     ] {
         let _output = started(&guard, &stage.sh(rank, script));
-        assert_eq!(ended(&guard), (rank, how), "SUP-1");
+        assert_eq!(ended(&guard), (rank, how), "GUARD-5");
     }
     let nowhere = Launch { cwd: Some("/no/such/place".into()), ..stage.sh(3, "") };
     let _pipes = guard.launch(&nowhere).unwrap();
@@ -112,7 +112,7 @@ fn every_end_of_a_warm_rank_is_told_exactly_once() {
     }
     guard.stop();
     let (rest, _) = last_events(&guard);
-    assert_eq!(rest, [GuardEvent::Empty], "SUP-1: nothing twice");
+    assert_eq!(rest, [GuardEvent::Empty], "GUARD-5: nothing twice");
     assert_eq!(pool_usage().pools, 1, "the pool is there for the next");
 }
 
@@ -131,9 +131,9 @@ fn news_reach_a_warm_rank_and_its_notes_arrive() {
         phalanx_supervisor::notes(pipes.notes.clone(), Box::new(move |note| send.send(note).unwrap()))
             .unwrap();
     assert!(matches!(next_event(&guard), GuardEvent::Started { rank: 0, .. }));
-    assert_eq!(ended(&guard), (0, ExitStatus::Code(0)), "NEWS-1");
+    assert_eq!(ended(&guard), (0, ExitStatus::Code(0)), "GUARD-15");
     reader.join();
-    assert!(got.iter().any(|note| note == RankNote::Phase("up".into())), "NEWS-3");
+    assert!(got.iter().any(|note| note == RankNote::Phase("up".into())), "GUARD-17");
     guard.stop();
     empty(&guard);
 }
@@ -150,7 +150,7 @@ fn a_stop_leaves_nothing_of_a_warm_rank_and_keeps_the_grace() {
     guard.stop();
     empty(&guard);
     assert!(stopped.elapsed() >= GRACE, "the rank that ignores SIGTERM has its grace");
-    assert!(tree.iter().all(|pid| !alive(*pid)), "SUP-2");
+    assert!(tree.iter().all(|pid| !alive(*pid)), "GUARD-6");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn warm_ranks_die_with_their_guard_and_the_next_job_has_another() {
     let rank = output.pid("rank");
     kill_process(Pid::from_raw(guard.pid().cast_signed()).unwrap(), Signal::KILL).unwrap();
     let (events, _) = last_events(&guard);
-    assert!(matches!(events.last(), Some(GuardEvent::Gone { .. })), "SUP-5: {events:?}");
+    assert!(matches!(events.last(), Some(GuardEvent::Gone { .. })), "GUARD-9: {events:?}");
     eventually("the rank is gone", LONG, || !alive(rank));
     let next = stage.guard();
     let _output = started(&next, &stage.sh(1, "exit 0"));
@@ -193,12 +193,12 @@ fn a_guard_needs_no_pool_once_it_serves() {
     let pool = pools()[0];
     kill_process(Pid::from_raw(pool.cast_signed()).unwrap(), Signal::KILL).unwrap();
     eventually("the pool is gone", LONG, || !alive(pool) && pool_usage().pools == 0);
-    assert!(alive(rank) && alive(guard.pid()), "POOL-2");
+    assert!(alive(rank) && alive(guard.pid()), "POOL-11");
     let _output = started(&guard, &stage.sh(1, "exit 3"));
-    assert_eq!(ended(&guard), (1, ExitStatus::Code(3)), "POOL-2");
+    assert_eq!(ended(&guard), (1, ExitStatus::Code(3)), "POOL-11");
     guard.stop();
     empty(&guard);
-    assert!(!alive(rank), "SUP-2");
+    assert!(!alive(rank), "GUARD-6");
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn a_pool_that_can_not_be_made_is_told_and_costs_nothing_else() {
         ..PoolOptions::default()
     };
     let why = warm_guard(&options, GRACE, Deadline::after(LONG), &mut || true).unwrap_err();
-    assert!(why.contains("/no/such/python"), "POOL-4: {why}");
+    assert!(why.contains("/no/such/python"), "POOL-13: {why}");
     end_pools();
 }
 
@@ -324,7 +324,7 @@ fn children_of_one_owner_share_a_pool_that_outlives_them_and_ends_with_the_owner
         kill_process(Pid::from_raw(client.cast_signed()).unwrap(), Signal::KILL).unwrap();
         eventually("the client's guard and rank have ended", LONG, || !alive(rank) && !alive(guard));
     }
-    assert!(alive(pool), "POOL-1: it is the owner's, whichever client started it");
+    assert!(alive(pool), "POOL-10: it is the owner's, whichever client started it");
     std::fs::create_dir(folder(2)).unwrap();
     assert_eq!(number(2, "pool"), pool, "it is there for the next");
     let (rank, guard) = (number(2, "rank"), number(2, "guard"));
@@ -332,7 +332,7 @@ fn children_of_one_owner_share_a_pool_that_outlives_them_and_ends_with_the_owner
     owner.wait().unwrap();
     eventually("the pool has ended with the owner", LONG, || !alive(pool));
     // The client is alive, and its job with it: what the pool had forked is its own.
-    assert!(alive(rank) && alive(guard), "POOL-2");
+    assert!(alive(rank) && alive(guard), "POOL-11");
     kill_process(Pid::from_raw(number(2, "client").cast_signed()).unwrap(), Signal::KILL).unwrap();
     eventually("its guard and rank have ended", LONG, || !alive(rank) && !alive(guard));
     drop(stage);

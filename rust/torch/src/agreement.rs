@@ -1,6 +1,6 @@
 //! Whether all ranks have the same parameters, in shape and to the last bit.
 //!
-//! AGR-1 (names-both): when ranks disagree, all of them get an error that names the ranks and the parameter.
+//! TORCH-1 (names-both): when ranks disagree, all of them get an error that names the ranks and the parameter.
 
 use std::hash::Hasher as _;
 

@@ -2,7 +2,7 @@
 //!
 //! Nothing outside this file holds a tensor that shares the buffer's memory.
 //!
-//! - BUC-1 (same-bytes): the bytes that are sent are the same whether a rank averages in place or not.
+//! - TORCH-2 (same-bytes): the bytes that are sent are the same whether a rank averages in place or not.
 
 use std::slice;
 

@@ -1,6 +1,6 @@
 //! A rank without Python: its place, how it finds the others, and what it leaves when it ends.
 //!
-//! NAT-1 (whole-result): exit code 0 means that the result is there, whole; otherwise `error.json` says why.
+//! TORCH-3 (whole-result): exit code 0 means that the result is there, whole; otherwise `error.json` says why.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -251,12 +251,12 @@ mod tests {
             let names = std::fs::read_dir(folder.path()).unwrap().map(|one| one.unwrap().file_name());
             (outcome.is_ok(), names.map(|name| name.into_string().unwrap()).collect::<Vec<_>>())
         };
-        assert_eq!(left(|| Ok(b"result".to_vec())), (true, vec!["result".into()]), "NAT-1");
+        assert_eq!(left(|| Ok(b"result".to_vec())), (true, vec!["result".into()]), "TORCH-3");
         let fails = || Err(Error::new(ErrorKind::Io, "disk"));
-        assert_eq!(left(fails), (false, vec!["error.json".into()]), "NAT-1");
-        assert_eq!(left(|| panic!("shape")), (false, vec!["error.json".into()]), "NAT-1");
+        assert_eq!(left(fails), (false, vec!["error.json".into()]), "TORCH-3");
+        assert_eq!(left(|| panic!("shape")), (false, vec!["error.json".into()]), "TORCH-3");
         let nowhere = recorded(Some(Path::new("/nowhere")), || Ok(Vec::new())).unwrap_err();
-        assert_eq!(nowhere.type_name, "phalanx Io", "NAT-1: a result that can't be kept is a failure");
+        assert_eq!(nowhere.type_name, "phalanx Io", "TORCH-3: a result that can't be kept is a failure");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! One rank's copy of a model. It begins as rank 0's and stays equal, because all ranks step with the same gradients.
 //!
-//! - REP-1 (same-parameters): after [`Replica::new`] all ranks have rank 0's parameters, to the last bit.
-//! - REP-2 (same-gradients): after [`Replica::average_gradients`] all ranks have the same gradients, to the last bit; a
-//!   parameter that no rank used has none.
+//! - TORCH-4 (same-parameters): after [`Replica::new`] all ranks have rank 0's parameters, to the last bit.
+//! - TORCH-5 (same-gradients): after [`Replica::average_gradients`] all ranks have the same gradients, to the last bit;
+//!   a parameter that no rank used has none.
 //!
 //! TorchScript modules keep buffers beside their parameters (running means). These are not seen, because `tch` lists
 //! parameters only.

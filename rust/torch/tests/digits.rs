@@ -117,7 +117,7 @@ fn a_native_rank_that_is_killed_is_the_cause_and_nothing_stays() {
     assert!(!ended.status.success(), "{text}");
     let cause = text.lines().find(|line| line.starts_with("digits: ")).unwrap_or_default();
     assert!(cause.contains("rank 1") && cause.contains("SIGKILL"), "{text}");
-    assert!(!folder.path().join("losses-0.json").exists(), "FAIL-1");
+    assert!(!folder.path().join("losses-0.json").exists(), "TYPES-4");
     for process in family {
         eventually("nothing of the job runs", LONG, || !alive(process.pid));
     }

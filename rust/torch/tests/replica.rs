@@ -57,9 +57,9 @@ fn all_begin_as_rank_0() {
         replica.check_equal().unwrap();
         (numbers(&weight), numbers(&fixed), numbers(&half))
     });
-    assert!(values[0].0.iter().all(|number| (0.0..1.0).contains(number)), "REP-1");
-    assert_eq!(values[1], values[0], "REP-1");
-    assert_eq!(values[2], values[0], "REP-1");
+    assert!(values[0].0.iter().all(|number| (0.0..1.0).contains(number)), "TORCH-4");
+    assert_eq!(values[1], values[0], "TORCH-4");
+    assert_eq!(values[2], values[0], "TORCH-4");
     assert_eq!(values[2].1, [0.0, 0.0], "what is not trained, too");
 }
 
@@ -94,7 +94,7 @@ fn gradients_become_their_average_in_every_type_and_whatever_the_buckets() {
             (0..5).map(|index| vec![(index as f64 + 1.0) * 1.5 + step; elements[index]]).collect()
         };
         for rank in averages {
-            assert_eq!(rank, [expected(0.0), expected(1.0)], "REP-2 with buckets of {bucket_bytes}");
+            assert_eq!(rank, [expected(0.0), expected(1.0)], "TORCH-5 with buckets of {bucket_bytes}");
         }
     }
 }
@@ -117,10 +117,10 @@ fn a_parameter_that_only_one_rank_used_has_a_gradient_on_all_and_one_that_none_u
                 weigh(&tensors[1], 6.0);
             }
             replica.average_gradients().unwrap();
-            assert!(!tensors[2].grad().defined(), "REP-2");
+            assert!(!tensors[2].grad().defined(), "TORCH-5");
             (numbers(&tensors[0].grad()), numbers(&tensors[1].grad()))
         });
-        assert_eq!(grads, vec![(vec![4.0; 2], vec![3.0; 4]); 2], "REP-2, BUC-1");
+        assert_eq!(grads, vec![(vec![4.0; 2], vec![3.0; 4]); 2], "TORCH-5, TORCH-2");
     }
 }
 
@@ -156,7 +156,7 @@ fn replicas_that_drifted_are_found_and_the_parameter_is_named_on_every_rank() {
         (error.kind(), error.to_string())
     });
     let text = "replicas differ: moved is not on rank 2 what it is on rank 0".to_string();
-    assert_eq!(errors, vec![(ErrorKind::Invalid, text); 3], "AGR-1");
+    assert_eq!(errors, vec![(ErrorKind::Invalid, text); 3], "TORCH-1");
 }
 
 #[test]
@@ -171,11 +171,11 @@ fn ranks_with_other_parameters_are_told_which() {
         let error = error.err().unwrap();
         (error.kind(), error.to_string())
     });
-    assert!(errors.iter().all(|(kind, _)| *kind == ErrorKind::Invalid), "AGR-1");
+    assert!(errors.iter().all(|(kind, _)| *kind == ErrorKind::Invalid), "TORCH-1");
     let own =
         "rank 1: parameter 1 is \"second\" (Float [3, 2]), but on rank 0 it is \"second\" (Float [2, 2])";
-    assert_eq!(errors[1].1, own, "AGR-1");
-    assert!(errors[0].1.starts_with("rank 1 does not have"), "AGR-1: {}", errors[0].1);
+    assert_eq!(errors[1].1, own, "TORCH-1");
+    assert!(errors[0].1.starts_with("rank 1 does not have"), "TORCH-1: {}", errors[0].1);
 }
 
 #[test]

@@ -4,9 +4,9 @@
 //! socket, and leaves files in a folder of its own. To a rank that runs the node tells news, packets of JSON that come
 //! out of the same socket. A rank may be any program, so the names are plain text on both sides.
 //!
-//! CONTRACT-1 (one-name): each of these names, and each number that both ends need, stands here and in its mirror
+//! TYPES-1 (one-name): each of these names, and each number that both ends need, stands here and in its mirror
 //! `python/phalanx/rank/contract.py`, and the two are the same.
-//! CONTRACT-2 (any-note): a note that isn't one of these is ignored, and does no harm. Nor do news whose kind or
+//! TYPES-2 (any-note): a note that isn't one of these is ignored, and does no harm. Nor do news whose kind or
 //! version a rank doesn't know.
 
 use serde::{Deserialize, Serialize};
@@ -319,7 +319,7 @@ pub struct Report {
 }
 
 impl RankNote {
-    /// The note in a line; `None` if it is none (CONTRACT-2).
+    /// The note in a line; `None` if it is none (TYPES-2).
     pub fn parse(line: &[u8]) -> Option<RankNote> {
         serde_json::from_slice(line).ok()
     }
@@ -347,7 +347,7 @@ mod tests {
             (NOTE_REPORT, RankNote::Report(Report::default())),
         ];
         for (key, note) in notes {
-            assert_eq!(keys(&serde_json::to_value(note).unwrap()), [key], "CONTRACT-1");
+            assert_eq!(keys(&serde_json::to_value(note).unwrap()), [key], "TYPES-1");
         }
         let beat = serde_json::to_value(Beat::default()).unwrap();
         assert_eq!(
@@ -380,7 +380,7 @@ mod tests {
         }
         let packet: Value = serde_json::from_slice(&profile.packet()).unwrap();
         let expected = [NEWS_VERSION, NEWS_KIND, PROFILE_NUMBER, PROFILE_MILLIS];
-        assert_eq!(BTreeSet::from_iter(keys(&packet)), BTreeSet::from(expected), "CONTRACT-1");
+        assert_eq!(BTreeSet::from_iter(keys(&packet)), BTreeSet::from(expected), "TYPES-1");
     }
 
     #[test]
@@ -395,7 +395,7 @@ mod tests {
     #[test]
     fn what_is_no_note_is_passed_over() {
         for line in ["", "null", "[1]", "{}", r#"{"later": 1}"#, r#"{"phase": 1}"#, "{\"phase\":"] {
-            assert_eq!(RankNote::parse(line.as_bytes()), None, "CONTRACT-2: {line}");
+            assert_eq!(RankNote::parse(line.as_bytes()), None, "TYPES-2: {line}");
         }
         assert_eq!(RankNote::parse(b"\xff\xfe"), None);
     }

@@ -3,7 +3,7 @@
 //! Callers match on [`ErrorKind`]; nobody branches on the text. Each binding has one function from kinds to exception
 //! classes (`rust/python/src/errors.rs`, `rust/jni/src/errors.rs`).
 //!
-//! KIND-1 (one-class): in one language a kind is the same class of exception wherever it occurs. The table is
+//! TYPES-3 (one-class): in one language a kind is the same class of exception wherever it occurs. The table is
 //! `tests/contract/errors.json`, which the tests of all languages read.
 
 use std::any::Any;
@@ -139,8 +139,8 @@ impl Error {
         Error { kind, message: message.into() }
     }
 
-    /// An error of the kind of this name, for the bindings' tests of KIND-1; there is none of a panic, which this makes
-    /// without the lines that one prints.
+    /// An error of the kind of this name, for the bindings' tests of TYPES-3; there is none of a panic, which this
+    /// makes without the lines that one prints.
     pub fn for_test(kind: &str, message: String) -> Self {
         match ErrorKind::ALL.into_iter().find(|known| known.name() == kind) {
             Some(kind) => Error::new(kind, message),

@@ -1,6 +1,6 @@
 //! How a job failed, told once for every language, with a line for each rank.
 //!
-//! FAIL-1 (never-success): a failed rank is never reported as success.
+//! TYPES-4 (never-success): a failed rank is never reported as success.
 
 use std::fmt::Write as _;
 

@@ -1,6 +1,6 @@
 //! What one `run()` is. It is immutable, made at the driver, and carried to every node as JSON.
 //!
-//! JOB-1 (refuses-strangers): a job of another version, or with a field this version doesn't know, is refused with an
+//! TYPES-5 (refuses-strangers): a job of another version, or with a field this version doesn't know, is refused with an
 //! error that names it.
 
 use std::time::Duration;
@@ -397,7 +397,7 @@ mod tests {
         json["warp"] = 9.into();
         let error = Job::from_json(json.to_string().as_bytes()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Protocol);
-        assert!(error.to_string().contains("warp"), "JOB-1: {error}");
+        assert!(error.to_string().contains("warp"), "TYPES-5: {error}");
     }
 
     #[test]
@@ -405,7 +405,7 @@ mod tests {
         let mut job = Job::new("a1", "t", 1, 1).unwrap();
         job.version = 7;
         let error = Job::from_json(&job.to_json()).unwrap_err();
-        assert!(error.to_string().contains("version 7"), "JOB-1: {error}");
+        assert!(error.to_string().contains("version 7"), "TYPES-5: {error}");
     }
 
     #[test]

@@ -3,9 +3,9 @@
 //! The token itself only proves a node to the hub. Whatever else needs a secret has a key of its own by HKDF-SHA256
 //! (RFC 5869), bound to the job and to the generation: one that gets out opens nothing else, and nothing later.
 //!
-//! - KEY-1 (one-purpose): keys of different jobs, generations, purposes or groups have nothing in common.
-//! - KEY-2 (sealed-in-place): what was sealed for one place opens nowhere else, and not if a bit of it has changed.
-//! - KEY-3 (not-shown): `Debug` shows no key.
+//! - TYPES-6 (one-purpose): keys of different jobs, generations, purposes or groups have nothing in common.
+//! - TYPES-7 (sealed-in-place): what was sealed for one place opens nowhere else, and not if a bit of it has changed.
+//! - TYPES-8 (not-shown): `Debug` shows no key.
 
 use std::fmt;
 
@@ -135,8 +135,8 @@ mod tests {
             groups,
         ];
         let distinct: BTreeSet<[u8; 32]> = keys.iter().map(|key| *key.bytes()).collect();
-        assert_eq!(distinct.len(), keys.len(), "KEY-1");
-        assert!(!distinct.contains(&token), "KEY-1");
+        assert_eq!(distinct.len(), keys.len(), "TYPES-6");
+        assert!(!distinct.contains(&token), "TYPES-6");
     }
 
     #[test]
@@ -144,7 +144,7 @@ mod tests {
         // By Python: hmac.digest(hmac.digest(b"phalanx-1", b"\7" * 32), info + b"\1"), info being the joined texts.
         let key = Key::of_store(&[7; 32], "job", Generation::new(0));
         assert_eq!(key.bytes()[..8], RFC_5869);
-        assert_eq!(format!("{key:?}"), "Key", "KEY-3");
+        assert_eq!(format!("{key:?}"), "Key", "TYPES-8");
     }
 
     const RFC_5869: [u8; 8] = [97, 205, 75, 164, 175, 159, 123, 248];
@@ -157,11 +157,11 @@ mod tests {
             let key = Key::from_bytes([5; 32]);
             let mut sealed = key.seal(&place, &text);
             prop_assert_eq!(key.open(&place, &sealed), Some(&text[..]));
-            prop_assert_eq!(key.open(&other, &sealed).is_some(), place == other, "KEY-2");
+            prop_assert_eq!(key.open(&other, &sealed).is_some(), place == other, "TYPES-7");
             prop_assert_eq!(Key::from_bytes([6; 32]).open(&place, &sealed), None);
             let at = flip.index(sealed.len());
             sealed[at] ^= 1 << bit;
-            prop_assert_eq!(key.open(&place, &sealed), None, "KEY-2");
+            prop_assert_eq!(key.open(&place, &sealed), None, "TYPES-7");
             prop_assert_eq!(key.open(&place, &sealed[..at.min(SEAL_BYTES - 1)]), None);
         }
     }

@@ -1,10 +1,10 @@
 //! What the hub and its clients say to each other: JSON in length-prefixed frames under TLS. `rendezvous` carries them.
 //!
-//! - MSG-1 (told-again): everything that a node tells is a fact that may be told again. After a reconnect the node
+//! - TYPES-9 (told-again): everything that a node tells is a fact that may be told again. After a reconnect the node
 //!   repeats itself, and the hub takes the first copy.
-//! - MSG-2 (names-attempt): what belongs to an attempt says which, so that nothing of an earlier attempt is taken for
-//!   the present one's. Connections do so.
-//! - MSG-3 (bounded): a rank tells at most [`MAX_PHASES`] phases in an attempt. The others are passed over.
+//! - TYPES-10 (names-attempt): what belongs to an attempt says which, so that nothing of an earlier attempt is taken
+//!   for the present one's. Connections do so.
+//! - TYPES-11 (bounded): a rank tells at most [`MAX_PHASES`] phases in an attempt. The others are passed over.
 
 use serde::{Deserialize, Serialize};
 

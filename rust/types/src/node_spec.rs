@@ -1,9 +1,9 @@
 //! What the driver tells every node of a job: one value, packed once, carried without being read, and unpacked by the
 //! node.
 //!
-//! - SPEC-1 (refuses-strangers): a spec of another version of Phalanx, or with a field that this one doesn't know, is
+//! - TYPES-12 (refuses-strangers): a spec of another version of Phalanx, or with a field that this one doesn't know, is
 //!   refused with an error that says so.
-//! - SPEC-2 (hides-token): the token is in here, and `Debug` never shows it.
+//! - TYPES-13 (hides-token): the token is in here, and `Debug` never shows it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -132,20 +132,20 @@ mod tests {
         let mut json: serde_json::Value = serde_json::from_slice(&spec().pack()).unwrap();
         json["warp"] = 9.into();
         let unknown = NodeSpec::unpack(json.to_string().as_bytes()).unwrap_err();
-        assert!(unknown.kind() == ErrorKind::Protocol && unknown.to_string().contains("warp"), "SPEC-1");
+        assert!(unknown.kind() == ErrorKind::Protocol && unknown.to_string().contains("warp"), "TYPES-12");
         json["job"]["version"] = 7.into();
         let other = NodeSpec::unpack(json.to_string().as_bytes()).unwrap_err();
-        assert!(other.to_string().contains("version 7"), "SPEC-1: {other}");
+        assert!(other.to_string().contains("version 7"), "TYPES-12: {other}");
         json["phalanx"] = "9.9.9".into();
         let package = NodeSpec::unpack(json.to_string().as_bytes()).unwrap_err();
         let said = format!("the driver has Phalanx 9.9.9, and this node Phalanx {PACKAGE_VERSION}: give ");
-        assert!(package.to_string().contains(&said), "SPEC-1: {package}");
+        assert!(package.to_string().contains(&said), "TYPES-12: {package}");
         assert_eq!(NodeSpec::unpack(b"").unwrap_err().kind(), ErrorKind::Protocol);
     }
 
     #[test]
     fn the_token_is_not_shown() {
         let shown = format!("{:?}", spec());
-        assert!(shown.contains("j1") && !shown.contains("217"), "SPEC-2: {shown}");
+        assert!(shown.contains("j1") && !shown.contains("217"), "TYPES-13: {shown}");
     }
 }

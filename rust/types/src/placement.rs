@@ -1,12 +1,12 @@
 //! Where every rank goes: a pure function of what the tasks said when they joined.
 //!
-//! - PLACE-1 (all-once): every rank is placed exactly once.
-//! - PLACE-2 (host-blocks): the ranks of a host are consecutive.
-//! - PLACE-3 (partition-order): hosts and the tasks on them are in partition order.
-//! - PLACE-4 (rank-0-serves): rank 0 is on the task that serves the store, which is that of partition 0.
-//! - PLACE-5 (any-join-order): the order in which the joins arrived changes nothing.
-//! - PLACE-6 (local-worlds): the ranks of a local world, which are those of a task or of a host as [`LocalRanks`] says,
-//!   are consecutive. Its local ranks count from 0 without a gap.
+//! - TYPES-14 (all-once): every rank is placed exactly once.
+//! - TYPES-15 (host-blocks): the ranks of a host are consecutive.
+//! - TYPES-16 (partition-order): hosts and the tasks on them are in partition order.
+//! - TYPES-17 (rank-0-serves): rank 0 is on the task that serves the store, which is that of partition 0.
+//! - TYPES-18 (any-join-order): the order in which the joins arrived changes nothing.
+//! - TYPES-19 (local-worlds): the ranks of a local world, which are those of a task or of a host as [`LocalRanks`]
+//!   says, are consecutive. Its local ranks count from 0 without a gap.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -89,7 +89,7 @@ pub struct NodePlacement {
     pub interface: String,
     /// How many different folders all nodes have for their files.
     pub folder_count: u32,
-    /// The first and the last rank of the host, which has those between them (PLACE-2), whatever their local worlds.
+    /// The first and the last rank of the host, which has those between them (TYPES-15), whatever their local worlds.
     pub host_ranks: [u32; 2],
 }
 
@@ -273,7 +273,7 @@ mod tests {
             .iter()
             .map(|node| node.ranks[0].rank)
             .collect();
-        assert_eq!(ranks, [0, 2, 1, 3], "PLACE-2");
+        assert_eq!(ranks, [0, 2, 1, 3], "TYPES-15");
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
             assert_eq!(
                 places,
                 [(2 * node.local_world_index, 0), (2 * node.local_world_index + 1, 1)],
-                "PLACE-6"
+                "TYPES-19"
             );
             assert_eq!(
                 (node.local_world_size, node.local_world_count, node.local_world_index),
@@ -370,17 +370,17 @@ mod tests {
 
             let mut shuffled = joins.clone();
             shuffled.sort_by_key(|j| u64::from(j.partition).wrapping_mul(seed | 1).rotate_left(17));
-            prop_assert_eq!(&placement, &place(&job, Generation::new(3), &shuffled).unwrap(), "PLACE-5");
+            prop_assert_eq!(&placement, &place(&job, Generation::new(3), &shuffled).unwrap(), "TYPES-18");
 
             let mut ranks: Vec<u32> =
                 placement.nodes.iter().flat_map(|n| n.ranks.iter().map(|r| r.rank)).collect();
             ranks.sort_unstable();
-            prop_assert!(ranks.into_iter().eq(0..job.ranks), "PLACE-1");
+            prop_assert!(ranks.into_iter().eq(0..job.ranks), "TYPES-14");
 
             let serving: Vec<&NodePlacement> = placement.nodes.iter().filter(|n| n.serves_store).collect();
-            prop_assert_eq!(serving.len(), 1, "PLACE-4");
-            prop_assert!(serving[0].ranks.iter().any(|r| r.rank == 0) && serving[0].partition == 0, "PLACE-4");
-            prop_assert!(placement.nodes.iter().all(|node| node.store_key == joins[0].store_key), "PLACE-4");
+            prop_assert_eq!(serving.len(), 1, "TYPES-17");
+            prop_assert!(serving[0].ranks.iter().any(|r| r.rank == 0) && serving[0].partition == 0, "TYPES-17");
+            prop_assert!(placement.nodes.iter().all(|node| node.store_key == joins[0].store_key), "TYPES-17");
             prop_assert_eq!(serving[0].store.ip(), joins[serving[0].partition as usize].address);
             for j in &joins {
                 prop_assert!(serving[0].peers.contains(&j.address));
@@ -394,10 +394,10 @@ mod tests {
                     .filter(|n| hosts[n.partition as usize] == *host)
                     .flat_map(|n| n.ranks.iter().map(|r| r.rank))
                     .collect();
-                prop_assert!((on_host[0]..).zip(&on_host).all(|(i, rank)| i == *rank), "PLACE-2 and PLACE-3");
+                prop_assert!((on_host[0]..).zip(&on_host).all(|(i, rank)| i == *rank), "TYPES-15 and TYPES-16");
                 let told = placement.nodes.iter().filter(|n| hosts[n.partition as usize] == *host);
                 let expected = [on_host[0], on_host[on_host.len() - 1]];
-                prop_assert!(told.into_iter().all(|n| n.host_ranks == expected), "PLACE-2");
+                prop_assert!(told.into_iter().all(|n| n.host_ranks == expected), "TYPES-15");
             }
             let mut in_order: Vec<&NodePlacement> = placement.nodes.iter().collect();
             in_order.sort_by_key(|n| n.ranks[0].rank);
@@ -405,17 +405,17 @@ mod tests {
                 in_order.iter().flat_map(|n| n.ranks.iter().map(|r| (n.local_world_index, r.local_rank))).collect();
             for two in all.windows(2) {
                 let ((node, local), next) = (two[0], two[1]);
-                prop_assert!(next == (node, local + 1) || next == (node + 1, 0), "PLACE-6");
+                prop_assert!(next == (node, local + 1) || next == (node + 1, 0), "TYPES-19");
             }
-            prop_assert_eq!(all[0], (0, 0), "PLACE-6");
+            prop_assert_eq!(all[0], (0, 0), "TYPES-19");
             let first_of = |host: u8| hosts.iter().position(|h| *h == host);
-            prop_assert!(in_order.is_sorted_by_key(|n| first_of(hosts[n.partition as usize])), "PLACE-3: hosts");
+            prop_assert!(in_order.is_sorted_by_key(|n| first_of(hosts[n.partition as usize])), "TYPES-16: hosts");
             for node in &placement.nodes {
                 let same = hosts.iter().filter(|h| **h == hosts[node.partition as usize]).count();
                 let on_host = u32::try_from(same).unwrap() * per_task;
                 let distinct = u32::try_from(distinct.len()).unwrap();
                 let expected = if by_host { (distinct, on_host) } else { (tasks, per_task) };
-                prop_assert_eq!((node.local_world_count, node.local_world_size), expected, "PLACE-6");
+                prop_assert_eq!((node.local_world_count, node.local_world_size), expected, "TYPES-19");
             }
         }
     }

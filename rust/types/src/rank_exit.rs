@@ -1,8 +1,8 @@
 //! How a rank's process ended, with the evidence, and which of several exits is the cause of the others.
 //!
-//! FAIL-2 (first-cause): the cause is the earliest failure that is not the echo of another one. A rank that died
+//! TYPES-20 (first-cause): the cause is the earliest failure that is not the echo of another one. A rank that died
 //! because its peer vanished is a victim.
-//! FAIL-3 (victims-by-kind): the record's kind says whether a rank is a victim, never its words.
+//! TYPES-21 (victims-by-kind): the record's kind says whether a rank is a victim, never its words.
 
 use serde::{Deserialize, Serialize};
 
@@ -328,17 +328,17 @@ mod tests {
     fn the_earliest_failure_is_the_cause() {
         let own = raised(0, 900, RankErrorKind::TrainingCode);
         let exits = [own, exit(1, RankState::Exited(3), 500), exit(2, RankState::Stopped, 1)];
-        assert_eq!(first_cause(exits.iter()).unwrap().0.rank, 1, "FAIL-2");
+        assert_eq!(first_cause(exits.iter()).unwrap().0.rank, 1, "TYPES-20");
     }
 
     #[test]
     fn a_rank_whose_peer_vanished_is_a_victim_even_when_seen_first() {
         let victim = raised(0, 100, RankErrorKind::PeerLost);
         let exits = [victim.clone(), exit(1, RankState::Signaled(9), 101)];
-        assert_eq!(first_cause(exits.iter()).unwrap().0.rank, 1, "FAIL-2");
+        assert_eq!(first_cause(exits.iter()).unwrap().0.rank, 1, "TYPES-20");
         let only = [victim, exit(1, RankState::Stopped, 200)];
         let cause = first_cause(only.iter()).unwrap().0.rank;
-        assert_eq!(cause, 0, "FAIL-1: with nothing else the victim is still a failure");
+        assert_eq!(cause, 0, "TYPES-4: with nothing else the victim is still a failure");
     }
 
     #[test]
@@ -346,7 +346,7 @@ mod tests {
         let mut own = raised(0, 100, RankErrorKind::TrainingCode);
         own.error.as_mut().unwrap().message = "Connection closed by peer".into();
         let exits = [own, exit(1, RankState::Signaled(9), 101)];
-        assert_eq!(first_cause(exits.iter()).unwrap().0.rank, 0, "FAIL-3");
+        assert_eq!(first_cause(exits.iter()).unwrap().0.rank, 0, "TYPES-21");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Files of a rank that lie on its host, which the driver reads piece by piece while the rank's node is there.
 //!
-//! PIECE-1 (bounded): a piece has at most [`MAX_PIECE_BYTES`], whatever is asked for and however long the file is.
+//! TYPES-22 (bounded): a piece has at most [`MAX_PIECE_BYTES`], whatever is asked for and however long the file is.
 
 use serde::{Deserialize, Serialize};
 
@@ -42,7 +42,7 @@ impl PieceWanted {
         if self.start < 0 { end.saturating_sub(self.start.unsigned_abs()) } else { self.start.unsigned_abs() }
     }
 
-    /// How many bytes come at most (PIECE-1).
+    /// How many bytes come at most (TYPES-22).
     pub fn most_bytes(&self) -> u64 {
         self.bytes.min(MAX_PIECE_BYTES)
     }
@@ -72,7 +72,7 @@ mod tests {
     fn a_start_below_zero_counts_from_the_end_and_stops_at_the_beginning() {
         let starts = |start| {
             let wanted = PieceWanted { rank: 0, file: RankFile::Output, start, bytes: u64::MAX };
-            assert_eq!(wanted.most_bytes(), MAX_PIECE_BYTES, "PIECE-1");
+            assert_eq!(wanted.most_bytes(), MAX_PIECE_BYTES, "TYPES-22");
             wanted.start_in(100)
         };
         assert_eq!([0, 7, 200, -1, -100, -101, i64::MIN].map(starts), [0, 7, 200, 99, 0, 0, 0]);

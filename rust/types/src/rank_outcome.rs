@@ -1,6 +1,6 @@
 //! What became of one rank, and the ranks that did not cause a failure as lines for people.
 //!
-//! TABLE-1 (bounded): up to `LISTED_RANKS` ranks have a line each. Of more, those that ended alike share one, and no
+//! TYPES-23 (bounded): up to `LISTED_RANKS` ranks have a line each. Of more, those that ended alike share one, and no
 //! more than `SHOWN_GROUPS` such lines are shown.
 
 use std::collections::{BTreeSet, HashMap};
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn a_few_ranks_have_a_line_each() {
         let ranks: Vec<RankOutcome> = (0..32).map(|rank| outcome(rank, RankState::Stopped)).collect();
-        assert_eq!(table(&ranks).lines().count(), 32, "TABLE-1");
+        assert_eq!(table(&ranks).lines().count(), 32, "TYPES-23");
         assert_eq!(table(&ranks[1..2]), "  rank 1    host-0               stopped (no output seen)\n");
     }
 
@@ -212,7 +212,7 @@ mod tests {
              rank 7000 on host-875: exited with code 3 (last output 0.0 to 0.0 s before)\n  \
              rank 7999 on host-999: raised RuntimeError: rank 1142 went away (port 7999) \
              (no output seen; in all_reduce 17)\n";
-        assert_eq!(table(&ranks), expected, "TABLE-1");
+        assert_eq!(table(&ranks), expected, "TYPES-23");
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
         let name = |rank: u32| rank.to_string().bytes().map(|digit| (digit + 49) as char).collect::<String>();
         let ranks: Vec<RankOutcome> = (0..8000).map(|rank| raised(rank, name(rank))).collect();
         let text = table(&ranks);
-        assert_eq!(text.lines().count(), SHOWN_GROUPS + 1, "TABLE-1");
+        assert_eq!(text.lines().count(), SHOWN_GROUPS + 1, "TYPES-23");
         assert!(text.ends_with("  7980 more ranks in 7980 other ways\n"), "{text}");
     }
 }

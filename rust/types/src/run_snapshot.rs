@@ -1,9 +1,9 @@
 //! A run at one moment, as every face shows it: the notebook's cell, a terminal, a page. One JSON for all languages.
 //!
-//! - SNAP-1 (bounded): however many ranks, lines, phases and restarts a run has, a snapshot has no more of each than
+//! - TYPES-24 (bounded): however many ranks, lines, phases and restarts a run has, a snapshot has no more of each than
 //!   the constants below say, and no text is longer than they say. What is left out is counted, or older than what is
 //!   there.
-//! - SNAP-2 (null-where-unknown): a reader finds each key. What is not known is null.
+//! - TYPES-25 (null-where-unknown): a reader finds each key. What is not known is null.
 
 use std::collections::BTreeMap;
 
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(RunSnapshot::from_json(&text.replacen("\"version\":1", "\"version\":2", 1)), None);
         let json: Value = serde_json::from_str(&text).unwrap();
         for key in ["stage", "ended", "failure"] {
-            assert!(json.get(key).is_some_and(Value::is_null), "SNAP-2: {key}");
+            assert!(json.get(key).is_some_and(Value::is_null), "TYPES-25: {key}");
         }
     }
 
@@ -276,9 +276,9 @@ mod tests {
             ..Failure::without_rank(FailureKind::Exception, "ö".repeat(MAX_LINE_BYTES))
         };
         let note = FailureNote::from(&failure);
-        assert!(note.cause.len() <= MAX_LINE_BYTES + 4 && note.cause.ends_with("ö ..."), "SNAP-1");
-        assert!(note.text.len() <= MAX_TEXT_BYTES + 4, "SNAP-1");
-        assert!(note.traceback.starts_with("... ä") && note.traceback.ends_with("the end"), "SNAP-1");
-        assert_eq!((note.kind.as_str(), note.host), ("exception", None), "SNAP-2");
+        assert!(note.cause.len() <= MAX_LINE_BYTES + 4 && note.cause.ends_with("ö ..."), "TYPES-24");
+        assert!(note.text.len() <= MAX_TEXT_BYTES + 4, "TYPES-24");
+        assert!(note.traceback.starts_with("... ä") && note.traceback.ends_with("the end"), "TYPES-24");
+        assert_eq!((note.kind.as_str(), note.host), ("exception", None), "TYPES-25");
     }
 }

@@ -1,6 +1,6 @@
 //! Which of the ranks' output the caller sees while they run. Files, and the newest lines, have all of it in any case.
 //!
-//! - SHOWN-1 (any-choice-parses): what [`ShownOutput`] is written as is read back as the same.
+//! - TYPES-26 (any-choice-parses): what [`ShownOutput`] is written as is read back as the same.
 
 use std::fmt;
 use std::str::FromStr;
@@ -95,7 +95,7 @@ mod tests {
     fn every_choice_is_read_back_as_what_it_was() {
         let ranks = ShownOutput::Ranks(vec![0, 7]);
         for choice in ShownOutput::WORDS.into_iter().map(|(_, choice)| choice).chain([ranks]) {
-            assert_eq!(choice.to_string().parse::<ShownOutput>().unwrap(), choice, "SHOWN-1");
+            assert_eq!(choice.to_string().parse::<ShownOutput>().unwrap(), choice, "TYPES-26");
         }
         assert_eq!(" 1, 2".parse::<ShownOutput>().unwrap(), ShownOutput::Ranks(vec![1, 2]));
         for wrong in ["", "some", "1,", "-1"] {

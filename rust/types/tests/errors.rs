@@ -1,4 +1,4 @@
-//! As KIND-1 says, the kinds of errors and failures are those of `tests/contract/errors.json`.
+//! As TYPES-3 says, the kinds of errors and failures are those of `tests/contract/errors.json`.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
 
 use std::fs;
@@ -22,5 +22,5 @@ fn the_table_has_every_kind_of_failure() {
 fn the_table_has_every_kind_of_error_and_a_panics() {
     let mut names = ErrorKind::ALL.map(ErrorKind::name).to_vec();
     names.push("panic");
-    assert_eq!(kinds("errors"), names, "KIND-1");
+    assert_eq!(kinds("errors"), names, "TYPES-3");
 }

@@ -1,7 +1,7 @@
 //! All-reduce among several hosts: a reduce-scatter inside each, an all-reduce of each slice between them, and an
 //! all-gather inside.
 //!
-//! Sent by a host: 2 b (h - 1) / h, in as many channels as the smallest host has ranks (HIE-1, HIE-2).
+//! Sent by a host: 2 b (h - 1) / h, in as many channels as the smallest host has ranks (GROUP-45, GROUP-46).
 
 use std::ops::Range;
 

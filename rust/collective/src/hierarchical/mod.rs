@@ -1,10 +1,10 @@
 //! Operations among several hosts, an algorithm a file: reduced inside each, exchanged between them, handed out inside.
 //!
-//! - HIE-1 (once-a-host): what crosses between hosts is reduced before, and crosses once a host, not once a rank.
-//! - HIE-2 (channels): a long all-reduce crosses in as many channels as the smallest host has ranks, each with a slice
-//!   of its own.
-//! - HIE-3 (roundings): float16 and bfloat16 are rounded once inside a host. Between hosts they are rounded once where
-//!   one rank adds up what all hosts sent: in reduce_scatter, and in an all_reduce whose slices are longer than
+//! - GROUP-45 (once-a-host): what crosses between hosts is reduced before, and crosses once a host, not once a rank.
+//! - GROUP-46 (channels): a long all-reduce crosses in as many channels as the smallest host has ranks, each with a
+//!   slice of its own.
+//! - GROUP-47 (roundings): float16 and bfloat16 are rounded once inside a host. Between hosts they are rounded once
+//!   where one rank adds up what all hosts sent: in reduce_scatter, and in an all_reduce whose slices are longer than
 //!   [`LONGEST_DOUBLING`]. In a shorter all_reduce (recursive doubling) and in reduce (a tree) they are rounded once a
 //!   step, log2 h times, rounded up. What crosses as bfloat16 is rounded once more, before that.
 

@@ -5,7 +5,7 @@
 //! all-reduce sends, and the least possible. A rank with n others on its host, and parts of b / ranks, needs room for
 //! one more part for each host.
 //!
-//! HIE-1 and HIE-3 hold. Where float32 crosses as bfloat16, a rank doesn't round what it adds up itself.
+//! GROUP-45 and GROUP-47 hold. Where float32 crosses as bfloat16, a rank doesn't round what it adds up itself.
 
 use std::ops::Range;
 
@@ -82,7 +82,7 @@ impl Group {
                 *bytes = wide;
             }
         }
-        // KER-1: in the order of hosts.
+        // GROUP-56: in the order of hosts.
         let theirs: Vec<&[u8]> = theirs.iter().map(Vec::as_slice).collect();
         stages.between.apply(output, me, &theirs);
         stages.end(output, dtype, self.world_size);

@@ -1,6 +1,6 @@
 //! All-reduce of long buffers in two steps: every rank gets its part of all buffers, reduces it, and sends the result
 //! to all. This sends as many bytes as a ring. But one rank reduces each part, once, so 16-bit floating-point types are
-//! rounded once (KER-2).
+//! rounded once (GROUP-57).
 //!
 //! Steps: 2 a piece of h MiB. Sent: 2 b (h - 1) / h.
 

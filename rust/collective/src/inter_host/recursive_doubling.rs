@@ -29,7 +29,7 @@ pub(crate) fn all_reduce(channel: &Channel<'_>, buffer: &mut [u8], combine: &Com
     while distance < power {
         let partner = number ^ distance;
         channel.send_recv(position(partner), buffer, position(partner), &mut theirs)?;
-        // KER-1: both partners combine in the same order.
+        // GROUP-56: both partners combine in the same order.
         combine.apply(buffer, usize::from(number > partner), &[&theirs]);
         distance *= 2;
     }

@@ -4,10 +4,10 @@
 //! them. All of them are written and read as they are ready, so two ranks that send to each other can't block each
 //! other.
 //!
-//! - TRA-1 (labelled): a message says what call it belongs to and how long it is. A receiver that expects something
+//! - GROUP-51 (labelled): a message says what call it belongs to and how long it is. A receiver that expects something
 //!   else fails, and the error names both calls.
-//! - TRA-2 (ends): a transfer, also one that waits for a link to be opened, ends for the same reasons as a [`Watch`]:
-//!   the deadline, a failure, or a rank that leaves.
+//! - GROUP-52 (ends): a transfer, also one that waits for a link to be opened, ends for the same reasons as a
+//!   [`Watch`]: the deadline, a failure, or a rank that leaves.
 
 use std::collections::HashMap;
 use std::io::ErrorKind as IoKind;
@@ -136,7 +136,7 @@ impl Transport {
                 if let Some(link) = connections.take(wanted)? {
                     let _ = place.set(link);
                 } else if left {
-                    // OPEN-3: it has sent nothing here.
+                    // GROUP-15: it has sent nothing here.
                     return watch.not_left(Some(wanted.0));
                 } else {
                     connections.wait(wanted, watch.longest_nap(is_busy));
@@ -325,7 +325,7 @@ impl Receiving<'_> {
         }
     }
 
-    /// TRA-1
+    /// GROUP-51
     fn check(&self, watch: &Watch<'_>) -> Result<()> {
         let (words, _) = self.header.as_chunks::<8>();
         let theirs = Call::from_words(std::array::from_fn(|word| u64::from_le_bytes(words[word])));

@@ -78,7 +78,7 @@ fn direct(
             if !is_cached {
                 prefetch(&buffer[ahead(1)]);
             }
-            // KER-1: the same order on all ranks, so the same bits.
+            // GROUP-56: the same order on all ranks, so the same bits.
             combine_others(local, &mut buffer[here], at, combine);
             local.steps.write(at, &buffer[ahead(0)]);
         }

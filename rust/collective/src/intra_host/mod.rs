@@ -29,7 +29,7 @@ pub(crate) const PIECE_BYTES: usize = 128 << 10;
 pub(crate) const LINE: usize = 64;
 /// A piece, and room for the results of the one before it.
 const SLOT_BYTES: usize = PIECE_BYTES + PIECE_BYTES / 2;
-/// All ranks' slots together. Two a rank would do (FLA-3). With more, the lines of a slot have left the readers'
+/// All ranks' slots together. Two a rank would do (GROUP-28). With more, the lines of a slot have left the readers'
 /// second-level caches when its owner writes them again, and needn't be called back from there: 64 KiB take 5.6 us with
 /// 16, and 8.4 with 8 of twice the size (2 ranks, EPYC 9004). With more than this many they leave the third-level
 /// cache, too, beside the buffers: 64 MiB take 23 ms with 4 times as much, and 18 (4 ranks on 2 processors).

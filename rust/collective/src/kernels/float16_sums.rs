@@ -1,6 +1,6 @@
 //! Sums of 16-bit floats by the instructions that some processors have for them: AVX-512 BF16, and F16C.
 //!
-//! - SUM-1 (portable-bits): results are those of the portable loops, to the bit, subnormal numbers included (a NaN
+//! - GROUP-55 (portable-bits): results are those of the portable loops, to the bit, subnormal numbers included (a NaN
 //!   stays a NaN). So ranks may have different processors.
 //!
 //! Each function returns how many bytes it has done, a whole number of vectors. The portable loop does the rest.
@@ -94,7 +94,7 @@ mod x86 {
             let is_subnormal =
                 _mm512_fpclass_ps_mask::<SUBNORMAL>(even) | _mm512_fpclass_ps_mask::<SUBNORMAL>(odd);
             if is_subnormal != 0 {
-                // SUM-1: the instruction would make zeros of them.
+                // GROUP-55: the instruction would make zeros of them.
                 // SAFETY: singles are bits, and have no padding.
                 let (even, odd) =
                     unsafe { (transmute::<__m512, [f32; 16]>(even), transmute::<__m512, [f32; 16]>(odd)) };

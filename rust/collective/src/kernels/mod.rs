@@ -3,9 +3,9 @@
 //! It owns no memory and knows no rank. It has plain loops over arrays of bytes, which the compiler vectorises without
 //! asking for any alignment.
 //!
-//! - KER-1 (fixed-order): sources are combined in their order, whichever of them is the destination. So equal sources
-//!   give equal bits everywhere.
-//! - KER-2 (rounded-once): float16 and bfloat16 are accumulated in float32 and rounded once.
+//! - GROUP-56 (fixed-order): sources are combined in their order, whichever of them is the destination. So equal
+//!   sources give equal bits everywhere.
+//! - GROUP-57 (rounded-once): float16 and bfloat16 are accumulated in float32 and rounded once.
 
 mod combine;
 mod convert;
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn equal_sources_give_equal_bits_wherever_the_destination_is() {
-        // KER-1. 0.1 + 0.2 + 0.3 depends on the order, as min(-0, +0) does.
+        // GROUP-56. 0.1 + 0.2 + 0.3 depends on the order, as min(-0, +0) does.
         let sources: Vec<Vec<f32>> =
             (0..5).map(|rank| (0..1_100).map(|i| (i as f32 + 0.1) * 0.7f32.powi(rank)).collect()).collect();
         for count in 2..=5 {
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn float16_sums_are_rounded_once() {
-        // KER-2: 256 + 1 is 256 in bfloat16, so summing 256 ones one by one in it would stay at 256.
+        // GROUP-57: 256 + 1 is 256 in bfloat16, so summing 256 ones one by one in it would stay at 256.
         let one = [bf16::from_f32(1.0)];
         let large = [bf16::from_f32(256.0)];
         let views: Vec<&[bf16]> = std::iter::once(&large[..]).chain((0..256).map(|_| &one[..])).collect();
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn sums_are_the_same_to_the_bit_whatever_the_processor_can() {
-        // SUM-1. All exponents and both signs; the second source cancels some of the first, to subnormal numbers.
+        // GROUP-55. All exponents and both signs; the second source cancels some of the first, to subnormal numbers.
         fn check(
             dtype: DType,
             op: ReduceOp,

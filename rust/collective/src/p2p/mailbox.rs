@@ -92,7 +92,7 @@ impl Mailboxes {
         message.extend_from_slice(bytes);
         mailbox.outgoing.push_back(message);
         if let (true, Some(connections)) = (mailbox.is_unopened(), &self.connections) {
-            // OPEN-1
+            // GROUP-13
             connections.ask((to, MESSAGES));
         }
         let sent = mailbox.flush(&mut moved);
@@ -132,7 +132,7 @@ impl Mailboxes {
     pub(crate) fn take(&mut self, from: Option<usize>, tag: u64) -> Option<(usize, Vec<u8>)> {
         let boxes = self.boxes.iter_mut().filter(|mailbox| from.is_none_or(|from| mailbox.rank == from));
         for mailbox in boxes {
-            // SEND-1
+            // GROUP-61
             if let Some(index) = mailbox.arrived.iter().position(|message| message.tag == tag) {
                 return mailbox.arrived.remove(index).map(|message| (mailbox.rank, message.bytes));
             }
@@ -189,7 +189,7 @@ impl Mailboxes {
     }
 
     /// Whether nothing comes any more from a rank of another host that has left: all that it sent has been heard, or
-    /// nothing was sent (OPEN-3).
+    /// nothing was sent (GROUP-15).
     pub(crate) fn has_ended(&self, rank: usize) -> bool {
         self.boxes[rank].has_ended || self.boxes[rank].is_unopened()
     }

@@ -15,7 +15,7 @@ use crate::p2p::unsent::Unsent;
 use crate::peers::{DELIVERY, Peers};
 use crate::wait::has_left;
 
-/// How long a sender stays while the receiver takes nothing. What is left is sent by later calls (SEND-3).
+/// How long a sender stays while the receiver takes nothing. What is left is sent by later calls (GROUP-63).
 const SEND_PATIENCE: Duration = Duration::from_millis(2);
 /// The same while there is no connection to the receiver yet: that its door opens it, three round trips, doesn't
 /// depend on what its program does.
@@ -25,9 +25,9 @@ const YIELDS: u32 = 60;
 /// The longest sleep: some bound.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
-/// Sends and receives beside the group's operations (SEND-4). Cheap to clone; [`crate::Group::messenger`] makes it.
+/// Sends and receives beside the group's operations (GROUP-64). Cheap to clone; [`crate::Group::messenger`] makes it.
 ///
-/// A failure breaks the group, as a failed operation does. That a rank has left is none (SEND-6).
+/// A failure breaks the group, as a failed operation does. That a rank has left is none (GROUP-66).
 #[derive(Clone)]
 pub struct Messenger {
     world_size: usize,
@@ -226,7 +226,7 @@ impl Messenger {
         }
     }
 
-    /// Sees to it that the end of a rank of another host is heard, from which a message is awaited (PEE-3).
+    /// Sees to it that the end of a rank of another host is heard, from which a message is awaited (GROUP-70).
     fn listen_to(&self, rank: usize) {
         if let Some(connections) = &self.connections
             && !self.peers.is_local(rank)

@@ -12,7 +12,7 @@ impl Group {
     /// sent by later calls of this group, or by [`Group::progress`].
     ///
     /// # Errors
-    /// `ErrorKind::PeerLost` if that rank has left. The group stays usable (SEND-6).
+    /// `ErrorKind::PeerLost` if that rank has left. The group stays usable (GROUP-66).
     pub fn send(&mut self, buffer: &[u8], to: usize, tag: u64) -> Result<()> {
         let call = self.messenger.send_call(buffer, to)?;
         let refused = self.run(call, |group, _| group.messenger.hand_over(buffer, to, tag))?;
@@ -23,7 +23,7 @@ impl Group {
     ///
     /// # Errors
     /// `ErrorKind::PeerLost` if that rank has left, or all others have, and no such message came before. The group
-    /// stays usable (SEND-6). `ErrorKind::Invalid` if the message is not as long as `buffer`.
+    /// stays usable (GROUP-66). `ErrorKind::Invalid` if the message is not as long as `buffer`.
     pub fn recv(&mut self, buffer: &mut [u8], from: Option<usize>, tag: u64) -> Result<usize> {
         let call = self.messenger.recv_call(buffer, from)?;
         let received = self.run(call, |group, watch| {

@@ -51,7 +51,7 @@ fn makes_none(test: &str, mut work: impl FnMut()) {
 
 #[test]
 fn writing_activity() {
-    // ACT-2
+    // GROUP-3
     let log = ActivityLog::new(None, 0, 2).unwrap();
     makes_none("writing_activity", || {
         for sequence in 0..1000 {
@@ -63,7 +63,7 @@ fn writing_activity() {
 
 #[test]
 fn a_step_for_which_the_others_have_come() {
-    // WAI-1
+    // GROUP-81
     let (segment, _) = Segment::create(layout(2)).unwrap();
     let segment = Arc::new(segment);
     let peers = Peers::new(0, 0, Some(Arc::clone(&segment)), (Vec::new(), Bell::new(None).unwrap()), None);

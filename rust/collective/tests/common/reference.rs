@@ -95,7 +95,7 @@ pub fn agree(what: &str, got: &[u8], expected: &[u8]) {
     assert!(got == expected, "{what}: {:?}... for {:?}...", start(got), start(expected));
 }
 
-/// Equal to the bit; but between hosts, averages of 16-bit numbers are rounded more than once (HIE-3).
+/// Equal to the bit; but between hosts, averages of 16-bit numbers are rounded more than once (GROUP-47).
 pub fn agree_as(group: &Group, dtype: DType, op: ReduceOp, got: &[u8], expected: &[u8]) {
     let what = format!("{op:?} of {dtype:?} among {:?}", group.topology().hosts);
     if op != ReduceOp::Average

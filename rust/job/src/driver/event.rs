@@ -1,6 +1,6 @@
 //! What the caller is told of a job, and the one form in which the languages get it.
 //!
-//! - EVENT-1 (one-form): an event has three texts, whatever the language: its kind, a text for people, and its fields
+//! - DRIVER-1 (one-form): an event has three texts, whatever the language: its kind, a text for people, and its fields
 //!   as a JSON object (empty where it has none). A failure comes rendered.
 
 use phalanx_types::{Attempt, Failure, RankOutcome};
@@ -111,10 +111,10 @@ mod tests {
             ),
             (Event::Finished(Vec::new()), "finished", "", r#"{"ranks":[]}"#),
         ] {
-            assert_eq!(event.pack(), [kind, text, fields], "EVENT-1");
+            assert_eq!(event.pack(), [kind, text, fields], "DRIVER-1");
         }
         let [kind, text, fields] = Event::Failed(Box::new(failure.clone())).pack();
-        assert_eq!((kind.as_str(), text), ("failed", failure.render()), "EVENT-1");
-        assert_eq!(fields, json!(failure).to_string(), "EVENT-1");
+        assert_eq!((kind.as_str(), text), ("failed", failure.render()), "DRIVER-1");
+        assert_eq!(fields, json!(failure).to_string(), "DRIVER-1");
     }
 }

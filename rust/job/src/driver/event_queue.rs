@@ -1,8 +1,8 @@
 //! The events that wait for the caller, however slow it is.
 //!
-//! - NEWEST-1 (bounded): of the status and of each rank's progress only the newest waits. The others have bounds of
+//! - DRIVER-2 (bounded): of the status and of each rank's progress only the newest waits. The others have bounds of
 //!   their own: output in bytes, phases by rank, restarts by the job's budget.
-//! - NEWEST-2 (in-order): the others come in the order in which they happened.
+//! - DRIVER-3 (in-order): the others come in the order in which they happened.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -115,7 +115,7 @@ mod tests {
             sender.send(step(0, round));
             sender.send(step(1, round));
         }
-        assert_eq!(receiver.slots.len(), 3, "NEWEST-1");
+        assert_eq!(receiver.slots.len(), 3, "DRIVER-2");
         sender.send(Event::Output("a".into()));
         let told: Vec<Event> = (0..4).map(|_| receiver.next(Deadline::never()).unwrap().unwrap()).collect();
         let expected = [
@@ -124,7 +124,7 @@ mod tests {
             step(1, 999),
             Event::Output("a".into()),
         ];
-        assert_eq!(told, expected, "NEWEST-2");
+        assert_eq!(told, expected, "DRIVER-3");
         sender.send(step(0, 1000));
         assert_eq!(receiver.next(Deadline::never()).unwrap(), Some(step(0, 1000)));
     }

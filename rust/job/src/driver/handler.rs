@@ -1,10 +1,10 @@
 //! What the hub's events do to a job, on the hub's thread: facts go to the state machine, output to the console,
 //! results to their files, and news to the caller.
 //!
-//! DRIVER-1 (outcome-last): the outcome is the last event, after all output that came in time.
-//! DRIVER-2 (bounded-output): memory for output is bounded by [`MAX_WAITING_OUTPUT_BYTES`] and the hub's buffers. What
+//! DRIVER-4 (outcome-last): the outcome is the last event, after all output that came in time.
+//! DRIVER-5 (bounded-output): memory for output is bounded by [`MAX_WAITING_OUTPUT_BYTES`] and the hub's buffers. What
 //! a slow reader doesn't take waits in files on the nodes.
-//! DRIVER-4 (shown-once): each byte of a node's log of a rank is shown once, or a skip says that it isn't. Both stand
+//! DRIVER-6 (shown-once): each byte of a node's log of a rank is shown once, or a skip says that it isn't. Both stand
 //! at offsets of that log, which goes on for as long as its node does, over attempts in place.
 
 use std::collections::BTreeMap;
@@ -126,7 +126,7 @@ impl JobHandler {
         if let Some(rank) = restart.rank {
             self.view.failed(rank, &mut text);
         }
-        // PRESENT-1
+        // DRIVER-8
         self.present.begin(restart.attempt, restart.generation);
         self.view.announce(&restart.line, &mut text);
         self.emit(Event::Output(text));
@@ -398,7 +398,7 @@ mod tests {
             taken += line.len() as u64;
         }
         let shown = line.len() + "[rank 0] ".len();
-        assert_eq!(waiting.load(Ordering::Acquire), (4_usize << 20).div_ceil(shown) * shown, "DRIVER-2");
+        assert_eq!(waiting.load(Ordering::Acquire), (4_usize << 20).div_ceil(shown) * shown, "DRIVER-5");
     }
 
     #[test]
@@ -418,6 +418,6 @@ mod tests {
         while let Ok(Some(Event::Output(text))) = receiver.next(Deadline::never()) {
             shown.push_str(&text);
         }
-        assert_eq!(shown, "[rank 0] one\n[rank 0] some skipped\n[rank 0] two\n", "DRIVER-4");
+        assert_eq!(shown, "[rank 0] one\n[rank 0] some skipped\n[rank 0] two\n", "DRIVER-6");
     }
 }

@@ -1,6 +1,6 @@
 //! The driver's end of one job, as its owner holds it: it opens the hub, hears events, and gives orders.
 //!
-//! DRIVER-3 (closing-frees): closing stops a job that still runs and leaves no thread, socket or file.
+//! DRIVER-7 (closing-frees): closing stops a job that still runs and leaves no thread, socket or file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

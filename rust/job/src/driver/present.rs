@@ -1,6 +1,6 @@
 //! Which attempt is the present one, and which generation its ranks are, for the threads of the hub's owner.
 //!
-//! PRESENT-1 (before-news): who has heard of a restart finds the attempt that it begins.
+//! DRIVER-8 (before-news): who has heard of a restart finds the attempt that it begins.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,8 +1,8 @@
 //! Who waits for a piece of a rank's file, and what comes of it.
 //!
-//! - READ-1 (bounded): at most [`MAX_OPEN`] pieces are on their way at a time, of [`MAX_PIECE_BYTES`] each, so that a
+//! - DRIVER-9 (bounded): at most [`MAX_OPEN`] pieces are on their way at a time, of [`MAX_PIECE_BYTES`] each, so that a
 //!   caller who reads output of any length costs the hub no memory beyond that.
-//! - READ-2 (no-wait-in-vain): who asks a node that can't answer, or doesn't any more, is told so at once.
+//! - DRIVER-10 (no-wait-in-vain): who asks a node that can't answer, or doesn't any more, is told so at once.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -86,7 +86,7 @@ impl Reads {
         }
     }
 
-    /// READ-2: the node of a partition answers nothing more.
+    /// DRIVER-10: the node of a partition answers nothing more.
     pub(super) fn gone(&mut self, partition: u32) {
         let gone: Vec<u32> = self
             .open
@@ -140,11 +140,11 @@ mod tests {
         let (mut reads, now) = (Reads::default(), Instant::now());
         let open: Vec<_> = (0..MAX_OPEN).map(|_| ask(&mut reads, now, 3).1).collect();
         let (none, refused) = ask(&mut reads, now, 4);
-        assert!(none.is_none() && kind_of(&refused) == ErrorKind::Unreachable, "READ-1");
-        assert!(ask(&mut reads, now + REMEMBERED, 4).0.is_some(), "READ-1: forgotten requests make room");
+        assert!(none.is_none() && kind_of(&refused) == ErrorKind::Unreachable, "DRIVER-9");
+        assert!(ask(&mut reads, now + REMEMBERED, 4).0.is_some(), "DRIVER-9: forgotten requests make room");
         assert!(open.iter().all(|answer| kind_of(answer) == ErrorKind::Closed));
         let (_, waits) = ask(&mut reads, now, 3);
         reads.gone(3);
-        assert_eq!(kind_of(&waits), ErrorKind::Unreachable, "READ-2");
+        assert_eq!(kind_of(&waits), ErrorKind::Unreachable, "DRIVER-10");
     }
 }

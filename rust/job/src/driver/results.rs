@@ -1,9 +1,9 @@
 //! The files in which the ranks' results wait for the caller.
 //!
-//! - RESULTS-1 (whole-or-absent): a result is at its path only when it has arrived whole.
-//! - RESULTS-2 (own-file): what one upload brings is never mixed with what another does, and what doesn't arrive whole
+//! - DRIVER-11 (whole-or-absent): a result is at its path only when it has arrived whole.
+//! - DRIVER-12 (own-file): what one upload brings is never mixed with what another does, and what doesn't arrive whole
 //!   leaves nothing.
-//! - RESULTS-3 (last-attempt): only results of the present attempt are found. Each attempt has files of its own, so
+//! - DRIVER-13 (last-attempt): only results of the present attempt are found. Each attempt has files of its own, so
 //!   that none has to be removed before another begins.
 
 use std::io::{self, Write};
@@ -106,17 +106,17 @@ mod tests {
         let (dir, results) = empty();
         let mut arrival = Box::new(results.begin(3, results.whole(3)).unwrap());
         arrival.write_all(b"half").unwrap();
-        assert_eq!(results.path(3), None, "RESULTS-1");
+        assert_eq!(results.path(3), None, "DRIVER-11");
         arrival.keep().unwrap();
         assert_eq!(std::fs::read(results.path(3).unwrap()).unwrap(), b"half");
         Box::new(results.begin(4, results.whole(4)).unwrap()).keep().unwrap();
         drop(results.begin(4, results.whole(4)).unwrap());
-        assert!(results.path(4).is_some(), "RESULTS-1: what has arrived stays");
-        assert_eq!(names(dir.path()).len(), 2, "RESULTS-2");
-        assert!(results.opening(4)().unwrap().is_none(), "RESULTS-2");
+        assert!(results.path(4).is_some(), "DRIVER-11: what has arrived stays");
+        assert_eq!(names(dir.path()).len(), 2, "DRIVER-12");
+        assert!(results.opening(4)().unwrap().is_none(), "DRIVER-12");
         results.present.begin(Attempt::first().next(), Generation::first().next());
-        assert_eq!((results.path(4), results.path(0)), (None, None), "RESULTS-3");
-        assert!(results.opening(4)().unwrap().is_some(), "RESULTS-3");
+        assert_eq!((results.path(4), results.path(0)), (None, None), "DRIVER-13");
+        assert!(results.opening(4)().unwrap().is_some(), "DRIVER-13");
     }
 
     #[test]
@@ -128,8 +128,8 @@ mod tests {
         newer.write_all(b"new").unwrap();
         older.keep().unwrap();
         newer.write_all(b"er").unwrap();
-        assert_eq!(std::fs::read(results.path(0).unwrap()).unwrap(), b"old", "RESULTS-2");
+        assert_eq!(std::fs::read(results.path(0).unwrap()).unwrap(), b"old", "DRIVER-12");
         newer.keep().unwrap();
-        assert_eq!(std::fs::read(results.path(0).unwrap()).unwrap(), b"newer", "RESULTS-2");
+        assert_eq!(std::fs::read(results.path(0).unwrap()).unwrap(), b"newer", "DRIVER-12");
     }
 }

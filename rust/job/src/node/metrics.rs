@@ -1,6 +1,6 @@
 //! How a node tells what happened, as changes of metrics.
 //!
-//! - METRIC-4 (told-soon): what happens to ranks is told as it happens, within [`INTERRUPT_EVERY`]. Their output is
+//! - NODE-22 (told-soon): what happens to ranks is told as it happens, within [`INTERRUPT_EVERY`]. Their output is
 //!   told once a second, and all of it at the end.
 
 use std::time::{Duration, Instant};
@@ -110,8 +110,8 @@ mod tests {
         );
         metrics.rank_ended(true);
         let soon = metrics.take(start + INTERRUPT_EVERY, || (2, 20));
-        assert_eq!(soon, [(Metric::RanksRunning, -1), (Metric::RanksFailed, 1)], "METRIC-4");
-        assert!(metrics.take(start + TELL_OUTPUT_EVERY / 2, || (3, 30)).is_empty(), "METRIC-4");
+        assert_eq!(soon, [(Metric::RanksRunning, -1), (Metric::RanksFailed, 1)], "NODE-22");
+        assert!(metrics.take(start + TELL_OUTPUT_EVERY / 2, || (3, 30)).is_empty(), "NODE-22");
         assert_eq!(metrics.take_all((4, 40)), [(Metric::LogsLines, 3), (Metric::LogsBytes, 30)]);
         assert!(metrics.take_all((4, 40)).is_empty());
     }

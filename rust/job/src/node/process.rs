@@ -3,9 +3,9 @@
 //! A JVM stops the threads that call it for as long as a full collection takes, Python those that want its lock. So the
 //! thread that called [`crate::run_node`] only asks and answers that process, and the node has a thread of its own.
 //!
-//! - PROCESS-1 (nobody-waits): the node's thread waits for no call into the process. That the process wants the end
+//! - NODE-30 (nobody-waits): the node's thread waits for no call into the process. That the process wants the end
 //!   comes as a message, and what the node tells is taken later.
-//! - PROCESS-2 (in-order): the process is told everything in order, and all of it before `run_node` returns.
+//! - NODE-31 (in-order): the process is told everything in order, and all of it before `run_node` returns.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;

@@ -2,16 +2,16 @@
 //!
 //! The only place of a node that takes what happens. The machine decides what to do about it, and `effects` does it.
 //!
-//! - NODE-1 (nothing-left): when [`run_node`] returns, however it does, no process of its ranks is left (as far as the
+//! - NODE-39 (nothing-left): when [`run_node`] returns, however it does, no process of its ranks is left (as far as the
 //!   guard can end them), no thread that a disk doesn't hold, no socket, and only the log files on disk.
-//! - NODE-2 (failure-first): a failure of a rank is reported to the hub before anything is waited for.
-//! - NODE-3 (driver-lost): a node that loses its driver ends its ranks.
-//! - NODE-4 (held-for-next): a node that is done stays for another attempt until the hub lets it go, as long as the hub
-//!   answers and the process that the node runs in doesn't want it to end.
-//! - NODE-5 (attempts-apart): attempts share nothing but the logs: each has a guard, a store and folders of its own.
-//! - NODE-6 (busy-process): if the process that the node runs in does nothing for a while (a collection of the JVM,
+//! - NODE-40 (failure-first): a failure of a rank is reported to the hub before anything is waited for.
+//! - NODE-41 (driver-lost): a node that loses its driver ends its ranks.
+//! - NODE-42 (held-for-next): a node that is done stays for another attempt until the hub lets it go, as long as the
+//!   hub answers and the process that the node runs in doesn't want it to end.
+//! - NODE-43 (attempts-apart): attempts share nothing but the logs: each has a guard, a store and folders of its own.
+//! - NODE-44 (busy-process): if the process that the node runs in does nothing for a while (a collection of the JVM,
 //!   Python's lock), the node goes on: it reports to the hub, and obeys its orders.
-//! - NODE-7 (let-in): a node whose connections the store refuses says so before it starts a rank, which would wait in
+//! - NODE-45 (let-in): a node whose connections the store refuses says so before it starts a rank, which would wait in
 //!   vain.
 
 use std::time::Instant;

@@ -166,7 +166,7 @@ mod tests {
         let all: Vec<String> = ["0", "1", "0", "2"].map(String::from).into();
         let first = leases.take(&all, 2).unwrap();
         assert_eq!(first.gpus, ["0", "1"]);
-        assert_eq!(leases.take(&all, 1).unwrap().gpus, ["2"], "GPU-2");
+        assert_eq!(leases.take(&all, 1).unwrap().gpus, ["2"], "JOB-18");
         assert!(leases.take(&all, 1).unwrap_err().to_string().contains("has 4, of which 3 are in use"));
         leases.held.remove(&first.id);
         let again = leases.take(&all, 2).unwrap();
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(task.of(&job).unwrap(), ["c", "d"]);
         let given = ["1".to_string(), "MIG-1c2d".into()];
         let own = TaskGpus { leased: &[], addresses: Some(&given), visible: Some("5,7"), ..task };
-        assert_eq!(own.of(&job).unwrap(), ["7", "MIG-1c2d"], "GPU-1");
+        assert_eq!(own.of(&job).unwrap(), ["7", "MIG-1c2d"], "JOB-17");
         let none = TaskGpus { leased: &[], ..task }.of(&job).unwrap_err();
         assert_eq!(none.to_string(), "Spark gave the task on 10.0.0.7 no GPU");
     }

@@ -4,13 +4,13 @@
 //! decision and its reason. Nothing here does I/O, logs or waits: the time is an argument, and what is to be logged is
 //! part of the answer. Only the leases of GPUs are kept, as one list in a process.
 //!
-//! CHECK-1 (slots-by-deadline): a run that can't get its slots fails here, by a deadline, and not in Spark's silent
+//! JOB-15 (slots-by-deadline): a run that can't get its slots fails here, by a deadline, and not in Spark's silent
 //! retries: Spark retries a barrier stage that lacks slots every 15 s for ten minutes.
-//! CHECK-2 (one-table): every language refuses the same, in the same words and by the same kind.
+//! JOB-16 (one-table): every language refuses the same, in the same words and by the same kind.
 //! `tests/contract/checks.json` has the cases, and the tests of all languages run them.
-//! GPU-1 (any-address): an address is whatever Spark's discovery gave: an index, or the UUID of a GPU or a MIG
+//! JOB-17 (any-address): an address is whatever Spark's discovery gave: an index, or the UUID of a GPU or a MIG
 //! instance.
-//! GPU-2 (disjoint-runs): runs on the driver that are under way at the same time have no GPU in common.
+//! JOB-18 (disjoint-runs): runs on the driver that are under way at the same time have no GPU in common.
 
 mod arguments;
 mod cluster;

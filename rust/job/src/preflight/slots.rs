@@ -50,7 +50,7 @@ pub enum Slots {
 ///
 /// # Errors
 /// [`ErrorKind::State`] that says how many there are: at once where the number can't change (a local master) or can't
-/// get there (the executors' number and cores are set), else at the time-out (CHECK-1).
+/// get there (the executors' number and cores are set), else at the time-out (JOB-15).
 pub fn look(need: &SlotNeed<'_>, there: Option<u32>, waited: Duration, looks: u32) -> Result<Slots> {
     let SlotNeed { tasks, master, .. } = *need;
     if there.is_some_and(|there| there >= tasks) {
@@ -166,7 +166,7 @@ mod tests {
         let line = "Waiting for executors: 3 of 4 task slots are there";
         assert_eq!(at(0, 0).unwrap(), Slots::Wait { pause: PAUSE, log: Some(line.into()) });
         assert_eq!(at(19, 190).unwrap(), Slots::Wait { pause: PAUSE, log: None });
-        assert_eq!(at(20, 200).unwrap_err().kind(), ErrorKind::State, "CHECK-1");
+        assert_eq!(at(20, 200).unwrap_err().kind(), ErrorKind::State, "JOB-15");
     }
 
     #[test]

@@ -180,7 +180,7 @@ impl Call {
 
     fn gathered<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyByteArray>> {
         let Operation::AllGatherSized(_, gathered) = &self.0 else { return Vec::new() };
-        // WORK-4: to make objects may be to give up the interpreter lock.
+        // BINDING-13: to make objects may be to give up the interpreter lock.
         let taken = std::mem::take(&mut *gathered.lock().unwrap_or_else(PoisonError::into_inner));
         taken.iter().map(|bytes| PyByteArray::new(py, bytes)).collect()
     }

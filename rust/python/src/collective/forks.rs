@@ -9,7 +9,7 @@ use std::io;
 use phalanx_collective::forks;
 use phalanx_types::{Error, Result};
 
-/// COL-1: from now on, what children have of groups is closed in them.
+/// BINDING-5: from now on, what children have of groups is closed in them.
 pub(crate) fn close_in_children() -> Result<()> {
     // SAFETY: the three are functions for good, as this module is never unloaded. They don't unwind: they would abort.
     let code = unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
@@ -29,8 +29,9 @@ extern "C" fn after_in_parent() {
 
 extern "C" fn after_in_child() {
     for descriptor in forks::after_in_child() {
-        // SAFETY: it is open, as the parent had it open when it forked (FORK-1), and nobody else here closes it or uses
-        // it (FORK-2): threads that had it are none of this process, and `OwnProcess` gives nothing of a group away.
+        // SAFETY: it is open, as the parent had it open when it forked (GROUP-29), and nobody else here closes it or
+        // uses it (GROUP-30): threads that had it are none of this process, and `OwnProcess` gives nothing of a group
+        // away.
         unsafe { rustix::io::close(descriptor) };
     }
 }

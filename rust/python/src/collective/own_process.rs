@@ -1,4 +1,4 @@
-//! What belongs to the process that made it: a forked child neither uses nor drops it (COL-1).
+//! What belongs to the process that made it: a forked child neither uses nor drops it (BINDING-5).
 
 use phalanx_types::{Error, ErrorKind, Result};
 

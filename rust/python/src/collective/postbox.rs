@@ -1,9 +1,9 @@
 //! A group's messages: what is sent, and what is waited for. They go beside the collectives: none waits for the other.
 //!
-//! - MAIL-1 (thread-on-demand): there is a thread only once a message is waited for, or can't be handed over at once.
-//!   It ends when the group is closed.
-//! - MAIL-2 (asleep): it sleeps until a message moves, a rank is gone, the group fails, or a deadline passes.
-//! - MAIL-3 (told): each message that is waited for ends: with the message, or with why it doesn't come.
+//! - BINDING-6 (thread-on-demand): there is a thread only once a message is waited for, or can't be handed over at
+//!   once. It ends when the group is closed.
+//! - BINDING-7 (asleep): it sleeps until a message moves, a rank is gone, the group fails, or a deadline passes.
+//! - BINDING-8 (told): each message that is waited for ends: with the message, or with why it doesn't come.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -118,7 +118,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends those of the messages that have come, or won't (MAIL-3).
+    /// Ends those of the messages that have come, or won't (BINDING-8).
     fn serve(&self, state: &mut State) {
         if state.receives.is_empty() {
             return;
@@ -173,7 +173,7 @@ impl Shared {
             }
             let left = state.receives.iter().filter_map(|receive| receive.deadline.left()).min();
             drop(state);
-            // MAIL-2. A failure is found again, and said, by who looks for messages.
+            // BINDING-7. A failure is found again, and said, by who looks for messages.
             let _ = self.messenger.wait(rings, left.unwrap_or(Duration::MAX));
             if self.messenger.has_unsent() {
                 let _ = self.messenger.progress(Duration::ZERO);

@@ -1,7 +1,7 @@
 //! Signals that Python is to handle while a synchronous collective waits.
 //!
-//! - SIG-1 (interruptible): an interrupt, such as that of Ctrl-C, ends a collective that waits on the main thread. What
-//!   its handler raised reaches the caller. The group is broken then, and the other ranks are told.
+//! - BINDING-9 (interruptible): an interrupt, such as that of Ctrl-C, ends a collective that waits on the main thread.
+//!   What its handler raised reaches the caller. The group is broken then, and the other ranks are told.
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;

@@ -1,14 +1,14 @@
 //! A collective that was left to the group's thread, as c10d's `Work`, and what happens when it is done.
 //!
-//! - WORK-1 (kept-alive): what the call needs is kept until it is done, even if nobody keeps the work.
-//! - WORK-2 (callbacks-once): each callback runs once, with the interpreter lock, and never on the thread that runs
+//! - BINDING-10 (kept-alive): what the call needs is kept until it is done, even if nobody keeps the work.
+//! - BINDING-11 (callbacks-once): each callback runs once, with the interpreter lock, and never on the thread that runs
 //!   collectives. So it may start others and wait for them.
-//! - WORK-3 (wait-interruptible): a wait on the main thread can be interrupted by a signal, such as that of Ctrl-C,
+//! - BINDING-12 (wait-interruptible): a wait on the main thread can be interrupted by a signal, such as that of Ctrl-C,
 //!   within [`BETWEEN_SIGNALS`]. The call goes on.
-//! - WORK-4 (lock-order): no thread that holds a lock of this module takes or gives up the interpreter lock. Others
+//! - BINDING-13 (lock-order): no thread that holds a lock of this module takes or gives up the interpreter lock. Others
 //!   take these locks while they hold the interpreter's.
-//! - WORK-5 (callbacks-over): who leaves a group waits for its callbacks, for [`CALLBACKS_END_WITHIN`] at the most. One
-//!   that came back to an interpreter that has ended would end the process (SIGABRT).
+//! - BINDING-14 (callbacks-over): who leaves a group waits for its callbacks, for [`CALLBACKS_END_WITHIN`] at the most.
+//!   One that came back to an interpreter that has ended would end the process (SIGABRT).
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -102,7 +102,7 @@ impl Work {
                     let text = "the collective isn't done yet: wait timed out";
                     return checked(py, Err(Error::new(ErrorKind::Timeout, text)));
                 }
-                None => py.check_signals()?, // WORK-3
+                None => py.check_signals()?, // BINDING-12
             }
         }
     }
@@ -121,10 +121,10 @@ impl Work {
 
     fn on_done(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
         if RUNS_CALLBACKS.get() {
-            // The thread that would run it is this one, and may be about to wait for it (WORK-2).
+            // The thread that would run it is this one, and may be about to wait for it (BINDING-11).
             py.detach(|| self.completion.by(Deadline::never()));
         } else if !self.is_done() {
-            // Before the callback is left there, since the end may come at once; and before the lock (WORK-4).
+            // Before the callback is left there, since the end may come at once; and before the lock (BINDING-13).
             detached(py, || self.callbacks.get_ready())?;
             let mut state = self.completion.state();
             if state.result.is_none() {

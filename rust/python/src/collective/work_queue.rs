@@ -1,9 +1,9 @@
 //! A queue. Many threads use one thing in turn, each on its own thread or on the queue's: a group, for its collectives.
 //!
-//! - QUEUE-1 (in-order): turns are taken one at a time, in the order in which they were asked for.
-//! - QUEUE-2 (thread-on-demand): the queue has a thread only once something was left to it. The thread ends when the
+//! - BINDING-15 (in-order): turns are taken one at a time, in the order in which they were asked for.
+//! - BINDING-16 (thread-on-demand): the queue has a thread only once something was left to it. The thread ends when the
 //!   queue is closed.
-//! - QUEUE-3 (no-self-wait): a thread that has the turn is refused another. Python runs a signal's handler inside a
+//! - BINDING-17 (no-self-wait): a thread that has the turn is refused another. Python runs a signal's handler inside a
 //!   collective that waits, and the handler would wait for itself.
 
 use std::collections::VecDeque;
@@ -57,7 +57,7 @@ impl<T: Send + 'static> WorkQueue<T> {
         }))
     }
 
-    /// Runs `work` on this thread when its turn has come; None if this thread has the turn already (QUEUE-3).
+    /// Runs `work` on this thread when its turn has come; None if this thread has the turn already (BINDING-17).
     pub(crate) fn run<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         let shared = &*self.0;
         let mut turns = lock(&shared.turns);

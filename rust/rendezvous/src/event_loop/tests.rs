@@ -78,8 +78,8 @@ impl Service for Echo {
 
     fn turn(&mut self, id: usize, _: Option<&Event>) -> Result<bool> {
         let mut seen = self.seen.lock().unwrap();
-        assert!(seen.open.contains(&id), "LOOP-2");
-        assert!(self.sockets.again.len() <= self.sockets.connections.len(), "LOOP-1: one turn each");
+        assert!(seen.open.contains(&id), "HUB-7");
+        assert!(self.sockets.again.len() <= self.sockets.connections.len(), "HUB-6: one turn each");
         let heard = self.sockets.get_mut(id).unwrap();
         let (mut buffer, mut came) = ([0; 4096], 0);
         if !heard.has_ended && heard.back.len() < MAX_WAITING_BYTES {
@@ -113,7 +113,7 @@ impl Service for Echo {
 
     fn closed(&mut self, id: usize, _: Heard, why: &dyn Display) {
         let mut seen = self.seen.lock().unwrap();
-        assert!(seen.open.remove(&id), "LOOP-2: closed once");
+        assert!(seen.open.remove(&id), "HUB-7: closed once");
         seen.closed.push(why.to_string());
     }
 }
@@ -193,9 +193,9 @@ fn half_open_and_silent_peers_go_in_time_and_hold_up_nobody() {
     let (server, seen) = serve(Limits { proved_within: Duration::from_secs(1), ..limits() });
     let mut silent: Vec<Client> = (0..20).map(|_| client(&server)).collect();
     let mut other = proved(&server);
-    assert!(silent.iter_mut().all(is_closed), "LOOP-3");
+    assert!(silent.iter_mut().all(is_closed), "HUB-8");
     assert_is_served(&mut other);
-    assert_eq!(closed(&seen), ["it is late"; 20], "LOOP-3: who has proved itself stays");
+    assert_eq!(closed(&seen), ["it is late"; 20], "HUB-8: who has proved itself stays");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn one_that_always_has_more_to_do_leaves_the_others_their_turns() {
     let (mut endless, mut other) = (proved(&server), proved(&server));
     endless.write_all(&[ENDLESS]).unwrap();
     endless.read_exact(&mut [0]).unwrap();
-    // LOOP-1
+    // HUB-6
     for _ in 0..100 {
         assert_is_served(&mut other);
         assert_is_served(&mut proved(&server));
@@ -239,8 +239,8 @@ fn one_that_is_closed_in_its_own_turn_has_no_other_and_its_number_is_used_again(
         client.write_all(&[CLOSE_ME, 1, 2]).unwrap();
         let _ = client.write_all(&[3; 100]);
         let _ = client.shutdown(Shutdown::Write);
-        assert!(is_closed(&mut client), "LOOP-2");
-        assert_eq!(closed(&seen), vec!["it wants to be closed"; turn], "LOOP-2");
+        assert!(is_closed(&mut client), "HUB-7");
+        assert_eq!(closed(&seen), vec!["it wants to be closed"; turn], "HUB-7");
     }
     let _last = proved(&server);
     assert_eq!(seen.lock().unwrap().open, BTreeSet::from([0]), "numbers are small");
@@ -256,7 +256,7 @@ fn those_that_are_closed_in_anothers_turn_have_none_although_they_have_more_to_s
             other.write_all(&[1; 10_000]).unwrap();
         }
         one.write_all(&[CLOSE_THEM]).unwrap();
-        assert!(others.iter_mut().all(is_closed), "LOOP-2");
+        assert!(others.iter_mut().all(is_closed), "HUB-7");
         one.read_exact(&mut [0]).unwrap();
         assert_is_served(&mut one);
         one.write_all(&[CLOSE_ME]).unwrap();
@@ -288,8 +288,8 @@ fn a_flood_of_strangers_crowds_out_the_oldest_of_them() {
     let mut known = proved(&server);
     let mut strangers: Vec<Client> = (0..400).map(|_| client(&server)).collect();
     let newest = strangers.split_off(380);
-    assert!(strangers.iter_mut().all(is_closed), "LOOP-3");
-    assert_eq!(closed(&seen), ["a crowd"; 380], "LOOP-3");
+    assert!(strangers.iter_mut().all(is_closed), "HUB-8");
+    assert_eq!(closed(&seen), ["a crowd"; 380], "HUB-8");
     assert_is_served(&mut known);
     newest.into_iter().for_each(|mut newest| assert_is_served(&mut newest));
 }
@@ -305,12 +305,12 @@ fn one_that_stops_with_connections_open_closes_them_all() {
             scope.spawn(|| {
                 server.stop();
                 // The service, which has the other one, is gone.
-                assert_eq!(Arc::strong_count(&seen), 1, "STORE-4, ENTRANCE-4, LOOP-4");
+                assert_eq!(Arc::strong_count(&seen), 1, "STORE-8, STORE-4, HUB-9");
             });
         }
     });
-    assert!(clients.iter_mut().all(is_closed), "LOOP-4");
+    assert!(clients.iter_mut().all(is_closed), "HUB-9");
     // A process that another test starts has the socket, too, until it is another program.
-    eventually("LOOP-4: the port is free", PATIENCE, || TcpListener::bind(address).is_ok());
+    eventually("HUB-9: the port is free", PATIENCE, || TcpListener::bind(address).is_ok());
     server.stop();
 }

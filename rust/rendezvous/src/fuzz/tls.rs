@@ -25,7 +25,7 @@ static HUB: LazyLock<Option<(TlsServer, PublicKey, PublicKey)>> = LazyLock::new(
 /// Plays a script of `on_the_way` between a client and the hub (end 1), after a byte that says who the client is: a
 /// node (0), or somebody who doesn't know the token (1), the version (2) or the hub's key (3). The client says the
 /// script's bytes inside of TLS, and at its first act its hello. Panics where somebody is believed who may not be, what
-/// is heard is not what was said, or CONN-2 is hurt.
+/// is heard is not what was said, or HUB-5 is hurt.
 pub fn tls(script: &[u8]) {
     let Some((who, script)) = script.split_first() else { return };
     let Some((server, hub_key, another_key)) = &*HUB else { return };
@@ -51,9 +51,9 @@ pub fn tls(script: &[u8]) {
     };
     let is_untouched = on_the_way::play(script, &mut [&mut client, &mut hub]);
     let is_proved = !matches!(hub.connection.stage, Stage::Unproved { .. });
-    assert!(!is_proved || (who == 0 && client.hello.is_some()), "HUB-1");
+    assert!(!is_proved || (who == 0 && client.hello.is_some()), "HUB-10");
     assert!(client.said.starts_with(&hub.heard), "the hub hears what the client says");
-    assert!(who < 2 || client.said.is_empty(), "TLS-1: somebody else is spoken with");
+    assert!(who < 2 || client.said.is_empty(), "IO-8: somebody else is spoken with");
     if is_untouched && !hub.is_gone {
         let rest = split_frame(&client.said[hub.heard.len()..], hub.connection.stage.max_frame_bytes());
         assert_eq!(rest.ok(), Some(None), "all that is whole is heard");
@@ -181,10 +181,10 @@ impl End for Hub {
             }
         }
         if let Stage::Unproved { .. } = self.connection.stage {
-            assert!(self.bytes <= 2 * MAX_HELLO_BYTES, "CONN-2");
+            assert!(self.bytes <= 2 * MAX_HELLO_BYTES, "HUB-5");
             assert!(
                 self.connection.stream.told.len() <= MAX_HELLO_BYTES,
-                "CONN-1: a stranger has it say much"
+                "HUB-4: a stranger has it say much"
             );
         }
     }

@@ -25,7 +25,7 @@ impl Admits {
             Admits::OwnUser => check_own_user(stream),
             Admits::Some(allowed) if allowed.contains(from) => Ok(()),
             Admits::Some(_) => {
-                // STORE-5. Who can't be told finds the connection closed.
+                // STORE-9. Who can't be told finds the connection closed.
                 let _ = stream.write_all(&refusal(from));
                 Err(Error::new(ErrorKind::Refused, "it is not a node of this job"))
             }

@@ -139,7 +139,7 @@ impl StoreClient {
         self.receive_value(deadline)
     }
 
-    /// Why the server has let this client go: STORE-5.
+    /// Why the server has let this client go: STORE-9.
     fn refused(&mut self, deadline: Deadline) -> Error {
         let mut told = REFUSAL.to_vec();
         let mut byte = [0];

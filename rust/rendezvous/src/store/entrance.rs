@@ -1,12 +1,12 @@
 //! A node's way to a store that is elsewhere: ranks connect to it inside their host, and it carries what they say over
 //! TLS to the node that serves the store.
 //!
-//! - ENTRANCE-1 (own-ranks): it listens at a loopback address, and only processes of its own user are let in.
-//! - ENTRANCE-2 (as-direct): a connection through it ends as a direct one would: what was said arrives first, an end in
+//! - STORE-1 (own-ranks): it listens at a loopback address, and only processes of its own user are let in.
+//! - STORE-2 (as-direct): a connection through it ends as a direct one would: what was said arrives first, an end in
 //!   one direction leaves the other open, and a break breaks both.
-//! - ENTRANCE-3 (bounded): of each connection it holds so many bytes in each direction; who doesn't read isn't read
+//! - STORE-3 (bounded): of each connection it holds so many bytes in each direction; who doesn't read isn't read
 //!   from.
-//! - ENTRANCE-4 (clean-stop): after `stop` returns, the thread has ended, and all sockets are closed.
+//! - STORE-4 (clean-stop): after `stop` returns, the thread has ended, and all sockets are closed.
 
 use std::fmt::Display;
 use std::io;
@@ -72,7 +72,7 @@ impl StoreEntrance {
         self.0.address()
     }
 
-    /// Ends it: ENTRANCE-4. Further calls do nothing.
+    /// Ends it: STORE-4. Further calls do nothing.
     pub fn stop(&self) {
         self.0.stop();
     }
@@ -198,7 +198,7 @@ impl Passage {
         Ok(true)
     }
 
-    /// ENTRANCE-2: an end of one direction follows what was said in it. A socket that is gone needs no word.
+    /// STORE-2: an end of one direction follows what was said in it. A socket that is gone needs no word.
     fn pass_ends(&mut self) {
         if self.secure.has_ended() && self.to_rank.len() == 0 && !self.rank_told {
             self.rank_told = true;

@@ -3,7 +3,7 @@
 //! The caller moves bytes between [`Machine`] and its sockets, and closes what the machine asks it to close. A client
 //! whose replies pile up is stalled: its requests wait, unparsed, until its replies have been sent. So a client that
 //! never reads costs one reply beyond [`HIGH_WATER_BYTES`] and what it sent in one read; of the long values in it, the
-//! store's own memory is all that there is (REPLIES-1).
+//! store's own memory is all that there is (STORE-11).
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -470,7 +470,7 @@ mod tests {
             assert_eq!(machine.buffered(id).1, RANKS * (8 + 128 * RANKS));
         }
         let held: usize = clients.iter().map(|&id| machine.replies(id).unwrap().held_bytes()).sum();
-        assert!(held <= 48 * RANKS * RANKS, "REPLIES-1: {held} bytes, where 128 GB are to be sent");
+        assert!(held <= 48 * RANKS * RANKS, "STORE-11: {held} bytes, where 128 GB are to be sent");
         // What they asked for is what they get, though the keys have other values now.
         for (rank, name) in names.iter().enumerate().take(10) {
             machine.receive(clients[0], &query(Query::Set, &[name.as_bytes(), &addresses(rank, 1)])).unwrap();
@@ -479,7 +479,7 @@ mod tests {
         let mut rest = machine.unsent(last);
         for rank in 0..RANKS {
             assert_eq!(rest.next().unwrap(), (128 * RANKS as u64).to_le_bytes());
-            assert_eq!(rest.next().unwrap(), addresses(rank, 0), "REPLIES-1");
+            assert_eq!(rest.next().unwrap(), addresses(rank, 0), "STORE-11");
         }
         assert_eq!(rest.next(), None);
     }

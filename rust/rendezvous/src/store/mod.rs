@@ -3,13 +3,13 @@
 //! It owns one listening socket, one thread and the keys. It speaks the wire protocol of PyTorch's libuv TCPStore
 //! server (`torch/csrc/distributed/c10d/TCPStore*.cpp`, checked against torch 2.13), all nineteen query types.
 //!
-//! - STORE-1 (no-names): no name look-up ever happens; a peer is its address.
-//! - STORE-2 (isolation): no client can stop the others: not by silence, garbage, half a request, or by never reading.
-//! - STORE-3 (one-answer): every wait gets at most one answer, and a waiter costs only the keys it waits for.
-//! - STORE-4 (clean-stop): after `stop` returns, the thread has ended and the port is free.
-//! - STORE-5 (refusal-told): a peer that may not connect is told the address that it comes from, which proxies and
+//! - STORE-5 (no-names): no name look-up ever happens; a peer is its address.
+//! - STORE-6 (isolation): no client can stop the others: not by silence, garbage, half a request, or by never reading.
+//! - STORE-7 (one-answer): every wait gets at most one answer, and a waiter costs only the keys it waits for.
+//! - STORE-8 (clean-stop): after `stop` returns, the thread has ended and the port is free.
+//! - STORE-9 (refusal-told): a peer that may not connect is told the address that it comes from, which proxies and
 //!   address translation change, before it is let go.
-//! - STORE-6 (nodes-only): a store that encrypts is reached from other hosts by nodes that have proved that they know
+//! - STORE-10 (nodes-only): a store that encrypts is reached from other hosts by nodes that have proved that they know
 //!   the generation's key, over TLS, and inside its own host by processes of its own user. Nobody else is served.
 //!
 //! The server answers as torch's does. This module's tests and `tests/contract/test_store.py` check it. It departs on

@@ -339,7 +339,7 @@ pub fn put_greeting(out: &mut Vec<u8>, nonce: u32) {
 pub(super) const REFUSAL: [u8; 4] = *b"phal";
 const REFUSES: &str = "phalanx refuses ";
 
-/// What a peer is told that may not connect: STORE-5.
+/// What a peer is told that may not connect: STORE-9.
 pub(super) fn refusal(peer: IpAddr) -> Vec<u8> {
     format!("{REFUSES}{}\n", peer.to_canonical()).into_bytes()
 }
@@ -358,9 +358,9 @@ mod tests {
     fn a_refusal_tells_the_peers_address() {
         for address in ["10.0.0.9", "fd00::1"] {
             let told = refusal(address.parse().unwrap());
-            assert!(told.starts_with(&REFUSAL), "STORE-5");
-            assert_eq!(refused_as(&told), address.parse().ok(), "STORE-5");
-            assert_eq!(refused_as(&told[..told.len() - 1]), None, "STORE-5: not yet whole");
+            assert!(told.starts_with(&REFUSAL), "STORE-9");
+            assert_eq!(refused_as(&told), address.parse().ok(), "STORE-9");
+            assert_eq!(refused_as(&told[..told.len() - 1]), None, "STORE-9: not yet whole");
         }
         assert_eq!(refused_as(b"phalanx refuses a joke\n"), None);
     }

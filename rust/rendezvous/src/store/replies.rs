@@ -1,6 +1,6 @@
 //! What waits to be sent to one client: short answers by themselves, long values where the store has them.
 //!
-//! REPLIES-1 (shared-values): a value of [`SHARED_BYTES`] or more is in memory once, however many clients are being
+//! STORE-11 (shared-values): a value of [`SHARED_BYTES`] or more is in memory once, however many clients are being
 //! answered with it. It stays as it was when they asked, also if the key has another value meanwhile.
 
 use std::collections::VecDeque;

@@ -65,7 +65,7 @@ const NODES: usize = 1;
 pub struct StoreServer(EventLoop);
 
 impl StoreServer {
-    /// Serves on `listener`, on a thread of its own. With `allowed`, connections from elsewhere are told so (STORE-5)
+    /// Serves on `listener`, on a thread of its own. With `allowed`, connections from elsewhere are told so (STORE-9)
     /// and closed at once. An IPv4 address counts as the same when it comes mapped into IPv6.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl StoreServer {
     }
 
     /// Serves processes of this one's user on `listener`, which is at an IPv4 loopback address, and other nodes on
-    /// `nodes`: these see `identity`, and prove that they know the generation's `key` (STORE-6).
+    /// `nodes`: these see `identity`, and prove that they know the generation's `key` (STORE-10).
     ///
     /// # Errors
     /// As [`StoreServer::start`]; [`phalanx_types::ErrorKind::State`] if the system doesn't tell whose connections are.

@@ -190,7 +190,7 @@ impl<'f> Server<'f> {
                     Started::InRank(launch) => return Some(launch),
                 },
                 Ok(Some(Incoming::Signal { rank, number })) => {
-                    // A child that nobody waited for, see SUP-3.
+                    // A child that nobody waited for, see GUARD-7.
                     if let Some((pid, _)) = self.ranks.iter().find(|(_, of)| **of == rank) {
                         sys::signal_child(*pid, number);
                     }

@@ -1,6 +1,6 @@
 //! The processes below the guard: which there are, and signals to them and to nobody else.
 //!
-//! SUP-3 rests on two arguments. *Direct children* are signalled by process id. Only the guard waits for them, and it
+//! GUARD-7 rests on two arguments. *Direct children* are signalled by process id. Only the guard waits for them, and it
 //! does so in the same thread. So between looking and signalling their ids can't go to other processes. *Deeper
 //! processes* are signalled through pidfds, from the top down. The pidfd is opened first. Then the process's parent is
 //! read. It must be a process that is proven already, and it must still be alive afterwards, so its id meant that
@@ -188,7 +188,7 @@ mod tests {
         if let Some(parent) = parse_pid(&parent_id().to_string()) {
             assert_ne!(parent_of(parent), Some(tree.this));
         }
-        assert!(bystander.try_wait().unwrap().is_none(), "SUP-3");
+        assert!(bystander.try_wait().unwrap().is_none(), "GUARD-7");
         bystander.kill().unwrap();
         bystander.wait().unwrap();
     }

@@ -35,7 +35,7 @@ fn check(log: &RankLog, mut offset: u64, buffer: &mut [u8]) -> Vec<std::ops::Ran
             }
             ReadAt::Bytes(n) => {
                 let to = offset + n as u64;
-                assert!(buffer[..n] == bytes(offset, to), "SUP-8: the bytes from {offset} to {to}");
+                assert!(buffer[..n] == bytes(offset, to), "GUARD-12: the bytes from {offset} to {to}");
                 offset = to;
             }
             ReadAt::Dropped { resume_at, .. } => {
@@ -87,7 +87,7 @@ fn what_a_full_disk_takes_no_more_is_counted_and_the_rest_follows_a_notice() {
     log.writer.lock().unwrap().file = disk;
     log.append(&bytes(200, 300));
     log.finish();
-    assert_eq!(check(&log, 0, &mut [0; 64]), [0..100, 200..300], "SUP-8");
+    assert_eq!(check(&log, 0, &mut [0; 64]), [0..100, 200..300], "GUARD-12");
     let file = fs::read(log.path()).unwrap();
     let notice = b"\n[phalanx: 100 bytes of output were lost here]\n";
     assert_eq!(file, [&bytes(0, 100)[..], notice, &bytes(200, 300)].concat());

@@ -6,13 +6,13 @@
 //!     \_________________ control socket ____________/
 //! ```
 //!
-//! - POOL-1 (ends-with-owner): a pool, and all below it, ends with its owner, by the pool's own cold guard (SUP-4). The
-//!   owner is the client, or the client's parent, whose children then share the pool.
-//! - POOL-2 (full-guard): a forked guard obeys SUP-1 to SUP-9 like any other, and needs no pool once it serves.
-//! - POOL-3 (same-start): a rank is forked only if the pool was started with the same program, variables and limits.
-//! - POOL-4 (only-warmth): if something is wrong with a pool, callers start the rank cold. It loses its warmth and
+//! - POOL-10 (ends-with-owner): a pool, and all below it, ends with its owner, by the pool's own cold guard (GUARD-8).
+//!   The owner is the client, or the client's parent, whose children then share the pool.
+//! - POOL-11 (full-guard): a forked guard obeys GUARD-5 to GUARD-13 like any other, and needs no pool once it serves.
+//! - POOL-12 (same-start): a rank is forked only if the pool was started with the same program, variables and limits.
+//! - POOL-13 (only-warmth): if something is wrong with a pool, callers start the rank cold. It loses its warmth and
 //!   nothing else.
-//! - POOL-5 (two-pools): a process uses two pools at most. A pool without a job for the idle time-out ends by itself.
+//! - POOL-14 (two-pools): a process uses two pools at most. A pool without a job for the idle time-out ends by itself.
 
 mod fingerprint;
 pub(crate) mod message;

@@ -1,12 +1,12 @@
 //! What carriers tell, and what becomes of the job when one is lost.
 //!
-//! - CARRIERS-1 (one-a-host): the first of a host stays, and the others are let go.
-//! - CARRIERS-2 (told): the node that serves the store is told of each, again and again: an order may go with a
+//! - DRIVER-14 (one-a-host): the first of a host stays, and the others are let go.
+//! - DRIVER-15 (told): the node that serves the store is told of each, again and again: an order may go with a
 //!   connection.
-//! - CARRIERS-3 (lost-is-lost): one that falls silent, or whose task ends, is lost with its blocks, as a node is with
-//!   its ranks (STATE-4). The attempt fails, and another begins in another Spark stage, for which the blocks are
+//! - DRIVER-16 (lost-is-lost): one that falls silent, or whose task ends, is lost with its blocks, as a node is with
+//!   its ranks (DRIVER-26). The attempt fails, and another begins in another Spark stage, for which the blocks are
 //!   written again.
-//! - CARRIERS-4 (attempt-only): they are let go with their attempt.
+//! - DRIVER-17 (attempt-only): they are let go with their attempt.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use super::news::{HostCarried, HostsPlaced};
 use super::node::{Contact, Loss};
 use super::phase::JobPhase;
 
-/// The partition whose node serves the store (PLACE-4).
+/// The partition whose node serves the store (TYPES-17).
 const STORE_PARTITION: u32 = 0;
 
 impl JobState {
@@ -55,7 +55,7 @@ impl JobState {
             NodeMessage::Ping if self.carriers.0.contains_key(&partition) => {
                 if let Some((carrier, contact)) = self.carriers.0.get_mut(&partition) {
                     *contact = Contact::Open { heard: now };
-                    out.send(STORE_PARTITION, HubMessage::Carried(carrier.clone())); // CARRIERS-2
+                    out.send(STORE_PARTITION, HubMessage::Carried(carrier.clone())); // DRIVER-15
                 }
                 out.send(partition, HubMessage::Pong);
             }
@@ -85,7 +85,7 @@ impl JobState {
         }
     }
 
-    /// CARRIERS-3
+    /// DRIVER-16
     pub(super) fn lose_silent_carriers(&mut self, now: Instant, out: &mut Outbox) {
         let losses = self.carriers.losses(self.job.policy.node_timeout);
         let lost: Vec<(u32, Loss)> = losses.filter(|(_, loss)| loss.due <= now).collect();
@@ -113,7 +113,7 @@ impl JobState {
         }
     }
 
-    /// CARRIERS-4
+    /// DRIVER-17
     pub(super) fn release_carriers(&mut self, out: &mut Outbox) {
         for partition in std::mem::take(&mut self.carriers).0.into_keys() {
             out.send(partition, HubMessage::Released);

@@ -1,10 +1,10 @@
 //! When an attempt is over. Once everything is known, or never will be, this gives the outcome or another attempt.
 //!
-//! ENDING-1 (ranks-are-gone): a job that is cancelled, by its caller or through Spark, is over when its ranks are gone,
-//! or when their grace and the guards' time are over. It doesn't matter that Spark ends the tasks sooner. A node that
-//! is there is heard to its end: the last output of its ranks comes after the word that they ended.
+//! DRIVER-18 (ranks-are-gone): a job that is cancelled, by its caller or through Spark, is over when its ranks are
+//! gone, or when their grace and the guards' time are over. It doesn't matter that Spark ends the tasks sooner. A node
+//! that is there is heard to its end: the last output of its ranks comes after the word that they ended.
 //!
-//! ENDING-2 (serves-to-the-end): a node that serves the store or blocks stays until all ranks have ended well, or the
+//! DRIVER-19 (serves-to-the-end): a node that serves the store or blocks stays until all ranks have ended well, or the
 //! ranks are to be ended. The hub knows when that is, and tells each node until the node says that it is done.
 
 use std::time::{Duration, Instant};
@@ -109,7 +109,7 @@ impl JobState {
         debug_assert!(
             matches!(outcome, JobOutcome::Failed(_))
                 || self.ranks.exits().all(|exit| exit.state == RankState::Finished),
-            "FAIL-1"
+            "TYPES-4"
         );
         self.release_held(out);
         self.release_carriers(out);
@@ -118,7 +118,7 @@ impl JobState {
         self.point(now, 0, Point::AllEnded);
     }
 
-    /// Tells the nodes once that all ranks have ended well. ENDING-2
+    /// Tells the nodes once that all ranks have ended well. DRIVER-19
     pub(super) fn stop_serving(&self, out: &mut Outbox) {
         if !self.ranks.all_finished() {
             return;

@@ -1,9 +1,9 @@
 //! Ranks that stopped making progress, and what their threads were doing.
 //!
-//! HANG-1 (all-idle): a rank hangs when, as its node tells, for `hang_timeout` it has written nothing, its main thread
-//! has run no Python, it has reported nothing, and no collective operation of the `phalanx` backend has begun or ended.
-//! The job hangs when all ranks have started and every rank that still runs hangs.
-//! HANG-2 (stacks-first): nothing is ended before the stacks were asked for, and have come or were waited for.
+//! DRIVER-20 (all-idle): a rank hangs when, as its node tells, for `hang_timeout` it has written nothing, its main
+//! thread has run no Python, it has reported nothing, and no collective operation of the `phalanx` backend has begun or
+//! ended. The job hangs when all ranks have started and every rank that still runs hangs.
+//! DRIVER-21 (stacks-first): nothing is ended before the stacks were asked for, and have come or were waited for.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

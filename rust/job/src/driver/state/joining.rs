@@ -73,7 +73,7 @@ impl JobState {
         if self.join_due().is_none_or(|due| due > now) {
             return;
         }
-        // STATE-4: one that was there has not come back, and no other task came in its stead.
+        // DRIVER-26: one that was there has not come back, and no other task came in its stead.
         let vanished = self.nodes.iter().filter(|(_, node)| node.has_vanished());
         let first = vanished.filter_map(|(partition, node)| Some((node.last_heard()?, *partition))).min();
         if let Some((since, partition)) = first {

@@ -1,6 +1,6 @@
 //! What a snapshot says of a job: the run's state, what is counted, and a line for each rank.
 //!
-//! - LISTING-1 (each-rank-once): ranks are listed by rank, each once, whatever is known of it.
+//! - DRIVER-22 (each-rank-once): ranks are listed by rank, each once, whatever is known of it.
 
 use std::collections::BTreeMap;
 

@@ -4,10 +4,10 @@
 //! What the caller is to be told, and the reasons, wait in the news. Phases are enums with the data of each phase: a
 //! job's are in `phase`, a node's in `node`, a rank's in `ranks`. `restart` decides what follows a failed attempt.
 //!
-//! STATE-1 (one-outcome): the job ends exactly once, and only well if every rank ended well.
-//! STATE-2 (cause-after-all): the first failure stops all nodes. The cause is chosen when all of them have reported (or
-//! are lost), not by which reported first.
-//! STATE-3 (every-wait-ends): every wait ends: for joins, for stops, for a silent node, and for a stage that ended
+//! DRIVER-23 (one-outcome): the job ends exactly once, and only well if every rank ended well.
+//! DRIVER-24 (cause-after-all): the first failure stops all nodes. The cause is chosen when all of them have reported
+//! (or are lost), not by which reported first.
+//! DRIVER-25 (every-wait-ends): every wait ends: for joins, for stops, for a silent node, and for a stage that ended
 //! without a word.
 //!
 //! ```text

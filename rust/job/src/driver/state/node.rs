@@ -2,10 +2,10 @@
 //!
 //! Each event takes a node to its next phase, which is a pure function of node, event and time.
 //!
-//! STATE-4 (silence-is-loss): a node that has joined, has its place, is held for the next attempt, or was called to it,
-//! is lost when nothing was heard of it for the node time-out. If it has its place or is held, it is also lost when its
-//! connection has been broken for [`RECONNECT_GRACE`]. Without a place it is not: Spark may start its task again.
-//! STATE-5 (lost-stays-lost): a lost node takes no further part in its attempt, whatever it says later. It gets
+//! DRIVER-26 (silence-is-loss): a node that has joined, has its place, is held for the next attempt, or was called to
+//! it, is lost when nothing was heard of it for the node time-out. If it has its place or is held, it is also lost when
+//! its connection has been broken for [`RECONNECT_GRACE`]. Without a place it is not: Spark may start its task again.
+//! DRIVER-27 (lost-stays-lost): a lost node takes no further part in its attempt, whatever it says later. It gets
 //! answers to what it says, and no orders.
 
 use std::time::{Duration, Instant};
@@ -328,14 +328,14 @@ mod tests {
         let called = held.clone().called();
         let joined = Node::Absent.joined(now, join()).0;
         for node in [joined.clone(), joined.disconnected(later), placed(now), held.clone(), called.clone()] {
-            assert_eq!(node.loss(TIMEOUT).unwrap().due, now + TIMEOUT, "STATE-4: {node:?}");
-            assert_eq!(node.heard(later).loss(TIMEOUT).unwrap().due, later + TIMEOUT, "STATE-4");
+            assert_eq!(node.loss(TIMEOUT).unwrap().due, now + TIMEOUT, "DRIVER-26: {node:?}");
+            assert_eq!(node.heard(later).loss(TIMEOUT).unwrap().due, later + TIMEOUT, "DRIVER-26");
         }
         for node in [placed(now), held.clone()] {
             let broken = node.disconnected(later);
-            assert_eq!(broken.loss(TIMEOUT).unwrap().due, later + RECONNECT_GRACE, "STATE-4: {broken:?}");
+            assert_eq!(broken.loss(TIMEOUT).unwrap().due, later + RECONNECT_GRACE, "DRIVER-26: {broken:?}");
         }
-        assert_eq!(called.clone().disconnected(later), called, "STATE-4: it opens another connection");
+        assert_eq!(called.clone().disconnected(later), called, "DRIVER-26: it opens another connection");
         assert_eq!(held.released().loss(TIMEOUT), None);
     }
 
@@ -350,7 +350,7 @@ mod tests {
             |node, now| node.disconnected(now),
         ];
         for event in events {
-            assert_eq!(event(lost.clone(), now), lost, "STATE-5");
+            assert_eq!(event(lost.clone(), now), lost, "DRIVER-27");
         }
     }
 

@@ -136,16 +136,16 @@ impl Play {
         lost.retain(|partition| Some(*partition) != speaker);
         event(&mut self.state, self.now, &mut out);
         for (partition, order) in out.take() {
-            assert!(!lost.contains(&partition), "STATE-5: {order:?} for node {partition}, which is lost");
+            assert!(!lost.contains(&partition), "DRIVER-27: {order:?} for node {partition}, which is lost");
             let is_final = matches!(order, HubMessage::Again { .. } | HubMessage::Place(_));
-            assert!(!is_final || self.outcome.is_none(), "STATE-1: {order:?} after the outcome");
-            assert!(order != HubMessage::StopServing || self.all_finished(), "ENDING-2: {:?}", self.told);
+            assert!(!is_final || self.outcome.is_none(), "DRIVER-23: {order:?} after the outcome");
+            assert!(order != HubMessage::StopServing || self.all_finished(), "DRIVER-19: {:?}", self.told);
         }
         if let Some(before) = &self.outcome {
-            assert_eq!(self.state.outcome(), Some(before), "STATE-1");
+            assert_eq!(self.state.outcome(), Some(before), "DRIVER-23");
         }
         if let Some(JobOutcome::Finished(_)) = self.state.outcome() {
-            assert!(self.all_finished(), "FAIL-1: {:?}", self.told);
+            assert!(self.all_finished(), "TYPES-4: {:?}", self.told);
         }
         self.outcome = self.state.outcome().cloned();
         if self.state.attempt() != self.attempt {
@@ -225,11 +225,11 @@ impl Play {
             if self.outcome.is_some() {
                 return;
             }
-            let next = next.expect("STATE-3: a job without an outcome has a deadline");
-            assert!(next > self.now, "STATE-3: a deadline that has passed");
+            let next = next.expect("DRIVER-25: a job without an outcome has a deadline");
+            assert!(next > self.now, "DRIVER-25: a deadline that has passed");
             self.now = next;
         }
-        panic!("STATE-3: no outcome after all deadlines: {:?}", self.state);
+        panic!("DRIVER-25: no outcome after all deadlines: {:?}", self.state);
     }
 }
 
@@ -248,6 +248,6 @@ proptest! {
             play.play(event);
         }
         play.wait_for_the_outcome();
-        prop_assert!(play.attempt.restarts() <= max_restarts, "RESTART-1");
+        prop_assert!(play.attempt.restarts() <= max_restarts, "DRIVER-30");
     }
 }

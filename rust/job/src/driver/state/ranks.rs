@@ -1,8 +1,8 @@
 //! The ranks of one attempt: each has not started, runs, or has ended, with the data that belongs to that.
 //!
-//! - STATE-6 (first-copy-counts): a rank starts once and ends once. What is told again changes nothing (MSG-1).
-//! - STATE-7 (counted): what is asked of all ranks at every word of one of them is counted as they change. It costs the
-//!   same for eight ranks and for eight thousand.
+//! - DRIVER-28 (first-copy-counts): a rank starts once and ends once. What is told again changes nothing (TYPES-9).
+//! - DRIVER-29 (counted): what is asked of all ranks at every word of one of them is counted as they change. It costs
+//!   the same for eight ranks and for eight thousand.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -273,13 +273,13 @@ mod tests {
     #[test]
     fn a_rank_starts_once_and_ends_once() {
         let mut ranks = Ranks::new(2, Duration::ZERO);
-        assert!(ranks.start(0, 7) && !ranks.start(0, 8), "STATE-6");
-        assert!(ranks.end(exit(0, RankState::Lost)) && !ranks.end(exit(0, RankState::Finished)), "STATE-6");
-        assert!(!ranks.start(0, 8), "STATE-6: one that has ended doesn't run again");
+        assert!(ranks.start(0, 7) && !ranks.start(0, 8), "DRIVER-28");
+        assert!(ranks.end(exit(0, RankState::Lost)) && !ranks.end(exit(0, RankState::Finished)), "DRIVER-28");
+        assert!(!ranks.start(0, 8), "DRIVER-28: one that has ended doesn't run again");
         assert_eq!(ranks.get(0).unwrap().on(), Some(7));
         assert!(ranks.any_failed() && !ranks.all_finished());
-        assert!(ranks.phase(1, 0) && !ranks.phase(1, 0) && ranks.phase(1, 1), "STATE-6");
-        assert!(ranks.phase(1, MAX_PHASES - 1) && !ranks.phase(1, MAX_PHASES), "MSG-3");
+        assert!(ranks.phase(1, 0) && !ranks.phase(1, 0) && ranks.phase(1, 1), "DRIVER-28");
+        assert!(ranks.phase(1, MAX_PHASES - 1) && !ranks.phase(1, MAX_PHASES), "TYPES-11");
     }
 
     #[test]
@@ -309,18 +309,18 @@ mod tests {
             }
             let is_idle = |rank: &Rank| rank.doing().is_some_and(|told| told.idle_ms >= 10_000);
             let is_started = |rank: &Rank| *rank != Rank::NotStarted;
-            assert_eq!(ranks.all_started(), ranks.ranks.iter().all(is_started), "STATE-7");
+            assert_eq!(ranks.all_started(), ranks.ranks.iter().all(is_started), "DRIVER-29");
             assert_eq!(
                 ranks.all_running_are_idle(),
                 ranks.running().all(|(_, rank)| is_idle(rank)),
-                "STATE-7"
+                "DRIVER-29"
             );
             let steps = ranks.all().filter_map(|(_, rank)| rank.doing()?.step);
-            assert_eq!(ranks.newest_step(), steps.max(), "STATE-7");
-            assert_eq!(ranks.all_finished(), ranks.finished().len() == 4, "STATE-7");
+            assert_eq!(ranks.newest_step(), steps.max(), "DRIVER-29");
+            assert_eq!(ranks.all_finished(), ranks.finished().len() == 4, "DRIVER-29");
             for node in 0..3 {
                 let on = |rank: &(u32, &Rank)| rank.1.on() == Some(node);
-                assert_eq!(ranks.any_ran_on(node), ranks.all().any(|rank| on(&rank)), "STATE-7");
+                assert_eq!(ranks.any_ran_on(node), ranks.all().any(|rank| on(&rank)), "DRIVER-29");
                 let mut running = ranks.running_on(node);
                 running.sort_unstable();
                 assert_eq!(running, ranks.running().filter(on).map(|(rank, _)| rank).collect::<Vec<_>>());

@@ -1,10 +1,10 @@
 //! Whether another attempt follows a failed one: a pure decision when every node has reported its end.
 //!
-//! RESTART-1 (one-budget): the budget is the job's, whichever rank fails.
-//! RESTART-2 (in-place-or-resubmit): ranks start again in place, in the tasks that they were in, if every task is
+//! DRIVER-30 (one-budget): the budget is the job's, whichever rank fails.
+//! DRIVER-31 (in-place-or-resubmit): ranks start again in place, in the tasks that they were in, if every task is
 //! alive, and Spark has not asked for it to end. Otherwise the caller submits the Spark
 //! stage again. If a task should have said something, the decision waits until it has, or is lost.
-//! RESTART-3 (past-is-past): what a node of an earlier attempt says no longer counts.
+//! DRIVER-32 (past-is-past): what a node of an earlier attempt says no longer counts.
 
 use std::time::Instant;
 
@@ -119,7 +119,7 @@ impl JobState {
                 out.send(partition, self.again());
             }
             NodeMessage::Join(_) | NodeMessage::Done { .. } => out.send(partition, HubMessage::Released),
-            // RESTART-3
+            // DRIVER-32
             _ => {}
         }
     }

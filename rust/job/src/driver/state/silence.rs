@@ -12,7 +12,7 @@ use super::node::{Loss, Node};
 use super::phase::JobPhase;
 
 impl JobState {
-    /// STATE-4: finds nodes of which nothing was heard for too long.
+    /// DRIVER-26: finds nodes of which nothing was heard for too long.
     pub(super) fn lose_silent_nodes(&mut self, now: Instant, out: &mut Outbox) {
         let timeout = self.job.policy.node_timeout;
         let due = |(partition, node): (&u32, &Node)| Some((*partition, node.loss(timeout)?));

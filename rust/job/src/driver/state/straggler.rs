@@ -1,9 +1,9 @@
 //! Ranks that are slower than the others: a pure decision over what the running ranks told.
 //!
-//! STRAGGLER-1 (named-once): a slow rank is named once. A rank is slow if its steps take [`SLOW_FACTOR`] times the
+//! DRIVER-33 (named-once): a slow rank is named once. A rank is slow if its steps take [`SLOW_FACTOR`] times the
 //! median's, for [`SLOW_FOR`] without a break. The median is the lower one, so of two ranks it is the faster one's.
-//! STRAGGLER-2 (once-a-second): the ranks are compared once a second at most, however many tell however often.
-//! STRAGGLER-3 (folded): of more than [`MOST_LINES`] that are found at once, one line names all.
+//! DRIVER-34 (once-a-second): the ranks are compared once a second at most, however many tell however often.
+//! DRIVER-35 (folded): of more than [`MOST_LINES`] that are found at once, one line names all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -134,9 +134,9 @@ mod tests {
                 looks.push(ms);
             }
         }
-        assert_eq!(looks, [0, 1000, 2000, 3000, 4000], "STRAGGLER-2");
-        assert_eq!(stragglers.due(), Some(at(5000)), "STRAGGLER-2: what was told last is looked at, too");
+        assert_eq!(looks, [0, 1000, 2000, 3000, 4000], "DRIVER-34");
+        assert_eq!(stragglers.due(), Some(at(5000)), "DRIVER-34: what was told last is looked at, too");
         stragglers.look(at(5000), [].iter());
-        assert_eq!(stragglers.due(), None, "STRAGGLER-2: nothing new was told");
+        assert_eq!(stragglers.due(), None, "DRIVER-34: nothing new was told");
     }
 }

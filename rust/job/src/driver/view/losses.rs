@@ -1,8 +1,8 @@
 //! The loss by step, as a curve of few points however long a run is: pure, reports in, points out.
 //!
-//! - LOSSES-1 (one-rank): the curve is that of one rank, the lowest that tells a loss, so that it doesn't jump between
+//! - DRIVER-36 (one-rank): the curve is that of one rank, the lowest that tells a loss, so that it doesn't jump between
 //!   ranks.
-//! - LOSSES-2 (folded): when the curve is full, neighbours become their mean, so that it spans the whole run.
+//! - DRIVER-37 (folded): when the curve is full, neighbours become their mean, so that it spans the whole run.
 
 use phalanx_types::run_snapshot::MAX_LOSSES;
 use serde_json::{Map, Value};
@@ -82,9 +82,9 @@ mod tests {
             told(&mut losses, 0, u64::from(step), f64::from(step));
         }
         let points = losses.points();
-        assert!(points.len() <= MAX_LOSSES && points.len() >= MAX_LOSSES / 2, "LOSSES-2: {}", points.len());
-        assert!(points[0].0 < 2000 && points.last().unwrap().0 == 99_999, "LOSSES-2");
-        assert!(points.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "LOSSES-2");
+        assert!(points.len() <= MAX_LOSSES && points.len() >= MAX_LOSSES / 2, "DRIVER-37: {}", points.len());
+        assert!(points[0].0 < 2000 && points.last().unwrap().0 == 99_999, "DRIVER-37");
+        assert!(points.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "DRIVER-37");
     }
 
     #[test]
@@ -94,9 +94,9 @@ mod tests {
         told(&mut losses, 1, 1, 5.0);
         told(&mut losses, 3, 2, 8.0);
         told(&mut losses, 1, 2, 4.0);
-        assert_eq!(losses.points(), [(1, 5.0), (2, 4.0)], "LOSSES-1");
+        assert_eq!(losses.points(), [(1, 5.0), (2, 4.0)], "DRIVER-36");
         told(&mut losses, 1, 2, 4.5);
-        assert_eq!(losses.points(), [(1, 5.0), (2, 4.5)], "LOSSES-1");
+        assert_eq!(losses.points(), [(1, 5.0), (2, 4.5)], "DRIVER-36");
         for values in ["", "[]", r#"{"loss": "nan"}"#, r#"{"accuracy": 1}"#] {
             losses.take(1, 3, values);
         }

@@ -1,6 +1,6 @@
 //! The newest lines that were shown of all ranks: pure, text in, lines out.
 //!
-//! - LINES-1 (cheap): of a text only its last lines are looked at, however long it is.
+//! - DRIVER-38 (cheap): of a text only its last lines are looked at, however long it is.
 
 use std::collections::VecDeque;
 
@@ -64,8 +64,8 @@ mod tests {
         let flood: String = (0..100_000).map(|i| format!("{i}\n")).collect();
         lines.take(&flood);
         let expected: Vec<String> = (100_000 - MAX_LINES..100_000).map(|i| i.to_string()).collect();
-        assert_eq!(lines.lines(), expected, "LINES-1");
+        assert_eq!(lines.lines(), expected, "DRIVER-38");
         lines.take(&format!("{}\n", "x".repeat(1 << 20)));
-        assert!(lines.lines()[MAX_LINES - 1].len() <= MAX_LINE_BYTES + 4, "SNAP-1");
+        assert!(lines.lines()[MAX_LINES - 1].len() <= MAX_LINE_BYTES + 4, "TYPES-24");
     }
 }

@@ -1,7 +1,7 @@
 //! Snapshots of a job for whoever asks, however often, also when its hub is closed.
 //!
-//! - VIEW-1 (rarely-made): however many ask, the hub makes a snapshot four times a second at most; in between they get
-//!   the one before. The last one is made once, when the outcome is told, and stays.
+//! - DRIVER-39 (rarely-made): however many ask, the hub makes a snapshot four times a second at most; in between they
+//!   get the one before. The last one is made once, when the outcome is told, and stays.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

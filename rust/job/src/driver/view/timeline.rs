@@ -1,7 +1,7 @@
 //! The points of a job's life as phases without a gap: pure, points in, spans out.
 //!
-//! - TIMELINE-1 (no-gap): a phase begins where the one before ends, and no time goes back.
-//! - TIMELINE-2 (any-name): what rank 0 tells is a phase, whatever it is called.
+//! - DRIVER-40 (no-gap): a phase begins where the one before ends, and no time goes back.
+//! - DRIVER-41 (any-name): what rank 0 tells is a phase, whatever it is called.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -188,9 +188,9 @@ mod tests {
             ("ending the ranks", 112.0, 114.0),
         ];
         let expected = expected.map(|(name, start, end)| (name.to_string(), start, Some(end)));
-        assert_eq!(shown(&timeline), expected, "TIMELINE-1");
+        assert_eq!(shown(&timeline), expected, "DRIVER-40");
         let restarts = timeline.spans(0.0).into_iter().filter(|span| span.kind == SpanKind::Restart);
-        assert_eq!(restarts.map(|span| span.name).collect::<Vec<_>>(), ["restart 1"], "TIMELINE-2");
+        assert_eq!(restarts.map(|span| span.name).collect::<Vec<_>>(), ["restart 1"], "DRIVER-41");
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
             timeline.point(&phase(Point::RankPhase(0, format!("epoch {i}")), i));
         }
         let shown = shown(&timeline);
-        assert_eq!(shown.len(), MAX_PHASES, "SNAP-1");
+        assert_eq!(shown.len(), MAX_PHASES, "TYPES-24");
         assert_eq!(shown[MAX_PHASES - 1], ("epoch 4999".into(), 5099.0, None));
     }
 }

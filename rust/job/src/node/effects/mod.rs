@@ -70,7 +70,7 @@ pub(crate) struct Effects<'scope, 'env> {
     oom: OomWatch,
     /// When the ranks are looked at next.
     observe_at: Instant,
-    /// A rank that was to be warm starts cold, and why has been said (WARM-1).
+    /// A rank that was to be warm starts cold, and why has been said (NODE-50).
     said_cold: bool,
     evidence: Option<Helper<Leftovers>>,
     stacks: Option<Helper<StacksWanted>>,

@@ -100,7 +100,7 @@ impl<'env> Effects<'_, 'env> {
 /// What this node tells the hub, and the socket for the store.
 fn join_at(options: &Options<'_>, address: IpAddr) -> Result<(Box<Join>, StoreSocket)> {
     let policy = &options.spec.job.policy;
-    // Only the first partition gets the store (PLACE-4), so others of its host leave the port to it.
+    // Only the first partition gets the store (TYPES-17), so others of its host leave the port to it.
     let may_serve = options.here.partition == 0;
     let port = if may_serve { policy.store_port()? } else { 0 };
     let listener = listen_at("the store", address, port)?;
@@ -155,7 +155,7 @@ fn make(
     Ok(Box::new(Made { prepared, blocks }))
 }
 
-/// NODE-7
+/// NODE-45
 fn check_store(options: &Options<'_>, store: SocketAddr) -> Result<()> {
     match StoreClient::connect(store, Deadline::after(STORE_PATIENCE)) {
         Err(e) if e.kind() == ErrorKind::Refused => {

@@ -119,7 +119,7 @@ impl Effects<'_, '_> {
     }
 
     /// Tells the process how metrics have changed, from time to time, and sees whether memory is short. Looks at the
-    /// ranks' words, and tells ranks what there was no room for (NEWS-2).
+    /// ranks' words, and tells ranks what there was no room for (GUARD-16).
     pub(crate) fn observe(&mut self) {
         let now = Instant::now();
         if self.ranks.is_empty() || now < self.observe_at {

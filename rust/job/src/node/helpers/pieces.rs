@@ -3,9 +3,9 @@
 //! A profile is asked for as a file is: the first question is news for the rank, which begins it, and there are no
 //! bytes of it until it is whole. So a question that is lost with a connection is asked again.
 //!
-//! - PIECES-1 (holds-nothing-up): the node's own thread waits for no disk. A thread that a disk keeps from ending is
+//! - NODE-1 (holds-nothing-up): the node's own thread waits for no disk. A thread that a disk keeps from ending is
 //!   left behind, and the log says so.
-//! - PIECES-2 (gaps-are-told): a piece is whole. Where bytes are no longer there, it begins after them, and says why.
+//! - NODE-2 (gaps-are-told): a piece is whole. Where bytes are no longer there, it begins after them, and says why.
 
 use std::fs::File;
 use std::io;
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(output(&log, 1000, 10), (1000, text[1000..1010].to_vec(), String::new()));
         assert_eq!(output(&log, -5, 10), (399_995, text[399_995..].to_vec(), String::new()));
         assert_eq!(output(&log, 400_000, 10), (400_000, Vec::new(), String::new()));
-        assert_eq!(output(&log, 0, u64::MAX).1.len() as u64, MAX_PIECE_BYTES, "PIECE-1");
+        assert_eq!(output(&log, 0, u64::MAX).1.len() as u64, MAX_PIECE_BYTES, "TYPES-22");
     }
 
     #[test]
@@ -172,8 +172,8 @@ mod tests {
         (0..5).for_each(|i| write_to(&log, &[b'a' + i; 4096]));
         let (start, bytes, missing) = output(&log, 0, 100);
         let written: Vec<u8> = (start..start + 100).map(|at| b'a' + (at / 4096) as u8).collect();
-        assert!(start > 8192 && bytes == written, "PIECES-2: {start}");
-        assert_eq!(missing, "are no longer kept", "PIECES-2");
+        assert!(start > 8192 && bytes == written, "NODE-2: {start}");
+        assert_eq!(missing, "are no longer kept", "NODE-2");
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
             assert!(read(&pieces, Reading { request, wanted: wanted(0, 5), of }).is_none());
         }
         drop(pieces);
-        assert_eq!(Arc::strong_count(&log), 1, "PIECES-1: the thread that had it has ended");
+        assert_eq!(Arc::strong_count(&log), 1, "NODE-1: the thread that had it has ended");
         for number in 0..3 {
             let NodeMessage::Piece { request, piece: Ok(piece) } = answers.recv().unwrap() else { panic!() };
             assert_eq!((request, hex::decode(piece.bytes).unwrap().as_slice()), (number, &b"hello"[..]));
@@ -241,7 +241,7 @@ mod tests {
             (bytes > 0).then(|| String::from_utf8(packet[..bytes].to_vec()).unwrap())
         });
         let profiles: Vec<_> = news.filter(|news| news.contains("profile")).collect();
-        assert_eq!(profiles, [r#"{"version":1,"kind":"profile","number":3,"millis":1500}"#], "NEWS-1");
+        assert_eq!(profiles, [r#"{"version":1,"kind":"profile","number":3,"millis":1500}"#], "GUARD-15");
         std::fs::write(folder.path().join("profile-of-3"), "0123456789").unwrap();
         let piece = read(&of(None)).unwrap();
         assert_eq!((piece.start, piece.end, hex::decode(&piece.bytes).unwrap()), (2, 10, b"234".to_vec()));

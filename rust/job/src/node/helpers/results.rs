@@ -1,7 +1,7 @@
 //! A rank's result on its way to the driver, over a connection of its own.
 //!
-//! - RESULT-1 (goes-on): if a connection breaks, it is opened again, and the result goes on where the hub has it.
-//! - RESULT-2 (patience): an upload takes as long as it moves. It fails when the hub can't be reached for [`PATIENCE`],
+//! - NODE-3 (goes-on): if a connection breaks, it is opened again, and the result goes on where the hub has it.
+//! - NODE-4 (patience): an upload takes as long as it moves. It fails when the hub can't be reached for [`PATIENCE`],
 //!   or has got nothing more for so long although it was, or is given up.
 
 use std::collections::BTreeMap;
@@ -296,17 +296,12 @@ mod tests {
         let proxy = Proxy::before(hub.address(), |_, passed| passed >= 300_000);
         let result: Vec<u8> = (0..2_000_000_u32).flat_map(u32::to_le_bytes).collect();
         upload(&hub, &proxy, TIME, folder.path(), &result).run().unwrap();
-        assert!(std::fs::read(hub.result_path(0).unwrap()).unwrap() == result, "RESULT-1");
+        assert!(std::fs::read(hub.result_path(0).unwrap()).unwrap() == result, "NODE-3");
         let cuts = u32::try_from(proxy.cuts()).unwrap();
-        assert!(cuts * RECONNECT_PAUSE > TIME, "RESULT-2: it broke {cuts} times, which took longer");
+        assert!(cuts * RECONNECT_PAUSE > TIME, "NODE-4: it broke {cuts} times, which took longer");
         // Of each connection its handshake, and a frame that had not arrived whole.
         let most = result.len() as u64 + 100_000 * (proxy.cuts() + 1);
-        assert!(
-            proxy.passed_bytes() <= most,
-            "RESULT-1: {} bytes for {}",
-            proxy.passed_bytes(),
-            result.len()
-        );
+        assert!(proxy.passed_bytes() <= most, "NODE-3: {} bytes for {}", proxy.passed_bytes(), result.len());
     }
 
     #[test]
@@ -316,7 +311,7 @@ mod tests {
         let proxy = Proxy::before(hub.address(), |_, passed| passed >= 8000);
         let stuck = upload(&hub, &proxy, TIME / 3, folder.path(), &[7; 1_000_000]);
         let error = stuck.run().unwrap_err().to_string();
-        assert!(error.starts_with("the result of rank 0 did not reach the driver: "), "RESULT-2: {error}");
+        assert!(error.starts_with("the result of rank 0 did not reach the driver: "), "NODE-4: {error}");
         assert_eq!(hub.result_path(0), None);
     }
 
@@ -330,11 +325,11 @@ mod tests {
             let mut patience = Patience::of(TIME);
             let mut received = 0;
             for (out_of_reach_ms, connected_ms) in pieces {
-                prop_assert!(patience.broke(now), "RESULT-2: a new break");
+                prop_assert!(patience.broke(now), "NODE-4: a new break");
                 now += Duration::from_millis(out_of_reach_ms);
-                prop_assert!(patience.broke(now), "RESULT-2: not yet");
+                prop_assert!(patience.broke(now), "NODE-4: not yet");
                 received += 1;
-                prop_assert!(patience.reached(now, received), "RESULT-2: it moves");
+                prop_assert!(patience.reached(now, received), "NODE-4: it moves");
                 now += Duration::from_millis(connected_ms);
             }
             // From here on it stands still, be the hub reached or not.
@@ -354,9 +349,9 @@ mod tests {
                 }
             }
             if patience.is_over {
-                prop_assert!(last >= first + TIME, "RESULT-2: not before its time");
+                prop_assert!(last >= first + TIME, "NODE-4: not before its time");
             } else {
-                prop_assert!(last < first + 2 * TIME, "RESULT-2: not long after it");
+                prop_assert!(last < first + 2 * TIME, "NODE-4: not long after it");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The first connection of a line: each way in turn, until one leads to the hub (LINK-3, LINK-6).
+//! The first connection of a line: each way in turn, until one leads to the hub (NODE-7, NODE-10).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +59,7 @@ impl Caller {
         }
     }
 
-    /// LINK-6
+    /// NODE-10
     fn by_the_way_taken(&self) -> Result<Control> {
         let within = self.ways.taken().patience(self.policy.connect_timeout);
         let deadline = Deadline::after(within);

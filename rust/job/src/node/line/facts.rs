@@ -32,7 +32,7 @@ pub(crate) fn signed_us(at: Instant, reference: Instant) -> i64 {
     if at >= reference { us(at - reference) } else { -us(reference - at) }
 }
 
-/// Whether the hub takes it in one frame, with whatever is around it. LINK-7
+/// Whether the hub takes it in one frame, with whatever is around it. NODE-11
 pub(super) fn fits(message: &NodeMessage) -> bool {
     serde_json::to_vec(message).is_ok_and(|bytes| bytes.len() < MAX_FRAME_BYTES - 1024)
 }
@@ -45,6 +45,6 @@ mod tests {
     fn a_fact_that_no_frame_takes_is_known() {
         let phase = |bytes| NodeMessage::Phase { rank: 0, name: "x".repeat(bytes), nth: 0, age_us: 0 };
         assert!(fits(&phase(MAX_FRAME_BYTES / 2)));
-        assert!(!fits(&phase(MAX_FRAME_BYTES)), "LINK-7");
+        assert!(!fits(&phase(MAX_FRAME_BYTES)), "NODE-11");
     }
 }

@@ -3,20 +3,20 @@
 //! A thread of its own connects, writes, hears, and mends. The rest of the node tells it things, which waits for
 //! nothing, and is told what comes of them ([`Heard`]).
 //!
-//! - LINK-1 (told-again): every fact is told again after a reconnect, with its age (MSG-1).
-//! - LINK-2 (mended-or-over): a line that is closed is mended within [`limits::HUB_GRACE`]. If not, the hub is given up
+//! - NODE-5 (told-again): every fact is told again after a reconnect, with its age (TYPES-9).
+//! - NODE-6 (mended-or-over): a line that is closed is mended within [`limits::HUB_GRACE`]. If not, the hub is given up
 //!   for good.
-//! - LINK-3 (each-way): a node takes the direct way first, within `connect_timeout`, and then each other one that it
+//! - NODE-7 (each-way): a node takes the direct way first, within `connect_timeout`, and then each other one that it
 //!   has. If it reaches the hub by none, its task fails in a sentence that says what to set.
-//! - LINK-4 (silent-hub): if a hub says nothing for half of `node_timeout`, the node connects anew. If it has said
+//! - NODE-8 (silent-hub): if a hub says nothing for half of `node_timeout`, the node connects anew. If it has said
 //!   nothing for all of `node_timeout` and [`limits::HUB_GRACE`], the node gives it up: by then the hub has given up
 //!   this node.
-//! - LINK-5 (closed-is-over): if the hub's host refuses connections, the hub is closed and the job is over, or a
+//! - NODE-9 (closed-is-over): if the hub's host refuses connections, the hub is closed and the job is over, or a
 //!   firewall refuses them. The sentence says so.
-//! - LINK-6 (tried-twice): no try to connect takes more than two thirds of the time for its way: packets may be lost
+//! - NODE-10 (tried-twice): no try to connect takes more than two thirds of the time for its way: packets may be lost
 //!   for good that were on their way when the network failed for a moment.
-//! - LINK-7 (fits): a fact that the hub would not take is never told. It would break each line that is told it again.
-//! - LINK-8 (nobody-waits): whoever tells something waits for no network. Who wants to go while the line connects goes
+//! - NODE-11 (fits): a fact that the hub would not take is never told. It would break each line that is told it again.
+//! - NODE-12 (nobody-waits): whoever tells something waits for no network. Who wants to go while the line connects goes
 //!   at once; what was told over a line that is up is written first.
 
 mod connecting;
@@ -58,7 +58,7 @@ pub(crate) struct Line {
 pub(crate) struct Teller(Sender<Ask>);
 
 impl Line {
-    /// Begins to connect for `attempt` (LINK-3); `ear` is told what comes of it.
+    /// Begins to connect for `attempt` (NODE-7); `ear` is told what comes of it.
     ///
     /// # Errors
     /// [`phalanx_types::ErrorKind::Io`] if the system gives no thread.

@@ -1,6 +1,6 @@
 //! The ways to the hub, beside each other: whoever opens a connection doesn't know which it takes.
 //!
-//! - ROUTE-1 (one-way): all connections of a node take the same way, once one of them has found it.
+//! - NODE-13 (one-way): all connections of a node take the same way, once one of them has found it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! What the hub asks of a node beside its ranks' run (MACHINE-4).
+//! What the hub asks of a node beside its ranks' run (NODE-17).
 
 use phalanx_types::Carrier;
 use phalanx_types::message::NodeMessage;

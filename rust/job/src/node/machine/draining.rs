@@ -64,7 +64,7 @@ impl Draining {
             out.push(Action::StopRelay);
         }
         gang.logged |= now >= log_until;
-        // ENDING-2
+        // DRIVER-19
         let is_needed = gang.serves
             && !gang.may_stop_serving
             && !gang.has_failed

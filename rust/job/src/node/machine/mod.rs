@@ -9,15 +9,15 @@
 //! One machine serves one attempt. Whatever takes time is done by helpers (`effects`), each of which comes back with
 //! an event. So an order is heard whatever a disk, a pool or a network does.
 //!
-//! - MACHINE-1 (one-return): a node returns once, after its helpers are back, and then does nothing more.
-//! - MACHINE-2 (done-is-empty): the hub hears that a node is done when its guard has seen that no process is left, and
+//! - NODE-14 (one-return): a node returns once, after its helpers are back, and then does nothing more.
+//! - NODE-15 (done-is-empty): the hub hears that a node is done when its guard has seen that no process is left, and
 //!   of each rank how it ended, and not before.
-//! - MACHINE-3 (ends): whatever happens, a node is over within a bound, if its helpers and the guard are fair.
-//! - MACHINE-4 (always-answers): each request for stacks or a piece of a file has an answer, whatever the state.
-//! - MACHINE-5 (starts-nothing): a node that is to end starts no rank.
-//! - MACHINE-6 (disk-hangs): the hub is told how a rank ended though its disk says nothing for [`DISK_PATIENCE`].
-//! - MACHINE-7 (hears): whatever its helpers do, a node goes on telling the hub that it is there, and obeys its orders.
-//! - MACHINE-8 (files-in-time): a disk that takes longer than `join_timeout` for the files that ranks begin with fails
+//! - NODE-16 (ends): whatever happens, a node is over within a bound, if its helpers and the guard are fair.
+//! - NODE-17 (always-answers): each request for stacks or a piece of a file has an answer, whatever the state.
+//! - NODE-18 (starts-nothing): a node that is to end starts no rank.
+//! - NODE-19 (disk-hangs): the hub is told how a rank ended though its disk says nothing for [`DISK_PATIENCE`].
+//! - NODE-20 (hears): whatever its helpers do, a node goes on telling the hub that it is there, and obeys its orders.
+//! - NODE-21 (files-in-time): a disk that takes longer than `join_timeout` for the files that ranks begin with fails
 //!   the job.
 
 #![deny(clippy::wildcard_enum_match_arm, clippy::match_wildcard_for_single_variants)]

@@ -101,7 +101,7 @@ impl Machine {
         self.end_unused_guard(out);
     }
 
-    /// A guard that comes when the node is to end, or had come before, has no ranks. MACHINE-5
+    /// A guard that comes when the node is to end, or had come before, has no ranks. NODE-18
     pub(super) fn end_unused_guard(&mut self, out: &mut Vec<Action>) {
         if self.helpers.guard_lives && matches!(self.state, State::Leaving(_)) {
             out.push(Action::EndGuard);

@@ -224,15 +224,15 @@ impl World {
         assert_eq!(
             out.iter().filter(|action| answers(action)).count(),
             usize::from(asked.is_some()),
-            "MACHINE-4"
+            "NODE-17"
         );
-        assert!(!is_over || asked.is_some() || out.is_empty(), "MACHINE-1: {out:?}");
+        assert!(!is_over || asked.is_some() || out.is_empty(), "NODE-14: {out:?}");
         out.into_iter().for_each(|action| self.act(action));
         if self.machine.outcome().is_some() {
             self.outcomes += 1;
-            assert_eq!(self.outcomes, 1, "MACHINE-1");
+            assert_eq!(self.outcomes, 1, "NODE-14");
             let helpers = [Away::Locate, Away::Files, Away::Guard, Away::Store, Away::GuardEnd];
-            assert!(!self.away.iter().any(|away| helpers.contains(away)), "MACHINE-1: {:?}", self.away);
+            assert!(!self.away.iter().any(|away| helpers.contains(away)), "NODE-14: {:?}", self.away);
         }
     }
 
@@ -242,7 +242,7 @@ impl World {
             Action::Prepare(_) => self.away.extend([Away::Files, Away::Guard, Away::Store]),
             Action::StopPreparing => self.stopped_preparing = true,
             Action::Launch => {
-                assert!(!self.launched && !self.stopped_preparing, "MACHINE-5");
+                assert!(!self.launched && !self.stopped_preparing, "NODE-18");
                 self.launched = true;
                 if !self.guard_is_over {
                     self.living = (0..RANKS).collect();
@@ -266,8 +266,8 @@ impl World {
             Action::CloseOutput => self.away.push(Away::Close),
             Action::FinishCopies => self.away.extend([Away::Relay, Away::ExecutorLog]),
             Action::TellDone { .. } => {
-                assert!(!self.launched || self.guard_is_over, "MACHINE-2");
-                assert!(!self.launched || self.told.len() == RANKS as usize, "MACHINE-2: {:?}", self.told);
+                assert!(!self.launched || self.guard_is_over, "NODE-15");
+                assert!(!self.launched || self.told.len() == RANKS as usize, "NODE-15: {:?}", self.told);
                 self.done = true;
             }
             Action::Tell(..)
@@ -364,7 +364,7 @@ impl World {
             matches!(away, Away::Evidence(rank, _, since)
                 if !told.contains_key(rank) && now >= disk.max(*since) + DISK_PATIENCE)
         };
-        assert!(!self.away.iter().any(is_late), "MACHINE-6");
+        assert!(!self.away.iter().any(is_late), "NODE-19");
     }
 
     fn step(&mut self, step: Step) {
@@ -425,7 +425,7 @@ impl World {
             self.passes(1000);
             // Nobody is waited for who is gone.
             let within = Duration::from_secs(if self.hub_gone { 9 } else { 90 });
-            assert!(self.now < began + within, "MACHINE-3: {:?}", self.machine);
+            assert!(self.now < began + within, "NODE-16: {:?}", self.machine);
         }
     }
 }
@@ -467,9 +467,9 @@ proptest! {
         settle(&mut world);
         world.passes(1000);
         settle(&mut world);
-        prop_assert_eq!(world.done, !serves || is_told_early, "ENDING-2");
+        prop_assert_eq!(world.done, !serves || is_told_early, "DRIVER-19");
         world.order(HubMessage::StopServing);
-        prop_assert!(world.done, "ENDING-2");
+        prop_assert!(world.done, "DRIVER-19");
         world.order(HubMessage::Released);
         prop_assert_eq!(world.outcomes, 1);
     }

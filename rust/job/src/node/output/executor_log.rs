@@ -2,9 +2,9 @@
 //!
 //! Owns one thread.
 //!
-//! - EXECLOG-1 (slows-nobody): a log that takes nothing slows no rank: the ranks' log files are the buffer. Nor is it
+//! - NODE-23 (slows-nobody): a log that takes nothing slows no rank: the ranks' log files are the buffer. Nor is it
 //!   waited for longer than [`PATIENCE`].
-//! - EXECLOG-2 (bounded): of each rank the first [`MOST_BYTES`] are copied, and of one that failed its last
+//! - NODE-24 (bounded): of each rank the first [`MOST_BYTES`] are copied, and of one that failed its last
 //!   [`RESUME_BYTES`]; a line says in which file the rest is.
 
 use std::fs::File;
@@ -295,12 +295,12 @@ mod tests {
         let reading = std::thread::spawn(|| read(bad));
         of_bad.finish(vec![(3, "exited with code 7".into())]);
         let text = reading.join().unwrap();
-        assert!(text.len() < (64 << 10) + 1000, "EXECLOG-2: {}", text.len());
+        assert!(text.len() < (64 << 10) + 1000, "NODE-24: {}", text.len());
         let last: Vec<&str> = text.lines().rev().take(2).collect();
         assert_eq!(last[1], "[rank 3] last");
         assert!(
             last[0].starts_with("[rank 3] [phalanx] of job j: exited with code 7; its whole output is in /"),
-            "EXECLOG-2: {text}"
+            "NODE-24: {text}"
         );
     }
 
@@ -318,7 +318,7 @@ mod tests {
         copy.finish(Vec::new());
         let text = read(reader);
         let told = text.matches("could not be written down").count();
-        assert!((1..=2).contains(&told), "FOLLOW-1: {told} times in less than 5 s, and at the end");
+        assert!((1..=2).contains(&told), "NODE-25: {told} times in less than 5 s, and at the end");
     }
 
     #[test]
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(poll(&mut ready, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })), Ok(1));
         drop(copy);
         let text = read(reader);
-        assert!(!text.is_empty() && text.len() <= 64 << 10, "EXECLOG-1: {}", text.len());
-        assert!(text.lines().all(|line| line == "[rank 3] a line of output"), "EXECLOG-1: {text}");
+        assert!(!text.is_empty() && text.len() <= 64 << 10, "NODE-23: {}", text.len());
+        assert!(text.lines().all(|line| line == "[rank 3] a line of output"), "NODE-23: {text}");
     }
 }

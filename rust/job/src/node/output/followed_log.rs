@@ -1,6 +1,6 @@
 //! A rank's log, read by offset as it grows, by somebody who may be slow.
 //!
-//! FOLLOW-1 (skips-say-so): a notice stands in the place of what is not read, because it is kept no longer, could not
+//! NODE-25 (skips-say-so): a notice stands in the place of what is not read, because it is kept no longer, could not
 //! be written, or is too far behind the end. While a disk takes nothing, the notice comes every [`TELL_LOSS_EVERY`] at
 //! most.
 
@@ -122,6 +122,6 @@ pub(crate) mod tests {
             lines.iter().map(|(tenths, text)| (*tenths, text.split(':').next().unwrap())).collect();
         let line = |bytes| format!("[phalanx] {bytes} bytes of output could not be written down");
         let expected = [(0, line(952)), (50, line(50_000)), (100, line(50_000))];
-        assert_eq!(told, expected.each_ref().map(|(tenths, text)| (*tenths, text.as_str())), "FOLLOW-1");
+        assert_eq!(told, expected.each_ref().map(|(tenths, text)| (*tenths, text.as_str())), "NODE-25");
     }
 }

@@ -1,7 +1,7 @@
 //! Where a run's logs stay when its hosts are gone: a folder that hosts share, or one that only the node's process can
 //! write to.
 //!
-//! LOGDIR-1 (costs-no-run): that logs can't be copied fails no run, and holds none up for longer than [`PATIENCE`].
+//! NODE-26 (costs-no-run): that logs can't be copied fails no run, and holds none up for longer than [`PATIENCE`].
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -120,6 +120,6 @@ mod tests {
         let log = RankLog::create(&work.path().join("rank-0.log"), 1 << 20).unwrap();
         let nowhere = work.path().join("not-mounted");
         keep(&nowhere.display().to_string(), "a", log.files(), &mut Told::default());
-        assert!(!nowhere.exists(), "LOGDIR-1");
+        assert!(!nowhere.exists(), "NODE-26");
     }
 }

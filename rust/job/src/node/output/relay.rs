@@ -2,11 +2,11 @@
 //!
 //! It owns one thread and one connection.
 //!
-//! - RELAY-1 (slow-reader): a reader that doesn't keep up slows nobody, because the log file is the buffer. If the view
+//! - NODE-27 (slow-reader): a reader that doesn't keep up slows nobody, because the log file is the buffer. If the view
 //!   is further behind than the job allows, it skips ahead, and says how much it skipped.
-//! - RELAY-2 (reconnects): a broken connection is opened again, and output goes on where the hub stopped hearing it.
+//! - NODE-28 (reconnects): a broken connection is opened again, and output goes on where the hub stopped hearing it.
 //!   The relay ends when the hub has confirmed all of it.
-//! - RELAY-3 (goes-on): so does the relay of the next attempt in place, since a rank's log goes on, too. What was sent
+//! - NODE-29 (goes-on): so does the relay of the next attempt in place, since a rank's log goes on, too. What was sent
 //!   before isn't sent again.
 //!
 //! Its memory is one chunk and one frame.

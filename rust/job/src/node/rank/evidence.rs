@@ -123,7 +123,7 @@ struct ExitEvidence<'a> {
     stopped: Option<Instant>,
     error: Option<&'a RankError>,
     left_result: bool,
-    /// The rank had promised a result, see RANK-1.
+    /// The rank had promised a result, see RANK-4.
     owes_result: bool,
     out_of_memory: bool,
 }
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn an_exit_with_code_0_is_no_good_end_while_a_result_is_owed() {
         let mut exit = ExitEvidence { owes_result: true, ..exited(ExitStatus::Code(0)) };
-        assert_eq!(state_of(&exit), RankState::Exited(0), "FAIL-1");
+        assert_eq!(state_of(&exit), RankState::Exited(0), "TYPES-4");
         exit.left_result = true;
         assert_eq!(state_of(&exit), RankState::Finished);
     }
@@ -222,7 +222,7 @@ mod tests {
         let mut leaving = ExitEvidence { stopped: before, ..exited(ExitStatus::Code(4)) };
         assert_eq!(state_of(&leaving), RankState::Stopped);
         leaving.exit.by_itself = true;
-        assert_eq!(state_of(&leaving), RankState::Exited(4), "FAIL-2: its victim was heard of first");
+        assert_eq!(state_of(&leaving), RankState::Exited(4), "TYPES-20: its victim was heard of first");
         let echo = RankError { at_us: 101_000_000, ..RankError::default() };
         assert_eq!(exit(ExitStatus::Code(1), Some(&echo), before), RankState::Stopped);
     }
@@ -231,7 +231,7 @@ mod tests {
     fn a_rank_that_raised_before_the_stop_failed_although_the_stop_ended_it() {
         let before = Some(instant_of(Duration::from_secs(100)));
         let cause = RankError { at_us: 99_000_000, ..RankError::default() };
-        assert_eq!(exit(ExitStatus::Signal(15), Some(&cause), before), RankState::Raised, "FAIL-1");
+        assert_eq!(exit(ExitStatus::Signal(15), Some(&cause), before), RankState::Raised, "TYPES-4");
     }
 
     #[test]

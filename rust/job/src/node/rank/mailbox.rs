@@ -1,7 +1,7 @@
 //! What one rank has told its node and the node has not looked at yet.
 //!
-//! - MAILBOX-1 (own): a rank that tells more than its node takes loses nothing of another's.
-//! - MAILBOX-2 (kept): its error and its phases are kept, of its beats and its reports the newest. What is kept is
+//! - NODE-32 (own): a rank that tells more than its node takes loses nothing of another's.
+//! - NODE-33 (kept): its error and its phases are kept, of its beats and its reports the newest. What is kept is
 //!   bounded.
 
 use std::collections::VecDeque;
@@ -37,7 +37,7 @@ impl Mailbox {
         let mut waiting = self.lock();
         let is_first = waiting.is_empty();
         match note {
-            // As MSG-3: who tells more phases than that has them passed over anyway.
+            // As TYPES-11: who tells more phases than that has them passed over anyway.
             RankNote::Phase(_) if waiting.phases.len() >= MAX_PHASES as usize => {}
             RankNote::Phase(_) => waiting.phases.push_back(note),
             RankNote::Error(_) => waiting.error = Some(note),
@@ -95,7 +95,7 @@ mod tests {
                 report(99_999),
                 RankNote::Error(Box::new(error)),
             ],
-            "MAILBOX-2"
+            "NODE-33"
         );
         assert_eq!(mailbox.take().count(), 0);
         assert!(mailbox.put(report(1)), "and again once it has looked");
@@ -107,7 +107,7 @@ mod tests {
         let beat = |ran, operations| RankNote::Beat(Beat { ran, operations, ..Beat::default() });
         mailbox.put(beat(true, 1));
         mailbox.put(beat(false, 2));
-        assert_eq!(mailbox.take().collect::<Vec<_>>(), [beat(true, 2)], "MAILBOX-2");
+        assert_eq!(mailbox.take().collect::<Vec<_>>(), [beat(true, 2)], "NODE-33");
         mailbox.put(beat(false, 3));
         assert_eq!(mailbox.take().collect::<Vec<_>>(), [beat(false, 3)]);
     }
@@ -118,6 +118,6 @@ mod tests {
         for number in 0..2 * MAX_PHASES {
             mailbox.put(RankNote::Phase(number.to_string()));
         }
-        assert_eq!(mailbox.take().count(), MAX_PHASES as usize, "MAILBOX-2");
+        assert_eq!(mailbox.take().count(), MAX_PHASES as usize, "NODE-33");
     }
 }

@@ -1,6 +1,6 @@
 //! The command lines of ranks and of warm pools.
 //!
-//! - PROGRAM-1 (own-package): a rank's `phalanx` is the package of the node that starts it, whatever other Phalanx is
+//! - NODE-34 (own-package): a rank's `phalanx` is the package of the node that starts it, whatever other Phalanx is
 //!   installed there. Its folder is the last on the rank's path, so it shadows no module of the user's.
 
 use phalanx_types::RankProgram;
@@ -50,7 +50,7 @@ mod tests {
             (own[0].as_str(), own[1].as_str(), own[3].as_str()),
             ("/usr/bin/python3", "-c", "/home/python")
         );
-        assert!(own[2].contains("from phalanx.rank.entry import main"), "PROGRAM-1");
+        assert!(own[2].contains("from phalanx.rank.entry import main"), "NODE-34");
         let told = of_pool(&RankProgram::Python(Some("python9".into())), &home);
         assert!(told[0] == "python9" && told[2].contains("phalanx.warm_pool"));
         let program = RankProgram::Command(vec!["/bin/true".into(), "x".into()]);

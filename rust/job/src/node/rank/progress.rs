@@ -1,9 +1,9 @@
 //! What a rank is doing, as its node sees it: its output, the notes of its watchdog, and its process's state.
 //!
-//! - ACTIVITY-1 (progress): progress is output, Python that ran in the main thread, a phase, a report (a note, or
+//! - NODE-35 (progress): progress is output, Python that ran in the main thread, a phase, a report (a note, or
 //!   another step in the rank's words), or a collective operation of the `phalanx` backend that began or ended. That a
 //!   rank is alive is no progress.
-//! - ACTIVITY-2 (never-waits): nothing here waits for a rank.
+//! - NODE-36 (never-waits): nothing here waits for a rank.
 
 use std::time::Instant;
 

@@ -1,10 +1,10 @@
 //! How many threads a rank computes with.
 //!
-//! - THREADS-1 (users-word): what the user's environment says wins. Spark sets `OMP_NUM_THREADS` by itself, too, which
+//! - NODE-37 (users-word): what the user's environment says wins. Spark sets `OMP_NUM_THREADS` by itself, too, which
 //!   is no word of the user's: where `spark.executorEnv.OMP_NUM_THREADS` isn't set, in Python workers and, to
 //!   `spark.task.cpus`, in executors (SPARK-41188); and in drivers in Python that spark-submit starts with
 //!   `spark.driver.cores`.
-//! - THREADS-2 (share): else a rank has `cpus_per_rank`, or else its share of its task's cores, in local mode of the
+//! - NODE-38 (share): else a rank has `cpus_per_rank`, or else its share of its task's cores, in local mode of the
 //!   host's; one at the least.
 
 use phalanx_types::CpuPolicy;
@@ -44,26 +44,23 @@ mod tests {
     fn a_rank_has_its_share_of_its_task_or_of_the_drivers_host() {
         for (per_task, threads) in [(1, 1), (2, 1), (5, 2), (8, 4)] {
             let cpus = CpuPolicy { per_task, ..CpuPolicy::default() };
-            assert_eq!(threads_of_rank(&cpus, 2, 64), threads, "THREADS-2: {per_task}");
+            assert_eq!(threads_of_rank(&cpus, 2, 64), threads, "NODE-38: {per_task}");
         }
         let cpus = CpuPolicy { per_rank: 3, ..CpuPolicy::default() };
         assert_eq!(threads_of_rank(&cpus, 2, 64), 3);
         let local = CpuPolicy { local_mode: true, ..CpuPolicy::default() };
-        assert_eq!((threads_of_rank(&local, 4, 64), threads_of_rank(&local, 4, 2)), (16, 1), "THREADS-2");
+        assert_eq!((threads_of_rank(&local, 4, 64), threads_of_rank(&local, 4, 2)), (16, 1), "NODE-38");
     }
 
     #[test]
     fn what_spark_sets_is_told_from_what_the_user_sets() {
         let mut cpus = CpuPolicy::default();
-        assert!(is_sparks(&cpus, true, "1"), "THREADS-1: a Python worker");
+        assert!(is_sparks(&cpus, true, "1"), "NODE-37: a Python worker");
         cpus.per_task = 2;
-        assert!(is_sparks(&cpus, false, "2"), "THREADS-1: an executor's JVM");
+        assert!(is_sparks(&cpus, false, "2"), "NODE-37: an executor's JVM");
         assert!(!is_sparks(&cpus, false, "1"), "its machine says something else");
         cpus.user_says_on_executors = true;
-        assert!(
-            !is_sparks(&cpus, true, "2") && !is_sparks(&cpus, false, "2"),
-            "THREADS-1: spark.executorEnv"
-        );
+        assert!(!is_sparks(&cpus, true, "2") && !is_sparks(&cpus, false, "2"), "NODE-37: spark.executorEnv");
         cpus.local_mode = true;
         assert!(!is_sparks(&cpus, false, "2"), "the driver's user says so");
     }

@@ -1,8 +1,8 @@
 //! What a node has of data sets whose blocks lie on several hosts: it serves those of its host to the others' ranks,
 //! and tells its own how to find and convince those who serve.
 //!
-//! - NBLOCKS-1 (served-as-needed): only where the run has data sets and ranks on several hosts is there a server.
-//! - NBLOCKS-2 (carriers-told): the node that serves the store leaves a note there of each carrier, which the hub has
+//! - NODE-46 (served-as-needed): only where the run has data sets and ranks on several hosts is there a server.
+//! - NODE-47 (carriers-told): the node that serves the store leaves a note there of each carrier, which the hub has
 //!   seen prove itself: a carrier has no way to the store.
 
 use std::net::{IpAddr, SocketAddr};
@@ -37,7 +37,7 @@ impl NodeBlocks {
     ) -> Result<Option<NodeBlocks>> {
         let job = &options.spec.job;
         if job.data_folder.is_empty() {
-            return Ok(None); // NBLOCKS-1
+            return Ok(None); // NODE-46
         }
         let key = Key::of_blocks(&options.spec.token, &job.id, placement.generation);
         let is_one_host = placement.host_ranks == [0, placement.world_size - 1];
@@ -55,7 +55,7 @@ impl NodeBlocks {
         Ok(Some(NodeBlocks { access, _server: server }))
     }
 
-    /// Starts the thread that leaves notes of carriers. NBLOCKS-2
+    /// Starts the thread that leaves notes of carriers. NODE-47
     ///
     /// # Errors
     /// [`phalanx_types::ErrorKind::Io`] if the system gives no thread.

@@ -1,6 +1,6 @@
 //! A node's files. They are private to the user and removed with the node, except the logs of the newest jobs.
 //!
-//! - DIR-1 (in-use): nobody removes a job's folder while a node of the job is on this host, in whatever process and
+//! - NODE-48 (in-use): nobody removes a job's folder while a node of the job is on this host, in whatever process and
 //!   whatever attempt: each holds the folder's lock, which ends with its process at the latest.
 
 use std::fs::{File, TryLockError};
@@ -28,7 +28,7 @@ pub(crate) struct NodeFiles {
     pub(crate) job: PathBuf,
     /// The payload, and a folder for each rank.
     pub(crate) private: PathBuf,
-    /// DIR-1; `None` where the file system knows no locks.
+    /// NODE-48; `None` where the file system knows no locks.
     lock: Option<File>,
 }
 
@@ -220,7 +220,7 @@ mod tests {
         std::fs::write(runs.log(1, Attempt::first()), "output").unwrap();
         drop(ended);
         end_jobs(work.path(), "first");
-        assert!(runs.log(1, Attempt::first()).exists() && runs.private.exists(), "DIR-1");
+        assert!(runs.log(1, Attempt::first()).exists() && runs.private.exists(), "NODE-48");
         let log = runs.log(1, Attempt::first());
         drop(runs);
         assert!(log.exists(), "the logs of the job that has just ended");
@@ -257,7 +257,7 @@ mod tests {
                 threads.spawn(|| remove_unless_in_use(&job));
                 threads.spawn(|| remove_unless_in_use(&job));
                 let files = NodeFiles::make(work.path(), "job", 1, Attempt::first()).unwrap();
-                assert!(files.private.exists(), "DIR-1");
+                assert!(files.private.exists(), "NODE-48");
             });
         }
     }

@@ -1,6 +1,6 @@
 //! The job's store, as the ranks of a node find it.
 //!
-//! - NSTORE-1 (plain-inside): where nodes encrypt, ranks connect to the store at a loopback address of their own host,
+//! - NODE-49 (plain-inside): where nodes encrypt, ranks connect to the store at a loopback address of their own host,
 //!   and what leaves the host is encrypted. The only socket that can be reached from outside speaks TLS.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -14,7 +14,7 @@ use crate::node::options::Options;
 /// Where a node would serve the store.
 pub(crate) struct StoreSocket {
     pub(crate) listener: TcpListener,
-    /// What it shows other nodes, where these encrypt: only the first partition serves the store (PLACE-4).
+    /// What it shows other nodes, where these encrypt: only the first partition serves the store (TYPES-17).
     pub(crate) identity: Option<Identity>,
 }
 
@@ -75,7 +75,7 @@ impl NodeStore {
     }
 }
 
-/// NSTORE-1
+/// NODE-49
 fn inside() -> Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|e| Error::io("bind the store to 127.0.0.1", &e))
 }

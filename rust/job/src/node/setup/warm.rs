@@ -1,6 +1,6 @@
 //! Which guard a node's ranks get: one that was forked from a warm pool, or a cold one.
 //!
-//! - WARM-1 (says-why-cold): if anything keeps ranks from being warm, they start cold, and one line says why.
+//! - NODE-50 (says-why-cold): if anything keeps ranks from being warm, they start cold, and one line says why.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +52,7 @@ pub(crate) fn guard_for(
         match warm_guard(&pool, grace, Deadline::after(POOL_TIMEOUT), &mut go_on) {
             Ok(guard) => return Ok(guard),
             Err(why) if is_ending.load(Ordering::Acquire) => {
-                return Err(Error::new(ErrorKind::Cancelled, why)); // MACHINE-5
+                return Err(Error::new(ErrorKind::Cancelled, why)); // NODE-18
             }
             Err(why) => {
                 let partition = options.here.partition;

@@ -19,7 +19,7 @@ static STORE: LazyLock<Option<(TlsServer, PublicKey, PublicKey)>> = LazyLock::ne
 /// the job (0), one that doesn't know the generation's key (1: the node, 2: the store), one that speaks TLS and whose
 /// words are the script's (3: the node, 4: the store), a node that expects another store (5) or speaks another version
 /// (6). An end's first act is its end. Panics where somebody is believed who may not be, what is heard is not what was
-/// said, or SECURE-2 is hurt.
+/// said, or HUB-20 is hurt.
 pub fn meet(script: &[u8]) {
     let Some((who, script)) = script.split_first() else { return };
     let Some((server, store_key, another_key)) = &*STORE else { return };
@@ -41,7 +41,7 @@ pub fn meet(script: &[u8]) {
     store.only_answers = who != 4;
     let is_untouched = on_the_way::play(script, &mut [&mut node, &mut store]);
     for (peer, other) in [(&node, &store), (&store, &node)] {
-        assert!(who == 0 || !peer.is_proved(), "SECURE-1");
+        assert!(who == 0 || !peer.is_proved(), "HUB-19");
         // The node proves itself first, to whoever shows the store's key.
         if who != 4 {
             assert!(other.said.starts_with(&peer.heard), "an end hears what the other one says");
@@ -124,8 +124,8 @@ impl End for Peer {
         if let Speaker::Secure(secure) = &self.speaker
             && !secure.is_proved()
         {
-            assert!(self.heard.is_empty(), "SECURE-1");
-            assert!(self.is_gone || self.bytes <= MAX_UNPROVED_BYTES, "SECURE-2");
+            assert!(self.heard.is_empty(), "HUB-19");
+            assert!(self.is_gone || self.bytes <= MAX_UNPROVED_BYTES, "HUB-20");
             assert!(
                 self.told_bytes + secure.unsent_bytes() <= MAX_UNPROVED_BYTES,
                 "a stranger has it say much"

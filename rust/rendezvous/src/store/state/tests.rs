@@ -21,7 +21,7 @@ fn a_waiter_is_woken_once_when_the_last_of_its_keys_appears() {
     keys.set(b"b", b"2");
     assert_eq!(woken(&mut keys), [7]);
     keys.set(b"b", b"again");
-    assert!(woken(&mut keys).is_empty(), "STORE-3");
+    assert!(woken(&mut keys).is_empty(), "STORE-7");
     assert!(wait(&mut keys, 7, &["a", "b", "c"]));
     assert!(wait(&mut keys, 7, &[]), "nothing to wait for");
 }

@@ -16,15 +16,15 @@ import org.slf4j.LoggerFactory;
  * spark-submit --jars phalanx-spark_2.13-VERSION.jar --conf spark.plugins=dev.phalanx.spark.PhalanxPlugin ...
  * }</pre>
  *
- * <p>PLUGIN-1 (checked-at-start): a bad `spark.phalanx.*` value ends the application at its start, in a sentence. An
+ * <p>JAR-1 (checked-at-start): a bad `spark.phalanx.*` value ends the application at its start, in a sentence. An
  * unknown key causes a warning.
  *
- * <p>PLUGIN-2 (ranks-first): when an executor shuts down, its ranks are gone before its JVM is.
+ * <p>JAR-2 (ranks-first): when an executor shuts down, its ranks are gone before its JVM is.
  *
- * <p>PLUGIN-3 (harmless): on a Spark, a Scala or a Java on which the jar can't run, one sentence of the log says so,
+ * <p>JAR-3 (harmless): on a Spark, a Scala or a Java on which the jar can't run, one sentence of the log says so,
  * and the application goes on without the plugin.
  *
- * <p>PLUGIN-4 (connect-commands): a Spark Connect server of the application, from Spark 4.0 on, knows Phalanx's
+ * <p>JAR-4 (connect-commands): a Spark Connect server of the application, from Spark 4.0 on, knows Phalanx's
  * commands, beside those that the user's settings name.
  */
 public class PhalanxPlugin implements SparkPlugin {

@@ -15,7 +15,7 @@ import dev.phalanx.spark.ways.TunnelExits
 
 /** The jvm stage: a barrier stage of an RDD, without SQL, with one task for each node of a job.
   *
-  * As STAGE-2, the caller's Spark properties (job group, tags, pool) hold for the stage. Nothing that the stage sets
+  * As STAGE-5, the caller's Spark properties (job group, tags, pool) hold for the stage. Nothing that the stage sets
   * is left behind in the caller's properties.
   */
 object BarrierRunner {

@@ -17,7 +17,7 @@ import dev.phalanx.spark.internal.TempFolder
   * Using.resource(run.results().head.stream().get)(Files.copy(_, path))    // a large one
   * }}}
   *
-  * RES-3 (read-late): the result is read from a file of the driver's when it is asked for. The file is there as long
+  * JAR-6 (read-late): the result is read from a file of the driver's when it is asked for. The file is there as long
   * as this object is, and no longer than the application. After that, asking throws `IllegalStateException`. A result
   * of at most 1 MiB is kept in memory once it has been asked for. A larger one is read again each time.
   *

@@ -21,12 +21,12 @@ import dev.phalanx.spark.ui.RunPosts
   * run.result().resultJson          // waits for the end; TrainingException where it failed
   * }}}
   *
-  * Any thread may call it. As RUN-1, output, phases and the outcome are handled in one thread: the caller's for
-  * `TorchDistributor.run`. As RUN-2, when the run is over, so is its Spark job, and the hub is closed. As RUN-3,
+  * Any thread may call it. As RUN-5, output, phases and the outcome are handled in one thread: the caller's for
+  * `TorchDistributor.run`. As RUN-6, when the run is over, so is its Spark job, and the hub is closed. As RUN-7,
   * showing output never fails a run.
   *
-  * RUN-4 (interrupt-ends-ranks): an interrupt of the driving thread, and the JVM's end (Ctrl-C), end every rank
-  * first. As JVMEND-1 says, the JVM's end waits for them no longer than Spark has time to stop.
+  * JAR-7 (interrupt-ends-ranks): an interrupt of the driving thread, and the JVM's end (Ctrl-C), end every rank
+  * first. As JAR-11 says, the JVM's end waits for them no longer than Spark has time to stop.
   */
 final class Run private[spark] (
     val name: String,

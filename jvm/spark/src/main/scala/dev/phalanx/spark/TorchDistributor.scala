@@ -33,7 +33,7 @@ import dev.phalanx.spark.jni.Core
   *   .start("train.py")                 // returns at once; see Run
   * }}}
   *
-  * DIST-3 (as-python): rules, messages and log lines are those of Python's `phalanx.TorchDistributor`. As DIST-2,
+  * JAR-8 (as-python): rules, messages and log lines are those of Python's `phalanx.TorchDistributor`. As RUN-2,
   * what can be known to be wrong throws before anything is started. A distributor never changes. It can be used
   * again, and by several threads at once.
   */

@@ -16,7 +16,7 @@ import dev.phalanx.spark.internal.Json
   * }
   * }}}
   *
-  * EXC-1 (never-throws): making one from the core's fields never throws. A field that is missing has its empty value.
+  * JAR-9 (never-throws): making one from the core's fields never throws. A field that is missing has its empty value.
   */
 final class TrainingException private (text: String, failure: TrainingException.Fields, cause: Throwable)
     extends RuntimeException(text, cause) {

@@ -75,7 +75,7 @@ class DistributorSuite extends PhalanxSuite {
       val having = distributor().withEnv(Map("GIVEN" -> "ü=1")).withEnv(java.util.Map.of("OTHER", "2"))
       assert(Json.read(having.run(file).resultJson.get) == Json.read("""["ü=1", "2"]"""))
       val refused = intercept[IllegalArgumentException](distributor().withEnv(Map("RANK" -> "hidden")).run(file))
-      assert(refused.getMessage.contains("RANK") && !refused.getMessage.contains("hidden"), "VAR-1")
+      assert(refused.getMessage.contains("RANK") && !refused.getMessage.contains("hidden"), "JOB-25")
     }
   }
 
@@ -168,7 +168,7 @@ class DistributorSuite extends PhalanxSuite {
         distributor().run(file)
       })
       bothRun(folder)
-      assert(stageDescriptions.contains("my own description"), "STAGE-2: the caller's description stays")
+      assert(stageDescriptions.contains("my own description"), "STAGE-5: the caller's description stays")
       sc.cancelJobGroup("mine")
       val failed = going.end().failed.get.asInstanceOf[TrainingException]
       assert(failed.kind == "cancelled", failed.message)
@@ -176,7 +176,7 @@ class DistributorSuite extends PhalanxSuite {
       sc.removeSparkListener(listener)
       // The hub may have told a node to end before Spark's order comes to its task, which then ends well.
       val (killed, others) = ends.asScala.partition(_.isInstanceOf[TaskKilled])
-      assert(killed.nonEmpty && others.forall(_ == Success), s"TASK-1: $ends")
+      assert(killed.nonEmpty && others.forall(_ == Success), s"JAR-21: $ends")
     }
   }
 
@@ -200,8 +200,8 @@ class DistributorSuite extends PhalanxSuite {
   test("a run leaves no property behind in the caller's thread") {
     sc.setLocalProperty("spark.job.description", null)
     distributor().runProgram(Seq("/bin/true"))
-    assert(sc.getLocalProperty("spark.job.description") == null, "STAGE-2")
-    assert(sc.getJobTags().isEmpty, "STAGE-2")
+    assert(sc.getLocalProperty("spark.job.description") == null, "STAGE-5")
+    assert(sc.getJobTags().isEmpty, "STAGE-5")
   }
 
   test("two trainings at once don't disturb each other") {
@@ -256,7 +256,7 @@ class DistributorSuite extends PhalanxSuite {
       try Logged.by("dev.phalanx")(distributor().runProgram(Seq("/bin/true")): Unit)
       finally Cluster.spark.conf.unset("spark.phalanx.gracee")
     assert(said.exists(line => line.contains("spark.phalanx.gracee") && line.contains("spark.phalanx.grace")))
-    assert(said.contains("INFO Started distributed training with 2 executor processes"), "DIST-3")
+    assert(said.contains("INFO Started distributed training with 2 executor processes"), "JAR-8")
     assert(said.contains("INFO Finished distributed training with 2 executor processes"))
   }
 

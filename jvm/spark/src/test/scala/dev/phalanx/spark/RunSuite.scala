@@ -87,7 +87,7 @@ class RunSuite extends PhalanxSuite {
       val file = python(folder, "speaks.py", """import os; print("I am", os.environ["RANK"])""")
       val out = new ByteArrayOutputStream
       Console.withOut(out)(distributor().withLogs(1).run(file)): Unit
-      assert(out.toString.linesIterator.toSeq == Seq("[rank 1] I am 1"), "CONSOLE-5")
+      assert(out.toString.linesIterator.toSeq == Seq("[rank 1] I am 1"), "JOB-6")
       val refused = intercept[IllegalArgumentException](distributor().withLogs("loud").run(file))
       assert(refused.getMessage.contains("has to be one of auto, all, dedup"), refused.getMessage)
     }
@@ -159,7 +159,7 @@ class RunSuite extends PhalanxSuite {
       val kept = keptFor(folder)
       eventually {
         System.gc()
-        assert(!Files.exists(kept.getParent), "RES-3")
+        assert(!Files.exists(kept.getParent), "JAR-6")
       }
     }
   }
@@ -177,7 +177,7 @@ class RunSuite extends PhalanxSuite {
     withFolder { folder =>
       val gone = new RankResult(RankOutcome(0, "h", "finished", None), Some(s"$folder/rank-0"), null)
       val refused = intercept[IllegalStateException](gone.json)
-      assert(refused.getMessage.startsWith("the results went with the Spark application"), "RES-3")
+      assert(refused.getMessage.startsWith("the results went with the Spark application"), "JAR-6")
     }
   }
 
@@ -200,7 +200,7 @@ class RunSuite extends PhalanxSuite {
   test("what is wrong is thrown by start itself") {
     val refused =
       intercept[IllegalArgumentException](distributor().withMaxRestarts(-1).startProgram(Seq("/bin/true")))
-    assert(refused.getMessage.contains("spark.phalanx.maxRestarts"), "DIST-2")
+    assert(refused.getMessage.contains("spark.phalanx.maxRestarts"), "RUN-2")
     intercept[java.io.FileNotFoundException](distributor().start("no-such-file.py"))
   }
 

@@ -21,8 +21,8 @@ class TextsSuite extends PhalanxSuite {
 
   test("a rank is told where Spark's files are, and Spark's Python modules") {
     val here = RankEnvironment.here("./files", "/spark/pyspark.zip").grouped(2).map(pair => pair(0) -> pair(1)).toMap
-    assert(here("PYTHONPATH") == "/spark/pyspark.zip", "ENV-2")
-    assert(here("PHALANX_SPARK_FILES") == s"${sys.props("user.dir")}/files", "ENV-1")
+    assert(here("PYTHONPATH") == "/spark/pyspark.zip", "JAR-25")
+    assert(here("PHALANX_SPARK_FILES") == s"${sys.props("user.dir")}/files", "JAR-24")
     val options = RankOptions(RankProgram.Python("python3"), Seq("a.zip", "b.egg"), Nil)
     assert(options.env.toSeq == Seq("PHALANX_PY_FILES", "a.zip:b.egg"))
     val having = options.copy(variables = Seq("TOKEN", "hidden"))

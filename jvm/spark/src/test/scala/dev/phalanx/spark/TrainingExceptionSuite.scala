@@ -32,7 +32,7 @@ class TrainingExceptionSuite extends PhalanxSuite {
     rows(contract("errors.json").path("errors")).foreach { row =>
       val kind = row.path("kind").asText()
       val thrown = Try(Core(_.failForTest(kind, "why"))).failed.get
-      assert(text(row.path("jvm"), "class").contains(thrown.getClass.getName), s"KIND-1: $kind")
+      assert(text(row.path("jvm"), "class").contains(thrown.getClass.getName), s"TYPES-3: $kind")
       assert(thrown.getMessage.endsWith("why"))
       thrown match {
         case failure: TrainingException => assert(failure.kind == kind)
@@ -66,7 +66,7 @@ class TrainingExceptionSuite extends PhalanxSuite {
 
   test("a failure without fields still becomes an exception") {
     val exception = TrainingException.ofFailure(Json.read("{}"), "text", null)
-    assert(exception.message == "text" && exception.ranks.isEmpty && exception.rank.isEmpty, "EXC-1")
+    assert(exception.message == "text" && exception.ranks.isEmpty && exception.rank.isEmpty, "JAR-9")
   }
 
   test("an exception travels from executor to driver whole") {

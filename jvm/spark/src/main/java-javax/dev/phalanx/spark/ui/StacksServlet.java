@@ -11,7 +11,7 @@ import org.apache.spark.SecurityManager;
 import org.apache.spark.ui.SparkUI;
 
 /**
- * Takes the button of a run's page that asks for stacks, from who may, as ACL-1 says. Its twin differs in what it
+ * Takes the button of a run's page that asks for stacks, from who may, as TAB-3 says. Its twin differs in what it
  * imports only.
  */
 final class StacksServlet extends HttpServlet {

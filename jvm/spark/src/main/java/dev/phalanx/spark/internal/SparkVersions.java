@@ -18,7 +18,7 @@ import scala.xml.NodeSeq;
 /**
  * What differs between the versions of Spark that one jar runs on. Nothing else of Phalanx does.
  *
- * <p>LINKS-1 (all-there): whatever else the jar refers to of Spark's, every supported version has; `make link-check`
+ * <p>JAR-5 (all-there): whatever else the jar refers to of Spark's, every supported version has; `make link-check`
  * compares. Between the two Scalas a jar of its own makes the difference.
  */
 public final class SparkVersions {

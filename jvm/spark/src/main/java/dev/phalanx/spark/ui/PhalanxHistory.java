@@ -14,7 +14,7 @@ import scala.collection.immutable.List$;
  * The tab "Phalanx" of applications that a history server shows, from their event logs. The server finds this class by
  * itself, where the jar is on its class path.
  *
- * <p>HISTORY-1 (harmless): on a server on which the jar can't run, and for a log without runs, pages are as without the
+ * <p>TAB-1 (harmless): on a server on which the jar can't run, and for a log without runs, pages are as without the
  * jar. So this class needs no more than Java 8, and reaches the others by their names.
  */
 public final class PhalanxHistory implements AppHistoryServerPlugin {

@@ -10,10 +10,10 @@ import scala.Option;
 /**
  * The tab "Phalanx" of Spark's UI. Spark keeps tabs for its own packages; Scala hides them from others, Java doesn't.
  *
- * <p>TAB-1 (never-an-error): where it can't be attached there is none, and a line of the log says why. The application
+ * <p>TAB-2 (never-an-error): where it can't be attached there is none, and a line of the log says why. The application
  * goes on, and so does a history server.
  *
- * <p>ACL-1 (who-may): who may see it is Spark's decision: its pages are behind the UI's own filters. To ask the ranks
+ * <p>TAB-3 (who-may): who may see it is Spark's decision: its pages are behind the UI's own filters. To ask the ranks
  * for their stacks takes the right to modify the application, as to kill a job does.
  */
 final class PhalanxTab extends SparkUITab {

@@ -9,10 +9,10 @@ import org.apache.spark.scheduler.SparkListenerEvent;
 /**
  * What a run was like at a moment, as an event of Spark's listener bus.
  *
- * <p>RUNEVENT-1 (file-format): Spark writes it into the event log as JSON under this class's name, so name and fields
+ * <p>TAB-4 (file-format): Spark writes it into the event log as JSON under this class's name, so name and fields
  * are a file format. A later version only adds fields; what it doesn't know is ignored, and what is missing is null.
  *
- * <p>RUNEVENT-2 (any-java): a history server reads logs on the oldest Java and with either Scala: this class needs no
+ * <p>TAB-5 (any-java): a history server reads logs on the oldest Java and with either Scala: this class needs no
  * more than Java 8, and nothing of Scala's.
  */
 @JsonIgnoreProperties(ignoreUnknown = true)

@@ -4,7 +4,7 @@ import dev.phalanx.spark.jni.Core
 
 /** GPUs of the driver that a run of this JVM has to itself until `close`. The Rust core knows which run has which.
   *
-  * As GPU-2 says, runs on the driver that are under way at the same time have no GPU in common.
+  * As JOB-18 says, runs on the driver that are under way at the same time have no GPU in common.
   */
 final private[spark] class GpuLease private (id: Long, val gpus: Seq[String]) extends AutoCloseable {
   override def close(): Unit = Core(_.releaseGpus(id))

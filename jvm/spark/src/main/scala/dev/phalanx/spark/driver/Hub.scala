@@ -6,8 +6,8 @@ import dev.phalanx.spark.internal.{Json, OnceUnused}
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.{RankOutcome, Report, Stacks}
 
-/** The driver's end of a job. Any thread may call it. Once it is closed, `close` does nothing, `logs` go on as HUBS-1
-  * says, for as long as anything refers to this, and each other call is an error of kind `closed`.
+/** The driver's end of a job. Any thread may call it. Once it is closed, `close` does nothing, `logs` go on as
+  * BINDING-1 says, for as long as anything refers to this, and each other call is an error of kind `closed`.
   */
 final private[spark] class Hub private (private[spark] val handle: Long) extends AutoCloseable {
 

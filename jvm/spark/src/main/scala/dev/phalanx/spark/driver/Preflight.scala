@@ -6,8 +6,8 @@ import dev.phalanx.spark.jni.Core
 
 /** The checks before a run starts: the Rust core decides from what Spark says, and throws what is wrong.
   *
-  * As CHECK-1 says, a run that can't get its slots fails here, by a deadline, and not in Spark's silent retries. As
-  * CHECK-2 says, every language refuses the same in the same words.
+  * As JOB-15 says, a run that can't get its slots fails here, by a deadline, and not in Spark's silent retries. As
+  * JOB-16 says, every language refuses the same in the same words.
   */
 private[spark] object Preflight {
 

@@ -8,7 +8,7 @@ import scala.util.Using
 /** A rank's result in a file of the driver's: a line with its kind, then the result itself. A program leaves bytes of
   * any form, without that line.
   *
-  * RES-4 (one-copy): a small result is held in memory, and outlives the file; a large one is only read when it is
+  * JAR-10 (one-copy): a small result is held in memory, and outlives the file; a large one is only read when it is
   * asked for, into one array or none.
   *
   * @param kind `bytes`, `json`, or `unavailable` with the reason

@@ -6,7 +6,7 @@ import org.slf4j.LoggerFactory
 
 /** A thread that hosts or submits the nodes of a run.
   *
-  * As STAGE-1, a stage tells the hub when it is over, once for each time that it was started. As STAGE-2, the
+  * As STAGE-6, a stage tells the hub when it is over, once for each time that it was started. As STAGE-5, the
   * caller's Spark properties hold for the stage, and nothing that the stage sets is left behind in the caller's
   * properties: the stage's threads are made in the caller's thread, and have copies.
   */

@@ -10,7 +10,7 @@ import java.util.zip.CRC32
 
 import scala.util.Try
 
-/** A partition's blocks in a file, one behind the other. As BLOCK-3 says, only the user can read the folder, unless
+/** A partition's blocks in a file, one behind the other. As FEED-61 says, only the user can read the folder, unless
   * it is one that is kept, and a task that fails leaves no file.
   */
 final private[feeding] class BlockFile private (path: Path, file: FileChannel) extends WritableByteChannel {

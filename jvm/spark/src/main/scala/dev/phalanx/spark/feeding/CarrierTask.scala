@@ -8,7 +8,7 @@ import dev.phalanx.spark.node.{Node, NodeTask}
 /** One task of a round of carriers: it serves the blocks of its host, if that is wanted, to the ranks of a run that
   * has no node there. It is what `feeding/carrier_task.py` does in a Python worker.
   *
-  * TASK-1 holds: a task that Spark kills ends by `TaskKilledException`.
+  * JAR-21 holds: a task that Spark kills ends by `TaskKilledException`.
   *
   * @param spec what the hub tells every node
   * @param first the number of the first carrier of this round

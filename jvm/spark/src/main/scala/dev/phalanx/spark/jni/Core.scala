@@ -2,7 +2,7 @@ package dev.phalanx.spark.jni
 
 /** The way to the Rust core: loads it at the first call, and hands on its log records after each call.
   *
-  * CORE-1 (no-upcalls): log records of the core reach slf4j in threads of the JVM. The core's own threads never enter
+  * JAR-12 (no-upcalls): log records of the core reach slf4j in threads of the JVM. The core's own threads never enter
   * the JVM.
   */
 private[spark] object Core {

@@ -11,12 +11,12 @@ import dev.phalanx.spark.internal.{ExecutableFolders, Tried, Version}
 
 /** The native library of this JVM.
   *
-  * LIB-1 (loaded-once): it is loaded once in a JVM, at the first use, from a private temporary file that is removed
+  * JAR-13 (loaded-once): it is loaded once in a JVM, at the first use, from a private temporary file that is removed
   * at once. Where nothing may be executed in the folder for temporary files, one of Spark's takes its place.
   *
-  * LIB-2 (same-version): a library of another version is refused.
+  * JAR-14 (same-version): a library of another version is refused.
   *
-  * LIB-3 (says-why): a failure names operating system, architecture, C library and what was tried. Every later use
+  * JAR-15 (says-why): a failure names operating system, architecture, C library and what was tried. Every later use
   * says the same.
   */
 private[spark] object NativeLibrary {

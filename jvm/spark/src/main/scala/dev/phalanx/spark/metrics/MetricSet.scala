@@ -4,7 +4,7 @@ import com.codahale.metrics.{Gauge, MetricRegistry}
 
 /** Phalanx's metrics in one registry of Spark's: an executor's own, or, at the driver, the sums over all executors.
   *
-  * METRIC-2 (all-declared): the registry has every declared metric from the start, under its name. Histograms are in
+  * JAR-16 (all-declared): the registry has every declared metric from the start, under its name. Histograms are in
   * milliseconds.
   */
 final private[spark] class MetricSet(registry: MetricRegistry, declared: Seq[Metric]) {

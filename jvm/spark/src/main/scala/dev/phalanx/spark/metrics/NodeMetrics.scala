@@ -2,7 +2,7 @@ package dev.phalanx.spark.metrics
 
 /** What counts the work of this JVM's nodes: nothing, or the plugin.
   *
-  * METRIC-1 (never-disturbs): counting never fails a node, and never makes it wait for another JVM.
+  * JAR-17 (never-disturbs): counting never fails a node, and never makes it wait for another JVM.
   */
 private[spark] trait NodeMetrics {
 

@@ -6,7 +6,7 @@ import dev.phalanx.spark.jni.Core
 
 /** What the warm pools of an executor take.
   *
-  * METRIC-3 (pool-metrics): there are `pools.count`; `pools.bytes`, the pools' resident memory, of which ranks share
+  * JAR-18 (pool-metrics): there are `pools.count`; `pools.bytes`, the pools' resident memory, of which ranks share
   * most; and `pools.forks`, the number of runs that had their ranks from a pool.
   */
 private[spark] object PoolMetrics {

@@ -7,7 +7,7 @@ import com.fasterxml.jackson.databind.JsonNode
 /** Counts the ranks of the python stage, of which the executors' plugin knows nothing: a driver in Python tells,
   * again and again, what its run has counted in all.
   *
-  * METRIC-5 (counted-once): of each telling only what is new counts, and of the jvm stage nothing: its nodes count
+  * JAR-19 (counted-once): of each telling only what is new counts, and of the jvm stage nothing: its nodes count
   * themselves. Latencies are not told.
   *
   * @param mostRuns of so many runs, those that told last, it knows what has been counted

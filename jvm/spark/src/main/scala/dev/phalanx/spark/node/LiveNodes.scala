@@ -16,7 +16,7 @@ final private[spark] class LiveNode {
 
 /** The nodes that run in this JVM.
   *
-  * NODES-1 (all-end): while `endAll` waits, no node starts, and each node that it found is asked to end until it has.
+  * JAR-20 (all-end): while `endAll` waits, no node starts, and each node that it found is asked to end until it has.
   * Nodes that start later know nothing of it: a driver's JVM may go on, with another application.
   */
 private[spark] object LiveNodes {

@@ -10,7 +10,7 @@ import dev.phalanx.spark.internal.SparkInternals
 
 /** What each task of the barrier stage does: it is a node of the job.
   *
-  * TASK-1 (killed-task): a task that Spark kills ends its ranks, and then ends as Spark expects, by
+  * JAR-21 (killed-task): a task that Spark kills ends its ranks, and then ends as Spark expects, by
   * `TaskKilledException`.
   *
   * @param spec what the hub tells every node

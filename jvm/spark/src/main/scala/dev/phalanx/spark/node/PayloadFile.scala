@@ -12,9 +12,9 @@ import dev.phalanx.spark.internal.TempFolder
 /** A payload that is too large for a stage's closure: a file at the driver, broadcast to the executors in pieces.
   * There it is a file again, until nothing refers to this object.
   *
-  * PAYLOAD-1 (any-size): it is nowhere one array.
+  * JAR-22 (any-size): it is nowhere one array.
   *
-  * PAYLOAD-2 (any-serializer): it travels as Hadoop's `Writable`, in Spark's `SerializableWritable`. Kryo knows that,
+  * JAR-23 (any-serializer): it travels as Hadoop's `Writable`, in Spark's `SerializableWritable`. Kryo knows that,
   * also where every class has to be registered.
   *
   * @param path the file at the driver, which has to stay there until the stage is over

@@ -8,9 +8,9 @@ import dev.phalanx.spark.internal.SparkInternals
 
 /** What a rank has of this machine: the files that Spark shipped, and Spark's own Python modules.
   *
-  * ENV-1 (spark-files): `PHALANX_SPARK_FILES` is the folder of Spark's files on this machine.
+  * JAR-24 (spark-files): `PHALANX_SPARK_FILES` is the folder of Spark's files on this machine.
   *
-  * ENV-2 (python-path): PYTHONPATH is that of a PySpark worker. First come Spark's own modules, which are named here.
+  * JAR-25 (python-path): PYTHONPATH is that of a PySpark worker. First come Spark's own modules, which are named here.
   * The core puts the application's and the executor's behind them.
   */
 private[spark] object RankEnvironment {

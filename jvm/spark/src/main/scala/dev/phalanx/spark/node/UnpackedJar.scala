@@ -12,7 +12,7 @@ import dev.phalanx.spark.jni.NativeLibrary
 
 /** The guard and the Python package of this jar, as files.
   *
-  * HOME-1 (unpacked-once): they are unpacked once in a JVM, into a folder of this user's below Spark's local
+  * JAR-26 (unpacked-once): they are unpacked once in a JVM, into a folder of this user's below Spark's local
   * directory, which is removed with the application. Where nothing may be executed there, the folder is below the one
   * for temporary files. So executors need no Phalanx in their Python.
   */

@@ -22,7 +22,7 @@ final private[spark] class PhalanxDriverPlugin extends DriverPlugin {
   override def init(sc: SparkContext, context: PluginContext): java.util.Map[String, String] =
     try start(sc, context)
     catch {
-      case problem: LinkageError => // as PLUGIN-3 says
+      case problem: LinkageError => // as JAR-3 says
         log.warn(s"${SparkFit.unlinked(problem)}; the application goes on without Phalanx's plugin")
         Collections.emptyMap()
     }

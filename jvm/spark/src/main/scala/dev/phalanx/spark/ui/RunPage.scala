@@ -12,7 +12,7 @@ import dev.phalanx.spark.internal.Json
 
 /** One run: `/phalanx/run/?id=RUN`, and `/phalanx/run/json?id=RUN`.
   *
-  * RUNPAGE-1 (made-once): however many browsers ask, and however often, a page is made once for each snapshot.
+  * TAB-6 (made-once): however many browsers ask, and however often, a page is made once for each snapshot.
   */
 final private[spark] class RunPage(store: RunStore, questions: Option[StacksQuestions] = None) extends UiPage {
   import UiPage.Parameters

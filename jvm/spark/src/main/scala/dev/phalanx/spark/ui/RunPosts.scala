@@ -14,10 +14,10 @@ import dev.phalanx.spark.metrics.RunCounts
 /** Hands snapshots of runs to Spark's listener bus, from where its UI and its event log have them, and to what
   * counts.
   *
-  * POST-1 (bounded): of a run there is at most one event a second on the bus, changes of its state aside. The event
+  * TAB-7 (bounded): of a run there is at most one event a second on the bus, changes of its state aside. The event
   * log gets changes of its state, and otherwise at most one event in 10 s and at most 1 KiB/s.
   *
-  * POST-2 (never-disturbs): a post never waits and never throws. What the bus has no room for is dropped.
+  * TAB-8 (never-disturbs): a post never waits and never throws. What the bus has no room for is dropped.
   */
 final private[spark] class RunPosts(post: RunEvent => Unit, count: JsonNode => Unit, millis: () => Long) {
   private val log = LoggerFactory.getLogger("dev.phalanx")
@@ -89,7 +89,7 @@ private[spark] object RunPosts {
   /** Whose snapshot it is; empty where it is none. */
   private[spark] def runOf(snapshot: String): String =
     try Json.read(snapshot).path("run").asText("")
-    catch { case NonFatal(_) => "" } // as POST-2 says
+    catch { case NonFatal(_) => "" } // as TAB-8 says
 
   /** The stacks of a run's ranks, or why there are none, for whoever asked. */
   def answer(run: String, stacks: String): Unit = StacksQuestions.ofApplication.answer(run, stacks)
@@ -105,5 +105,5 @@ private[spark] object RunPosts {
         )
       }
       tell(json.toString): Unit
-    } catch { case NonFatal(_) => () } // as POST-2 says
+    } catch { case NonFatal(_) => () } // as TAB-8 says
 }

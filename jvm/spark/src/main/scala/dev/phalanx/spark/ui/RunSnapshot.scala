@@ -8,7 +8,7 @@ import dev.phalanx.spark.internal.Json
 
 /** A run at a moment, as the core tells it (`rust/types/src/run_snapshot.rs`). Times are seconds since 1970.
   *
-  * SNAPSHOT-1 (reads-any): one of another version is read as far as it goes: unknown fields are ignored, and missing
+  * TAB-9 (reads-any): one of another version is read as far as it goes: unknown fields are ignored, and missing
   * ones empty.
   */
 final private[spark] case class RunSnapshot(

@@ -19,9 +19,9 @@ import dev.phalanx.spark.internal.Json
 
 /** The runs of an application, in Spark's own store of what its UI shows: the driver's, or a history server's.
   *
-  * RUNSTORE-1 (bounded): it has the newest `MostRuns` runs, and of each the newest snapshot.
+  * TAB-10 (bounded): it has the newest `MostRuns` runs, and of each the newest snapshot.
   *
-  * RUNSTORE-2 (never-disturbs): no event makes it throw at Spark's listener bus, however strange.
+  * TAB-11 (never-disturbs): no event makes it throw at Spark's listener bus, however strange.
   */
 final private[spark] class RunStore(store: KVStore) {
   private val tasks = new TaskPlaces(RunStore.MostRuns)

@@ -6,12 +6,12 @@ import com.fasterxml.jackson.databind.JsonNode
 
 /** A page of the tab, without what a web server has: parameters go in, HTML and JSON come out.
   *
-  * TABPAGE-1 (text-is-text): whatever a rank, a host or a caller said is text in it, and never markup.
+  * TAB-14 (text-is-text): whatever a rank, a host or a caller said is text in it, and never markup.
   *
-  * TABPAGE-2 (relative-links): its links are relative, so that they hold at the driver, behind a proxy and on a
+  * TAB-15 (relative-links): its links are relative, so that they hold at the driver, behind a proxy and on a
   * history server.
   *
-  * TABPAGE-3 (no-script): it needs no script, which Spark's UI may forbid.
+  * TAB-16 (no-script): it needs no script, which Spark's UI may forbid.
   */
 abstract private[spark] class UiPage {
   import UiPage.Parameters

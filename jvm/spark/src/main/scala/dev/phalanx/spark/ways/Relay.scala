@@ -18,14 +18,14 @@ import org.slf4j.LoggerFactory
   * The thread of the client's command does it all, and blocks in [[stream]]. It is Spark Connect's; none belongs to a
   * relay.
   *
-  *   - WAY-2 (nothing-lost): a message stays until the client has said that it has it, and is sent again when the
+  *   - WAY-1 (nothing-lost): a message stays until the client has said that it has it, and is sent again when the
   *     client opens the relay again. A command of the client's that comes twice is done once.
-  *   - WAY-3 (bounded): what waits for the client is at most [[Relay.WindowBytes]] and a message, of one connection
+  *   - WAY-2 (bounded): what waits for the client is at most [[Relay.WindowBytes]] and a message, of one connection
   *     at most [[Relay.ConnectionBytes]]; what waits for a task is at most [[Relay.PendingBytes]]. What doesn't fit
   *     stays in the task or at the client.
-  *   - WAY-4 (unanswered): of a connection that the hub hasn't answered, [[Relay.UnansweredBytes]] are read, and it
+  *   - WAY-3 (unanswered): of a connection that the hub hasn't answered, [[Relay.UnansweredBytes]] are read, and it
   *     is closed after [[Relay.UnansweredMillis]]. There are [[Relay.MostUnanswered]] at most.
-  *   - WAY-5 (ends): a relay ends with the command that carries it, however that ends, unless its client has opened
+  *   - WAY-4 (ends): a relay ends with the command that carries it, however that ends, unless its client has opened
   *     it again; and when its client has been silent for the time that it has named.
   */
 final private[ways] class Relay(

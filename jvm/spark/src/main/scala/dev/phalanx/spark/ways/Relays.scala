@@ -14,7 +14,7 @@ import dev.phalanx.spark.internal.Version
 
 /** The relays of this server's clients: what their commands reach.
   *
-  *   - WAY-1 (own-relays): a relay is named by its client, and only the session that opened it reaches it.
+  *   - WAY-5 (own-relays): a relay is named by its client, and only the session that opened it reaches it.
   */
 final private[spark] class Relays(clockMillis: () => Long) {
   import Relays._

@@ -8,7 +8,7 @@ import dev.phalanx.spark.internal.SparkInternals
 /** The tunnel of a node that is in a Python worker: its executor opens it when the task begins, since a worker knows
   * nothing of its executor.
   *
-  *   - TUNNEL-5 (for-python): a task whose Spark job names a job of Phalanx has a tunnel to that one's hub from its
+  *   - WAY-6 (for-python): a task whose Spark job names a job of Phalanx has a tunnel to that one's hub from its
   *     beginning to its end, and its Python worker reads where.
   */
 private[spark] object TaskTunnel {

@@ -18,7 +18,7 @@ import org.slf4j.LoggerFactory
   * There is a thread that accepts, and one for each connection. Both sides' bytes wait for their reader: what the
   * other end doesn't take stays here.
   *
-  *   - TUNNEL-3 (idle-is-cheap): a connection on which nothing moves has a turn in
+  *   - WAY-7 (idle-is-cheap): a connection on which nothing moves has a turn in
   *     [[TunnelEntrance.LongestPauseMillis]].
   *
   * @param ask takes a turn at the driver, and waits for the answer

@@ -2,7 +2,7 @@ package dev.phalanx.spark.ways
 
 /** What an executor's end of a connection sends the driver's end: the bytes that have come since, or none.
   *
-  * TUNNEL-4 (javas-classes): what travels consists of Java's own classes. Spark reads an answer in a thread of an
+  * WAY-10 (javas-classes): what travels consists of Java's own classes. Spark reads an answer in a thread of an
   * executor that doesn't know the jar's classes, and an executor ends when it can't.
   *
   * @param connection which it is, among all of all executors

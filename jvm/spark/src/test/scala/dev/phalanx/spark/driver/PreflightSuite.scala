@@ -13,7 +13,7 @@ import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.support.PhalanxSuite.{conf, contract, rows, text}
 import dev.phalanx.spark.support.{Logged, PhalanxSuite}
 
-/** As CHECK-2 says, the cases of `tests/contract/checks.json`, which the tests of Rust and Python run, too. */
+/** As JOB-16 says, the cases of `tests/contract/checks.json`, which the tests of Rust and Python run, too. */
 class PreflightSuite extends PhalanxSuite {
   private val table = contract("checks.json")
   private val errors =

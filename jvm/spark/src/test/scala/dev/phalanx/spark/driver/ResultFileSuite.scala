@@ -45,7 +45,7 @@ class ResultFileSuite extends PhalanxSuite {
       val result = ofZeros(folder, size)
       assert(result.toString == s"TrainingResult(1 ranks, $size bytes)" && result.results.head.size == size)
       val refused = intercept[IllegalStateException](result.resultBytes)
-      assert(refused.getMessage == s"a result of $size bytes is too large for an array; read its stream", "RES-4")
+      assert(refused.getMessage == s"a result of $size bytes is too large for an array; read its stream", "JAR-10")
       Using.resource(result.resultStream().get) { stream =>
         assert(stream.read() == 0 && stream.skip(size - 2) == size - 2 && stream.read() == 0)
       }
@@ -57,7 +57,7 @@ class ResultFileSuite extends PhalanxSuite {
       val size = 5 << 20
       val result = ofZeros(folder, size.toLong)
       val once = result.resultBytes.get
-      assert(once.length == size && !(result.resultBytes.get eq once), "RES-4")
+      assert(once.length == size && !(result.resultBytes.get eq once), "JAR-10")
       assert(result.resultJson.isEmpty)
     }
   }
@@ -68,12 +68,12 @@ class ResultFileSuite extends PhalanxSuite {
       val outcome = RankOutcome(0, "h", "finished", None)
       val kept = RankResult.keep(Seq(outcome), _ => Some(file.toString))
       Files.delete(Path.of(kept.head.path.get))
-      assert(new TrainingResult(Seq(outcome), kept, Nil).resultJson.contains("7"), "RES-4")
+      assert(new TrainingResult(Seq(outcome), kept, Nil).resultJson.contains("7"), "JAR-10")
       val gone = ofZeros(folder, 5 << 20)
       assert(gone.results.head.size == 5 << 20)
       Files.delete(folder.resolve("rank-0"))
       val refused = intercept[IllegalStateException](gone.resultBytes)
-      assert(refused.getMessage.startsWith("the results went with the Spark application"), "RES-3")
+      assert(refused.getMessage.startsWith("the results went with the Spark application"), "JAR-6")
     }
   }
 }

@@ -32,8 +32,8 @@ class BlockJobsSuite extends PhalanxSuite {
     for (rows <- Seq(EveryType, EveryType.where("id % 3 > 0"), Dense)) {
       val (schema, expected) = asSparkHas(rows)
       val found = blocksOf(write(rows.repartition(1).sortWithinPartitions("id"), blockRows = 100)).map(read)
-      assert(found.map(_._1).toSet == Set(schema), "BLOCK-1")
-      assert(found.flatMap(_._2) == expected, "BLOCK-1")
+      assert(found.map(_._1).toSet == Set(schema), "FEED-59")
+      assert(found.flatMap(_._2) == expected, "FEED-59")
     }
     assert(allocator.getAllocatedMemory == 0)
   }
@@ -65,15 +65,15 @@ class BlockJobsSuite extends PhalanxSuite {
     assert(
       files.map(file => PosixFilePermissions.toString(Files.getPosixFilePermissions(file.getParent))).toSet ==
         Set("rwx------"),
-      "BLOCK-3"
+      "FEED-61"
     )
     val blocks = blocksOf(parts)
-    assert(blocks.flatMap(read(_)._2.map(_.head)) == ((0L until 250L) ++ (500L until 1000L)), "BLOCK-1")
+    assert(blocks.flatMap(read(_)._2.map(_.head)) == ((0L until 250L) ++ (500L until 1000L)), "FEED-59")
     val large = blocks.filter(_.node.get("bytes").asLong() > 4000)
-    assert(large.map(_.node.get("rows").asInt()) == Seq(1), "BLOCK-2")
+    assert(large.map(_.node.get("rows").asInt()) == Seq(1), "FEED-60")
     assert(blocks.forall(_.node.get("start").asLong() % 64 == 0))
     assert(blocks.forall(block => block.node.get("checksum").asLong() == block.checksum))
-    assert(blocksOf(write(rows, blockRows = 30)).map(_.node.get("rows").asInt()).max == 30, "BLOCK-2")
+    assert(blocksOf(write(rows, blockRows = 30)).map(_.node.get("rows").asInt()).max == 30, "FEED-60")
     assert(write(rows.where("id < 0")).isEmpty)
     BlockJobs.remove(Cluster.sc, util.List.of(), Folder, 4)
     assert(!files.exists(Files.exists(_)))
@@ -86,7 +86,7 @@ class BlockJobsSuite extends PhalanxSuite {
       val told = intercept[Exception](write(rows, folder.resolve("kept").toString, kept = true))
       assert(told.getMessage.contains("no such number"))
       val left = Files.list(folder.resolve("kept")).iterator.asScala.map(_.getFileName.toString).toSeq
-      assert(left.map(_.takeWhile(_ != '-')).sorted == Seq("0", "1"), "BLOCK-3")
+      assert(left.map(_.takeWhile(_ != '-')).sorted == Seq("0", "1"), "FEED-61")
     }
   }
 

@@ -68,7 +68,7 @@ object CheckedJniMain {
         call(native.closeHub(hub))
         throws("closed")(spec(native, hub, "/bin/true"))
         throws("closed")(native.stacks(hub, 10000))
-        assert(call(native.logs(hub, 0)) == "", "HUBS-1")
+        assert(call(native.logs(hub, 0)) == "", "BINDING-1")
         call(native.dropLogs(hub))
         call(native.dropLogs(hub))
         throws("closed")(native.logs(hub, 0))
@@ -139,7 +139,7 @@ class CheckedJniSuite extends PhalanxSuite {
         }.get
       assert(number("CALLS") >= 10000)
       assert(number("DESCRIPTORS") <= 2, ended.output)
-      assert(number("GROWN_KB") < 16 * 1024, s"JNI-3: references are given back: ${ended.output}")
+      assert(number("GROWN_KB") < 16 * 1024, s"BINDING-4: references are given back: ${ended.output}")
       val left = Using.resource(Files.list(folder))(_.count())
       assert(left <= 8, "the core keeps the logs of the newest 8 jobs, and nothing else")
     }

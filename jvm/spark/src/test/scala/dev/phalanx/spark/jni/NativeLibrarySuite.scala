@@ -31,9 +31,9 @@ class NativeLibrarySuite extends PhalanxSuite with Eventually {
       assert(thrown.kind == "start")
       val expected = ("can't be loaded on linux/(x86_64|aarch64) with glibc \\d+\\.\\d+: " +
         s"tried $bad by way of /.*/libphalanx_jni\\.so: .*").r
-      assert(expected.findFirstIn(thrown.message).isDefined, s"LIB-3: ${thrown.message}")
+      assert(expected.findFirstIn(thrown.message).isDefined, s"JAR-15: ${thrown.message}")
       assert(thrown.getCause.isInstanceOf[LinkageError])
-      assert(leftovers == before, "LIB-1: the temporary file is removed")
+      assert(leftovers == before, "JAR-13: the temporary file is removed")
     }
   }
 
@@ -43,8 +43,8 @@ class NativeLibrarySuite extends PhalanxSuite with Eventually {
       val nowhere = folder.resolve("nowhere")
       val thrown = intercept[TrainingException](NativeLibrary.load(bad, Version.phalanx, Seq(nowhere, folder)))
       val tried = s"tried $bad by way of $nowhere: java.nio.file.NoSuchFileException: $nowhere"
-      assert(thrown.message.contains(tried) && thrown.message.contains(s"; $folder/phalanx-native-"), "LIB-1")
-      assert(folder.toFile.list.toSeq == Seq("bad.so"), "LIB-1")
+      assert(thrown.message.contains(tried) && thrown.message.contains(s"; $folder/phalanx-native-"), "JAR-13")
+      assert(folder.toFile.list.toSeq == Seq("bad.so"), "JAR-13")
     }
   }
 
@@ -69,7 +69,7 @@ class NativeLibrarySuite extends PhalanxSuite with Eventually {
       assert(refusal.getClass.getName == classOf[TrainingException].getName)
       assert(
         refusal.getMessage.endsWith(s"$resource is of version ${Version.phalanx} and the jar of version 9.9.9"),
-        "LIB-2"
+        "JAR-14"
       )
     }
   }
@@ -78,7 +78,7 @@ class NativeLibrarySuite extends PhalanxSuite with Eventually {
     val before = leftovers
     val first = NativeLibrary.native
     assert(first eq NativeLibrary.native)
-    assert(leftovers == before, "LIB-1")
+    assert(leftovers == before, "JAR-13")
     assert(first.version() == Version.phalanx)
   }
 
@@ -89,14 +89,14 @@ class NativeLibrarySuite extends PhalanxSuite with Eventually {
 
   test("a panic of the core becomes a TrainingException") {
     val thrown = intercept[TrainingException](Core(_.failForTest("panic", "it broke")))
-    assert(thrown.kind == "panic" && thrown.message.contains("it broke"), "JNI-1")
+    assert(thrown.kind == "panic" && thrown.message.contains("it broke"), "BINDING-2")
   }
 
   test("a bad setting and a stale hub are errors with a kind") {
     val bad = intercept[IllegalArgumentException](Core(_.settingWarnings(Array("spark.phalanx.grace", "soon"))))
     assert(bad.getMessage.contains("spark.phalanx.grace"))
     val stale = intercept[TrainingException](Core(_.logs(4711, 0)))
-    assert(stale.kind == "closed", s"JNI-2: ${stale.message}")
+    assert(stale.kind == "closed", s"BINDING-3: ${stale.message}")
   }
 
   test("a closed hub's output is kept for as long as somebody may ask for it") {
@@ -104,11 +104,11 @@ class NativeLibrarySuite extends PhalanxSuite with Eventually {
     var hub = Hub.open(job, "127.0.0.1", "127.0.0.1", sys.props("java.io.tmpdir"))
     val handle = hub.handle
     hub.close()
-    assert(hub.logs(0) == "", "HUBS-1")
+    assert(hub.logs(0) == "", "BINDING-1")
     hub = null
     eventually {
       System.gc()
-      assert(intercept[TrainingException](Core(_.logs(handle, 0))).kind == "closed", "HUBS-1")
+      assert(intercept[TrainingException](Core(_.logs(handle, 0))).kind == "closed", "BINDING-1")
     }
   }
 
@@ -117,6 +117,6 @@ class NativeLibrarySuite extends PhalanxSuite with Eventually {
     val said = Logged.by("dev.phalanx.core") {
       Hub.open(job, "", "no-such-host.invalid", sys.props("java.io.tmpdir")).close()
     }
-    assert(said.exists(_.startsWith("WARN")), s"CORE-1: $said")
+    assert(said.exists(_.startsWith("WARN")), s"JAR-12: $said")
   }
 }

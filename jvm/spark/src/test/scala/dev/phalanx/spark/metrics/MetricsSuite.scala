@@ -31,7 +31,7 @@ class MetricsSuite extends PhalanxSuite {
       "join.latency",
       "start.latency"
     )
-    assert(registry.getNames.asScala == names, "METRIC-2")
+    assert(registry.getNames.asScala == names, "JAR-16")
   }
 
   test("an executor counts, and tells the driver what it has counted") {
@@ -47,7 +47,7 @@ class MetricsSuite extends PhalanxSuite {
     assert(registry.getCounters.get("ranks.failed").getCount == 1)
     assert(registry.getCounters.get("ranks.restarted").getCount == 1)
     assert(registry.getCounters.get("logs.bytes").getCount == 50)
-    assert(registry.getHistograms.get("start.latency").getSnapshot.getMax == 9, "METRIC-2")
+    assert(registry.getHistograms.get("start.latency").getSnapshot.getMax == 9, "JAR-16")
     assert(told(1) == change("1", "logs.lines" -> 5, "logs.bytes" -> 50) && told.length == 3)
   }
 
@@ -56,7 +56,7 @@ class MetricsSuite extends PhalanxSuite {
     val own = new MetricSet(registry, Metric.declared)
     val send = (_: MetricChange) => throw new IllegalStateException("gone")
     new ExecutorMetrics("1", Metric.declared, Some(own), send).observed(packed("ranks.running" -> 1))
-    assert(running(registry) == 1, "METRIC-1")
+    assert(running(registry) == 1, "JAR-17")
   }
 
   test("the driver adds up executors, and forgets the ranks of one that is gone") {
@@ -85,13 +85,13 @@ class MetricsSuite extends PhalanxSuite {
     Seq(2, 2, 4).foreach(tell("a", "python", _, 2))
     tell("b", "jvm", 8, 8)
     tell("c", "python", 3, 3)
-    assert(now == (7, 5), "METRIC-5")
-    assert(registry.getHistograms.get("join.latency").getCount == 0, "METRIC-5")
+    assert(now == (7, 5), "JAR-19")
+    assert(registry.getHistograms.get("join.latency").getCount == 0, "JAR-19")
     tell("a", "python", 4, 0)
-    assert(now == (7, 3), "METRIC-5")
+    assert(now == (7, 3), "JAR-19")
     tell("d", "python", 1, 0)
     tell("a", "python", 4, 0)
-    assert(now == (8, 3), "METRIC-5: those that told last are known")
+    assert(now == (8, 3), "JAR-19: those that told last are known")
     counts.told(Json.read("[]"))
   }
 }

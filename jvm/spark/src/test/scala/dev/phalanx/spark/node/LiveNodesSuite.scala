@@ -40,18 +40,18 @@ class LiveNodesSuite extends PhalanxSuite {
     )
     node.start()
     running.await()
-    assert(LiveNodes.endAll("the end", 20000), "NODES-1")
+    assert(LiveNodes.endAll("the end", 20000), "JAR-20")
     assert(LiveNodes.count == 0)
     node.join()
-    assert(second.failed.get.getMessage == "the end", "NODES-1")
+    assert(second.failed.get.getMessage == "the end", "JAR-20")
     assert(LiveNodes.run(_ => 7) == 7)
   }
 
   test("a node that doesn't end is waited for no longer than was said, and disturbs no later one") {
     val node = new Going
     assert(!LiveNodes.endAll("the end", 100))
-    assert(node.live.endingBecause == "the end", "NODES-1")
-    assert(LiveNodes.run(later => Option(later.endingBecause)).isEmpty, "NODES-1")
+    assert(node.live.endingBecause == "the end", "JAR-20")
+    assert(LiveNodes.run(later => Option(later.endingBecause)).isEmpty, "JAR-20")
     node.end()
     assert(LiveNodes.count == 0)
   }
@@ -62,6 +62,6 @@ class LiveNodesSuite extends PhalanxSuite {
     JvmEnd.interruptible(LiveNodes.endAll("the end", 20000): Unit)
     assert(Thread.interrupted() && LiveNodes.count == 1)
     node.end()
-    assert(LiveNodes.run(_ => 7) == 7, "NODES-1")
+    assert(LiveNodes.run(_ => 7) == 7, "JAR-20")
   }
 }

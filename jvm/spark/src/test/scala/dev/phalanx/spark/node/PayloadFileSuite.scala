@@ -31,7 +31,7 @@ class PayloadFileSuite extends PhalanxSuite {
       val arrived = new PayloadFile
       arrived.readFields(new DataInputStream(pipe))
       assert(sending.end().isSuccess && arrived.file != sent.file)
-      assert(Files.readAllBytes(arrived.file).sameElements(bytes), "PAYLOAD-1")
+      assert(Files.readAllBytes(arrived.file).sameElements(bytes), "JAR-22")
     }
   }
 
@@ -42,7 +42,7 @@ class PayloadFileSuite extends PhalanxSuite {
       Using.resource(new RandomAccessFile(file.toFile, "rw"))(_.setLength(size)) // no block of it is on the disk
       val counted = new Counting
       new PayloadFile(file.toString).write(new DataOutputStream(counted))
-      assert(counted.said == size && counted.bytes == 8 + size, "PAYLOAD-1")
+      assert(counted.said == size && counted.bytes == 8 + size, "JAR-22")
     }
   }
 

@@ -10,8 +10,8 @@ class UnpackedJarSuite extends PhalanxSuite {
 
   test("the guard and the Python package are unpacked once, for this user only") {
     val home = UnpackedJar.get()
-    assert(UnpackedJar.get() eq home, "HOME-1")
-    assert(PosixFilePermissions.toString(Files.getPosixFilePermissions(home.folder)) == "rwx------", "HOME-1")
+    assert(UnpackedJar.get() eq home, "JAR-26")
+    assert(PosixFilePermissions.toString(Files.getPosixFilePermissions(home.folder)) == "rwx------", "JAR-26")
     assert(Files.isExecutable(Paths.get(home.guard)))
     assert(Files.isRegularFile(Paths.get(home.python, "phalanx", "__init__.py")))
   }
@@ -20,7 +20,7 @@ class UnpackedJarSuite extends PhalanxSuite {
     withFolder { folder =>
       val taken = Files.writeString(folder.resolve("taken"), "no folder")
       val home = UnpackedJar.unpack(Seq(taken, folder))
-      assert(home.folder.getParent == folder && Files.isExecutable(Paths.get(home.guard)), "HOME-1")
+      assert(home.folder.getParent == folder && Files.isExecutable(Paths.get(home.guard)), "JAR-26")
       val thrown = intercept[TrainingException](UnpackedJar.unpack(Seq(taken, taken.resolve("below"))))
       assert(thrown.message.startsWith("Phalanx can't unpack its files: "), thrown.message)
       assert(thrown.message.contains(s": $taken; ") && thrown.message.endsWith(s": $taken/below"), thrown.message)
@@ -32,6 +32,6 @@ class UnpackedJarSuite extends PhalanxSuite {
     UnpackedJar.remove()
     assert(!Files.exists(first.folder))
     val second = UnpackedJar.get()
-    assert(second.folder != first.folder && Files.isExecutable(Paths.get(second.guard)), "HOME-1")
+    assert(second.folder != first.folder && Files.isExecutable(Paths.get(second.guard)), "JAR-26")
   }
 }

@@ -84,7 +84,7 @@ class BareSuite extends PhalanxSuite {
       Seq("spark.serializer=org.apache.spark.serializer.KryoSerializer", "spark.kryo.registrationRequired=true")
     val check = "test \"$(cat \"$PHALANX_PAYLOAD\")\" = 'what they execute'"
     val ended = ChildJvm.run(classOf[BareMain].getName, Seq("file", "/bin/sh", "-c", check), kryo.map("-D" + _))
-    assert(ended.output.contains("states: Some(Vector(finished, finished))"), s"PAYLOAD-2: ${ended.output}")
+    assert(ended.output.contains("states: Some(Vector(finished, finished))"), s"JAR-23: ${ended.output}")
   }
 
   test("a driver that gets SIGINT or SIGTERM says so, and its ranks are gone before it is") {
@@ -95,8 +95,8 @@ class BareSuite extends PhalanxSuite {
       new Going(ChildJvm.run(main, program, options, signalAt = "[rank 1] up", signal = signal, seconds = 60))
     )
     drivers.map(_.end(100).get).foreach { ended =>
-      assert(ended.output.contains("sh was cancelled: the driver was asked to end"), s"RUN-4: ${ended.output}")
-      assert(ended.output.contains("its ranks are gone"), s"RUN-4: ${ended.output}")
+      assert(ended.output.contains("sh was cancelled: the driver was asked to end"), s"JAR-7: ${ended.output}")
+      assert(ended.output.contains("its ranks are gone"), s"JAR-7: ${ended.output}")
     }
   }
 
@@ -115,10 +115,10 @@ class BareSuite extends PhalanxSuite {
       Files.delete(stay) // the guards would wait for the grace
       assert(
         ended.output.contains("its ranks have up to 60.0 s to end, then they are killed"),
-        s"JVMEND-1: ${ended.output}"
+        s"JAR-11: ${ended.output}"
       )
       val logs = Using.resource(Files.walk(events))(_.iterator.asScala.map(_.getFileName.toString).toVector)
-      assert(logs.exists(_.startsWith("appstatus_")) && !logs.exists(_.endsWith(".inprogress")), s"JVMEND-1: $logs")
+      assert(logs.exists(_.startsWith("appstatus_")) && !logs.exists(_.endsWith(".inprogress")), s"JAR-11: $logs")
     }
   }
 

@@ -42,7 +42,7 @@ class PluginSuite extends PhalanxSuite {
       assert(now("ranks_running_Number") == 0)
     }
     assert(now("ranks_restarted_Count") == restarted)
-    assert(now("join_latency_Count") >= 2 && now("start_latency_Count") >= 3, "METRIC-2")
+    assert(now("join_latency_Count") >= 2 && now("start_latency_Count") >= 3, "JAR-16")
   }
 
   test("the dashboard for Grafana asks for metrics that the endpoint has") {
@@ -62,7 +62,7 @@ class PluginSuite extends PhalanxSuite {
   test("an executor has a warm pool before the first training, and tells what it takes") {
     eventually {
       val pools = Cluster.pools(tasks = 2)
-      assert(pools.forall(pool => pool(0) == 1 && pool(1) > 0), s"METRIC-3: $pools")
+      assert(pools.forall(pool => pool(0) == 1 && pool(1) > 0), s"JAR-18: $pools")
     }
   }
 
@@ -71,19 +71,19 @@ class PluginSuite extends PhalanxSuite {
     val key = "spark.connect.extensions.command.classes"
     def known = SparkEnv.get.conf.get(key)
     val ours = "dev.phalanx.spark.connect.ConnectPlugin"
-    assert(known == ours, "PLUGIN-4")
+    assert(known == ours, "JAR-4")
     Using.resource(new AutoCloseable { def close(): Unit = { SparkEnv.get.conf.set(key, ours); () } }) { _ =>
       SparkEnv.get.conf.set(key, "a.users.Commands")
       ConnectCommands.addTo(sc)
       ConnectCommands.addTo(sc)
-      assert(known == s"a.users.Commands,$ours", "PLUGIN-4")
+      assert(known == s"a.users.Commands,$ours", "JAR-4")
     }
   }
 
   test("a bad setting ends the application at its start, in a sentence") {
     val ended = ChildJvm.run(classOf[BareMain].getName, Seq("plugin"), Seq("-Dspark.phalanx.grace=soon"))
     assert(ended.code == 1, ended.output)
-    assert(ended.output.contains("ENDED spark.phalanx.grace is"), s"PLUGIN-1: ${ended.output}")
+    assert(ended.output.contains("ENDED spark.phalanx.grace is"), s"JAR-1: ${ended.output}")
   }
 
   test("the plugin says in one line what is on, and when an executor shuts down its ranks are gone first") {
@@ -91,8 +91,8 @@ class PluginSuite extends PhalanxSuite {
     val ended = ChildJvm.run(classOf[BareMain].getName, Seq("stop", "/bin/sleep", "300"), options)
     assert(ended.code == 0, ended.output)
     assert(ended.output.contains(s"Phalanx ${Version.phalanx} is on: "), ended.output)
-    assert(ended.output.contains("spark.phalanx.graze is no setting of Phalanx"), s"PLUGIN-1: ${ended.output}")
-    assert(ended.output.contains("0 guards are left"), s"PLUGIN-2: ${ended.output}")
+    assert(ended.output.contains("spark.phalanx.graze is no setting of Phalanx"), s"JAR-1: ${ended.output}")
+    assert(ended.output.contains("0 guards are left"), s"JAR-2: ${ended.output}")
     assert(ended.output.contains("ENDED ") && ended.output.contains("0 nodes are left"), ended.output)
   }
 }

@@ -22,10 +22,10 @@ class HistorySuite extends PhalanxSuite {
         val paths = Seq(s"$app/jobs/", s"$app/phalanx/", s"$app/phalanx/run/?id=$run", s"$app/phalanx/json")
         val pages = HistoryMain.pages(folder.toString, disk.toString, paths.asJava).asScala
         assert(pages.forall(_.startsWith("200 ")), pages.mkString("\n"))
-        assert(pages.head.contains(s"""href="$app/phalanx/""""), "HISTORY-1: the tab")
+        assert(pages.head.contains(s"""href="$app/phalanx/""""), "TAB-1: the tab")
         assert(pages(1).contains(s"run/?id=$run") && pages(1).contains("running when the application ended"))
         assert(pages(2).contains("ValueError: &lt;b&gt;bad&lt;/b&gt;") && pages(2).contains("stages/stage/?id=3"))
-        assert(!pages(2).contains("<script>alert"), "TABPAGE-1")
+        assert(!pages(2).contains("<script>alert"), "TAB-14")
         assert(pages(3).contains(run) && pages(3).contains("5d1b"))
       }
     }
@@ -42,7 +42,7 @@ class HistorySuite extends PhalanxSuite {
       )
       assert(ended.code == 0, ended.output)
       assert(ended.output.contains("200 ") && ended.output.contains("Spark Jobs"), ended.output)
-      assert(!ended.output.contains("/phalanx/\""), "HISTORY-1: there is no tab")
+      assert(!ended.output.contains("/phalanx/\""), "TAB-1: there is no tab")
     }
   }
 }

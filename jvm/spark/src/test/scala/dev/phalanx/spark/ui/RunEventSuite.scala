@@ -11,8 +11,8 @@ class RunEventSuite extends PhalanxSuite {
   test("a stored event of version 1 is read, and written as it was") {
     val line = Samples.line("event-v1.json")
     val event = read(line)
-    assert(event.version == 1 && event.logEvent, "RUNEVENT-1")
-    assert(Json.read(SparkEvents.written(event)) == Json.read(line), "RUNEVENT-1")
+    assert(event.version == 1 && event.logEvent, "TAB-4")
+    assert(Json.read(SparkEvents.written(event)) == Json.read(line), "TAB-4")
     val run = RunSnapshot.of(event.snapshot)
     assert((run.run, run.name, run.stage, run.state) == (("9f2c41d07b6e4a55", "train", "jvm", "failed")))
     assert(run.over && run.seconds == 60.25 && run.attempt == 1 && run.worldSize == 4 && run.ranksLeftOut == 1)
@@ -26,8 +26,8 @@ class RunEventSuite extends PhalanxSuite {
 
   test("an event of a later version is read as far as it goes") {
     val run = RunSnapshot.of(read(Samples.line("event-later.json")).snapshot)
-    assert(run.run == "later" && run.state == "paused" && !run.over && run.failure.isEmpty, "SNAPSHOT-1")
-    assert(run.ranks.map(_.rank) == Seq(0, -1) && run.ranks.head.step.isEmpty, "SNAPSHOT-1")
+    assert(run.run == "later" && run.state == "paused" && !run.over && run.failure.isEmpty, "TAB-9")
+    assert(run.ranks.map(_.rank) == Seq(0, -1) && run.ranks.head.step.isEmpty, "TAB-9")
     assert(run.lines.isEmpty && run.losses == Seq(2.0 -> 0.5) && run.phases == Seq(PhaseSpan("training", 5, None)))
   }
 
@@ -35,7 +35,7 @@ class RunEventSuite extends PhalanxSuite {
     assert(!new RunEvent(Samples.snapshot, false).logEvent)
     Seq(classOf[RunEvent], classOf[PhalanxHistory]).foreach { of =>
       val bytes = of.getResourceAsStream(s"${of.getSimpleName}.class").readAllBytes()
-      assert(bytes(7) == 52, s"RUNEVENT-2: ${of.getName} is of class version ${bytes(7)}")
+      assert(bytes(7) == 52, s"TAB-5: ${of.getName} is of class version ${bytes(7)}")
     }
   }
 }

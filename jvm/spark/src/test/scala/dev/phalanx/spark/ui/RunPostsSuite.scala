@@ -22,15 +22,15 @@ class RunPostsSuite extends PhalanxSuite {
       now = tick * 100L
       posts.offer(running())
     }
-    assert(events.size == 100, "POST-1")
-    assert(events.count(_.logEvent) == 10, "POST-1")
+    assert(events.size == 100, "TAB-7")
+    assert(events.count(_.logEvent) == 10, "TAB-7")
     assert(counted == 1000, "each is counted")
   }
 
   test("a change of state or of the attempt is posted and logged at once") {
     val posts = this.posts()
     Seq(running(), running(attempt = 1), Samples.run("a").toString, running("b")).foreach(posts.offer)
-    assert(events.map(_.logEvent) == Seq(true, true, true, true), "POST-1")
+    assert(events.map(_.logEvent) == Seq(true, true, true, true), "TAB-7")
   }
 
   test("the log of a large run gets at most a KiB a second") {
@@ -43,13 +43,13 @@ class RunPostsSuite extends PhalanxSuite {
     }
     assert(posted == 300)
     // the first is a change of its state
-    assert(logged > 2 && (logged - 1) * large.length <= 300 * 1024, s"POST-1: $logged of ${large.length}")
+    assert(logged > 2 && (logged - 1) * large.length <= 300 * 1024, s"TAB-7: $logged of ${large.length}")
   }
 
   test("what can't be posted is an error of nobody's") {
     val posts = this.posts()
     Seq(null, "", "no json", "[]", "x" * (RunStore.MostChars + 1)).foreach(posts.offer)
-    assert(events.isEmpty, "POST-2")
+    assert(events.isEmpty, "TAB-8")
     new RunPosts(_ => throw new NoSuchMethodError("an older bus"), _ => (), () => 0).offer(running())
     RunPosts.tell(running()) // no matter whether this JVM has an application
   }
@@ -59,6 +59,6 @@ class RunPostsSuite extends PhalanxSuite {
     (0 until 1000).foreach(each => posts.offer(running(s"run-$each")))
     posts.offer(running("run-999"))
     posts.offer(running("run-0"))
-    assert(events.size == 1001, "POST-1: the newest is remembered, the oldest isn't")
+    assert(events.size == 1001, "TAB-7: the newest is remembered, the oldest isn't")
   }
 }

@@ -20,7 +20,7 @@ class RunStoreSuite extends PhalanxSuite {
     assert(store.isEmpty)
     (1 to RunStore.MostRuns + 5).foreach(each => store.take(Samples.event(Samples.run(s"run-$each", started(each)))))
     store.take(Samples.event(Samples.run("run-20", started(20), "attempt" -> "9")))
-    assert(store.runs.map(_.run) == (RunStore.MostRuns + 5 to 6 by -1).map(each => s"run-$each"), "RUNSTORE-1")
+    assert(store.runs.map(_.run) == (RunStore.MostRuns + 5 to 6 by -1).map(each => s"run-$each"), "TAB-10")
     assert(RunSnapshot.read(store.run("run-20").get.snapshot).attempt == 9)
     assert(store.run("run-1").isEmpty && store.run("nobody").isEmpty)
   }
@@ -37,7 +37,7 @@ class RunStoreSuite extends PhalanxSuite {
       Samples.run("y" * 300),
       Samples.run("a", "lines" -> s"""["$long"]""")
     ).foreach(json => listener.onOtherEvent(Samples.event(json)))
-    assert(store.isEmpty, "RUNSTORE-1 RUNSTORE-2")
+    assert(store.isEmpty, "TAB-10 TAB-11")
   }
 
   test("a job of Spark's is its run's stage, also before the run has told anything") {

@@ -26,21 +26,21 @@ class StacksQuestionsSuite extends PhalanxSuite {
       tab.store.take(running("a b"))
       val page = "/phalanx/run/?id=a+b"
       assert(tab.ask("stranger", page, null).statusCode == 403)
-      assert(tab.ask("stranger", "/phalanx/run/stacks/", form).statusCode == 403, "ACL-1")
+      assert(tab.ask("stranger", "/phalanx/run/stacks/", form).statusCode == 403, "TAB-3")
       assert(tab.ask("viewer", page, null).body.contains("""action="stacks/""""))
       val refused = tab.ask("viewer", "/phalanx/run/stacks/", form)
-      assert(refused.statusCode == 403 && refused.body.contains("spark.modify.acls"), "ACL-1")
-      assert(!questions.isAsked, "ACL-1")
+      assert(refused.statusCode == 403 && refused.body.contains("spark.modify.acls"), "TAB-3")
+      assert(!questions.isAsked, "TAB-3")
       assert(tab.ask("owner", "/phalanx/run/stacks/", "id=none").statusCode == 404)
       assert(tab.ask("owner", "/phalanx/run/stacks/?id=a+b", null).statusCode == 405, "a link can't ask")
       assert(!questions.isAsked)
       val asked = tab.ask("owner", "/phalanx/run/stacks/", form)
-      assert(asked.statusCode == 303 && asked.headers.firstValue("Location").get == "../?id=a+b", "TABPAGE-2")
+      assert(asked.statusCode == 303 && asked.headers.firstValue("Location").get == "../?id=a+b", "TAB-15")
       assert(questions.take("a b"))
       assert(tab.ask("viewer", page, null).body.contains("is asked for the stacks"))
       questions.answer("a b", "ranks 0-3:\n  <script>alert(2)</script>")
       val shown = tab.ask("viewer", page, null).body
-      assert(shown.contains("Stacks at") && shown.contains("&lt;script&gt;alert(2)"), "TABPAGE-1")
+      assert(shown.contains("Stacks at") && shown.contains("&lt;script&gt;alert(2)"), "TAB-14")
     } finally tab.close()
   }
 
@@ -49,9 +49,9 @@ class StacksQuestionsSuite extends PhalanxSuite {
     questions.answer("a", "nobody asked")
     assert(questions.of("a").isEmpty && !questions.isAsked)
     questions.ask("a")
-    assert(!questions.take("b") && questions.take("a") && !questions.take("a"), "ASK-1")
+    assert(!questions.take("b") && questions.take("a") && !questions.take("a"), "TAB-12")
     questions.ask("a")
-    assert(!questions.take("a"), "ASK-1: one question at a time")
+    assert(!questions.take("a"), "TAB-12: one question at a time")
     now += StacksQuestions.PatienceMillis
     assert(questions.of("a").contains(StacksQuestions.Unanswered))
     questions.ask("a")
@@ -59,11 +59,11 @@ class StacksQuestionsSuite extends PhalanxSuite {
     questions.answer("a", "x" * (StacksQuestions.MostChars + 10))
     questions.of("a") match {
       case Some(StacksQuestions.Answered(at, text)) =>
-        assert(at == now && text.length == StacksQuestions.MostChars + 4, "ASK-2")
+        assert(at == now && text.length == StacksQuestions.MostChars + 4, "TAB-13")
       case other => fail(String.valueOf(other))
     }
     (0 to RunStore.MostRuns).foreach(number => questions.ask(number.toString))
-    assert(questions.of("a").isEmpty && questions.of("0").isEmpty && questions.of("1").nonEmpty, "ASK-2")
+    assert(questions.of("a").isEmpty && questions.of("0").isEmpty && questions.of("1").nonEmpty, "TAB-13")
   }
 
   test("a driver that hangs leaves a sentence, and a run that is over has no button") {

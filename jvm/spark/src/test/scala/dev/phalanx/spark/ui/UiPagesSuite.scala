@@ -19,9 +19,9 @@ class UiPagesSuite extends PhalanxSuite {
     val text = list.html(none).mkString
     assert(
       text.contains("""href="run/?id=a+b%26c"""") && text.contains("&lt;i&gt;train&lt;/i&gt;"),
-      "TABPAGE-1 TABPAGE-2"
+      "TAB-14 TAB-15"
     )
-    assert(text.contains("120 of 200") && text.contains("failed") && !text.contains("<i>"), "TABPAGE-1")
+    assert(text.contains("120 of 200") && text.contains("failed") && !text.contains("<i>"), "TAB-14")
     assert(list.json(none).get("runs").get(0).get("snapshot").get("world_size").asInt == 4)
     assert(!list.json(none).get("runs").get(0).get("snapshot").has("ranks"))
     assert(list.json(of("a b&c")).get("snapshot").get("ranks").size == 3)
@@ -31,12 +31,12 @@ class UiPagesSuite extends PhalanxSuite {
     store.take(Samples.event(Samples.run("f")))
     store.began("f", 0, Seq(12, 13))
     val text = html(of("f"))
-    assert(!text.contains("<script") && !text.contains("<b>bad"), "TABPAGE-1 TABPAGE-3")
-    assert(text.contains("[rank 1] &lt;script&gt;alert(1)&lt;/script&gt;"), "TABPAGE-1")
-    assert(text.contains("ValueError: &lt;b&gt;bad&lt;/b&gt; &amp; ugly"), "TABPAGE-1")
+    assert(!text.contains("<script") && !text.contains("<b>bad"), "TAB-14 TAB-16")
+    assert(text.contains("[rank 1] &lt;script&gt;alert(1)&lt;/script&gt;"), "TAB-14")
+    assert(text.contains("ValueError: &lt;b&gt;bad&lt;/b&gt; &amp; ugly"), "TAB-14")
     assert(text.contains("Failed: rank 1 on host-a") && text.contains("rank 1 (host-b) was killed by signal 9"))
     assert(text.contains("starting ranks: ") && text.contains("1 more ranks are left out."))
-    assert(text.contains("""href="../../stages/stage/?id=13&amp;attempt=0""""), "TABPAGE-2")
+    assert(text.contains("""href="../../stages/stage/?id=13&amp;attempt=0""""), "TAB-15")
     assert(text.contains("61 %") && text.contains("slow") && text.contains("epoch=1, loss=0.7500"))
     assert(!text.contains("Reload every"), "a run that is over is not read again")
     assert(page.json(of("f")).get("stages").size == 2)
@@ -55,7 +55,7 @@ class UiPagesSuite extends PhalanxSuite {
       "failure" -> s"""{"cause":$evil,"rank":0,"host":$evil,"text":$evil}"""
     )))
     Seq(html(of("evil")), list.html(none).mkString).foreach { text =>
-      assert(!text.contains("<script") && !text.contains("</td></style><"), "TABPAGE-1")
+      assert(!text.contains("<script") && !text.contains("</td></style><"), "TAB-14")
     }
   }
 
@@ -82,9 +82,9 @@ class UiPagesSuite extends PhalanxSuite {
     store.take(Samples.event(Samples.large("often", 1000)))
     def made() = page.html(of("often")).head.asInstanceOf[scala.xml.Unparsed].data
     val first = made()
-    assert(made() eq first, "RUNPAGE-1")
+    assert(made() eq first, "TAB-6")
     store.take(Samples.event(Samples.large("often", 1000).put("name", "another")))
-    assert(made() ne first, "RUNPAGE-1")
+    assert(made() ne first, "TAB-6")
     assert(page.title(of("often")) == "Phalanx: another")
   }
 

@@ -104,7 +104,7 @@ class RelaySuite extends PhalanxSuite {
       client.send(frame(RelayWire.Data, Array[Byte](4, 5)))
       client.repeat(frame(RelayWire.Data, Array[Byte](4, 5)))
       client.send(frame(RelayWire.Ended, Array.empty))
-      assert(task.getInputStream.readAllBytes.toSeq == Seq[Byte](4, 5), "WAY-2: what comes twice is done once")
+      assert(task.getInputStream.readAllBytes.toSeq == Seq[Byte](4, 5), "WAY-1: what comes twice is done once")
     }
     client.close()
     stream.get(20, TimeUnit.SECONDS): Unit
@@ -118,9 +118,9 @@ class RelaySuite extends PhalanxSuite {
       client.next(): Unit // on its way when the connection broke
       val after = client.open()
       before.get(20, TimeUnit.SECONDS)
-      assert(client.data(1).toSeq == Seq[Byte](7), "WAY-2")
+      assert(client.data(1).toSeq == Seq[Byte](7), "WAY-1")
       task.getOutputStream.write(Array[Byte](8))
-      assert(client.data(1).toSeq == Seq[Byte](8), "WAY-5: the relay goes on")
+      assert(client.data(1).toSeq == Seq[Byte](8), "WAY-4: the relay goes on")
       client.close()
       after.get(20, TimeUnit.SECONDS): Unit
     }
@@ -131,7 +131,7 @@ class RelaySuite extends PhalanxSuite {
     val (client, stranger) = (new Client(relays), new Client(relays, owner = "user/another"))
     val stream = client.open()
     Using.resource(client.connected()) { _ =>
-      assert(problem(stranger.send()).contains("no such relay of this session's"), "WAY-1")
+      assert(problem(stranger.send()).contains("no such relay of this session's"), "WAY-5")
       val refused = intercept[ExecutionException](client.open("0.0.0").get(20, TimeUnit.SECONDS)).getCause
       assert(refused.getMessage.contains("version"))
       assert(problem(relays.process(Array(1), "user/session", conf, _ => ())).contains("no command of Phalanx's"))
@@ -151,11 +151,11 @@ class RelaySuite extends PhalanxSuite {
         catch { case _: java.io.IOException => () }
       }
       val there = client.data(Relay.ConnectionBytes.toInt)
-      assert(there.length == Relay.ConnectionBytes && !writing.isDone, "WAY-3")
+      assert(there.length == Relay.ConnectionBytes && !writing.isDone, "WAY-2")
       clock.set(9500)
       stream.get(20, TimeUnit.SECONDS)
       writing.get(20, TimeUnit.SECONDS)
-      assert(problem(client.send()).contains("no such relay"), "WAY-5")
+      assert(problem(client.send()).contains("no such relay"), "WAY-4")
     }
   }
 
@@ -167,7 +167,7 @@ class RelaySuite extends PhalanxSuite {
       task.getOutputStream.write(new Array[Byte](Relay.UnansweredBytes.toInt + 1000))
       assert(client.data(Relay.UnansweredBytes.toInt).length == Relay.UnansweredBytes)
       clock.set(Relay.UnansweredMillis + 1)
-      assert(client.next()._2.map(_.kind) == Seq(RelayWire.Ended), "WAY-4")
+      assert(client.next()._2.map(_.kind) == Seq(RelayWire.Ended), "WAY-3")
     }
     client.close()
     stream.get(20, TimeUnit.SECONDS): Unit

@@ -92,17 +92,17 @@ class TunnelSuite extends PhalanxSuite {
 
   test("there is a way only to the hub of a job whose stage runs, and only as long") {
     laid { tunnel =>
-      Using.resource(tunnel.connect())(node => assert(node.getInputStream.read() == -1, "TUNNEL-1"))
+      Using.resource(tunnel.connect())(node => assert(node.getInputStream.read() == -1, "WAY-8"))
       val node = tunnel.serving {
         val node = tunnel.connect()
         val hub = tunnel.hub.accept()
         hub.getOutputStream.write(1)
         assert(node.getInputStream.read() == 1)
         val stranger = TunnelTurn("another job", "its connection", Array[Byte](1), isOver = false)
-        assert(tunnel.ask(stranger).isOver, "TUNNEL-1")
+        assert(tunnel.ask(stranger).isOver, "WAY-8")
         node
       }
-      assert(node.getInputStream.read() == -1, "TUNNEL-2")
+      assert(node.getInputStream.read() == -1, "WAY-9")
       node.close()
     }
   }
@@ -115,7 +115,7 @@ class TunnelSuite extends PhalanxSuite {
         val hub = tunnel.hub.accept()
         tunnel.clock.addAndGet(TunnelExits.IdleMillis + 1)
         assert(!tunnel.ask(turn("b")).isOver)
-        assert(hub.getInputStream.read() == -1, "TUNNEL-2")
+        assert(hub.getInputStream.read() == -1, "WAY-9")
         hub.close()
       }
     )
@@ -131,7 +131,7 @@ class TunnelSuite extends PhalanxSuite {
           val (before, began) = (tunnel.turns.get, System.nanoTime())
           eventually(assert(tunnel.turns.get > before + 2))
           val millis = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began)
-          assert(millis >= TunnelEntrance.LongestPauseMillis, "TUNNEL-3")
+          assert(millis >= TunnelEntrance.LongestPauseMillis, "WAY-7")
           node.getOutputStream.write(5)
           assert(hub.getInputStream.read() == 5)
         }
@@ -144,7 +144,7 @@ class TunnelSuite extends PhalanxSuite {
     val answer = TunnelAnswer(7, Array[Byte](2), isOver = true)
     def classes(packed: Array[AnyRef]) = packed.map(_.getClass).map(c => if (c.isArray) c.getComponentType else c)
     val used = classes(turn.packed) ++ classes(answer.packed)
-    assert(used.forall(c => c.isPrimitive || c.getName.startsWith("java.")), "TUNNEL-4")
+    assert(used.forall(c => c.isPrimitive || c.getName.startsWith("java.")), "WAY-10")
     assert(TunnelTurn.unpack("another message").isEmpty)
     intercept[IllegalArgumentException](TunnelAnswer.unpack(null))
   }
