@@ -33,9 +33,9 @@ import dev.phalanx.spark.jni.Core
   *   .start("train.py")                 // returns at once; see Run
   * }}}
   *
-  * JAR-8 (as-python): rules, messages and log lines are those of Python's `phalanx.TorchDistributor`. As RUN-2,
-  * what can be known to be wrong throws before anything is started. A distributor never changes. It can be used
-  * again, and by several threads at once.
+  * JAR-8 (as-python): rules, messages and log lines are those of Python's `phalanx.TorchDistributor`. As RUN-2, what
+  * can be known to be wrong throws before anything is started. A distributor never changes. It can be used again, and
+  * by several threads at once.
   */
 class TorchDistributor private (
     numProcesses: Int,

@@ -6,9 +6,9 @@ import scala.util.Try
 
 /** What Phalanx does when the JVM is asked to end, before Spark's own context is stopped.
   *
-  * JAR-11 (Spark-still-stops): Hadoop gives all of Spark's shutdown hooks together a time, 30 s by default, and
-  * then interrupts them; what has not run by then never does. So all that Phalanx waits for there ends within two
-  * thirds of it, and an interrupt ends its waiting and nothing else.
+  * JAR-11 (Spark-still-stops): Hadoop gives all of Spark's shutdown hooks together a time, 30 s by default, and then
+  * interrupts them; what has not run by then never does. So all that Phalanx waits for there ends within two thirds
+  * of it, and an interrupt ends its waiting and nothing else.
   */
 private[spark] object JvmEnd {
 

@@ -10,8 +10,8 @@ import dev.phalanx.spark.internal.SparkInternals
   *
   * JAR-24 (spark-files): `PHALANX_SPARK_FILES` is the folder of Spark's files on this machine.
   *
-  * JAR-25 (python-path): PYTHONPATH is that of a PySpark worker. First come Spark's own modules, which are named here.
-  * The core puts the application's and the executor's behind them.
+  * JAR-25 (python-path): PYTHONPATH is that of a PySpark worker. First come Spark's own modules, which are named
+  * here. The core puts the application's and the executor's behind them.
   */
 private[spark] object RankEnvironment {
   private val SparkFilesVariable = "PHALANX_SPARK_FILES"

@@ -8,8 +8,8 @@ import dev.phalanx.spark.internal.Json
 
 /** A run at a moment, as the core tells it (`rust/types/src/run_snapshot.rs`). Times are seconds since 1970.
   *
-  * TAB-9 (reads-any): one of another version is read as far as it goes: unknown fields are ignored, and missing
-  * ones empty.
+  * TAB-9 (reads-any): one of another version is read as far as it goes: unknown fields are ignored, and missing ones
+  * empty.
   */
 final private[spark] case class RunSnapshot(
     run: String,

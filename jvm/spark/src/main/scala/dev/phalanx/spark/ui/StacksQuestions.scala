@@ -8,8 +8,8 @@ import java.util.{LinkedHashMap => JLinkedHashMap, Map => JMap}
   * once a second, and answers when it can. So no thread of Spark's UI waits for a driver, and a driver that hangs
   * leaves a question without an answer.
   *
-  * TAB-12 (one-at-a-time): a run has one question at most, and its driver is given it once. Who asks while one is open
-  * gets its answer.
+  * TAB-12 (one-at-a-time): a run has one question at most, and its driver is given it once. Who asks while one is
+  * open gets its answer.
   *
   * TAB-13 (bounded): it has the newest question of `RunStore.MostRuns` runs, and of an answer `MostChars`.
   */

@@ -8,8 +8,8 @@ import com.fasterxml.jackson.databind.JsonNode
   *
   * TAB-14 (text-is-text): whatever a rank, a host or a caller said is text in it, and never markup.
   *
-  * TAB-15 (relative-links): its links are relative, so that they hold at the driver, behind a proxy and on a
-  * history server.
+  * TAB-15 (relative-links): its links are relative, so that they hold at the driver, behind a proxy and on a history
+  * server.
   *
   * TAB-16 (no-script): it needs no script, which Spark's UI may forbid.
   */

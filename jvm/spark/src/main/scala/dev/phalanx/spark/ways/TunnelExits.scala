@@ -14,8 +14,7 @@ import org.slf4j.LoggerFactory
   * No thread belongs to them. Each turn of an executor's end moves what there is, without waiting: Spark has one
   * thread for the messages of all executors.
   *
-  *   - WAY-8 (own-hubs): a turn reaches the hub of a job whose stage runs, by its id; an executor names no
-  *     address.
+  *   - WAY-8 (own-hubs): a turn reaches the hub of a job whose stage runs, by its id; an executor names no address.
   *   - WAY-9 (nothing-left): the connections of a job end with its stage, those of an executor that is gone after
   *     [[TunnelExits.IdleMillis]].
   */
