@@ -16,8 +16,7 @@
 //!
 //! - GUARD-15 (newest): of each kind a rank is told the newest. What was overtaken before there was room is never sent,
 //!   and what it was told last isn't sent again.
-//! - GUARD-16 (never-waits): a node waits for no rank. One that never reads costs it [`NEWS_BYTES`] twice, in the
-//!   kernel.
+//! - GUARD-16 (never-waits): a node waits for no rank. One that never reads costs it 16 KiB, in the kernel.
 //! - GUARD-17 (any-program): a program that knows nothing of news writes its notes as it would into a pipe, and is
 //!   disturbed by nothing.
 
@@ -38,7 +37,7 @@ use crate::rank_words::RankWords;
 /// burst of notes then waits in the socket, not in the rank.
 const NOTES_BYTES: usize = 1 << 20;
 
-/// How much its news may: two of the longest, or some twenty short ones.
+/// How much its news may (GUARD-16): two of the longest, or some twenty short ones.
 const NEWS_BYTES: usize = 8 << 10;
 
 /// The node's end of a rank's socket. Clones are the same end.

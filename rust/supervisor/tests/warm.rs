@@ -62,12 +62,14 @@ impl Stage {
 
     /// A warm rank that becomes a shell.
     fn sh(&self, rank: u32, script: &str) -> Launch {
+        let script = serde_json::to_string(script).unwrap();
+        self.python(rank, &format!("import os\nos.execv('/bin/sh', ['sh', '-c', {script}])\n"))
+    }
+
+    /// A warm rank that runs this text as its training file.
+    fn python(&self, rank: u32, source: &str) -> Launch {
         let payload = self.folder.path().join(format!("payload-{rank}"));
         let header = serde_json::json!({"kind": "file", "name": "rank.py", "path": "/nowhere/rank.py"});
-        let source = format!(
-            "import os\nos.execv('/bin/sh', ['sh', '-c', {}])\n",
-            serde_json::to_string(script).unwrap()
-        );
         std::fs::write(&payload, format!("phalanx payload 1\n{header}\n{source}")).unwrap();
         let env = [
             ("PHALANX_PAYLOAD", payload.to_string_lossy().into_owned()),
@@ -120,11 +122,13 @@ fn every_end_of_a_warm_rank_is_told_exactly_once() {
 fn news_reach_a_warm_rank_and_its_notes_arrive() {
     let Some(stage) = Stage::set() else { return };
     let guard = stage.guard();
-    // One process reads packets, as the rank's entry would not have yet.
-    let script = r#"echo '{"phase": "up"}' >&3; while :; do
-        packet=$(dd bs=4096 count=1 <&3 2>/dev/null); echo "$packet"; case "$packet" in *profile*) exit 0;; esac
-        done"#;
-    let pipes = guard.launch(&stage.sh(0, script)).unwrap();
+    let source = "import os, phalanx, time
+phalanx.phase('up')
+phalanx.report(step=120)
+profile = os.path.join(os.environ['PHALANX_RANK_DIR'], 'profile-of-1')
+while not os.path.exists(profile): time.sleep(0.01)
+";
+    let pipes = guard.launch(&stage.python(0, source)).unwrap();
     pipes.notes.tell(&RankNews::Profile(ProfileRequest { number: 1, millis: 100 }));
     let (send, got) = crossbeam_channel::unbounded();
     let reader =
@@ -133,6 +137,8 @@ fn news_reach_a_warm_rank_and_its_notes_arrive() {
     assert!(matches!(next_event(&guard), GuardEvent::Started { rank: 0, .. }));
     assert_eq!(ended(&guard), (0, ExitStatus::Code(0)), "GUARD-15");
     reader.join();
+    assert_eq!(pipes.notes.words().reported(), Some(120), "GUARD-18");
+    drop(pipes);
     assert!(got.iter().any(|note| note == RankNote::Phase("up".into())), "GUARD-17");
     guard.stop();
     empty(&guard);
