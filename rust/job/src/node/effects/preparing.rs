@@ -45,9 +45,12 @@ impl<'env> Effects<'_, 'env> {
     }
 
     pub(super) fn locate(&self) {
-        let (options, direct) = (self.options, self.direct_address);
-        let locate = move || join_at(options, direct.unwrap_or_else(|| own_address(options)));
-        self.beside("phalanx-locate", locate, News::Located);
+        let options = self.options;
+        match self.direct_address {
+            Some(address) => _ = self.tell.send(News::Located(join_at(options, address))),
+            // A name is looked up.
+            None => self.beside("phalanx-locate", || join_at(options, own_address(options)), News::Located),
+        }
     }
 
     pub(super) fn prepare(&mut self, placement: Box<NodePlacement>) {
