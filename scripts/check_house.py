@@ -211,7 +211,7 @@ def lists(tree: Tree) -> Iterator[str]:
     for name in sorted(told):
         if not any(file.startswith(f"{name}/") for file in tree.names):
             yield f"CONTRIBUTING.md names the folder {name}, which is not there"
-    section = architecture.partition("\n## Four values through the house\n")[2].partition("\n## ")[0]
+    section = architecture.partition("\n## Five values through the house\n")[2].partition("\n## ")[0]
     for walk in re.findall(r"^\*\*[^\n]+(?:\n[^\n]+)*", section, re.MULTILINE):
         files, counted = (
             set(re.findall(r"`([\w/]+\.(?:rs|py))`", walk)),

@@ -99,7 +99,7 @@ def test_a_sound_tree_has_no_breach(house: ModuleType, tmp_path: Path) -> None:
             "HOUSE-5",
             {
                 "docs/architecture.md": SOUND["docs/architecture.md"]
-                + "\n## Four values through the house\n\n**A line** passes `run.py`,\n`rank/entry.py`: 3 files.\n"
+                + "\n## Five values through the house\n\n**A line** passes `run.py`,\n`rank/entry.py`: 3 files.\n"
             },
             "names 2 files, and counts 3",
         ),
