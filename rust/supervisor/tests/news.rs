@@ -131,7 +131,8 @@ fn news_reach_a_rank_through_the_programs_around_it() {
             rank.socket.tell(&profile(1000));
             assert_eq!(ended(guard), (0, ExitStatus::Code(0)), "{wrapper:?}");
             let packet = r#"{"version":1,"kind":"profile","number":1000,"millis":100}"#;
-            assert!(rank.output.text().contains(packet), "{}", rank.output.text());
+            // The output may come behind the end.
+            eventually(&format!("{wrapper:?} wrote it"), LONG, || rank.output.text().contains(packet));
         }
     });
 }
