@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,13 +32,13 @@ impl<'env> Effects<'_, 'env> {
     /// Has a thread of the node's own do `work`, and `tell` of it. It is waited for when the node ends.
     fn beside<T: Send + 'env>(
         &self,
-        name: &str,
+        name: &'static str,
         work: impl FnOnce() -> Result<T> + Send + 'env,
         tell: impl Fn(Result<T>) -> News + Send + Copy + 'env,
     ) {
         let news = self.tell.clone();
         let thread = std::thread::Builder::new().name(name.into()).spawn_scoped(self.scope, move || {
-            let _ = news.send(tell(work()));
+            let _ = news.send(tell(outcome_of(name, work)));
         });
         if let Err(e) = thread {
             let _ = self.tell.send(tell(Err(Error::io("start a thread", &e))));
@@ -98,6 +99,13 @@ impl<'env> Effects<'_, 'env> {
         self.beside("phalanx-store-try", move || check_store(options, store), tried);
         self.placement = Some(placement);
     }
+}
+
+/// What comes of `work` in the thread of that name. The node waits for it, so a panic is an outcome, too.
+fn outcome_of<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let panicked = |_| Err(Error::new(ErrorKind::Io, format!("the thread {name} panicked")));
+    // What it had is gone with it: nobody sees it half done.
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked)
 }
 
 /// What this node tells the hub, and the socket for the store.
@@ -171,5 +179,18 @@ fn check_store(options: &Options<'_>, store: SocketAddr) -> Result<()> {
             Ok(())
         }
         Ok(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_helper_that_panics_comes_back_with_an_error() {
+        let error =
+            outcome_of("phalanx-files", || -> Result<()> { panic!("as the test wants") }).unwrap_err();
+        assert_eq!(error.to_string(), "the thread phalanx-files panicked", "NODE-16");
+        assert_eq!(outcome_of("phalanx-files", || Ok(7)).unwrap(), 7);
     }
 }
