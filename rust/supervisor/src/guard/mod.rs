@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! client --- control socket (the guard's stdin) --- phalanx-guard --- rank 0, rank 1, ...
-//!    \_______________ the pipes of output and notes ________________/
+//!    \____________ pipes of output, sockets of notes ________________/
 //! ```
 //!
 //! Why is it a process? A client that is killed can do nothing any more. A JVM can't be a subreaper without taking in
