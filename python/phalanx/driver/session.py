@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-_COPY_SECONDS = 25.0  # as for folders of the machine: rust/job/src/node/log_directory.rs
+_COPY_SECONDS = 25.0  # as for folders of the machine: rust/job/src/node/output/log_directory.rs
 
 
 def active_session() -> SparkSession:

@@ -1,7 +1,7 @@
 """Carriers: Spark tasks without ranks, which serve the blocks of hosts where a run has no node, to its ranks.
 
 Spark puts the tasks of a job where slots are free. So a round of carriers has as many tasks as the session has slots,
-and each finds out by itself whether its host wants it (`rust/job/src/node/carrier.rs`).
+and each finds out by itself whether its host wants it (`rust/job/src/carrier.rs`).
 
 FEED-7 (only-where-needed): where each host with blocks has a node there is no round, nor once each has a carrier.
 FEED-8 (again): while a host has none there is another round, less and less often: its slots may have been taken.

@@ -10,7 +10,7 @@ import dev.phalanx.spark.internal.SparkInternals
 
 /** A folder in a file system that Hadoop knows, by its URI. */
 private[spark] object HadoopFolder {
-  private val CopySeconds = 25L // as for folders of the machine: rust/job/src/node/log_directory.rs
+  private val CopySeconds = 25L // as for folders of the machine: rust/job/src/node/output/log_directory.rs
 
   /** Copies files of this machine there; why it couldn't. In a thread of its own, since a remote system may hang. */
   def copy(folder: String, files: Seq[String], seconds: Long = CopySeconds): Option[String] = {
