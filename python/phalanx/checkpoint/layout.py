@@ -41,6 +41,9 @@ _MANIFEST = re.compile(_NAMED.pattern + r"\.json")
 _PART = re.compile(r"step-.+\.part-([0-9a-f]{8})[0-9a-f]{8}")
 _VERSION = 1
 
+# What this process has written under, for one that is in no run.
+_own_writers: set[str] = set()
+
 
 class Entry(NamedTuple):
     """One checkpoint of a folder. A greater one is a newer one."""
@@ -73,18 +76,27 @@ def check_step(step: Any) -> int:
     return number
 
 
-def owners() -> list[str]:
+def attempts() -> list[str]:
     """The attempts of this process's run up to its own, which is the last; none outside a run."""
     run = os.environ.get(contract.ENV_RUN_ID)
     if contract.ENV_RANK_DIR not in os.environ or run is None:
         return []
-    attempts = range(int(os.environ.get(contract.ENV_RESTART_COUNT, "0")) + 1)
-    return [hashlib.sha256(f"{run}/{attempt}".encode()).hexdigest()[:8] for attempt in attempts]
+    numbers = range(int(os.environ.get(contract.ENV_RESTART_COUNT, "0")) + 1)
+    return [hashlib.sha256(f"{run}/{attempt}".encode()).hexdigest()[:8] for attempt in numbers]
 
 
 def writer() -> str:
-    """A name that no other writer has; its first half is the owner."""
-    return (owners() or ["0" * 8])[-1] + os.urandom(4).hex()
+    """A name that no other writer has; its first half says which attempt of which run it is."""
+    run = attempts()
+    name = (run or ["0" * 8])[-1] + os.urandom(4).hex()
+    if not run:
+        _own_writers.add(name)
+    return name
+
+
+def is_own_writer(name: str) -> bool:
+    """Whether this process, or a rank of this run, is what wrote under this name."""
+    return name in _own_writers or name[:8] in attempts()
 
 
 def entries(names: Iterable[str], kind: str) -> list[Entry]:
@@ -118,7 +130,7 @@ def superseded(found: Iterable[Entry], saved: Entry, keep: int) -> list[Entry]:
 
 
 def unended(names: Iterable[str]) -> dict[str, str]:
-    """What was begun and isn't ended, by name, and the owner of each."""
+    """What was begun and isn't ended, by name, and of each which attempt of which run began it."""
     names = list(names)
     ended = {entry.data for kind in (WHOLE, SHARDED) for entry in entries(names, kind)}
     found = {}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..rank import contract
-from . import background, layout, place, whole
+from . import background, layout, pickles, place, whole
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -79,37 +79,42 @@ def load_sharded(
     directory: str | os.PathLike[str] | None = None,
     name: str | None = None,
     process_group: ProcessGroup | None = None,
+    trusted: bool = False,
 ) -> int | None:
     """Fills `state` from the sharded checkpoint with the highest step; returns the step, or None if there is none.
 
     `state` has the keys and the tensors to fill, as for `torch.distributed.checkpoint.load`. The world may have another
-    size than the one that saved. All ranks of the group call this, and resume from the same step.
+    size than the one that saved. All ranks of the group call this, and resume from the same step. Values that are
+    pickles are read as `latest` reads them; `trusted` says the same there.
     """
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    from .torch_storage import Reader
+    from .torch_storage import Planner, Reader
 
     background.finish()
     place.check_shared(directory)
     store, ranks = place.store_of(directory, name), _Ranks(process_group)
-    entry = ranks.agree(lambda: _newest(store))
-    if entry is None:
+    found = ranks.agree(lambda: _newest(store, trusted))
+    if found is None:
         return None
+    entry, whole_pickles = found
     with _quiet():
         load(
             state,
-            storage_reader=Reader(store, entry.data),
+            storage_reader=Reader(store, entry.data, whole_pickles=whole_pickles),
+            planner=Planner(store.path(entry.data), whole_pickles=whole_pickles),
             process_group=ranks.group,
             no_dist=not ranks.are_group,
         )
     return int(entry.step)
 
 
-def _newest(store: Store) -> layout.Entry | None:
+def _newest(store: Store, trusted: bool) -> tuple[layout.Entry, bool] | None:
+    """The newest checkpoint, and whether its pickles may be read."""
     sizes = store.sizes()
     for entry in layout.entries(sizes, layout.SHARDED):
         if whole.is_whole(store, entry, sizes):
-            return entry
+            return entry, pickles.may_run(store, entry, trusted=trusted)
     if layout.entries(sizes, layout.WHOLE):
         raise RuntimeError(f"the checkpoints in {store.path('')} are not sharded; load them by `latest`")
     return None

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pickle
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
+import torch
+from torch.distributed.checkpoint import metadata
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import ReadItem
 
 from ..plumbing.store import FolderStore, Store
+from . import pickles
 
 _METADATA = ".metadata"
+_DESCRIBING = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+    ("pathlib._local", "PosixPath"),
+}
 
 
 class Writer(FileSystemWriter):
@@ -27,12 +42,49 @@ class Writer(FileSystemWriter):
 
 
 class Reader(FileSystemReader):
-    """Reads from a folder of a store."""
+    """Reads from a folder of a store; without `whole_pickles`, of what describes a checkpoint no more than that."""
 
-    def __init__(self, store: Store, folder: str) -> None:
+    def __init__(self, store: Store, folder: str, *, whole_pickles: bool) -> None:
         super().__init__(store.path(folder))
+        self._own, self._folder, self._whole_pickles = store, folder, whole_pickles
         if not isinstance(store, FolderStore):
             self.fs, self.path = _Files(store), folder  # type: ignore[assignment]
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        if not self._whole_pickles:
+            name = f"{self._folder}/{_METADATA}"
+            with self._own.open(name) as file:
+                _Described(file, self._own.path(name)).load()
+        return super().read_metadata(*args, **kwargs)
+
+
+class Planner(DefaultLoadPlanner):
+    """Puts values in their places; without `whole_pickles`, plain ones only."""
+
+    def __init__(self, path: str, *, whole_pickles: bool) -> None:
+        super().__init__()
+        self._path, self._whole_pickles = path, whole_pickles
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        if not self._whole_pickles:
+            pickles.check_plain(value, self._path)
+        super().load_bytes(read_item, value)
+
+
+class _Described(pickle.Unpickler):
+    """Reads what torch says of a checkpoint: its own plain classes, and nothing that could run."""
+
+    def __init__(self, file: BinaryIO, path: str) -> None:
+        super().__init__(file)
+        self._path = path
+
+    def find_class(self, module: str, name: str) -> Any:
+        is_metadata = module == metadata.__name__ and isinstance(vars(metadata).get(name), type)
+        if is_metadata or (module, name) in _DESCRIBING:
+            return super().find_class(module, name)
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        raise pickles.refused(self._path, "load_sharded")
 
 
 def files_of(store: Store, folder: str) -> set[str]:

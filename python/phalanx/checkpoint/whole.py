@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..rank import contract
-from . import background, layout, place
+from . import background, layout, pickles, place
 
 if TYPE_CHECKING:
     from ..plumbing.store import Store
@@ -75,24 +75,24 @@ def latest(
     directory: str | os.PathLike[str] | None = None,
     name: str | None = None,
     map_location: Any = "cpu",
+    trusted: bool = False,
 ) -> tuple[int, Any] | None:
     """The whole checkpoint with the highest step: its step, and what was saved; None if there is none.
 
-    Reads what `save` wrote by pickle: give it only folders that you trust.
+    Tensors and plain values are read whoever saved them. Anything else is pickle, which runs code of whoever saved it:
+    it is read where this run saved it, where the file is this user's, and where it is `trusted`. A file at a URI has no
+    user.
 
-    Raises `RuntimeError` where the job's hosts have no folder in common, see CHECKPOINT-2, and where there are only
-    sharded checkpoints.
+    Raises `pickle.UnpicklingError` for the pickle of somebody else, and `RuntimeError` where the job's hosts have no
+    folder in common, see CHECKPOINT-2, and where there are only sharded checkpoints.
     """
-    import torch
-
     background.finish()
     place.check_shared(directory)
     store = place.store_of(directory, name)
     sizes = store.sizes()
     for entry in layout.entries(sizes, layout.WHOLE):
         if entry.plain or is_whole(store, entry, sizes):
-            with store.open(entry.data) as file:
-                return entry.step, torch.load(file, map_location=map_location, weights_only=False)
+            return entry.step, pickles.load(store, entry, map_location=map_location, trusted=trusted)
     if layout.entries(sizes, layout.SHARDED):
         raise RuntimeError(
             f"the checkpoints in {store.path('')} are sharded; all ranks load them by `load_sharded`"
@@ -106,6 +106,7 @@ def _write(store: Store, step: int, keep: int, write: Callable[[BinaryIO], Any])
         entry = layout.Entry(step, 0, "", layout.WHOLE, plain=True)
         with store.create(entry.data) as file, _os_errors():
             write(file)
+            pickles.sign(file)
     else:
         entry = layout.next_entry(sizes, step, layout.WHOLE)
         with store.create(entry.data) as file, _os_errors():
@@ -151,12 +152,12 @@ def clean(store: Store, saved: layout.Entry, keep: int) -> None:
             if not entry.plain:
                 store.remove(entry.manifest)
             store.remove(entry.data)
-    owners = layout.owners()
-    if not owners:  # nobody knows who is who
+    attempts = layout.attempts()
+    if not attempts:  # nobody knows who is who
         return
-    for name, owner in layout.unended(sizes).items():
+    for name, attempt in layout.unended(sizes).items():
         with contextlib.suppress(OSError):
-            if owner in owners[:-1] or (owner != owners[-1] and _is_abandoned(store, name)):
+            if attempt in attempts[:-1] or (attempt != attempts[-1] and _is_abandoned(store, name)):
                 store.remove(name)
 
 

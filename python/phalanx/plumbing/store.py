@@ -48,6 +48,9 @@ class Store(Protocol):
     def publish(self, name: str, content: bytes) -> None:
         """Writes a small file, at once where the store can do that."""
 
+    def is_users(self, name: str) -> bool:
+        """Whether a file, or all that is in a folder, is this process's user's; False where nothing tells."""
+
     def remove(self, name: str) -> None:
         """Removes a file, or a folder with all that is in it. One that isn't there is no error."""
 
@@ -118,6 +121,14 @@ class FolderStore:
         with self.create(name) as file:
             file.write(content)
 
+    def is_users(self, name: str) -> bool:
+        path, user = self.path(name), os.geteuid()
+        try:
+            inside = [os.path.join(at, each) for at, _, files in os.walk(path) for each in files]
+            return all(os.stat(each).st_uid == user for each in (path, *inside))
+        except OSError:  # another rank was quicker
+            return False
+
     def remove(self, name: str) -> None:
         path = self.path(name)
         if os.path.isdir(path):
@@ -184,6 +195,9 @@ class UriStore:
 
     def publish(self, name: str, content: bytes) -> None:
         self._fs.pipe_file(self._inside(name), content)
+
+    def is_users(self, name: str) -> bool:
+        return False
 
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
