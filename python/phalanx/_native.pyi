@@ -150,6 +150,12 @@ class Job:
     def snapshot(self) -> str:
         """What Hub.snapshot says of a run whose hub is not open yet."""
     @property
+    def checkpoint_name(self) -> str:
+        """What the folder of the run's checkpoints is called."""
+    @property
+    def checkpoint_owner(self) -> str | None:
+        """Whose they are, as JSON; None where the name was given, since whoever gives it shares them."""
+    @property
     def logs_folder(self) -> str | None:
         """The folder, of this machine or shared, to which the logs are copied at the ranks' end, if there is one."""
     @property

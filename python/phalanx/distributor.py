@@ -27,6 +27,7 @@ from .driver.inherited import (
     _get_resources,
 )
 from .driver.payload import FileArgument, file_payload, function_payload, module_payload
+from .driver.run_owner import check_given, owner_settings
 from .driver.session import SessionConf, active_session, driver_dir, hub_endpoint
 from .driver.spark_ui import SparkUi
 from .driver.train_object import Module, name_of
@@ -35,6 +36,7 @@ from .feeding.partitions import partition_data_loader as _get_spark_partition_da
 from .feeding.preparation import Preparation, is_data
 from .feeding.stream_input import check_restarts, for_tasks
 from .integrations.mlflow import callers_run
+from .rank import contract
 from .settings import Settings, given
 
 if TYPE_CHECKING:
@@ -91,8 +93,9 @@ class TorchDistributor(Distributor):
 
     checkpoint_dir  a folder that all hosts share, or a URI that fsspec opens: where the run's checkpoints are; by
                     default what `spark.phalanx.checkpoint.directory` says, or else `PHALANX_CHECKPOINT_DIR`
-    checkpoint_name what tells the run's checkpoints there from those of other runs; by default the name of the function
-                    or file that is run. Runs at the same time need different names
+    checkpoint_name what tells the run's checkpoints there from those of other runs; all runs of this name share them.
+                    By default the name of the function or file that is run, whose checkpoints are then its owner's: a
+                    run of another function or user is refused. Runs at the same time need different names
 
     env             variables for the ranks' environment, besides those that `spark.phalanx.env.pass` names; the values
                     are in no setting, argument or log
@@ -299,9 +302,12 @@ class TorchDistributor(Distributor):
             tasks=1 if self.local_mode else self.num_tasks,
             use_gpu=self.use_gpu,
             settings=settings.values
+            | owner_settings(train_object, self.spark)
             | {"phalanx.localMode": str(self.local_mode).lower()}
             | ({} if data is None or not data.folder else {"phalanx.dataFolder": data.folder}),
         )
+        named = conf(f"spark.executorEnv.{contract.ENV_CHECKPOINT_NAME}") is not None
+        check_given(job, self._given, {*variables, *([contract.ENV_CHECKPOINT_NAME] if named else [])})
         return {
             "spark": self.spark,
             "conf": conf,

@@ -31,6 +31,9 @@ KEEP = 2
 ABANDONED_S = 24 * 3600.0
 """What another run began and hasn't written to for so long is nobody's any more; hosts' clocks differ by less."""
 
+OWNER = "owner.json"
+"""The file that says whose the folder is: `owner.py`."""
+
 WHOLE = "pt"
 SHARDED = "dist"
 
@@ -38,7 +41,7 @@ _MAX_STEP = 10**10 - 1
 _PLAIN = re.compile(r"step-(\d{10})\.pt")
 _NAMED = re.compile(r"(step-(\d{10})-(\d{4,})-([0-9a-f]{16}))\.(pt|dist)")
 _MANIFEST = re.compile(_NAMED.pattern + r"\.json")
-_PART = re.compile(r"step-.+\.part-([0-9a-f]{8})[0-9a-f]{8}")
+_PART = re.compile(r"(?:step-.+|owner\.json)\.part-([0-9a-f]{8})[0-9a-f]{8}")
 _VERSION = 1
 
 # What this process has written under, for one that is in no run.

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..rank import contract
-from . import layout
+from . import layout, owner
 
 if TYPE_CHECKING:
     from ..plumbing.store import Store
@@ -64,6 +64,11 @@ def store_of(directory: str | os.PathLike[str] | None, name: str | None) -> Stor
     else:
         folder = os.fspath(directory)
     return open_store(f"{folder.rstrip('/') or '/'}/{name}" if name else folder, layout.writer)
+
+
+def owner_of(directory: object | None, name: str | None) -> owner.Owner | None:
+    """Whose the checkpoints of a call are; None where it names its own place, which is shared."""
+    return owner.own() if directory is None and name is None else None
 
 
 def check_shared(directory: object | None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..rank import contract
-from . import background, layout, pickles, place, whole
+from . import background, layout, owner, pickles, place, whole
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -40,7 +40,8 @@ def save_sharded(
     background.finish()
     place.check_shared(directory)
     store, ranks = place.store_of(directory, name), _Ranks(process_group)
-    entry = ranks.agree(lambda: layout.next_entry(store.sizes(), step, layout.SHARDED))
+    whose = place.owner_of(directory, name)
+    entry = ranks.agree(lambda: _next(store, whose, step))
     _save(state, store, entry, ranks)
     return str(ranks.agree(lambda: _publish(store, entry, keep, ranks.size)))
 
@@ -63,7 +64,8 @@ def save_sharded_async(
     background.finish()
     place.check_shared(directory)
     store, ranks = place.store_of(directory, name), _Ranks(process_group).apart()
-    entry = ranks.agree(lambda: layout.next_entry(store.sizes(), step, layout.SHARDED))
+    whose = place.owner_of(directory, name)
+    entry = ranks.agree(lambda: _next(store, whose, step))
     copy = _copy(state)
 
     def write() -> str:
@@ -94,7 +96,8 @@ def load_sharded(
     background.finish()
     place.check_shared(directory)
     store, ranks = place.store_of(directory, name), _Ranks(process_group)
-    found = ranks.agree(lambda: _newest(store, trusted))
+    whose = place.owner_of(directory, name)
+    found = ranks.agree(lambda: _newest(store, whose, trusted))
     if found is None:
         return None
     entry, whole_pickles = found
@@ -109,8 +112,14 @@ def load_sharded(
     return int(entry.step)
 
 
-def _newest(store: Store, trusted: bool) -> tuple[layout.Entry, bool] | None:
+def _next(store: Store, whose: owner.Owner | None, step: int) -> layout.Entry:
+    owner.check(store, whose, takes=True)
+    return layout.next_entry(store.sizes(), step, layout.SHARDED)
+
+
+def _newest(store: Store, whose: owner.Owner | None, trusted: bool) -> tuple[layout.Entry, bool] | None:
     """The newest checkpoint, and whether its pickles may be read."""
+    owner.check(store, whose, takes=False)
     sizes = store.sizes()
     for entry in layout.entries(sizes, layout.SHARDED):
         if whole.is_whole(store, entry, sizes):

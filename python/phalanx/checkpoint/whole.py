@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..rank import contract
-from . import background, layout, pickles, place
+from . import background, layout, owner, pickles, place
 
 if TYPE_CHECKING:
     from ..plumbing.store import Store
@@ -33,14 +33,15 @@ def save(
     saved in any case. `directory` is a folder or a URI in the place of the job's own, and `name` the name of a run in
     the place of this one's. Where ranks on other hosts won't find the checkpoints, the rank says so on stderr, once.
 
-    Raises `OSError` where it can't be written; older checkpoints are then as they were.
+    Raises `OSError` where it can't be written; older checkpoints are then as they were. Raises `RuntimeError` where the
+    folder is another run's, see CHECKPOINT-8.
     """
     import torch
 
     step = layout.check_step(step)
     background.finish()
     place.warn_not_shared(directory)
-    store = place.store_of(directory, name)
+    store = _to_write(directory, name)
     return _write(store, step, keep, lambda file: torch.save(state, file))
 
 
@@ -62,7 +63,7 @@ def save_async(
     step = layout.check_step(step)
     background.finish()
     place.warn_not_shared(directory)
-    store = place.store_of(directory, name)
+    store = _to_write(directory, name)
     copy = io.BytesIO()
     torch.save(state, copy)
     return background.begin(
@@ -84,11 +85,13 @@ def latest(
     user.
 
     Raises `pickle.UnpicklingError` for the pickle of somebody else, and `RuntimeError` where the job's hosts have no
-    folder in common, see CHECKPOINT-2, and where there are only sharded checkpoints.
+    folder in common, see CHECKPOINT-2, where the folder is another run's, see CHECKPOINT-8, and where there are only
+    sharded checkpoints.
     """
     background.finish()
     place.check_shared(directory)
     store = place.store_of(directory, name)
+    owner.check(store, place.owner_of(directory, name), takes=False)
     sizes = store.sizes()
     for entry in layout.entries(sizes, layout.WHOLE):
         if entry.plain or is_whole(store, entry, sizes):
@@ -98,6 +101,12 @@ def latest(
             f"the checkpoints in {store.path('')} are sharded; all ranks load them by `load_sharded`"
         )
     return None
+
+
+def _to_write(directory: str | os.PathLike[str] | None, name: str | None) -> Store:
+    store = place.store_of(directory, name)
+    owner.check(store, place.owner_of(directory, name), takes=True)
+    return store
 
 
 def _write(store: Store, step: int, keep: int, write: Callable[[BinaryIO], Any]) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..driver import preflight
 from ..driver.payload import file_payload, module_payload
-from ..driver.train_object import Module, name_of
+from ..driver.train_object import Module
 from ..errors import TrainingError
 from ..settings import ANY_FAILURE, given
 
@@ -45,9 +45,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         _check_one_host(options)
         ranks, use_gpu = _ranks(options.nproc_per_node, options.use_gpu)
-        name, payload = _program(options)
+        program, payload = _program(options)
         run = local_run(
-            name,
+            program,
             payload,
             ranks=ranks,
             use_gpu=use_gpu,
@@ -161,8 +161,8 @@ def _ranks(wanted: str, use_gpu: bool | None) -> tuple[int, bool | None]:
     return preflight.check_num_processes(number), use_gpu
 
 
-def _program(options: argparse.Namespace) -> tuple[str, bytes]:
-    """The run's name, and what its ranks execute."""
+def _program(options: argparse.Namespace) -> tuple[str | Module, bytes]:
+    """What runs, and that as what its ranks execute."""
     if options.module:
         module = Module(options.training_script, options.training_script)
         # As `python -m`, which finds modules in the working directory first.
@@ -172,10 +172,10 @@ def _program(options: argparse.Namespace) -> tuple[str, bytes]:
             raise ValueError(
                 f"there is no module {first} in {path[0]}, nor where this Python looks for modules"
             )
-        return name_of(module), module_payload(module.name, options.training_script_args, sys_path=path)
+        return module, module_payload(module.name, options.training_script_args, sys_path=path)
     preflight.check_train_object(options.training_script, {})
     script, words = options.training_script, options.training_script_args
-    return name_of(script), file_payload(script, words, sys_path=sys.path[1:], argv0=script)
+    return script, file_payload(script, words, sys_path=sys.path[1:], argv0=script)
 
 
 def _given(options: argparse.Namespace) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from .. import _native
 from ..driver import preflight
 from ..driver.payload import file_payload, function_payload
+from ..driver.run_owner import check_given, owner_settings
 from ..driver.train_object import name_of
 from ..integrations.mlflow import callers_run
 from ..plumbing.own_folder import own_folder
@@ -92,7 +93,7 @@ def run_local(
     else:
         payload = file_payload(train_object, args, sys_path=sys.path)
     run = local_run(
-        name_of(train_object),
+        train_object,
         payload,
         ranks=preflight.check_num_processes(num_processes),
         use_gpu=use_gpu,
@@ -117,7 +118,7 @@ def settings_of(conf: Mapping[str, str], given: Mapping[str, str]) -> Settings:
 
 
 def local_run(
-    name: str,
+    train_object: object,
     payload: bytes,
     *,
     ranks: int,
@@ -126,17 +127,18 @@ def local_run(
     env: Mapping[str, str],
     mlflow: bool | Literal["all"] | None = None,
 ) -> Run:
-    """A run of this name on this host, which has its GPUs and is not started. Raises as `run_local`."""
+    """A run of this on this host, which has its GPUs and is not started. Raises as `run_local`."""
     variables = _native.rank_variables(settings.values, dict(env))
     context, tracked = callers_run(mlflow, local_mode=True, given=env)
     gpus = [] if use_gpu is False else gpus_here()
     job = _native.Job(
-        name=name,
+        name=name_of(train_object),
         ranks=ranks,
         tasks=1,
         use_gpu=bool(gpus) if use_gpu is None else use_gpu,
-        settings=settings.values | {"phalanx.localMode": "true"},
+        settings=settings.values | owner_settings(train_object) | {"phalanx.localMode": "true"},
     )
+    check_given(job, settings.values, variables)
     if job.logs_uri is not None:
         raise ValueError(
             f"spark.phalanx.logs.directory is {job.logs_uri}, and without Spark nothing here can write to a URI; "

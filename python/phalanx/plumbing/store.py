@@ -2,6 +2,8 @@
 
 PLUMBING-5 (few-imports): fsspec is imported for a URI only, and never for `file:`, `local:` and `dbfs:/Volumes/`, which
 are folders.
+PLUMBING-8 (one-maker): of several that make a new file in a folder at the same time one does, and the others see the
+whole of it. A URI's store does that as well as it can.
 """
 
 from __future__ import annotations
@@ -47,6 +49,9 @@ class Store(Protocol):
 
     def publish(self, name: str, content: bytes) -> None:
         """Writes a small file, at once where the store can do that."""
+
+    def create_new(self, name: str, content: bytes) -> bool:
+        """Writes a small file if there is none of that name; returns whether it did."""
 
     def is_users(self, name: str) -> bool:
         """Whether a file, or all that is in a folder, is this process's user's; False where nothing tells."""
@@ -120,6 +125,30 @@ class FolderStore:
     def publish(self, name: str, content: bytes) -> None:
         with self.create(name) as file:
             file.write(content)
+
+    def create_new(self, name: str, content: bytes) -> bool:
+        path = self.path(name)
+        part = f"{path}.part-{self._writer()}"
+        os.makedirs(self.folder, exist_ok=True)
+        try:
+            with open(part, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(part, path)
+            except FileExistsError:
+                return False
+            except OSError:  # a mounted store, which has no second names
+                with open(path, "xb") as file:
+                    file.write(content)
+        except FileExistsError:
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(part)
+        write_through(self.folder)
+        return True
 
     def is_users(self, name: str) -> bool:
         path, user = self.path(name), os.geteuid()
@@ -195,6 +224,23 @@ class UriStore:
 
     def publish(self, name: str, content: bytes) -> None:
         self._fs.pipe_file(self._inside(name), content)
+
+    def create_new(self, name: str, content: bytes) -> bool:
+        path = self._inside(name)
+        self._fs.makedirs(self._root, exist_ok=True)
+        self._fs.invalidate_cache()
+        if self._fs.exists(path):
+            return False
+        try:
+            self._fs.pipe_file(path, content, mode="create")
+        except FileExistsError:
+            return False
+        except Exception:  # a file system, or an fsspec, that knows no such mode
+            self._fs.invalidate_cache()
+            if self._fs.exists(path):
+                return False
+            self._fs.pipe_file(path, content)
+        return True
 
     def is_users(self, name: str) -> bool:
         return False

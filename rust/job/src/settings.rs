@@ -11,7 +11,7 @@ use std::time::Duration;
 use phalanx_rendezvous::wire;
 use phalanx_types::{
     CheckpointPolicy, CpuPolicy, Error, ErrorKind, FailureKind, Job, LocalRanks, LogPolicy,
-    MAX_CHECKPOINT_NAME_BYTES, Policy, Result, WarmPolicy,
+    MAX_CHECKPOINT_NAME_BYTES, Owner, Policy, Result, WarmPolicy,
 };
 
 use crate::preflight::{self, EncryptionWish};
@@ -218,6 +218,7 @@ impl Settings {
             preflight::encryption(settings.encryption, settings.allow_plain_gradients, conf)?;
         read_cpus(conf, &mut settings.cpus);
         settings.data_folder = conf.get(DATA_FOLDER).cloned().unwrap_or_default();
+        settings.checkpoint.owner = owner(conf, &settings.checkpoint.name)?;
         Ok(settings)
     }
 
@@ -252,6 +253,16 @@ const CPU_KEYS: [&str; 5] = [
 const LOCAL_MODE: &str = "phalanx.localMode";
 /// The same: what the folders of the run's data sets are called.
 const DATA_FOLDER: &str = "phalanx.dataFolder";
+/// The same: whose the run's checkpoints are, an [`Owner`] as JSON.
+const OWNER: &str = "phalanx.owner";
+
+/// Whose checkpoints of this name are; of a name that was given nobody's.
+fn owner(conf: &BTreeMap<String, String>, name: &str) -> Result<Option<Owner>> {
+    let Some(told) = conf.get(OWNER).filter(|_| name.is_empty()) else { return Ok(None) };
+    let read: serde_json::Result<Owner> = serde_json::from_str(told);
+    let unread = |e| Error::new(ErrorKind::Invalid, format!("{OWNER} is no owner of checkpoints: {e}"));
+    read.map(|owner| Some(owner.settled())).map_err(unread)
+}
 
 /// What Spark's configuration says of cores.
 fn read_cpus(conf: &BTreeMap<String, String>, cpus: &mut CpuPolicy) {
@@ -306,7 +317,7 @@ fn kinds(text: &str) -> Option<Vec<FailureKind>> {
 
 #[cfg(test)]
 mod tests {
-    use phalanx_types::{Encryption, ExecutorLog, ShownOutput};
+    use phalanx_types::{Encryption, ExecutorLog, OwnerKind, ShownOutput};
 
     use super::*;
 
@@ -426,6 +437,19 @@ mod tests {
         let cpus = Settings::read(&BTreeMap::from(conf)).unwrap().cpus;
         assert!(cpus.user_says_on_executors && !cpus.user_says_on_driver && cpus.per_task == 4);
         assert_eq!(cpus.driver_cores.as_deref(), Some("3"));
+    }
+
+    #[test]
+    fn checkpoints_without_a_name_have_an_owner() {
+        let told =
+            r#"{"user":"ada","kind":"file","place":"/tmp/spark-1f0a9c33/a.py","name":"train","line":0}"#;
+        let mut conf = BTreeMap::from([(OWNER.to_string(), told.to_string())]);
+        let owner = Settings::read(&conf).unwrap().checkpoint.owner.unwrap();
+        assert_eq!((owner.place.as_str(), owner.kind), ("a.py", OwnerKind::File));
+        conf.insert(format!("{PREFIX}checkpoint.name"), "cats".into());
+        assert_eq!(Settings::read(&conf).unwrap().checkpoint.owner, None);
+        let refused = Settings::read(&BTreeMap::from([(OWNER.into(), "{}".into())])).unwrap_err();
+        assert!(refused.to_string().contains("phalanx.owner is no owner"), "{refused}");
     }
 
     #[test]

@@ -52,6 +52,16 @@ impl Job {
     }
 
     #[getter]
+    fn checkpoint_name(&self) -> String {
+        self.0.checkpoint_name()
+    }
+
+    #[getter]
+    fn checkpoint_owner(&self) -> Option<String> {
+        self.0.checkpoint.owner.as_ref().map(phalanx_types::Owner::to_json)
+    }
+
+    #[getter]
     fn logs_folder(&self) -> Option<String> {
         phalanx_job::logs_folder(&self.0)
     }

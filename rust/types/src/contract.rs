@@ -45,6 +45,8 @@ names! {
     ENV_CHECKPOINT_DIR = "PHALANX_CHECKPOINT_DIR";
     /// Variable: the name of the run's own checkpoints in that folder.
     ENV_CHECKPOINT_NAME = "PHALANX_CHECKPOINT_NAME";
+    /// Variable: whose the run's own checkpoints are, an `Owner` as JSON; empty where whoever has the name shares them.
+    ENV_CHECKPOINT_OWNER = "PHALANX_CHECKPOINT_OWNER";
     /// Variable: how many different folders the job's nodes have for its files.
     ENV_JOB_FOLDERS = "PHALANX_JOB_FOLDERS";
     /// Variable: the first and the last rank of the rank's host, which has all between them: `4-7`.

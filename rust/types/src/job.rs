@@ -12,6 +12,7 @@ use crate::encryption::Encryption;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure_kind::FailureKind;
 use crate::network::Network;
+use crate::owner::Owner;
 use crate::shown_output::ShownOutput;
 
 /// The version of [`Job`] and of the messages between hub and nodes.
@@ -94,6 +95,8 @@ pub struct CheckpointPolicy {
     pub directory: String,
     /// What tells this run's checkpoints there from those of others; empty for the name of what is run.
     pub name: String,
+    /// Whose the checkpoints are; none where the name was given, since whoever gives it shares what has it.
+    pub owner: Option<Owner>,
 }
 
 /// Deadlines and limits of a job. Durations are milliseconds on the wire.

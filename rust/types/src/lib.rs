@@ -20,6 +20,7 @@ pub mod keys;
 pub mod message;
 pub mod network;
 pub mod node_spec;
+pub mod owner;
 pub mod placement;
 pub mod rank_exit;
 pub mod rank_file;
@@ -45,6 +46,7 @@ pub use job::{
 pub use keys::Key;
 pub use network::Network;
 pub use node_spec::{NodeSpec, RankProgram};
+pub use owner::{Owner, OwnerKind};
 pub use placement::{Join, NodePlacement, Placement, RankPlace, place};
 pub use rank_exit::{RankError, RankErrorKind, RankExit, RankState};
 pub use rank_outcome::RankOutcome;

@@ -181,7 +181,7 @@ pub const SETTINGS: [Setting; 34] = [
     Setting {
         key: "spark.phalanx.checkpoint.name",
         default: "",
-        meaning: "What tells the run's checkpoints in that folder from those of other runs. Empty: the name of the function or file that is run.",
+        meaning: "What tells the run's checkpoints in that folder from those of other runs; all runs of this name share them. Empty: the name of the function or file that is run, and the checkpoints are those of the user who runs it.",
         takes: Takes::Name(|s| &mut s.checkpoint.name),
     },
     Setting {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use crate::node::rank::threads::{host_cores, threads_of_rank};
-use phalanx_types::{Attempt, Encryption, Job, NodePlacement, RankPlace, contract};
+use phalanx_types::{Attempt, Encryption, Job, NodePlacement, Owner, RankPlace, contract};
 
 /// Variables that only count if the user (or the cluster) hasn't set them.
 pub(crate) const KEPT: [&str; 6] = [
@@ -31,6 +31,8 @@ pub fn rank_environment(
     is_set: impl Fn(&str) -> bool,
 ) -> BTreeMap<String, String> {
     let gpus = if job.use_gpu { node.gpus.join(",") } else { String::new() };
+    // Who gives the name shares what has it, also where that comes by a variable.
+    let owner = job.checkpoint.owner.as_ref().filter(|_| !is_set(contract::ENV_CHECKPOINT_NAME));
     let mut variables = vec![
         (contract::ENV_RANK, place.rank.to_string()),
         (contract::ENV_LOCAL_RANK, place.local_rank.to_string()),
@@ -52,6 +54,7 @@ pub fn rank_environment(
         (contract::ENV_NCCL_ASYNC_ERROR_HANDLING, "1".into()),
         (contract::ENV_RANK0_ADDRESS, node.store.ip().to_string()),
         (contract::ENV_CHECKPOINT_NAME, job.checkpoint_name()),
+        (contract::ENV_CHECKPOINT_OWNER, owner.map(Owner::to_json).unwrap_or_default()),
         (contract::ENV_JOB_FOLDERS, node.folder_count.to_string()),
         (contract::ENV_HOST_RANKS, format!("{}-{}", node.host_ranks[0], node.host_ranks[1])),
     ];
@@ -94,7 +97,7 @@ pub(crate) fn given_environment(job: &Job) -> impl Iterator<Item = (String, Stri
 
 #[cfg(test)]
 mod tests {
-    use phalanx_types::Generation;
+    use phalanx_types::{Generation, OwnerKind};
 
     use super::*;
 
@@ -184,6 +187,24 @@ mod tests {
         let env = environment(&job, &node(1), &["PHALANX_CHECKPOINT_NAME"]);
         assert!(!env.contains_key("PHALANX_CHECKPOINT_NAME"), "the user's own");
         assert_eq!(given_environment(&job).next(), None);
+    }
+
+    #[test]
+    fn checkpoints_have_an_owner_unless_somebody_gave_them_a_name() {
+        let mut job = Job::new("j1", "train", 4, 2).unwrap();
+        let owner =
+            |job: &Job, set: &[&str]| environment(job, &node(1), set)["PHALANX_CHECKPOINT_OWNER"].clone();
+        assert_eq!(owner(&job, &[]), "", "a rank doesn't inherit one");
+        let ada = Owner {
+            user: "ada".into(),
+            kind: OwnerKind::Module,
+            place: "cats".into(),
+            name: "train".into(),
+            line: 0,
+        };
+        job.checkpoint.owner = Some(ada.clone());
+        assert_eq!(serde_json::from_str::<Owner>(&owner(&job, &[])).unwrap(), ada);
+        assert_eq!(owner(&job, &["PHALANX_CHECKPOINT_NAME"]), "");
     }
 
     #[test]
