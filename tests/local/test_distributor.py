@@ -14,6 +14,7 @@ from typing import Any
 import phalanx
 import pytest
 from phalanx import TorchDistributor, distributor
+from phalanx.driver.run_owner import owner_settings
 from phalanx.errors import TrainingError, UnpicklableError
 from phalanx.rank.payload import Payload
 from phalanx.settings import Settings
@@ -122,7 +123,9 @@ def test_a_function_is_handed_over_and_rank_0s_value_comes_back(
             "ranks": 2,
             "tasks": 1,
             "use_gpu": False,
-            "settings": fields["settings"].values | {"phalanx.localMode": "true"},
+            "settings": fields["settings"].values
+            | {"phalanx.localMode": "true"}
+            | owner_settings(train, fields["spark"]),
         }
     ]
 

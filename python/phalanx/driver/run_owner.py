@@ -48,9 +48,11 @@ def check_given(job: _native.Job, given: Mapping[str, str], variables: Collectio
     `variables` are those that the ranks will have. A folder that is the cluster's for all runs is left to the ranks: of
     most runs nobody knows whether they save anything at all.
     """
-    folder, told = given.get("spark.phalanx.checkpoint.directory"), job.checkpoint_owner
+    folder = given.get("spark.phalanx.checkpoint.directory")
     named = contract.ENV_CHECKPOINT_NAME in variables or contract.ENV_CHECKPOINT_NAME in os.environ
-    if folder and told and not named and not is_uri(folder):
+    if not folder or named or is_uri(folder):
+        return
+    if (told := job.checkpoint_owner) is not None:
         check_early(os.path.join(folder, job.checkpoint_name), json.loads(told))
 
 

@@ -96,8 +96,9 @@ class TorchDistributor private (
     */
   def withCheckpointDir(directory: String): TorchDistributor = having(Settings.checkpointDir(directory))
 
-  /** A distributor whose checkpoints have this name, which tells them from those of other runs in the same folder. By
-    * default it is the name of what is run.
+  /** A distributor whose checkpoints have this name, which tells them from those of other runs in the same folder.
+    * Runs that were given a name share what has it. By default it is the name of what is run, and they belong to the
+    * user and the file or module: another's run is refused by its ranks.
     */
   def withCheckpointName(name: String): TorchDistributor = having(Settings.checkpointName(name))
 
@@ -176,15 +177,22 @@ class TorchDistributor private (
 
   private def file(path: String, args: Seq[String]): Training = {
     val file = TrainFile.find(path, sc.hadoopConfiguration)
-    Training(file.name, Payload.file(file.path, file.source, args), python)
+    // Of one in a remote file system only the name is told to ranks.
+    val place = if (file.path.startsWith("/")) file.path else path
+    Training(file.name, Payload.file(file.path, file.source, args), python, owner("file", place))
   }
 
-  private def module(name: String, args: Seq[String]) = Training(name, Payload.module(name, args), python)
+  private def module(name: String, args: Seq[String]) =
+    Training(name, Payload.module(name, args), python, owner("module", name))
 
   private def program(command: Seq[String]): Training = {
     if (command.isEmpty) throw new IllegalArgumentException("a program has to have a name")
-    Training(new File(command.head).getName, Payload.none, RankProgram.Command(command))
+    val name = new File(command.head).getName
+    Training(name, Payload.none, RankProgram.Command(command), owner("program", command.head))
   }
+
+  private def owner(kind: String, place: String) =
+    Settings.owner(sys.env.getOrElse("JUPYTERHUB_USER", sc.sparkUser), kind, place)
 
   private def python = RankProgram.Python(RankProgram.pythonOf(conf))
 
@@ -206,7 +214,8 @@ class TorchDistributor private (
   private def prepared(training: Training): Run = {
     val all = Settings.of(spark.conf.getAll ++ settings)
     Core(_.settingWarnings(all)).foreach(log.warn)
-    val job = Job(training.name, numRanks, plan.tasks, useGpu, all ++ Settings.localMode(localMode))
+    val beside = Settings.localMode(localMode) ++ training.owner
+    val job = Job(training.name, numRanks, plan.tasks, useGpu, all ++ beside)
     val slotsTimeout = Core(_.slotsTimeoutMillis(all))
     val own = variables.toArray.flatMap { case (name, value) => Seq(name, value) }
     val ofRanks = Core(_.rankVariables(all, own)).toSeq
@@ -231,7 +240,7 @@ class TorchDistributor private (
   }
 
   private def stage(training: Training, gpus: Seq[String], variables: Seq[String], slotsTimeout: Long): Stage = {
-    val Training(name, payload, program) = training
+    val Training(name, payload, program, _) = training
     val ranks = RankOptions(program, PyFiles.shipped(sc), gpus, variables)
     if (localMode) new LocalStage(payload, ranks)
     else {
@@ -253,5 +262,10 @@ class TorchDistributor private (
   private def conf(key: String): Option[String] = spark.conf.getOption(key)
 }
 
-/** What is to be trained by. */
-final private[spark] case class Training(name: String, payload: Array[Byte], program: RankProgram)
+/** What is to be trained by, and whose its checkpoints are, as the core takes that. */
+final private[spark] case class Training(
+    name: String,
+    payload: Array[Byte],
+    program: RankProgram,
+    owner: Array[String]
+)

@@ -40,6 +40,29 @@ class DistributorSuite extends PhalanxSuite {
 
   private def bothRun(folder: Path): Unit = Seq("0", "1").foreach(rank => awaitFile(folder.resolve(rank)))
 
+  test("files of one name never find each other's checkpoints, unless they were given the name") {
+    withFolder { folder =>
+      def file(of: String) = {
+        Files.createDirectories(folder.resolve(of))
+        python(
+          folder.resolve(of),
+          "train.py",
+          s"""import phalanx
+             |before = phalanx.checkpoint.latest()
+             |phalanx.checkpoint.save("$of", 5)
+             |phalanx.set_result([before])"""
+        )
+      }
+      val sharing = distributor(1).withCheckpointDir(folder.resolve("shared").toString)
+      assert(sharing.run(file("cats")).resultJson.contains("[null]"))
+      val refused = intercept[TrainingException](sharing.run(file("dogs"))).getMessage
+      for (part <- Seq("/cats/train.py, run by ", "/dogs/train.py, run by ", "checkpoint_name='train.py'"))
+        assert(refused.contains(part), "CHECKPOINT-8")
+      assert(sharing.run(file("cats")).resultJson.contains("""[[5, "cats"]]"""))
+      assert(sharing.withCheckpointName("train.py").run(file("dogs")).resultJson.contains("""[[5, "cats"]]"""))
+    }
+  }
+
   test("a file trains and leaves JSON, output and every rank's state") {
     withFolder { folder =>
       val file = python(

@@ -51,6 +51,13 @@ private[spark] object Settings {
   /** What the core is told beside the settings: whether the ranks are on the driver's host, outside of any task. */
   def localMode(enabled: Boolean): Array[String] = Array("phalanx.localMode", enabled.toString)
 
+  /** The same: whose the checkpoints are, an `Owner` of the core's. Of what Scala runs all of the place runs. */
+  def owner(user: String, kind: String, place: String): Array[String] =
+    Array(
+      "phalanx.owner",
+      Json.write("user" -> user, "kind" -> kind, "place" -> place, "name" -> "", "line" -> 0)
+    )
+
   def localRanks(by: String): (String, String) = s"${Prefix}localRanks" -> by
 
   /** `spark.phalanx.grace`. Throws `IllegalArgumentException` for a bad value of any setting. */
