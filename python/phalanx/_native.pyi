@@ -19,6 +19,7 @@ __all__ = [
     "Work",
     "check_train_object",
     "end_pools",
+    "even_rows",
     "explain_stage",
     "fail_for_test",
     "lease_gpus",
@@ -67,7 +68,8 @@ def rank_contract() -> dict[str, str | int]:
 class DataPlan:
     """Which rows of a data set a rank takes at each step.
 
-    `block_rows` has the rows of each block. `shuffle` is no, windows or full; `uneven` drop, wrap or pad."""
+    `block_rows` has the rows of each block. An epoch's order is made of blocks of `even_rows` rows, or of these blocks
+    where that is 0. `shuffle` is no, windows or full; `uneven` drop, wrap or pad."""
 
     rows_a_step: int
     """How many rows all ranks together take in a step."""
@@ -76,6 +78,7 @@ class DataPlan:
         cls,
         block_rows: Sequence[int],
         *,
+        even_rows: int,
         shuffle: str,
         uneven: str,
         seed: int,
@@ -112,6 +115,10 @@ class WantedRows:
         another size."""
     def texts(self, blocks: Sequence[_TextMemory], is_text: bool) -> list[Any]:
         """The rows of strings, if `is_text`, or of bytes; a null is None. Raises `ValueError` as `copy` does."""
+
+def even_rows(rows: Sequence[int], bytes: Sequence[int], bytes_of_one: int) -> int:
+    """How many rows a block of an epoch's order is to have, for blocks with so many rows and bytes each: as many as the
+    largest, but never so many that one would have more than twice `bytes_of_one`."""
 
 def read_texts(block: _TextMemory, is_text: bool) -> list[Any]:
     """All rows of a block, as `WantedRows.texts` gives them."""
@@ -165,11 +172,12 @@ class Job:
 def setting_keys() -> list[str]:
     """The keys of all settings."""
 
-def read_settings(settings: dict[str, str]) -> tuple[float, str, str, str, float]:
+def read_settings(settings: dict[str, str]) -> tuple[float, str, str, str, float, str, int]:
     """Checks all settings; returns those that a driver goes by itself: the seconds to wait for task slots, the stage
     (auto, jvm or python), how a run is shown (auto, rich, plain or off), how tasks reach a client of Spark Connect
-    (auto, direct or relay), and after how many seconds of silence a node is lost. A bad value is a ValueError that
-    names the key, the value and what is allowed."""
+    (auto, direct or relay), after how many seconds of silence a node is lost, in which order rows of data sets come
+    (auto, computed or content), and how often ranks may start again. A bad value is a ValueError that names the key,
+    the value and what is allowed."""
 
 def rank_variables(settings: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     """The variables that a caller gives its ranks: what `spark.phalanx.env.pass` names of this process's, and `given`,

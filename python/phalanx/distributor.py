@@ -31,9 +31,10 @@ from .driver.run_owner import check_given, owner_settings
 from .driver.session import SessionConf, active_session, driver_dir, hub_endpoint
 from .driver.spark_ui import SparkUi
 from .driver.train_object import Module, name_of
+from .feeding.given import is_data
 from .feeding.partitions import numbers_of
 from .feeding.partitions import partition_data_loader as _get_spark_partition_data_loader
-from .feeding.preparation import Preparation, is_data
+from .feeding.preparation import Preparation
 from .feeding.stream_input import check_restarts, for_tasks
 from .integrations.mlflow import callers_run
 from .rank import contract
@@ -256,18 +257,10 @@ class TorchDistributor(Distributor):
         """Everything that a `Run` needs but GPUs; all checks are done."""
         from . import _native
 
-        data = None
+        frames = None
         if is_data(kwargs.get("data")):
             kwargs = dict(kwargs)
             frames = kwargs.pop("data")
-            data = Preparation(self.spark, frames, local_mode=self.local_mode)
-            if data.streamed is not None:
-                if dataframe is not None:
-                    raise ValueError(
-                        f"the data set {data.streamed.name!r} is streamed, and the tasks of _train_on_dataframe "
-                        "have its DataFrame as their input, and no other; use run(data=...) for both"
-                    )
-                dataframe = for_tasks(data.streamed, self.num_tasks)
         elsewhere = not self.local_mode and preflight.is_elsewhere(train_object)
         preflight.check_train_object(train_object, kwargs, elsewhere=elsewhere)
         may_relay = is_remote(self.spark) and not self.local_mode and relay.has_plugin(self.spark)
@@ -280,8 +273,23 @@ class TorchDistributor(Distributor):
         settings = Settings.read(conf, keys=session.keys, given=self._given, defaults=defaults)
         if settings.connect == "relay" and is_remote(self.spark) and not self.local_mode and not may_relay:
             raise RuntimeError(relay.NO_PLUGIN)
+        data = None
+        if frames is not None:
+            data = Preparation(
+                self.spark,
+                frames,
+                local_mode=self.local_mode,
+                order=settings.data_order,
+                restarts=settings.max_restarts > 0,
+            )
         if data is not None and data.streamed is not None:
-            check_restarts(data.streamed.name, settings.values)
+            if dataframe is not None:
+                raise ValueError(
+                    f"the data set {data.streamed.name!r} is streamed, and the tasks of _train_on_dataframe "
+                    "have its DataFrame as their input, and no other; use run(data=...) for both"
+                )
+            check_restarts(data.streamed.name, settings.max_restarts)
+            dataframe = for_tasks(data.streamed, self.num_tasks)
         variables = _native.rank_variables(settings.values, self._env)
         context, tracked = callers_run(self._mlflow, local_mode=self.local_mode, given=self._env)
         options = self._options()

@@ -23,12 +23,15 @@ class Settings:
     progress        `auto`, `rich`, `plain` or `off`
     connect         `auto`, `direct` or `relay`
     node_timeout    seconds after which a silent node is lost
+    data_order      `auto`, `computed` or `content`
+    max_restarts    how often ranks may start again
     """
 
     def __init__(self, values: dict[str, str]) -> None:
         self.values = values
         told = _native.read_settings(values)
-        self.slots_timeout, self.stage, self.progress, self.connect, self.node_timeout = told
+        self.slots_timeout, self.stage, self.progress, self.connect, self.node_timeout, *rest = told
+        self.data_order, self.max_restarts = rest
 
     @classmethod
     def read(

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 from phalanx.feeding import write_blocks
 from phalanx.feeding.block_jobs import BlockJobs, JvmJobs, WorkerJobs, WrittenBlock, block_jobs
-from phalanx.feeding.preparation import readable
+from phalanx.feeding.given import readable
+from phalanx.feeding.identity import Identity
+from phalanx.feeding.row_hash import HashedRows
 from support import sessions
 
 pytestmark = pytest.mark.timeout(150)
@@ -65,16 +67,20 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture
 def both(spark: Any, tmp_path: Path) -> Any:
-    """Writes a DataFrame both ways: the tables and the facts of each."""
+    """Writes a DataFrame both ways: the tables, and the facts and the identity of each."""
 
-    def write(frame: Any) -> list[tuple[pa.Table, list[dict[str, Any]]]]:
+    def write(frame: Any) -> list[tuple[pa.Table, list[Any]]]:
         ways: list[BlockJobs] = [WorkerJobs(spark), JvmJobs(spark)]
-        return [read(way.write(frame, str(tmp_path / type(way).__name__), kept=True)) for way in ways]
+        return [read(written(way, frame, str(tmp_path / type(way).__name__), kept=True)) for way in ways]
 
     return write
 
 
-def read(blocks: list[WrittenBlock]) -> tuple[pa.Table, list[dict[str, Any]]]:
+def written(way: BlockJobs, frame: Any, folder: str, *, kept: bool) -> list[WrittenBlock]:
+    return way.writing(HashedRows.of(frame), folder, kept=kept).write()
+
+
+def read(blocks: list[WrittenBlock]) -> tuple[pa.Table, list[Any]]:
     blocks = sorted(blocks)
     found = []
     for block in blocks:
@@ -86,7 +92,8 @@ def read(blocks: list[WrittenBlock]) -> tuple[pa.Table, list[dict[str, Any]]]:
         assert batch.num_rows == block.rows
         assert write_blocks.facts_of(batch) == block.facts
         found.append(batch)
-    return pa.Table.from_batches(found), [block.facts for block in blocks]
+    parts = [Identity.of(block.rows, block.content, block.sequence) for block in blocks]
+    return pa.Table.from_batches(found), [*(block.facts for block in blocks), Identity.together(parts)]
 
 
 def test_every_type_is_the_same_from_python_workers_and_from_jvms(spark: Any, both: Any) -> None:
@@ -126,8 +133,8 @@ def test_no_python_worker_takes_part_in_what_the_jvms_do(
     frame = spark.range(0, 1000, 1, 2).groupBy("id").count().orderBy("id")
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/there/is/no/python")
     with pytest.raises(Exception, match="/there/is/no/python"):
-        WorkerJobs(spark).write(frame, str(tmp_path / "kept"), kept=True)
-    blocks = JvmJobs(spark).write(frame, "phalanx-data-here", kept=False)  # FEED-3
+        written(WorkerJobs(spark), frame, str(tmp_path / "kept"), kept=True)
+    blocks = written(JvmJobs(spark), frame, "phalanx-data-here", kept=False)  # FEED-3
     assert read(blocks)[0].to_pydict() == {"id": list(range(1000)), "count": [1] * 1000}
     JvmJobs(spark).remove([], "phalanx-data-here", 1)
     assert not Path(blocks[0].path).parent.exists()

@@ -17,8 +17,9 @@ import pytest
 from phalanx import TrainingError
 from phalanx.feeding import preparation
 from phalanx.feeding.block_source import MappedBlocks
+from phalanx.feeding.given import is_data
 from phalanx.feeding.index import Index
-from phalanx.feeding.preparation import Preparation, is_data
+from phalanx.feeding.preparation import Preparation
 from phalanx.feeding.source import DataSet
 from phalanx.plumbing.by_value import by_value
 from support import sessions
@@ -134,13 +135,14 @@ def test_blocks_that_are_gone_are_computed_again_and_have_to_be_the_same(spark: 
             yield batch.slice(0, batch.num_rows - changed.exists())
 
     changed = tmp_path / "changed"
-    one = Preparation(spark, {"train": spark.range(9).mapInArrow(changing, "id long")}, local_mode=True)
+    frame = spark.range(9).mapInArrow(changing, "id long")
+    one = Preparation(spark, {"train": frame}, local_mode=True, restarts=True)
     first = one.run()
     assert one.again() == first
     Path(first["train"]["files"][0]).unlink()
     second = one.again()
     assert second != first
-    assert Index.read(second["train"]).fingerprint() == Index.read(first["train"]).fingerprint()
+    assert Index.read(second["train"]).identity == Index.read(first["train"]).identity
     Path(second["train"]["files"][0]).unlink()
     changed.touch()
     with pytest.raises(TrainingError, match="'train' is not what it was when the run began"):
@@ -217,15 +219,15 @@ def test_executors_need_no_phalanx(tmp_path: Path) -> None:
     from pyspark import cloudpickle
 
     with by_value(write_blocks):
-        packed = cloudpickle.dumps(write_blocks.writer("folder", 1 << 20, 1 << 20))
+        packed = cloudpickle.dumps(write_blocks.writer(["x"], "folder", 1 << 20, 1 << 20))
     script = """
 import os, pickle, sys
 sys.modules["phalanx"] = None
 import pyarrow, pyspark
 pyspark.TaskContext._taskContext = context = pyspark.TaskContext()
-context._partitionId, context._taskAttemptId = 3, 8
+context._partitionId, context._taskAttemptId, context._localProperties = 3, 8, {}
 write = pickle.load(sys.stdin.buffer)
-(answer,) = write(iter([pyarrow.RecordBatch.from_pydict({"x": [1, 2]})]))
+(answer,) = write(iter([pyarrow.RecordBatch.from_pydict({"c0": [1, 2], "h": [3, 4]})]))
 print(answer.to_pylist()[0]["path"], answer.to_pylist()[0]["rows"])
 """
     done = subprocess.run(

@@ -11,8 +11,9 @@ import pytest
 from phalanx import TrainingError
 from phalanx.feeding.block_source import MappedBlocks
 from phalanx.feeding.data_store import INDEX
+from phalanx.feeding.given import is_data
 from phalanx.feeding.index import Index
-from phalanx.feeding.preparation import Preparation, is_data
+from phalanx.feeding.preparation import Preparation
 from phalanx.feeding.source import DataSet
 from support import sessions
 from support.tiers import whole

@@ -48,8 +48,13 @@ class BlockSource(Protocol):
     def batch(self, block: int) -> Any:
         """A block as an Arrow record batch, without a copy."""
 
+    even_rows: int
+    """How many rows a block of an epoch's order has; 0 where it is that of these blocks."""
+    identity: str
+    """What tells the rows from others, wherever blocks were cut; empty where rows have no hashes."""
+
     def fingerprint(self) -> str:
-        """What tells the data set from another one."""
+        """What tells the blocks from others."""
 
 
 class MappedBlocks:
@@ -68,6 +73,8 @@ class MappedBlocks:
         self.bytes = sum(block.bytes for block in index.blocks)
         self.facts = index.facts
         self.whole = index.whole
+        self.even_rows = index.even_rows
+        self.identity = index.identity
         self._index = index
         self._files: OrderedDict[int, Any] = OrderedDict()
         self._compared: set[int] = set()
@@ -164,6 +171,8 @@ class TableBlocks:
         self.name = name
         self.whole = whole
         self.far_bytes = 0
+        self.even_rows = 0
+        self.identity = ""
         self._batches = list(regrouped(_batches(table), BLOCK_BYTES, BLOCK_ROWS))
         self.rows = [batch.num_rows for batch in self._batches]
         self.bytes = sum(batch.nbytes for batch in self._batches)

@@ -2,7 +2,9 @@
 
 FEED-14 (index-last): the index is written when all blocks are there. Without one there is no data.
 FEED-15 (same-columns): what is there is taken for a DataFrame only if names and types of the columns are the same.
-FEED-16 (no-strays): a preparation that fails removes what it wrote. What repeated tasks wrote is removed, too.
+FEED-16 (no-strays): a preparation that fails removes what it wrote. What repeated tasks wrote is removed, too, and what
+a run wrote that another one was ahead of.
+FEED-69 (same-query): whether it was another query that has filled the place can be told.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from ..plumbing.store import is_uri, open_store
 from .index import Index
 
 INDEX = "phalanx-data.json"
-_VERSION = 1
+_VERSION = 2
+# What an older Phalanx has written: it knows no identity of the rows, and no query.
+_READABLE = (1, 2)
 
 
 class DataStore:
@@ -57,6 +61,12 @@ class DataStore:
         ]
         return " and ".join(parts)
 
+    def is_of_another_query(self, query: dict[str, str]) -> bool:
+        """Whether another query than this one has filled the place. Spark's versions describe the same one
+        differently, so only one of the same version can tell."""
+        there = None if self._found is None else self._found.get("query")
+        return there is not None and there["spark"] == query["spark"] and there["digest"] != query["digest"]
+
     def index(self, name: str, *, whole: bool) -> Index:
         """What is there, as the data set `name` of a run."""
         assert self._found is not None
@@ -68,10 +78,19 @@ class DataStore:
         """Where tasks are to write the blocks of a new folder."""
         return self._store.path(folder)
 
-    def keep(self, index: Index, folder: str, columns: list[list[str]], application: str) -> Index:
+    def keep(
+        self,
+        index: Index,
+        folder: str,
+        columns: list[list[str]],
+        application: str,
+        query: dict[str, str],
+    ) -> Index:
         """Has later runs find the blocks of `index`, which tasks wrote into `folder`; the index of what is there now.
+        That is another run's where one was ahead of this.
 
-        Raises `RuntimeError` where a block's file isn't there.
+        Raises `RuntimeError` where a block's file isn't there, and `ValueError` where the other run's columns are
+        others.
         """
         names = [f"{folder}/{file.rpartition('/')[2]}" for file in index.files]
         there = {f"{folder}/{name}" for name in self._store.sizes(folder)}
@@ -87,13 +106,23 @@ class DataStore:
         self._store.settle(folder)
         when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         packed = index._replace(files=names, hosts=[""] * len(names)).pack()
-        self._found = {
+        found = {
             "version": _VERSION,
             "origin": f"written {when} by the application {application}",
             "columns": columns,
+            "query": query,
             "index": packed,
         }
-        self._store.publish(INDEX, json.dumps(self._found).encode())
+        if self._store.create_new(INDEX, json.dumps(found).encode()):
+            self._found = found
+        else:
+            self.abandon(folder)
+            self._found = self._read()
+            difference = self.differs(columns)
+            if difference is not None:
+                raise ValueError(
+                    f"another run has filled {self.place} meanwhile ({self.origin}): {difference}"
+                )
         return self.index(index.name, whole=index.whole)
 
     def abandon(self, folder: str) -> None:
@@ -109,17 +138,17 @@ class DataStore:
         try:
             found: dict[str, Any] = json.loads(text)
             version = found["version"]
-            if version == _VERSION:
+            if version in _READABLE:
                 Index.read(found["index"])
         except (ValueError, KeyError, TypeError) as problem:
             raise ValueError(
                 f"{self._store.path(INDEX)} is no index of a data set ({problem}); remove it, and the next run "
                 "writes the data again"
             ) from problem
-        if version != _VERSION:
+        if version not in _READABLE:
             raise ValueError(
-                f"{self._store.path(INDEX)} is of version {version}, and this Phalanx reads version {_VERSION}; give "
-                "the data set another place"
+                f"{self._store.path(INDEX)} is of version {version}, and this Phalanx reads versions up to {_VERSION}; "
+                "give the data set another place"
             )
         return found
 

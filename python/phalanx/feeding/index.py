@@ -53,6 +53,11 @@ class Index(NamedTuple):
     facts: Facts
     whole: bool
     """Whether every rank takes all rows."""
+    identity: str = ""
+    """What tells the rows from others, wherever blocks are cut (`feeding/identity.py`); empty for what an older Phalanx
+    has stored."""
+    even_rows: int = 0
+    """How many rows a block of an epoch's order has; 0 where the order is that of these blocks."""
 
     @classmethod
     def read(cls, packed: Mapping[str, Any]) -> Index:
@@ -63,7 +68,7 @@ class Index(NamedTuple):
         return cls(**fields)
 
     def fingerprint(self) -> str:
-        """What tells the data set from another one."""
+        """What told the data set from another one before rows had hashes: it follows from the blocks, too."""
         return fingerprint((block.rows, block.checksum) for block in self.blocks)
 
     def pack(self) -> dict[str, Any]:
@@ -72,7 +77,7 @@ class Index(NamedTuple):
 
 
 def fingerprint(blocks: Iterable[tuple[int, int]]) -> str:
-    """What tells a data set from another one, from the rows and the checksum of each block in order."""
+    """What tells blocks from other ones, from the rows and the checksum of each in order."""
     sum_of = 0
     count = 0
     for rows, checksum in blocks:

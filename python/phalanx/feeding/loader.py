@@ -21,6 +21,7 @@ from .. import _native
 from ..rank.reporting import waited_for_data
 from .columns import Column, split
 from .far_blocks import AHEAD_BLOCKS, CACHE_BYTES
+from .identity import difference
 
 if TYPE_CHECKING:
     from .block_source import BlockSource
@@ -81,7 +82,8 @@ class Loader:
             "rank": rank,
             "world_size": world_size,
         }
-        self._plan = _native.DataPlan(source.rows, **self._plan_fields)
+        self._even_rows = source.even_rows
+        self._plan = self._planned()
         self._columns: list[Column] | None = None
         if source.rows and transform is None:
             self._columns = [
@@ -136,30 +138,52 @@ class Loader:
         """Where the loader is: which epoch, and how many rows of its order all ranks together have taken. It is the
         same on every rank, and for any number of ranks."""
         epoch, row = self._place
-        return {"epoch": epoch, "row": row, **self._identity()}
+        return {
+            "epoch": epoch,
+            "row": row,
+            "data": self._data(self._even_rows),
+            "even_rows": self._even_rows,
+            "seed": self._seed,
+            "shuffle": self._shuffle,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Has the next pass go on where the loader was whose state this is.
 
         Raises `ValueError` where that one had other data, or another order of it.
         """
-        for name, own in self._identity().items():
+        for name, own in (("seed", self._seed), ("shuffle", self._shuffle)):
             if state.get(name) != own:
                 raise ValueError(
-                    f"this state is of another {name} than the data set {self._source.name!r} has here "
-                    f"({state.get(name)!r}, here {own!r}), so the rows that were taken can't be told from the others"
+                    f"this state is of another {name} than this loader's ({state.get(name)!r}, here {own!r}), so the "
+                    "rows that were taken can't be told from the others"
                 )
+        even_rows = int(state.get("even_rows", 0))  # a state of before there were any goes by blocks
+        was, here = state.get("data"), self._data(even_rows)
+        if was != here:
+            raise ValueError(
+                f"this state is of other data than the data set {self._source.name!r} has here, so the rows that were "
+                f"taken can't be told from the others: since then {difference(was, here)}"
+            )
+        if even_rows != self._even_rows:
+            self._even_rows = even_rows
+            self._plan = self._planned()
         self._next = self._place = (int(state["epoch"]), int(state["row"]))
 
-    def _identity(self) -> dict[str, Any]:
-        return {"data": self._source.fingerprint(), "seed": self._seed, "shuffle": self._shuffle}
+    def _data(self, even_rows: int) -> str:
+        """What tells the data from other data, as far as an order depends on it: that of the blocks that are there
+        depends on these."""
+        return self._source.identity if even_rows else self._source.fingerprint()
+
+    def _planned(self) -> _native.DataPlan:
+        return _native.DataPlan(self._source.rows, even_rows=self._even_rows, **self._plan_fields)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_plan": None, "_blocks": OrderedDict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._plan = _native.DataPlan(self._source.rows, **self._plan_fields)
+        self._plan = self._planned()
 
     def _pass(self, epoch: int, row: int, number: int) -> Iterator[Any]:
         left = self._plan.steps_from(row)

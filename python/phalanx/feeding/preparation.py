@@ -3,18 +3,16 @@
 So feeding needs no task slot while ranks hold theirs, and any DataFrame will do: of any partitioning, with shuffles,
 retried and adaptive, classic or of Spark Connect.
 
-FEED-31 (refused-first): data that can't become tensors, or can't be read to its end, is refused before any job
-starts, in a sentence that names the data set and the column.
 FEED-32 (one-owner): the blocks belong to the run, which removes them when it is over, however it ends. Spark removes
 them with its local directories where the driver can't any more, or where an executor that has some takes no task.
 FEED-33 (reachable): in local mode, where nobody serves blocks of other hosts, such are refused before any rank
 starts.
-FEED-34 (same-data): blocks that went with an executor are computed again before ranks start again. Where that gives
-other data the run fails, and says so: nothing trains on a mixture.
+FEED-34 (same-data): blocks that went with an executor are computed again before ranks start again, and no others where
+Spark can do that. Where that gives other data the run fails, and says so: nothing trains on a mixture.
 FEED-35 (kept-stays): what is `stored` is written by the first run, read by later ones, and removed by none.
-FEED-36 (streamed-once): a run has one `streamed` data set at most, on executors, and never starts its ranks again. It
-has no blocks: it is the input of the run's own stage.
 FEED-37 (carried): on hosts with blocks where the run has no node, tasks beside it serve them (`feeding/carriers.py`).
+FEED-68 (same-order): where Spark may compute the rows in another order each time, each partition is sorted by the rows'
+hashes, unless the user has sorted them. `spark.phalanx.data.order` wants no sorting, or that of all rows.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .. import _native
 from ..connect.client import is_remote
@@ -35,11 +33,12 @@ from ..driver.spark_version import inheriting
 from ..errors import TrainingError
 from .block_jobs import block_jobs
 from .carriers import Carriers
-from .data_store import DataStore
-from .index import Block, Facts, Index
-from .replicated import Replicated
-from .stored import Stored
+from .given import GivenFrame, given_of, streamed_of
+from .index import Index
+from .query_plan import QueryPlan
+from .row_hash import HASH, HashedRows
 from .streamed import Streamed
+from .written import WrittenSet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,39 +49,6 @@ logger = logging.getLogger("phalanx")
 _CANCEL_S = 3.0
 _REMOVE_S = 30.0
 
-_ATOMS = {
-    *("Byte", "Short", "Integer", "Long", "Float", "Double", "Boolean", "Decimal"),
-    *("Date", "Timestamp", "TimestampNTZ", "DayTimeInterval"),
-    *("String", "Char", "Varchar", "Binary"),
-}
-
-
-def is_data(argument: object) -> bool:
-    """Whether an argument `data` is Phalanx's and not the training function's: it has DataFrames, which can't be sent
-    to a function."""
-    return isinstance(argument, Mapping) and any(map(_is_ours, argument.values()))
-
-
-def _is_ours(value: object) -> bool:
-    return isinstance(value, (Replicated, Stored, Streamed)) or _is_frame(value)
-
-
-def _is_frame(value: object) -> bool:
-    return type(value).__module__.startswith("pyspark.") and hasattr(value, "mapInArrow")
-
-
-class _Given(NamedTuple):
-    """A data set as a run is given it."""
-
-    frame: Any
-    whole: bool
-    """Whether every rank takes all rows."""
-    store: DataStore | None
-
-    @property
-    def columns(self) -> list[list[str]]:
-        return [[field.name, field.dataType.simpleString()] for field in self.frame.schema.fields]
-
 
 class Preparation:
     """The data sets of one run, from the DataFrames to the removal of their blocks.
@@ -92,13 +58,24 @@ class Preparation:
     `RuntimeError` where Spark encrypts what it writes to disks.
     """
 
-    def __init__(self, spark: SparkSession, data: Mapping[str, Any], *, local_mode: bool) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        data: Mapping[str, Any],
+        *,
+        local_mode: bool,
+        order: str = "auto",
+        restarts: bool = False,
+    ) -> None:
+        """`order` is `spark.phalanx.data.order`; where there are no `restarts` nothing is kept for `again`."""
         self._spark = spark
         self._local_mode = local_mode
-        self.streamed = _streamed(data, local_mode=local_mode)
+        self._order = order
+        self._restarts = restarts
+        self.streamed = streamed_of(data, local_mode=local_mode)
         """The data set that the tasks of the run are to have as their input, if there is one."""
-        self._given: dict[str, _Given] = {
-            name: _given(name, value) for name, value in data.items() if not isinstance(value, Streamed)
+        self._given: dict[str, GivenFrame] = {
+            name: given_of(name, value) for name, value in data.items() if not isinstance(value, Streamed)
         }
         self._check_places()
         if self._given and (spark.conf.get("spark.io.encryption.enabled", None) or "false").lower() == "true":
@@ -114,6 +91,9 @@ class Preparation:
         """What the folders of blocks are called; empty where there can be none."""
         self._cancelled = False
         self._indexes: dict[str, Index] = {}
+        self._sets: dict[str, WrittenSet] = {}
+        """Those of the data sets that are not stored."""
+        self._again = False
         self._folders: set[str] = set()
         self._broken = False
         """Whether tasks may have left blocks that no index has."""
@@ -134,35 +114,19 @@ class Preparation:
         return self._packed()
 
     def again(self) -> dict[str, dict[str, Any]]:
-        """The indexes for another attempt of the run; blocks are computed again where some are gone, or may be.
+        """The indexes for another attempt of the run; blocks that are gone are computed again.
 
         Raises as `run`, and `TrainingError` where the data is not what it was.
         """
-        before = self._indexes
-        files = [
-            file
-            for index in before.values()
-            for file, host in zip(index.files, index.hosts, strict=True)
-            if host
-        ]
-        if self._is_here() and all(map(os.path.exists, files)):
-            return self._packed()
-        logger.info("Blocks of the data sets have gone with an executor; they are computed again")
-        self._remove_files()
-        self._indexes = {}
-        self._compute()
-        for name, index in self._indexes.items():
-            was, now = before[name].fingerprint(), index.fingerprint()
-            if was != now:
-                said = (
-                    f"the data set {name!r} is not what it was when the run began ({was}; now {now}): blocks went with "
-                    "an executor, and computing them again gave other rows; write the DataFrame to a table, read that"
-                )
-                raise TrainingError(said, {"kind": "start", "message": said})
+        paths = [path for written in self._sets.values() for path in written.paths]
+        if not (self._is_here() and all(map(os.path.exists, paths))):
+            self._again = True
+            self._compute()
         return self._packed()
 
     def _compute(self) -> None:
         thread = threading.Thread(target=self._target, name="phalanx-prepare", daemon=True)
+        self._error = None
         if self._given:
             thread.start()
         try:
@@ -222,21 +186,60 @@ class Preparation:
             folders = {folder for folder in folders if os.path.isdir(folder)}
         if folders or broken:
             everywhere = broken or len(self._hosts()) > 1
-            remove = functools.partial(self._remove_there, folders, everywhere=everywhere)
+            remove = functools.partial(self._remove_there, folders, own=self._tag, everywhere=everywhere)
             self._in_time(remove, _REMOVE_S, "removing blocks")
 
     def _main(self) -> None:
         try:
             self._tag_jobs()
-            for name, given in self._given.items():
-                if not self._cancelled:
-                    self._broken = given.store is None  # until it is known where all its blocks are
-                    self._indexes[name] = self._prepared(name, given)
-                    self._broken = False
+            if self._again:
+                self._write_again()
+            else:
+                self._write()
         except BaseException as error:
             self._error = error
         if self._cancelled:  # the run may be over, and nobody else will
             self._remove_files()
+
+    def _write(self) -> None:
+        for name, given in self._given.items():
+            if not self._cancelled:
+                self._broken = given.store is None  # until it is known where all its blocks are
+                self._indexes[name] = self._prepared(name, given)
+                self._broken = False
+
+    def _write_again(self) -> None:
+        """Has the blocks written again that are gone; all of a data set's where a part can't be."""
+        for name, written in self._sets.items():
+            gone = self._gone(written)
+            if not gone or self._cancelled:
+                continue
+            logger.info("%d files of the data set %r have gone with an executor", len(gone), name)
+            self._broken = True
+            if not written.can_be_mended():
+                self._in_time(
+                    functools.partial(self._remove_there, written.paths, own=None), _REMOVE_S, "removing"
+                )
+            difference = written.write_again(gone)
+            self._settle(name, written)
+            self._broken = False
+            if difference is not None:
+                said = (
+                    f"the data set {name!r} is not what it was when the run began: blocks went with an executor, and "
+                    f"computed again {difference}"
+                )
+                raise TrainingError(said, {"kind": "start", "message": said})
+
+    def _gone(self, written: WrittenSet) -> set[str]:
+        """The files of a data set that are gone, or are where no task gets to."""
+        if self._is_here():
+            return {path for path in written.paths if not os.path.exists(path)}
+        present = self._jobs.present(written.files, self._many_tasks())
+        return {path for number, path in enumerate(written.paths) if number not in present}
+
+    def _settle(self, name: str, written: WrittenSet) -> None:
+        self._indexes[name] = written.index()
+        self._folders.update(map(os.path.dirname, written.paths))
 
     def _tagged(self, target: Callable[..., None]) -> Callable[..., None]:
         """`target` for another thread, with the caller's Spark properties and the tag of this run's jobs."""
@@ -261,19 +264,28 @@ class Preparation:
         else:
             self._spark.sparkContext.addJobTag(self._tag)
 
-    def _prepared(self, name: str, given: _Given) -> Index:
+    def _prepared(self, name: str, given: GivenFrame) -> Index:
         store = given.store
         if store is None:
-            index = self._written(name, given, self._tag)
-            self._folders.update(map(os.path.dirname, index.files))
+            written = self._written(name, given, self._tag)
+            self._settle(name, written)
+            index = self._indexes[name]
+            if self._restarts:
+                self._sets[name] = written
         elif store.is_filled:
             logger.info("The data set %r is read from %s, %s", name, store.place, store.origin)
+            if store.is_of_another_query(self._query(given)):
+                logger.warning(
+                    "The data set %r is read from %s, which another query than this one has filled (%s); if this one "
+                    "gives other rows, give it another place, or remove what is there",
+                    *(name, store.place, store.origin),
+                )
             index = store.index(name, whole=given.whole)
         else:
             application = self._spark.conf.get("spark.app.id", None) or "(unknown)"
             try:
-                index = self._written(name, given, store.path(self._tag))
-                index = store.keep(index, self._tag, given.columns, application)
+                index = self._written(name, given, store.path(self._tag)).index()
+                index = store.keep(index, self._tag, given.columns, application, self._query(given))
             except BaseException:
                 store.abandon(self._tag)
                 raise
@@ -285,23 +297,32 @@ class Preparation:
             logger.warning("The data set %r has no rows, so its loaders have no steps", name)
         return index
 
-    def _written(self, name: str, given: _Given, folder: str) -> Index:
-        found = self._jobs.write(given.frame, folder, kept=given.store is not None)
-        found.sort(key=lambda block: (block.partition, block.number))
-        host_of = {block.path: block.host for block in found}
-        files = list(host_of)
-        number = {path: at for at, path in enumerate(files)}
-        return Index(
-            name=name,
-            hosts=list(host_of.values()),
-            files=files,
-            blocks=[
-                Block(number[block.path], block.start, block.bytes, block.rows, block.checksum)
-                for block in found
-            ],
-            facts=Facts.together(block.facts for block in found),
-            whole=given.whole,
+    def _written(self, name: str, given: GivenFrame, folder: str) -> WrittenSet:
+        rows = HashedRows.of(given.frame)
+        rows = rows._replace(frame=self._in_order(name, rows.frame))
+        written = WrittenSet(
+            name, self._jobs.writing(rows, folder, kept=given.store is not None), given.whole
         )
+        written.write()
+        return written
+
+    def _in_order(self, name: str, frame: Any) -> Any:
+        """FEED-68."""
+        if self._order == "content":
+            return frame.orderBy(HASH)
+        plan = QueryPlan(frame)
+        if self._order == "computed" or plan.is_sorted or plan.is_settled:
+            return frame
+        logger.info(
+            "The rows of the data set %r are sorted by their hashes, since Spark may compute them in another order "
+            "each time (spark.phalanx.data.order)",
+            name,
+        )
+        return frame.sortWithinPartitions(HASH)
+
+    def _query(self, given: GivenFrame) -> dict[str, str]:
+        """What tells the query from others."""
+        return {"spark": self._spark.version, "digest": QueryPlan(given.frame).digest()}
 
     def _check_places(self) -> None:
         """Raises `ValueError` where a place has other columns, or is that of two data sets."""
@@ -337,6 +358,8 @@ class Preparation:
             kind, said = "cancelled", "preparing the data sets was cancelled"
         else:
             error = self._error
+            if isinstance(error, TrainingError):
+                return error
             kind, said = _native.explain_stage(
                 type(error).__name__, str(getattr(error, "java_exception", error))
             )
@@ -353,10 +376,13 @@ class Preparation:
         )
         self._in_time(cancel, _CANCEL_S, "cancelling")
 
-    def _remove_there(self, folders: Iterable[str], *, everywhere: bool) -> None:
+    def _remove_there(self, paths: Iterable[str], *, own: str | None, everywhere: bool = True) -> None:
         """By a task on the host that has them; what no index has by tasks enough that each executor gets some."""
-        tasks = 2 * self._slots() if everywhere else 1
-        self._jobs.remove(sorted(folders), self._tag, tasks)
+        self._jobs.remove(sorted(paths), own, self._many_tasks() if everywhere else 1)
+
+    def _many_tasks(self) -> int:
+        """So many that each executor gets some, as a rule."""
+        return 2 * self._slots()
 
     def _in_time(self, call: Callable[[], object], seconds: float, what: str) -> None:
         """Calls Spark, which may be gone, and a client of which tries for minutes to reach it."""
@@ -370,104 +396,3 @@ class Preparation:
         thread = threading.Thread(target=quietly, name="phalanx-prepare", daemon=True)
         thread.start()
         thread.join(seconds)
-
-
-class StreamedFrame(NamedTuple):
-    """A streamed data set as a run is given it."""
-
-    name: str
-    frame: Any
-
-
-def _streamed(data: Mapping[str, Any], *, local_mode: bool) -> StreamedFrame | None:
-    """FEED-36."""
-    names = [name for name, value in data.items() if isinstance(value, Streamed)]
-    if not names:
-        return None
-    if len(names) > 1:
-        raise ValueError(
-            f"the data sets {names[0]!r} and {names[1]!r} are both streamed, and the tasks of a run have one input; "
-            "give the run the smaller one itself"
-        )
-    (name,) = names
-    if local_mode:
-        raise ValueError(
-            f"the data set {name!r} is streamed, so its rows come from the tasks in which the ranks run, and in local "
-            "mode there are none; use local_mode=False, or give the run the DataFrame itself"
-        )
-    given = data[name].data
-    if isinstance(given, (Replicated, Stored, Streamed)):
-        raise TypeError(_refused_inside(name, given, "streamed"))
-    return StreamedFrame(name, readable(name, given))
-
-
-def _refused_inside(name: str, inner: Any, outer: str) -> str:
-    return (
-        f"the data set {name!r} is {outer} and {type(inner).__name__.lower()} at once, but what is streamed comes "
-        "once, to one rank, and stays nowhere; take one of the two"
-    )
-
-
-def _given(name: str, value: Any) -> _Given:
-    whole = isinstance(value, Replicated)
-    kept = value.data if isinstance(value, Replicated) else value
-    inner = kept.data if isinstance(kept, Stored) else kept
-    if isinstance(inner, Streamed):
-        raise TypeError(_refused_inside(name, inner, "stored" if isinstance(kept, Stored) else "replicated"))
-    frame = readable(name, kept.data if isinstance(kept, Stored) else kept)
-    return _Given(frame, whole, DataStore(kept.uri) if isinstance(kept, Stored) else None)
-
-
-def readable(name: str, frame: Any) -> Any:
-    """The DataFrame, with vectors as arrays.
-
-    Raises as `Preparation`.
-    """
-    called = f"the data set {name!r}"
-    if not _is_frame(frame):
-        raise TypeError(f"{called} has to be a Spark DataFrame, not {type(frame).__name__}")
-    if frame.isStreaming:
-        raise ValueError(
-            f"{called} is a stream, which has no end, and an epoch needs one; write it to a table and read that, or "
-            "take its micro-batches one by one (foreachBatch)"
-        )
-    names = [field.name for field in frame.schema.fields]
-    if not names:
-        raise ValueError(f"{called} has no columns")
-    for column in names:
-        if names.count(column) > 1:
-            raise ValueError(f"{called} has several columns {column!r}; rename them")
-    vectors = []
-    for field in frame.schema.fields:
-        if type(field.dataType).__name__ == "VectorUDT":
-            vectors.append(field.name)
-        elif not _can_travel(field.dataType):
-            raise TypeError(
-                f"the column {field.name!r} of {called} is of type {field.dataType.simpleString()}, which can't be a "
-                "tensor; cast it or leave it out (df.select)"
-            )
-    if not vectors:
-        return frame
-    from pyspark.ml.functions import vector_to_array
-
-    quoted = {column: "`" + column.replace("`", "``") + "`" for column in names}
-    return frame.select(
-        *(
-            vector_to_array(frame[quoted[column]]).alias(column)
-            if column in vectors
-            else frame[quoted[column]]
-            for column in names
-        )
-    )
-
-
-def _can_travel(kind: Any) -> bool:
-    """Whether a type is one that Spark brings to Arrow, and a loader to tensors or to a transform."""
-    name = type(kind).__name__.removesuffix("Type")
-    if name == "Array":
-        return _can_travel(kind.elementType)
-    if name == "Map":
-        return _can_travel(kind.keyType) and _can_travel(kind.valueType)
-    if name == "Struct":
-        return all(_can_travel(field.dataType) for field in kind.fields)
-    return name in _ATOMS

@@ -12,6 +12,7 @@ from .block_source import BlockSource, MappedBlocks, TableBlocks
 from .index import Index
 from .loader import Loader
 from .replicated import Replicated
+from .stored import Stored
 from .stream_source import StreamSource
 from .streamed import Streamed
 
@@ -23,7 +24,8 @@ def data(source: Any) -> DataSet:
     """A data set: by the name that `TorchDistributor.run(train, data={name: df})` gave it, or from a table.
 
     A table may be Arrow's, pandas' or a Spark DataFrame that fits into memory; so the same code can be tried without a
-    run. In a rank each rank takes its part of a table, unless it is `replicated`.
+    run. What is `stored` is read where it is, and written there first where it isn't yet. In a rank each rank takes its
+    part of a table, unless it is `replicated`.
 
     Raises `RuntimeError` for a name outside a run, `ValueError` for a name that the run doesn't have, and `TypeError`
     for what is no table.
@@ -35,7 +37,24 @@ def data(source: Any) -> DataSet:
             "a streamed data set needs a run: TorchDistributor.run(train, data={name: streamed(df)})"
         )
     whole = isinstance(source, Replicated)
-    return DataSet(TableBlocks(_table(source.data if whole else source), whole=whole))
+    inner = source.data if whole else source
+    if isinstance(inner, Stored):
+        return DataSet(_stored_blocks(source, inner))
+    return DataSet(TableBlocks(_table(inner), whole=whole))
+
+
+def _stored_blocks(source: Any, inner: Stored[Any]) -> MappedBlocks:
+    """The blocks of what is stored, as a run has them."""
+    from ..plumbing.own_folder import own_folder
+    from .preparation import Preparation
+
+    name = "stored"
+    preparation = Preparation(inner.data.sparkSession, {name: source}, local_mode=True)
+    try:
+        index = Index.read(preparation.run()[name])
+    finally:
+        preparation.remove()
+    return MappedBlocks(index, folder=own_folder())
 
 
 class DataSet:
@@ -205,8 +224,11 @@ def _table(source: Any) -> Any:
     if kind == "pandas" and hasattr(source, "columns"):
         return pa.Table.from_pandas(source, preserve_index=False)
     if kind == "pyspark" and hasattr(source, "mapInArrow"):
+        from .given import readable
+
+        frame = readable("table", source)
         # Spark 3.5 has no toArrow.
-        return source.toArrow() if hasattr(source, "toArrow") else pa.Table.from_pandas(source.toPandas())
+        return frame.toArrow() if hasattr(frame, "toArrow") else pa.Table.from_pandas(frame.toPandas())
     raise TypeError(
         "phalanx.data takes the name of a data set of the run, a Spark or pandas DataFrame, or an Arrow table, "
         f"not {type(source).__name__}"

@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..driver.preflight import partition_count
+from .query_plan import QueryPlan
 
 if TYPE_CHECKING:
-    from .preparation import StreamedFrame
+    from .given import StreamedFrame
 
 logger = logging.getLogger("phalanx")
-
-_RESTARTS = "spark.phalanx.maxRestarts"
 
 
 def for_tasks(streamed: StreamedFrame, tasks: int) -> Any:
     """The DataFrame with one partition for each task.
 
-    A barrier stage refuses `coalesce`, so where the number is another one, or isn't known, its rows are shuffled.
+    A barrier stage takes no partitions that are put together from others (`coalesce`, `union`), so there its rows are
+    shuffled, and where the number is another one, or isn't known.
     """
     partitions = partition_count(streamed.frame)
-    if partitions == tasks:
+    if partitions != tasks:
+        has = f"{'an unknown number of' if partitions is None else partitions} partitions and the run {tasks} tasks"
+    elif QueryPlan(streamed.frame).regroups:
+        has = "partitions of several others' rows, which the run's tasks can't have"
+    else:
         return streamed.frame
-    has = "an unknown number of" if partitions is None else partitions
     logger.info(
-        "The data set %r has %s partitions and the run %d tasks; Spark shuffles its rows into as many (repartition)",
-        *(streamed.name, has, tasks),
+        "The data set %r has %s; Spark shuffles its rows into as many (repartition)", streamed.name, has
     )
     return streamed.frame.repartition(tasks)
 
 
-def check_restarts(name: str, settings: Mapping[str, str]) -> None:
+def check_restarts(name: str, restarts: int) -> None:
     """Raises `ValueError` where ranks may start again, for whom the rows would not come again."""
-    if int(settings.get(_RESTARTS) or 0) > 0:
+    if restarts > 0:
         raise ValueError(
             f"the data set {name!r} is streamed, so its rows come once, and ranks that start again would miss some; "
-            f"use max_restarts=0 ({_RESTARTS}), or give the run the DataFrame itself"
+            "use max_restarts=0 (spark.phalanx.maxRestarts), or give the run the DataFrame itself"
         )

@@ -8,6 +8,9 @@ FEED-59 (as-they-are): a block has the partition's rows in their order, with the
 FEED-60 (bounded): a block has at most `BLOCK_ROWS` rows, and about `BLOCK_BYTES` bytes unless one row has more.
 FEED-61 (private): only the user can read the folder, unless it is one that is kept. A task that fails leaves no file in
 it.
+FEED-66 (summed): of each block there is told what its rows' hashes come to (`feeding/identity.py`). The hashes are the
+last column of what comes, and no block has them.
+FEED-67 (what-is-gone): a job that is run again writes the partitions that are gone, and no others.
 """
 
 from __future__ import annotations
@@ -26,20 +29,31 @@ BLOCK_ROWS = 1 << 20
 # Each block begins at such a multiple, so that the numbers in it are aligned in memory.
 ALIGNMENT = 64
 
+# Of the polynomial of a block's hashes, `feeding/identity.py`: any number does for the first that looks like chance.
+BASE = 0x16A5F1D3C7B9E24D
+PRIME = (1 << 61) - 1
+# So many hashes at a time stay in the processor's cache.
+_AT_ONCE = 1 << 16
+
+SURVIVING = "phalanx.data.surviving"
+"""The property of a Spark job that has the partitions which are not to be written, as numbers with commas between."""
+
 SCHEMA = ", ".join(
     [
         *("partition int", "number int", "host string", "path string"),
-        *("start long", "bytes long", "rows long", "checksum long", "facts string"),
+        *("start long", "bytes long", "rows long", "checksum long", "content long", "sequence long"),
+        "facts string",
     ]
 )
 """What a task answers, as Spark says it: a row for each block."""
 
 
 def writer(
-    folder: str, block_bytes: int, block_rows: int, *, kept: bool = False
+    names: list[str], folder: str, block_bytes: int, block_rows: int, *, kept: bool = False
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """What `DataFrame.mapInArrow` is to run in each task: it writes the partition into `folder`, below one of Spark's
-    local directories, and answers with its blocks. A folder that is `kept` is a path or a URI of its own."""
+    local directories, and answers with its blocks. A folder that is `kept` is a path or a URI of its own. The columns
+    get these names; behind them is one more, which has the rows' hashes."""
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:
         import socket
@@ -49,13 +63,20 @@ def writer(
 
         context: Any = TaskContext.get()
         partition = context.partitionId()
+        if str(partition) in (context.getLocalProperty(SURVIVING) or "").split(","):
+            for _ in batches:  # Spark takes a worker whose input was left unread for broken
+                pass
+            return
         # Partitions take turns: there may be a disk behind each directory.
         directories = [""] if kept else os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
         directory = directories[partition % len(directories)] or tempfile.gettempdir()
         path = os.path.join(
             folder if kept else os.path.join(directory, folder), f"{partition}-{context.taskAttemptId()}"
         )
-        blocks = write_partition(batches, path, block_bytes, block_rows, private=not kept)
+        hashes = _Hashes(names)
+        blocks = write_partition(hashes.apart(batches), path, block_bytes, block_rows, private=not kept)
+        for block in blocks:
+            block["content"], block["sequence"] = hashes.summed(block["rows"])
         if blocks:
             own = {"partition": partition, "host": socket.gethostname(), "path": path}
             yield pa.RecordBatch.from_pylist(
@@ -66,9 +87,79 @@ def writer(
     return write
 
 
-def remover(folders: list[str], own: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """What `DataFrame.mapInArrow` is to run in a task on the host that has these folders: it removes them, and the one
-    that is called `own` below Spark's local directories there."""
+class _Hashes:
+    """The hashes of rows that are taken off batches, until these are blocks."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+        self._waiting: list[Any] = []
+
+    def apart(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches without their last column, whose other columns get their names."""
+        import pyarrow as pa
+
+        for batch in batches:
+            self._waiting.append(batch.columns[-1].to_numpy())
+            fields = [field.with_name(name) for field, name in zip(batch.schema, self._names, strict=False)]
+            yield pa.RecordBatch.from_arrays(
+                batch.columns[:-1], schema=pa.schema(fields, batch.schema.metadata)
+            )
+
+    def summed(self, rows: int) -> tuple[int, int]:
+        """The sum of the next rows' hashes, as a signed number of 64 bits, and their polynomial."""
+        import numpy as np
+
+        waiting = np.concatenate(self._waiting)
+        hashes, self._waiting = waiting[:rows], [waiting[rows:]]
+        return int(hashes.sum(dtype=np.int64)), polynomial(hashes)
+
+
+def polynomial(hashes: Any) -> int:
+    """`h1 B^(n-1) + ... + hn` modulo `PRIME`, of an array of signed numbers of 64 bits."""
+    found = 0
+    for first in range(0, len(hashes), _AT_ONCE):
+        some = hashes[first : first + _AT_ONCE]
+        found = (found * pow(BASE, len(some), PRIME) + _polynomial(some)) % PRIME
+    return found
+
+
+def _polynomial(hashes: Any) -> int:
+    import numpy as np
+
+    terms, base = _reduced(hashes.view(np.uint64)), BASE
+    while len(terms) > 1:
+        # Two neighbours become one term, and so there are half as many, each with twice the power of the base.
+        if len(terms) % 2:
+            terms = np.concatenate([np.zeros(1, np.uint64), terms])
+        terms = _reduced(_times(terms[0::2], base) + terms[1::2])
+        base = base * base % PRIME
+    return int(terms[0])
+
+
+def _times(numbers: Any, by: int) -> Any:
+    """Products modulo `PRIME` of numbers below it. 64 bits have room for the products of halves of 31 bits."""
+    import numpy as np
+
+    half, low = np.uint64(31), np.uint64((1 << 31) - 1)
+    upper, lower = numbers >> half, numbers & low
+    by_upper, by_lower = np.uint64(by >> 31), np.uint64(by & ((1 << 31) - 1))
+    middle = upper * by_lower + lower * by_upper
+    # 2^62 is 2 modulo the prime, and 2^61 is 1.
+    middle = (middle >> np.uint64(30)) + ((middle & np.uint64((1 << 30) - 1)) << half)
+    return _reduced(_reduced(np.uint64(2) * upper * by_upper + middle) + _reduced(lower * by_lower))
+
+
+def _reduced(numbers: Any) -> Any:
+    import numpy as np
+
+    prime = np.uint64(PRIME)
+    numbers = (numbers & prime) + (numbers >> np.uint64(61))
+    return np.where(numbers >= prime, numbers - prime, numbers)
+
+
+def remover(paths: list[str], own: str | None) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """What `DataFrame.mapInArrow` is to run in a task on the host that has these files and folders: it removes them,
+    and the folder that is called `own` below each of Spark's local directories there."""
 
     def remove(batches: Iterator[Any]) -> Iterator[Any]:
         import shutil
@@ -76,11 +167,34 @@ def remover(folders: list[str], own: str) -> Callable[[Iterator[Any]], Iterator[
         for _ in batches:  # Spark takes a worker whose input was left unread for broken
             pass
         directories = filter(None, os.environ.get("SPARK_LOCAL_DIRS", "").split(","))
-        for folder in [*folders, *(os.path.join(directory, own) for directory in directories)]:
-            shutil.rmtree(folder, ignore_errors=True)
+        owned = [os.path.join(directory, own) for directory in directories] if own else []
+        for path in [*paths, *owned]:
+            if os.path.isdir(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
         yield from ()
 
     return remove
+
+
+def looker(files: list[tuple[str, str]]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """What `DataFrame.mapInArrow` is to run in a task: the numbers of those of these files, each on a host, that are on
+    its own, and are there."""
+
+    def look(batches: Iterator[Any]) -> Iterator[Any]:
+        import socket
+
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        here = socket.gethostname()
+        found = [number for number, (host, path) in enumerate(files) if host == here and os.path.exists(path)]
+        yield pa.RecordBatch.from_pydict({"file": pa.array(found, pa.int32())})
+
+    return look
 
 
 def write_partition(

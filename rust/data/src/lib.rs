@@ -14,8 +14,8 @@ mod plan;
 mod texts;
 
 pub use gather::Wanted;
-pub use index::{BlockIndex, Place};
+pub use index::{BlockIndex, Place, even_rows};
 pub use order::{EpochOrder, Shuffle, WINDOW_BLOCKS, WINDOW_ROWS};
 pub use permutation::Permutation;
-pub use plan::{Part, Plan, Steps, Uneven};
+pub use plan::{Cut, Part, Plan, Steps, Uneven};
 pub use texts::Texts;

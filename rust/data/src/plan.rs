@@ -8,11 +8,22 @@
 //!   few, less than a step takes; with `Wrap` the last step takes some rows once more, with `Pad` these are masked.
 //! - PLAN-8 (resumes): whatever has been taken by one number of ranks, another goes on with the next row of the same
 //!   order.
+//! - PLAN-9 (any-cut): with a fixed number of rows for a block of the order, which rows a rank takes doesn't depend on
+//!   where the blocks that are there were cut.
 
 use phalanx_types::{Error, ErrorKind, Result};
 
 use crate::index::{BlockIndex, Place};
 use crate::order::{EpochOrder, Shuffle};
+
+/// What the order of an epoch is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// The blocks that are there.
+    AsStored,
+    /// Blocks of so many rows, wherever these are.
+    Even(u64),
+}
 
 /// What becomes of the rows at an epoch's end that are too few for a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +60,8 @@ pub struct Part {
 #[derive(Debug, Clone)]
 pub struct Plan {
     index: BlockIndex,
+    /// The blocks that the order is made of, where these are others.
+    even: Option<BlockIndex>,
     shuffle: Shuffle,
     uneven: Uneven,
     seed: u64,
@@ -63,9 +76,11 @@ impl Plan {
     /// That of `rank`, one of `world` ranks with `batch` rows a step each.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for no ranks, no rows a step, or a rank that isn't one of them.
+    /// [`ErrorKind::Invalid`] for no ranks, no rows a step, a rank that isn't one of them, or too many blocks.
+    #[allow(clippy::too_many_arguments, reason = "each is a plain fact of its own")]
     pub fn new(
         index: BlockIndex,
+        cut: Cut,
         shuffle: Shuffle,
         uneven: Uneven,
         seed: u64,
@@ -81,7 +96,11 @@ impl Plan {
             return Err(Error::new(ErrorKind::Invalid, problem));
         }
         let (batch, rank, world) = (u64::from(batch), u64::from(rank), u64::from(world));
-        Ok(Plan { index, shuffle, uneven, seed, batch, rank, world, order: None })
+        let even = match cut {
+            Cut::AsStored => None,
+            Cut::Even(size) => Some(BlockIndex::even(index.rows(), size)?),
+        };
+        Ok(Plan { index, even, shuffle, uneven, seed, batch, rank, world, order: None })
     }
 
     /// How many rows there are.
@@ -105,13 +124,26 @@ impl Plan {
 
     /// The first `count` blocks that an epoch needs from `row` of its order on, those first that are needed first.
     pub fn blocks_from(&mut self, epoch: u64, row: u64, count: usize) -> Vec<u32> {
-        if row >= self.rows() { Vec::new() } else { self.order(epoch).blocks_from(row).take(count).collect() }
-    }
-
-    fn order(&mut self, epoch: u64) -> &EpochOrder {
-        let kept = self.order.take().filter(|(of, _)| *of == epoch);
-        let new = || (epoch, EpochOrder::new(&self.index, self.shuffle, self.seed, epoch));
-        &self.order.insert(kept.unwrap_or_else(new)).1
+        if row >= self.rows() {
+            return Vec::new();
+        }
+        let cut = self.even.as_ref().unwrap_or(&self.index);
+        let order = ordered(&mut self.order, epoch, || EpochOrder::new(cut, self.shuffle, self.seed, epoch));
+        let Some(even) = &self.even else { return order.blocks_from(row).take(count).collect() };
+        let mut found = Vec::with_capacity(count);
+        for block in order.blocks_from(row) {
+            let first = even.start_of(block);
+            let ends = [first, first + even.rows_of(block) - 1].map(|row| self.index.place(row).block);
+            for block in (ends[0]..=ends[1]).filter(|block| self.index.rows_of(*block) > 0) {
+                if found.len() == count {
+                    return found;
+                }
+                if !found.contains(&block) {
+                    found.push(block);
+                }
+            }
+        }
+        found
     }
 
     /// The rank's rows in steps of an epoch, the first of which begins at `row` of its order; there are fewer where the
@@ -127,9 +159,25 @@ impl Plan {
             first..first + batch
         });
         let counts = (self.uneven == Uneven::Pad).then(|| positions.clone().map(|at| at < rows).collect());
-        let order = self.order(epoch);
-        Part { places: positions.map(|at| order.at(at % rows)).collect(), counts }
+        let cut = self.even.as_ref().unwrap_or(&self.index);
+        let order = ordered(&mut self.order, epoch, || EpochOrder::new(cut, self.shuffle, self.seed, epoch));
+        let places = positions.map(|at| order.at(at % rows));
+        let places = match &self.even {
+            None => places.collect(),
+            Some(even) => places.map(|at| self.index.place(even.start_of(at.block) + at.row)).collect(),
+        };
+        Part { places, counts }
     }
+}
+
+/// The order of `epoch`: that which is kept, or a new one.
+fn ordered(
+    kept: &mut Option<(u64, EpochOrder)>,
+    epoch: u64,
+    new: impl FnOnce() -> EpochOrder,
+) -> &EpochOrder {
+    let found = kept.take().filter(|(of, _)| *of == epoch);
+    &kept.insert(found.unwrap_or_else(|| (epoch, new()))).1
 }
 
 #[cfg(test)]
@@ -139,7 +187,17 @@ mod tests {
     use super::*;
 
     fn plan(blocks: &[u64], shuffle: Shuffle, uneven: Uneven, batch: u32, rank: u32, world: u32) -> Plan {
-        Plan::new(BlockIndex::new(blocks).unwrap(), shuffle, uneven, 5, batch, rank, world).unwrap()
+        cut_plan(blocks, Cut::AsStored, shuffle, uneven, (batch, rank, world))
+    }
+
+    fn cut_plan(
+        blocks: &[u64],
+        cut: Cut,
+        shuffle: Shuffle,
+        uneven: Uneven,
+        (batch, rank, world): (u32, u32, u32),
+    ) -> Plan {
+        Plan::new(BlockIndex::new(blocks).unwrap(), cut, shuffle, uneven, 5, batch, rank, world).unwrap()
     }
 
     /// What all ranks take from `row` on, in the order in which the steps take it; whether each row counts.
@@ -233,6 +291,48 @@ mod tests {
         }
 
         #[test]
+        fn where_blocks_were_cut_makes_no_difference_to_an_order_of_even_ones(
+            blocks in blocks(),
+            others in prop::collection::vec(0u64..3_000, 0..40),
+            size in 1u64..5_000,
+            shuffle in shuffles(),
+            batch in 1u32..70,
+            row in 0u64..200,
+        ) {
+            // The same rows in other blocks: the last takes what is left.
+            let rows: u64 = blocks.iter().sum();
+            let mut left = rows;
+            let mut other: Vec<u64> = others.iter().map(|wanted| { let some = left.min(*wanted); left -= some; some }).collect();
+            other.push(left);
+            let taken = |blocks: &[u64], cut| {
+                let mut plan = cut_plan(blocks, cut, shuffle, Uneven::Pad, (batch, 1, 3));
+                let part = plan.take(4, row, next(u64::MAX));
+                let index = BlockIndex::new(blocks).unwrap();
+                let rows: Vec<u64> = part.places.iter().map(|at| index.start_of(at.block) + at.row).collect();
+                (rows, part.counts)
+            };
+            prop_assert_eq!(taken(&blocks, Cut::Even(size)), taken(&other, Cut::Even(size)), "PLAN-9");
+            let even: Vec<u64> = (0..rows / size).map(|_| size).chain((rows % size > 0).then_some(rows % size)).collect();
+            prop_assert_eq!(taken(&blocks, Cut::Even(size)), taken(&even, Cut::AsStored), "PLAN-9");
+        }
+
+        #[test]
+        fn the_blocks_that_are_needed_first_are_told_first(
+            blocks in blocks(), size in 1u64..5_000, shuffle in shuffles(), row in 0u64..500, count in 1usize..40,
+        ) {
+            let mut plan = cut_plan(&blocks, Cut::Even(size), shuffle, Uneven::Pad, (1, 0, 1));
+            let told = plan.blocks_from(1, row, count);
+            prop_assert!(told.len() <= count && told.iter().all(|block| blocks[*block as usize] > 0));
+            let mut all = plan.blocks_from(1, row, blocks.len());
+            prop_assert_eq!(&all[..told.len()], &told);
+            if row < plan.rows() {
+                all.sort_unstable();
+                let needed = plan.take(1, row, next(u64::MAX)).places;
+                prop_assert!(needed.iter().all(|at| all.binary_search(&at.block).is_ok()));
+            }
+        }
+
+        #[test]
         fn steps_may_be_asked_for_one_by_one_or_many_at_a_time(
             blocks in blocks(), shuffle in shuffles(), batch in 1u32..40, rank in 0u32..3, cut in 0u64..20,
         ) {
@@ -283,7 +383,8 @@ mod tests {
     fn what_can_not_be_planned_is_refused() {
         let index = BlockIndex::new(&[1]).unwrap();
         for (batch, rank, world) in [(0, 0, 1), (1, 1, 1), (1, 0, 0)] {
-            let refused = Plan::new(index.clone(), Shuffle::No, Uneven::Drop, 0, batch, rank, world);
+            let refused =
+                Plan::new(index.clone(), Cut::AsStored, Shuffle::No, Uneven::Drop, 0, batch, rank, world);
             assert_eq!(refused.unwrap_err().kind(), ErrorKind::Invalid);
         }
     }

@@ -163,6 +163,8 @@ pub struct Settings {
     pub slots_timeout: Duration,
     /// `auto`, `jvm` or `python`.
     pub stage: String,
+    /// In which order rows of data sets come: `auto`, `computed` or `content`.
+    pub data_order: String,
     /// `auto`, `rich`, `plain` or `off`.
     pub progress: String,
     /// `auto`, `direct` or `relay`.
@@ -190,6 +192,7 @@ impl Default for Settings {
             hub_bind: String::new(),
             slots_timeout: Duration::from_secs(30),
             stage: "auto".into(),
+            data_order: "auto".into(),
             progress: "auto".into(),
             connect: "auto".into(),
             env_pass: Vec::new(),
@@ -387,6 +390,7 @@ mod tests {
             ("logs", "some", "one of auto, all, dedup, errors, off, or ranks such as 0,3"),
             ("stage", "scala", "one of auto, jvm, python"),
             ("connect", "never", "one of auto, direct, relay"),
+            ("data.order", "sorted", "one of auto, computed, content"),
             ("hub.host", "driver.example:7077", "without a port"),
             ("hub.bindAddress", "10.0.0.0/8", "a name or an address of a host"),
             ("warm.imports", "torchvision os", "names with commas"),

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use phalanx_data::{BlockIndex, Plan, Shuffle, Steps, Texts, Uneven, Wanted};
+use phalanx_data::{BlockIndex, Cut, Plan, Shuffle, Steps, Texts, Uneven, Wanted};
 use phalanx_types::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
@@ -24,11 +24,12 @@ impl DataPlan {
 #[pymethods]
 impl DataPlan {
     #[new]
-    #[pyo3(signature = (block_rows, *, shuffle, uneven, seed, batch_size, rank, world_size))]
+    #[pyo3(signature = (block_rows, *, even_rows, shuffle, uneven, seed, batch_size, rank, world_size))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
     fn new(
         py: Python<'_>,
         block_rows: Vec<u64>,
+        even_rows: u64,
         shuffle: &str,
         uneven: &str,
         seed: u64,
@@ -39,7 +40,9 @@ impl DataPlan {
         detached(py, || {
             let (shuffle, uneven) = (shuffle_of(shuffle)?, uneven_of(uneven)?);
             let index = BlockIndex::new(&block_rows)?;
-            Ok(DataPlan(Mutex::new(Plan::new(index, shuffle, uneven, seed, batch_size, rank, world_size)?)))
+            let cut = if even_rows == 0 { Cut::AsStored } else { Cut::Even(even_rows) };
+            let plan = Plan::new(index, cut, shuffle, uneven, seed, batch_size, rank, world_size)?;
+            Ok(DataPlan(Mutex::new(plan)))
         })
     }
 
@@ -73,6 +76,11 @@ impl DataPlan {
         })?;
         Ok((wanted, counts.map(|counts| PyBytes::new(py, &counts))))
     }
+}
+
+#[pyfunction]
+pub(crate) fn even_rows(rows: Vec<u64>, bytes: Vec<u64>, bytes_of_one: u64) -> u64 {
+    phalanx_data::even_rows(&rows, &bytes, bytes_of_one)
 }
 
 #[pyclass(module = "phalanx._native", frozen)]

@@ -78,12 +78,15 @@ pub(crate) fn setting_keys() -> Vec<&'static str> {
 }
 
 #[pyfunction]
-pub(crate) fn read_settings(py: Python<'_>, settings: Conf) -> PyResult<(f64, String, String, String, f64)> {
+pub(crate) fn read_settings(py: Python<'_>, settings: Conf) -> PyResult<SettingsRead> {
     let settings = detached(py, || Settings::read(&settings))?;
-    let node_timeout = settings.policy.node_timeout.as_secs_f64();
-    let Settings { slots_timeout, stage, progress, connect, .. } = settings;
-    Ok((slots_timeout.as_secs_f64(), stage, progress, connect, node_timeout))
+    let Settings { policy, slots_timeout, stage, progress, connect, data_order, .. } = settings;
+    let (slots, node) = (slots_timeout.as_secs_f64(), policy.node_timeout.as_secs_f64());
+    Ok((slots, stage, progress, connect, node, data_order, policy.max_restarts))
 }
+
+/// As `_native.pyi` says.
+type SettingsRead = (f64, String, String, String, f64, String, u32);
 
 #[pyfunction]
 pub(crate) fn rank_variables(py: Python<'_>, settings: Conf, given: Conf) -> PyResult<Conf> {

@@ -40,6 +40,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<data::DataPlan>()?;
     module.add_class::<data::WantedRows>()?;
     module.add_class::<data::BlockClient>()?;
+    module.add_function(wrap_pyfunction!(data::even_rows, module)?)?;
     module.add_function(wrap_pyfunction!(data::read_texts, module)?)?;
     module.add_function(wrap_pyfunction!(job::setting_keys, module)?)?;
     module.add_function(wrap_pyfunction!(job::read_settings, module)?)?;

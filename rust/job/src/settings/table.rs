@@ -45,7 +45,7 @@ pub(super) enum Zero {
 }
 
 /// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 34] = [
+pub const SETTINGS: [Setting; 35] = [
     Setting {
         key: "spark.phalanx.joinTimeout",
         default: "120s",
@@ -228,6 +228,12 @@ pub const SETTINGS: [Setting; 34] = [
         default: "auto",
         meaning: "What starts the ranks of a Python run, and writes the blocks of its data sets: executors' JVMs, Python workers, or (`auto`) the first of the two that is possible.",
         takes: Takes::Choice(|s, name| s.stage = name.to_string(), &["auto", "jvm", "python"]),
+    },
+    Setting {
+        key: "spark.phalanx.data.order",
+        default: "auto",
+        meaning: "In which order the rows of a DataFrame count: that in which Spark computes them (`computed`), that of their content, for one shuffle more (`content`), or (`auto`) as computed where that is the same each time or the DataFrame is sorted, else each partition by its content.",
+        takes: Takes::Choice(|s, name| s.data_order = name.to_string(), &["auto", "computed", "content"]),
     },
     Setting {
         key: "spark.phalanx.connect",

@@ -13,6 +13,8 @@ import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
 import org.apache.spark.deploy.SparkHadoopUtil;
 import org.apache.spark.api.python.PythonUtils;
+import org.apache.spark.rdd.DeterministicLevel;
+import org.apache.spark.rdd.RDD;
 import org.apache.spark.scheduler.SparkListenerEvent;
 import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.ui.SparkUI;
@@ -120,6 +122,11 @@ public final class SparkInternals {
   public static int taskSlots(SparkContext context) {
     return context.maxNumConcurrentTasks(
         context.resourceProfileManager().defaultResourceProfile());
+  }
+
+  /** Whether a partition that is computed again has the same rows, perhaps in another order. */
+  public static boolean isSettled(RDD<?> rows) {
+    return rows.outputDeterministicLevel().id() != DeterministicLevel.INDETERMINATE().id();
   }
 
   /** Throws what Spark expects of a task that was killed, if this one was. */

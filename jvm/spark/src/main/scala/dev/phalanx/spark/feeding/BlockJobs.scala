@@ -7,30 +7,28 @@ import scala.jdk.CollectionConverters._
 import scala.util.Try
 
 import org.apache.spark.SparkContext
-import org.apache.spark.sql.execution.{QueryExecution, SQLExecution}
+import org.apache.spark.sql.execution.QueryExecution
+import org.apache.spark.sql.types.StructType
 
 import dev.phalanx.spark.driver.OwnJar
-import dev.phalanx.spark.internal.{SparkInternals, SparkVersions}
+import dev.phalanx.spark.internal.{HostName, SparkInternals, SparkVersions}
 
 /** The Spark jobs that write the blocks of data sets, and remove them, without Python workers. The Python driver
   * calls them by py4j, in a thread whose Spark properties hold for them: job group, tags, pool.
   */
 object BlockJobs {
 
-  /** Computes a DataFrame, and has each task write its partition as blocks; blocks until that is done.
+  /** What computes a DataFrame, and has each task write its partition as blocks; it starts nothing.
     *
-    * Throws what Spark throws where a row can't be computed, or a block can't be written.
-    *
-    * @param query the DataFrame, as Spark executes it
+    * @param query the DataFrame, as Spark executes it; its last column has the rows' hashes
     * @param timeZone the session's, which timestamps are said to be of
     * @param large whether text and binary have offsets of 64 bits (`spark.sql.execution.arrow.useLargeVarTypes`)
     * @param folder a path where it is kept, else the name of a folder below Spark's local directories
     * @param kept whether the files are to stay
     * @param blockBytes how many bytes a block has at most, unless one row has more
     * @param blockRows how many rows a block has at most
-    * @return in JSON, a list of an object for each partition that isn't empty
     */
-  def write(
+  def writing(
       query: QueryExecution,
       timeZone: String,
       large: Boolean,
@@ -38,14 +36,26 @@ object BlockJobs {
       kept: Boolean,
       blockBytes: Long,
       blockRows: Int
-  ): String = {
-    val schema = SparkVersions.arrowSchema(query.executedPlan.schema, timeZone, large)
-    val task = new BlockTask(BlockTask.packed(schema), folder, kept, blockBytes, blockRows)
-    SQLExecution.withNewExecutionId(query, Some("phalanx.data")) {
-      val rows = query.toRdd
-      OwnJar.ship(rows.sparkContext)
-      rows.mapPartitions(task).collect().mkString("[", ",", "]")
+  ): BlockWriting = {
+    val columns = StructType(query.executedPlan.schema.dropRight(1))
+    val schema = BlockTask.packed(SparkVersions.arrowSchema(columns, timeZone, large))
+    new BlockWriting(query, new BlockTask(schema, columns.length, folder, kept, blockBytes, blockRows))
+  }
+
+  /** Which files are there, as far as tasks get to their hosts.
+    *
+    * @param hosts whose disk has each file
+    * @param paths where each is
+    * @param tasks how many tasks look
+    * @return their numbers, as a list in JSON
+    */
+  def present(sc: SparkContext, hosts: util.List[String], paths: util.List[String], tasks: Int): String = {
+    val files = hosts.asScala.zip(paths.asScala).toVector
+    OwnJar.ship(sc)
+    val found = sc.parallelize(0 until tasks, tasks).flatMap { _ =>
+      files.indices.filter(number => files(number)._1 == HostName.current && new File(files(number)._2).exists)
     }
+    found.distinct().collect().mkString("[", ",", "]")
   }
 
   /** Has carriers serve the blocks of hosts where a run has no node; blocks until none is needed any more.
@@ -61,17 +71,18 @@ object BlockJobs {
     sc.parallelize(0 until tasks, tasks).foreachPartition(task)
   }
 
-  /** Removes folders on the executors' hosts, as far as tasks get there.
+  /** Removes files and folders on the executors' hosts, as far as tasks get there.
     *
-    * @param folders paths; where there is none nothing happens
-    * @param own the name of a folder below Spark's local directories
+    * @param paths where there is nothing nothing happens
+    * @param own the name of a folder below Spark's local directories; null for none
     * @param tasks how many tasks do it
     */
-  def remove(sc: SparkContext, folders: util.List[String], own: String, tasks: Int): Unit = {
-    val paths = folders.asScala.toVector
+  def remove(sc: SparkContext, paths: util.List[String], own: String, tasks: Int): Unit = {
+    val named = paths.asScala.toVector
     OwnJar.ship(sc)
     sc.parallelize(0 until tasks, tasks).foreach { _ =>
-      val all = paths.map(new File(_)) ++ SparkInternals.blockManagerDirs().map(new File(_, own))
+      val owned = Option(own).toVector.flatMap(name => SparkInternals.blockManagerDirs().map(new File(_, name)))
+      val all = named.map(new File(_)) ++ owned
       all.foreach(folder => Try(SparkInternals.delete(folder)))
     }
   }

@@ -14,13 +14,16 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import dev.phalanx.spark.internal.{HostName, Json, SparkInternals}
 
 /** What each task of a job that writes blocks does: its partition becomes a file of blocks. It is what
-  * `feeding/write_blocks.py` does in a Python worker: FEED-59, FEED-60 and FEED-61 hold, and the answer is the same.
+  * `feeding/write_blocks.py` does in a Python worker: FEED-59, FEED-60, FEED-61 and FEED-66 hold, and the answer is
+  * the same.
   *
   * @param schema Arrow's, as [[BlockTask.packed]] packs it
+  * @param columns how many columns it has; behind them a row has its hash
   * @param folder a path where it is kept, else below one of Spark's local directories
   */
 final private[spark] class BlockTask(
     schema: Array[Byte],
+    columns: Int,
     folder: String,
     kept: Boolean,
     blockBytes: Long,
@@ -37,6 +40,7 @@ final private[spark] class BlockTask(
     val answer = Json.node()
     answer.put("partition", context.partitionId()).put("host", HostName.current).put("path", path.toString)
     val blocks = answer.putArray("blocks")
+    val sums = new RowSums
     val allocator = SparkInternals.newArrowAllocator("phalanx-blocks")
     try {
       val block = new BlockRows(BlockTask.unpacked(schema), allocator)
@@ -46,6 +50,8 @@ final private[spark] class BlockTask(
             SparkInternals.throwIfKilled(context)
             val one = blocks.addObject().put("rows", block.rows)
             one.replace("facts", block.facts)
+            one.put("content", sums.content).put("sequence", sums.sequence)
+            sums.clear()
             block.writeTo(file)
             val (start, bytes, checksum) = file.endBlock()
             one.put("start", start).put("bytes", bytes).put("checksum", checksum)
@@ -55,6 +61,7 @@ final private[spark] class BlockTask(
             val row = rows.next()
             if (block.rows > 0 && (block.rows == blockRows || block.bytes + sizeOf(row) > blockBytes)) endBlock()
             block.add(row)
+            sums.add(row.getLong(columns))
             if ((block.rows & BlockTask.Often) == 0) SparkInternals.throwIfKilled(context)
           }
           endBlock()
@@ -73,9 +80,13 @@ final private[spark] class BlockTask(
     Paths.get(parent.getPath, name)
   }
 
-  /** About how many bytes a row has that Spark gives. */
+  /** How many bytes of a row its hash takes: the number, and perhaps a word that says what is null. */
+  private val hashBytes: Long =
+    8L + UnsafeRow.calculateBitSetWidthInBytes(columns + 1) - UnsafeRow.calculateBitSetWidthInBytes(columns)
+
+  /** About how many bytes a row has that Spark gives, without its hash. */
   private def sizeOf(row: InternalRow): Long = row match {
-    case unsafe: UnsafeRow => unsafe.getSizeInBytes.toLong
+    case unsafe: UnsafeRow => unsafe.getSizeInBytes - hashBytes
     case _                 => 0
   }
 }

@@ -79,6 +79,43 @@ class BlockJobsSuite extends PhalanxSuite {
     assert(!files.exists(Files.exists(_)))
   }
 
+  test("the hashes of a block's rows are summed, and no block has them") {
+    val rows = Cluster.spark.range(0, 5000, 1, 2).selectExpr("id", "string(id) as text")
+    val blocks = blocksOf(write(rows, blockRows = 700))
+    val hashes = rows.selectExpr(Hash).collect().map(_.getLong(0)).iterator
+    for (block <- blocks) {
+      val own = hashes.take(block.node.get("rows").asInt()).toVector
+      assert(block.node.get("content").asLong() == own.sum, "FEED-66")
+      val prime = BigInt(RowSums.Prime)
+      val unsigned = own.map(hash => if (hash < 0) BigInt(hash) + (BigInt(1) << 64) else BigInt(hash))
+      val polynomial = unsigned.foldLeft(BigInt(0))((sum, hash) => (sum * RowSums.Base + hash) % prime)
+      assert(BigInt(block.node.get("sequence").asLong()) == polynomial, "FEED-66")
+      assert(read(block)._2.head.size == 2, "FEED-66")
+    }
+    assert(hashes.isEmpty)
+  }
+
+  test("partitions that survive are not written again, and what was shuffled is kept") {
+    val rows = Cluster.spark.range(0, 1000, 1, 4).toDF("id").repartition(6)
+    val job = writing(rows)
+    val all = partsOf(job.write(util.List.of()))
+    val some = partsOf(job.write(Seq(0, 2, 3, 5).map(Int.box).asJava))
+    assert(job.isSettled)
+    assert(all.map(_.get("partition").asInt()) == (0 until 6))
+    assert(some.map(_.get("partition").asInt()) == Seq(1, 4), "FEED-67")
+    for (part <- some) {
+      def sums(parts: Seq[JsonNode]) =
+        blocksOf(parts.filter(_.get("partition") == part.get("partition"))).map(_.node.get("content"))
+      assert(sums(some) == sums(all), "FEED-67")
+    }
+    val files = (all ++ some).map(part => part.get("path").asText())
+    val hosts = files.map(_ => HostName.current)
+    val told = BlockJobs.present(Cluster.sc, (hosts :+ "elsewhere").asJava, (files :+ files.head).asJava, 4)
+    assert(Json.read(told).elements().asScala.map(_.asInt()).toSet == files.indices.toSet)
+    BlockJobs.remove(Cluster.sc, files.asJava, null, 4)
+    assert(BlockJobs.present(Cluster.sc, hosts.asJava, files.asJava, 4) == "[]")
+  }
+
   test("a row that can't be computed is told, and leaves no file of its partition") {
     withFolder { folder =>
       val rows = Cluster.spark.range(0, 300, 1, 3)
@@ -193,8 +230,23 @@ object BlockJobsSuite {
       blockBytes: Long = 1L << 24,
       blockRows: Int = 1 << 20
   ): Seq[JsonNode] =
-    Json.read(BlockJobs.write(executed(frame), Zone, false, folder, kept, blockBytes, blockRows))
-      .elements().asScala.toVector
+    partsOf(writing(frame, folder, kept, blockBytes, blockRows).write(util.List.of()))
+
+  /** What writes a DataFrame, with a hash of each row behind its columns. */
+  private def writing(
+      frame: DataFrame,
+      folder: String = Folder,
+      kept: Boolean = false,
+      blockBytes: Long = 1L << 24,
+      blockRows: Int = 1 << 20
+  ): BlockWriting = {
+    val hashed = frame.selectExpr("*", s"$Hash as hash")
+    BlockJobs.writing(executed(hashed), Zone, false, folder, kept, blockBytes, blockRows)
+  }
+
+  private val Hash = "xxhash64(to_json(struct(*)))"
+
+  private def partsOf(answer: String): Seq[JsonNode] = Json.read(answer).elements().asScala.toVector
 
   private def rowsOf(root: VectorSchemaRoot): Seq[Seq[Any]] = {
     val vectors = root.getFieldVectors.asScala.toVector

@@ -1,0 +1,41 @@
+package dev.phalanx.spark.feeding
+
+/** What the hashes of some rows that follow one another come to: `feeding/identity.py` says what that is good for. */
+final private[feeding] class RowSums {
+  import RowSums._
+
+  private var sum = 0L
+  private var polynomial = 0L
+
+  /** The sum of their hashes, modulo 2^64. */
+  def content: Long = sum
+
+  /** `h1 B^(n-1) + ... + hn` modulo the prime. */
+  def sequence: Long = polynomial
+
+  def add(hash: Long): Unit = {
+    sum += hash
+    polynomial = reduced(times(polynomial, Base) + reduced((hash & Prime) + (hash >>> Bits)))
+  }
+
+  def clear(): Unit = {
+    sum = 0
+    polynomial = 0
+  }
+}
+
+private[feeding] object RowSums {
+
+  /** As `BASE` and `PRIME` in `feeding/write_blocks.py`. */
+  val Base = 0x16a5f1d3c7b9e24dL
+  private val Bits = 61
+  val Prime: Long = (1L << Bits) - 1
+
+  /** A product of two numbers below the prime, modulo the prime: 2^61 is 1. */
+  private def times(one: Long, other: Long): Long = {
+    val (high, low) = (Math.multiplyHigh(one, other), one * other)
+    reduced((low & Prime) + ((low >>> Bits) | (high << (64 - Bits))))
+  }
+
+  private def reduced(number: Long): Long = if (number >= Prime) number - Prime else number
+}

@@ -1,0 +1,157 @@
+"""The data sets that a run is given: what they may be, and as which DataFrames they are taken.
+
+FEED-31 (refused-first): data that can't become tensors, or can't be read to its end, is refused before any job
+starts, in a sentence that names the data set and the column.
+FEED-36 (streamed-once): a run has one `streamed` data set at most, on executors, and never starts its ranks again. It
+has no blocks: it is the input of the run's own stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .data_store import DataStore
+from .replicated import Replicated
+from .stored import Stored
+from .streamed import Streamed
+
+_ATOMS = {
+    *("Byte", "Short", "Integer", "Long", "Float", "Double", "Boolean", "Decimal"),
+    *("Date", "Timestamp", "TimestampNTZ", "DayTimeInterval"),
+    *("String", "Char", "Varchar", "Binary"),
+}
+
+
+def is_data(argument: object) -> bool:
+    """Whether an argument `data` is Phalanx's and not the training function's: it has DataFrames, which can't be sent
+    to a function."""
+    return isinstance(argument, Mapping) and any(map(_is_ours, argument.values()))
+
+
+def _is_ours(value: object) -> bool:
+    return isinstance(value, (Replicated, Stored, Streamed)) or _is_frame(value)
+
+
+def _is_frame(value: object) -> bool:
+    return type(value).__module__.startswith("pyspark.") and hasattr(value, "mapInArrow")
+
+
+class GivenFrame(NamedTuple):
+    """A data set as a run is given it."""
+
+    frame: Any
+    whole: bool
+    """Whether every rank takes all rows."""
+    store: DataStore | None
+
+    @property
+    def columns(self) -> list[list[str]]:
+        return [[field.name, field.dataType.simpleString()] for field in self.frame.schema.fields]
+
+
+class StreamedFrame(NamedTuple):
+    """A streamed data set as a run is given it."""
+
+    name: str
+    frame: Any
+
+
+def streamed_of(data: Mapping[str, Any], *, local_mode: bool) -> StreamedFrame | None:
+    """FEED-36."""
+    names = [name for name, value in data.items() if isinstance(value, Streamed)]
+    if not names:
+        return None
+    if len(names) > 1:
+        raise ValueError(
+            f"the data sets {names[0]!r} and {names[1]!r} are both streamed, and the tasks of a run have one input; "
+            "give the run the smaller one itself"
+        )
+    (name,) = names
+    if local_mode:
+        raise ValueError(
+            f"the data set {name!r} is streamed, so its rows come from the tasks in which the ranks run, and in local "
+            "mode there are none; use local_mode=False, or give the run the DataFrame itself"
+        )
+    given = data[name].data
+    if isinstance(given, (Replicated, Stored, Streamed)):
+        raise TypeError(_refused_inside(name, given, "streamed"))
+    frame = readable(name, given)
+    if len({column.lower() for column in frame.columns}) < len(frame.columns):
+        raise ValueError(
+            f"the data set {name!r} is streamed, and has columns whose names differ in their case alone, which Spark "
+            "can't tell apart there; rename them"
+        )
+    return StreamedFrame(name, frame)
+
+
+def _refused_inside(name: str, inner: Any, outer: str) -> str:
+    return (
+        f"the data set {name!r} is {outer} and {type(inner).__name__.lower()} at once, but what is streamed comes "
+        "once, to one rank, and stays nowhere; take one of the two"
+    )
+
+
+def given_of(name: str, value: Any) -> GivenFrame:
+    whole = isinstance(value, Replicated)
+    kept = value.data if isinstance(value, Replicated) else value
+    inner = kept.data if isinstance(kept, Stored) else kept
+    if isinstance(inner, Streamed):
+        raise TypeError(_refused_inside(name, inner, "stored" if isinstance(kept, Stored) else "replicated"))
+    frame = readable(name, kept.data if isinstance(kept, Stored) else kept)
+    return GivenFrame(frame, whole, DataStore(kept.uri) if isinstance(kept, Stored) else None)
+
+
+def readable(name: str, frame: Any) -> Any:
+    """The DataFrame, with vectors as arrays.
+
+    Raises as `Preparation`.
+    """
+    called = f"the data set {name!r}"
+    if not _is_frame(frame):
+        raise TypeError(f"{called} has to be a Spark DataFrame, not {type(frame).__name__}")
+    if frame.isStreaming:
+        raise ValueError(
+            f"{called} is a stream, which has no end, and an epoch needs one; write it to a table and read that, or "
+            "take its micro-batches one by one (foreachBatch)"
+        )
+    names = [field.name for field in frame.schema.fields]
+    if not names:
+        raise ValueError(f"{called} has no columns")
+    for column in names:
+        if names.count(column) > 1:
+            raise ValueError(f"{called} has several columns {column!r}; rename them")
+    vectors = []
+    for field in frame.schema.fields:
+        if type(field.dataType).__name__ == "VectorUDT":
+            vectors.append(field.name)
+        elif not _can_travel(field.dataType):
+            raise TypeError(
+                f"the column {field.name!r} of {called} is of type {field.dataType.simpleString()}, which can't be a "
+                "tensor; cast it or leave it out (df.select)"
+            )
+    if not vectors:
+        return frame
+    from pyspark.ml.functions import vector_to_array
+
+    # Names may differ in their case alone, so only places tell columns apart.
+    places = [f"c{at}" for at in range(len(names))]
+    placed = frame.toDF(*places)
+    return placed.select(
+        *(
+            vector_to_array(placed[place]).alias(place) if column in vectors else placed[place]
+            for place, column in zip(places, names, strict=True)
+        )
+    ).toDF(*names)
+
+
+def _can_travel(kind: Any) -> bool:
+    """Whether a type is one that Spark brings to Arrow, and a loader to tensors or to a transform."""
+    name = type(kind).__name__.removesuffix("Type")
+    if name == "Array":
+        return _can_travel(kind.elementType)
+    if name == "Map":
+        return _can_travel(kind.keyType) and _can_travel(kind.valueType)
+    if name == "Struct":
+        return all(_can_travel(field.dataType) for field in kind.fields)
+    return name in _ATOMS
