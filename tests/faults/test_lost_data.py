@@ -66,17 +66,49 @@ def lose_an_executor(run: Any) -> None:
     executors(os.getpid())[0].kill()
 
 
-@pytest.mark.parametrize("killer", [pytest.param("itself", marks=whole("another cause")), "executor"])
+FRAMES: dict[str, Callable[[Any], Any]] = {
+    "settled": lambda rows: rows,
+    "repartition": lambda rows: rows.repartition(5),
+    "join": lambda rows: rows.hint("merge").join(rows.hint("merge"), "id"),
+    "groupBy": lambda rows: rows.groupBy("id").count().drop("count"),
+    "orderBy": lambda rows: rows.repartition(3).orderBy(rows.id * 0.5),
+    "cached": lambda rows: rows.repartition(4).cache(),
+}
+_other = whole("another plan")
+
+
+@pytest.mark.parametrize(
+    "writer, plan, killer",
+    [
+        pytest.param("jvm", "settled", "itself", marks=whole("another cause")),
+        ("jvm", "settled", "executor"),
+        ("jvm", "repartition", "executor"),
+        ("python", "groupBy", "executor"),
+        *(
+            pytest.param(writer, plan, "executor", marks=_other)
+            for writer, plan in [
+                *(("python", plan) for plan in ("settled", "repartition", "join", "orderBy", "cached")),
+                *(("jvm", plan) for plan in ("join", "groupBy", "orderBy", "cached")),
+            ]
+        ),
+    ],
+)
 def test_ranks_that_start_again_go_on_with_the_very_next_row(
-    killer: str, two_ranks_that_restart: Callable[[str], Any], spark: Any, tmp_path: Path
+    writer: str,
+    plan: str,
+    killer: str,
+    two_ranks_that_restart: Callable[[str], Any],
+    spark: Any,
+    tmp_path: Path,
 ) -> None:
-    frame = spark.range(0, ROWS, 1, 5)
-    run = two_ranks_that_restart("jvm").start(train, str(tmp_path), killer, data={"train": frame})
+    frame = FRAMES[plan](spark.range(0, ROWS, 1, 5))
+    run = two_ranks_that_restart(writer).start(train, str(tmp_path), killer, data={"train": frame})
     began(tmp_path)
     if killer == "executor":
         lose_an_executor(run)
     rest = run.results(180)
     whole = [batch["id"].tolist() for batch in phalanx.data(frame).loader(batch_size=1, rank=0, world_size=1)]
+    frame.unpersist()
     parts = [result["taken"] + left for result, left in zip(before(tmp_path), rest, strict=True)]
     assert {len(part) for part in parts} == {-(-ROWS // 8)}, "FEED-22"
     rows = [row for part in parts for batch in part for row in batch]

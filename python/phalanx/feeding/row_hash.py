@@ -20,8 +20,8 @@ HASH = "h"
 
 
 class HashedRows(NamedTuple):
-    """A DataFrame with the hash of each row as its last column, and columns called `c0`, `c1` and so on: names may differ
-    in their case alone, so only places tell them apart."""
+    """A DataFrame with the hash of each row as its last column, and columns called `c0`, `c1` and so on: names may
+    differ in their case alone, so only places tell them apart."""
 
     frame: Any
     names: list[str]

@@ -302,7 +302,11 @@ mod tests {
             // The same rows in other blocks: the last takes what is left.
             let rows: u64 = blocks.iter().sum();
             let mut left = rows;
-            let mut other: Vec<u64> = others.iter().map(|wanted| { let some = left.min(*wanted); left -= some; some }).collect();
+            let mut other = Vec::new();
+            for wanted in others {
+                other.push(left.min(wanted));
+                left -= left.min(wanted);
+            }
             other.push(left);
             let taken = |blocks: &[u64], cut| {
                 let mut plan = cut_plan(blocks, cut, shuffle, Uneven::Pad, (batch, 1, 3));
@@ -312,7 +316,8 @@ mod tests {
                 (rows, part.counts)
             };
             prop_assert_eq!(taken(&blocks, Cut::Even(size)), taken(&other, Cut::Even(size)), "PLAN-9");
-            let even: Vec<u64> = (0..rows / size).map(|_| size).chain((rows % size > 0).then_some(rows % size)).collect();
+            let mut even = vec![size; (rows / size) as usize];
+            even.push(rows % size);
             prop_assert_eq!(taken(&blocks, Cut::Even(size)), taken(&even, Cut::AsStored), "PLAN-9");
         }
 
