@@ -18,6 +18,8 @@ from phalanx.feeding.query_plan import QueryPlan
 from phalanx.feeding.row_hash import HASH, HashedRows
 from phalanx.feeding.source import DataSet
 from support import sessions
+from support.own_session import in_session
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -173,6 +175,57 @@ def test_a_state_goes_on_over_other_blocks_of_the_same_rows(
     rest = [batch["id"].tolist() for batch in second]
     del taken
     assert rest == whole[state["row"] // 10 :], "FEED-23, PLAN-9"
+
+
+PREPARED = """
+    from phalanx.feeding.preparation import Preparation
+    from pyspark.sql import functions as F
+
+    def told(frame, order="auto"):
+        one = Preparation(spark, {"train": frame}, local_mode=True, order=order)
+        try:
+            return one.run()["train"]["identity"]
+        finally:
+            one.remove()
+
+    rows = spark.range(0, 4000, 1, 4)
+    grouped = rows.groupBy((F.col("id") % 700).alias("k")).agg(F.max("id").alias("most"))
+    answer = {
+        "repartition": told(rows.repartition(5)),
+        "join": told(rows.hint("merge").join(rows.hint("merge"), "id")),
+        "groupBy": told(grouped),
+        "sorted": told(grouped.orderBy(F.col("most") * 1.5)),
+        "by content": told(grouped, "content"),
+    }
+"""
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "another application",
+        pytest.param("other cores", marks=whole("another plan")),
+        pytest.param("no adaptive execution", marks=whole("another plan")),
+        pytest.param("Python workers", marks=whole("another writer")),
+        pytest.param("Spark Connect", marks=whole("another writer")),
+    ],
+)
+def test_another_application_has_the_same_rows_or_says_that_their_order_differs(where: str) -> None:
+    jar, adaptive = phalanx.spark_conf(), "spark.sql.adaptive.enabled"
+    first = in_session("local[2]", PREPARED, conf=jar)
+    other = {
+        "another application": lambda: in_session("local[2]", PREPARED, conf=jar),
+        "other cores": lambda: in_session("local[3]", PREPARED, conf=jar),
+        "no adaptive execution": lambda: in_session("local[2]", PREPARED, conf={**jar, adaptive: "false"}),
+        "Python workers": lambda: in_session("local[2]", PREPARED),
+        "Spark Connect": lambda: in_session("local[2]", PREPARED, connect=True),
+    }[where]()
+    same = {name for name, identity in other.items() if identity == first[name]}
+    assert {"repartition", "sorted", "by content"} <= same, "FEED-62, FEED-68"
+    if where not in ("other cores", "no adaptive execution"):  # by which Spark puts partitions together
+        assert same == set(first), "FEED-62, FEED-68"
+    for name in set(first) - same:
+        assert "the same rows in another order" in difference(first[name], other[name]), "FEED-63"
 
 
 @pytest.mark.parametrize("source", ["settled", "shuffled"])
