@@ -76,6 +76,65 @@ def test_the_first_run_writes_and_later_runs_read_without_computing(
     assert list((tmp_path / "rank").iterdir()) == [], "what was fetched has no name"
 
 
+def test_of_two_runs_that_fill_one_place_one_does_and_both_read_it(
+    spark: Any, uri: str, tmp_path: Path
+) -> None:
+    frame = spark.range(0, 50, 1, 2)
+    runs = [Preparation(spark, {"train": phalanx.stored(frame, uri)}, local_mode=True) for _ in range(2)]
+    indexes = [Index.read(one.run()["train"]) for one in runs]  # both have seen an empty place
+    for one in runs:
+        one.remove()
+    assert indexes[0] == indexes[1]
+    folders = [path.name for path in (tmp_path / "kept").iterdir() if path.is_dir()]
+    assert folders == [runs[0].folder], "FEED-16"
+    assert numbers(indexes[1], tmp_path / "rank") == list(range(50))
+    third = Preparation(spark, {"train": phalanx.stored(frame, f"{uri}2")}, local_mode=True)
+    prepare(spark, phalanx.stored(frame.selectExpr("cast(id as string) as id"), f"{uri}2"))
+    with pytest.raises(TrainingError, match="another run has filled .*kept2 meanwhile .written.*it has id string"):
+        third.run()
+    third.remove()
+    assert len([path for path in (tmp_path / "kept2").iterdir() if path.is_dir()]) == 1, "FEED-16"
+
+
+def test_another_query_with_the_same_columns_is_warned_about(
+    spark: Any, uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = spark.range(0, 50, 1, 2)
+    for _ in range(2):
+        prepare(spark, phalanx.stored(frame.filter("id > 3"), uri))
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    prepare(spark, phalanx.stored(frame.filter("id > 4"), uri))
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "'train' is read from" in warning and "another query than this one has filled" in warning, "FEED-69"
+
+
+def test_what_an_older_phalanx_has_kept_is_read(spark: Any, tmp_path: Path) -> None:
+    uri = str(tmp_path / "kept")
+    frame = spark.range(0, 50, 1, 2)
+    prepare(spark, phalanx.stored(frame, uri))
+    path = tmp_path / "kept" / INDEX
+    found = json.loads(path.read_text())
+    del found["query"], found["index"]["identity"], found["index"]["even_rows"]
+    path.write_text(json.dumps({**found, "version": 1}))
+    index = prepare(spark, phalanx.stored(frame, uri))
+    assert numbers(index, tmp_path / "rank") == list(range(50))
+    loader = DataSet(MappedBlocks(index)).loader(batch_size=5, shuffle=True)
+    state = {"epoch": 0, "row": 5, "data": index.fingerprint(), "seed": 0, "shuffle": "windows"}
+    loader.load_state_dict(state)  # as it was before rows had hashes
+    assert loader.state_dict() == {**state, "even_rows": 0}
+
+
+def test_outside_of_a_run_what_is_stored_is_read_and_vectors_are_arrays(spark: Any, uri: str) -> None:
+    from pyspark.ml.functions import array_to_vector
+    from pyspark.sql import functions as F
+
+    frame = spark.range(0, 4, 1, 1).select("id", array_to_vector(F.array(F.col("id") / 2)).alias("v"))
+    for source in (frame, phalanx.stored(frame, uri), phalanx.stored(frame, uri)):
+        (batch,) = phalanx.data(phalanx.replicated(source)).loader(batch_size=4)
+        assert batch["id"].tolist() == [0, 1, 2, 3]
+        assert batch["v"].tolist() == [[0.0], [0.5], [1.0], [1.5]]
+
+
 def test_a_preparation_that_fails_leaves_no_block_and_no_index(spark: Any, uri: str, tmp_path: Path) -> None:
     def breaks(batches: Any) -> Any:
         from pyspark import TaskContext

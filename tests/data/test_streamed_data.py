@@ -56,6 +56,16 @@ def test_every_row_comes_once_whatever_partitions_there_are(
     assert sorted(row for step in first + second for row in step) == list(range(ROWS)), "FEED-56"
 
 
+@pytest.mark.classic  # there partitions are known
+def test_partitions_that_are_put_together_from_others_are_shuffled_for_the_ranks(
+    stage: Any, spark: Any, small_batches: None
+) -> None:
+    one, other = spark.range(0, 60, 1, 1), spark.range(60, ROWS, 1, 1)
+    for frame in (spark.range(0, ROWS, 1, 6).coalesce(2), one.union(other)):
+        first, second = stage.start(train, "pad", data={"train": phalanx.streamed(frame)}).results(120)
+        assert sorted(row for step in first + second for row in step) == list(range(ROWS)), "FEED-56"
+
+
 @whole("another number of ranks")
 @pytest.mark.classic  # a client of Spark Connect doesn't know the partitions, and has them shuffled
 def test_a_run_of_one_rank_and_uneven_partitions_have_equal_steps(
