@@ -30,8 +30,8 @@ class Settings:
     def __init__(self, values: dict[str, str]) -> None:
         self.values = values
         told = _native.read_settings(values)
-        self.slots_timeout, self.stage, self.progress, self.connect, self.node_timeout, *rest = told
-        self.data_order, self.max_restarts = rest
+        self.slots_timeout, self.stage, self.progress, self.connect, self.node_timeout = told[:5]
+        self.data_order, self.max_restarts = told[5:]
 
     @classmethod
     def read(

@@ -90,7 +90,9 @@ def test_of_two_runs_that_fill_one_place_one_does_and_both_read_it(
     assert numbers(indexes[1], tmp_path / "rank") == list(range(50))
     third = Preparation(spark, {"train": phalanx.stored(frame, f"{uri}2")}, local_mode=True)
     prepare(spark, phalanx.stored(frame.selectExpr("cast(id as string) as id"), f"{uri}2"))
-    with pytest.raises(TrainingError, match="another run has filled .*kept2 meanwhile .written.*it has id string"):
+    with pytest.raises(
+        TrainingError, match=r"another run has filled .*kept2 meanwhile .written.*it has id string"
+    ):
         third.run()
     third.remove()
     assert len([path for path in (tmp_path / "kept2").iterdir() if path.is_dir()]) == 1, "FEED-16"
@@ -105,7 +107,9 @@ def test_another_query_with_the_same_columns_is_warned_about(
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     prepare(spark, phalanx.stored(frame.filter("id > 4"), uri))
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "'train' is read from" in warning and "another query than this one has filled" in warning, "FEED-69"
+    assert "'train' is read from" in warning and "another query than this one has filled" in warning, (
+        "FEED-69"
+    )
 
 
 def test_what_an_older_phalanx_has_kept_is_read(spark: Any, tmp_path: Path) -> None:

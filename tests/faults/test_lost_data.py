@@ -78,7 +78,7 @@ _other = whole("another plan")
 
 
 @pytest.mark.parametrize(
-    "writer, plan, killer",
+    ("writer", "plan", "killer"),
     [
         pytest.param("jvm", "settled", "itself", marks=whole("another cause")),
         ("jvm", "settled", "executor"),

@@ -129,13 +129,13 @@ class _WorkerWriting:
     def write(self, surviving: Collection[int] = ()) -> list[WrittenBlock]:
         if not self._remote:
             told = ",".join(map(str, sorted(surviving))) or None
-            self._spark.sparkContext.setLocalProperty(write_blocks.SURVIVING, told)  # type: ignore[arg-type]
+            self._spark.sparkContext.setLocalProperty(write_blocks.SURVIVING, told)
         try:
             with by_value(write_blocks):
                 found = self._written.collect()
         finally:
             if not self._remote:
-                self._spark.sparkContext.setLocalProperty(write_blocks.SURVIVING, None)  # type: ignore[arg-type]
+                self._spark.sparkContext.setLocalProperty(write_blocks.SURVIVING, None)
         return [WrittenBlock(**{**row.asDict(), "facts": json.loads(row.facts)}) for row in found]
 
     def is_settled(self) -> bool:
