@@ -107,9 +107,8 @@ def test_another_query_with_the_same_columns_is_warned_about(
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     prepare(spark, phalanx.stored(frame.filter("id > 4"), uri))
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "'train' is read from" in warning and "another query than this one has filled" in warning, (
-        "FEED-69"
-    )
+    assert "'train' is read from" in warning
+    assert "another query than this one has filled" in warning, "FEED-69"
 
 
 def test_what_an_older_phalanx_has_kept_is_read(spark: Any, tmp_path: Path) -> None:

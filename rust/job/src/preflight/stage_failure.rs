@@ -27,6 +27,13 @@ const OUT_OF_MEMORY: [&str; 4] =
 /// Where ranks' memory is.
 const OVERHEAD: &str = "spark.executor.memoryOverhead";
 const HINT: &str = " (perhaps for want of memory: ranks live in what spark.executor.memoryOverhead adds to an executor's own)";
+/// What Spark refuses of a stage whose tasks start together (`DAGScheduler.checkBarrierStageWithRDDChainPattern`), the half
+/// of a sentence before a list; and what that means.
+const OF_OTHERS: (&str, &str) = (
+    "does not allow the following pattern of RDD chain within a barrier stage",
+    "the DataFrame's partitions are put together from several others' (coalesce, union or limit of what it is read \
+     from), which tasks that start together can't have; repartition it (df.repartition), which shuffles its rows",
+);
 /// How Spark's own reason of a task's end begins where its executor is gone.
 const LOST_EXECUTOR: &str = "ExecutorLostFailure (";
 
@@ -81,6 +88,9 @@ pub fn names_lost_executor(sentence: &str) -> bool {
 fn sentence(said: &Said<'_>) -> String {
     let lines: Vec<&str> = said.text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let Some(&first) = lines.first() else { return said.class.to_string() };
+    if said.text.contains(OF_OTHERS.0) {
+        return OF_OTHERS.1.to_string();
+    }
     if ["Py4JNetworkError", "Py4JError"].contains(&said.class) {
         return match lines.get(1) {
             // py4j's trace of a call that the JVM refused.
