@@ -155,6 +155,25 @@ def test_a_state_of_other_data_or_of_another_order_is_refused() -> None:
     phalanx.data(numbered(10)).loader(batch_size=5, shuffle=True, seed=1).load_state_dict(state)
 
 
+def test_a_table_is_serialised_once_however_often_its_state_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from phalanx.feeding import block_source
+
+    as_stream, serialised = block_source.as_stream, []
+
+    def counted(block: Any) -> Any:
+        serialised.append(block)
+        return as_stream(block)
+
+    monkeypatch.setattr(block_source, "as_stream", counted)
+    data = phalanx.data(numbered(50))
+    loaders = [data.loader(batch_size=5, seed=seed) for seed in range(2)]
+    states = [loader.state_dict()["data"] for _ in range(3) for loader in loaders]
+    assert states == [phalanx.data(numbered(50)).loader(batch_size=5).state_dict()["data"]] * 6
+    assert len(serialised) == 2 * len(data._source._batches), "once for each of the two tables"
+
+
 NUMBERS = {
     "int8": (pa.int8(), torch.int8),
     "int16": (pa.int16(), torch.int16),

@@ -177,6 +177,7 @@ class TableBlocks:
         self.rows = [batch.num_rows for batch in self._batches]
         self.bytes = sum(batch.nbytes for batch in self._batches)
         self.facts = Facts.together(map(facts_of, self._batches))
+        self._fingerprint: str | None = None
 
     def ahead(self, blocks: Iterable[int]) -> None:
         """All are here."""
@@ -185,7 +186,11 @@ class TableBlocks:
         return self._batches[block]
 
     def fingerprint(self) -> str:
-        return fingerprint((batch.num_rows, zlib.crc32(as_stream(batch))) for batch in self._batches)
+        if self._fingerprint is None:  # a table never changes
+            self._fingerprint = fingerprint(
+                (batch.num_rows, zlib.crc32(as_stream(batch))) for batch in self._batches
+            )
+        return self._fingerprint
 
 
 def _batches(table: Any) -> Iterable[Any]:
