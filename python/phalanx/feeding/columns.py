@@ -7,6 +7,7 @@ FEED-13 (named): what can't be a tensor is an error that names the column and wh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .index import Facts
@@ -23,7 +24,38 @@ LIST = "list"
 """The `pad` of arrays that are lists of tensors, also where all have one length."""
 
 Nulls = Any
-"""`"error"`, or the value that stands for nulls in tensors."""
+"""`"error"`, or the value that stands for nulls in tensors; or one of these by column."""
+
+
+def columns_of(schema: Any, facts: Facts, *, data_set: str, nulls: Nulls, pad: Any) -> list[Column]:
+    """How each column of a data set becomes tensors.
+
+    Raises `TypeError` and `ValueError` where one can't, and `ValueError` where `nulls` or `pad` names what isn't there.
+    """
+    check_names(schema, data_set=data_set, nulls=nulls, pad=pad)
+    columns = [Column(field, facts, data_set=data_set, nulls=nulls, pad=pad) for field in schema]
+    for column in columns:
+        if column.listed and isinstance(nulls, Mapping) and column.name in nulls:
+            raise ValueError(f"nulls= names {column.called}, whose nulls are None in a list")
+        if not column.levels and isinstance(pad, Mapping) and column.name in pad:
+            raise ValueError(f"pad= names {column.called}, which has no arrays")
+    return columns
+
+
+def check_names(schema: Any, *, data_set: str, nulls: Nulls, pad: Any) -> None:
+    """Raises `ValueError` where `nulls` or `pad` names what is no column."""
+    for argument, given in (("nulls", nulls), ("pad", pad)):
+        for name in given if isinstance(given, Mapping) else ():
+            if name not in schema.names:
+                has = ", ".join(map(repr, schema.names))
+                raise ValueError(
+                    f"{argument}= names {name!r}, which is no column of the data set {data_set!r}: it has {has}"
+                )
+
+
+def by_column(given: Any, name: str, default: Any) -> Any:
+    """What an argument says of one column: it has a value for all, or for those that it names."""
+    return given.get(name, default) if isinstance(given, Mapping) else given
 
 
 class Column:
@@ -36,66 +68,86 @@ class Column:
         import pyarrow as pa
 
         self.name: str = field.name
-        self._nulls = nulls
-        self._pad = pad
-        self._called = f"the column {self.name!r} of the data set {data_set!r}"
-        element, self._levels = field.type, 0
+        self._nulls = by_column(nulls, self.name, "error")
+        self._pad = by_column(pad, self.name, None)
+        self.called = f"the column {self.name!r} of the data set {data_set!r}"
+        """How messages call it."""
+        element, self.levels = field.type, 0
+        """How deep its arrays are: 0 where it has none."""
         while _is_list(element):
             element = element.value_type
-            self._levels += 1
+            self.levels += 1
         self._element = element
         self._storage = _storage(element)
-        self.listed = self._levels == 0 and _is_text(element)
+        self._kind = pa.float64() if pa.types.is_decimal(element) else self._storage
+        if pa.types.is_boolean(element):
+            self._kind = element
+        self.listed = self.levels == 0 and _is_text(element)
         """Whether its values are Python's, in a list."""
-        number = self._storage is not None or pa.types.is_boolean(element) or pa.types.is_decimal(element)
-        if not number and not self.listed:
+        if self._kind is None and not self.listed:
             raise TypeError(
-                f"{self._called} is of type {field.type}, which is no tensor; leave it out, or give the loader a "
+                f"{self.called} is of type {field.type}, which is no tensor; leave it out, or give the loader a "
                 "transform that makes tensors of its record batches"
             )
         lengths = facts.lengths.get(self.name, [])
         self.shape: tuple[int, ...] | None = None
         """The shape of each row, where all have the same."""
-        if self._is(LIST) and self._levels == 1:
+        if self._is(LIST) and self.levels == 1:
             pass
-        elif all(shortest == longest for shortest, longest in lengths) and len(lengths) == self._levels:
+        elif all(shortest == longest for shortest, longest in lengths) and len(lengths) == self.levels:
             self.shape = tuple(max(longest, 0) for _, longest in lengths)
-        elif self._levels > 1:
+        elif self.levels > 1:
             raise TypeError(
-                f"{self._called} has arrays of arrays with different lengths, which are no tensor; give the loader a "
+                f"{self.called} has arrays of arrays with different lengths, which are no tensor; give the loader a "
                 "transform that makes tensors of its record batches"
             )
         has_nulls = bool(facts.nulls.get(self.name) or facts.nulls.get(f"{self.name}[]"))
         if has_nulls and not self.listed:
             self._check_nulls(facts)
+            self._null = self._standing("nulls", self._nulls)
+        if self.shape is None and not self.listed and not self._stays_apart():
+            self._padding = self._standing("pad", self._pad).as_py()
         self.plain = self._storage is not None and self.shape is not None and not has_nulls
 
     def _is(self, pad: str) -> bool:
         return isinstance(self._pad, str) and self._pad == pad
 
+    def _stays_apart(self) -> bool:
+        """Whether arrays of different lengths aren't padded."""
+        return self._pad is None or self._is(LIST) or self._is(JAGGED)
+
     def _check_nulls(self, facts: Facts) -> None:
         nulls = facts.nulls.get(self.name, 0)
-        if self._levels and nulls:
+        if self.levels and nulls:
             raise ValueError(
-                f"{self._called} has {nulls} rows without an array; fill them in Spark (coalesce), or give the loader "
+                f"{self.called} has {nulls} rows without an array; fill them in Spark (coalesce), or give the loader "
                 "a transform"
             )
         if isinstance(self._nulls, str) and self._nulls == "error":
             count = nulls + facts.nulls.get(f"{self.name}[]", 0)
             raise ValueError(
-                f"{self._called} has {count} nulls; give the loader a value for them (nulls=0), or fill them in Spark"
+                f"{self.called} has {count} nulls; give the loader a value for them (nulls=0), or fill them in Spark"
             )
-        self._filler()
 
-    def _filler(self) -> Any:
+    def _standing(self, argument: str, value: Any) -> Any:
+        """What stands in tensors for `value`, in their type: numbers are of that type, other values of the column's."""
         import pyarrow as pa
 
+        types = pa.types
         try:
-            return pa.scalar(self._nulls).cast(self._element)
-        except (pa.ArrowException, ValueError, TypeError) as problem:
+            found = pa.scalar(value)
+            is_number = types.is_integer(found.type) or types.is_floating(found.type)
+            if not is_number and not types.is_boolean(found.type):
+                found = found.cast(self._element)
+            found = found.cast(self._kind)
+            if not found.is_valid:
+                raise ValueError("it is a null")
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as problem:
             raise ValueError(
-                f"nulls={self._nulls!r} can't stand in {self._called}, which has {self._element}: {problem}"
+                f"{argument}={value!r} can't stand in {self.called}, which has {self._element}, and {self._kind} in "
+                f"tensors: {problem}"
             ) from problem
+        return found
 
     def view(self, array: Any) -> np.ndarray[Any, Any]:
         """The rows of a block, in its own memory; for `plain` columns."""
@@ -103,7 +155,7 @@ class Column:
 
         assert self.shape is not None
         rows = len(array)
-        for _ in range(self._levels):
+        for _ in range(self.levels):
             array = array.flatten()
         return numbers_of(array.view(self._storage)).reshape(rows, *self.shape)
 
@@ -113,7 +165,7 @@ class Column:
 
         rows = len(array)
         if self.shape is not None:
-            for _ in range(self._levels):
+            for _ in range(self.levels):
                 array = array.flatten()
             return split(self._numbers(array).reshape(rows, *self.shape), batch_size)
         offsets = numbers_of(array.offsets)
@@ -131,12 +183,9 @@ class Column:
 
         from .arrow_memory import numbers_of
 
+        array = array.cast(self._kind) if pa.types.is_decimal(array.type) else array.view(self._kind)
         if array.null_count:
-            array = pc.fill_null(array, self._filler())
-        if pa.types.is_decimal(array.type):
-            array = array.cast(pa.float64())
-        elif self._storage is not None:
-            array = array.view(self._storage)
+            array = pc.fill_null(array, self._null)
         return np.array(numbers_of(array))
 
     def _ragged(self, values: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any]) -> Any:
@@ -155,10 +204,7 @@ class Column:
             starts = torch.from_numpy(offsets.astype(np.int64) - offsets[0])
             return torch.nested.nested_tensor_from_jagged(own, starts)
         lengths = np.diff(offsets)
-        try:
-            padded = np.full((len(lengths), lengths.max(initial=0)), self._pad, values.dtype)
-        except (ValueError, TypeError, OverflowError) as problem:
-            raise ValueError(f"pad={self._pad!r} can't stand in {self._called}: {problem}") from problem
+        padded = np.full((len(lengths), lengths.max(initial=0)), self._padding, values.dtype)
         padded[np.arange(padded.shape[1]) < lengths[:, None]] = values[offsets[0] : offsets[-1]]
         return torch.from_numpy(padded)
 

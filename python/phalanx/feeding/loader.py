@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _native
 from ..rank.reporting import waited_for_data
-from .columns import Column, split
+from .columns import Column, columns_of, split
 from .far_blocks import AHEAD_BLOCKS, CACHE_BYTES
 from .identity import difference
 
@@ -86,10 +86,9 @@ class Loader:
         self._plan = self._planned()
         self._columns: list[Column] | None = None
         if source.rows and transform is None:
-            self._columns = [
-                Column(field, source.facts, data_set=source.name, nulls=nulls, pad=pad)
-                for field in source.batch(0).schema
-            ]
+            self._columns = columns_of(
+                source.batch(0).schema, source.facts, data_set=source.name, nulls=nulls, pad=pad
+            )
             if uneven == "pad" and any(column.name == MASK for column in self._columns):
                 raise ValueError(
                     f'the data set {source.name!r} has a column {MASK!r}, which uneven="pad" adds to batches; rename it'

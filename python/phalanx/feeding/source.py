@@ -91,6 +91,7 @@ class DataSet:
         nulls           the value that stands for nulls in tensors; "error" refuses columns that have some
         pad             the value to pad arrays of different lengths with, or "jagged" for a nested tensor of torch's
                         jagged layout; without one they are lists of tensors, and with "list" all arrays are
+                        Both may be a dictionary, by column; what it doesn't name is as without
         transform       called in the rank with each batch as a `pyarrow.RecordBatch`; what it returns is the batch
         rank, world_size    another part than this rank's own
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .columns import LIST, Column
+from .columns import LIST, Column, by_column, check_names, columns_of
 from .index import Facts
 from .loader import MASK
 from .write_blocks import facts_of
@@ -106,23 +106,21 @@ class StreamColumns:
     def of(self, batch: Any) -> list[Column]:
         """The columns of these rows.
 
-        Raises `TypeError` and `ValueError` as `Column`, and `ValueError` for arrays without a `pad` that have another
-        length than those before.
+        Raises `TypeError` and `ValueError` as `columns_of`, and `ValueError` for arrays without a `pad` that have
+        another length than those before.
         """
         if self._uneven == "pad" and MASK in batch.schema.names:
             raise ValueError(
                 f'the data set {self._data_set!r} has a column {MASK!r}, which uneven="pad" adds to batches; rename it'
             )
+        check_names(batch.schema, data_set=self._data_set, nulls=self._nulls, pad=self._pad)
         found = facts_of(batch)
         lengths = {name: self._of_arrays(name, levels) for name, levels in found["lengths"].items()}
         facts = Facts(found["nulls"], lengths)
-        return [
-            Column(field, facts, data_set=self._data_set, nulls=self._nulls, pad=self._pad)
-            for field in batch.schema
-        ]
+        return columns_of(batch.schema, facts, data_set=self._data_set, nulls=self._nulls, pad=self._pad)
 
     def _of_arrays(self, name: str, levels: list[list[int]]) -> list[list[int]]:
-        if self._pad is not None and len(levels) == 1:
+        if by_column(self._pad, name, None) is not None and len(levels) == 1:
             return [[0, 1]]  # as if they had different lengths, so that all batches are alike
         before = self._lengths.setdefault(name, [-1] * len(levels))
         for level, (shortest, longest) in enumerate(levels):
