@@ -172,3 +172,16 @@ def test_names_are_looked_at_before_the_first_batch() -> None:
     ]:
         with pytest.raises(ValueError, match=problem):
             data.loader(batch_size=1, **options)
+
+
+@pytest.mark.parametrize("pad", ["list", "jagged", 0, {"v": "list"}])
+def test_arrays_of_a_fixed_size_become_what_pad_says(batches: Batches, pad: Any) -> None:
+    rows = [[i, -i] for i in range(9)]
+    table = pa.table({"v": pa.array([[9, 9], *rows], pa.list_(pa.int16(), 2))}).slice(1)
+    found = batches(table, batch_size=3, pad=pad)
+    assert [row.tolist() for batch in found for row in batch["v"]] == rows
+    if pad not in ("jagged", 0):
+        assert all(isinstance(batch["v"], list) for batch in found)
+    table = pa.table({"v": pa.array([[None, 1], [2, None]], pa.list_(pa.float32(), 2))})
+    (batch,) = batches(table, batch_size=2, nulls=0, pad=pad)
+    assert [row.tolist() for row in batch["v"]] == [[0, 1], [2, 0]]

@@ -161,14 +161,12 @@ class Column:
 
     def batches(self, array: Any, batch_size: int) -> Sequence[Any]:
         """Rows that were gathered, as what each batch has of them; for columns that aren't `listed`."""
-        from .arrow_memory import numbers_of
-
         rows = len(array)
         if self.shape is not None:
             for _ in range(self.levels):
                 array = array.flatten()
             return split(self._numbers(array).reshape(rows, *self.shape), batch_size)
-        offsets = numbers_of(array.offsets)
+        offsets = _offsets(array)
         values = self._numbers(array.flatten())
         return [
             self._ragged(values, offsets[at : at + batch_size + 1] - offsets[0])
@@ -215,6 +213,18 @@ def split(values: np.ndarray[Any, Any], batch_size: int) -> Sequence[Any]:
 
     tensors: Sequence[Any] = torch.from_numpy(values).split(batch_size)  # type: ignore[no-untyped-call]
     return tensors
+
+
+def _offsets(array: Any) -> np.ndarray[Any, Any]:
+    """Where each of the arrays begins among the elements of all, and where the last one ends."""
+    import numpy as np
+    import pyarrow as pa
+
+    from .arrow_memory import numbers_of
+
+    if pa.types.is_fixed_size_list(array.type):
+        return np.arange(len(array) + 1, dtype=np.int64) * array.type.list_size
+    return numbers_of(array.offsets)
 
 
 def _storage(kind: Any) -> Any:
