@@ -5,6 +5,7 @@ from typing import Any, final
 
 __all__ = [
     "VERSION",
+    "BatchColumns",
     "BlockClient",
     "Call",
     "DataPlan",
@@ -107,14 +108,21 @@ class WantedRows:
     def places(self) -> tuple[bytes, bytes]:
         """For each row which of `blocks` has it (32 bits), and its number there (64 bits), in the machine's byte
         order."""
-    def copy(self, blocks: Sequence[_Memory], width: int, to: _Memory) -> None:
-        """Copies the rows, of `width` bytes each, to the memory `to`, one behind another.
-
-        The memory of each of `blocks` has the block's rows, one behind another; nobody may write there meanwhile, and
-        all of it has to stay until the call is over. Raises `ValueError` where a row is not in its block, or `to` has
-        another size."""
     def texts(self, blocks: Sequence[_TextMemory], is_text: bool) -> list[Any]:
-        """The rows of strings, if `is_text`, or of bytes; a null is None. Raises `ValueError` as `copy` does."""
+        """The rows of strings, if `is_text`, or of bytes; a null is None. Raises `ValueError` where one isn't there."""
+
+@final
+class BatchColumns:
+    """Columns of numbers, from which batches are copied: for each the bytes of a row, and its memory, a list with the
+    rows of each of `wanted.blocks`, or the wanted rows in order. `kept` owns it, and nobody may write there."""
+
+    def __new__(
+        cls, wanted: WantedRows | None, columns: Sequence[tuple[int, _Memory | list[_Memory]]], kept: object
+    ) -> BatchColumns: ...
+    def copy(self, first: int, count: int, to: Sequence[int]) -> None:
+        """Copies `count` rows from the `first` on of each column to an address where there is room for them.
+
+        Raises `ValueError` where a row is not there, or would be copied onto a column."""
 
 def even_rows(rows: Sequence[int], bytes: Sequence[int], bytes_of_one: int) -> int:
     """How many rows a block of an epoch's order is to have, for blocks with so many rows and bytes each: as many as the

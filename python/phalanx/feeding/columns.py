@@ -1,7 +1,6 @@
 """A column of rows as tensors.
 
 FEED-11 (as-they-are): values keep their bits and their types; docs/data.md has the tensor type of each.
-FEED-12 (own-memory): a tensor's memory is its batch's own: whoever changes it changes no data.
 FEED-13 (named): what can't be a tensor is an error that names the column and what to do.
 """
 
@@ -13,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 from .index import Facts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
 
 JAGGED = "jagged"
@@ -159,23 +156,17 @@ class Column:
             array = array.flatten()
         return numbers_of(array.view(self._storage)).reshape(rows, *self.shape)
 
-    def batches(self, array: Any, batch_size: int) -> Sequence[Any]:
-        """Rows that were gathered, as what each batch has of them; for columns that aren't `listed`."""
+    def rows(self, array: Any) -> np.ndarray[Any, Any] | Ragged:
+        """The rows of an array, for columns that aren't `listed`: numbers of which a row has `shape`, or arrays of
+        different lengths. They may be in Arrow's own memory."""
         rows = len(array)
-        if self.shape is not None:
-            for _ in range(self.levels):
-                array = array.flatten()
-            return split(self._numbers(array).reshape(rows, *self.shape), batch_size)
-        offsets = _offsets(array)
-        values = self._numbers(array.flatten())
-        return [
-            self._ragged(values, offsets[at : at + batch_size + 1] - offsets[0])
-            for at in range(0, rows, batch_size)
-        ]
+        if self.shape is None:
+            return Ragged(self, self._numbers(array.flatten()), _offsets(array))
+        for _ in range(self.levels):
+            array = array.flatten()
+        return self._numbers(array).reshape(rows, *self.shape)
 
     def _numbers(self, array: Any) -> np.ndarray[Any, Any]:
-        """Values in memory of their own, which can be written."""
-        import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -184,11 +175,14 @@ class Column:
         array = array.cast(self._kind) if pa.types.is_decimal(array.type) else array.view(self._kind)
         if array.null_count:
             array = pc.fill_null(array, self._null)
-        return np.array(numbers_of(array))
+        return numbers_of(array)
 
-    def _ragged(self, values: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any]) -> Any:
-        """Arrays of different lengths: a list of tensors, a jagged one, or one that is padded to the longest of the
-        batch."""
+    def ragged(self, values: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any]) -> Any:
+        """A batch's arrays of different lengths, in memory of its own: a list of tensors, a jagged one, or one that is
+        padded to the longest.
+
+        `offsets` says where in `values` each begins, and where the last one ends.
+        """
         import numpy as np
         import torch
 
@@ -198,7 +192,7 @@ class Column:
                 torch.from_numpy(values[starts[i] : starts[i + 1]].copy()) for i in range(len(starts) - 1)
             ]
         if self._is(JAGGED):
-            own = torch.from_numpy(values[offsets[0] : offsets[-1]])
+            own = torch.from_numpy(values[offsets[0] : offsets[-1]].copy())
             starts = torch.from_numpy(offsets.astype(np.int64) - offsets[0])
             return torch.nested.nested_tensor_from_jagged(own, starts)
         lengths = np.diff(offsets)
@@ -207,23 +201,27 @@ class Column:
         return torch.from_numpy(padded)
 
 
-def split(values: np.ndarray[Any, Any], batch_size: int) -> Sequence[Any]:
-    """An array as the tensors of batches, in the same memory."""
-    import torch
+class Ragged:
+    """The arrays of a column, which have different lengths: a slice of them is what a batch has."""
 
-    tensors: Sequence[Any] = torch.from_numpy(values).split(batch_size)  # type: ignore[no-untyped-call]
-    return tensors
+    def __init__(self, column: Column, values: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any]) -> None:
+        self._column = column
+        self._values = values
+        self._offsets = offsets - offsets[0]
+
+    def __getitem__(self, rows: slice) -> Any:
+        return self._column.ragged(self._values, self._offsets[rows.start : rows.stop + 1])
 
 
 def _offsets(array: Any) -> np.ndarray[Any, Any]:
-    """Where each of the arrays begins among the elements of all, and where the last one ends."""
+    """Where in the elements of all each of the arrays begins, and where the last one ends."""
     import numpy as np
     import pyarrow as pa
 
     from .arrow_memory import numbers_of
 
     if pa.types.is_fixed_size_list(array.type):
-        return np.arange(len(array) + 1, dtype=np.int64) * array.type.list_size
+        return np.arange(len(array) + 1, dtype=np.int64) * int(array.type.list_size)
     return numbers_of(array.offsets)
 
 

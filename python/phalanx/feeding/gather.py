@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from .. import _native
 from .arrow_memory import Numbers, Texts, as_indices, memory_of
+from .window import InBlocks
 
 if TYPE_CHECKING:
     from .columns import Column
@@ -35,27 +35,22 @@ class Rows:
     """The rows that a plan took."""
 
     def __init__(self, wanted: _native.WantedRows, block: Callable[[int], BlockInMemory]) -> None:
-        self._wanted = wanted
+        self.wanted = wanted
         self._blocks = [block(number) for number in wanted.blocks]
 
-    def numbers(self, column: int) -> Numbers:
-        """A plain column, in memory of its own."""
-        first = self._blocks[0].numbers[column]
-        assert first is not None
-        shape = first.shape[1:]
-        gathered = np.empty((len(self._wanted), *shape), first.dtype)
-        memory = [block.memory[column] for block in self._blocks]
-        self._wanted.copy(memory, first.itemsize * math.prod(shape), memory_of(gathered))
-        return gathered
+    def in_blocks(self, column: int) -> InBlocks:
+        """A plain column, where it is."""
+        numbers = [of for block in self._blocks if (of := block.numbers[column]) is not None]
+        return InBlocks(numbers, [block.memory[column] for block in self._blocks])
 
     @functools.cached_property
     def _order(self) -> Numbers:
         """The rows as they stand together by their blocks, whatever their order."""
-        return np.argsort(np.frombuffer(self._wanted.places()[0], np.uint32), kind="stable")
+        return np.argsort(np.frombuffer(self.wanted.places()[0], np.uint32), kind="stable")
 
     @functools.cached_property
     def _groups(self) -> list[tuple[BlockInMemory, Any, Any]]:
-        blocks, rows = self._wanted.places()
+        blocks, rows = self.wanted.places()
         of, numbers = np.frombuffer(blocks, np.uint32), np.frombuffer(rows, np.int64)
         cuts = np.flatnonzero(np.diff(of[self._order])) + 1
         return [
@@ -77,7 +72,7 @@ class Rows:
     def texts(self, column: int) -> list[Any]:
         """A column of strings or bytes, as Python's values."""
         texts = [text for block in self._blocks if (text := block.texts[column]) is not None]
-        return self._wanted.texts([text.memory for text in texts], texts[0].is_text)
+        return self.wanted.texts([text.memory for text in texts], texts[0].is_text)
 
     def record_batch(self) -> Any:
         """All columns, as an Arrow record batch."""

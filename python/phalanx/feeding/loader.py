@@ -14,12 +14,12 @@ from __future__ import annotations
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
 from ..rank.reporting import waited_for_data
-from .columns import Column, columns_of, split
+from .columns import Column, columns_of
 from .far_blocks import AHEAD_BLOCKS, CACHE_BYTES
 from .identity import difference
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from .block_source import BlockSource
     from .gather import BlockInMemory, Rows
 
-# What is gathered at a time: enough that a step costs little, and little memory.
+# What is planned at a time, and of columns that aren't plain numbers gathered: enough that a step costs little, and
+# little memory.
 GATHERED_ROWS = 1 << 14
 GATHERED_BYTES = 16 << 20
 # Blocks that are looked at in memory at a time. A window of the shuffle has 32 at the most, mostly; each may have a
@@ -217,40 +218,31 @@ class Loader:
         return max(1, rows // self._batch_size)
 
     def _batches(self, rows: Rows, counts: bytes | None) -> Iterator[Any]:
-        import numpy as np
+        from .window import Window
 
-        size = self._batch_size
-        masks = None if counts is None else split(np.frombuffer(counts, np.bool_).copy(), size)
         if self._columns is None:
-            yield from self._transformed(rows, masks)
-            return
-        values: dict[str, Sequence[Any]] = {}
+            return self._transformed(rows, counts)
+        values: dict[str, Any] = {}
         for at, column in enumerate(self._columns):
             if column.plain:
-                values[column.name] = split(rows.numbers(at), size)
+                values[column.name] = rows.in_blocks(at)
             elif column.listed:
-                listed = rows.texts(at)
-                values[column.name] = [listed[i : i + size] for i in range(0, len(listed), size)]
+                values[column.name] = rows.texts(at)
             else:
-                values[column.name] = column.batches(rows.array(at), size)
-        if masks is not None:
-            values[MASK] = masks
-        for batch in zip(*values.values(), strict=True):
-            yield dict(zip(values, batch, strict=True))
+                values[column.name] = column.rows(rows.array(at))
+        if counts is not None:
+            values[MASK] = _mask(counts)
+        return iter(Window(len(rows.wanted), self._batch_size, values, rows.wanted))
 
-    def _transformed(self, rows: Rows, masks: Sequence[Any] | None) -> Iterator[Any]:
+    def _transformed(self, rows: Rows, counts: bytes | None) -> Iterator[Any]:
+        from .window import Window
+
         assert self._transform is not None
-        whole = rows.record_batch()
-        for at in range(0, whole.num_rows, self._batch_size):
-            made = self._transform(whole.slice(at, self._batch_size))
-            if masks is not None:
-                if not isinstance(made, dict):
-                    raise TypeError(
-                        f'with uneven="pad" a transform has to give a dictionary, to which {MASK!r} is added, '
-                        f"not a {type(made).__name__}"
-                    )
-                made = {**made, MASK: masks[at // self._batch_size]}
-            yield made
+        size, whole = self._batch_size, rows.record_batch()
+        masks = None if counts is None else iter(Window(whole.num_rows, size, {MASK: _mask(counts)}))
+        for at in range(0, whole.num_rows, size):
+            made = self._transform(whole.slice(at, size))
+            yield made if masks is None else with_mask(made, next(masks))
 
     def _block(self, number: int) -> BlockInMemory:
         from .gather import BlockInMemory
@@ -262,3 +254,19 @@ class Loader:
                 self._blocks.popitem(last=False)
         self._blocks.move_to_end(number)
         return found
+
+
+def _mask(counts: bytes) -> Any:
+    import numpy as np
+
+    return np.frombuffer(counts, np.bool_)
+
+
+def with_mask(made: Any, mask: Mapping[str, Any]) -> dict[str, Any]:
+    """What a transform made, and which of its rows count."""
+    if not isinstance(made, dict):
+        raise TypeError(
+            f'with uneven="pad" a transform has to give a dictionary, to which {MASK!r} is added, '
+            f"not a {type(made).__name__}"
+        )
+    return {**made, **mask}

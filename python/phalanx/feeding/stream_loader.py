@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..rank.reporting import waited_for_data
-from .loader import GATHERED_BYTES, GATHERED_ROWS, MASK, Loader
+from .loader import GATHERED_BYTES, GATHERED_ROWS, MASK, Loader, with_mask
 from .step_agreement import StepAgreement
 from .stream_rows import StreamColumns, WaitingRows
 
@@ -163,7 +163,11 @@ class _Windows:
         while not self._over:
             for found in self._window:
                 self._steps += 1
-                return found if self._loader._transform is None else self._transformed(*found)
+                transform = self._loader._transform
+                if transform is None:
+                    return found
+                batch, mask = found
+                return with_mask(transform(batch), mask) if mask else transform(batch)
             window = self._made.get()
             if isinstance(window, list):
                 self._window = iter(window)
@@ -190,18 +194,6 @@ class _Windows:
             Exception
         ):  # the store has gone, and the other ranks hear of the end without it
             self._agreement.leave(self._steps)
-
-    def _transformed(self, batch: Any, mask: Any) -> Any:
-        assert self._loader._transform is not None
-        made = self._loader._transform(batch)
-        if mask is None:
-            return made
-        if not isinstance(made, dict):
-            raise TypeError(
-                f'with uneven="pad" a transform has to give a dictionary, to which {MASK!r} is added, '
-                f"not a {type(made).__name__}"
-            )
-        return {**made, MASK: mask}
 
     def _main(self) -> None:
         try:
@@ -256,24 +248,20 @@ class _Windows:
             )
 
     def _converted(self, steps: int) -> list[Any]:
+        import numpy as np
+
         from .arrow_memory import Texts
+        from .window import Window
 
         batch, own = self._rows.take(steps)
         size, loader = self._size, self._loader
-        counts: list[Any] | None = None
-        if loader._uneven == "pad":
-            import torch
-
-            counts = list((torch.arange(steps * size) < own).split(size))  # type: ignore[no-untyped-call]
+        mask = {MASK: np.arange(steps * size) < own} if loader._uneven == "pad" else {}
         if loader._transform is not None:
-            return [(batch.slice(at * size, size), counts[at] if counts else None) for at in range(steps)]
-        values: dict[str, Any] = {}
-        for column, array in zip(self._columns.of(batch), batch.columns, strict=True):
-            if column.listed:
-                listed = Texts(array).values()
-                values[column.name] = [listed[at : at + size] for at in range(0, len(listed), size)]
-            else:
-                values[column.name] = column.batches(array, size)
-        if counts is not None:
-            values[MASK] = counts
-        return [dict(zip(values, parts, strict=True)) for parts in zip(*values.values(), strict=True)]
+            masks = Window(steps * size, size, mask)
+            return [(batch.slice(at * size, size), one) for at, one in enumerate(masks)]
+        columns = zip(self._columns.of(batch), batch.columns, strict=True)
+        values: dict[str, Any] = {
+            column.name: Texts(array).values() if column.listed else column.rows(array)
+            for column, array in columns
+        }
+        return list(Window(steps * size, size, values | mask))

@@ -13,7 +13,7 @@ mod permutation;
 mod plan;
 mod texts;
 
-pub use gather::Wanted;
+pub use gather::{Column, Columns, Wanted};
 pub use index::{BlockIndex, Place, even_rows};
 pub use order::{EpochOrder, Shuffle, WINDOW_BLOCKS, WINDOW_ROWS};
 pub use permutation::Permutation;

@@ -1,14 +1,14 @@
 //! Which rows of a data set a rank takes.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use phalanx_data::{BlockIndex, Cut, Plan, Shuffle, Steps, Texts, Uneven, Wanted};
+use phalanx_data::{BlockIndex, Column, Columns, Cut, Plan, Shuffle, Steps, Texts, Uneven, Wanted};
 use phalanx_types::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::errors::{checked, detached};
-use crate::memory::Memory;
+use crate::memory::{Memory, Sources};
 
 #[pyclass(module = "phalanx._native", frozen)]
 pub(crate) struct DataPlan(Mutex<Plan>);
@@ -72,7 +72,7 @@ impl DataPlan {
         let (wanted, counts) = detached(py, || {
             let part = self.with(|plan| plan.take(epoch, row, Steps { first, count, every }));
             let counts = part.counts.map(|counts| counts.into_iter().map(u8::from).collect::<Vec<u8>>());
-            Ok((WantedRows(Wanted::new(&part.places)), counts))
+            Ok((WantedRows(Arc::new(Wanted::new(&part.places))), counts))
         })?;
         Ok((wanted, counts.map(|counts| PyBytes::new(py, &counts))))
     }
@@ -84,7 +84,7 @@ pub(crate) fn even_rows(rows: Vec<u64>, bytes: Vec<u64>, bytes_of_one: u64) -> u
 }
 
 #[pyclass(module = "phalanx._native", frozen)]
-pub(crate) struct WantedRows(Wanted);
+pub(crate) struct WantedRows(Arc<Wanted>);
 
 #[pymethods]
 impl WantedRows {
@@ -106,18 +106,6 @@ impl WantedRows {
         Ok((PyBytes::new(py, &blocks), PyBytes::new(py, &rows)))
     }
 
-    fn copy(&self, py: Python<'_>, blocks: Vec<Memory>, width: usize, to: Memory) -> PyResult<()> {
-        detached(py, || {
-            if blocks.iter().any(|block| block.overlaps(to)) {
-                return Err(Error::new(ErrorKind::Invalid, "rows can't be copied onto their own block"));
-            }
-            // SAFETY: the caller holds the arrays of all blocks, which nobody writes, and has made the target for this.
-            let (from, to): (Vec<&[u8]>, &mut [u8]) =
-                unsafe { (blocks.iter().map(|block| block.read()).collect(), to.write()) };
-            self.0.copy(&from, width, to)
-        })
-    }
-
     fn texts<'py>(
         &self,
         py: Python<'py>,
@@ -127,6 +115,61 @@ impl WantedRows {
         // SAFETY: the caller holds the arrays of all blocks, which nobody writes.
         let from: Vec<Texts<'_>> = blocks.into_iter().map(|block| unsafe { texts(block) }).collect();
         listed(py, checked(py, self.0.texts(&from))?, is_text)
+    }
+}
+
+/// A column's rows: those of each block, or those that are wanted in their order.
+#[derive(FromPyObject)]
+pub(crate) enum Held {
+    InOrder(Memory),
+    Blocks(Vec<Memory>),
+}
+
+#[pyclass(module = "phalanx._native", frozen)]
+pub(crate) struct BatchColumns {
+    /// In the memory of `kept`, in truth.
+    columns: Mutex<Columns<'static>>,
+    sources: Sources,
+    _kept: Py<PyAny>,
+}
+
+#[pymethods]
+impl BatchColumns {
+    #[new]
+    fn new(wanted: Option<&WantedRows>, columns: Vec<(usize, Held)>, kept: Py<PyAny>) -> BatchColumns {
+        let memory = columns.iter().flat_map(|(_, held)| match held {
+            Held::InOrder(rows) => std::slice::from_ref(rows),
+            Held::Blocks(blocks) => blocks,
+        });
+        let sources = Sources::new(memory.copied());
+        // SAFETY: `kept` owns the memory, which nobody writes, and goes with the columns.
+        let read = |memory: &Memory| unsafe { memory.read::<'static>() };
+        let columns = columns
+            .iter()
+            .map(|(width, held)| match held {
+                Held::InOrder(rows) => Column::in_order(*width, read(rows)),
+                Held::Blocks(blocks) => Column::of_blocks(*width, blocks.iter().map(read).collect()),
+            })
+            .collect();
+        let wanted = wanted.map_or_else(|| Arc::new(Wanted::new(&[])), |wanted| Arc::clone(&wanted.0));
+        BatchColumns { columns: Mutex::new(Columns::new(wanted, columns)), sources, _kept: kept }
+    }
+
+    fn copy(&self, py: Python<'_>, first: usize, count: usize, to: Vec<usize>) -> PyResult<()> {
+        detached(py, || {
+            let mut columns = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
+            let to: Option<Vec<_>> = columns
+                .columns()
+                .iter()
+                .zip(to)
+                .map(|(column, address)| Some(Memory::new(address, column.bytes_of(count)?)))
+                .collect();
+            let Some(to) = to.filter(|to| !to.iter().any(|to| self.sources.overlap(*to))) else {
+                return Err(Error::new(ErrorKind::Invalid, "rows can't be copied onto their own block"));
+            };
+            // SAFETY: the caller has made the targets for this, each as large as the rows are, and none is a source.
+            columns.copy(first, count, to.iter().map(|to| unsafe { to.write() }))
+        })
     }
 }
 

@@ -39,6 +39,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(contract::rank_contract, module)?)?;
     module.add_class::<data::DataPlan>()?;
     module.add_class::<data::WantedRows>()?;
+    module.add_class::<data::BatchColumns>()?;
     module.add_class::<data::BlockClient>()?;
     module.add_function(wrap_pyfunction!(data::even_rows, module)?)?;
     module.add_function(wrap_pyfunction!(data::read_texts, module)?)?;

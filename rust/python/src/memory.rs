@@ -10,6 +10,10 @@ use pyo3::prelude::*;
 pub(crate) struct Memory(usize, usize);
 
 impl Memory {
+    pub(crate) fn new(address: usize, bytes: usize) -> Memory {
+        Memory(address, bytes)
+    }
+
     pub(crate) fn range(self) -> Range<usize> {
         self.0..self.0 + self.1
     }
@@ -37,5 +41,29 @@ impl Memory {
         }
         // SAFETY: passed on to the caller.
         unsafe { std::slice::from_raw_parts_mut(self.0 as *mut u8, self.1) }
+    }
+}
+
+/// Memory that is read, all of which stays as it is.
+pub(crate) struct Sources(Vec<Range<usize>>);
+
+impl Sources {
+    pub(crate) fn new(memory: impl Iterator<Item = Memory>) -> Sources {
+        let mut ranges: Vec<_> = memory.map(Memory::range).filter(|range| !range.is_empty()).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges.dedup_by(|next, last| {
+            let touches = next.start <= last.end;
+            if touches {
+                last.end = last.end.max(next.end);
+            }
+            touches
+        });
+        Sources(ranges)
+    }
+
+    pub(crate) fn overlap(&self, memory: Memory) -> bool {
+        let range = memory.range();
+        let before = self.0.partition_point(|source| source.start < range.end);
+        !range.is_empty() && self.0[..before].last().is_some_and(|source| source.end > range.start)
     }
 }
