@@ -37,6 +37,7 @@ def snapshot(ranks: int, *, hosts: int = 2, **fields: Any) -> dict[str, Any]:
         "ended": None,
         "attempt": 0,
         "world_size": ranks,
+        "waits_for": None,
         "phases": [
             {"kind": "phase", "name": "waiting for tasks", "start": 100.0, "end": 108.0},
             {"kind": "phase", "name": "starting ranks", "start": 108.0, "end": 112.0},

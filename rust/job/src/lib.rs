@@ -21,7 +21,7 @@ mod units;
 mod variables;
 
 pub use carrier::run_carrier;
-pub use driver::{Event, Hub, HubOptions, PieceAnswer, Snapshots, StacksAnswer};
+pub use driver::{Event, Hub, HubOptions, PieceAnswer, Snapshots, StacksAnswer, StageLook};
 pub use log_queue::{collect_logs, take_logs};
 pub use log_tail::LogTails;
 pub use metric::{Metric, MetricChange, MetricKind};

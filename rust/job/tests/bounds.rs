@@ -86,6 +86,73 @@ fn tasks_that_do_not_join_are_told_of_after_the_join_timeout_from_the_start() {
     assert_eq!(play.failure().kind, FailureKind::Start);
 }
 
+/// Looks once a second, between these seconds, at a stage that waits for slots.
+fn waits(play: &mut Play, from: u64, until: u64) {
+    for second in from..until {
+        play.sees(second, Some(0), 1);
+        play.tick(second);
+        assert_eq!(play.state.outcome(), None, "DRIVER-42");
+        assert_eq!(play.state.status(), "waiting for 2 slots; 1 is free");
+    }
+}
+
+#[test]
+fn tasks_that_wait_for_slots_have_the_join_timeout_once_they_run() {
+    let mut play = Play::joining(|_| {});
+    waits(&mut play, 0, 1000);
+    let seen = Duration::from_secs(1000 - HAPPENS);
+    play.sees(1000, Some(2), 0);
+    assert_eq!(time_to_tell(&mut play, false, false), seen + JOIN_TIMEOUT, "DRIVER-42");
+    let told = "the tasks of partitions 0, 1 did not join within 120s; 0 of 2 tasks are there.";
+    assert!(play.failure().message.starts_with(told), "{}", play.failure().message);
+}
+
+#[test]
+fn a_join_begins_the_time_of_the_others_and_later_looks_do_not_stop_it() {
+    let mut play = Play::joining(|_| {});
+    waits(&mut play, 0, 1000);
+    play.joins(1000, 0);
+    play.sees(1001, Some(0), 1);
+    let bound = Duration::from_secs(1000 - HAPPENS) + JOIN_TIMEOUT;
+    assert_eq!(time_to_tell(&mut play, true, true), bound, "DRIVER-42");
+}
+
+#[test]
+fn an_observer_that_is_gone_is_no_reason_to_wait_for_ever() {
+    let mut play = Play::joining(|_| {});
+    waits(&mut play, 0, 1000);
+    let bound = Duration::from_secs(999 - HAPPENS + 30) + JOIN_TIMEOUT;
+    assert_eq!(time_to_tell(&mut play, false, false), bound, "DRIVER-43");
+}
+
+#[test]
+fn a_queue_ends_with_its_timeout_where_that_is_set() {
+    let mut play = Play::joining(|policy| policy.queue_timeout = Duration::from_secs(300));
+    // An earlier stage of the DataFrame, which waits for nobody.
+    (0..100).for_each(|second| play.sees(second, None, 2));
+    waits(&mut play, 100, 390);
+    assert_eq!(time_to_tell(&mut play, false, false), Duration::from_secs(400 - HAPPENS), "DRIVER-44");
+    assert_eq!(play.failure().kind, FailureKind::Start);
+    let told = "Spark did not have 2 free task slots at once within 300s, the time that \
+                spark.phalanx.queueTimeout gives the run; at last 1 was free.";
+    assert!(play.failure().message.starts_with(told), "{}", play.failure().message);
+}
+
+#[test]
+fn each_restart_waits_for_slots_anew() {
+    let mut play =
+        Play::under(|policy| (policy.max_restarts, policy.queue_timeout) = (1, Duration::from_secs(60)));
+    play.breaks(HAPPENS, 0);
+    play.breaks(HAPPENS, 1);
+    play.tick(HAPPENS + 2);
+    assert_eq!(play.state.take_restarts().len(), 1);
+    // What is still seen of the stage before says nothing of this one.
+    play.sees(HAPPENS + 3, Some(2), 0);
+    play.attempt = Attempt::new(1);
+    waits(&mut play, HAPPENS + 4, HAPPENS + 60);
+    assert_eq!(time_to_tell(&mut play, false, false), Duration::from_secs(64), "DRIVER-44");
+}
+
 #[test]
 fn nodes_that_do_not_report_their_end_are_waited_for_during_the_grace_and_15_seconds() {
     let mut play = Play::placed();

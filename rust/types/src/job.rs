@@ -103,9 +103,12 @@ pub struct CheckpointPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
-    /// How long after the hub opened every task must have joined.
+    /// How long tasks have to join, once Spark has started them.
     #[serde(with = "millis")]
     pub join_timeout: Duration,
+    /// How long a stage may wait for slots that others hold; zero for ever.
+    #[serde(with = "millis")]
+    pub queue_timeout: Duration,
     /// How long a task tries to reach the hub directly.
     #[serde(with = "millis")]
     pub connect_timeout: Duration,
@@ -236,6 +239,7 @@ impl Default for Policy {
     fn default() -> Self {
         Policy {
             join_timeout: Duration::from_secs(120),
+            queue_timeout: Duration::ZERO,
             connect_timeout: Duration::from_secs(3),
             hub_port: 0,
             grace: Duration::from_secs(30),

@@ -55,6 +55,9 @@ pub struct RunSnapshot {
     pub attempt: Attempt,
     /// How many ranks it has.
     pub world_size: u32,
+    /// What it waits for that others hold, in words: `waiting for 4 slots; 2 are free`.
+    #[serde(default)]
+    pub waits_for: Option<String>,
     /// Its phases without a gap, oldest first.
     pub phases: Vec<Span>,
     /// Its restarts, oldest first.
@@ -225,6 +228,7 @@ impl RunSnapshot {
             restarts: Vec::new(),
             ranks: Vec::new(),
             ranks_left_out: world_size,
+            waits_for: None,
             slow: Vec::new(),
             lines: Vec::new(),
             losses: Vec::new(),

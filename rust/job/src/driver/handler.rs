@@ -25,13 +25,14 @@ use crate::driver::event_queue::EventSender;
 use crate::driver::present::Present;
 use crate::driver::reads::{Answer, Reads, refuse};
 use crate::driver::results::Results;
-use crate::driver::state::{JobOutcome, JobState, Restart};
+use crate::driver::state::{JobOutcome, JobState, Restart, StageLook};
 use crate::driver::view::{History, Snapshots};
 use crate::log_tail::LogTails;
 
 /// What the owner of the hub wants.
 pub(super) enum Command {
     StageEnded(Attempt, Option<String>),
+    StageSeen(Attempt, StageLook),
     Stop(String),
     Stacks(Sender<Vec<RankStacks>>),
     Read(PieceWanted, Answer),
@@ -330,6 +331,7 @@ impl Handler for JobHandler {
     fn command(&mut self, now: Instant, command: Command, out: &mut Outbox) {
         match command {
             Command::StageEnded(attempt, problem) => self.state.stage_ended(now, attempt, problem, out),
+            Command::StageSeen(attempt, look) => self.state.stage_seen(now, attempt, look),
             Command::Stacks(answer) => {
                 self.askers.push(answer);
                 self.state.ask_for_stacks(now, out);

@@ -21,6 +21,7 @@ use crate::driver::handler::{Command, JobHandler};
 use crate::driver::present::Present;
 use crate::driver::reads::PieceAnswer;
 use crate::driver::results::Results;
+use crate::driver::state::StageLook;
 use crate::driver::view::{PATIENCE, Snapshots};
 use crate::log_tail::LogTails;
 
@@ -157,6 +158,12 @@ impl Hub {
     /// this message.
     pub fn stage_ended(&self, attempt: Attempt, problem: Option<String>) {
         self.hub.command(Command::StageEnded(attempt, problem));
+    }
+
+    /// What Spark shows of the stage that was submitted for `attempt`, as long as none of its tasks runs, and once they
+    /// do. Who looks tells it once a second; where nobody looks, the time to join runs from the beginning.
+    pub fn stage_seen(&self, attempt: Attempt, look: StageLook) {
+        self.hub.command(Command::StageSeen(attempt, look));
     }
 
     /// Asks what the ranks' threads are doing. The answer comes within seconds; the ranks go on.

@@ -13,4 +13,5 @@ mod view;
 pub use event::{Event, MAX_WAITING_OUTPUT_BYTES};
 pub use hub::{Hub, HubOptions, StacksAnswer};
 pub use reads::PieceAnswer;
+pub use state::StageLook;
 pub use view::Snapshots;

@@ -27,8 +27,8 @@ const OUT_OF_MEMORY: [&str; 4] =
 /// Where ranks' memory is.
 const OVERHEAD: &str = "spark.executor.memoryOverhead";
 const HINT: &str = " (perhaps for want of memory: ranks live in what spark.executor.memoryOverhead adds to an executor's own)";
-/// What Spark refuses of a stage whose tasks start together (`DAGScheduler.checkBarrierStageWithRDDChainPattern`), the half
-/// of a sentence before a list; and what that means.
+/// What Spark refuses of a stage whose tasks start together, half a sentence before a list
+/// (`DAGScheduler.checkBarrierStageWithRDDChainPattern`); and what that means.
 const OF_OTHERS: (&str, &str) = (
     "does not allow the following pattern of RDD chain within a barrier stage",
     "the DataFrame's partitions are put together from several others' (coalesce, union or limit of what it is read \

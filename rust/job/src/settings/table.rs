@@ -45,12 +45,18 @@ pub(super) enum Zero {
 }
 
 /// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 35] = [
+pub const SETTINGS: [Setting; 36] = [
     Setting {
         key: "spark.phalanx.joinTimeout",
         default: "120s",
-        meaning: "Every task must join within this time after the start. Otherwise the run fails and says which are missing.",
+        meaning: "Every task must join within this time after Spark has started them. Otherwise the run fails and says which are missing. Where Spark doesn't tell whether tasks run, as over Spark Connect without the plugin, the time counts from the run's start.",
         takes: Takes::Time(|s| &mut s.policy.join_timeout, Zero::Refused),
+    },
+    Setting {
+        key: "spark.phalanx.queueTimeout",
+        default: "0s",
+        meaning: "A run fails when other jobs hold the slots that it needs for this long; 0 lets it wait until they are free.",
+        takes: Takes::Time(|s| &mut s.policy.queue_timeout, Zero::Allowed),
     },
     Setting {
         key: "spark.phalanx.connectTimeout",

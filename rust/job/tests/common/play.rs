@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use phalanx_job::driver::state::{JobOutcome, JobState};
+use phalanx_job::driver::state::{JobOutcome, JobState, StageLook};
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::{Attempt, Failure, Job, Join, Policy, RankError, RankErrorKind, RankExit, RankState};
@@ -102,6 +102,12 @@ impl Play {
 
     pub(crate) fn joins(&mut self, seconds: u64, partition: u32) {
         self.tell(seconds, partition, NodeMessage::Join(join(partition)));
+    }
+
+    /// A look at Spark shows how many of the stage's two tasks run, and how many of two slots are free.
+    pub(crate) fn sees(&mut self, seconds: u64, running: Option<u32>, free: u32) {
+        let (now, look) = (self.at(seconds), StageLook { running, slots: 2, free });
+        self.state.stage_seen(now, self.attempt, look);
     }
 
     /// The connection of a node breaks.

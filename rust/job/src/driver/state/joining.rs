@@ -1,12 +1,15 @@
-//! How tasks join (again and again where connections break), which places they get, and how long that may take.
+//! How tasks join (again and again where connections break), which places they get, and what follows when that takes
+//! too long, by the clock in `join_clock`.
 
 use std::time::Instant;
 
+use log::Level;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::HubMessage;
-use phalanx_types::{Join, place};
+use phalanx_types::{Attempt, Join, place};
 
 use super::job_state::{JobState, start};
+use super::join_clock::{StageLook, TooLate};
 use super::news::Point;
 use super::node::{Arrival, Node};
 use super::phase::JobPhase;
@@ -17,6 +20,7 @@ impl JobState {
         if let JobPhase::Joining(joining) = &mut self.phase
             && !std::mem::replace(&mut joining.has_begun, true)
         {
+            joining.clock.joined(now);
             self.point(now, 0, Point::FirstJoin);
         }
         let arrival = self.step(partition, |node| node.joined(now, join));
@@ -63,15 +67,44 @@ impl JobState {
         unplaced && matches!(self.phase, JobPhase::Joining(_))
     }
 
+    /// Somebody has looked at Spark: how the stage that was submitted for `attempt` stands. One that was submitted for
+    /// an earlier attempt has its tasks, and says nothing of the present one.
+    pub fn stage_seen(&mut self, now: Instant, attempt: Attempt, look: StageLook) {
+        let (present, tasks) = (self.attempts.present, self.job.tasks);
+        let JobPhase::Joining(joining) = &mut self.phase else { return };
+        if attempt != present {
+            return;
+        }
+        joining.clock.look(now, tasks, look);
+        let waits = joining.clock.free(tasks).is_some();
+        if waits && !std::mem::replace(&mut joining.told, true) {
+            self.reason(Level::Info, self.status());
+        }
+    }
+
+    /// `waiting for 4 slots; 2 are free`: that the stage waits for slots which others hold, while it does.
+    pub fn waits_for_slots(&self) -> Option<String> {
+        let JobPhase::Joining(joining) = &self.phase else { return None };
+        let free = joining.clock.free(self.job.tasks)?;
+        let (noun, verb) =
+            (if self.job.tasks == 1 { "slot" } else { "slots" }, if free == 1 { "is" } else { "are" });
+        Some(format!("waiting for {} {noun}; {free} {verb} free", self.job.tasks))
+    }
+
+    fn join_end(&self) -> Option<(Instant, TooLate)> {
+        let JobPhase::Joining(joining) = &self.phase else { return None };
+        Some(joining.clock.due(self.job.policy.join_timeout, self.job.policy.queue_timeout))
+    }
+
     /// When joining fails.
     pub(super) fn join_due(&self) -> Option<Instant> {
-        let JobPhase::Joining(joining) = &self.phase else { return None };
-        Some(joining.since + self.job.policy.join_timeout)
+        self.join_end().map(|(at, _)| at)
     }
 
     pub(super) fn join_deadline(&mut self, now: Instant, out: &mut Outbox) {
-        if self.join_due().is_none_or(|due| due > now) {
-            return;
+        let Some((_, why)) = self.join_end().filter(|(due, _)| *due <= now) else { return };
+        if let TooLate::Queued { free } = why {
+            return self.fail(now, start(self.no_slots(free)), out);
         }
         // DRIVER-26: one that was there has not come back, and no other task came in its stead.
         let vanished = self.nodes.iter().filter(|(_, node)| node.has_vanished());
@@ -94,5 +127,15 @@ impl JobState {
             );
             self.fail(now, start(message), out);
         }
+    }
+
+    fn no_slots(&self, free: u32) -> String {
+        let verb = if free == 1 { "was" } else { "were" };
+        format!(
+            "Spark did not have {} free task slots at once within {:.0?}, the time that spark.phalanx.queueTimeout \
+             gives the run; at last {free} {verb} free. Wait for the jobs that hold the others, lower num_processes, \
+             or raise the setting",
+            self.job.tasks, self.job.policy.queue_timeout
+        )
     }
 }

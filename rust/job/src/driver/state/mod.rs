@@ -8,10 +8,11 @@
 //! DRIVER-24 (cause-after-all): the first failure stops all nodes. The cause is chosen when all of them have reported
 //! (or are lost), not by which reported first.
 //! DRIVER-25 (every-wait-ends): every wait ends: for joins, for stops, for a silent node, and for a stage that ended
-//! without a word.
+//! without a word. That for slots which others hold ends with the looks that show them, or by `queueTimeout`.
 //!
 //! ```text
 //! events -> joining, carrying, silence, hang, ending -> restart, verdict -> job_state -> phase, node, ranks, news, ...
+//! joining, phase -> join_clock
 //! ```
 
 mod carriers;
@@ -20,6 +21,7 @@ mod ending;
 mod events;
 mod hang;
 mod job_state;
+mod join_clock;
 mod joining;
 mod listing;
 mod news;
@@ -37,5 +39,6 @@ mod straggler;
 mod verdict;
 
 pub use job_state::JobState;
+pub use join_clock::StageLook;
 pub use news::{HostCarried, HostsPlaced, Phase, Point, Progress, Reason, Restart};
 pub use phase::JobOutcome;

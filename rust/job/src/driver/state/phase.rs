@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use phalanx_types::{Failure, FailureKind, Placement, RankOutcome};
 
+use super::join_clock::JoinClock;
+
 /// How long nodes may take beyond the grace period to report the end of their ranks.
 const STOP_MARGIN: Duration = Duration::from_secs(15);
 /// How long guards may take beyond the grace period to end ranks.
@@ -42,9 +44,11 @@ pub(super) enum JobPhase {
 
 #[derive(Debug)]
 pub(super) struct Joining {
-    pub(super) since: Instant,
+    pub(super) clock: JoinClock,
     /// Whether a task has joined.
     pub(super) has_begun: bool,
+    /// Whether the log says that the stage waits for slots.
+    pub(super) told: bool,
 }
 
 #[derive(Debug)]
@@ -90,7 +94,7 @@ pub(super) struct Over {
 impl JobPhase {
     /// An attempt begins.
     pub(super) fn joining(now: Instant) -> JobPhase {
-        JobPhase::Joining(Joining { since: now, has_begun: false })
+        JobPhase::Joining(Joining { clock: JoinClock::new(now), has_begun: false, told: false })
     }
 
     /// The ranks are to be ended, within `grace`. Whether that is news.

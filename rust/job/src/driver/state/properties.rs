@@ -10,6 +10,7 @@ use phalanx_types::{Attempt, Job, Join, RankExit, RankState};
 use proptest::prelude::*;
 
 use super::job_state::JobState;
+use super::join_clock::StageLook;
 use super::node::Node;
 use super::phase::JobOutcome;
 
@@ -25,6 +26,7 @@ enum Event {
     AllJoin,
     Disconnected(u32),
     StageEnded(Option<String>),
+    Seen(StageLook),
     Cancelled,
     ResultLost(u32),
     AskedForStacks,
@@ -90,6 +92,11 @@ fn message() -> impl Strategy<Value = NodeMessage> {
     ]
 }
 
+fn look() -> impl Strategy<Value = StageLook> {
+    let running = prop_oneof![1 => Just(None), 4 => Just(Some(0)), 1 => Just(Some(TASKS))];
+    (running, 0..TASKS + 3).prop_map(|(running, slots)| StageLook { running, slots, free: slots / 2 })
+}
+
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         12 => (0..TASKS + 1, prop_oneof![6 => Just(0), 1 => 1..3_u32], message())
@@ -98,6 +105,7 @@ fn event() -> impl Strategy<Value = Event> {
         4 => Just(Event::AllJoin),
         2 => (0..TASKS).prop_map(Event::Disconnected),
         1 => reason().prop_map(Event::StageEnded),
+        3 => look().prop_map(Event::Seen),
         1 => Just(Event::Cancelled),
         1 => rank().prop_map(Event::ResultLost),
         1 => Just(Event::AskedForStacks),
@@ -204,6 +212,10 @@ impl Play {
                 let attempt = state.attempt();
                 state.stage_ended(now, attempt, problem, out);
             }),
+            Event::Seen(look) => self.step(None, |state, now, _| {
+                let attempt = state.attempt();
+                state.stage_seen(now, attempt, look);
+            }),
             Event::Cancelled => self.step(None, |state, now, out| state.cancel(now, "enough", out)),
             Event::ResultLost(rank) => {
                 self.step(None, |state, now, out| state.result_lost(now, rank, "the disk is full", out));
@@ -216,9 +228,8 @@ impl Play {
         }
     }
 
-    /// The stage ends, nobody says anything any more, and time passes.
+    /// Nobody says anything any more, and time passes.
     fn wait_for_the_outcome(&mut self) {
-        self.play(Event::StageEnded(None));
         for _ in 0..1000 {
             let mut next = None;
             self.step(None, |state, now, out| next = state.tick(now, out));
@@ -240,12 +251,16 @@ proptest! {
     fn whatever_happens_a_job_has_one_outcome_that_is_true(
         max_restarts in 0..3_u32,
         watches in any::<bool>(),
+        ends in any::<bool>(),
         events in proptest::collection::vec(event(), 0..60),
     ) {
         let hang_timeout = if watches { Duration::from_secs(10) } else { Duration::ZERO };
         let mut play = Play::new(max_restarts, hang_timeout);
         for event in events {
             play.play(event);
+        }
+        if ends {
+            play.play(Event::StageEnded(None));
         }
         play.wait_for_the_outcome();
         prop_assert!(play.attempt.restarts() <= max_restarts, "DRIVER-30");

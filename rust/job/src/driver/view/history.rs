@@ -119,6 +119,7 @@ impl History {
             started: self.opened_at,
             ended: self.timeline.over().map(time),
             attempt: state.attempt(),
+            waits_for: state.waits_for_slots(),
             phases: self.timeline.spans(self.opened_at),
             restarts: self.restarts.iter().map(restart).collect(),
             ranks,
