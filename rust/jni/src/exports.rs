@@ -7,7 +7,7 @@ use jni::Env;
 use jni::objects::{JByteArray, JLongArray, JObject, JString};
 use jni::sys::{jboolean, jint, jlong};
 use phalanx_job::settings::{self, Settings};
-use phalanx_job::{Here, Home, Hub, HubOptions, Metric, Payload, Way, collect_logs, take_logs};
+use phalanx_job::{Here, Home, Hub, HubOptions, Metric, Payload, StageLook, Way, collect_logs, take_logs};
 use phalanx_types::stacks::group;
 use phalanx_types::{Attempt, Deadline, Error, Job, NodeSpec, RankProgram};
 
@@ -40,6 +40,7 @@ methods! {
     snapshot(hub: jlong) -> JString;
     stacks(hub: jlong, timeout_millis: jlong) -> [JString];
     stage_ended(hub: jlong, attempt: jint, problem: JString) -> void;
+    stage_seen(hub: jlong, attempt: jint, running: jint, slots: jint, free: jint) -> void;
     stop(hub: jlong, reason: JString) -> void;
     close_hub(hub: jlong) -> void;
     drop_logs(hub: jlong) -> void;
@@ -248,6 +249,22 @@ fn stage_ended<'local>(
     problem: JString<'local>,
 ) -> Call<()> {
     hubs::get(hub)?.stage_ended(attempt_of(attempt)?, optional_string(env, &problem)?);
+    Ok(())
+}
+
+/// `running` is negative where the stage isn't submitted yet.
+fn stage_seen<'local>(
+    _env: &mut Env<'local>,
+    _this: JObject<'local>,
+    hub: jlong,
+    attempt: jint,
+    running: jint,
+    slots: jint,
+    free: jint,
+) -> Call<()> {
+    let running = u32::try_from(running).ok();
+    let (slots, free) = (number("the number of slots", slots)?, number("the number of free slots", free)?);
+    hubs::get(hub)?.stage_seen(attempt_of(attempt)?, StageLook { running, slots, free });
     Ok(())
 }
 

@@ -63,7 +63,9 @@ final class Run private[spark] (
   private var cancelled: Option[String] = None
   private var logsOf = (_: Int) => ""
 
-  /** Where the run is, in words: `waiting for 3 of 8 tasks`, `starting ranks`, `training, step 120`, `over`. */
+  /** Where the run is, in words: `waiting for 4 slots; 2 are free`, `waiting for 3 of 8 tasks`, `starting ranks`,
+    * `training, step 120`, `over`.
+    */
   def status: String = words
 
   /** When the run got where, in order of arrival, so far. */

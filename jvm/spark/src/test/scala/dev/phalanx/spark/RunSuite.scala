@@ -17,6 +17,8 @@ class RunSuite extends PhalanxSuite {
   /** The words of `Run.status`, in the order in which they can come. */
   private val Words = Seq(
     "preparing",
+    "waiting for 2 slots; 0 are free",
+    "waiting for 2 slots; 1 is free",
     "waiting for 2 of 2 tasks",
     "waiting for 1 of 2 tasks",
     "starting ranks",
@@ -80,6 +82,32 @@ class RunSuite extends PhalanxSuite {
         intercept[IllegalStateException](run.stacks())
       }
     )
+  }
+
+  test("a run waits for slots that another job holds, and its tasks' time to join begins when they run") {
+    withFolder { folder =>
+      val (held, release) = (folder.resolve("held").toFile, folder.resolve("release").toFile)
+      val other = Cluster.holding(held, release)
+      eventually(assert(held.exists || other.isOver))
+      if (other.isOver) other.end().get
+      Cluster.spark.conf.set("spark.phalanx.joinTimeout", "10s")
+      try {
+        val file = python(folder, "short.py", "import phalanx\nphalanx.set_result(3)")
+        going(distributor().start(file)) { run =>
+          eventually(assert(run.done || run.status == "waiting for 2 slots; 1 is free"))
+          val until = System.nanoTime + 13000000000L
+          eventually(assert(run.done || System.nanoTime > until))
+          assert(!run.done, Try(run.result(Soon)))
+          release.createNewFile()
+          assert(run.results(Soon).map(_.json) == Seq(Some("3"), Some("3")), "DRIVER-42")
+        }
+        assert(!Thread.getAllStackTraces.keySet.toString.contains("phalanx-stage-watch"), "STAGE-7")
+      } finally {
+        Cluster.spark.conf.unset("spark.phalanx.joinTimeout")
+        release.createNewFile()
+        other.end(): Unit
+      }
+    }
   }
 
   test("withLogs chooses whose output is shown, and a word that is none is named before the start") {

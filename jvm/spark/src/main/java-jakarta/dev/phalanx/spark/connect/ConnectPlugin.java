@@ -1,8 +1,10 @@
 package dev.phalanx.spark.connect;
 
+import dev.phalanx.spark.internal.SparkInternals;
 import dev.phalanx.spark.ways.Relays;
 import java.io.IOException;
-import org.apache.spark.SparkConf;
+import java.nio.charset.StandardCharsets;
+import org.apache.spark.SparkContext;
 import org.apache.spark.connect.proto.ExecutePlanResponse;
 import org.apache.spark.sql.connect.planner.SparkConnectPlanner;
 import org.apache.spark.sql.connect.plugin.CommandPlugin;
@@ -13,14 +15,17 @@ import org.sparkproject.connect.protobuf.ByteString;
 /**
  * Phalanx's commands on a Spark Connect server, from Spark 4.0 on: the setting {@code
  * spark.connect.extensions.command.classes} names this class. They relay the connections of tasks that can't reach a
- * client.
+ * client, and tell a client how the scheduler has its stage.
  *
  * <p>All that touches Spark Connect's own classes is here, and only Spark Connect loads this class: not every Spark has
  * them.
  */
 public final class ConnectPlugin implements CommandPlugin {
-  /** Of a command, and of what answers it. As in python/phalanx/connect/relay_wire.py. */
-  private static final String TYPE = "type.phalanx.dev/relay";
+  /** Of a command to a relay, and of what answers it. As in python/phalanx/connect/server.py. */
+  private static final String RELAY = "type.phalanx.dev/relay";
+
+  /** Of a question for a stage, by its job's tag, and of the answer: three numbers with spaces between them. */
+  private static final String STAGE = "type.phalanx.dev/stage";
 
   /** Made by Spark Connect. */
   public ConnectPlugin() {}
@@ -33,18 +38,28 @@ public final class ConnectPlugin implements CommandPlugin {
     } catch (IOException broken) {
       return false;
     }
-    if (!TYPE.equals(command.getTypeUrl())) {
-      return false;
+    SparkContext context = planner.session().sparkContext();
+    switch (command.getTypeUrl()) {
+      case RELAY -> {
+        String owner = planner.userId() + "/" + planner.sessionId();
+        byte[] value = command.getValue().toByteArray();
+        Relays.here().process(value, owner, context.getConf(), bytes -> answer(planner, RELAY, bytes));
+      }
+      case STAGE -> {
+        int[] look = SparkInternals.stageLook(context, command.getValue().toStringUtf8());
+        String numbers = look[0] + " " + look[1] + " " + look[2];
+        answer(planner, STAGE, numbers.getBytes(StandardCharsets.UTF_8));
+      }
+      default -> {
+        return false;
+      }
     }
-    ExecuteHolder holder = planner.executeHolderOpt().get();
-    SparkConf conf = planner.session().sparkContext().getConf();
-    String owner = planner.userId() + "/" + planner.sessionId();
-    Relays.here().process(command.getValue().toByteArray(), owner, conf, bytes -> answer(holder, planner, bytes));
     return true;
   }
 
-  private static void answer(ExecuteHolder holder, SparkConnectPlanner planner, byte[] bytes) {
-    Any extension = Any.newBuilder().setTypeUrl(TYPE).setValue(ByteString.copyFrom(bytes)).build();
+  private static void answer(SparkConnectPlanner planner, String type, byte[] bytes) {
+    ExecuteHolder holder = planner.executeHolderOpt().get();
+    Any extension = Any.newBuilder().setTypeUrl(type).setValue(ByteString.copyFrom(bytes)).build();
     ExecutePlanResponse response =
         ExecutePlanResponse.newBuilder()
             .setSessionId(planner.sessionId())

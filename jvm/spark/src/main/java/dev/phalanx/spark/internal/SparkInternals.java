@@ -1,6 +1,7 @@
 package dev.phalanx.spark.internal;
 
 import java.io.File;
+import java.util.Arrays;
 import java.util.Properties;
 import java.util.concurrent.TimeUnit;
 import org.apache.arrow.memory.BufferAllocator;
@@ -15,7 +16,10 @@ import org.apache.spark.deploy.SparkHadoopUtil;
 import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.rdd.DeterministicLevel;
 import org.apache.spark.rdd.RDD;
+import org.apache.spark.scheduler.Pool;
+import org.apache.spark.scheduler.Schedulable;
 import org.apache.spark.scheduler.SparkListenerEvent;
+import org.apache.spark.scheduler.TaskSetManager;
 import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.ui.SparkUI;
 import org.apache.spark.ui.UIUtils;
@@ -127,6 +131,39 @@ public final class SparkInternals {
   /** Whether a partition that is computed again has the same rows, perhaps in another order. */
   public static boolean isSettled(RDD<?> rows) {
     return rows.outputDeterministicLevel().id() != DeterministicLevel.INDETERMINATE().id();
+  }
+
+  /**
+   * How the scheduler has the barrier stage of the job with a tag that ends so: how many of its tasks run (-1 if it
+   * isn't submitted yet), how many slots there are, and how many of these are free. Spark Connect puts its own names
+   * before a client's tag.
+   *
+   * <p>The scheduler itself is asked. What the status tracker knows is written at intervals, and may be 10 s old.
+   */
+  public static int[] stageLook(SparkContext context, String tag) {
+    Pool pool = context.taskScheduler().rootPool();
+    int running = runningOf(pool, tag);
+    int slots = taskSlots(context);
+    return new int[] {running, slots, Math.max(0, slots - pool.runningTasks())};
+  }
+
+  private static int runningOf(Schedulable of, String tag) {
+    if (of.schedulableQueue() == null) {
+      return of instanceof TaskSetManager tasks && tasks.isBarrier() && hasTag(tasks.taskSet().properties(), tag)
+          ? tasks.runningTasks()
+          : -1;
+    }
+    int all = -1;
+    for (Schedulable member : of.schedulableQueue()) {
+      int running = runningOf(member, tag);
+      all = running < 0 ? all : Math.max(all, 0) + running;
+    }
+    return all;
+  }
+
+  private static boolean hasTag(Properties ofJob, String tag) {
+    String tags = ofJob == null ? "" : ofJob.getProperty("spark.job.tags", "");
+    return Arrays.stream(tags.split(",")).anyMatch(each -> each.endsWith(tag));
   }
 
   /** Throws what Spark expects of a task that was killed, if this one was. */

@@ -43,6 +43,10 @@ final private[spark] class Hub private (private[spark] val handle: Long) extends
   def stageEnded(attempt: Int, problem: Option[String]): Unit =
     Core(_.stageEnded(handle, attempt, problem.orNull))
 
+  /** What Spark shows of the stage that was submitted for `attempt`. */
+  def stageSeen(attempt: Int, look: StageLook): Unit =
+    Core(_.stageSeen(handle, attempt, look.running.getOrElse(-1), look.slots, look.free))
+
   def stop(reason: String): Unit = Core(_.stop(handle, reason))
 
   override def close(): Unit = Core(_.closeHub(handle))

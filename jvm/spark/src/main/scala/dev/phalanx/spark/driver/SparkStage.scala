@@ -41,6 +41,11 @@ final private[spark] class SparkStage(
     )
   }
 
+  override protected def look: Option[() => StageLook] = {
+    val ofAttempt = tag
+    Some(() => StageLook.of(sc, ofAttempt))
+  }
+
   override def cancel(): Unit = {
     super.cancel()
     cancelJobs()

@@ -23,6 +23,9 @@ abstract private[spark] class Stage(what: String) {
   /** Before a later attempt: ends what is left of the one before, and waits until another can run. */
   protected def makeRoom(): Unit = ()
 
+  /** How Spark has the tasks of the attempt that begins; none where it has nothing to do with them. */
+  protected def look: Option[() => StageLook] = None
+
   /** Why the stage was to end; null while it may go on. */
   protected def cancellation: String = if (cancelled) "the run is over" else null
 
@@ -48,12 +51,15 @@ abstract private[spark] class Stage(what: String) {
   def error: Throwable = failure
 
   private def runAfter(hub: Hub, attempt: Int, before: Thread): Unit = {
-    if (before != null) {
-      makeRoom()
-      before.join(Stage.EndMillis)
-      if (before.isAlive) throw new IllegalStateException("the stage of the attempt before has not ended")
-    }
-    if (!cancelled) run(hub, attempt)
+    if (before != null) makeRoom()
+    val watch = look.map(new StageWatch(_, hub.stageSeen(attempt, _)))
+    try {
+      if (before != null) {
+        before.join(Stage.EndMillis)
+        if (before.isAlive) throw new IllegalStateException("the stage of the attempt before has not ended")
+      }
+      if (!cancelled) run(hub, attempt)
+    } finally watch.foreach(_.close())
   }
 
   private def main(hub: Hub, attempt: Int, before: Thread): Unit =

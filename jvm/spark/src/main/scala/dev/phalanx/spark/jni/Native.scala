@@ -73,6 +73,11 @@ final private[spark] class Native {
   /** Tells the hub that the stage that was submitted for `attempt` is over; `problem` is null if it ended well. */
   @native def stageEnded(hub: Long, attempt: Int, problem: String): Unit
 
+  /** Tells the hub what Spark shows of the stage that was submitted for `attempt`: how many of its tasks run
+    * (negative if it isn't submitted yet), how many task slots there are, and how many of these are free.
+    */
+  @native def stageSeen(hub: Long, attempt: Int, running: Int, slots: Int, free: Int): Unit
+
   @native def stop(hub: Long, reason: String): Unit
 
   @native def closeHub(hub: Long): Unit

@@ -104,6 +104,7 @@ final private[spark] class RunPage(store: RunStore, questions: Option[StacksQues
     val id = Shown.encoded(run.run)
     <ul class="list-unstyled">
       {fact("State", Shown.state(snapshot.state, run.cut))}
+      {if (snapshot.waitsFor.isEmpty) NodeSeq.Empty else fact("Queue", text(snapshot.waitsFor))}
       {fact("Started", text(Shown.date(run.started / 1e3)))}
       {fact(if (snapshot.over) "Duration" else "Duration so far", text(Shown.duration(snapshot.seconds)))}
       {fact("Ranks", text(snapshot.worldSize.toString))}

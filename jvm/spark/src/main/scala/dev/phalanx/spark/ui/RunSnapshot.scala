@@ -21,6 +21,7 @@ final private[spark] case class RunSnapshot(
     ended: Option[Double],
     attempt: Int,
     worldSize: Int,
+    waitsFor: String,
     phases: Seq[PhaseSpan],
     restarts: Seq[Restart],
     ranks: Seq[RankSnapshot],
@@ -90,6 +91,7 @@ private[spark] object RunSnapshot {
     ended = number(json, "ended"),
     attempt = number(json, "attempt").fold(0)(_.toInt),
     worldSize = number(json, "world_size").fold(0)(_.toInt),
+    waitsFor = text(json, "waits_for"),
     phases = each(json, "phases").map(at =>
       PhaseSpan(text(at, "name"), number(at, "start").getOrElse(0), number(at, "end"))
     ),

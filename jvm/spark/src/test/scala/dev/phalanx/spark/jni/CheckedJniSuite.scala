@@ -62,6 +62,7 @@ object CheckedJniMain {
         assert(call(native.resultPath(hub, 0)) == null)
         assert(call(native.logs(hub, 0)) == "")
         assert(call(native.stacks(hub, 10000)).toSeq == Seq(""))
+        call(native.stageSeen(hub, 0, -1, 2, 1))
         call(native.stop(hub, "enough"))
         call(native.stageEnded(hub, 0, null))
         call(native.closeHub(hub))

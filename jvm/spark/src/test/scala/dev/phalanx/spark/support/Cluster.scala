@@ -1,6 +1,6 @@
 package dev.phalanx.spark.support
 
-import java.io.{ByteArrayOutputStream, PrintStream}
+import java.io.{ByteArrayOutputStream, File, PrintStream}
 import java.util.concurrent.{CompletableFuture, TimeUnit}
 
 import scala.util.Try
@@ -54,6 +54,13 @@ object Cluster {
   def pools(tasks: Int): Seq[Seq[Long]] =
     sc.parallelize(0 until tasks, tasks).map(_ => Core(_.poolUsage()).toSeq).collect().toSeq
 
+  /** A job that holds a slot, from when the file `held` is there until `release` is. */
+  def holding(held: File, release: File): Going[Unit] = new Going(sc.parallelize(0 until 1, 1).foreach { _ =>
+    held.createNewFile(): Unit
+    val until = System.nanoTime + 120000000000L
+    while (!release.exists && System.nanoTime < until) Thread.sleep(20)
+  })
+
   /** What `body` prints. */
   def printed(body: => Any): String = {
     val bytes = new ByteArrayOutputStream
@@ -69,6 +76,8 @@ object Cluster {
     thread.start()
 
     def interrupt(): Unit = thread.interrupt()
+
+    def isOver: Boolean = outcome.isDone
 
     def end(seconds: Long = 40): Try[A] = outcome.get(seconds, TimeUnit.SECONDS)
   }

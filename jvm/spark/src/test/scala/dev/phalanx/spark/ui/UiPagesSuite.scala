@@ -42,6 +42,11 @@ class UiPagesSuite extends PhalanxSuite {
     assert(page.json(of("f")).get("stages").size == 2)
   }
 
+  test("the page of a run that waits for slots says how many are free") {
+    store.take(Samples.event(Samples.run("w", "waits_for" -> "\"waiting for 4 slots; 2 are free\"")))
+    assert(html(of("w")).contains("waiting for 4 slots; 2 are free"))
+  }
+
   test("names, hosts, states, causes and values that are markup are text") {
     val evil = "\"</td></style><script>x</script>\""
     store.take(Samples.event(Samples.run(

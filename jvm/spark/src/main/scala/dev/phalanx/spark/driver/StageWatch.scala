@@ -1,0 +1,73 @@
+package dev.phalanx.spark.driver
+
+import java.util.concurrent.{CountDownLatch, TimeUnit}
+
+import scala.util.control.NonFatal
+
+import org.apache.spark.SparkContext
+import org.slf4j.LoggerFactory
+
+import dev.phalanx.spark.internal.SparkInternals
+
+/** What a look at Spark shows of a stage.
+  *
+  * @param running how many of its tasks run; none if it isn't submitted yet
+  * @param slots how many task slots there are
+  * @param free how many of these are free
+  */
+final private[spark] case class StageLook(running: Option[Int], slots: Int, free: Int)
+
+private[spark] object StageLook {
+
+  /** How Spark's scheduler has the barrier stage of the job with this tag. */
+  def of(sc: SparkContext, tag: String): StageLook = {
+    val seen = SparkInternals.stageLook(sc, tag)
+    StageLook(Some(seen(0)).filter(_ >= 0), seen(1), seen(2))
+  }
+}
+
+/** Looks at a stage until its tasks run, and tells what it sees: the hub gives tasks their time to join once they
+  * run.
+  *
+  * As STAGE-7, a look comes once a second, until one shows that tasks run, or the stage is over, by one thread, which
+  * ends with the stage. Looking never fails a run: where it fails, it ends.
+  */
+final private[driver] class StageWatch(look: () => StageLook, tell: StageLook => Unit) extends AutoCloseable {
+  import StageWatch._
+
+  private val log = LoggerFactory.getLogger("dev.phalanx")
+  private val over = new CountDownLatch(1)
+  private val thread = new Thread(() => watch(), "phalanx-stage-watch")
+  thread.setDaemon(true)
+  thread.start()
+
+  private def watch(): Unit =
+    try {
+      var pause = FirstMillis
+      while (!over.await(pause, TimeUnit.MILLISECONDS)) {
+        val seen = look()
+        tell(seen)
+        if (seen.running.exists(_ > 0)) over.countDown()
+        pause = IntervalMillis
+      }
+    } catch { // the context or the hub is going, or this Spark doesn't tell
+      case problem @ (NonFatal(_) | _: LinkageError) =>
+        log.debug("How Spark has the stage can't be told any more", problem)
+    }
+
+  /** The stage is over. */
+  override def close(): Unit = {
+    over.countDown()
+    thread.join(EndMillis)
+  }
+}
+
+private object StageWatch {
+
+  /** Most stages have their tasks by then, so that they are looked at once. */
+  private val FirstMillis = 500L
+  private val IntervalMillis = 1000L
+
+  /** How long a last look may take. */
+  private val EndMillis = 3000L
+}
