@@ -294,6 +294,10 @@ class Hub:
     def stage_ended(self, attempt: int, problem: str | None) -> None:
         """The Spark stage that was submitted for `attempt` (0, or what "resubmit" said) is over: well (None), or with
         this message."""
+    def stage_seen(self, attempt: int, running: int | None, slots: int, free: int) -> None:
+        """What Spark shows of the stage that was submitted for `attempt`: how many of its tasks run (None if it isn't
+        submitted yet), how many task slots there are, and how many of these are free. Told once a second until tasks
+        run, it lets the time to join begin then."""
     def stacks(self, timeout: float) -> tuple[dict[int, str], str] | None:
         """What the ranks' threads are doing, by rank and as text, equal ones once; None after `timeout` seconds. Nodes
         are waited for 5 s. For a thread other than the one that waits in next()."""

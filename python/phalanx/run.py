@@ -115,7 +115,8 @@ class Run:
         self.ranks: list[RankOutcome] = []
         """What became of each rank, once the run is over."""
         self.status = "preparing"
-        """Where the run is, in words: `waiting for 3 of 8 tasks`, `starting ranks`, `training, step 120`, `over`."""
+        """Where the run is, in words: `waiting for 4 slots; 2 are free`, `waiting for 3 of 8 tasks`, `starting ranks`,
+        `training, step 120`, `over`."""
         self.reports: dict[int, dict[str, Any]] = {}
         """The newest `phalanx.report` of each rank: its step, and what else it told."""
         self._job = job

@@ -55,6 +55,15 @@ def tags(text: str) -> set[str]:
     return parser.seen
 
 
+def test_a_run_that_waits_for_slots_says_how_many_are_free() -> None:
+    words = "waiting for 4 slots; 2 are free"
+    waits = snapshot(2, state="waiting", waits_for=words)
+    assert words in page(waits)
+    assert line(waits).startswith(f"train: {words}")
+    over = snapshot(2, state="cancelled", waits_for=None)
+    assert line(over).startswith("train: cancelled")
+
+
 def test_what_comes_from_ranks_is_text() -> None:
     shown = snapshot(2, lines=[EVIL], name=EVIL)
     shown["ranks"][0] |= {"host": EVIL, "state": EVIL, "gpus": [EVIL], "values": {EVIL: EVIL}}

@@ -277,6 +277,24 @@ def test_a_run_whose_tasks_reach_the_driver_by_no_way_says_what_to_set(
     assert all(part in said for part in (both if "directly" in said else no_other)), said
 
 
+def test_tasks_that_run_and_do_not_join_are_named_after_the_join_timeout(
+    started_without_the_hub: Callable[..., Any], spark: Any
+) -> None:
+    spark.conf.set("spark.phalanx.connectTimeout", "90s")
+    spark.conf.set("spark.phalanx.joinTimeout", "3s")
+    try:
+        run = started_without_the_hub(lambda: None)
+    finally:
+        spark.conf.unset("spark.phalanx.joinTimeout")
+    with pytest.raises(TrainingError) as caught:
+        run.result(60)
+    assert caught.value.kind == "start"
+    assert caught.value.message == (
+        "the tasks of partitions 0, 1 did not join within 3s; 0 of 2 tasks are there. "
+        "Are the executors up, and can they connect to the driver?"
+    )
+
+
 @pytest.mark.classic
 def test_cancelling_the_job_group_ends_the_ranks(stage: Any, spark: Any, tmp_path: Path) -> None:
     def train(folder: str) -> None:

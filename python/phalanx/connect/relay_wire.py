@@ -11,9 +11,6 @@ from typing import NamedTuple
 
 from .. import _native
 
-TYPE = "type.phalanx.dev/relay"
-"""Of a command, and of what answers it."""
-
 ADDRESS, OPENED, DATA, ENDED = b"aode"
 """The kinds of frames: where tasks connect to, a new connection, what came over it, its end."""
 

@@ -12,10 +12,13 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .relay_wire import TYPE
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+RELAY = "type.phalanx.dev/relay"
+"""Of a command to a relay, and of what answers it."""
+STAGE = "type.phalanx.dev/stage"
+"""Of a question for a stage, by the tag of its job, and of the answer."""
 
 
 class Refused(Exception):
@@ -43,12 +46,12 @@ class ConnectServer:
         self.followed = ""
         """Which command `follow` follows."""
 
-    def ask(self, value: bytes, timeout: float) -> bytes:
-        """The answer to a short command; b"" where it has none.
+    def ask(self, value: bytes, timeout: float, kind: str = RELAY) -> bytes:
+        """The answer to a short command of this kind; b"" where it has none.
 
         Raises `Refused` and `Away`.
         """
-        answers = list(self._answers(self._request(value, tags=()), timeout))
+        answers = list(self._answers(self._request(value, kind, tags=()), timeout, kind))
         return answers[0] if answers else b""
 
     def follow(self, value: bytes, tags: tuple[str, ...]) -> Iterator[bytes]:
@@ -59,11 +62,11 @@ class ConnectServer:
         """
         import pyspark.sql.connect.proto as pb2
 
-        request = self._request(value, tags)
+        request = self._request(value, RELAY, tags)
         options: Any = pb2.ReattachOptions(reattachable=True)
         request.request_options.append(pb2.ExecutePlanRequest.RequestOption(reattach_options=options))
         self.followed = request.operation_id
-        yield from self._answers(request, None)
+        yield from self._answers(request, None, RELAY)
 
     def cancel(self) -> None:
         """Ends `follow` from another thread: it raises `Away`."""
@@ -76,16 +79,16 @@ class ConnectServer:
         with contextlib.suppress(Exception):
             self._channel.close()
 
-    def _request(self, value: bytes, tags: tuple[str, ...]) -> Any:
+    def _request(self, value: bytes, kind: str, tags: tuple[str, ...]) -> Any:
         request = self._client._execute_plan_request_with_metadata()
         request.operation_id = str(uuid.uuid4())
         del request.tags[:]
         request.tags.extend(tags)
         extension = request.plan.command.extension
-        extension.type_url, extension.value = TYPE, value
+        extension.type_url, extension.value = kind, value
         return request
 
-    def _answers(self, request: Any, timeout: float | None) -> Iterator[bytes]:
+    def _answers(self, request: Any, timeout: float | None, kind: str) -> Iterator[bytes]:
         grpc: Any = importlib.import_module("grpc")
         passing = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED
         try:
@@ -93,7 +96,7 @@ class ConnectServer:
                 request, metadata=self._client._builder.metadata(), timeout=timeout
             )
             for response in call:
-                if response.HasField("extension") and response.extension.type_url == TYPE:
+                if response.HasField("extension") and response.extension.type_url == kind:
                     yield response.extension.value
         except grpc.RpcError as error:
             failure: Any = error

@@ -36,6 +36,7 @@ def page(snapshot: dict[str, Any], how_to_end: str = "") -> str:
         if how_to_end and snapshot["ended"] is None
         else "",
         _failure(snapshot),
+        escape(snapshot["waits_for"] or ""),
         timeline(snapshot),
         _steps(snapshot),
         _ranks(snapshot),

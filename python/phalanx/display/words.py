@@ -81,6 +81,8 @@ def present_phase(snapshot: dict[str, Any]) -> str:
     """Where the run is, in words."""
     if snapshot["state"] in ENDS or not snapshot["phases"]:
         return str(snapshot["state"])
+    if snapshot["waits_for"] is not None:
+        return str(snapshot["waits_for"])
     return str(snapshot["phases"][-1]["name"])
 
 

@@ -227,7 +227,10 @@ def _context(spark: Any) -> Any:
 
 
 def _slots(context: Any) -> int | None:
-    if context is None:
-        return None
+    return None if context is None else task_slots(context)
+
+
+def task_slots(context: Any) -> int:
+    """How many tasks the registered executors of a classic session can run at once."""
     java = context._jsc.sc()
     return int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))

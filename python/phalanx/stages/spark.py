@@ -6,17 +6,26 @@ the stage sets is left behind in the caller's properties.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ..connect.client import is_remote
+from ..connect.server import ConnectServer
 from ..driver.preflight import wait_for_slots
 from ..driver.spark_version import inheriting
 from .stage import Stage
+from .stage_watch import (
+    CONNECT_INTERVAL_S,
+    StageLook,
+    StageWatch,
+    look_at_scheduler,
+    look_through_server,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,6 +70,21 @@ class SparkStage(Stage):
         self._tag = _new_tag()
         # Spark itself would look only every 15 s whether the lost executor has been replaced.
         wait_for_slots(self._spark, self._job.tasks, self._slots_timeout, lambda: self._cancelled)
+
+    @contextlib.contextmanager
+    def _watched(self, hub: _native.Hub, attempt: int) -> Iterator[None]:
+        def tell(seen: StageLook) -> None:
+            hub.stage_seen(attempt, *seen)
+
+        with contextlib.ExitStack() as stack:
+            if is_remote(self._spark):
+                server = stack.enter_context(contextlib.closing(ConnectServer(self._spark)))
+                ask = functools.partial(look_through_server, self._spark, server, self._tag)
+                stack.enter_context(StageWatch(ask, tell, interval=CONNECT_INTERVAL_S))
+            else:
+                look = functools.partial(look_at_scheduler, self._spark.sparkContext, self._tag)
+                stack.enter_context(StageWatch(look, tell))
+            yield
 
     def cancel(self) -> None:
         """Cancels the stage's Spark job; safe when it is over. Blocks for `_CANCEL_S` at most."""

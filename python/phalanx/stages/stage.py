@@ -5,6 +5,7 @@ STAGE-6 (told-once): a stage tells the hub when it is over, once for each time t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import traceback
@@ -59,13 +60,11 @@ class Stage:
         try:
             if before is not None:
                 self._make_room()
-                before.join(_STAGE_END_S)
-                if before.is_alive():
-                    raise RuntimeError("the stage of the attempt before has not ended")
-                if self._again is not None and not self._cancelled:
-                    self._payload = self._again()
-            if not self._cancelled:
-                self._run(hub, attempt)
+            with self._watched(hub, attempt):
+                if before is not None:
+                    self._after(before)
+                if not self._cancelled:
+                    self._run(hub, attempt)
         except BaseException as error:
             if not self._cancelled and attempt == self._attempt:
                 self.error = error
@@ -79,6 +78,18 @@ class Stage:
             hub.stage_ended(attempt, problem)
         except RuntimeError as error:  # the run is over and the hub closed
             logger.debug("%s", error)
+
+    def _after(self, before: threading.Thread) -> None:
+        """Waits for the end of the attempt before, and makes the payload of this one."""
+        before.join(_STAGE_END_S)
+        if before.is_alive():
+            raise RuntimeError("the stage of the attempt before has not ended")
+        if self._again is not None and not self._cancelled:
+            self._payload = self._again()
+
+    def _watched(self, hub: _native.Hub, attempt: int) -> contextlib.AbstractContextManager[object]:
+        """Has the hub told, meanwhile, whether the attempt's tasks wait for slots."""
+        return contextlib.nullcontext()
 
     def _run(self, hub: _native.Hub, attempt: int) -> None:
         """Runs all nodes to their end; they begin with `attempt`."""

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use phalanx_job::{Event, HubOptions, LogTails, Snapshots, collect_logs};
+use phalanx_job::{Event, HubOptions, LogTails, Snapshots, StageLook, collect_logs};
 use phalanx_types::rank_file::{Piece, PieceWanted, RankFile};
 use phalanx_types::stacks::group;
 use phalanx_types::{Attempt, Deadline, Error, ErrorKind, RankProgram, Result};
@@ -98,6 +98,20 @@ impl Hub {
     fn stage_ended(&self, py: Python<'_>, attempt: u32, problem: Option<String>) -> PyResult<()> {
         detached(py, || {
             self.open()?.stage_ended(Attempt::new(attempt), problem);
+            Ok(())
+        })
+    }
+
+    fn stage_seen(
+        &self,
+        py: Python<'_>,
+        attempt: u32,
+        running: Option<u32>,
+        slots: u32,
+        free: u32,
+    ) -> PyResult<()> {
+        detached(py, || {
+            self.open()?.stage_seen(Attempt::new(attempt), StageLook { running, slots, free });
             Ok(())
         })
     }

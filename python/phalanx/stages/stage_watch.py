@@ -1,0 +1,130 @@
+"""Tells the hub whether Spark has started a stage's tasks, and how many slots are free for them until then.
+
+The hub gives tasks their time to join once they run (DRIVER-42). Spark starts all tasks of a barrier stage at once, and
+until it can, others hold the slots that they need.
+
+STAGE-7 (looks-until-they-run): a stage of Spark's is looked at, once a second, until a look shows that tasks run, or
+the stage is over, by one thread, which ends with the stage. Looking never fails a run: where it fails, it ends. Over
+Spark Connect the server's plugin is asked every five seconds; without it nobody looks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..connect.relay import has_plugin
+from ..connect.server import STAGE, ConnectServer, Refused
+from ..driver.preflight import task_slots
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger("phalanx")
+
+# Most stages have their tasks by then, so that they are looked at once.
+_FIRST_S = 0.5
+_INTERVAL_S = 1.0
+# Each question to a Spark Connect server is an operation in its UI. The hub believes a look for longer.
+CONNECT_INTERVAL_S = 5.0
+_ASK_S = 10.0
+# How long a last look may take.
+_END_S = 3.0
+
+_TAGS = "spark.job.tags"
+"""The property of a Spark job that has its tags."""
+
+
+class StageLook(NamedTuple):
+    """What a look at Spark shows of a stage."""
+
+    running: int | None
+    """How many of its tasks run; None if it isn't submitted yet."""
+    slots: int
+    """How many task slots there are."""
+    free: int
+    """How many of these are free."""
+
+
+class StageWatch:
+    """Looks at a stage from `with` on, and tells what it sees."""
+
+    def __init__(
+        self,
+        look: Callable[[], StageLook],
+        tell: Callable[[StageLook], None],
+        *,
+        interval: float = _INTERVAL_S,
+    ) -> None:
+        self._look = look
+        self._tell = tell
+        self._interval = interval
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="phalanx-stage-watch", daemon=True)
+
+    def __enter__(self) -> StageWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _value: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join(_END_S)
+
+    def _watch(self) -> None:
+        pause = _FIRST_S
+        try:
+            while not self._over.wait(pause):
+                seen = self._look()
+                self._tell(seen)
+                if seen.running:
+                    return
+                pause = self._interval
+        except Exception as problem:  # the JVM or the hub is going, or this Spark doesn't tell
+            logger.debug("How Spark has the stage can't be told any more: %s", problem)
+
+
+def look_at_scheduler(context: Any, tag: str) -> StageLook:
+    """How the scheduler of a classic session has the barrier stage of the job with this tag.
+
+    The scheduler itself is asked. What the status tracker knows is written at intervals, and may be 10 s old.
+    """
+    pool = context._jsc.sc().taskScheduler().rootPool()
+    running = None
+    for tasks in _task_sets(pool):
+        # Earlier stages of a DataFrame have the same tag.
+        if tasks.isBarrier() and tag in _tags(tasks):
+            running = (running or 0) + int(tasks.runningTasks())
+    slots = task_slots(context)
+    return StageLook(running, slots, max(0, slots - int(pool.runningTasks())))
+
+
+def look_through_server(spark: SparkSession, server: ConnectServer, tag: str) -> StageLook:
+    """The same of a client of Spark Connect, by the plugin of its server.
+
+    Raises `Refused` where that doesn't tell, and `Away` where it can't be reached.
+    """
+    if not has_plugin(spark):
+        raise Refused("the server doesn't have Phalanx's plugin")
+    running, slots, free = map(int, server.ask(tag.encode(), _ASK_S, STAGE).split())
+    return StageLook(running if running >= 0 else None, slots, free)
+
+
+def _task_sets(pool: Any) -> Iterator[Any]:
+    """The stages in a pool of the scheduler and in those below it."""
+    queue = pool.schedulableQueue()
+    if queue is None:
+        yield pool
+        return
+    for member in queue.toArray():
+        yield from _task_sets(member)
+
+
+def _tags(tasks: Any) -> list[str]:
+    properties = tasks.taskSet().properties()
+    found = None if properties is None else properties.getProperty(_TAGS)
+    return [] if found is None else str(found).split(",")
