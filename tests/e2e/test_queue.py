@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import phalanx
 import psutil
 import pytest
 from phalanx import TorchDistributor, TrainingError
@@ -152,6 +153,35 @@ def test_a_run_that_waits_for_slots_can_be_cancelled(
             run.result(30)
         assert failed.value.kind == "cancelled"
     assert stage.run(ranks) == "2"
+
+
+@pytest.mark.classic
+def test_what_spark_computes_before_the_ranks_stage_takes_nothing_of_their_time_to_join(
+    two_ranks: Callable[..., TorchDistributor], spark: Any, settings: None, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    path = str(go)
+
+    def slow(batches: Iterator[Any]) -> Iterator[Any]:
+        import os
+        import time
+
+        until = time.monotonic() + 120
+        while not os.path.exists(path) and time.monotonic() < until:
+            time.sleep(0.05)
+        yield from batches
+
+    def train() -> int:
+        import phalanx
+
+        return sum(len(batch["id"]) for batch in phalanx.data("rows").loader(batch_size=2))
+
+    rows = spark.range(0, 8, 1, 2).mapInArrow(slow, "id long").repartition(2)
+    run = two_ranks("python").start(train, data={"rows": phalanx.streamed(rows)})
+    eventually("its hub is open", 60, lambda: run.done or run._hub)
+    waits_for_longer_than_tasks_have_to_join(run)
+    go.touch()
+    assert sum(run.results(90)) == 8, "DRIVER-42"
 
 
 @pytest.mark.classic
