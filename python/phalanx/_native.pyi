@@ -3,47 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-__all__ = [
-    "VERSION",
-    "BatchColumns",
-    "BlockClient",
-    "Call",
-    "DataPlan",
-    "Hub",
-    "Job",
-    "NativeError",
-    "NodeSpec",
-    "ProcessGroup",
-    "RankWords",
-    "StoreServer",
-    "WantedRows",
-    "Work",
-    "check_train_object",
-    "end_pools",
-    "even_rows",
-    "explain_stage",
-    "fail_for_test",
-    "lease_gpus",
-    "look_before_restart",
-    "look_for_slots",
-    "may_start",
-    "num_processes",
-    "plan",
-    "pool_usage",
-    "preflight_keys",
-    "rank_contract",
-    "rank_variables",
-    "read_activity",
-    "read_settings",
-    "read_texts",
-    "release_gpus",
-    "run_carrier",
-    "run_node",
-    "serve_guard",
-    "setting_keys",
-    "unknown_settings",
-    "use_huge_pages",
-]
+__all__ = ["VERSION", "BatchColumns", "BlockClient", "Call", "DataPlan", "Hub", "Job", "NativeError"]
+__all__ += ["NodeSpec", "ProcessGroup", "RankWords", "StoreServer", "WantedRows", "Work"]
+__all__ += ["check_train_object", "end_pools", "even_rows", "explain_stage", "fail_for_test", "lease_gpus"]
+__all__ += ["look_before_restart", "look_for_slots", "may_start", "num_processes", "plan", "pool_usage"]
+__all__ += ["preflight_keys", "rank_contract", "rank_variables", "read_activity", "read_settings"]
+__all__ += ["read_texts", "release_gpus", "run_carrier", "run_node", "serve_guard", "setting_keys"]
+__all__ += ["unknown_settings", "use_huge_pages"]
 
 VERSION: str
 
