@@ -110,7 +110,11 @@ fn phases_of_a_rank_are_shown_whatever_it_calls_them() {
     let names = phases.into_iter().map(|phase| phase.name).filter(|name| name != "training");
     let names: Vec<String> = names.collect();
     let own = ["waiting for tasks", "starting ranks"];
-    assert_eq!(names, [&own[..], &said, &["ending the ranks"]].concat(), "DRIVER-41");
+    let expected = [&own[..], &said].concat();
+    // And whether there was time between its end and that of all.
+    let last: Vec<&str> = names.iter().skip(expected.len()).map(String::as_str).collect();
+    assert_eq!(names[..expected.len().min(names.len())], expected, "DRIVER-41");
+    assert!(last.is_empty() || last == ["ending the ranks"], "DRIVER-41: {names:?}");
 }
 
 #[test]
