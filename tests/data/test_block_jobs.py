@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from phalanx.feeding import write_blocks
 from phalanx.feeding.block_jobs import BlockJobs, JvmJobs, WorkerJobs, WrittenBlock, block_jobs
 from phalanx.feeding.given import readable
 from phalanx.feeding.identity import Identity
-from phalanx.feeding.row_hash import HashedRows
+from phalanx.feeding.row_hash import DataRows
 from support import sessions
 
 pytestmark = pytest.mark.timeout(150)
@@ -71,13 +72,13 @@ def both(spark: Any, tmp_path: Path) -> Any:
 
     def write(frame: Any) -> list[tuple[pa.Table, list[Any]]]:
         ways: list[BlockJobs] = [WorkerJobs(spark), JvmJobs(spark)]
-        return [read(written(way, frame, str(tmp_path / type(way).__name__), kept=True)) for way in ways]
+        return [read(written(way, frame, str(tmp_path / uuid.uuid4().hex), kept=True)) for way in ways]
 
     return write
 
 
 def written(way: BlockJobs, frame: Any, folder: str, *, kept: bool) -> list[WrittenBlock]:
-    return way.writing(HashedRows.of(frame), folder, kept=kept).write()
+    return way.writing(DataRows.of(frame), folder, kept=kept).write()
 
 
 def read(blocks: list[WrittenBlock]) -> tuple[pa.Table, list[Any]]:
@@ -104,6 +105,80 @@ def test_every_type_is_the_same_from_python_workers_and_from_jvms(spark: Any, bo
         # `equals` takes no NaN for another.
         assert jvms.to_pylist().__repr__() == workers.to_pylist().__repr__(), "FEED-59"
         assert jvms_told == told
+
+
+HARD_NUMBERS = [
+    "float('-0.0')",
+    "float('0')",
+    "float('nan')",
+    "float('-infinity')",
+    "float('1e-45')",
+    "null",
+]
+HARD_DECIMALS = ["null", "0", "1", "-1", "127", "128", "-128", "-129", "255", "-256", "65535", "-32769"]
+
+
+def test_hashes_of_the_core_are_those_of_spark(spark: Any, both: Any) -> None:
+    of = {
+        "numbers": f"element_at(array({', '.join(HARD_NUMBERS)}), int(id % {len(HARD_NUMBERS)}) + 1)",
+        "decimal": f"element_at(array({', '.join(HARD_DECIMALS)}), int(id % {len(HARD_DECIMALS)}) + 1)",
+    }
+    longest = "(if(id % 2 = 0, '-', '') || repeat('9', int(id % {digits}) + 1))"
+    hard = spark.range(0, 3000, 1, 2).selectExpr(
+        f"{of['numbers']} as float",
+        f"double({of['numbers']}) as double",
+        f"transform(sequence(0, int(id % 13)), i -> {of['numbers'].replace('id', '(id + i)')}) as holes",
+        "filter(transform(sequence(0, int(id * id % 97)), i -> float(i) * (id % 7 - 3)), x -> x < 90) as ragged",
+        "if(id % 3 = 0, null, filter(array(-id, id, 7), x -> x > id % 11)) as longs",
+        "transform(sequence(0, int(id % 4)), i -> filter(array(smallint(i), smallint(-i)), x -> x <> 1)) as whole",
+        "transform(sequence(0, int(id % 4)), i -> if(i = 2, null, array(tinyint(i)))) as deep",
+        "substring(repeat('Zürich ø', 30), 1, int(id % 101)) as text",
+        "if(id % 11 = 0, null, unhex(repeat('ff', int(id % 101)))) as raw",
+        "if(id % 4 = 1, null, id % 2 = 0) as flag",
+        *(
+            f"cast({value.format(digits=digits)} as decimal({digits},0)) as {name}{digits}"
+            for digits in (9, 18, 19, 38)
+            for name, value in (("short", of["decimal"]), ("long", longest))
+        ),
+        "map(id % 5, map('a', -id, 'b', null), 9, null, id % 5 + 10, map()) as maps",
+        "if(id % 9 = 0, null, map_from_arrays(sequence(0, id % 7), sequence(id % 7, 0))) as turned",
+        "named_struct('x', map('k', id), 'y', if(id % 2 = 0, null, named_struct('z', array(id, null)))) as s",
+        "array(named_struct('m', map(id, timestamp_micros(id)), 'n', date_add(date'1960-01-01', int(id)))) as t",
+    )
+    (_, told), (_, jvms_told) = both(hard)
+    assert jvms_told[-1] == told[-1], "FEED-62"
+    for column in hard.columns:
+        (_, told), (_, jvms_told) = both(hard.select(column))
+        assert jvms_told[-1] == told[-1], column
+
+
+@pytest.mark.parametrize("columns", [1, 60, 61, 130])
+def test_nulls_at_every_place_are_hashed_as_spark_does(spark: Any, both: Any, columns: int) -> None:
+    frame = spark.range(0, 1500, 1, 1).selectExpr(
+        *(
+            f"if(id % {columns + 1} = {at}, null, {['id', 'float(id)', 'string(id)', 'array(id)'][at % 4]}) as c{at}"
+            for at in range(columns)
+        )
+    )
+    (_, told), (_, jvms_told) = both(frame)
+    assert jvms_told[-1] == told[-1]
+
+
+def test_fields_that_differ_in_their_case_alone_are_hashed_apart(spark: Any, both: Any) -> None:
+    def frame(first: str, second: str) -> Any:
+        fields = f"'a', {first}, 'A', {second}, 't', timestamp_micros(id), 'b', named_struct('c', 1, 'C', map(1, id))"
+        return spark.range(0, 50, 1, 1).selectExpr(f"named_struct({fields}) as s")
+
+    found = []
+    for first, second in (
+        ("map(1, id, 2, 0L)", "map(1, 3L)"),
+        ("map(2, 0L, 1, id)", "map(1, 3L)"),
+        ("map(1, 3L)", "map(1, id, 2, 0L)"),
+    ):
+        (_, told), (_, jvms_told) = both(frame(first, second))
+        assert jvms_told[-1] == told[-1]
+        found.append(told[-1])
+    assert found[0] == found[1] != found[2], "FEED-64"
 
 
 def test_vectors_and_text_of_other_widths_are_the_same(spark: Any, both: Any) -> None:

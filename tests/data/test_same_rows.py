@@ -15,7 +15,7 @@ from phalanx.feeding.identity import Identity, difference
 from phalanx.feeding.index import Index
 from phalanx.feeding.preparation import Preparation
 from phalanx.feeding.query_plan import QueryPlan
-from phalanx.feeding.row_hash import HASH, HashedRows
+from phalanx.feeding.row_hash import HASH, DataRows
 from phalanx.feeding.source import DataSet
 from support import sessions
 from support.own_session import in_session
@@ -31,7 +31,7 @@ def spark(request: pytest.FixtureRequest) -> Any:
 
 
 def hashes(frame: Any) -> list[int]:
-    return [row[HASH] for row in HashedRows.of(frame).frame.collect()]
+    return [row[HASH] for row in DataRows.of(frame).hashed().frame.collect()]
 
 
 def test_each_difference_of_a_row_is_one_of_its_hash(spark: Any) -> None:
@@ -105,7 +105,7 @@ def test_what_spark_says_of_a_query_tells_whether_its_order_is_settled(spark: An
         (shuffled.orderBy("id").filter("id > 3").selectExpr("id + 1 as i").limit(5), True, False),
         (shuffled.orderBy("id").groupBy("id").count(), False, False),
     ]:
-        plan = QueryPlan(HashedRows.of(frame).frame)
+        plan = QueryPlan(DataRows.of(frame).frame)
         assert (plan.is_sorted, plan.is_settled) == (is_sorted, is_settled), f"FEED-65: {frame}"
     cached = shuffled.cache()
     try:

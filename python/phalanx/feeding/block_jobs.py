@@ -21,7 +21,7 @@ from ..plumbing.store import is_uri
 from ..stages.choice import SETTING, why_not
 from . import write_blocks
 from .carrier_task import carrier
-from .row_hash import HASH, HashedRows
+from .row_hash import HASH, DataRows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +61,7 @@ class WriteJob(Protocol):
 class BlockJobs(Protocol):
     """Jobs of a session. They hold the calling thread's Spark properties, and are there until they are done."""
 
-    def writing(self, rows: HashedRows, folder: str, *, kept: bool) -> WriteJob:
+    def writing(self, rows: DataRows, folder: str, *, kept: bool) -> WriteJob:
         """What writes a DataFrame into `folder` below Spark's local directories; `folder` is a path or a URI of its own
         for a folder that is `kept`. Starts nothing."""
 
@@ -96,7 +96,7 @@ class WorkerJobs:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
-    def writing(self, rows: HashedRows, folder: str, *, kept: bool) -> WriteJob:
+    def writing(self, rows: DataRows, folder: str, *, kept: bool) -> WriteJob:
         return _WorkerWriting(self._spark, rows, folder, kept=kept)
 
     def present(self, files: Sequence[tuple[str, str]], tasks: int) -> set[int]:
@@ -118,13 +118,14 @@ class WorkerJobs:
 class _WorkerWriting:
     """Tasks of partitions that survive compute them and write nothing: Spark has no other way to leave some out."""
 
-    def __init__(self, spark: SparkSession, rows: HashedRows, folder: str, *, kept: bool) -> None:
+    def __init__(self, spark: SparkSession, rows: DataRows, folder: str, *, kept: bool) -> None:
         self._spark = spark
         self._remote = is_remote(spark)
         bounds = write_blocks.BLOCK_BYTES, write_blocks.BLOCK_ROWS
+        hashed = rows.hashed()
         with by_value(write_blocks):
-            write = write_blocks.writer(rows.names, folder, *bounds, kept=kept)
-            self._written = rows.frame.mapInArrow(write, write_blocks.SCHEMA)
+            write = write_blocks.writer(hashed.names, folder, *bounds, kept=kept)
+            self._written = hashed.frame.mapInArrow(write, write_blocks.SCHEMA)
 
     def write(self, surviving: Collection[int] = ()) -> list[WrittenBlock]:
         if not self._remote:
@@ -152,15 +153,16 @@ class JvmJobs:
         self._spark = spark
         self._workers = WorkerJobs(spark)
 
-    def writing(self, rows: HashedRows, folder: str, *, kept: bool) -> WriteJob:
+    def writing(self, rows: DataRows, folder: str, *, kept: bool) -> WriteJob:
         if is_uri(folder):
             return self._workers.writing(rows, folder, kept=kept)
-        frame = rows.frame.toDF(*rows.names, HASH)
+        frame = rows.frame.toDF(*rows.names, *([HASH] if rows.is_hashed else []))
         conf = self._spark.conf
         return _JvmWriting(
             self._spark,
             self._jobs().writing(
                 frame._jdf.queryExecution(),
+                rows.is_hashed,
                 conf.get("spark.sql.session.timeZone"),
                 conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true",
                 folder,

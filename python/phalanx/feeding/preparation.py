@@ -36,7 +36,7 @@ from .carriers import Carriers
 from .given import GivenFrame, given_of, streamed_of
 from .index import Index
 from .query_plan import QueryPlan
-from .row_hash import HASH, HashedRows
+from .row_hash import HASH, DataRows
 from .streamed import Streamed
 from .written import WrittenSet
 
@@ -298,27 +298,31 @@ class Preparation:
         return index
 
     def _written(self, name: str, given: GivenFrame, folder: str) -> WrittenSet:
-        rows = HashedRows.of(given.frame)
-        rows = rows._replace(frame=self._in_order(name, rows.frame))
+        rows = self._in_order(name, given.frame)
         written = WrittenSet(
             name, self._jobs.writing(rows, folder, kept=given.store is not None), given.whole
         )
         written.write()
         return written
 
-    def _in_order(self, name: str, frame: Any) -> Any:
-        """FEED-68."""
+    def _in_order(self, name: str, frame: Any) -> DataRows:
+        """FEED-68. Only what sorts needs the hashes here."""
+        rows = DataRows.of(frame)
         if self._order == "content":
-            return frame.orderBy(HASH)
-        plan = QueryPlan(frame)
-        if self._order == "computed" or plan.is_sorted or plan.is_settled:
-            return frame
+            rows = rows.hashed()
+            return rows._replace(frame=rows.frame.orderBy(HASH))
+        if self._order == "computed":
+            return rows
+        plan = QueryPlan(rows.frame)
+        if plan.is_sorted or plan.is_settled:
+            return rows
         logger.info(
             "The rows of the data set %r are sorted by their hashes, since Spark may compute them in another order "
             "each time (spark.phalanx.data.order)",
             name,
         )
-        return frame.sortWithinPartitions(HASH)
+        rows = rows.hashed()
+        return rows._replace(frame=rows.frame.sortWithinPartitions(HASH))
 
     def _query(self, given: GivenFrame) -> dict[str, str]:
         """What tells the query from others."""

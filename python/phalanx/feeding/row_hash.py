@@ -1,7 +1,8 @@
 """A hash for each row of a DataFrame, by Spark itself, in a column behind all others that no loader sees.
 
 So executors' JVMs, Python workers and a server of Spark Connect have the same hashes, and Spark can sort by them.
-Writers take the column off (`feeding/write_blocks.py`, the jar's `BlockTask`).
+Writers take the column off (`feeding/write_blocks.py`, the jar's `BlockTask`). Where nothing has to be sorted JVMs have
+no such column: the core computes the same hashes sooner, from the columns of a block (`rust/data/src/row_hash.rs`).
 
 FEED-64 (whole-row): rows differ in their hashes where they differ in a value, in what is null, in an array's order or
 in a collated text's bytes. Maps are what they have, in any order. The sign of a zero and the bits of a NaN don't count.
@@ -19,21 +20,28 @@ HASH = "h"
 """What the column of hashes is called among `c0`, `c1` and so on."""
 
 
-class HashedRows(NamedTuple):
-    """A DataFrame with the hash of each row as its last column, and columns called `c0`, `c1` and so on: names may
-    differ in their case alone, so only places tell them apart."""
+class DataRows(NamedTuple):
+    """A DataFrame with columns called `c0`, `c1` and so on: names may differ in their case alone, so only places tell
+    columns apart."""
 
     frame: Any
     names: list[str]
     """What the columns are called."""
+    is_hashed: bool = False
+    """Whether the hash of each row is one column more, the last."""
 
     @staticmethod
-    def of(frame: Any) -> HashedRows:
-        """Those of a DataFrame. Starts nothing."""
-        kinds = [field.dataType for field in frame.schema.fields]
-        names = [f"c{at}" for at in range(len(kinds))]
-        hashed = f"{_hash(zip(names, kinds, strict=True))} AS {HASH}"
-        return HashedRows(frame.toDF(*names).selectExpr("*", hashed), list(frame.columns))
+    def of(frame: Any) -> DataRows:
+        """Those of a DataFrame, without hashes. Starts nothing."""
+        names = list(frame.columns)
+        return DataRows(frame.toDF(*(f"c{at}" for at in range(len(names)))), names)
+
+    def hashed(self) -> DataRows:
+        """The same with hashes by Spark. Starts nothing."""
+        if self.is_hashed:
+            return self
+        columns = [(field.name, field.dataType) for field in self.frame.schema.fields]
+        return DataRows(self.frame.selectExpr("*", f"{_hash(columns)} AS {HASH}"), self.names, is_hashed=True)
 
 
 def _hash(columns: Any) -> str:
@@ -64,9 +72,12 @@ def _value(kind: Any, at: str, depth: int) -> str:
         entry = f"xxhash64({key}, {value}, {one}.value IS NULL)"
         return f"array_sort(transform(map_entries({at}), {one} -> {entry}))"
     if name == "StructType":
-        if len({field.name.lower() for field in kind.fields}) < len(kind.fields):
-            return f"to_json({at})"  # such fields can't be told from one another by their names
-        fields = [_value(field.dataType, f"{at}.{_quoted(field.name)}", depth + 1) for field in kind.fields]
+        # Names may differ in their case alone, or be the same.
+        placed = f"cast({at} AS {_type(kind)})"
+        fields = [
+            _value(field.dataType, f"{placed}.f{number}", depth + 1)
+            for number, field in enumerate(kind.fields)
+        ]
         return f"if({at} IS NULL, NULL, struct({', '.join(fields)}))"
     return f"cast({at} AS binary)"  # a text of a collation, for which others are equal
 
@@ -81,5 +92,15 @@ def _is_plain(kind: Any) -> bool:
     return name != "MapType" and getattr(kind, "collation", "UTF8_BINARY") == "UTF8_BINARY"
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def _type(kind: Any) -> str:
+    """A type as Spark SQL says it, in which the fields of structs are called `f0`, `f1` and so on."""
+    name = type(kind).__name__
+    if name == "ArrayType":
+        return f"array<{_type(kind.elementType)}>"
+    if name == "MapType":
+        return f"map<{_type(kind.keyType)}, {_type(kind.valueType)}>"
+    if name == "StructType":
+        fields = [f"f{number}: {_type(field.dataType)}" for number, field in enumerate(kind.fields)]
+        return f"struct<{', '.join(fields)}>"
+    # What `timestamp` means is a setting.
+    return "timestamp_ltz" if name == "TimestampType" else str(kind.simpleString())

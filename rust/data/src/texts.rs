@@ -3,6 +3,7 @@
 use phalanx_types::{Error, ErrorKind, Result};
 
 use crate::Wanted;
+use crate::ends::Ends;
 
 /// The rows of one block, each of which is a piece of `bytes`, as Arrow's format has them.
 #[derive(Debug, Clone, Copy)]
@@ -13,19 +14,11 @@ pub struct Texts<'a> {
     valid: Option<&'a [u8]>,
 }
 
-/// Where each row begins, and where the last one ends.
-#[derive(Debug, Clone, Copy)]
-enum Ends<'a> {
-    Narrow(&'a [[u8; 4]]),
-    Wide(&'a [[u8; 8]]),
-}
-
 impl<'a> Texts<'a> {
     /// `ends` are integers in the machine's byte order, one more than there are rows, of 64 bits where they are `wide`
     /// and of 32 else. `valid` has a byte for each row.
     pub fn new(ends: &'a [u8], wide: bool, bytes: &'a [u8], valid: Option<&'a [u8]>) -> Texts<'a> {
-        let ends = if wide { Ends::Wide(ends.as_chunks().0) } else { Ends::Narrow(ends.as_chunks().0) };
-        Texts { ends, bytes, valid }
+        Texts { ends: Ends::new(ends, wide), bytes, valid }
     }
 
     /// All rows, in their order; None is a null.
@@ -33,11 +26,7 @@ impl<'a> Texts<'a> {
     /// # Errors
     /// [`ErrorKind::Invalid`] where a row is not in the block's bytes.
     pub fn all(&self) -> Result<Vec<Option<&'a [u8]>>> {
-        let ends = match self.ends {
-            Ends::Narrow(ends) => ends.len(),
-            Ends::Wide(ends) => ends.len(),
-        };
-        (0..ends.saturating_sub(1)).map(|row| self.row(row as u64)).collect::<Option<_>>().ok_or_else(missing)
+        (0..self.ends.rows()).map(|row| self.row(row as u64)).collect::<Option<_>>().ok_or_else(missing)
     }
 
     /// A row; None within it is a null, and None instead of it is no row of this block.
@@ -48,15 +37,7 @@ impl<'a> Texts<'a> {
         {
             return Some(None);
         }
-        let piece = self.end(at)?..self.end(at.checked_add(1)?)?;
-        self.bytes.get(piece).map(Some)
-    }
-
-    fn end(&self, at: usize) -> Option<usize> {
-        match self.ends {
-            Ends::Narrow(ends) => usize::try_from(i32::from_ne_bytes(*ends.get(at)?)).ok(),
-            Ends::Wide(ends) => usize::try_from(i64::from_ne_bytes(*ends.get(at)?)).ok(),
-        }
+        self.bytes.get(self.ends.range(at)?).map(Some)
     }
 }
 

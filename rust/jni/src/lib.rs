@@ -7,8 +7,11 @@
 //! - BINDING-3 (stale-handles): a handle that is no longer good is an error.
 //! - BINDING-4 (no-attaching): no thread of the core is ever attached to the JVM, and no reference outlives the call
 //!   that made it.
+//! - BINDING-19 (described): one export, `block_hash.rs`, reads the caller's memory, and only during its call. What is
+//!   said of it is compared with itself first, and what contradicts itself is an error.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod block_hash;
 mod callbacks;
 mod errors;
 mod exports;

@@ -73,7 +73,17 @@ pub(crate) fn java_bytes<'local>(env: &mut Env<'local>, bytes: &[u8]) -> Call<JB
 /// Numbers beyond what a long holds are its largest.
 pub(crate) fn java_longs<'local>(env: &mut Env<'local>, all: &[u64]) -> Call<JLongArray<'local>> {
     let longs: Vec<i64> = all.iter().map(|number| i64::try_from(*number).unwrap_or(i64::MAX)).collect();
-    let array = JLongArray::new(env, longs.len())?;
-    array.set_region(env, 0, &longs)?;
+    java_signed_longs(env, &longs)
+}
+
+pub(crate) fn java_signed_longs<'local>(env: &mut Env<'local>, all: &[i64]) -> Call<JLongArray<'local>> {
+    let array = JLongArray::new(env, all.len())?;
+    array.set_region(env, 0, all)?;
     Ok(array)
+}
+
+pub(crate) fn longs(env: &Env<'_>, array: &JLongArray<'_>) -> Call<Vec<i64>> {
+    let mut all = vec![0; array.len(env)?];
+    array.get_region(env, 0, &mut all)?;
+    Ok(all)
 }

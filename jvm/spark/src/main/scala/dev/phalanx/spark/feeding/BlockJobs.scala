@@ -20,7 +20,8 @@ object BlockJobs {
 
   /** What computes a DataFrame, and has each task write its partition as blocks; it starts nothing.
     *
-    * @param query the DataFrame, as Spark executes it; its last column has the rows' hashes
+    * @param query the DataFrame, as Spark executes it
+    * @param hashed whether its last column has the rows' hashes; else the core computes them
     * @param timeZone the session's, which timestamps are said to be of
     * @param large whether text and binary have offsets of 64 bits (`spark.sql.execution.arrow.useLargeVarTypes`)
     * @param folder a path where it is kept, else the name of a folder below Spark's local directories
@@ -30,6 +31,7 @@ object BlockJobs {
     */
   def writing(
       query: QueryExecution,
+      hashed: Boolean,
       timeZone: String,
       large: Boolean,
       folder: String,
@@ -37,9 +39,11 @@ object BlockJobs {
       blockBytes: Long,
       blockRows: Int
   ): BlockWriting = {
-    val columns = StructType(query.executedPlan.schema.dropRight(1))
+    // As the DataFrame says it: types of an optimized plan may leave out nulls inside of values.
+    val all = query.analyzed.schema
+    val columns = if (hashed) StructType(all.dropRight(1)) else all
     val schema = BlockTask.packed(SparkVersions.arrowSchema(columns, timeZone, large))
-    new BlockWriting(query, new BlockTask(schema, columns.length, folder, kept, blockBytes, blockRows))
+    new BlockWriting(query, new BlockTask(schema, columns.length, hashed, folder, kept, blockBytes, blockRows))
   }
 
   /** Which files are there, as far as tasks get to their hosts.

@@ -3,6 +3,7 @@ package dev.phalanx.spark.feeding
 import java.nio.channels.WritableByteChannel
 import java.util
 
+import scala.collection.mutable.ArrayBuilder
 import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.JsonNode
@@ -14,6 +15,7 @@ import org.apache.arrow.vector.types.pojo.Schema
 import org.apache.spark.sql.catalyst.InternalRow
 
 import dev.phalanx.spark.internal.Json
+import dev.phalanx.spark.jni.Core
 
 /** The rows of a block, until they are written as an IPC stream of Arrow's: the schema, one record batch, and the
   * end. Then the next block's take their place.
@@ -45,6 +47,14 @@ final private[feeding] class BlockRows(schema: Schema, allocator: BufferAllocato
       i += 1
     }
     count += 1
+  }
+
+  /** The sum of their hashes, and the polynomial of these, as [[RowSums]] has them of Spark's hashes. */
+  def sums: (Long, Long) = {
+    val numbers = new ArrayBuilder.ofLong
+    columns.foreach(_.describeTo(numbers))
+    val found = Core(_.rowSumsOf(numbers.result()))
+    (found(0), found(1))
   }
 
   /** Writes them, and forgets them. */

@@ -18,12 +18,14 @@ import dev.phalanx.spark.internal.{HostName, Json, SparkInternals}
   * the same.
   *
   * @param schema Arrow's, as [[BlockTask.packed]] packs it
-  * @param columns how many columns it has; behind them a row has its hash
+  * @param columns how many columns it has
+  * @param hashed whether a row has its hash behind them; else the core computes the hashes of each block
   * @param folder a path where it is kept, else below one of Spark's local directories
   */
 final private[spark] class BlockTask(
     schema: Array[Byte],
     columns: Int,
+    hashed: Boolean,
     folder: String,
     kept: Boolean,
     blockBytes: Long,
@@ -50,8 +52,8 @@ final private[spark] class BlockTask(
             SparkInternals.throwIfKilled(context)
             val one = blocks.addObject().put("rows", block.rows)
             one.replace("facts", block.facts)
-            one.put("content", sums.content).put("sequence", sums.sequence)
-            sums.clear()
+            val (content, sequence) = if (hashed) sums.taken() else block.sums
+            one.put("content", content).put("sequence", sequence)
             block.writeTo(file)
             val (start, bytes, checksum) = file.endBlock()
             one.put("start", start).put("bytes", bytes).put("checksum", checksum)
@@ -61,7 +63,7 @@ final private[spark] class BlockTask(
             val row = rows.next()
             if (block.rows > 0 && (block.rows == blockRows || block.bytes + sizeOf(row) > blockBytes)) endBlock()
             block.add(row)
-            sums.add(row.getLong(columns))
+            if (hashed) sums.add(row.getLong(columns))
             if ((block.rows & BlockTask.Often) == 0) SparkInternals.throwIfKilled(context)
           }
           endBlock()
@@ -82,7 +84,9 @@ final private[spark] class BlockTask(
 
   /** How many bytes of a row its hash takes: the number, and perhaps a word that says what is null. */
   private val hashBytes: Long =
-    8L + UnsafeRow.calculateBitSetWidthInBytes(columns + 1) - UnsafeRow.calculateBitSetWidthInBytes(columns)
+    if (hashed)
+      8L + UnsafeRow.calculateBitSetWidthInBytes(columns + 1) - UnsafeRow.calculateBitSetWidthInBytes(columns)
+    else 0
 
   /** About how many bytes a row has that Spark gives, without its hash. */
   private def sizeOf(row: InternalRow): Long = row match {

@@ -2,6 +2,7 @@ package dev.phalanx.spark.feeding
 
 import java.util
 
+import scala.collection.mutable.ArrayBuilder
 import scala.jdk.CollectionConverters._
 
 import org.apache.arrow.memory.{ArrowBuf, BufferAllocator}
@@ -19,9 +20,13 @@ import org.apache.spark.unsafe.Platform
   */
 abstract private[feeding] class Column(allocator: BufferAllocator) extends AutoCloseable {
   private val validity = new GrowingBuffer(allocator)
-  private var buffers = List(validity)
+  // In Arrow's order, in which subclasses make them.
+  private var buffers = Vector(validity)
   private var total = 0
   private var nullCount = 0
+
+  /** What its values are to the core, which hashes them. */
+  def kind: ColumnKind.Value
 
   /** How many values and nulls it has. */
   final def rows: Int = total
@@ -73,12 +78,18 @@ abstract private[feeding] class Column(allocator: BufferAllocator) extends AutoC
 
   /** Adds what Arrow's format has of it: its lengths, and its buffers, which stay this column's. */
   final def addTo(nodes: util.List[ArrowFieldNode], contents: util.List[ArrowBuf]): Unit = {
-    // Without nulls there are no bits.
-    if (nullCount > 0) extendValidity((total + 7) / 8)
+    complete()
     nodes.add(new ArrowFieldNode(total.toLong, nullCount.toLong))
-    contents.add(validity.content)
-    addValues(contents)
+    buffers.foreach(buffer => contents.add(buffer.content))
     children.foreach(_.addTo(nodes, contents))
+  }
+
+  /** Adds what `Native.rowSumsOf` wants of it, which is good until something is written. */
+  final def describeTo(numbers: ArrayBuilder[Long]): Unit = {
+    complete()
+    numbers ++= Seq[Long](kind.id.toLong, total.toLong, children.size.toLong, buffers.size.toLong)
+    buffers.foreach(buffer => numbers ++= Seq(buffer.at(0), buffer.bytes))
+    children.foreach(_.describeTo(numbers))
   }
 
   override def close(): Unit = {
@@ -91,8 +102,8 @@ abstract private[feeding] class Column(allocator: BufferAllocator) extends AutoC
 
   /** Memory for its values, which is cleared and closed with it. */
   final protected def newBuffer(): GrowingBuffer = {
-    buffers ::= new GrowingBuffer(allocator)
-    buffers.head
+    buffers :+= new GrowingBuffer(allocator)
+    buffers.last
   }
 
   /** Appends a value that is no null. */
@@ -101,8 +112,10 @@ abstract private[feeding] class Column(allocator: BufferAllocator) extends AutoC
   /** Appends what stands in a null's place. */
   protected def skipValue(): Unit
 
-  /** Adds the buffers behind that of the bits. */
-  protected def addValues(contents: util.List[ArrowBuf]): Unit
+  /** Has the buffers be what Arrow's format wants for so many rows. */
+  protected def complete(): Unit =
+    // Without nulls there are no bits.
+    if (nullCount > 0) extendValidity((total + 7) / 8)
 
   /** Counts values that were appended together. */
   final protected def wrote(count: Int): Unit = total += count

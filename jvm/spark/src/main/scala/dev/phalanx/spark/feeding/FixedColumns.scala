@@ -1,8 +1,6 @@
 package dev.phalanx.spark.feeding
 
-import java.util
-
-import org.apache.arrow.memory.{ArrowBuf, BufferAllocator}
+import org.apache.arrow.memory.BufferAllocator
 import org.apache.spark.sql.catalyst.expressions.{SpecializedGetters, UnsafeArrayData}
 import org.apache.spark.sql.catalyst.util.ArrayData
 import org.apache.spark.sql.types.Decimal
@@ -22,11 +20,6 @@ abstract private[feeding] class FixedColumn(width: Int, allocator: BufferAllocat
   final protected def next(): Long = values.append(width.toLong)
 
   override protected def skipValue(): Unit = values.fill(width.toLong, 0)
-
-  override protected def addValues(contents: util.List[ArrowBuf]): Unit = {
-    contents.add(values.content)
-    ()
-  }
 
   /** Appends an array of Spark's that has the same bytes as Arrow has; whether it is one. */
   final protected def copied(from: ArrayData): Boolean = from match {
@@ -58,33 +51,45 @@ abstract private[feeding] class NumberColumn(width: Int, allocator: BufferAlloca
 }
 
 final private[feeding] class ByteColumn(allocator: BufferAllocator) extends NumberColumn(1, allocator) {
+  override def kind: ColumnKind.Value = ColumnKind.Byte
+
   override protected def writeValue(from: SpecializedGetters, ordinal: Int): Unit =
     Platform.putByte(null, next(), from.getByte(ordinal))
 }
 
 final private[feeding] class ShortColumn(allocator: BufferAllocator) extends NumberColumn(2, allocator) {
+  override def kind: ColumnKind.Value = ColumnKind.Short
+
   override protected def writeValue(from: SpecializedGetters, ordinal: Int): Unit =
     Platform.putShort(null, next(), from.getShort(ordinal))
 }
 
 /** Of int, and of date. */
 final private[feeding] class IntColumn(allocator: BufferAllocator) extends NumberColumn(4, allocator) {
+  override def kind: ColumnKind.Value = ColumnKind.Int
+
   override protected def writeValue(from: SpecializedGetters, ordinal: Int): Unit =
     Platform.putInt(null, next(), from.getInt(ordinal))
 }
 
 /** Of bigint, of timestamps and of day-time intervals. */
 final private[feeding] class LongColumn(allocator: BufferAllocator) extends NumberColumn(8, allocator) {
+  override def kind: ColumnKind.Value = ColumnKind.Long
+
   override protected def writeValue(from: SpecializedGetters, ordinal: Int): Unit =
     Platform.putLong(null, next(), from.getLong(ordinal))
 }
 
 final private[feeding] class FloatColumn(allocator: BufferAllocator) extends NumberColumn(4, allocator) {
+  override def kind: ColumnKind.Value = ColumnKind.Float
+
   override protected def writeValue(from: SpecializedGetters, ordinal: Int): Unit =
     Platform.putFloat(null, next(), from.getFloat(ordinal))
 }
 
 final private[feeding] class DoubleColumn(allocator: BufferAllocator) extends NumberColumn(8, allocator) {
+  override def kind: ColumnKind.Value = ColumnKind.Double
+
   override protected def writeValue(from: SpecializedGetters, ordinal: Int): Unit =
     Platform.putDouble(null, next(), from.getDouble(ordinal))
 }
@@ -93,6 +98,8 @@ final private[feeding] class DoubleColumn(allocator: BufferAllocator) extends Nu
 final private[feeding] class DecimalColumn(precision: Int, scale: Int, allocator: BufferAllocator)
     extends FixedColumn(16, allocator) {
   private val isLong = precision <= Decimal.MAX_LONG_DIGITS
+
+  override def kind: ColumnKind.Value = if (isLong) ColumnKind.ShortDecimal else ColumnKind.LongDecimal
 
   override protected def writeValue(from: SpecializedGetters, ordinal: Int): Unit = {
     val value = from.getDecimal(ordinal, precision, scale)
@@ -114,6 +121,8 @@ final private[feeding] class DecimalColumn(precision: Int, scale: Int, allocator
 final private[feeding] class BooleanColumn(allocator: BufferAllocator) extends Column(allocator) {
   private val bits = newBuffer()
 
+  override def kind: ColumnKind.Value = ColumnKind.Bool
+
   override def fixedBits: Long = 1
 
   override def variableBytes: Long = 0
@@ -129,10 +138,5 @@ final private[feeding] class BooleanColumn(allocator: BufferAllocator) extends C
   }
 
   override protected def skipValue(): Unit = if ((rows & 7) == 0) bits.fill(1, 0)
-
-  override protected def addValues(contents: util.List[ArrowBuf]): Unit = {
-    contents.add(bits.content)
-    ()
-  }
 
 }

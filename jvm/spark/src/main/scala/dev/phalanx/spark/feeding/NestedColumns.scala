@@ -1,8 +1,6 @@
 package dev.phalanx.spark.feeding
 
-import java.util
-
-import org.apache.arrow.memory.{ArrowBuf, BufferAllocator}
+import org.apache.arrow.memory.BufferAllocator
 import org.apache.spark.sql.catalyst.expressions.{SpecializedGetters, UnsafeArrayData, UnsafeRow}
 import org.apache.spark.sql.catalyst.util.ArrayData
 import org.apache.spark.unsafe.Platform
@@ -26,10 +24,9 @@ abstract private[feeding] class VariableColumn(allocator: BufferAllocator, wide:
 
   override protected def skipValue(): Unit = ended()
 
-  override protected def addValues(contents: util.List[ArrowBuf]): Unit = {
+  override protected def complete(): Unit = {
+    super.complete()
     if (offsets.bytes == 0) appendOffset(0)
-    contents.add(offsets.content)
-    ()
   }
 
   private def appendOffset(value: Long): Unit =
@@ -40,6 +37,8 @@ abstract private[feeding] class VariableColumn(allocator: BufferAllocator, wide:
 final private[feeding] class BytesColumn(isText: Boolean, wide: Boolean, allocator: BufferAllocator)
     extends VariableColumn(allocator, wide) {
   private val values = newBuffer()
+
+  override def kind: ColumnKind.Value = if (wide) ColumnKind.WideBytes else ColumnKind.Bytes
 
   override def variableBytes: Long = values.bytes
 
@@ -61,13 +60,6 @@ final private[feeding] class BytesColumn(isText: Boolean, wide: Boolean, allocat
     val size = place & 0xffffffffL
     Platform.copyMemory(from, start + (place >>> 32), null, values.append(size), size)
   }
-
-  override protected def addValues(contents: util.List[ArrowBuf]): Unit = {
-    super.addValues(contents)
-    contents.add(values.content)
-    ()
-  }
-
 }
 
 /** Of arrays. */
@@ -81,6 +73,8 @@ final private[feeding] class ListColumn(val values: Column, allocator: BufferAll
 
   /** The length of the longest array; -1 where there is none. */
   def longest: Int = most
+
+  override def kind: ColumnKind.Value = ColumnKind.List
 
   override def variableBytes: Long = values.rows * values.fixedBits / 8 + values.variableBytes
 
@@ -101,12 +95,13 @@ final private[feeding] class ListColumn(val values: Column, allocator: BufferAll
     least = Int.MaxValue
     most = -1
   }
-
 }
 
 /** Of structs; what stands in a null's place is nulls. */
 final private[feeding] class StructColumn(fields: Array[Column], allocator: BufferAllocator)
     extends Column(allocator) {
+  override def kind: ColumnKind.Value = ColumnKind.Struct
+
   override val fixedBits: Long = fields.map(_.fixedBits).sum
 
   override val isVariable: Boolean = fields.exists(_.isVariable)
@@ -127,15 +122,13 @@ final private[feeding] class StructColumn(fields: Array[Column], allocator: Buff
   override protected def skipValue(): Unit = fields.foreach(_.writeNull())
 
   override protected def children: Seq[Column] = fields.toSeq
-
-  /** All that a struct has are its fields. */
-  override protected def addValues(contents: util.List[ArrowBuf]): Unit = ()
-
 }
 
 /** Of maps: lists of structs of a key and a value. */
 final private[feeding] class MapColumn(entries: StructColumn, allocator: BufferAllocator)
     extends VariableColumn(allocator, wide = false) {
+  override def kind: ColumnKind.Value = ColumnKind.Map
+
   override def variableBytes: Long = entries.rows * entries.fixedBits / 8 + entries.variableBytes
 
   override protected def end: Long = entries.rows.toLong
@@ -147,5 +140,4 @@ final private[feeding] class MapColumn(entries: StructColumn, allocator: BufferA
   }
 
   override protected def children: Seq[Column] = Seq(entries)
-
 }

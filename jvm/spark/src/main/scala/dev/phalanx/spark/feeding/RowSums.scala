@@ -1,26 +1,25 @@
 package dev.phalanx.spark.feeding
 
-/** What the hashes of some rows that follow one another come to: `feeding/identity.py` says what that is good for. */
+/** What the hashes of some rows that follow one another come to, where Spark has computed them: `feeding/identity.py`
+  * says what that is good for.
+  */
 final private[feeding] class RowSums {
   import RowSums._
 
   private var sum = 0L
   private var polynomial = 0L
 
-  /** The sum of their hashes, modulo 2^64. */
-  def content: Long = sum
-
-  /** `h1 B^(n-1) + ... + hn` modulo the prime. */
-  def sequence: Long = polynomial
-
   def add(hash: Long): Unit = {
     sum += hash
     polynomial = reduced(times(polynomial, Base) + reduced((hash & Prime) + (hash >>> Bits)))
   }
 
-  def clear(): Unit = {
+  /** The sum of the hashes since the last call modulo 2^64, and `h1 B^(n-1) + ... + hn` modulo the prime. */
+  def taken(): (Long, Long) = {
+    val found = (sum, polynomial)
     sum = 0
     polynomial = 0
+    found
   }
 }
 

@@ -200,6 +200,12 @@ final private[spark] class Native {
     */
   @native def explainStage(said: Array[String]): Array[String]
 
+  /** The sum of the hashes of a block's rows modulo 2^64, and their polynomial. The columns stand each before those
+    * below it: the number of its `ColumnKind`, how many rows, columns below it and buffers it has, and address and
+    * bytes of each of Arrow's buffers. Memory has to stay as it is during the call.
+    */
+  @native def rowSumsOf(columns: Array[Long]): Array[Long]
+
   /** Fails by this kind, or panics if there is none such: for the tests that both become exceptions. */
   @native def failForTest(kind: String, message: String): Unit
 }

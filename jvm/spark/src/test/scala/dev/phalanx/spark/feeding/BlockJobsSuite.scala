@@ -79,9 +79,15 @@ class BlockJobsSuite extends PhalanxSuite {
     assert(!files.exists(Files.exists(_)))
   }
 
-  test("the hashes of a block's rows are summed, and no block has them") {
-    val rows = Cluster.spark.range(0, 5000, 1, 2).selectExpr("id", "string(id) as text")
-    val blocks = blocksOf(write(rows, blockRows = 700))
+  test("the hashes of a block's rows are summed, be they Spark's or the core's, and no block has them") {
+    val rows = Cluster.spark.range(0, 5000, 1, 2).selectExpr("id", "if(id % 7 = 3, null, string(id)) as text")
+    for (hashed <- Seq(true, false)) {
+      val blocks = blocksOf(partsOf(writing(rows, blockRows = 700, hashed = hashed).write(util.List.of())))
+      assertSummed(rows, blocks)
+    }
+  }
+
+  private def assertSummed(rows: DataFrame, blocks: Seq[Found]): Unit = {
     val hashes = rows.selectExpr(Hash).collect().map(_.getLong(0)).iterator
     for (block <- blocks) {
       val own = hashes.take(block.node.get("rows").asInt()).toVector
@@ -93,6 +99,7 @@ class BlockJobsSuite extends PhalanxSuite {
       assert(read(block)._2.head.size == 2, "FEED-66")
     }
     assert(hashes.isEmpty)
+    ()
   }
 
   test("partitions that survive are not written again, and what was shuffled is kept") {
@@ -232,19 +239,21 @@ object BlockJobsSuite {
   ): Seq[JsonNode] =
     partsOf(writing(frame, folder, kept, blockBytes, blockRows).write(util.List.of()))
 
-  /** What writes a DataFrame, with a hash of each row behind its columns. */
+  /** What writes a DataFrame; where it is `hashed` a hash of each row is behind its columns. */
   private def writing(
       frame: DataFrame,
       folder: String = Folder,
       kept: Boolean = false,
       blockBytes: Long = 1L << 24,
-      blockRows: Int = 1 << 20
+      blockRows: Int = 1 << 20,
+      hashed: Boolean = false
   ): BlockWriting = {
-    val hashed = frame.selectExpr("*", s"$Hash as hash")
-    BlockJobs.writing(executed(hashed), Zone, false, folder, kept, blockBytes, blockRows)
+    val rows = if (hashed) frame.selectExpr("*", s"$Hash as hash") else frame
+    BlockJobs.writing(executed(rows), hashed, Zone, false, folder, kept, blockBytes, blockRows)
   }
 
-  private val Hash = "xxhash64(to_json(struct(*)))"
+  /** As `feeding/row_hash.py` has it, of columns `id` and `text`. */
+  private val Hash = "xxhash64(id, text, if(id is null, 1L, 0L) + if(text is null, 2L, 0L))"
 
   private def partsOf(answer: String): Seq[JsonNode] = Json.read(answer).elements().asScala.toVector
 

@@ -14,6 +14,16 @@ final class CheckedJniMain
 object CheckedJniMain {
   private val Rounds = 1000
 
+  /** An unknown kind, too few numbers, too few bytes, no memory, a number below 0, a lost column. */
+  private val WrongColumns = Seq(
+    Array(99L, 0, 0, 0),
+    Array(4L, 1, 0, 2, 0, 0, 0),
+    Array(4L, 1, 0, 2, 0, 0, 0, 0),
+    Array(4L, 1, 0, 2, 0, 0, 0, 8),
+    Array(4L, -1, 0, 2, 0, 0, 0, 0),
+    Array(11L, 0, 1, 2, 0, 0, 0, 0)
+  )
+
   private object Callbacks extends NodeCallbacks {
     override def interrupted(): String = null
     override def observed(changes: Array[Long]): Unit = assert(changes.length % 2 == 0)
@@ -53,6 +63,8 @@ object CheckedJniMain {
       throws("invalid")(native.newJob(null, 1, 1, false, Array(null, "x")))
       throws("closed")(native.logs(-round.toLong, 0))
       throws("closed")(native.nextEvent(round.toLong << 40, 0))
+      assert(call(native.rowSumsOf(Array.empty)).toSeq == Seq(0L, 0L))
+      for (wrong <- WrongColumns) throws("invalid")(native.rowSumsOf(wrong)) // BINDING-19
       call(native.drainLogs())
       if (round % 50 == 0) throws("panic")(native.failForTest("panic", "ouch"))
       if (round % 20 == 0) {
