@@ -94,13 +94,15 @@ def look_at_scheduler(context: Any, tag: str) -> StageLook:
     The scheduler itself is asked. What the status tracker knows is written at intervals, and may be 10 s old.
     """
     pool = context._jsc.sc().taskScheduler().rootPool()
+    slots = task_slots(context)
+    free = max(0, slots - int(pool.runningTasks()))
+    # Behind the others: slots that its own tasks have taken by now are never told to be other jobs'.
     running = None
     for tasks in _task_sets(pool):
         # Earlier stages of a DataFrame have the same tag.
         if tasks.isBarrier() and tag in _tags(tasks):
             running = (running or 0) + int(tasks.runningTasks())
-    slots = task_slots(context)
-    return StageLook(running, slots, max(0, slots - int(pool.runningTasks())))
+    return StageLook(running, slots, free)
 
 
 def look_through_server(spark: SparkSession, server: ConnectServer, tag: str) -> StageLook:

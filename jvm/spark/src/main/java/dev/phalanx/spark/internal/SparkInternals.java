@@ -142,9 +142,10 @@ public final class SparkInternals {
    */
   public static int[] stageLook(SparkContext context, String tag) {
     Pool pool = context.taskScheduler().rootPool();
-    int running = runningOf(pool, tag);
     int slots = taskSlots(context);
-    return new int[] {running, slots, Math.max(0, slots - pool.runningTasks())};
+    int free = Math.max(0, slots - pool.runningTasks());
+    // Behind the others: slots that its own tasks have taken by now are never told to be other jobs'.
+    return new int[] {runningOf(pool, tag), slots, free};
   }
 
   private static int runningOf(Schedulable of, String tag) {
