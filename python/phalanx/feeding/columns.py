@@ -14,6 +14,8 @@ from .index import Facts
 if TYPE_CHECKING:
     import numpy as np
 
+    from .ragged import Ragged
+
 JAGGED = "jagged"
 """The `pad` of tensors whose rows have different lengths."""
 
@@ -102,16 +104,15 @@ class Column:
         if has_nulls and not self.listed:
             self._check_nulls(facts)
             self._null = self._standing("nulls", self._nulls)
-        if self.shape is None and not self.listed and not self._stays_apart():
+        self._padding: Any = None
+        """What arrays of different lengths are padded with, if they are."""
+        stay_apart = self._pad is None or self._is(LIST) or self._is(JAGGED)
+        if self.shape is None and not self.listed and not stay_apart:
             self._padding = self._standing("pad", self._pad).as_py()
         self.plain = self._storage is not None and self.shape is not None and not has_nulls
 
     def _is(self, pad: str) -> bool:
         return isinstance(self._pad, str) and self._pad == pad
-
-    def _stays_apart(self) -> bool:
-        """Whether arrays of different lengths aren't padded."""
-        return self._pad is None or self._is(LIST) or self._is(JAGGED)
 
     def _check_nulls(self, facts: Facts) -> None:
         nulls = facts.nulls.get(self.name, 0)
@@ -161,7 +162,12 @@ class Column:
         different lengths. They may be in Arrow's own memory."""
         rows = len(array)
         if self.shape is None:
-            return Ragged(self, self._numbers(array.flatten()), _offsets(array))
+            from .ragged import Jagged, Listed, Padded
+
+            values, offsets = self._numbers(array.flatten()), _offsets(array)
+            if self._padding is not None:
+                return Padded(values, offsets, self._padding)
+            return Jagged(values, offsets) if self._is(JAGGED) else Listed(values, offsets)
         for _ in range(self.levels):
             array = array.flatten()
         return self._numbers(array).reshape(rows, *self.shape)
@@ -176,41 +182,6 @@ class Column:
         if array.null_count:
             array = pc.fill_null(array, self._null)
         return numbers_of(array)
-
-    def ragged(self, values: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any]) -> Any:
-        """A batch's arrays of different lengths, in memory of its own: a list of tensors, a jagged one, or one that is
-        padded to the longest.
-
-        `offsets` says where in `values` each begins, and where the last one ends.
-        """
-        import numpy as np
-        import torch
-
-        if self._pad is None or self._is(LIST):
-            starts = offsets.tolist()
-            return [
-                torch.from_numpy(values[starts[i] : starts[i + 1]].copy()) for i in range(len(starts) - 1)
-            ]
-        if self._is(JAGGED):
-            own = torch.from_numpy(values[offsets[0] : offsets[-1]].copy())
-            starts = torch.from_numpy(offsets.astype(np.int64) - offsets[0])
-            return torch.nested.nested_tensor_from_jagged(own, starts)
-        lengths = np.diff(offsets)
-        padded = np.full((len(lengths), lengths.max(initial=0)), self._padding, values.dtype)
-        padded[np.arange(padded.shape[1]) < lengths[:, None]] = values[offsets[0] : offsets[-1]]
-        return torch.from_numpy(padded)
-
-
-class Ragged:
-    """The arrays of a column, which have different lengths: a slice of them is what a batch has."""
-
-    def __init__(self, column: Column, values: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any]) -> None:
-        self._column = column
-        self._values = values
-        self._offsets = offsets - offsets[0]
-
-    def __getitem__(self, rows: slice) -> Any:
-        return self._column.ragged(self._values, self._offsets[rows.start : rows.stop + 1])
 
 
 def _offsets(array: Any) -> np.ndarray[Any, Any]:
