@@ -15,6 +15,7 @@ import numpy as np
 import phalanx
 import pyarrow as pa
 import pytest
+from phalanx import _native
 from phalanx.feeding.source import StreamedDataSet
 from phalanx.feeding.stream_feeder import Feeder
 from phalanx.feeding.stream_source import StreamSource
@@ -174,6 +175,25 @@ def test_a_data_loader_and_its_collating_have_whole_tensors(workers: int, collat
         for tensor in batch.values():
             assert tensor.untyped_storage().nbytes() == tensor.nbytes, "FEED-12"
     assert sorted(one for batch in found for one in batch["id"].flatten().tolist()) == list(range(64))
+
+
+def test_the_native_copy_refuses_rows_that_are_not_there_and_places_that_are_none() -> None:
+    rows, to = np.arange(8), np.zeros(4, np.int64)
+    memory, place = (rows.ctypes.data, rows.nbytes), to.ctypes.data
+    columns = _native.BatchColumns(None, [(8, memory)], rows)
+    columns.copy(2, 4, [place])
+    assert to.tolist() == [2, 3, 4, 5]
+    in_blocks = _native.BatchColumns(None, [(8, [memory])], rows)
+    for refused, first, places, problem in [
+        (columns, 5, [place], "rows are not there"),
+        (in_blocks, 0, [place], "rows are not there"),
+        (columns, 0, [], "1 columns don't go to 0 places"),
+        (columns, 0, [place, place], "1 columns don't go to 2 places"),
+        (columns, 0, [rows.ctypes.data + 32], "onto their own block"),
+    ]:
+        with pytest.raises(ValueError, match=problem):
+            refused.copy(first, 4, places)
+    assert rows.tolist() == list(range(8))
 
 
 def test_what_a_transform_gets_are_slices_of_a_window() -> None:

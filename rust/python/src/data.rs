@@ -158,12 +158,13 @@ impl BatchColumns {
     fn copy(&self, py: Python<'_>, first: usize, count: usize, to: Vec<usize>) -> PyResult<()> {
         detached(py, || {
             let mut columns = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
-            let to: Option<Vec<_>> = columns
-                .columns()
-                .iter()
-                .zip(to)
-                .map(|(column, address)| Some(Memory::new(address, column.bytes_of(count)?)))
-                .collect();
+            let of = columns.columns();
+            if of.len() != to.len() {
+                let problem = format!("{} columns don't go to {} places", of.len(), to.len());
+                return Err(Error::new(ErrorKind::Invalid, problem));
+            }
+            let to = of.iter().zip(to).map(|(column, to)| Some(Memory::new(to, column.bytes_of(count)?)));
+            let to: Option<Vec<_>> = to.collect();
             let Some(to) = to.filter(|to| !to.iter().any(|to| self.sources.overlap(*to))) else {
                 return Err(Error::new(ErrorKind::Invalid, "rows can't be copied onto their own block"));
             };
