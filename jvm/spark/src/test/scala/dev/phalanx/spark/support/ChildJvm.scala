@@ -40,6 +40,7 @@ object ChildJvm {
       main: String,
       args: Seq[String] = Nil,
       options: Seq[String] = Nil,
+      variables: Seq[String] = Nil,
       classPath: String = sys.props("java.class.path"),
       signalAt: String = null,
       signal: String = "TERM",
@@ -48,9 +49,7 @@ object ChildJvm {
     val output = Files.createTempFile("phalanx-test-", ".out")
     val jvmOptions = PhalanxSuite.root.resolve("jvm/spark/src/test/spark.jvm.options")
     // A shell may have started these tests with SIGINT ignored.
-    val command = Seq(
-      "env",
-      "--default-signal=INT",
+    val command = Seq("env", "--default-signal=INT") ++ variables ++ Seq(
       s"${sys.props("java.home")}/bin/java",
       "-Xmx512m",
       s"@$jvmOptions"
