@@ -9,8 +9,7 @@ use phalanx_types::{Error, ErrorKind, Result};
 use crate::Place;
 
 /// Of columns whose rows are small, so many rows are gathered at a time: column after column, so that the processor has
-/// the addresses of one column's pages at hand. To go through eleven columns for each 256 rows took a tenth longer, and
-/// more rows at a time than these were no faster.
+/// the addresses of one column's pages at hand. Between 1,024 and 16,384 rows made no difference beyond the noise.
 const AHEAD_ROWS: usize = 4096;
 /// A row of more bytes takes longer to copy than to find.
 const NARROW_BYTES: usize = 256;
