@@ -149,16 +149,18 @@ class DistributorSuite extends PhalanxSuite {
       val file = python(
         folder,
         "bad.py",
-        """import os, time
-          |print("before")
-          |if os.environ["RANK"] == "1":
-          |    raise ValueError("bad luck")
-          |time.sleep(60)"""
+        s"""import os, time
+           |print("before")
+           |if os.environ["RANK"] == "1":
+           |    while not os.path.exists("$folder/begun"): time.sleep(0.01)
+           |    raise ValueError("bad luck")
+           |open("$folder/begun", "w").close()
+           |time.sleep(60)"""
       )
       val failed = intercept[TrainingException](distributor().run(file))
       assert(failed.kind == "exception" && failed.rank.contains(1))
       assert(failed.exceptionType == "ValueError" && failed.message.endsWith("raised ValueError: bad luck"))
-      assert(failed.traceback.contains("bad.py\", line 4"))
+      assert(failed.traceback.contains("bad.py\", line 5"))
       assert(failed.lastLines.contains("before") && failed.host.nonEmpty && failed.logPath.nonEmpty)
       assert(failed.ranks.map(_.rank) == Seq(0, 1) && failed.ranks.head.state == "stopped")
       assert(failed.getMessage.contains("bad luck") && failed.getMessage.contains("The other ranks:"))
