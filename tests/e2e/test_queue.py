@@ -15,7 +15,7 @@ import psutil
 import pytest
 from phalanx import TorchDistributor, TrainingError
 from support.programs import eventually
-from support.tiers import differs
+from support.tiers import differs, whole
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -184,6 +184,7 @@ def test_what_spark_computes_before_the_ranks_stage_takes_nothing_of_their_time_
     assert sum(run.results(90)) == 8, "DRIVER-42"
 
 
+@whole("a restart, which rust/job/tests/bounds.rs has")
 @pytest.mark.classic
 def test_a_restart_whose_slots_another_job_takes_waits_anew(
     two_ranks: Callable[..., TorchDistributor],
