@@ -76,6 +76,11 @@ def test_columns_that_differ_in_their_case_alone_are_told_apart(spark: Any) -> N
     assert batch["v"].tolist() == [[0.0], [0.5], [1.0]]
     with pytest.raises(ValueError, match="differ in their case alone"):
         Preparation(spark, {"train": phalanx.streamed(frame)}, local_mode=False)
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        assert Preparation(spark, {"train": phalanx.streamed(frame)}, local_mode=False).streamed is not None
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
 
 
 def prepared(spark: Any, frame: Any, **options: Any) -> Index:
@@ -278,4 +283,4 @@ def test_the_right_sentence_is_said_of_what_differs(spark: Any, tmp_path: Path) 
         finally:
             changed.unlink()
             one.remove()
-    assert "it has other blocks" in difference("9 rows, 0000abcd", "9 rows, 0000abce")
+    assert "its blocks are others" in difference("9 rows, 0000abcd", "9 rows, 0000abce")

@@ -77,7 +77,8 @@ def streamed_of(data: Mapping[str, Any], *, local_mode: bool) -> StreamedFrame |
     if isinstance(given, (Replicated, Stored, Streamed)):
         raise TypeError(_refused_inside(name, given, "streamed"))
     frame = readable(name, given)
-    if len({column.lower() for column in frame.columns}) < len(frame.columns):
+    are_told_apart = frame.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
+    if not are_told_apart and len({column.lower() for column in frame.columns}) < len(frame.columns):
         raise ValueError(
             f"the data set {name!r} is streamed, and has columns whose names differ in their case alone, which Spark "
             "can't tell apart there; rename them"

@@ -57,10 +57,10 @@ class Identity(NamedTuple):
 
 
 def difference(was: object, now: str) -> str:
-    """What is different about rows whose identity `was` another one, and what helps."""
+    """What is different about rows that had the identity `was` and have `now` another one, and what helps."""
     before, after = Identity.read(was), Identity.read(now)
     if before is None or after is None:
-        return f"it has other blocks ({was or 'nothing is known of them'} before, {now or 'none like these'} now)"
+        return f"its blocks are others ({was or 'none are known'} before, {now or 'none are known'} now)"
     if before.rows != after.rows:
         return (
             f"it has other rows ({before.rows} before, {after.rows} now): what it is computed from has changed, or "
