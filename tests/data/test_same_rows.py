@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -248,8 +250,12 @@ def test_only_what_is_gone_is_written_again(spark: Any, source: str) -> None:
         assert len(second.files) == len(first.files)
         assert (second.identity, second.even_rows) == (first.identity, first.even_rows), "FEED-34"
         assert order_of(second) == order
+        jobs = [weakref.ref(written._job) for written in one._sets.values()]
+        assert all(job() is not None for job in jobs)
     finally:
         one.remove()
+    gc.collect()
+    assert [job() for job in jobs] == [None], "what Spark has shuffled goes with the run"
 
 
 def test_the_right_sentence_is_said_of_what_differs(spark: Any, tmp_path: Path) -> None:

@@ -175,7 +175,8 @@ class Preparation:
         self._cancelled = True
         self._carriers.close()
         self._remove_files()
-        self._given, self.streamed = {}, None
+        # With these goes what Spark keeps for them, though whoever has the run keeps this object.
+        self._given, self._sets, self.streamed = {}, {}, None
 
     def _remove_files(self) -> None:
         folders, self._folders = self._folders, set()
