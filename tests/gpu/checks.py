@@ -263,7 +263,7 @@ def profile() -> str:
     assert taken.ranks == [0], taken
     kinds = {event.get("cat") for event in events}
     if has_gpu():
-        assert "kernel" in kinds, kinds
+        assert "kernel" in kinds, (kinds, taken.missing)
     kernels = sum(event.get("cat") == "kernel" for event in events)
     return f"{len(events)} events in 2 s, {kernels} of them kernels of the card"
 

@@ -45,8 +45,9 @@ def take(directory: str, number: int, seconds: float, main: int, watchdog: int) 
     try:
         torch = _TorchTrace()
         samples = _Samples(main, {watchdog, _thread.get_ident()})
-        samples.take(min(seconds, MAX_SECONDS))
-        why_not = torch.save(trace)
+        seconds = min(seconds, MAX_SECONDS)
+        samples.take(seconds)
+        why_not = torch.save(trace, seconds)
         told = {"pid": os.getpid(), "spans": samples.spans(), "torch": why_not}
         with whole_or_absent(os.path.join(directory, f"{contract.FILE_PROFILE}{number}")) as file:
             file.write(json.dumps(told).encode() + b"\n")
@@ -91,8 +92,8 @@ class _TorchTrace:
         except Exception as error:  # the training code profiles by itself, or it is another torch
             self._why_not = f"torch's profiler can't be used: {type(error).__name__}: {error}"
 
-    def save(self, path: str) -> str:
-        """Ends it and writes what it has; why there is nothing, or empty."""
+    def save(self, path: str, seconds: float) -> str:
+        """Ends it and writes what it has of these seconds; why there is nothing, or empty."""
         if self._profiler is None:
             return self._why_not
         try:
@@ -102,8 +103,11 @@ class _TorchTrace:
         except Exception as error:  # the training code has stopped it, or the disk is full
             return f"torch's profiler can't be used: {type(error).__name__}: {error}"
         if size > MAX_TRACE_BYTES:
-            most = MAX_TRACE_BYTES >> 20
-            return f"torch's trace has {size >> 20} MiB, and {most} MiB is the most; ask for fewer seconds"
+            fits = 0.9 * seconds * MAX_TRACE_BYTES / size
+            return (
+                f"torch's trace of {seconds:g} s has {size >> 20} MiB, and {MAX_TRACE_BYTES >> 20} MiB is the most: "
+                f"ask for {fits:.2g} s"
+            )
         return ""
 
 
