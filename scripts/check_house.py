@@ -17,6 +17,7 @@ HOUSE-9 (messages): the messages that docs/troubleshooting.md quotes are those o
 HOUSE-10 (units): what python/tests has are unit tests. What starts Spark is in tests/.
 HOUSE-11 (one-loop): in a node nothing waits but its loop, and threads that do what takes time.
 HOUSE-14 (prefixes): the ids of a room's rules have its prefix, and look-alikes of others don't come about.
+HOUSE-15 (rooms): no two rooms of the Python package, and no two packages of the jar, use each other.
 
 It uses the standard library only, so that it runs before anything is installed.
 """
@@ -25,15 +26,16 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from arrows import jvm_references, python_imports, rust_imports, strong_components
+from sources import SOURCES, Tree, is_test, without_tests
+
 MOST_LINES = 500
 MOST_COLUMNS = 120
-SOURCES = (".rs", ".py", ".pyi", ".scala", ".java")
 # What ends the name of a file of ours in a document.
 NAMED = (*SOURCES, ".toml", ".ipynb", ".md", ".xml", ".svg")
 # Some code that may be a path; a link's target; a script in a command.
@@ -58,41 +60,6 @@ OWN_TESTS = "tests/contract/test_house.py"
 RULE = re.compile(r"\b([A-Z]{2,12}-\d+)\b")
 STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 DEFINITION = re.compile(r"\b([A-Z]{2,12}-\d+)(?: \([\w -]+\))?: ")
-
-
-class Tree:
-    """The files of a checkout that git has or would add, below `root`, as text."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        listed = subprocess.run(
-            ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            check=True,
-            capture_output=True,
-        )
-        names = sorted(name for name in listed.stdout.decode().split("\0") if name)
-        self.names = [name for name in names if (root / name).is_file()]
-
-    def text(self, name: str) -> str:
-        return (self.root / name).read_text(encoding="utf-8", errors="replace")
-
-    def ending(self, *endings: str, below: str = "") -> list[str]:
-        return [name for name in self.names if name.endswith(endings) and name.startswith(below)]
-
-
-def is_test(name: str) -> bool:
-    path = Path(name)
-    return path.name == "tests.rs" or any(part in ("tests", "test", "benches") for part in path.parts[:-1])
-
-
-def without_tests(name: str, text: str) -> tuple[str, str]:
-    """The code of a file and its tests: of a Rust file what stands behind `#[cfg(test)]` is tests."""
-    if is_test(name):
-        return "", text
-    if name.endswith(".rs"):
-        code, mark, tests = text.partition("#[cfg(test)]\nmod tests {")
-        return code, mark + tests
-    return text, ""
 
 
 def rules(tree: Tree) -> Iterator[str]:
@@ -199,7 +166,9 @@ def lists(tree: Tree) -> Iterator[str]:
     yield from differences("docs/architecture.md", "rust/", told, crates)
     section = architecture.partition("\n## Python\n")[2].partition("\n## ")[0]
     first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    told = set(re.findall(r"`(\w+/?)`", " ".join(first_cells)))
+    told = {
+        cell.split("/")[0] + "/" * ("/" in cell) for cell in re.findall(r"`([\w/]+)`", " ".join(first_cells))
+    }
     package = [name.removeprefix("python/phalanx/") for name in tree.ending(".py", below="python/phalanx/")]
     modules = {name.split("/")[0] + "/" if "/" in name else name.removesuffix(".py") for name in package} - {
         "__init__"
@@ -235,126 +204,24 @@ def circles(tree: Tree) -> Iterator[str]:
         yield f"these files import one another: {', '.join(sorted(circle))}"
 
 
-def python_imports(tree: Tree) -> dict[str, set[str]]:
-    files = {}
-    for name in tree.ending(".py", below="python/phalanx/"):
-        parts = list(Path(name.removeprefix("python/")).with_suffix("").parts)
-        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = name
-    arrows: dict[str, set[str]] = {name: set() for name in files.values()}
-    for module, name in files.items():
-        package = module if name.endswith("__init__.py") else module.rpartition(".")[0]
-        for node in ast.walk(ast.parse(tree.text(name))):
-            wanted: list[str] = []
-            if isinstance(node, ast.Import):
-                wanted = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-                base = ".".join([*above, *(node.module or "").split(".")]).strip(".")
-                wanted = [
-                    f"{base}.{alias.name}" if f"{base}.{alias.name}" in files else base
-                    for alias in node.names
-                ]
-            # A package's __init__ only introduces names, so it counts as none of its modules' users.
-            arrows[name].update(files[want] for want in wanted if want in files and files[want] != name)
-    return {name: set() if name == "python/phalanx/__init__.py" else to for name, to in arrows.items()}
+def rooms(tree: Tree) -> Iterator[str]:
+    """HOUSE-15. What stands in the topmost folder is no room: it assembles what the rooms have."""
+    for top, arrows in (
+        ("python/phalanx", python_imports(tree)),
+        ("dev/phalanx/spark", jvm_references(tree)),
+    ):
+        between: dict[str, set[str]] = defaultdict(set)
+        for name, others in arrows.items():
+            for here, there in ((room_of(name, top), room_of(other, top)) for other in others):
+                if here and there and here != there:
+                    between[here].add(there)
+        for circle in strong_components(between):
+            yield f"these rooms import one another: {', '.join(f'{top}/{room}' for room in sorted(circle))}"
 
 
-def rust_imports(tree: Tree) -> dict[str, set[str]]:
-    files: dict[str, str] = {}
-    for name in tree.ending(".rs", below="rust/"):
-        parts = Path(name).parts
-        if parts[2] == "src":
-            path = [part.removesuffix(".rs") for part in parts[3:]]
-            path = path[:-1] if path[-1] in ("mod", "lib", "main") else path
-            files["::".join([parts[1], *path])] = name
-    arrows: dict[str, set[str]] = {name: set() for name in files.values()}
-    for module, name in files.items():
-        code = without_tests(name, tree.text(name))[0]
-        # A file that only introduces the names of others doesn't use them.
-        code = re.sub(r"//[^\n]*|^\s*pub(?:\([\w: ]+\))? use [^;]+;", "", code, flags=re.MULTILINE)
-        for path in rust_paths(code):
-            parts, here = path.split("::"), module.split("::")
-            if parts[0] == "crate":
-                at, rest = here[:1], parts[1:]
-            else:
-                above = parts.count("super")
-                at, rest = here[: len(here) - above], parts[above:]
-            while rest and "::".join([*at, rest[0]]) in files:
-                at, rest = [*at, rest[0]], rest[1:]
-            target = files.get("::".join(at))
-            if target and target != name and (rest or at != here[: len(at)]):
-                arrows[name].add(target)
-    return arrows
-
-
-def rust_paths(code: str) -> Iterator[str]:
-    """Every `crate::` and `super::` path of some code, with the braces of `use` undone."""
-    for match in re.finditer(r"\buse ((?:crate|super)[^;]*);", code):
-        yield from unbraced(re.sub(r"\s+", "", match[1]))
-    for match in re.finditer(r"(?<![\w:])(?:crate|super)(?:::\w+)+", re.sub(r"\buse [^;]*;", "", code)):
-        yield match[0]
-
-
-def unbraced(path: str) -> Iterator[str]:
-    head, brace, rest = path.partition("{")
-    if not brace:
-        yield re.sub(r"as\w+$", "", head) if " as " in path else head
-        return
-    depth, item = 0, ""
-    for letter in rest[: rest.rindex("}")] + ",":
-        depth += (letter == "{") - (letter == "}")
-        if letter == "," and depth == 0:
-            if item:
-                yield from unbraced(head + item)
-            item = ""
-        else:
-            item += letter
-
-
-def jvm_references(tree: Tree) -> dict[str, set[str]]:
-    """Which file of the jar uses the types of which other; of one package they need no import."""
-    names = tree.ending(".scala", ".java", below="jvm/spark/src/main/")
-    code = {
-        name: re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', "", tree.text(name), flags=re.S)
-        for name in names
-    }
-    owner = {
-        found: name
-        for name, text in code.items()
-        for found in re.findall(r"^(?:[\w\[\] ]*\s)?(?:class|object|trait|interface)\s+(\w+)", text, re.M)
-    }
-    return {
-        name: {owner[word] for word in set(re.findall(r"\b[A-Z]\w+", text)) if owner.get(word, name) != name}
-        for name, text in code.items()
-    }
-
-
-def strong_components(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """The circles of a graph: its strongly connected components of two or more (Tarjan 1972)."""
-    order: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(node: str) -> None:
-        order[node] = low[node] = len(order)
-        stack.append(node)
-        for to in sorted(arrows.get(node, ())):
-            if to not in order:
-                visit(to)
-                low[node] = min(low[node], low[to])
-            elif to in stack:
-                low[node] = min(low[node], order[to])
-        if low[node] == order[node]:
-            at = stack.index(node)
-            if len(stack) - at > 1:
-                found.append(stack[at:])
-            del stack[at:]
-
-    for node in sorted(arrows):
-        if node not in order:
-            visit(node)
-    return found
+def room_of(name: str, top: str) -> str:
+    """The folder below `top` that has a file; empty where that is `top` itself."""
+    return name.rpartition("/")[0].partition(top)[2].strip("/")
 
 
 def names(tree: Tree) -> Iterator[str]:
@@ -471,6 +338,7 @@ CHECKS: tuple[Callable[[Tree], Iterable[str]], ...] = (
     version,
     lists,
     circles,
+    rooms,
     names,
     threads,
     messages,

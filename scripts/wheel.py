@@ -6,7 +6,7 @@
 
 Zig links the native files, against the glibc of 2012, and brings the C compiler for the other kind of processor.
 maturin writes the metadata, and auditwheel says whether the wheel keeps the rules of its name. The jars lose their
-native files: the package has each once (RUN-4). `make jars` has to have built them.
+native files: the package has each once (SESSION-6). `make jars` has to have built them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NATIVES = {
     "libphalanx_jni.so": "phalanx/jars/libphalanx_jni.so",
     "phalanx-guard": "phalanx/bin/phalanx-guard",
 }
-"""What Cargo builds, and where the wheel has it; python/phalanx/jar.py has the same table."""
+"""What Cargo builds, and where the wheel has it; python/phalanx/spark/jar.py has the same table."""
 SBOM = "phalanx.cdx.json"
 THIRD_PARTY = "LICENSE-THIRD-PARTY"
 # Files of a zip have a time, and the same sources make the same wheel.

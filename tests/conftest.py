@@ -62,7 +62,7 @@ def no_guard_is_left() -> Iterator[None]:
     for thread in threads:
         thread.join(0.5)
     if any(thread.is_alive() for thread in threads):
-        runs = [thing for thing in gc.get_objects() if type(thing).__module__ == "phalanx.run"]
+        runs = [thing for thing in gc.get_objects() if type(thing).__module__ == "phalanx.run.run"]
         for run in [thing for thing in runs if type(thing).__name__ == "Run" and not thing.done]:
             run.cancel("the test is over")
     eventually("no guard of ranks is left", 10, lambda: not guards())

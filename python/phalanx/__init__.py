@@ -5,7 +5,7 @@ This file only has names. Each is imported when it is first used.
 
 from __future__ import annotations
 
-from .feeding.pyspark_loader import install as _tell_pyspark
+from .feeding.partitions.pyspark_loader import install as _tell_pyspark
 from .process_group.registration import install as _tell_torch
 
 TYPE_CHECKING = False  # as typing's, without the milliseconds that importing typing costs every rank
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
     from .checkpoint import checkpoint_dir as checkpoint_dir
     from .diagnosis.doctor import doctor as doctor
     from .distributor import TorchDistributor as TorchDistributor
-    from .driver.configure import configure as configure
     from .errors import TrainingError as TrainingError
     from .feeding.replicated import replicated as replicated
     from .feeding.source import data as data
-    from .feeding.stored import stored as stored
-    from .feeding.streamed import streamed as streamed
+    from .feeding.stored.stored import stored as stored
+    from .feeding.stream.streamed import streamed as streamed
     from .integrations.accelerate import notebook_launcher as notebook_launcher
     from .integrations.deepspeed import DeepspeedTorchDistributor as DeepspeedTorchDistributor
-    from .jar import jar_path as jar_path
-    from .jar import spark_conf as spark_conf
     from .launch.local import run_local as run_local
     from .process_group.comm_hook import average_hook as average_hook
     from .rank.reporting import phase as phase
     from .rank.reporting import report as report
     from .rank.reporting import set_result as set_result
     from .results import UnavailableResult as UnavailableResult
-    from .run import Run as Run
+    from .run.run import Run as Run
+    from .spark.configure import configure as configure
+    from .spark.jar import jar_path as jar_path
+    from .spark.jar import spark_conf as spark_conf
 
 _HOMES = {
     "DeepspeedTorchDistributor": "integrations.deepspeed",
-    "Run": "run",
+    "Run": "run.run",
     "TorchDistributor": "distributor",
     "TrainingError": "errors",
     "UnavailableResult": "results",
     "average_hook": "process_group.comm_hook",
-    "jar_path": "jar",
+    "jar_path": "spark.jar",
     "notebook_launcher": "integrations.accelerate",
     "checkpoint_dir": "checkpoint",
-    "configure": "driver.configure",
+    "configure": "spark.configure",
     "data": "feeding.source",
     "doctor": "diagnosis.doctor",
     "phase": "rank.reporting",
@@ -51,9 +51,9 @@ _HOMES = {
     "report": "rank.reporting",
     "run_local": "launch.local",
     "set_result": "rank.reporting",
-    "spark_conf": "jar",
-    "stored": "feeding.stored",
-    "streamed": "feeding.streamed",
+    "spark_conf": "spark.jar",
+    "stored": "feeding.stored.stored",
+    "streamed": "feeding.stream.streamed",
 }
 __all__ = [
     "DeepspeedTorchDistributor",

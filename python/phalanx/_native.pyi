@@ -244,7 +244,7 @@ class Hub:
         tasks of a local master. `by` is where nodes connect in the place of the hub's own address: host:port."""
     def next(self, timeout: float) -> tuple[str, str, str] | None:
         """The next event, or None after `timeout` seconds: its kind, a text, and its fields as a JSON object, "" where
-        it has none. `phalanx.driver.events` reads them.
+        it has none. `phalanx.run.events` reads them.
 
         kind        text                        fields
         output      whole lines to show

@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .connect import relay
 from .connect.client import is_remote
-from .driver import preflight
-from .driver.inherited import (
+from .display.spark_ui import SparkUi
+from .feeding.given import is_data
+from .feeding.partitions.partitions import numbers_of
+from .feeding.partitions.partitions import partition_data_loader as _get_spark_partition_data_loader
+from .feeding.preparation import Preparation
+from .feeding.stream.input import check_restarts, for_tasks
+from .integrations.mlflow import callers_run
+from .rank import contract
+from .request import preflight
+from .request.inherited import (
     Distributor,
     _get_conf,
     _get_conf_boolean,
@@ -26,26 +34,18 @@ from .driver.inherited import (
     _get_logger,
     _get_resources,
 )
-from .driver.payload import FileArgument, file_payload, function_payload, module_payload
-from .driver.run_owner import check_given, owner_settings
-from .driver.session import SessionConf, active_session, driver_dir, hub_endpoint
-from .driver.spark_ui import SparkUi
-from .driver.train_object import Module, name_of
-from .feeding.given import is_data
-from .feeding.partitions import numbers_of
-from .feeding.partitions import partition_data_loader as _get_spark_partition_data_loader
-from .feeding.preparation import Preparation
-from .feeding.stream_input import check_restarts, for_tasks
-from .integrations.mlflow import callers_run
-from .rank import contract
-from .settings import Settings, given
+from .request.payload import FileArgument, file_payload, function_payload, module_payload
+from .request.run_owner import check_given, owner_settings
+from .request.settings import Settings, given
+from .request.train_object import Module, name_of
+from .spark.session import SessionConf, active_session, driver_dir, hub_endpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from . import _native
     from .integrations.mlflow import TrackedRun
-    from .run import Run
+    from .run.run import Run
 
 TrainObject = Callable[..., Any] | str | os.PathLike[str] | Module
 
@@ -289,7 +289,7 @@ class TorchDistributor(Distributor):
                     "have its DataFrame as their input, and no other; use run(data=...) for both"
                 )
             check_restarts(data.streamed.name, settings.max_restarts)
-            dataframe = for_tasks(data.streamed, self.num_tasks)
+            dataframe = for_tasks(*data.streamed, self.num_tasks)
         variables = _native.rank_variables(settings.values, self._env)
         context, tracked = callers_run(self._mlflow, local_mode=self.local_mode, given=self._env)
         options = self._options()
@@ -359,7 +359,7 @@ def _new_run(
     data: Preparation | None,
     lease: preflight.Lease,
 ) -> Run:
-    from .run import Run
+    from .run.run import Run
     from .stages.choice import local_stage, spark_stage
 
     # Through a Spark Connect server alone, nobody else has to reach the hub.

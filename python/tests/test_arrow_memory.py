@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from phalanx.feeding.arrow_memory import Texts, as_indices, numbers_of
+from phalanx.feeding.loader.arrow_memory import Texts, as_indices, numbers_of
 from support.places import PYTHON
 
 pytestmark = pytest.mark.timeout(60)

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from phalanx.feeding import carriers
-from phalanx.feeding.carriers import Carriers
+from phalanx.feeding.blocks import carriers
+from phalanx.feeding.blocks.carriers import Carriers
 from support.programs import eventually
 
 pytestmark = pytest.mark.timeout(60)

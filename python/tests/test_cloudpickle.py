@@ -12,7 +12,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from phalanx import jar
+from phalanx.spark import jar
 from support.one_rank import RankRun, script, sent
 from support.places import PYTHON
 

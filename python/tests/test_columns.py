@@ -14,8 +14,8 @@ import phalanx
 import pyarrow as pa
 import pytest
 from phalanx.feeding.source import StreamedDataSet
-from phalanx.feeding.stream_feeder import Feeder
-from phalanx.feeding.stream_source import StreamSource
+from phalanx.feeding.stream.feeder import Feeder
+from phalanx.feeding.stream.source import StreamSource
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(120)
@@ -32,7 +32,7 @@ def of_blocks(table: pa.Table, **options: Any) -> list[dict[str, Any]]:
 @pytest.fixture(params=["blocks", "stream"])
 def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Batches]:
     """Gives the batches of a table, by either loader."""
-    monkeypatch.setattr("phalanx.feeding.block_source.BLOCK_ROWS", 7)
+    monkeypatch.setattr("phalanx.feeding.blocks.source.BLOCK_ROWS", 7)
     feeders: list[Feeder] = []
 
     def of_a_stream(table: pa.Table, **options: Any) -> list[dict[str, Any]]:

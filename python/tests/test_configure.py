@@ -9,8 +9,8 @@ from typing import Any
 
 import phalanx
 import pytest
-from phalanx import jar
-from phalanx.driver import configure as room
+from phalanx.spark import configure as room
+from phalanx.spark import jar
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -55,12 +55,12 @@ def test_a_builder_without_lists_gets_jar_and_plugin() -> None:
 
 def test_the_users_lists_stay_wherever_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     both = {"spark.jars": f"a.jar,b.jar,{OURS}", "spark.plugins": f"their.Plugin,{jar.PLUGIN}"}
-    assert configured(jars="a.jar, b.jar", plugins="their.Plugin") == both, "CALLER-1"
+    assert configured(jars="a.jar, b.jar", plugins="their.Plugin") == both, "SESSION-1"
     assert configured(jars=both["spark.jars"], plugins=both["spark.plugins"]) == both, "twice is as once"
 
     defaults = "# spark.jars x\nspark.jars=a.jar,b.jar\n  spark.plugins\ttheir.Plugin  \nspark.jarsx 1\n"
     (tmp_path / "spark-defaults.conf").write_text(defaults)
-    assert configured() == both, "CALLER-1"
+    assert configured() == both, "SESSION-1"
     # A builder's own list is instead of that of the file, as it is without Phalanx.
     assert configured(jars="c.jar")["spark.jars"] == f"c.jar,{OURS}"
     other = tmp_path / "other file"
@@ -83,4 +83,4 @@ def test_a_client_of_spark_connect_is_told_that_it_is_the_servers_matter(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert configured(remote="sc://there") == {"spark.remote": "sc://there"}
-    assert "start the server with phalanx.spark_conf()" in caplog.text, "CALLER-2"
+    assert "start the server with phalanx.spark_conf()" in caplog.text, "SESSION-2"

@@ -11,7 +11,7 @@ import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import phalanx.run
+import phalanx.run.run
 import pytest
 from phalanx.display import live, painters, words
 from phalanx.display.cancel_button import REASON
@@ -260,8 +260,8 @@ def test_a_run_that_a_cell_shows_is_drawn_before_the_cell_ends(
         if len(threads) > 1:
             drawn_on.set()
 
-    monkeypatch.setattr(phalanx.run, "in_notebook", lambda: True)
-    monkeypatch.setattr(phalanx.run, "NotebookPainter", lambda _cancel: Odd(paint))
+    monkeypatch.setattr(phalanx.run.run, "in_notebook", lambda: True)
+    monkeypatch.setattr(phalanx.run.run, "NotebookPainter", lambda _cancel: Odd(paint))
     run = fake_run(monkeypatch, tmp_path)
     run._ipython_display_()
     assert threads[0] is threading.current_thread()

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phalanx.feeding import block_source, far_blocks
-from phalanx.feeding.block_source import MappedBlocks
-from phalanx.feeding.index import Block, Facts, Index
+from phalanx.feeding.blocks import far as far_blocks
+from phalanx.feeding.blocks import source as block_source
+from phalanx.feeding.blocks.index import Block, Facts, Index
+from phalanx.feeding.blocks.source import MappedBlocks
+from phalanx.feeding.blocks.write import write_partition
 from phalanx.feeding.source import DataSet
-from phalanx.feeding.write_blocks import write_partition
 from phalanx.rank.error_record import is_peer_loss
 from support.programs import eventually
 
@@ -123,7 +124,7 @@ def test_what_is_kept_is_bounded_and_comes_again_when_it_is_needed(
             assert source.batch(at).column(0)[0].as_py() == at * ROWS
             assert source._far is not None
             assert sum(map(len, source._far._there.values())) <= 3 * a_block, "FEED-17"
-    monkeypatch.setattr("phalanx.feeding.loader.CACHE_BYTES", 3 * a_block)
+    monkeypatch.setattr("phalanx.feeding.loader.loader.CACHE_BYTES", 3 * a_block)
     with pytest.raises(
         ValueError, match=r'shuffle="full" reads all blocks at each step, and .* on other hosts'
     ):

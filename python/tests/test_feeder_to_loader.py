@@ -13,12 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from phalanx.feeding import stream_wire as wire
-from phalanx.feeding.dataset import BatchDataset
-from phalanx.feeding.step_agreement import RankLeft, StepAgreement
-from phalanx.feeding.stream_feeder import Feeder
-from phalanx.feeding.stream_loader import StreamLoader
-from phalanx.feeding.stream_source import StreamSource
+from phalanx.feeding.loader.dataset import BatchDataset
+from phalanx.feeding.stream import wire
+from phalanx.feeding.stream.feeder import Feeder
+from phalanx.feeding.stream.loader import StreamLoader
+from phalanx.feeding.stream.source import StreamSource
+from phalanx.feeding.stream.step_agreement import RankLeft, StepAgreement
 from support.programs import eventually
 
 torch = pytest.importorskip("torch")
@@ -321,8 +321,8 @@ def test_an_end_that_nobody_has_said_is_an_error() -> None:
 def test_a_task_whose_input_fails_ends_and_its_rank_hears_of_no_end() -> None:
     script = """
 import pyarrow as pa, sys, threading
-from phalanx.feeding import stream_feeder
-from phalanx.feeding.stream_source import StreamSource
+from phalanx.feeding.stream import feeder as stream_feeder
+from phalanx.feeding.stream.source import StreamSource
 stream_feeder.SPARK_ENDS_S = 1.0
 def broken():
     yield pa.RecordBatch.from_pydict({"i": [1, 2]})
@@ -344,9 +344,9 @@ def test_a_pass_that_is_held_to_the_end_of_its_process_ends_its_thread() -> None
 import atexit, itertools, threading
 atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))
 import pyarrow as pa
-from phalanx.feeding.stream_feeder import Feeder
+from phalanx.feeding.stream.feeder import Feeder
 from phalanx.feeding.source import StreamedDataSet
-from phalanx.feeding.stream_source import StreamSource
+from phalanx.feeding.stream.source import StreamSource
 feeder = Feeder(itertools.repeat(pa.RecordBatch.from_pydict({"i": [1] * 1000})), 1, "train")
 steps = iter(StreamedDataSet(StreamSource("train", feeder.address)).loader(batch_size=10))
 assert next(steps)["i"].tolist() == [1] * 10

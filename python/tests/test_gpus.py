@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
-from phalanx.driver.preflight import Lease
+from phalanx.request.preflight import Lease
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -47,8 +47,8 @@ def test_d10_concurrent_runs_are_disjoint_and_the_first_free_gpus_are_taken() ->
     everything = lease(all_gpus, 4)
     everything.release()
     assert everything.gpus == all_gpus
-    assert random.getstate() == state, "CALLER-8"
-    assert dict(os.environ) == environment, "CALLER-8"
+    assert random.getstate() == state, "REQUEST-3"
+    assert dict(os.environ) == environment, "REQUEST-3"
 
 
 def test_a_client_of_spark_connect_has_the_gpus_that_it_sees_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phalanx.driver.payload import function_payload
+from phalanx.request.payload import function_payload
 from support.backend_ranks import Rank, Ranks
 from support.one_rank import RankRun
 from support.places import PYTHON

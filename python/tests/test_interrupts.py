@@ -12,8 +12,8 @@ from typing import Any
 
 import phalanx._native
 import pytest
-from phalanx.driver.interrupts import Interrupts
-from phalanx.run import Run
+from phalanx.run.interrupts import Interrupts
+from phalanx.run.run import Run
 from support.fake_run import FakeHub, FakeStage, fake_run
 
 pytestmark = pytest.mark.timeout(60)
@@ -26,7 +26,7 @@ def pythons_handler() -> Iterator[None]:
         signal.SIGINT, signal.default_int_handler
     )  # a shell may have started the tests without
     yield
-    assert signal.signal(signal.SIGINT, before) == signal.default_int_handler, "CALLER-6"
+    assert signal.signal(signal.SIGINT, before) == signal.default_int_handler, "RUN-9"
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_the_first_one_asks_for_the_end_at_any_moment(
     once(where, moment, monkeypatch, before=before)
     with pytest.raises(KeyboardInterrupt):
         run.drive()
-    assert FakeHub.last.calls == [ASKED, "cancelled", "joined", "closed"], "CALLER-4"
+    assert FakeHub.last.calls == [ASKED, "cancelled", "joined", "closed"], "RUN-4"
     assert run.done
 
 
@@ -80,7 +80,7 @@ def test_one_that_comes_while_sparks_ui_is_told_keeps_no_gpu(
     once(run._ui, when, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run.drive()
-    assert released == [True], "CALLER-4"
+    assert released == [True], "RUN-4"
     assert run.done
 
 
@@ -91,7 +91,7 @@ def test_one_that_comes_before_the_hub_is_open_ends_the_job_as_it_begins(
     once(phalanx._native, "Hub", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run.drive()
-    assert FakeHub.last.calls == [ASKED, "cancelled", "joined", "closed"], "CALLER-4"
+    assert FakeHub.last.calls == [ASKED, "cancelled", "joined", "closed"], "RUN-4"
 
 
 def test_one_that_comes_while_output_is_written_cuts_off_no_line(
@@ -114,7 +114,7 @@ def test_one_that_comes_while_output_is_written_cuts_off_no_line(
     monkeypatch.setattr(sys, "stdout", Slow())
     with pytest.raises(KeyboardInterrupt):
         run.drive()
-    assert written == ["a line\n", "flushed"], "CALLER-4"
+    assert written == ["a line\n", "flushed"], "RUN-4"
 
 
 def test_the_second_one_does_not_wait(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_the_second_one_does_not_wait(run: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(FakeHub, "next", goes_on)
     with pytest.raises(KeyboardInterrupt):
         run.drive()
-    assert FakeHub.last.calls == [ASKED, "cancelled", "closed"], "CALLER-5"
+    assert FakeHub.last.calls == [ASKED, "cancelled", "closed"], "RUN-8"
 
 
 def test_one_that_comes_when_the_ranks_are_over_does_not_wait_for_spark(
@@ -161,7 +161,7 @@ def test_the_callers_own_handler_is_called_each_time(raises: bool) -> None:
     try:
         with Interrupts(lambda: seen.append("asked")) as interrupts:
             press()
-            assert (seen, interrupts.pressed) == (["asked", 2], True), "CALLER-6"
+            assert (seen, interrupts.pressed) == (["asked", 2], True), "RUN-9"
             if raises:
                 with pytest.raises(KeyboardInterrupt):
                     press()

@@ -10,7 +10,8 @@ from typing import Any
 
 import phalanx
 import pytest
-from phalanx import _native, jar
+from phalanx import _native
+from phalanx.spark import jar
 from phalanx.stages import jvm
 from phalanx.stages.choice import uses_jvm
 from phalanx.stages.jvm import DIRECT_BYTES, JvmStage

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of several blocks, and few steps gathered at a time."""
-    monkeypatch.setattr("phalanx.feeding.block_source.BLOCK_ROWS", 7)
-    monkeypatch.setattr("phalanx.feeding.loader.GATHERED_ROWS", 9)
+    monkeypatch.setattr("phalanx.feeding.blocks.source.BLOCK_ROWS", 7)
+    monkeypatch.setattr("phalanx.feeding.loader.loader.GATHERED_ROWS", 9)
 
 
 def numbered(rows: int) -> pa.Table:
@@ -158,7 +158,7 @@ def test_a_state_of_other_data_or_of_another_order_is_refused() -> None:
 def test_a_table_is_serialised_once_however_often_its_state_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from phalanx.feeding import block_source
+    from phalanx.feeding.blocks import source as block_source
 
     as_stream, serialised = block_source.as_stream, []
 
@@ -383,7 +383,7 @@ def test_a_table_may_be_pandas_and_a_replicated_one_is_whole_on_every_rank(
 def test_a_report_has_the_share_of_time_that_its_rank_waited_for_batches(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from phalanx.feeding import loader as loader_module
+    from phalanx.feeding.loader import loader as loader_module
     from phalanx.rank import reporting
 
     now = 0.0

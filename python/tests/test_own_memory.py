@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from phalanx import _native
 from phalanx.feeding.source import StreamedDataSet
-from phalanx.feeding.stream_feeder import Feeder
-from phalanx.feeding.stream_source import StreamSource
+from phalanx.feeding.stream.feeder import Feeder
+from phalanx.feeding.stream.source import StreamSource
 from phalanx.rank import results as ranks_results
 
 torch = pytest.importorskip("torch")
@@ -32,7 +32,7 @@ Batches = Callable[..., Iterator[dict[str, Any]]]
 @pytest.fixture(params=["in order", "shuffled", "stream"])
 def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Batches]:
     """Gives the batches of a table of several blocks, or of a stream."""
-    monkeypatch.setattr("phalanx.feeding.block_source.BLOCK_ROWS", 30)
+    monkeypatch.setattr("phalanx.feeding.blocks.source.BLOCK_ROWS", 30)
     feeders: list[Feeder] = []
 
     def of_blocks(table: pa.Table, **options: Any) -> Iterator[dict[str, Any]]:
@@ -141,7 +141,7 @@ def test_a_ranks_result_of_200_000_ids_has_1_6_megabytes(tmp_path: Path) -> None
 
 
 def test_a_batch_that_is_kept_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    from phalanx.feeding import window as window_module
+    from phalanx.feeding.loader import window as window_module
 
     windows: list[Any] = []
     made = window_module.Window

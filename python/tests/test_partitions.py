@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from phalanx.feeding import partition_dataset
-from phalanx.feeding.block_source import MappedBlocks
-from phalanx.feeding.index import Block, Facts, Index
-from phalanx.feeding.partition_dataset import PartitionDataset
-from phalanx.feeding.partitions import numbers_of, partition_data_loader, partition_file
-from phalanx.feeding.write_blocks import write_partition
+from phalanx.feeding.blocks.index import Block, Facts, Index
+from phalanx.feeding.blocks.source import MappedBlocks
+from phalanx.feeding.blocks.write import write_partition
+from phalanx.feeding.partitions import dataset as partition_dataset
+from phalanx.feeding.partitions.dataset import PartitionDataset
+from phalanx.feeding.partitions.partitions import numbers_of, partition_data_loader, partition_file
 
 pytestmark = pytest.mark.timeout(120)
 

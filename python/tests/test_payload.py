@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phalanx.driver.payload import file_payload, function_payload, module_payload
-from phalanx.driver.train_object import Module, name_of
 from phalanx.errors import UnpicklableError
 from phalanx.rank.payload import Payload, PayloadError, merged_path
+from phalanx.request.payload import file_payload, function_payload, module_payload
+from phalanx.request.train_object import Module, name_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -157,7 +157,7 @@ def test_arguments_are_named(tmp_path: Path) -> None:
     def train(lr: float, data: Any = None, *more: Any, **options: Any) -> None: ...
 
     rows = (i for i in range(3))
-    assert "its argument 'data' (a generator)" in complaint(train, 0.1, rows), "CALLER-7"
+    assert "its argument 'data' (a generator)" in complaint(train, 0.1, rows), "REQUEST-2"
     assert "its argument number 3 (a generator)" in complaint(train, 0.1, 0, rows)
     assert "its argument 'rows' (a generator)" in complaint(train, 0.1, rows=rows)
     with open(tmp_path / "f", "w") as file:

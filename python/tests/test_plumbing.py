@@ -91,7 +91,8 @@ print(sorted(name for name in set(sys.modules) - before), threading.active_count
         timeout=50,
     )
     assert done.stdout.strip() == (
-        "['__future__', 'phalanx', 'phalanx.feeding', 'phalanx.feeding.pyspark_loader', 'phalanx.plumbing', "
+        "['__future__', 'phalanx', 'phalanx.feeding', 'phalanx.feeding.partitions', "
+        "'phalanx.feeding.partitions.pyspark_loader', 'phalanx.plumbing', "
         "'phalanx.plumbing.import_hooks', 'phalanx.process_group', 'phalanx.process_group.registration'] 1"
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from phalanx.driver import preflight
+from phalanx.request import preflight
 from support.fakes import FakeCluster
 
 pytestmark = pytest.mark.timeout(150)

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from phalanx.driver import preflight
-from phalanx.settings import Settings, given
+from phalanx.request import preflight
+from phalanx.request.settings import Settings, given
 from phalanx.stages.spark_errors import explain
 from support.fakes import FakeCluster
 from support.places import CONTRACT

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phalanx.driver import profile
-from phalanx.driver.profile import checked, rank_events
 from phalanx.rank import profiler
+from phalanx.run import profile
+from phalanx.run.profile import checked, rank_events
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -103,10 +103,10 @@ def test_the_times_of_a_host_whose_clock_is_an_hour_ahead_are_the_drivers(tmp_pa
     told = profile.take(host, 1, 0.1, [3], path, {3: "far"})
     assert told.ranks == [3]
     [event] = [event for event in events_of(path) if event["ph"] == "X"]
-    assert abs(event["ts"]) < 5e6, "CALLER-9"
+    assert abs(event["ts"]) < 5e6, "RUN-10"
     assert event["dur"] == 1e6
     clock = json.loads(Path(path).read_text())["metadata"]["clocks"]["3"]
-    assert clock["ahead_us"] == pytest.approx(3600e6, abs=1e6), "CALLER-9"
+    assert clock["ahead_us"] == pytest.approx(3600e6, abs=1e6), "RUN-10"
 
 
 def test_tracks_of_torch_are_the_ranks_and_ids_of_two_ranks_differ() -> None:

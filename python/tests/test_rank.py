@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phalanx.driver.payload import file_payload, function_payload
+from phalanx.request.payload import file_payload, function_payload
 from support.one_rank import RankRun, script, sent
 
 RunRank = Callable[..., RankRun]
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 def as_main(tmp_path: Path, text: str) -> bytes:
     """The payload of `train()` in a script run as a caller's __main__."""
     (tmp_path / "caller.py").write_text(
-        textwrap.dedent(text) + "\nimport sys\nfrom phalanx.driver.payload import function_payload\n"
+        textwrap.dedent(text) + "\nimport sys\nfrom phalanx.request.payload import function_payload\n"
         "if __name__ == '__main__':\n"
         "    sys.stdout.buffer.write(function_payload(train, (), {}, sys_path=[]))\n"
     )

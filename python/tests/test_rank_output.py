@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from phalanx.driver.rank_output import (
+from phalanx.run.rank_output import (
     PIECE_BYTES,
     NotThereError,
     Piece,
@@ -33,8 +33,8 @@ def test_output_is_read_in_pieces_up_to_where_it_ended_at_first() -> None:
         grown = len(whole) + 1000 * (len(asked) - 1)
         return Piece(begin, grown, "", whole[begin : begin + most])
 
-    assert all_of(read) == whole, "CALLER-11"
-    assert all(most <= PIECE_BYTES for _, most in asked), "CALLER-11"
+    assert all_of(read) == whole, "RUN-12"
+    assert all(most <= PIECE_BYTES for _, most in asked), "RUN-12"
     asked.clear()
     assert all_of(read, 5, PIECE_BYTES + 5) == whole[5 : PIECE_BYTES + 10]
     asked.clear()
@@ -50,9 +50,9 @@ def test_a_gap_is_told_in_its_place() -> None:
         return Piece(start, 110, "", b"0123456789"[start - 100 :][:most])
 
     told = b"[phalanx] 100 bytes of output are no longer kept\n"
-    assert all_of(read) == told + b"0123456789", "CALLER-12"
-    assert all_of(read, 0, 50) == b"[phalanx] 50 bytes of output are no longer kept\n", "CALLER-12"
-    assert all_of(read, 98, 4) == b"[phalanx] 2 bytes of output are no longer kept\n01", "CALLER-12"
+    assert all_of(read) == told + b"0123456789", "RUN-13"
+    assert all_of(read, 0, 50) == b"[phalanx] 50 bytes of output are no longer kept\n", "RUN-13"
+    assert all_of(read, 98, 4) == b"[phalanx] 2 bytes of output are no longer kept\n01", "RUN-13"
 
 
 def test_the_files_of_the_newest_stage_are_one_output(tmp_path: Path) -> None:
@@ -85,11 +85,11 @@ def test_where_no_place_has_it_the_newest_lines_come_with_the_reason() -> None:
         return read
 
     told = b"[phalanx] these are the newest lines that the driver has, no more: its host did not answer within 10 s\n"
-    assert b"".join(whole_output([no_host], "hello\n", 0, None)) == told + b"hello\n", "CALLER-13"
-    assert b"".join(whole_output([no_host], "hello\n", -3, None)) == told + b"lo\n", "CALLER-13"
-    assert b"".join(whole_output([no_host], "", 0, None)) == b"", "CALLER-13"
+    assert b"".join(whole_output([no_host], "hello\n", 0, None)) == told + b"hello\n", "RUN-14"
+    assert b"".join(whole_output([no_host], "hello\n", -3, None)) == told + b"lo\n", "RUN-14"
+    assert b"".join(whole_output([no_host], "", 0, None)) == b"", "RUN-14"
     assert b"".join(whole_output([no_host, lambda: from_text("there")], "", 0, None)) == b"there"
     broken = b"".join(whole_output([breaks, lambda: from_text("not this")], "", 0, None))
     assert broken.endswith(b"x\n[phalanx] the rest of the output can't be had: its node has ended\n"), (
-        "CALLER-13"
+        "RUN-14"
     )

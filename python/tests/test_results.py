@@ -8,9 +8,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from phalanx import TrainingError, UnavailableResult
-from phalanx.driver import results as drivers_results
-from phalanx.driver.results import Results
 from phalanx.rank import results as ranks_results
+from phalanx.run import results as drivers_results
+from phalanx.run.results import Results
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -45,7 +45,7 @@ def test_the_versions_that_differ_are_named_and_the_others_not(
         results.load(0)
     said = str(caught.value)
     assert "ModuleNotFoundError: No module named 'ranks_only'; Python is 3.99.0 at the rank and " in said
-    assert f"{here['Python']} here; torch is 1.0 at the rank and " in said, "CALLER-14"
+    assert f"{here['Python']} here; torch is 1.0 at the rank and " in said, "RUN-15"
     assert "; no_such_package is 7 at the rank and missing here; " in said
     assert "cloudpickle" not in said, "it is the same"
 

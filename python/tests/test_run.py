@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from phalanx.driver.events import Outcome, Output, PhaseReached, Reported, Resubmit, Status, event_of
-from phalanx.driver.live_output import LiveOutput
 from phalanx.errors import RankOutcome
-from phalanx.run import Stacks
+from phalanx.run.events import Outcome, Output, PhaseReached, Reported, Resubmit, Status, event_of
+from phalanx.run.live_output import LiveOutput
+from phalanx.run.run import Stacks
 from phalanx.stages.stage import Stage
 from support.fake_run import FakeHub, fake_run
 

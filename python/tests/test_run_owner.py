@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from phalanx import _native
-from phalanx.driver.run_owner import check_given, owner_settings, user
-from phalanx.driver.train_object import Module
+from phalanx.request.run_owner import check_given, owner_settings, user
+from phalanx.request.train_object import Module
 from support.places import PYTHON
 
 pytestmark = pytest.mark.timeout(100)
@@ -111,7 +111,7 @@ class Net:
     def fit(self): pass
 if __name__ == "__main__":
     import json
-    from phalanx.driver.run_owner import owner_settings
+    from phalanx.request.run_owner import owner_settings
     print(json.dumps([json.loads(owner_settings(fn)["phalanx.owner"]) for fn in (train, Net().fit)]))
 """
 
@@ -141,7 +141,7 @@ def test_a_script_that_is_edited_and_run_from_elsewhere_has_the_same_owner(tmp_p
     assert (function["kind"], function["place"], function["name"]) == ("file", str(script), "train")
     assert method == {**function, "name": "Net.fit"}
     script.write_text("# one line more\n" + SCRIPT)
-    assert owners_in("trainer/task.py", cwd=tmp_path) == [function, method], "CALLER-21"
+    assert owners_in("trainer/task.py", cwd=tmp_path) == [function, method], "REQUEST-4"
     assert owners_in("-m", "cProfile", "-o", "profile", "trainer/task.py", cwd=tmp_path)[0] == function
     # As a module it is what another module imports it by.
     as_module = owners_in("-m", "trainer.task", cwd=tmp_path)[0]
@@ -175,7 +175,7 @@ CELLS = """
         shell.run_cell(cell).raise_error()
 """
 TELL = (
-    "import json\nfrom phalanx.driver.run_owner import owner_settings\n"
+    "import json\nfrom phalanx.request.run_owner import owner_settings\n"
     "print(json.dumps([json.loads(owner_settings(train)['phalanx.owner'])]))"
 )
 
@@ -192,7 +192,7 @@ def test_a_cell_that_is_run_again_in_another_kernel_has_the_same_owner(tmp_path:
     first = in_notebook(tmp_path, ["def train(): pass"], names=code)
     assert (first["kind"], first["place"]) == ("notebook", "/home/ada/cats.ipynb")
     later = in_notebook(tmp_path, ["x = 1", "# edited\ndef train(): return 1"], names=code)
-    assert later == first, "CALLER-21"
+    assert later == first, "REQUEST-4"
     assert in_notebook(tmp_path, ["def train(): pass"], names={})["kind"] == "session"
 
 

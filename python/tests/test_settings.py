@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from phalanx import _native
-from phalanx.settings import Settings
+from phalanx.request.settings import Settings
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phalanx.feeding import shared_blocks
-from phalanx.feeding.far_blocks import FarBlocks
-from phalanx.feeding.index import Block, Facts, Index
+from phalanx.feeding.blocks import shared as shared_blocks
+from phalanx.feeding.blocks.far import FarBlocks
+from phalanx.feeding.blocks.index import Block, Facts, Index
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phalanx.driver.payload import function_payload
+from phalanx.request.payload import function_payload
 from phalanx.stages.spark_files import environment, py_files_on
 from support.one_rank import RankRun
 from support.spark_files import shipped

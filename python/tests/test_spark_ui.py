@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from phalanx.driver.spark_ui import SparkUi
+from phalanx.display.spark_ui import SparkUi
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -28,12 +28,12 @@ class Context:
     ],
 )
 def test_a_session_that_cant_be_told_disturbs_nobody(session: Any) -> None:
-    """CALLER-18"""
+    """DISPLAY-10"""
     asked = []
     ui = SparkUi(session, lambda: asked.append(1) or {}, dict)
     ui.start()
     ui.stop()
-    assert ui._thread is None or not ui._thread.is_alive(), "CALLER-18"
+    assert ui._thread is None or not ui._thread.is_alive(), "DISPLAY-10"
     assert not asked
 
 

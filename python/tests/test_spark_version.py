@@ -11,14 +11,15 @@ import phalanx
 import pyspark
 import pytest
 from phalanx import TorchDistributor
-from phalanx.driver import spark_version
+from phalanx.spark import versions as spark_version
+from phalanx.spark.jar import expected_path
 
 
 def test_a_pyspark_that_is_too_old_is_refused_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", "3.4.4")
     with pytest.raises(RuntimeError) as refused:
         TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
-    assert str(refused.value) == "Phalanx needs Spark 3.5 or later, and this pyspark is 3.4.4", "CALLER-20"
+    assert str(refused.value) == "Phalanx needs Spark 3.5 or later, and this pyspark is 3.4.4", "SESSION-8"
 
 
 @pytest.mark.parametrize("version", ["3.5.0", "4.0.0.dev1", "4.3.0", "10.0.0", "of my own"])
@@ -44,7 +45,7 @@ def test_the_jar_is_that_of_the_sparks_scala(
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / core).touch()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    assert Path(phalanx.jar.expected_path()).name == f"phalanx-spark_{jar}-{phalanx.__version__}.jar"
+    assert Path(expected_path()).name == f"phalanx-spark_{jar}-{phalanx.__version__}.jar"
 
 
 @pytest.mark.parametrize(("version", "scala"), [("3.5.9", "2.12"), ("4.0.5", "2.13")])
@@ -75,4 +76,4 @@ def test_no_other_module_asks_for_a_version() -> None:
         for path in package.rglob("*.py")
         if "pyspark.__version__" in path.read_text()
     ]
-    assert asking == ["driver/spark_version.py"], "CALLER-19"
+    assert asking == ["spark/versions.py"], "SESSION-7"

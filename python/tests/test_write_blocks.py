@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from phalanx.driver.payload import function_payload, with_data
-from phalanx.feeding import block_source
-from phalanx.feeding.block_source import MappedBlocks
-from phalanx.feeding.index import Block, Facts, Index, fingerprint
-from phalanx.feeding.write_blocks import ALIGNMENT, regrouped, write_partition
+from phalanx.feeding.blocks import source as block_source
+from phalanx.feeding.blocks.index import Block, Facts, Index, fingerprint
+from phalanx.feeding.blocks.source import MappedBlocks
+from phalanx.feeding.blocks.write import ALIGNMENT, regrouped, write_partition
 from phalanx.rank.payload import Payload
+from phalanx.request.payload import function_payload, with_data
 
 pytestmark = pytest.mark.timeout(60)
 

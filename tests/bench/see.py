@@ -130,11 +130,11 @@ def drive(case: str, fleet: str, seconds: float) -> dict[str, float]:
     from phalanx import TrainingError, _native, spark_conf
     from phalanx.display.live import LiveDisplay
     from phalanx.display.painters import NotebookPainter
-    from phalanx.driver.preflight import Lease
-    from phalanx.driver.session import driver_dir
-    from phalanx.driver.spark_ui import SparkUi
-    from phalanx.run import Run
-    from phalanx.settings import Settings
+    from phalanx.display.spark_ui import SparkUi
+    from phalanx.request.preflight import Lease
+    from phalanx.request.settings import Settings
+    from phalanx.run.run import Run
+    from phalanx.spark.session import driver_dir
     from phalanx.stages.stage import Stage
     from pyspark.sql import SparkSession
 

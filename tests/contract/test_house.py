@@ -56,6 +56,7 @@ def house() -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["check_house"] = module
+    sys.path.insert(0, str(SCRIPT.parent))  # as for a script that is run
     spec.loader.exec_module(module)
     return module
 
@@ -152,6 +153,28 @@ def test_a_sound_tree_has_no_breach(house: ModuleType, tmp_path: Path) -> None:
                 "python/phalanx/run.py": "from .rank.entry import f\n",
             },
             "python/phalanx/rank/entry.py, python/phalanx/run.py",
+        ),
+        (
+            "HOUSE-15",
+            {
+                "python/phalanx/rank/ending.py": "def f():\n    from ..warm_pool import server\n",
+                "python/phalanx/warm_pool/server.py": "",
+                "python/phalanx/warm_pool/entry.py": "from ..rank.entry import f\n",
+                "docs/architecture.md": SOUND["docs/architecture.md"].replace(
+                    "| `rank/` |", "| `rank/`, `warm_pool/` |"
+                ),
+            },
+            "these rooms import one another: python/phalanx/rank, python/phalanx/warm_pool",
+        ),
+        (
+            "HOUSE-15",
+            {
+                "jvm/spark/src/main/scala/dev/phalanx/spark/ui/Page.scala": "class Page { def a: Node = null }\n",
+                "jvm/spark/src/main/java/dev/phalanx/spark/ui/Tab.java": "class Tab {}\n",
+                "jvm/spark/src/main/scala/dev/phalanx/spark/node/Node.scala": "class Node\n",
+                "jvm/spark/src/main/scala/dev/phalanx/spark/node/Task.scala": "class Task { def a: Tab = null }\n",
+            },
+            "these rooms import one another: dev/phalanx/spark/node, dev/phalanx/spark/ui",
         ),
         (
             "HOUSE-6",

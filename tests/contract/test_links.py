@@ -8,7 +8,7 @@ from pathlib import Path
 
 import phalanx
 import pytest
-from phalanx import jar
+from phalanx.spark import jar
 from support.places import ROOT
 from support.programs import spark_home
 from support.tiers import whole

@@ -11,11 +11,11 @@ from typing import Any
 import phalanx
 import pyarrow as pa
 import pytest
-from phalanx.feeding import write_blocks
-from phalanx.feeding.block_jobs import BlockJobs, JvmJobs, WorkerJobs, WrittenBlock, block_jobs
+from phalanx.feeding.blocks import write as write_blocks
+from phalanx.feeding.blocks.identity import Identity
+from phalanx.feeding.blocks.jobs import BlockJobs, JvmJobs, WorkerJobs, WrittenBlock, block_jobs
+from phalanx.feeding.blocks.row_hash import DataRows
 from phalanx.feeding.given import readable
-from phalanx.feeding.identity import Identity
-from phalanx.feeding.row_hash import DataRows
 from support import sessions
 
 pytestmark = pytest.mark.timeout(150)

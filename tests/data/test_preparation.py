@@ -16,9 +16,9 @@ import phalanx
 import pytest
 from phalanx import TrainingError
 from phalanx.feeding import preparation
-from phalanx.feeding.block_source import MappedBlocks
+from phalanx.feeding.blocks.index import Index
+from phalanx.feeding.blocks.source import MappedBlocks
 from phalanx.feeding.given import is_data
-from phalanx.feeding.index import Index
 from phalanx.feeding.preparation import Preparation
 from phalanx.feeding.source import DataSet
 from phalanx.plumbing.by_value import by_value
@@ -215,7 +215,7 @@ def test_what_spark_can_not_compute_is_the_cause_and_leaves_nothing(spark: Any, 
 
 
 def test_executors_need_no_phalanx(tmp_path: Path) -> None:
-    from phalanx.feeding import write_blocks
+    from phalanx.feeding.blocks import write as write_blocks
     from pyspark import cloudpickle
 
     with by_value(write_blocks):

@@ -12,12 +12,12 @@ from typing import Any
 import phalanx
 import pytest
 from phalanx import TrainingError
-from phalanx.feeding.block_source import MappedBlocks
-from phalanx.feeding.identity import Identity, difference
-from phalanx.feeding.index import Index
+from phalanx.feeding.blocks.identity import Identity, difference
+from phalanx.feeding.blocks.index import Index
+from phalanx.feeding.blocks.query_plan import QueryPlan
+from phalanx.feeding.blocks.row_hash import HASH, DataRows
+from phalanx.feeding.blocks.source import MappedBlocks
 from phalanx.feeding.preparation import Preparation
-from phalanx.feeding.query_plan import QueryPlan
-from phalanx.feeding.row_hash import HASH, DataRows
 from phalanx.feeding.source import DataSet
 from support import sessions
 from support.own_session import in_session
@@ -161,7 +161,7 @@ def test_rows_of_a_shuffle_are_the_same_wherever_they_are_cut(spark: Any) -> Non
 def test_a_state_goes_on_over_other_blocks_of_the_same_rows(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from phalanx.feeding import write_blocks
+    from phalanx.feeding.blocks import write as write_blocks
 
     frame = spark.range(0, 400, 1, 3).repartition(4)
 

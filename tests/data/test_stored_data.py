@@ -9,12 +9,12 @@ from typing import Any
 import phalanx
 import pytest
 from phalanx import TrainingError
-from phalanx.feeding.block_source import MappedBlocks
-from phalanx.feeding.data_store import INDEX
+from phalanx.feeding.blocks.index import Index
+from phalanx.feeding.blocks.source import MappedBlocks
 from phalanx.feeding.given import is_data
-from phalanx.feeding.index import Index
 from phalanx.feeding.preparation import Preparation
 from phalanx.feeding.source import DataSet
+from phalanx.feeding.stored.place import INDEX
 from support import sessions
 from support.tiers import whole
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import phalanx
 import pytest
-from phalanx.jar import PLUGIN
+from phalanx.spark.jar import PLUGIN
 from support.places import PYTHON, ROOT
 from support.programs import Program, output_of, spark_home
 from support.tiers import whole

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from phalanx import TorchDistributor, jar
+from phalanx import TorchDistributor
+from phalanx.spark import jar
 from support import sessions
 from support.programs import ONE_EXECUTOR, WARM_IF_ASKED, classic_conf
 from support.tiers import whole

@@ -14,7 +14,7 @@ from typing import Any
 
 import phalanx
 import pytest
-from phalanx import jar
+from phalanx.spark import jar
 from support.own_session import in_session
 from support.places import PYTHON, ROOT
 from support.spark_files import shipped
@@ -29,7 +29,7 @@ def test_a_real_cluster_is_waited_for_and_its_limit_is_known() -> None:
         "local-cluster[2,2,1024]",
         """
         import logging, time
-        from phalanx.driver import preflight
+        from phalanx.request import preflight
         began = time.monotonic()
         preflight.check_slots(spark, 2, 90, logging.getLogger())
         answer = {"waited": time.monotonic() - began}
@@ -216,7 +216,7 @@ def test_a_real_driver_has_both_jars_and_takes_the_jvm_stage(tmp_path: Path, lis
     else:
         args = f"--jars {theirs} pyspark-shell"
     answer, said = run(TRAINS, tmp_path, PYSPARK_SUBMIT_ARGS=args, SPARK_CONF_DIR=str(tmp_path))
-    assert answer == ["JvmStage", jar.PLUGIN, True], "CALLER-1"
+    assert answer == ["JvmStage", jar.PLUGIN, True], "SESSION-1"
     assert "was there before phalanx.configure" not in said, "a session that has both is told nothing"
 
 
@@ -225,9 +225,9 @@ def test_an_application_that_was_started_without_the_jar_is_told_so_and_goes_on(
     from support.programs import spark_home
 
     answer, said = run(TRAINS, tmp_path, str(spark_home() / "bin" / "spark-submit"))
-    assert answer == ["PythonStage", None, False], "CALLER-2"
-    assert f"spark-submit --jars {OURS} --conf spark.plugins={jar.PLUGIN}" in said, "CALLER-2"
-    assert "This session was there before phalanx.configure" in said, "CALLER-2"
+    assert answer == ["PythonStage", None, False], "SESSION-2"
+    assert f"spark-submit --jars {OURS} --conf spark.plugins={jar.PLUGIN}" in said, "SESSION-2"
+    assert "This session was there before phalanx.configure" in said, "SESSION-2"
 
 
 @whole("the jar from elsewhere")
@@ -239,6 +239,6 @@ def test_an_application_that_has_the_jar_by_another_name_is_not_told_that_it_lac
     submit = [str(spark_home() / "bin" / "spark-submit"), "--driver-class-path", str(renamed)]
     answer, said = run(TRAINS, tmp_path, *submit)
     # Executors may lack it when they start, and would fail of the plugin.
-    assert answer == ["JvmStage", None, False], "CALLER-2"
-    assert "was started without Phalanx's jar" not in said, "CALLER-2"
-    assert "it has the jar, but spark.plugins lacks" in said, "CALLER-2"
+    assert answer == ["JvmStage", None, False], "SESSION-2"
+    assert "was started without Phalanx's jar" not in said, "SESSION-2"
+    assert "it has the jar, but spark.plugins lacks" in said, "SESSION-2"

@@ -22,4 +22,4 @@ def test_a_warm_run_asks_the_drivers_jvm_little(stage: Any, monkeypatch: pytest.
     stage.run(nothing)  # the first one sends the jar
     asked = questions_to_the_jvm(monkeypatch)
     stage.run(nothing)
-    assert len(asked) <= MOST, f"CALLER-15: {len(asked)} questions, {asked}"
+    assert len(asked) <= MOST, f"SESSION-3: {len(asked)} questions, {asked}"

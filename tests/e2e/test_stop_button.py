@@ -113,8 +113,8 @@ def test_the_stop_button_ends_a_run_that_floods_the_cell(
     ranks = [int((tmp_path / str(rank)).read_text()) for rank in (0, 1)]
     notebook.manager.interrupt_kernel()
     reply = notebook.reply(cell)
-    assert reply.get("ename") == "KeyboardInterrupt", f"CALLER-4: {reply}"
-    assert gone(ranks), "CALLER-4: they are gone before the cell ends"
+    assert reply.get("ename") == "KeyboardInterrupt", f"RUN-4: {reply}"
+    assert gone(ranks), "RUN-4: they are gone before the cell ends"
     assert notebook.reply(notebook.begin(AFTERWARDS))["status"] == "ok", "the notebook goes on"
     eventually("the cell's output", 20, lambda: notebook.read() or "works" in notebook.printed)
     assert notebook.printed.splitlines()[-1] == "True over ['stopped', 'stopped'] works"

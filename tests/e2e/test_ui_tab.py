@@ -253,7 +253,7 @@ def test_runs_are_in_the_tab_while_they_run_and_when_they_failed(tmp_path: Path)
     where, page = seen["asked"]
     assert where.startswith("/phalanx/run/?id=")
     assert "is asked for the stacks" in page or "Stacks at" in page
-    assert "ranks 0-1:" in seen["stacks"], "CALLER-18"
+    assert "ranks 0-1:" in seen["stacks"], "DISPLAY-10"
     assert "in jvm_run" in seen["stacks"]
     assert "[rank 0] &lt;script&gt;alert(1)&lt;/script&gt;" in seen["running"]
     assert "<script>alert" not in seen["running"] + seen["failed"] + seen["list"]

@@ -37,7 +37,7 @@ def printed(installed: Installed, code: str, folder: Path) -> str:
 
 def test_it_has_each_native_file_once_and_the_jars_have_none(installed: Installed) -> None:
     with zipfile.ZipFile(installed.wheel) as wheel:
-        assert sorted(programs_in(wheel)) == NATIVES, "RUN-4"
+        assert sorted(programs_in(wheel)) == NATIVES, "SESSION-6"
         assert [name for name in wheel.namelist() if re.fullmatch(r"phalanx/jars/.*_2\.13-.*\.jar", name)]
 
 
@@ -119,7 +119,7 @@ def test_without_a_cache_the_whole_jar_is_in_a_private_folder_for_temporary_file
     path = Path(output_of(command, env=env, within=60, folder=tmp_path).strip())
     private = path.parent.parent
     assert private.parent == tmp_path / "temporary"
-    assert private.stat().st_mode & 0o777 == 0o700, "RUN-4"
+    assert private.stat().st_mode & 0o777 == 0o700, "SESSION-6"
     private.chmod(0o777)
     with pytest.raises(AssertionError, match="is not a folder that only its user"):
         output_of(command, env=env, within=60, folder=tmp_path)

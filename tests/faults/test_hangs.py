@@ -132,7 +132,7 @@ def test_stacks_phase_reports_and_logs_while_it_runs(spark: Any, tmp_path: Path)
     eventually("output is seen", 60, lambda: run.logs(1) == "hello from 1\n")
     stacks = run.stacks()
     assert set(stacks) == {0, 1}
-    assert (run.logs(1, 0), run.logs(0, -2)) == ("hello from 1\n", "0\n"), "CALLER-11"
+    assert (run.logs(1, 0), run.logs(0, -2)) == ("hello from 1\n", "0\n"), "RUN-12"
     paths = run.download_logs(tmp_path / "logs")
     assert [Path(path).read_text() for path in paths] == ["hello from 0\n", "hello from 1\n"]
     assert "in waits_here" in stacks[0]

@@ -14,10 +14,10 @@ from typing import Any
 import phalanx
 import pytest
 from phalanx import TorchDistributor, distributor
-from phalanx.driver.run_owner import owner_settings
 from phalanx.errors import TrainingError, UnpicklableError
 from phalanx.rank.payload import Payload
-from phalanx.settings import Settings
+from phalanx.request.run_owner import owner_settings
+from phalanx.request.settings import Settings
 from support.fakes import FakeNative, FakeRun
 
 pytestmark = pytest.mark.timeout(150)
@@ -275,7 +275,7 @@ _get_logger("TorchDistributor").info("again")
 def test_importing_starts_no_thread_and_configures_no_logger() -> None:
     script = """
 import logging, threading
-import phalanx, phalanx.distributor, phalanx.settings, phalanx.driver.preflight
+import phalanx, phalanx.distributor, phalanx.request.settings, phalanx.request.preflight
 print(threading.active_count(), logging.getLogger().handlers, logging.getLogger("TorchDistributor").handlers)
 import sys
 print([m for m in ("pyspark", "torch", "pyarrow", "cloudpickle") if m in sys.modules])

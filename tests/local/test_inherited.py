@@ -17,9 +17,9 @@ def test_a_distributor_has_what_pysparks_has(spark: Any) -> None:
     for local_mode in (True, False):
         arguments = {"num_processes": 2, "local_mode": local_mode, "use_gpu": False}
         ours, incumbent = TorchDistributor(**arguments), theirs.TorchDistributor(**arguments)
-        assert set(vars(incumbent)) <= set(vars(ours)), "CALLER-3"
+        assert set(vars(incumbent)) <= set(vars(ours)), "REQUEST-1"
         same = set(vars(incumbent)) - {"logger", "spark"}
-        assert {n: vars(ours)[n] for n in same} == {n: vars(incumbent)[n] for n in same}, "CALLER-3"
+        assert {n: vars(ours)[n] for n in same} == {n: vars(incumbent)[n] for n in same}, "REQUEST-1"
         assert ours._get_num_tasks() == incumbent._get_num_tasks()
     constants = [name for name in vars(theirs.TorchDistributor) if name.strip("_").isupper()]
     assert constants

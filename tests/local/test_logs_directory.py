@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from phalanx import TorchDistributor
-from phalanx.driver.session import copy_by_hadoop
+from phalanx.spark.session import copy_by_hadoop
 from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(100)

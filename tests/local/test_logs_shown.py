@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from phalanx import TorchDistributor, TrainingError
-from phalanx.settings import given
+from phalanx.request.settings import given
 
 
 def _speak(fails: bool) -> None:

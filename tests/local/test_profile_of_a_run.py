@@ -63,7 +63,7 @@ def test_ranks_with_torch_and_without_are_in_one_file_and_one_that_ended_is_name
         assert told.missing == {
             2: "the rank has ended",
             1: "only its Python stacks are there: " + NO_TORCH,
-        }, "CALLER-10"
+        }, "RUN-11"
         with pytest.raises(RuntimeError, match="rank 2 gave no profile: the rank has ended"):
             run.profile(0.5, [2], tmp_path / "none.json")
         assert not (tmp_path / "none.json").exists()
@@ -79,7 +79,7 @@ def test_ranks_with_torch_and_without_are_in_one_file_and_one_that_ended_is_name
     assert named[1, "aten::mm"] == 0
     assert any(event["pid"] == 1 and event["name"].endswith("multiplies") for event in events)
     times = [event["ts"] / 1e6 for event in events if event["ph"] == "X"]
-    assert -0.1 <= min(times) <= max(times) <= time.time() - asked, "CALLER-9"
+    assert -0.1 <= min(times) <= max(times) <= time.time() - asked, "RUN-10"
     with pytest.raises(RuntimeError, match="does not run"):
         run.profile(path=tmp_path / "late.json")
 

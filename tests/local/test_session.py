@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from phalanx import _native
-from phalanx.driver import preflight
-from phalanx.driver.payload import function_payload
-from phalanx.driver.session import SessionConf, application_conf
 from phalanx.errors import UnpicklableError
 from phalanx.integrations import accelerate
-from phalanx.settings import Settings
+from phalanx.request import preflight
+from phalanx.request.payload import function_payload
+from phalanx.request.settings import Settings
+from phalanx.spark.session import SessionConf, application_conf
 from phalanx.stages.choice import why_not
 from support.questions import questions_to_the_jvm
 
@@ -59,12 +59,12 @@ def awkward(spark: Any) -> Iterator[dict[str, str]]:
 
 def test_settings_are_read_as_they_are(spark: Any, awkward: dict[str, str]) -> None:
     conf = SessionConf(spark)
-    assert {key: conf.get(key) for key in awkward} == awkward, "CALLER-16"
+    assert {key: conf.get(key) for key in awkward} == awkward, "SESSION-4"
     for key in conf.keys:
-        assert conf.get(key) == spark.conf.get(key), f"CALLER-16: {key}"
+        assert conf.get(key) == spark.conf.get(key), f"SESSION-4: {key}"
     assert conf.get("spark.master") == spark.sparkContext.master
     for key in ("spark.of.this.test.not", "spark.of.this.test.a", "spark.sql.ansi.enabled"):
-        assert conf.get(key) is spark.conf.get(key, None) is None, f"CALLER-16: {key}"
+        assert conf.get(key) is spark.conf.get(key, None) is None, f"SESSION-4: {key}"
 
 
 def test_a_key_of_two_lines_is_one_key(
@@ -72,8 +72,8 @@ def test_a_key_of_two_lines_is_one_key(
 ) -> None:
     conf = SessionConf(spark)
     Settings.read(conf.get, keys=conf.keys)
-    assert set(awkward) <= conf.keys, "CALLER-16"
-    assert "no.such.setting" not in caplog.text, "CALLER-16"
+    assert set(awkward) <= conf.keys, "SESSION-4"
+    assert "no.such.setting" not in caplog.text, "SESSION-4"
 
 
 def test_the_number_of_questions_is_that_of_settings_that_are_set(
@@ -91,7 +91,7 @@ def test_the_number_of_questions_is_that_of_settings_that_are_set(
         spark.conf.unset("spark.phalanx.slots.timeout")
     assert settings.slots_timeout == 8.0
     # The keys, by four questions; the time-out, the master, and what else the session's start has set.
-    assert count <= 10, f"CALLER-15: {asked}"
+    assert count <= 10, f"SESSION-3: {asked}"
 
 
 def test_an_applications_own_settings_cost_a_question_each(
@@ -102,7 +102,7 @@ def test_an_applications_own_settings_cost_a_question_each(
     found = [get(key) for key in ("spark.master", "spark.app.id", "spark.of.this.test.not")]
     count = len(asked)
     assert found == [spark.sparkContext.master, spark.sparkContext.applicationId, None]
-    assert count <= 6, f"CALLER-15: {asked}"
+    assert count <= 6, f"SESSION-3: {asked}"
 
 
 def test_a_secret_of_the_session_is_not_asked_for(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -119,7 +119,7 @@ def test_a_secret_of_the_session_is_not_asked_for(spark: Any, caplog: pytest.Log
         spark.conf.unset("spark.hadoop.fs.s3a.secret.key")
     assert "Answer received" in caplog.text
     for text in texts:
-        assert "hunter2" not in text, "CALLER-17"
+        assert "hunter2" not in text, "SESSION-5"
 
 
 class _Server:

@@ -111,10 +111,10 @@ def test_a_result_whose_module_only_ranks_have_is_not_lost(
     assert run.done
     assert run.ranks[0].state == "finished"
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert run.result().weight == "phalanx", "CALLER-14"
+    assert run.result().weight == "phalanx", "RUN-15"
     monkeypatch.setattr(distributor, "last_run", None)
     del run
-    assert pickle.loads(pickled.read_bytes()).weight == "phalanx", "CALLER-14"
+    assert pickle.loads(pickled.read_bytes()).weight == "phalanx", "RUN-15"
     del sys.modules["kept_by_ranks"]
 
 

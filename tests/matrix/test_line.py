@@ -16,6 +16,7 @@ from typing import Any
 import phalanx
 import pytest
 from phalanx import TrainingError
+from phalanx.spark.jar import expected_path
 from support.places import APPS, PYTHON
 from support.programs import (
     TWO_EXECUTORS,
@@ -86,15 +87,15 @@ def test_a_failing_rank_is_the_cause(distributor: Any) -> None:
 @pytest.mark.quick
 @pytest.mark.classic
 def test_a_session_says_at_once_what_is_set(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from phalanx.driver.session import SessionConf  # here, since ranks import this file
+    from phalanx.spark.session import SessionConf  # here, since ranks import this file
     from support.questions import questions_to_the_jvm
 
     asked = questions_to_the_jvm(monkeypatch)
     conf = SessionConf(spark)
-    assert {"spark.master", "spark.app.id"} <= conf.keys, "CALLER-15"
+    assert {"spark.master", "spark.app.id"} <= conf.keys, "SESSION-3"
     assert conf.get("spark.master") == spark.sparkContext.master
     assert conf.get("spark.no.such.setting") is None
-    assert len(asked) <= 6, f"CALLER-15: {asked}"
+    assert len(asked) <= 6, f"SESSION-3: {asked}"
 
 
 def test_a_cancel_ends_the_run(distributor: Any, tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ def test_an_application_is_submitted_with_the_jar(over: str, tmp_path: Path) -> 
 
 @pytest.mark.classic
 def test_the_other_scalas_jar_leaves_an_application_alone(tmp_path: Path) -> None:
-    own = Path(phalanx.jar.expected_path())
+    own = Path(expected_path())
     [other] = [path for path in own.parent.glob("*.jar") if path != own]
     conf = classic_conf(TWO_EXECUTORS) | {"spark.jars": str(other)}
     command = spark_submit(APPS / "smoke.py", "2", "auto", conf=conf)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import phalanx._native
-import phalanx.run
+import phalanx.run.run
 import pytest
 
 
@@ -61,7 +61,7 @@ class FakeStage:
         self.hub.calls.append("cancelled")
 
 
-def fake_run(monkeypatch: pytest.MonkeyPatch, folder: Any) -> phalanx.run.Run:
+def fake_run(monkeypatch: pytest.MonkeyPatch, folder: Any) -> phalanx.run.run.Run:
     """A run in local mode."""
     monkeypatch.setattr(phalanx._native, "Hub", FakeHub)
     ui = SimpleNamespace(start=lambda: None, stop=lambda: None)
@@ -74,4 +74,4 @@ def fake_run(monkeypatch: pytest.MonkeyPatch, folder: Any) -> phalanx.run.Run:
         "ui": lambda *_: ui,
     }
     job = phalanx._native.Job(name="train", ranks=1, tasks=1, use_gpu=False, settings={})
-    return phalanx.run.Run(job=job, payload=b"", **fields)
+    return phalanx.run.run.Run(job=job, payload=b"", **fields)

@@ -42,14 +42,14 @@ class RankRun:
 
 def sent(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> bytes:
     """The payload of a call."""
-    from phalanx.driver.payload import function_payload
+    from phalanx.request.payload import function_payload
 
     return function_payload(fn, args, kwargs, sys_path=[])
 
 
 def script(folder: Path, text: str, *args: object, name: str = "train.py") -> bytes:
     """The payload of a file with this text, which is left in `folder`."""
-    from phalanx.driver.payload import file_payload
+    from phalanx.request.payload import file_payload
 
     path = folder / name
     path.write_text(textwrap.dedent(text))

@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
 def _session(given: argparse.Namespace) -> Any:
     from pyspark.sql import SparkSession
 
-    from ..driver.configure import configure
+    from ..spark.configure import configure
 
     builder: Any = SparkSession.builder.appName("phalanx doctor")
     for setting in given.conf:

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..connect.client import is_remote
 from ..connect.relay import has_plugin
-from ..driver import preflight
-from ..driver.session import SessionConf
-from ..jar import PLUGIN
-from ..settings import Settings
-from ..stages import jvm
-from ..stages.choice import why_not
+from ..request import preflight
+from ..request.settings import Settings
+from ..spark.driver_jvm import barrier_runner, why_not
+from ..spark.jar import PLUGIN
+from ..spark.session import SessionConf
 from .cluster_checks import rates
 from .executors import executors
 from .finding import Finding, Need
@@ -165,7 +164,7 @@ class _Examination:
                 Finding("ok", "", "stage", "The jar is there: executors' JVMs start the ranks.")
             )
         else:
-            with_jar = not is_remote(self._spark) and jvm.barrier_runner(self._spark.sparkContext) is not None
+            with_jar = not is_remote(self._spark) and barrier_runner(self._spark.sparkContext) is not None
             wanted = self._settings is not None and self._settings.stage == "jvm"
             self.findings.append(
                 Finding(

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..connect.client import is_remote
-from ..driver.session import SessionConf, hub_endpoint
-from ..driver.spark_version import inheriting
 from ..plumbing.by_value import by_value
+from ..spark.session import SessionConf, hub_endpoint
+from ..spark.versions import inheriting
 from ..stages.spark_errors import explain
 from .executors import executors, running_tasks
 from .links import Listener

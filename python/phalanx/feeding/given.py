@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .data_store import DataStore
 from .replicated import Replicated
-from .stored import Stored
-from .streamed import Streamed
+from .stored.place import DataStore
+from .stored.stored import Stored
+from .stream.streamed import Streamed
 
 _ATOMS = {
     *("Byte", "Short", "Integer", "Long", "Float", "Double", "Boolean", "Decimal"),

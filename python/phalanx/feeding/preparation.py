@@ -10,7 +10,7 @@ starts.
 FEED-34 (same-data): blocks that went with an executor are computed again before ranks start again, and no others where
 Spark can do that. Where that gives other data the run fails, and says so: nothing trains on a mixture.
 FEED-35 (kept-stays): what is `stored` is written by the first run, read by later ones, and removed by none.
-FEED-37 (carried): on hosts with blocks where the run has no node, tasks beside it serve them (`feeding/carriers.py`).
+FEED-37 (carried): on hosts with blocks where the run has no node, tasks beside it serve them (`blocks/carriers.py`).
 FEED-68 (same-order): where Spark may compute the rows in another order each time, each partition is sorted by the rows'
 hashes, unless the user has sorted them. `spark.phalanx.data.order` wants no sorting, or that of all rows.
 """
@@ -29,16 +29,16 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _native
 from ..connect.client import is_remote
-from ..driver.spark_version import inheriting
 from ..errors import TrainingError
-from .block_jobs import block_jobs
-from .carriers import Carriers
+from ..spark.versions import inheriting
+from .blocks.carriers import Carriers
+from .blocks.index import Index
+from .blocks.jobs import block_jobs
+from .blocks.query_plan import QueryPlan
+from .blocks.row_hash import HASH, DataRows
+from .blocks.written import WrittenSet
 from .given import GivenFrame, given_of, streamed_of
-from .index import Index
-from .query_plan import QueryPlan
-from .row_hash import HASH, DataRows
-from .streamed import Streamed
-from .written import WrittenSet
+from .stream.streamed import Streamed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

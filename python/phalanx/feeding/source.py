@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..rank import contract
 from ..rank.payload import Payload
-from .block_source import BlockSource, MappedBlocks, TableBlocks
-from .index import Index
-from .loader import Loader
+from .blocks.index import Index
+from .blocks.source import BlockSource, MappedBlocks, TableBlocks
+from .loader.loader import Loader
 from .replicated import Replicated
-from .stored import Stored
-from .stream_source import StreamSource
-from .streamed import Streamed
+from .stored.stored import Stored
+from .stream.source import StreamSource
+from .stream.streamed import Streamed
 
 if TYPE_CHECKING:
-    from .dataset import BatchDataset
+    from .loader.dataset import BatchDataset
 
 
 def data(source: Any) -> DataSet:
@@ -120,7 +120,7 @@ class DataSet:
     def dataset(self, **options: Any) -> BatchDataset:
         """A `torch.utils.data.IterableDataset` of the batches that `loader(**options)` gives, for code that wants
         `DataLoader(dataset, batch_size=None, num_workers=2)`."""
-        from .dataset import BatchDataset
+        from .loader.dataset import BatchDataset
 
         return BatchDataset(self.loader(**options))
 
@@ -152,7 +152,7 @@ class StreamedDataSet(DataSet):
         world_size: int | None = None,
     ) -> Loader:
         """As `DataSet.loader`, for one pass; rows come in Spark's order, and `seed` counts for nothing."""
-        from .stream_loader import StreamLoader
+        from .stream.loader import StreamLoader
 
         if rank is not None or world_size is not None:
             raise ValueError(

@@ -12,8 +12,8 @@ from typing import Any
 
 from ..connect.client import is_remote
 from ..distributor import TorchDistributor
-from ..driver.session import active_session, is_local
-from ..settings import ANY_FAILURE
+from ..request.settings import ANY_FAILURE
+from ..spark.session import active_session, is_local
 
 PRECISIONS = ("no", "fp8", "fp16", "bf16")
 

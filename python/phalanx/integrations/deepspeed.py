@@ -14,7 +14,7 @@ import os
 from typing import Any
 
 from ..distributor import TorchDistributor
-from ..driver.payload import FileArgument
+from ..request.payload import FileArgument
 
 _CONFIG_NAME = "deepspeed_config.json"
 

@@ -22,14 +22,14 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ..driver import preflight
-from ..driver.payload import file_payload, module_payload
-from ..driver.train_object import Module
 from ..errors import TrainingError
-from ..settings import ANY_FAILURE, given
+from ..request import preflight
+from ..request.payload import file_payload, module_payload
+from ..request.settings import ANY_FAILURE, given
+from ..request.train_object import Module
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..run.run import Run
 
 _ELSEWHERE = (
     "phalanx run trains on one host. Several are for Spark (phalanx submit, or "

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from .. import _native
-from ..driver import preflight
-from ..driver.payload import file_payload, function_payload
-from ..driver.run_owner import check_given, owner_settings
-from ..driver.train_object import name_of
 from ..integrations.mlflow import callers_run
 from ..plumbing.own_folder import own_folder
-from ..run import Run
-from ..settings import Settings, given
+from ..request import preflight
+from ..request.payload import file_payload, function_payload
+from ..request.run_owner import check_given, owner_settings
+from ..request.settings import Settings, given
+from ..request.train_object import name_of
+from ..run.run import Run
 from ..stages.local import LocalStage
 from .gpus import GpuLease, gpus_here
 

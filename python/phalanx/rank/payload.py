@@ -13,8 +13,8 @@ argv0       what a file is called in `sys.argv`, where it is the caller's; absen
 results     `pickle` (the default), or `json`: bytes or JSON, for callers in the JVM
 python, sys_path   the caller's Python (`3.11`) and its `sys.path`; absent where the caller is not Python
 cloudpickle the version that wrote a function's pickle
-data        the data sets that were prepared for the run, by name: what `feeding/index.py` reads; of a streamed one
-            `stream`, the address of its task's end
+data        the data sets that were prepared for the run, by name: what `feeding/blocks/index.py` reads; of a
+            streamed one `stream`, the address of its task's end
 
 RANK-18 (path-first): nothing of the user's is unpickled before `extend_sys_path` was called.
 RANK-19 (caller-source): every rank runs the caller's source of a file, whatever lies at that path on the rank's host.

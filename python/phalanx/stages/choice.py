@@ -11,9 +11,9 @@ import functools
 import logging
 from typing import TYPE_CHECKING
 
-from .._native import VERSION
 from ..connect.client import is_remote
-from ..driver.session import copy_by_hadoop, driver_dir
+from ..spark.driver_jvm import SETTING, barrier_runner, why_not
+from ..spark.session import copy_by_hadoop, driver_dir
 from . import jvm
 from .local import LocalStage
 from .python import ClientWay, PythonStage
@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from .. import _native
-    from ..settings import Settings
+    from ..request.settings import Settings
     from .stage import Stage
 
 logger = logging.getLogger("phalanx")
-
-SETTING = "spark.phalanx.stage"
 
 
 def local_stage(spark: SparkSession, *, payload: bytes, gpus: list[str], variables: dict[str, str]) -> Stage:
@@ -97,25 +95,7 @@ def uses_jvm(spark: SparkSession, wanted: str, *, dataframe: bool) -> bool:
         if wanted == "jvm":
             raise RuntimeError(f"{SETTING} is jvm, but {problem}")
         reason = problem
-        if not is_remote(spark) and jvm.barrier_runner(spark.sparkContext) is not None:
+        if not is_remote(spark) and barrier_runner(spark.sparkContext) is not None:
             level = logging.WARNING  # who gave the session a jar expects that it is used
     logger.log(level, f"Phalanx takes the python stage, because {reason}")
     return False
-
-
-def why_not(spark: SparkSession) -> str | None:
-    """Why a session can't have the jvm stage, with what to do; None if it can."""
-    if is_remote(spark):
-        return "the session is one of Spark Connect, whose clients can't reach the driver's JVM"
-    remedy = "build it by phalanx.configure(SparkSession.builder), or spark-submit --jars phalanx.jar_path()"
-    runner = jvm.barrier_runner(spark.sparkContext)
-    if runner is None:
-        return f"the jar is not on the driver's class path; {remedy}"
-    try:
-        version = str(runner.version())
-        if version != VERSION:
-            return f"the jar on the driver's class path has version {version} and this package {VERSION}; {remedy}"
-        problem = runner.problem()
-    except Exception as error:
-        return f"the jar on the driver's class path can't be used: {error}"
-    return None if problem is None else f"the jar on the driver's class path can't be used: {problem}"

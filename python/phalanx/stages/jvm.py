@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..rank import contract
+from ..spark.driver_jvm import barrier_runner
 from .spark import SparkStage
 
 if TYPE_CHECKING:
@@ -46,15 +47,6 @@ class JvmStage(SparkStage):
                 payload,
                 self._description,
             )
-
-
-def barrier_runner(context: Any) -> Any:
-    """The class BarrierRunner of the driver's JVM; None where it hasn't one."""
-    from py4j.java_gateway import JavaClass
-
-    found = context._jvm.dev.phalanx.spark.BarrierRunner
-    # For a name without a class, py4j takes it for a package.
-    return found if isinstance(found, JavaClass) else None
 
 
 @contextlib.contextmanager

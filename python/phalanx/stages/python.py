@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..connect.client import is_own, is_remote, shipped
 from ..connect.relay import Relay, Unavailable, has_plugin, hub_end, is_preferred
-from ..driver.session import application_conf, is_local
-from ..driver.spark_ui import RUN_PROPERTY
-from ..jar import PLUGIN
-from .jvm import barrier_runner
+from ..display.spark_ui import RUN_PROPERTY
+from ..spark.driver_jvm import barrier_runner
+from ..spark.jar import PLUGIN
+from ..spark.session import application_conf, is_local
 from .spark import SparkStage
 
 if TYPE_CHECKING:

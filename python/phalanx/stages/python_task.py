@@ -54,12 +54,12 @@ def run_task(
     with contextlib.ExitStack() as stack:
         env = workers_files()
         if of_dataframe:
-            from ..feeding.partitions import partition_file
+            from ..feeding.partitions.partitions import partition_file
 
             env |= stack.enter_context(partition_file(rows, work_dir))
         if stream is not None:
-            from ..driver.payload import with_stream
-            from ..feeding.stream_feeder import Feeder
+            from ..feeding.stream.feeder import Feeder
+            from ..request.payload import with_stream
 
             name, ranks = stream
             feeder = stack.enter_context(contextlib.closing(Feeder(rows, ranks, name)))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from ..connect.client import is_remote
 from ..connect.server import ConnectServer
-from ..driver.preflight import wait_for_slots
-from ..driver.spark_version import inheriting
+from ..request.preflight import wait_for_slots
+from ..spark.versions import inheriting
 from .stage import Stage
 from .stage_watch import (
     CONNECT_INTERVAL_S,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..connect.relay import has_plugin
 from ..connect.server import STAGE, ConnectServer, Refused
-from ..driver.preflight import task_slots
+from ..request.preflight import task_slots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

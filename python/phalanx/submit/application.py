@@ -20,7 +20,7 @@ def main() -> int:
     from pyspark.sql import SparkSession
 
     from phalanx import TorchDistributor, TrainingError
-    from phalanx.driver.train_object import Module
+    from phalanx.request.train_object import Module
 
     name, ranks, gpu, module, *args = sys.argv[1:]
     # Spark ships a wheel as it ships a zip, but pyspark wouldn't put it on Python's path.

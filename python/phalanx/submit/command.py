@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..jar import spark_conf
+from ..spark.jar import spark_conf
 from .fields import fields_of, read, text_of
 from .job import KNOWN, TRAINING, Job, add_flags, job_of, overridden, said_of_flags
 from .machines import extended

@@ -1,5 +1,5 @@
 //! The hashes of a block's rows, from its columns in memory: the same as Spark's for the expression of
-//! `python/phalanx/feeding/row_hash.py` (FEED-64), as [`RowSums`].
+//! `python/phalanx/feeding/blocks/row_hash.py` (FEED-64), as [`RowSums`].
 //!
 //! The hash of a row is a chain through its values, each step of which waits for the one before it. So many rows go
 //! beside each other: some hundreds column by column, and those of one column of arrays by eight, element by element.

@@ -1,4 +1,4 @@
-//! What the hashes of rows come to, as `python/phalanx/feeding/identity.py` and the jar's `RowSums` have it.
+//! What the hashes of rows come to, as `python/phalanx/feeding/blocks/identity.py` and the jar's `RowSums` have it.
 
 /// Any number would do that looks like chance; `BASE` of `write_blocks.py`.
 const BASE: u64 = 0x16a5_f1d3_c7b9_e24d;

@@ -10,7 +10,7 @@ import org.apache.spark.sql.SparkSession
 import org.slf4j.LoggerFactory
 
 import dev.phalanx.spark.driver._
-import dev.phalanx.spark.internal.{Settings, SparkInternals}
+import dev.phalanx.spark.internal.SparkInternals
 import dev.phalanx.spark.jni.Core
 
 /** Runs PyTorch training as ranks, on the driver or in a Spark stage, from Scala or Java.

@@ -73,7 +73,7 @@ final private[feeding] class BlockRows(schema: Schema, allocator: BufferAllocato
     count = 0
   }
 
-  /** What a loader has to know of the columns before it reads them; `feeding/write_blocks.py` says what. */
+  /** What a loader has to know of the columns before it reads them; `feeding/blocks/write.py` says what. */
   def facts: JsonNode = {
     val facts = Json.node()
     val nulls = facts.putObject("nulls")

@@ -14,7 +14,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import dev.phalanx.spark.internal.{HostName, Json, SparkInternals}
 
 /** What each task of a job that writes blocks does: its partition becomes a file of blocks. It is what
-  * `feeding/write_blocks.py` does in a Python worker: FEED-59, FEED-60, FEED-61 and FEED-66 hold, and the answer is
+  * `feeding/blocks/write.py` does in a Python worker: FEED-59, FEED-60, FEED-61 and FEED-66 hold, and the answer is
   * the same.
   *
   * @param schema Arrow's, as [[BlockTask.packed]] packs it

@@ -6,7 +6,7 @@ import dev.phalanx.spark.internal.{HostName, SparkInternals}
 import dev.phalanx.spark.node.{Node, NodeTask}
 
 /** One task of a round of carriers: it serves the blocks of its host, if that is wanted, to the ranks of a run that
-  * has no node there. It is what `feeding/carrier_task.py` does in a Python worker.
+  * has no node there. It is what `feeding/blocks/carrier_task.py` does in a Python worker.
   *
   * JAR-21 holds: a task that Spark kills ends by `TaskKilledException`.
   *

@@ -1,7 +1,7 @@
 package dev.phalanx.spark.feeding
 
-/** What the hashes of some rows that follow one another come to, where Spark has computed them: `feeding/identity.py`
-  * says what that is good for.
+/** What the hashes of some rows that follow one another come to, where Spark has computed them.
+  * `feeding/blocks/identity.py` says what that is good for.
   */
 final private[feeding] class RowSums {
   import RowSums._
@@ -25,7 +25,7 @@ final private[feeding] class RowSums {
 
 private[feeding] object RowSums {
 
-  /** As `BASE` and `PRIME` in `feeding/write_blocks.py`. */
+  /** As `BASE` and `PRIME` in `feeding/blocks/write.py`. */
   val Base = 0x16a5f1d3c7b9e24dL
   private val Bits = 61
   val Prime: Long = (1L << Bits) - 1

@@ -8,7 +8,7 @@ import scala.util.Try
 import com.fasterxml.jackson.databind.JsonNode
 import org.slf4j.LoggerFactory
 
-import dev.phalanx.spark.internal.{Json, Settings}
+import dev.phalanx.spark.internal.Json
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.support.PhalanxSuite.{conf, contract, rows, text}
 import dev.phalanx.spark.support.{Logged, PhalanxSuite}

@@ -252,7 +252,7 @@ object BlockJobsSuite {
     BlockJobs.writing(executed(rows), hashed, Zone, false, folder, kept, blockBytes, blockRows)
   }
 
-  /** As `feeding/row_hash.py` has it, of columns `id` and `text`. */
+  /** As `feeding/blocks/row_hash.py` has it, of columns `id` and `text`. */
   private val Hash = "xxhash64(id, text, if(id is null, 1L, 0L) + if(text is null, 2L, 0L))"
 
   private def partsOf(answer: String): Seq[JsonNode] = Json.read(answer).elements().asScala.toVector

@@ -1,0 +1,66 @@
+package dev.phalanx.spark.driver
+
+import java.net.{InetAddress, ServerSocket}
+import java.time.Duration
+
+import scala.util.Try
+
+import dev.phalanx.spark.jni.Core
+
+/** The `spark.phalanx.*` settings of a configuration, and those of Spark's that they follow, in the form that the
+  * Rust core takes. The core knows the settings, Scala doesn't. The arguments of a distributor are settings, too.
+  */
+private[spark] object Settings {
+  val Prefix = "spark.phalanx."
+
+  /** None where the native library can't be loaded: whoever asks the core for more says why. */
+  private lazy val followed: Set[String] = Try(Core(_.settingKeys()).toSet).getOrElse(Set.empty)
+
+  /** Keys and values, in turn. */
+  def of(pairs: Iterable[(String, String)]): Array[String] =
+    pairs.toSeq
+      .filter { case (key, _) => key.startsWith(Prefix) || followed.contains(key) }
+      .sorted
+      .flatMap { case (key, value) => Seq(key, value) }
+      .toArray
+
+  /** Where the hub binds and what tasks are told, where Spark's driver has bound `bind` (empty: nothing was said) and
+    * tells `host`.
+    */
+  def hubEndpoint(settings: Array[String], bind: String, host: String): (String, String) = {
+    val values = settings.grouped(2).map(pair => pair(0) -> pair(1).trim).toMap
+    def set(name: String) = values.get(Prefix + name).filter(_.nonEmpty)
+    // The address that is told may be somebody else's.
+    val own = set("hub.host").filter(_ => bind.isEmpty && isOwn(host)).map(_ => host)
+    (set("hub.bindAddress").orElse(own).getOrElse(bind), set("hub.host").getOrElse(host))
+  }
+
+  /** As the driver in Python finds it out: whether a socket can be bound there. */
+  private def isOwn(host: String) = Try(new ServerSocket(0, 1, InetAddress.getByName(host)).close()).isSuccess
+
+  def maxRestarts(count: Int): (String, String) = s"${Prefix}maxRestarts" -> count.toString
+  def restartOn(kinds: Seq[String]): (String, String) = s"${Prefix}restartOn" -> kinds.mkString(",")
+  def hangTimeout(time: Duration): (String, String) = s"${Prefix}hangTimeout" -> s"${time.toMillis}ms"
+  def logs(shown: String): (String, String) = s"${Prefix}logs" -> shown
+  def grace(time: Duration): (String, String) = s"${Prefix}grace" -> s"${time.toMillis}ms"
+  def warm(enabled: Boolean): (String, String) = s"${Prefix}warm.enabled" -> enabled.toString
+  def cpusPerRank(count: Int): (String, String) = s"${Prefix}cpusPerRank" -> count.toString
+  def checkpointDir(directory: String): (String, String) = s"${Prefix}checkpoint.directory" -> directory
+  def checkpointName(name: String): (String, String) = s"${Prefix}checkpoint.name" -> name
+
+  /** What the core is told beside the settings: whether the ranks are on the driver's host, outside of any task. */
+  def localMode(enabled: Boolean): Array[String] = Array("phalanx.localMode", enabled.toString)
+
+  /** The same: whose the checkpoints are, an `Owner` of the core's. Of what Scala runs all of the place runs. */
+  def owner(user: String, kind: String, place: String): Array[String] =
+    Array(
+      "phalanx.owner",
+      Json.write("user" -> user, "kind" -> kind, "place" -> place, "name" -> "", "line" -> 0)
+    )
+
+  def localRanks(by: String): (String, String) = s"${Prefix}localRanks" -> by
+
+  /** `spark.phalanx.grace`. Throws `IllegalArgumentException` for a bad value of any setting. */
+  def graceMillis(settings: Array[String]): Long =
+    Core(_.graceMillis(settings))
+}

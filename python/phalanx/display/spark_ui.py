@@ -1,0 +1,99 @@
+"""Tells the JVM's SparkContext how a run stands, for the tab of Spark's UI and for the event log.
+
+It also answers what the tab asks: the ranks' stacks. A driver hears of that when it tells the next snapshot, and
+answers in a thread of its own, so that it goes on telling.
+
+DISPLAY-10 (never-disturbs): telling is a thread of its own, at most once a second. It never fails a run, and
+a run waits for it only at its end, for the last state, and not for long. Over Spark Connect and without the jar nothing
+is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..connect.client import is_remote
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger("phalanx")
+
+RUN_PROPERTY = "phalanx.run"
+"""The property of a Spark job that says whose it is; `RunStore` reads it."""
+
+# A run of a moment is told once, when it is over: nobody would see more of it, and it has better things to do.
+_FIRST_S = 0.5
+_INTERVAL_S = 1.0
+# How long the end of a run waits for its last state to be told.
+_LAST_S = 2.0
+
+
+class SparkUi:
+    """Tells Spark's UI the snapshots of a run, from `start` to `stop`."""
+
+    def __init__(
+        self, spark: SparkSession, snapshot: Callable[[], dict[str, Any]], stacks: Callable[[], object]
+    ) -> None:
+        self._spark = spark
+        self._snapshot = snapshot
+        self._stacks = stacks
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begins, where there is a JVM to tell."""
+        with contextlib.suppress(Exception):
+            if not is_remote(self._spark):
+                self._thread = threading.Thread(target=self._tell, name="phalanx-ui", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Tells the last state."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(_LAST_S)
+
+    def _tell(self) -> None:
+        try:
+            posts = None
+            is_last = self._over.wait(_FIRST_S)
+            while True:
+                if posts is None:
+                    posts = _posts(self._spark)
+                snapshot = self._snapshot()
+                if posts.tell(json.dumps(snapshot)) == "stacks" and not is_last:
+                    answer = threading.Thread(
+                        target=self._answer,
+                        args=(posts, snapshot["run"]),
+                        name="phalanx-ui-stacks",
+                        daemon=True,
+                    )
+                    answer.start()
+                if is_last:
+                    return
+                is_last = self._over.wait(_INTERVAL_S)
+        except Exception as error:  # the JVM is going, or hasn't the jar, or the session is another thing
+            logger.debug("Spark's UI can't be told of a run: %s", error)
+
+    def _answer(self, posts: Any, run: str) -> None:
+        """Tells the tab what the ranks' threads do; the run's end, or the hub's deadline, ends the wait."""
+        try:
+            told = str(self._stacks())
+        except Exception as problem:  # the run is over, or hasn't begun
+            told = str(problem)
+        with contextlib.suppress(Exception):  # the JVM is going
+            posts.answer(run, told)
+
+
+def _posts(spark: SparkSession) -> Any:
+    """The jar's object that takes snapshots. It fails when it is called, where the driver's JVM hasn't it."""
+    from py4j.java_gateway import JavaClass
+
+    # By a package's attributes each part of the name would ask the JVM.
+    return JavaClass("dev.phalanx.spark.ui.RunPosts", spark.sparkContext._gateway._gateway_client)

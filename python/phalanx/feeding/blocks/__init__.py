@@ -1,0 +1,1 @@
+"""Blocks: files of record batches that Spark's tasks write, and where ranks find them."""

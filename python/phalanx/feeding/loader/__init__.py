@@ -1,0 +1,1 @@
+"""Batches for a rank, whatever its rows come from."""

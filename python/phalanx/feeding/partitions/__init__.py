@@ -1,0 +1,1 @@
+"""A DataFrame's partitions, one for each task: pyspark's own way."""

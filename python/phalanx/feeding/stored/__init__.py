@@ -1,0 +1,1 @@
+"""Data sets that are kept in a place of the user's."""

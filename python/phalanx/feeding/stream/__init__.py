@@ -1,0 +1,1 @@
+"""Data sets that go from running Spark tasks straight to the ranks."""

@@ -1,0 +1,1 @@
+"""Before a run: what the caller asks for, checked, and packed for the ranks."""

@@ -1,0 +1,103 @@
+"""What the ranks execute, packed at the caller; the format is in `rank/payload.py`, which reads it.
+
+REQUEST-2 (names-variable): what can't be sent is an error at the caller before anything is started. The error names the
+variable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..rank.payload import FORMAT, VERSION
+from .train_object import name_of
+
+
+class FileArgument(NamedTuple):
+    """An argument that is the path of a file with this text; every rank has the file in its own directory."""
+
+    name: str
+    text: str
+
+
+def function_payload(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    sys_path: Sequence[str],
+    argv: Sequence[str | FileArgument] = (),
+) -> bytes:
+    """`fn(*args, **kwargs)` as bytes.
+
+    Functions and classes of `__main__` (a notebook, a script) go by value, those of modules by name.
+    `sys_path` is the caller's `sys.path`; `argv` what ranks have in `sys.argv` after the program's name.
+
+    Raises `UnpicklableError` (a `TypeError` and a `pickle.PicklingError`) that names the variable at fault.
+    """
+    from .pickling import (
+        pickled_call,  # with cloudpickle: milliseconds that an import of phalanx doesn't cost
+    )
+
+    body, sources, version = pickled_call(fn, args, kwargs)
+    header = {"kind": "function", "name": name_of(fn), "args": _plain(argv), "sources": sources}
+    header["cloudpickle"] = version
+    return _written(header, sys_path, body)
+
+
+def file_payload(
+    path: str | os.PathLike[str],
+    args: Sequence[Any],
+    *,
+    sys_path: Sequence[str],
+    elsewhere: bool = False,
+    argv0: str = "",
+) -> bytes:
+    """The Python file at `path` with its arguments, each as `str(argument)`, and its source, as bytes; of one that is
+    `elsewhere` the path alone. `argv0` is its name in `sys.argv`, where that isn't its path.
+
+    Raises `OSError` where the file can't be read.
+    """
+    path, source = os.fsdecode(path), b""
+    if not elsewhere:
+        path = os.path.abspath(path)
+        with open(path, "rb") as file:
+            source = file.read()
+    header = {"kind": "file", "name": os.path.basename(path), "path": path, "args": _plain(args)}
+    more = {"elsewhere": elsewhere, "argv0": argv0}
+    return _written(header | {key: value for key, value in more.items() if value}, sys_path, source)
+
+
+def module_payload(name: str, args: Sequence[Any], *, sys_path: Sequence[str] = ()) -> bytes:
+    """The Python module of this name with its arguments, each as `str(argument)`, as bytes.
+
+    Without the caller's `sys_path` it is what the ranks' Python or Spark's files have by that name.
+    """
+    return _written({"kind": "module", "name": name, "args": _plain(args)}, sys_path, b"")
+
+
+def with_data(payload: bytes, data: Mapping[str, Any]) -> bytes:
+    """The same payload for a run with these data sets, by name: their packed indexes."""
+    first, header, body = payload.split(b"\n", 2)
+    return b"\n".join([first, json.dumps({**json.loads(header), "data": data}).encode(), body])
+
+
+def with_stream(payload: bytes, name: str, address: str) -> bytes:
+    """The same payload for ranks that have the streamed data set `name` from `address` on their host."""
+    return with_data(payload, {**json.loads(payload.split(b"\n", 2)[1])["data"], name: {"stream": address}})
+
+
+def _plain(args: Sequence[Any]) -> list[str | dict[str, str]]:
+    return [
+        {"file": arg.name, "text": arg.text} if isinstance(arg, FileArgument) else str(arg) for arg in args
+    ]
+
+
+def _written(header: dict[str, Any], sys_path: Sequence[str], body: bytes) -> bytes:
+    header["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
+    # "" and relative entries mean the caller's working directory, which is not the ranks'
+    header["sys_path"] = list(dict.fromkeys(os.path.abspath(p) for p in sys_path if isinstance(p, str)))
+    return b"".join([FORMAT, b"%d\n" % VERSION, json.dumps(header).encode(), b"\n", body])

@@ -1,0 +1,103 @@
+"""The `spark.phalanx.*` settings of a run, read from Spark's configuration. The Rust core has their table."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+
+from .. import _native
+
+# The kinds of failure after which torchrun starts ranks again: all that are the ranks'.
+ANY_FAILURE = ("exception", "exit_code", "signal", "out_of_memory", "hang", "lost_node")
+
+_log = logging.getLogger("phalanx")
+
+
+class Settings:
+    """The settings of one run, read and checked.
+
+    values          what is set, by key; everything else has its default
+    slots_timeout   seconds to wait for task slots
+    stage           `auto`, `jvm` or `python`
+    progress        `auto`, `rich`, `plain` or `off`
+    connect         `auto`, `direct` or `relay`
+    node_timeout    seconds after which a silent node is lost
+    data_order      `auto`, `computed` or `content`
+    max_restarts    how often ranks may start again
+    """
+
+    def __init__(self, values: dict[str, str]) -> None:
+        self.values = values
+        told = _native.read_settings(values)
+        self.slots_timeout, self.stage, self.progress, self.connect, self.node_timeout = told[:5]
+        self.data_order, self.max_restarts = told[5:]
+
+    @classmethod
+    def read(
+        cls,
+        conf_get: Callable[[str], str | None],
+        *,
+        keys: Iterable[str] = (),
+        given: Mapping[str, str] | None = None,
+        defaults: Mapping[str, str] | None = None,
+    ) -> Settings:
+        """Reads every setting by `conf_get`, but for those that are `given`; `defaults` takes the place of the table's.
+
+        `keys` are the keys that the configuration has at all, if they are known: no others are asked for, and a
+        `spark.phalanx.*` key among them that is no setting is warned about, with the nearest one that is.
+
+        Raises `ValueError` for a bad value: the key, the value and what is allowed.
+        """
+        keys = frozenset(keys)
+        asked = [key for key in _native.setting_keys() if not keys or key in keys]
+        found = {key: conf_get(key) for key in asked} | dict(given or {})
+        there = {key: str(value) for key, value in found.items() if value is not None}
+        settings = cls(dict(defaults or {}) | there)
+        for sentence in _native.unknown_settings(sorted(keys)):
+            _log.warning(sentence)
+        return settings
+
+
+def given(
+    *,
+    warm: bool | None = None,
+    max_restarts: int | None = None,
+    restart_on: Iterable[str] | None = None,
+    hang_timeout: float | None = None,
+    grace: float | None = None,
+    cpus_per_rank: int | None = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_name: str | None = None,
+    local_ranks: str | None = None,
+    logs: str | int | Iterable[int] | None = None,
+    progress: str | None = None,
+) -> dict[str, str]:
+    """What a distributor was given, as settings; times are in seconds."""
+    found: dict[str, str] = {}
+    if warm is not None:
+        found["spark.phalanx.warm.enabled"] = str(bool(warm)).lower()
+    if max_restarts is not None:
+        found["spark.phalanx.maxRestarts"] = str(max_restarts)
+    if restart_on is not None:
+        found["spark.phalanx.restartOn"] = ",".join(
+            [restart_on] if isinstance(restart_on, str) else restart_on
+        )
+    if hang_timeout is not None:
+        found["spark.phalanx.hangTimeout"] = f"{hang_timeout * 1000:.0f}ms"
+    if grace is not None:
+        found["spark.phalanx.grace"] = f"{grace * 1000:.0f}ms"
+    if cpus_per_rank is not None:
+        found["spark.phalanx.cpusPerRank"] = str(cpus_per_rank)
+    if checkpoint_dir is not None:
+        found["spark.phalanx.checkpoint.directory"] = os.fspath(checkpoint_dir)
+    if checkpoint_name is not None:
+        found["spark.phalanx.checkpoint.name"] = checkpoint_name
+    if local_ranks is not None:
+        found["spark.phalanx.localRanks"] = str(local_ranks)
+    if logs is not None:
+        ranks = [logs] if isinstance(logs, str | int) else logs
+        found["spark.phalanx.logs"] = ",".join(str(rank) for rank in ranks)
+    if progress is not None:
+        found["spark.phalanx.progress"] = str(progress)
+    return found

@@ -1,0 +1,1 @@
+"""Spark as its driver sees it: the session, its versions, and what its JVM has of Phalanx."""

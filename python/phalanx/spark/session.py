@@ -1,0 +1,148 @@
+"""What the caller's Spark session says of its settings and its driver, classic or of Spark Connect.
+
+SESSION-3 (few-questions): the JVM is asked which settings a session has, by a few questions of py4j, and then once for
+each that is set and wanted. In a session with few settings, a warm run of an empty function asks 100 at most.
+SESSION-4 (as-it-is): a key and its value are as Spark's `conf` has them, whatever characters they have.
+SESSION-5 (no-secrets): the value of a setting that Phalanx has no use for isn't asked for, so no log can have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..connect import client
+from ..plumbing.own_folder import own_folder
+from .versions import check_pyspark, check_server
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+_COPY_SECONDS = 25.0  # as for folders of the machine: rust/job/src/node/output/log_directory.rs
+
+
+def active_session() -> SparkSession:
+    """The session of the calling thread, or else the application's.
+
+    Raises `RuntimeError` where there is none, and where its Spark is too old.
+    """
+    check_pyspark()
+    from pyspark.sql import SparkSession
+
+    try:
+        spark = SparkSession.active()
+    except Exception as problem:
+        raise RuntimeError(
+            "TorchDistributor needs an active SparkSession; make one by SparkSession.builder.getOrCreate()"
+        ) from problem
+    check_server(spark)
+    return spark
+
+
+class SessionConf:
+    """The settings of a session: which there are when this is made, and each value when it is first asked for."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._conf = spark.conf
+        self._found: dict[str, str | None] = {}
+        keys = _keys_in_jvm(spark)
+        self._knows_all = keys is not None
+        self.keys: frozenset[str] = frozenset(self._keys_at_server() if keys is None else keys)
+        """Those that are set; empty where Spark can't tell."""
+
+    def get(self, key: str) -> str | None:
+        """The value of a key; None where it isn't set."""
+        if self._knows_all and key not in self.keys:
+            return None
+        if key not in self._found:
+            self._found[key] = self._conf.get(key, None)
+        return self._found[key]
+
+    def _keys_at_server(self) -> Iterable[str]:
+        with contextlib.suppress(Exception):  # Spark Connect of Spark 3 can't tell
+            return list(self._conf.getAll)
+        return ()
+
+
+def application_conf(context: SparkContext) -> Callable[[str], str | None]:
+    """Gives the application's own settings, which a session may hide; an empty one is taken for none.
+
+    `SparkContext.getConf` of pyspark copies all of them first, by several questions for each.
+    """
+    conf = context._jsc.sc().getConf()
+    return lambda key: conf.get(key, "") or None
+
+
+def hub_endpoint(spark: SparkSession, conf: Callable[[str], str | None]) -> tuple[str, str]:
+    """Where the hub binds and what tasks are told: (bind, advertise). That is by Spark's own rules for its driver,
+    where `spark.phalanx.hub.host` and `.bindAddress` don't say it; `conf` gives a setting."""
+    if client.is_remote(spark):
+        bind, advertise = client.endpoint(spark)
+    else:
+        advertise = conf("spark.driver.host") or socket.gethostname()
+        bind = conf("spark.driver.bindAddress") or ""
+    host = (conf("spark.phalanx.hub.host") or "").strip()
+    if host and not bind and client.is_own(advertise):
+        bind = advertise  # the address that is told may be somebody else's
+    return (conf("spark.phalanx.hub.bindAddress") or "").strip() or bind, host or advertise
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether the driver is the only executor."""
+    master: str = spark.conf.get("spark.master", None) or ""
+    return master.split("[")[0] == "local"
+
+
+def copy_by_hadoop(
+    spark: SparkSession, files: list[str], folder: str, *, within: float = _COPY_SECONDS
+) -> None:
+    """Copies files of this machine to a folder of a file system that Hadoop knows, by its URI.
+
+    Raises `RuntimeError` for a client of Spark Connect, py4j's exception where it fails, and `TimeoutError` where it
+    isn't done `within` so many seconds.
+    """
+    if client.is_remote(spark):
+        raise RuntimeError("a client of Spark Connect has no JVM to write to a URI")
+    problems: list[Exception] = []
+
+    def copy() -> None:
+        try:
+            path = spark.sparkContext._jvm.org.apache.hadoop.fs.Path
+            target = path(folder)
+            system = target.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+            system.mkdirs(target)
+            for file in files:
+                system.copyFromLocalFile(False, True, path(f"file://{file}"), target)
+        except Exception as problem:
+            problems.append(problem)
+
+    # A thread of its own, since a remote system may hang; the JVM's thread of it is ours alone, too.
+    copying = threading.Thread(target=copy, name="phalanx-log-copy", daemon=True)
+    copying.start()
+    copying.join(within)
+    if copying.is_alive():
+        raise TimeoutError(f"it takes longer than {within:g} s")
+    if problems:
+        raise problems[0]
+
+
+def driver_dir(spark: SparkSession) -> str:
+    """Where the driver's own ranks keep their files: Spark's temporary directory, which ends with the application;
+    for a client of Spark Connect a folder that ends with the client."""
+    return own_folder() if client.is_remote(spark) else str(spark.sparkContext._temp_dir)
+
+
+def _keys_in_jvm(spark: Any) -> list[str] | None:
+    """The keys that are set; None where there is no JVM to ask, or it doesn't answer."""
+    between = os.urandom(16).hex()  # in no key
+    try:
+        # As one text: py4j asks a question for each key of a collection.
+        text: str = spark._jsparkSession.conf().getAll().keys().mkString(between)
+    except Exception:
+        return None
+    return text.split(between)
