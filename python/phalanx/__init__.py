@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from .integrations.accelerate import notebook_launcher as notebook_launcher
     from .integrations.deepspeed import DeepspeedTorchDistributor as DeepspeedTorchDistributor
     from .launch.local import run_local as run_local
+    from .options import Options as Options
     from .process_group.comm_hook import average_hook as average_hook
     from .rank.reporting import phase as phase
     from .rank.reporting import report as report
     from .rank.reporting import set_result as set_result
+    from .results import MissingResultError as MissingResultError
     from .results import UnavailableResult as UnavailableResult
     from .run.run import Run as Run
     from .spark.configure import configure as configure
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "DeepspeedTorchDistributor": "integrations.deepspeed",
+    "MissingResultError": "results",
+    "Options": "options",
     "Run": "run.run",
     "TorchDistributor": "distributor",
     "TrainingError": "errors",
@@ -57,6 +61,8 @@ _HOMES = {
 }
 __all__ = [
     "DeepspeedTorchDistributor",
+    "MissingResultError",
+    "Options",
     "Run",
     "TorchDistributor",
     "TrainingError",

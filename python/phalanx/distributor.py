@@ -8,22 +8,25 @@ RUN-2 (refused-first): what can be known to be wrong raises before anything is s
 
 from __future__ import annotations
 
-import functools
+import copy
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .connect import relay
 from .connect.client import is_remote
+from .display.shown import Shown
 from .display.spark_ui import SparkUi
-from .feeding.given import is_data
+from .feeding.given import check_data, is_data, is_table
 from .feeding.partitions.partitions import numbers_of
 from .feeding.partitions.partitions import partition_data_loader as _get_spark_partition_data_loader
 from .feeding.preparation import Preparation
 from .feeding.stream.input import check_restarts, for_tasks
 from .integrations.mlflow import callers_run
+from .options import Options
+from .plumbing.describe import describe_type
 from .rank import contract
 from .request import preflight
 from .request.inherited import (
@@ -34,19 +37,20 @@ from .request.inherited import (
     _get_logger,
     _get_resources,
 )
-from .request.payload import FileArgument, file_payload, function_payload, module_payload
+from .request.payload import FileArgument, Payload, file_payload, function_payload, module_payload
 from .request.run_owner import check_given, owner_settings
-from .request.settings import Settings, given
+from .request.run_request import RunRequest, TaskRows
+from .request.settings import Settings
 from .request.train_object import Module, name_of
 from .spark.session import SessionConf, active_session, driver_dir, hub_endpoint
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from . import _native
-    from .integrations.mlflow import TrackedRun
+    from .run.observer import Observer
     from .run.run import Run
 
+_Own = TypeVar("_Own", bound="TorchDistributor")
 TrainObject = Callable[..., Any] | str | os.PathLike[str] | Module
 
 __all__ = [
@@ -74,42 +78,7 @@ class TorchDistributor(Distributor):
     num_processes   the number of ranks (`num_workers` is a deprecated alias)
     local_mode      whether the ranks run on the driver's host; otherwise they run in tasks of the cluster
     use_gpu         whether each rank has a GPU of its own
-    warm            whether ranks are forked from a process that has imported torch already; by default what
-                    `spark.phalanx.warm.enabled` says
-
-    max_restarts    how often in a run all ranks start again after a failure; by default what
-                    `spark.phalanx.maxRestarts` says, which is 0
-    restart_on      the kinds of failure (`TrainingError.kind`) after which the ranks start again; by default what
-                    `spark.phalanx.restartOn` says, which is lost_node, signal and hang
-
-    hang_timeout    the run fails, with the stacks of all ranks, when no rank makes progress for this many seconds; by
-                    default what `spark.phalanx.hangTimeout` says, which is never
-
-    grace           the seconds that ranks have between SIGTERM and SIGKILL when a run is ended; by default what
-                    `spark.phalanx.grace` says, which is 30
-
-    cpus_per_rank   with how many cores a rank computes, unless the user's environment has `OMP_NUM_THREADS`; by default
-                    what `spark.phalanx.cpusPerRank` says, or else its share of its task's cores, in local mode of
-                    the driver's host
-
-    checkpoint_dir  a folder that all hosts share, or a URI that fsspec opens: where the run's checkpoints are; by
-                    default what `spark.phalanx.checkpoint.directory` says, or else `PHALANX_CHECKPOINT_DIR`
-    checkpoint_name what tells the run's checkpoints there from those of other runs; all runs of this name share them.
-                    By default the name of the function or file that is run, whose checkpoints are then its owner's: a
-                    run of another function or user is refused. Runs at the same time need different names
-
-    env             variables for the ranks' environment, besides those that `spark.phalanx.env.pass` names; the values
-                    are in no setting, argument or log
-    mlflow          None: ranks continue the caller's active MLflow run, if there is one, and only rank 0 logs to it.
-                    True: the values of `phalanx.report` are its metrics, too. "all": all ranks do both. False: nothing
-    local_ranks     what counts as a node for `LOCAL_RANK`, `GROUP_RANK` and `CUDA_VISIBLE_DEVICES`: "task" for a Spark
-                    task, "host" for all tasks on a host; by default what `spark.phalanx.localRanks` says, which is task
-
-    logs            which of the ranks' output is shown: "all", "dedup" (equal lines once, with their ranks), "errors"
-                    (the newest lines of a rank that failed), "off", a rank, or a list of ranks; by default what
-                    `spark.phalanx.logs` says, which is all of up to 8 ranks, and of more dedup
-    progress        how `run` shows the run while it blocks: "auto", "rich" (in a notebook's cell), "plain" (a line on
-                    stderr) or "off"; by default what `spark.phalanx.progress` says, which is auto
+    The other keywords are those of `Options`, which says what each does.
 
     `last_run` is the `Run` that was started last. It has the run's phases and every rank's result.
 
@@ -151,7 +120,7 @@ class TorchDistributor(Distributor):
         self.local_mode = local_mode
         self.use_gpu = use_gpu
         self.ssl_conf = _ssl_conf
-        self._given = given(
+        self.options = Options(
             warm=warm,
             max_restarts=max_restarts,
             restart_on=restart_on,
@@ -160,12 +129,14 @@ class TorchDistributor(Distributor):
             cpus_per_rank=cpus_per_rank,
             checkpoint_dir=checkpoint_dir,
             checkpoint_name=checkpoint_name,
+            env=env,
+            mlflow=mlflow,
             local_ranks=local_ranks,
             logs=logs,
             progress=progress,
         )
-        self._env = preflight.check_env(env)
-        self._mlflow = mlflow
+        """What a run is told beside its ranks; `with_options` makes a distributor with others."""
+        self._sets: dict[str, Any] = {}
         self.logger = _get_logger(type(self).__name__)
         self._look_at(active_session())
         self.last_run: Run | None = None
@@ -173,6 +144,31 @@ class TorchDistributor(Distributor):
         self._validate_input_params()
         self.input_params = self._create_input_params()
         """What pyspark's class has under this name; a change of it changes nothing."""
+
+    def with_options(self: _Own, options: Options | None = None, /, **changes: Any) -> _Own:
+        """A copy with other options: those that `options` says, and over them `changes`, where None is what the
+        settings say. Variables of `env` are added to those that there are. The copy has no `last_run`.
+
+        >>> distributor.with_options(max_restarts=2, env={"SEED": "1"}).run(train)
+
+        Raises `TypeError` for what is no option.
+        """
+        own = self._copy()
+        own.options = self.options.with_changes(options, **changes)
+        return own
+
+    def with_data(self: _Own, data: Mapping[str, Any] | None = None, /, **sets: Any) -> _Own:
+        """A copy whose runs have these data sets, by name, besides those that there are: ranks take them by
+        `phalanx.data(name)`. Each is a DataFrame of Spark, as it is or `streamed`, `replicated` or `stored`. The copy
+        has no `last_run`.
+
+        >>> distributor.with_data(train=train_df, test=phalanx.replicated(test_df)).run(train)
+
+        Raises `TypeError` for what is no data of Spark's, `ValueError` for a name that is given twice.
+        """
+        own = self._copy()
+        own._sets = _joined(self._sets, _joined({} if data is None else data, sets))
+        return own
 
     def run(self, train_object: TrainObject, *args: Any, **kwargs: Any) -> Any:
         """Trains, and returns what rank 0 returned.
@@ -182,25 +178,25 @@ class TorchDistributor(Distributor):
         there. A file's result is what it gave to `phalanx.set_result`, else None. Blocks until the training is
         over, and shows the ranks' output meanwhile; an interrupt cancels it.
 
-        A keyword argument `data={name: DataFrame}` is not passed on: the ranks have the rows by `phalanx.data(name)`.
+        A keyword argument `data={name: DataFrame}` is not passed on: the ranks have the rows by `phalanx.data(name)`,
+        as those of `with_data`.
 
         Raises `TrainingError` (a `RuntimeError`) where the training fails, with the cause; `UnpicklableError`
         (a `TypeError`) where the function can't be sent; before anything is started what `preflight` finds.
         """
-        return self._drive(self._job(train_object, args, kwargs))
+        return self._drive(*self._request(train_object, args, kwargs))
 
     def start(self, train_object: TrainObject, *args: Any, **kwargs: Any) -> Run:
         """As `run`, but returns at once: the `Run` that was started has `result()`, `results()`, `cancel()`, `status`,
         `stacks()`, `logs(rank)` and `done`."""
-        job = self._job(train_object, args, kwargs)
+        request, inputs, tracked = self._request(train_object, args, kwargs)
         lease = self._lease()
         try:
-            run = self.last_run = _new_run(**job, lease=lease)
-            job.clear()  # what a failure's traceback holds is kept with it
-            self.logger.info(f"Started {self._where()}")
+            run = self.last_run = self._run(request, lease, inputs, tracked)
             return run.start()
         except BaseException:
             lease.release()
+            request.forget()
             raise
 
     def _train_on_dataframe(
@@ -224,7 +220,8 @@ class TorchDistributor(Distributor):
                 f"Spark repartitions the DataFrame: it has {count} partitions and the run has {self.num_tasks} tasks"
             )
             frame = frame.repartition(self.num_tasks)
-        return self._drive(self._job(train_function, args, kwargs, dataframe=frame))
+        rows = TaskRows(frame, None)
+        return self._drive(*self._request(train_function, args, kwargs, rows))
 
     def _get_num_tasks(self) -> int:
         """Over how many tasks of Spark's the ranks are spread, in local mode their number; fewer GPUs of the driver
@@ -239,28 +236,42 @@ class TorchDistributor(Distributor):
         )
         return self.num_processes if self.local_mode else tasks
 
-    def _drive(self, job: dict[str, Any]) -> Any:
+    def _drive(self, request: RunRequest, inputs: Preparation | None, tracked: Sequence[Observer]) -> Any:
         lease = self._lease()
         try:
-            run = self.last_run = _new_run(**job, lease=lease)
-            job.clear()  # what a failure's traceback holds is kept with it
-            self.logger.info(f"Started {self._where()}")
+            run = self.last_run = self._run(request, lease, inputs, tracked)
             result = run.drive()
         finally:
             lease.release()
+            request.forget()
         self.logger.info(f"Finished {self._where()}")
         return result
 
-    def _job(
-        self, train_object: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dataframe: Any = None
-    ) -> dict[str, Any]:
+    def _run(
+        self,
+        request: RunRequest,
+        lease: preflight.Lease,
+        inputs: Preparation | None,
+        tracked: Sequence[Observer],
+    ) -> Run:
+        run = _new_run(
+            spark=self.spark,
+            local_mode=self.local_mode,
+            request=request,
+            lease=lease,
+            inputs=inputs,
+            tracked=tracked,
+        )
+        self.logger.info(f"Started {self._where()}")
+        return run
+
+    def _request(
+        self, train_object: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: TaskRows | None = None
+    ) -> tuple[RunRequest, Preparation | None, Sequence[Observer]]:
         """Everything that a `Run` needs but GPUs; all checks are done."""
         from . import _native
 
-        frames = None
-        if is_data(kwargs.get("data")):
-            kwargs = dict(kwargs)
-            frames = kwargs.pop("data")
+        sets, kwargs = self._data_of(kwargs)
         elsewhere = not self.local_mode and preflight.is_elsewhere(train_object)
         preflight.check_train_object(train_object, kwargs, elsewhere=elsewhere)
         may_relay = is_remote(self.spark) and not self.local_mode and relay.has_plugin(self.spark)
@@ -270,39 +281,24 @@ class TorchDistributor(Distributor):
         def conf(key: str) -> str | None:
             return session.get(self.ssl_conf if key == preflight.SSL_OVERRIDE else key)
 
-        settings = Settings.read(conf, keys=session.keys, given=self._given, defaults=defaults)
+        given, env = self.options.settings, dict(self.options.env or {})
+        settings = Settings.read(conf, keys=session.keys, given=given, defaults=defaults)
         if settings.connect == "relay" and is_remote(self.spark) and not self.local_mode and not may_relay:
             raise RuntimeError(relay.NO_PLUGIN)
-        data = None
-        if frames is not None:
-            data = Preparation(
-                self.spark,
-                frames,
-                local_mode=self.local_mode,
-                order=settings.data_order,
-                restarts=settings.max_restarts > 0,
-            )
-        if data is not None and data.streamed is not None:
-            if dataframe is not None:
+        inputs = self._inputs(sets, settings)
+        if inputs is not None and inputs.streamed is not None:
+            if rows is not None:
                 raise ValueError(
-                    f"the data set {data.streamed.name!r} is streamed, and the tasks of _train_on_dataframe "
+                    f"the data set {inputs.streamed.name!r} is streamed, and the tasks of _train_on_dataframe "
                     "have its DataFrame as their input, and no other; use run(data=...) for both"
                 )
-            check_restarts(data.streamed.name, settings.max_restarts)
-            dataframe = for_tasks(*data.streamed, self.num_tasks)
-        variables = _native.rank_variables(settings.values, self._env)
-        context, tracked = callers_run(self._mlflow, local_mode=self.local_mode, given=self._env)
-        options = self._options()
-        if callable(train_object):
-            payload = function_payload(train_object, args, kwargs, sys_path=sys.path, argv=options)
-        elif isinstance(train_object, Module):
-            payload = module_payload(train_object.name, [*args, *options])
-        else:
-            if elsewhere:
-                self.logger.info(f"{train_object} is not here; the ranks take what is there on their hosts")
-            payload = file_payload(train_object, [*args, *options], sys_path=sys.path, elsewhere=elsewhere)
+            check_restarts(inputs.streamed.name, settings.max_restarts)
+            rows = TaskRows(for_tasks(*inputs.streamed, self.num_tasks), inputs.streamed.name)
+        variables = _native.rank_variables(settings.values, env)
+        context, tracked = callers_run(self.options.mlflow, local_mode=self.local_mode, given=env)
+        payload = self._packed(train_object, args, kwargs, elsewhere=elsewhere)
         if not self.local_mode:
-            preflight.check_start(conf, self.logger, given=self._given)
+            preflight.check_start(conf, self.logger, given=given)
             preflight.check_slots(self.spark, self.num_tasks, settings.slots_timeout, self.logger)
         job = _native.Job(
             name=name_of(train_object),
@@ -312,22 +308,56 @@ class TorchDistributor(Distributor):
             settings=settings.values
             | owner_settings(train_object, self.spark)
             | {"phalanx.localMode": str(self.local_mode).lower()}
-            | ({} if data is None or not data.folder else {"phalanx.dataFolder": data.folder}),
+            | ({} if inputs is None or not inputs.folder else {"phalanx.dataFolder": inputs.folder}),
         )
         named = conf(f"spark.executorEnv.{contract.ENV_CHECKPOINT_NAME}") is not None
-        check_given(job, self._given, {*variables, *([contract.ENV_CHECKPOINT_NAME] if named else [])})
-        return {
-            "spark": self.spark,
-            "conf": conf,
-            "local_mode": self.local_mode,
-            "job": job,
-            "payload": payload,
-            "settings": settings,
-            "variables": {**context, **variables},
-            "tracked": tracked,
-            "dataframe": dataframe,
-            "data": data,
-        }
+        check_given(job, given, {*variables, *([contract.ENV_CHECKPOINT_NAME] if named else [])})
+        # Through a Spark Connect server alone, nobody else has to reach the hub.
+        is_near = self.local_mode or (is_remote(self.spark) and settings.connect == "relay")
+        request = RunRequest(
+            job=job,
+            payload=Payload(payload),
+            settings=settings,
+            variables={**context, **variables},
+            endpoint=("127.0.0.1", "127.0.0.1") if is_near else hub_endpoint(self.spark, conf),
+            work_dir=driver_dir(self.spark),
+            rows=rows,
+        )
+        return request, inputs, [] if tracked is None else [tracked]
+
+    def _data_of(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The data sets of a run, by name, and the keyword arguments of the function."""
+        if is_data(kwargs.get("data")):
+            kwargs = dict(kwargs)
+            return _joined(self._sets, kwargs.pop("data")), kwargs
+        if is_table(kwargs.get("data")):
+            _warn_of_data(kwargs["data"])
+        return self._sets, kwargs
+
+    def _inputs(self, sets: dict[str, Any], settings: Settings) -> Preparation | None:
+        if not sets:
+            return None
+        restarts = settings.max_restarts > 0
+        order = settings.data_order
+        return Preparation(self.spark, sets, local_mode=self.local_mode, order=order, restarts=restarts)
+
+    def _packed(
+        self, train_object: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, elsewhere: bool
+    ) -> bytes:
+        options = self._options()
+        if callable(train_object):
+            return function_payload(train_object, args, kwargs, sys_path=sys.path, argv=options)
+        if isinstance(train_object, Module):
+            return module_payload(train_object.name, [*args, *options])
+        if elsewhere:
+            self.logger.info(f"{train_object} is not here; the ranks take what is there on their hosts")
+        return file_payload(train_object, [*args, *options], sys_path=sys.path, elsewhere=elsewhere)
+
+    def _copy(self: _Own) -> _Own:
+        own = copy.copy(self)
+        own.last_run = None
+        own.input_params = dict(self.input_params)
+        return own
 
     def _options(self) -> list[str | FileArgument]:
         """What ranks have at the end of their command line, beside the caller's arguments."""
@@ -348,46 +378,48 @@ class TorchDistributor(Distributor):
 def _new_run(
     *,
     spark: SparkSession,
-    conf: preflight.ConfGet,
     local_mode: bool,
-    job: _native.Job,
-    payload: bytes,
-    settings: Settings,
-    variables: dict[str, str],
-    tracked: TrackedRun | None,
-    dataframe: DataFrame | None,
-    data: Preparation | None,
+    request: RunRequest,
     lease: preflight.Lease,
+    inputs: Preparation | None,
+    tracked: Sequence[Observer],
 ) -> Run:
+    """Puts a run together: its stage, and who observes it."""
     from .run.run import Run
     from .stages.choice import local_stage, spark_stage
 
-    # Through a Spark Connect server alone, nobody else has to reach the hub.
-    is_near = local_mode or (is_remote(spark) and settings.connect == "relay")
-    endpoint = ("127.0.0.1", "127.0.0.1") if is_near else hub_endpoint(spark, conf)
-    if local_mode:
-        stage = local_stage(spark, payload=payload, gpus=lease.gpus, variables=variables)
-    else:
-        stage = spark_stage(
-            spark,
-            job=job,
-            payload=payload,
-            settings=settings,
-            gpus=lease.gpus,
-            variables=variables,
-            hub_host=endpoint[0],
-            dataframe=dataframe,
-            stream=None if data is None or data.streamed is None else data.streamed.name,
-        )
+    shown = Shown(request.settings.progress)
+    stage = local_stage if local_mode else spark_stage
     return Run(
-        job=job,
-        payload=payload,
-        stage=stage,
-        endpoint=endpoint,
-        work_dir=driver_dir(spark),
+        request,
+        stage=stage(spark, request, gpus=lease.gpus),
         lease=lease,
-        settings=settings,
-        ui=functools.partial(SparkUi, spark),
-        tracked=tracked,
-        data=data,
+        inputs=inputs,
+        observers=[SparkUi(spark), shown, *tracked],
+        face=shown,
     )
+
+
+def _joined(sets: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Data sets by name, of two mappings. Raises as `with_data`."""
+    for given in (sets, more):
+        check_data(given)
+    for name in sets.keys() & more.keys():
+        raise ValueError(f"the data set {name!r} is given twice")
+    return {**sets, **more}
+
+
+_warned_of_data = False
+
+
+def _warn_of_data(data: object) -> None:
+    """Says once that an argument `data` is the function's: somebody may have meant a data set of the run."""
+    global _warned_of_data
+    if not _warned_of_data:
+        _warned_of_data = True
+        warnings.warn(
+            f"run(data=...) goes to the function as its argument, since it is {describe_type(data)} and no data of "
+            "Spark's; for a data set that the ranks share, give a DataFrame of Spark: with_data(train=df)",
+            UserWarning,
+            stacklevel=5,
+        )

@@ -14,7 +14,8 @@ from phalanx import _native
 from phalanx.connect import client as connect_client
 from phalanx.connect.client import endpoint, is_own, own_address_towards
 from phalanx.stages import spark as spark_stage
-from phalanx.stages.python import ClientWay, PythonStage
+from phalanx.stages.python import PythonStage
+from support.fake_run import request_of
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -55,15 +56,9 @@ def test_a_server_that_has_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(PythonStage, "_inheriting", lambda self, target: lambda *args: forever.wait())
     session: Any = SimpleNamespace(interruptTag=lambda tag: forever.wait())
     stage = PythonStage(
-        way=ClientWay("direct", "", 60.0, 0),
-        variables={},
+        request_of(_native.Job(name="train", ranks=1, tasks=1, use_gpu=False, settings={})),
         spark=session,
-        job=_native.Job(name="train", ranks=1, tasks=1, use_gpu=False, settings={}),
-        payload=b"",
-        slots_timeout=1.0,
         local_gpus=[],
-        dataframe=None,
-        stream=None,
     )
     hub: Any = SimpleNamespace()
     stage.start(hub)

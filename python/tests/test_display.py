@@ -11,9 +11,9 @@ import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import phalanx.run.run
 import pytest
 from phalanx.display import live, painters, words
+from phalanx.display import shown as shown_module
 from phalanx.display.cancel_button import REASON
 from phalanx.display.drawings import COLORS, timeline
 from phalanx.display.figure import figure
@@ -21,7 +21,6 @@ from phalanx.display.line import line
 from phalanx.display.live import LiveDisplay
 from phalanx.display.page import MOST_GROUPS, page
 from phalanx.display.painters import FilePainter, TerminalPainter, painter_of
-from phalanx.display.rank_losses import MOST_POINTS, RankLosses
 from support.fake_run import fake_run
 from support.snapshots import snapshot
 
@@ -260,8 +259,8 @@ def test_a_run_that_a_cell_shows_is_drawn_before_the_cell_ends(
         if len(threads) > 1:
             drawn_on.set()
 
-    monkeypatch.setattr(phalanx.run.run, "in_notebook", lambda: True)
-    monkeypatch.setattr(phalanx.run.run, "NotebookPainter", lambda _cancel: Odd(paint))
+    monkeypatch.setattr(shown_module, "in_notebook", lambda: True)
+    monkeypatch.setattr(shown_module, "NotebookPainter", lambda _cancel: Odd(paint))
     run = fake_run(monkeypatch, tmp_path)
     run._ipython_display_()
     assert threads[0] is threading.current_thread()
@@ -299,24 +298,6 @@ def test_a_figure_has_phases_losses_and_ranks_and_a_missing_matplotlib_is_said(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ModuleNotFoundError, match="needs matplotlib: pip install matplotlib"):
         figure(snapshot(1))
-
-
-def test_there_are_curves_of_the_16_lowest_ranks_that_span_the_run_in_few_points() -> None:
-    losses = RankLosses()
-    for step in range(1, 1001):
-        for rank in (*range(40, 20, -1), 3):
-            losses.take(rank, {"step": step, "loss": rank + step})
-    curves = losses.curves()
-    assert list(curves) == [3, *range(21, 36)], "DISPLAY-9"
-    assert all(len(curve) <= MOST_POINTS for curve in curves.values()), "DISPLAY-9"
-    first, last = curves[3][0], curves[3][-1]
-    assert last[0] == 1000
-    assert first[1] == pytest.approx(3 + (1 + first[0]) / 2), "DISPLAY-9: a point is a mean"
-    losses.take(3, {"step": 500, "train_loss": 7.0})
-    assert max(step for step, _ in losses.curves()[3]) == 500, "steps come again after a restart"
-    for report in ({"loss": 1.0}, {"step": 1}, {"step": 1, "loss": "much"}, {"step": 1, "loss": True}):
-        losses.take(0, report)
-    assert 0 not in losses.curves()
 
 
 class Widgets(ModuleType):

@@ -56,14 +56,14 @@ def once(what: Any, name: str, patch: pytest.MonkeyPatch, *, before: bool = True
 
 
 @pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("moment", ["next", "_show", "_take", "_phase", "start"])
+@pytest.mark.parametrize("moment", ["next", "output", "_take", "_phase", "start"])
 def test_the_first_one_asks_for_the_end_at_any_moment(
     run: Any,
     monkeypatch: pytest.MonkeyPatch,
     moment: str,
     before: bool,
 ) -> None:
-    where = {"next": FakeHub, "start": FakeStage}.get(moment, run)
+    where = {"next": FakeHub, "start": FakeStage, "output": run._face}.get(moment, run)
     once(where, moment, monkeypatch, before=before)
     with pytest.raises(KeyboardInterrupt):
         run.drive()
@@ -71,13 +71,13 @@ def test_the_first_one_asks_for_the_end_at_any_moment(
     assert run.done
 
 
-@pytest.mark.parametrize("when", ["start", "stop"])
-def test_one_that_comes_while_sparks_ui_is_told_keeps_no_gpu(
+@pytest.mark.parametrize("when", ["started", "closed"])
+def test_one_that_comes_while_an_observer_is_told_keeps_no_gpu(
     run: Any, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     released: list[bool] = []
     monkeypatch.setattr(run._lease, "release", lambda: released.append(True))
-    once(run._ui, when, monkeypatch)
+    once(run._face, when, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run.drive()
     assert released == [True], "RUN-4"
@@ -142,7 +142,7 @@ def test_an_interrupt_that_is_no_signal_counts_too(run: Any, monkeypatch: pytest
     def show(_text: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "_show", show)
+    monkeypatch.setattr(run._face, "_show", show)
     with pytest.raises(KeyboardInterrupt):
         run.drive()
     assert FakeHub.last.calls == [ASKED, "cancelled", "joined", "closed"]

@@ -11,10 +11,11 @@ from typing import Any
 import phalanx
 import pytest
 from phalanx import _native
-from phalanx.spark import jar
-from phalanx.stages import jvm
+from phalanx.spark import driver_jvm, jar
+from phalanx.stages import choice, jvm
 from phalanx.stages.choice import uses_jvm
 from phalanx.stages.jvm import DIRECT_BYTES, JvmStage
+from support.fake_run import request_of
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -52,21 +53,24 @@ class Runner:
             self.calls.append((Path(payload).read_bytes(), payload))
 
 
+def has(monkeypatch: pytest.MonkeyPatch, runner: Any) -> None:
+    """The driver's JVM has this class BarrierRunner."""
+    for module in (driver_jvm, choice, jvm):
+        monkeypatch.setattr(module, "barrier_runner", lambda context: runner)
+
+
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runner:
     made = Runner(tmp_path)
-    monkeypatch.setattr(jvm, "barrier_runner", lambda context: made)
+    has(monkeypatch, made)
     monkeypatch.setattr(JvmStage, "_inheriting", lambda self, target: target)
     return made
 
 
 def stage_of(runner: Runner, payload: bytes) -> JvmStage:
     return JvmStage(
-        variables={},
+        request_of(_native.Job(name="train", ranks=8, tasks=4, use_gpu=False, settings={}), payload=payload),
         spark=runner,  # type: ignore[arg-type]
-        job=_native.Job(name="train", ranks=8, tasks=4, use_gpu=False, settings={}),
-        payload=payload,
-        slots_timeout=1.0,
         local_gpus=["0"],
     )
 
@@ -113,7 +117,7 @@ def test_a_jar_that_does_not_fit_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, runner: Any, problem: str
 ) -> None:
     session = runner
-    monkeypatch.setattr(jvm, "barrier_runner", lambda context: session)
+    has(monkeypatch, session)
     with caplog.at_level(logging.INFO, "phalanx"):
         assert not uses_jvm(session, "auto", dataframe=False), "STAGE-1"
     [record] = caplog.records

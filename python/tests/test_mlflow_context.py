@@ -211,7 +211,7 @@ def test_a_server_that_never_answers_holds_up_neither_reports_nor_for_long_the_e
             tracked.reported(0, {"step": step, "loss": 1.0})
         began = time.monotonic()
         tracked.over(RuntimeError("no cause"))
-        tracked.settle(None)
+        tracked.settled(None)
         assert time.monotonic() - began < 2, "LIBRARY-6"
         assert "MLflow's server" in caplog.text
     finally:
@@ -233,7 +233,7 @@ def test_reports_are_sent_in_few_calls_and_ranks_have_names_of_their_own(
     monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
     tracked._work()
     tracked.over(None)
-    tracked.settle(None)
+    tracked.settled(None)
     [(run, sent), restored] = mlflow.told
     names = [name for name, _, _ in sent["metrics"]]
     assert (run, names) == (

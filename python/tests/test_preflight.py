@@ -86,12 +86,3 @@ def test_nothing_here_touches_the_environment() -> None:
     before = dict(os.environ)
     preflight.check_train_object(print, {})
     assert dict(os.environ) == before
-
-
-def test_variables_for_ranks_are_texts_and_what_is_refused_shows_no_value() -> None:
-    assert preflight.check_env(None) == {}
-    assert preflight.check_env({"A": "b"}) == {"A": "b"}
-    for wrong, said in ((["A=hidden"], "not list"), ({"A": b"hidden"}, "'A' is a bytes")):
-        with pytest.raises(TypeError, match=said) as refused:
-            preflight.check_env(wrong)  # type: ignore[arg-type]
-        assert "hidden" not in str(refused.value)

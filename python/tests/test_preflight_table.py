@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from phalanx.options import Options
 from phalanx.request import preflight
-from phalanx.request.settings import Settings, given
+from phalanx.request.settings import Settings
 from phalanx.stages.spark_errors import explain
 from support.fakes import FakeCluster
 from support.places import CONTRACT
@@ -28,7 +29,7 @@ Case = dict[str, Any]
 
 
 def settings_of(case: Case) -> dict[str, str]:
-    return Settings.read(lambda key: None, given=given(**case["given"])).values
+    return Settings.read(lambda key: None, given=Options(**case["given"]).settings).values
 
 
 def plan(case: Case, *, local_mode: bool) -> tuple[int, int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from phalanx import TrainingError, UnavailableResult
+from phalanx import MissingResultError, TrainingError, UnavailableResult
 from phalanx.rank import results as ranks_results
 from phalanx.run import results as drivers_results
 from phalanx.run.results import Results
@@ -15,11 +17,14 @@ from phalanx.run.results import Results
 pytestmark = pytest.mark.timeout(100)
 
 
-def held(tmp_path: Path, value: object) -> Results:
-    """What the driver holds of one rank that returned this."""
-    ranks_results.write_result(value, str(tmp_path), rank=0, max_bytes=0, what="the value")
-    results = Results(1, str(tmp_path))
-    results.keep(SimpleNamespace(result_path=lambda rank: str(tmp_path / "result")))  # type: ignore[arg-type]
+def held(tmp_path: Path, *values: object) -> Results:
+    """What the driver holds of ranks that returned these."""
+    for rank, value in enumerate(values):
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        ranks_results.write_result(value, str(folder), rank=0, max_bytes=0, what="the value")
+    results = Results(len(values), str(tmp_path))
+    results.keep(SimpleNamespace(result_path=lambda rank: str(tmp_path / str(rank) / "result")))  # type: ignore[arg-type]
     return results
 
 
@@ -71,3 +76,22 @@ def test_where_nothing_can_be_linked_the_pickle_is_where_it_was(
     with pytest.raises(TrainingError) as caught:
         results.load(0)
     assert f"its pickle is {results._path(0)} until" in str(caught.value)
+
+
+def test_a_value_that_is_missing_is_an_error_that_has_the_others(tmp_path: Path) -> None:
+    results = held(tmp_path, ["fine"], UnavailableResult("rank 1: its result doesn't pickle"), {"a": 1})
+    with pytest.raises(MissingResultError) as caught:
+        results.load_all()
+    missing = UnavailableResult("rank 1: its result doesn't pickle")
+    assert str(caught.value) == (
+        "the training went well, but the result of rank 1 is missing: rank 1: its result doesn't pickle. The others "
+        "are in this error's `results`, and in `run.results(strict=False)`"
+    )
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        assert error.results == [["fine"], missing, {"a": 1}]
+        assert error.missing == {1: missing.reason}
+        assert str(error) == str(caught.value)
+    assert results.load_all(strict=False) == [["fine"], missing, {"a": 1}]
+    shutil.rmtree(results._files.name)
+    with pytest.raises(TrainingError, match="went with the Spark application"):
+        results.load_all(strict=False)

@@ -12,12 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from phalanx import _native
+from phalanx.display.live_output import LiveOutput
 from phalanx.errors import RankOutcome
 from phalanx.run.events import Outcome, Output, PhaseReached, Reported, Resubmit, Status, event_of
-from phalanx.run.live_output import LiveOutput
 from phalanx.run.run import Stacks
 from phalanx.stages.stage import Stage
-from support.fake_run import FakeHub, fake_run
+from support.fake_run import FakeHub, fake_run, request_of
 
 
 def test_stacks_print_as_groups_and_are_a_dictionary() -> None:
@@ -54,7 +55,7 @@ def test_output_is_shown_by_the_thread_that_drives(monkeypatch: pytest.MonkeyPat
     def show(text: str) -> None:
         shown.append((text, threading.current_thread()))
 
-    monkeypatch.setattr(run, "_show", show)
+    monkeypatch.setattr(run._face, "_show", show)
     assert run.drive() is None
     assert shown == [("a line\n", threading.current_thread())], "RUN-5"
     assert (run.status, run.done) == ("over", True)
@@ -63,24 +64,25 @@ def test_output_is_shown_by_the_thread_that_drives(monkeypatch: pytest.MonkeyPat
 
 def test_a_run_that_is_over_keeps_nothing_of_what_was_sent() -> None:
     class Failing(Stage):
-        def __init__(self, payload: bytearray) -> None:
-            super().__init__()
-            self._payload = payload  # type: ignore[assignment]  # one that a weak reference can be made to
-
         def _run(self, _hub: Any, _attempt: int) -> None:
-            copy = self._payload
+            copy = self._request.payload.packed
             raise RuntimeError(f"{len(copy)} bytes")
 
     class Sent(bytearray): ...
 
     payload = Sent(b"a model")
-    stage, sent = Failing(payload), weakref.ref(payload)
+    job = _native.Job(name="train", ranks=1, tasks=1, use_gpu=False, settings={})
+    request = request_of(job, payload=payload)  # bytes to which a weak reference can be made
+    request.variables["TOKEN"] = "hidden"
+    stage, sent = Failing(request), weakref.ref(payload)
     stage.start(SimpleNamespace(stage_ended=lambda *_: None))  # type: ignore[arg-type]
     assert stage.join(10)
     del payload
     assert sent() is not None
-    stage.forget_payload()
-    assert sent() is None
+    request.forget()
+    stage.forget()
+    assert sent() is None, "REQUEST-5"
+    assert request.variables == {}, "REQUEST-5"
     assert str(stage.error) == "7 bytes"
 
 

@@ -29,13 +29,15 @@ class Context:
 )
 def test_a_session_that_cant_be_told_disturbs_nobody(session: Any) -> None:
     """DISPLAY-10"""
-    asked = []
-    ui = SparkUi(session, lambda: asked.append(1) or {}, dict)
-    ui.start()
-    ui.stop()
+    asked: list[int] = []
+    run: Any = SimpleNamespace(snapshot=lambda: asked.append(1) or {}, stacks=dict)
+    ui = SparkUi(session)
+    ui.started(run, waiting=True)
+    ui.closed()
     assert ui._thread is None or not ui._thread.is_alive(), "DISPLAY-10"
     assert not asked
 
 
-def test_one_that_was_never_started_may_be_stopped() -> None:
-    SparkUi(SimpleNamespace(), dict, dict).stop()
+def test_one_that_was_never_started_may_be_closed() -> None:
+    session: Any = SimpleNamespace()
+    SparkUi(session).closed()

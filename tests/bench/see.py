@@ -20,7 +20,6 @@ over the time that the output takes, too.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import logging
 import os
@@ -130,8 +129,11 @@ def drive(case: str, fleet: str, seconds: float) -> dict[str, float]:
     from phalanx import TrainingError, _native, spark_conf
     from phalanx.display.live import LiveDisplay
     from phalanx.display.painters import NotebookPainter
+    from phalanx.display.shown import Shown
     from phalanx.display.spark_ui import SparkUi
+    from phalanx.request.payload import Payload
     from phalanx.request.preflight import Lease
+    from phalanx.request.run_request import RunRequest
     from phalanx.request.settings import Settings
     from phalanx.run.run import Run
     from phalanx.spark.session import driver_dir
@@ -184,19 +186,24 @@ def drive(case: str, fleet: str, seconds: float) -> dict[str, float]:
             for name, taken in after.items():
                 figures[name] = taken - before[name]
 
-    settings = Settings({})
     job = _native.Job(name="see", ranks=RANKS, tasks=NODES, use_gpu=False, settings={})
-    run = Run(
+    request = RunRequest(
         job=job,
-        payload=b"",
-        stage=Simulated(),
+        payload=Payload(b""),
+        settings=Settings({}),
+        variables={},
         endpoint=("127.0.0.1", "127.0.0.1"),
         work_dir=driver_dir(spark),
-        ui=functools.partial(SparkUi, spark),
-        lease=Lease(spark, RANKS, use_gpu=False, local_mode=True),
-        settings=settings,
     )
-    run._progress = "off"
+    shown = Shown("off")
+    run = Run(
+        request,
+        stage=Simulated(request),
+        lease=Lease(spark, RANKS, use_gpu=False, local_mode=True),
+        inputs=None,
+        observers=[SparkUi(spark), shown],
+        face=shown,
+    )
     cell = LiveDisplay(NotebookPainter, run.snapshot)
     if case in ("cell", "reader"):
         from IPython.core.interactiveshell import InteractiveShell

@@ -413,17 +413,24 @@ def test_a_result_that_does_not_pickle_is_named(distributor: Any) -> None:
 
 
 def test_a_value_of_another_rank_that_does_not_pickle_hurts_nobody(distributor: Any) -> None:
-    from phalanx import UnavailableResult
+    from phalanx import MissingResultError, UnavailableResult
 
     def train() -> Any:
         import os
 
         return "fine" if os.environ["RANK"] == "0" else (i for i in range(3))
 
-    results = distributor.start(train).results(60)
+    run = distributor.start(train)
+    results = run.results(60, strict=False)
     assert results[0] == "fine"
     assert isinstance(results[1], UnavailableResult)
     assert "doesn't pickle" in results[1].reason
+    with pytest.raises(
+        MissingResultError, match=r"the result of rank 1 is missing: .*doesn't pickle"
+    ) as caught:
+        run.results()
+    assert caught.value.results == results
+    assert caught.value.missing == {1: results[1].reason}
 
 
 def test_a_function_that_does_not_pickle_is_refused_at_once_and_names_the_variable(distributor: Any) -> None:

@@ -61,7 +61,7 @@ def began(folder: Path) -> None:
 
 def lose_an_executor(run: Any) -> None:
     """Kills one, and removes its blocks, as Spark does where it has the time to."""
-    for file in run._data._indexes["train"].files[:2]:
+    for file in run._inputs._indexes["train"].files[:2]:
         os.unlink(file)
     executors(os.getpid())[0].kill()
 

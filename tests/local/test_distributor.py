@@ -106,12 +106,13 @@ def test_a_function_is_handed_over_and_rank_0s_value_comes_back(
     (run,) = FakeRun.made
     assert made.last_run is run  # type: ignore[comparison-overlap]
     fields = run.fields
-    names = "conf data dataframe job lease local_mode payload settings spark tracked variables"
-    assert sorted(fields) == names.split()
+    assert sorted(fields) == ["inputs", "lease", "local_mode", "request", "spark", "tracked"]
     assert (fields["local_mode"], fields["lease"].gpus) == (True, [])
-    assert (fields["job"], fields["dataframe"]) == ("job 1", None)
-    assert isinstance(fields["settings"], Settings)
-    (tmp_path / "payload").write_bytes(fields["payload"])
+    request = fields["request"]
+    assert (request.job, request.rows, fields["inputs"], fields["tracked"]) == ("job 1", None, None, [])
+    assert isinstance(request.settings, Settings)
+    assert request.payload.packed == b"", "REQUEST-5"
+    (tmp_path / "payload").write_bytes(run.payload)
     payload = Payload(str(tmp_path / "payload"))
     assert payload.call()[1:3] == ((0.1,), {"epochs": 3})
     assert set(payload.sys_path) >= {str(Path(p).resolve()) for p in sys.path if p and Path(p).is_dir()} - {
@@ -123,7 +124,7 @@ def test_a_function_is_handed_over_and_rank_0s_value_comes_back(
             "ranks": 2,
             "tasks": 1,
             "use_gpu": False,
-            "settings": fields["settings"].values
+            "settings": request.settings.values
             | {"phalanx.localMode": "true"}
             | owner_settings(train, fields["spark"]),
         }
@@ -135,8 +136,7 @@ def test_a_file_is_handed_over_with_its_arguments(tmp_path: Path) -> None:
     script.write_text("print(1)")
     for path in (str(script), script):
         assert local().run(path, "--lr", 0.1) is None
-        fields = FakeRun.made[-1].fields
-        (tmp_path / "payload").write_bytes(fields["payload"])
+        (tmp_path / "payload").write_bytes(FakeRun.made[-1].payload)
         payload = Payload(str(tmp_path / "payload"))
         assert (payload.kind, payload.arguments(str(tmp_path))) == ("file", ["--lr", "0.1"])
     with pytest.raises(ValueError, match="key-word"):
@@ -151,7 +151,7 @@ def test_a_file_that_only_the_executors_have_is_left_to_them(
     monkeypatch.setattr(distributor.preflight, "check_slots", lambda *_: None)
     with caplog.at_level(logging.INFO, "TorchDistributor"):
         local(local_mode=False).run("/only/there/train.py", 1)
-    (tmp_path / "payload").write_bytes(FakeRun.made[-1].fields["payload"])
+    (tmp_path / "payload").write_bytes(FakeRun.made[-1].payload)
     payload = Payload(str(tmp_path / "payload"))
     assert (payload.kind, payload.file_path) == ("file", "/only/there/train.py")
     assert payload.arguments(str(tmp_path)) == ["1"]
@@ -248,12 +248,83 @@ def test_a_dataframe_has_a_partition_for_every_task(spark: Any, caplog: pytest.L
     one, unknown = spark.range(0, 9, 1, 1), spark.range(9).groupBy("id").count()
     for frame in (one, unknown):
         assert made._train_on_dataframe(print, frame, "x") == 7
-        assert FakeRun.made[-1].fields["dataframe"] is frame
+        rows = FakeRun.made[-1].fields["request"].rows
+        assert (rows.frame is frame, rows.data_set) == (True, None)
     caplog.clear()
     with caplog.at_level(logging.INFO, "TorchDistributor"):
         assert made._train_on_dataframe(print, spark.range(0, 9, 1, 3)) == 7
-    assert FakeRun.made[-1].fields["dataframe"].rdd.getNumPartitions() == 1
+    assert FakeRun.made[-1].fields["request"].rows.frame.rdd.getNumPartitions() == 1
     assert "it has 3 partitions and the run has 1 tasks" in caplog.text
+
+
+def test_with_options_is_a_copy_that_changes_nothing_of_its_origin(spark: Any) -> None:
+    made = local(max_restarts=1, env={"A": "1"}, logs="errors")
+    made.run(print)
+    other = made.with_options(phalanx.Options(grace=5), logs=None, env={"B": "2"})
+    assert type(other) is TorchDistributor
+    assert other.options == phalanx.Options(max_restarts=1, grace=5, env={"A": "1", "B": "2"})
+    assert (other.last_run, other.num_processes, other.use_gpu) == (None, 2, False)
+    assert made.options == phalanx.Options(max_restarts=1, env={"A": "1"}, logs="errors")
+    assert made.last_run is not None
+    other.run(print)
+    request = FakeRun.made[-1].fields["request"]
+    assert request.settings.values["spark.phalanx.grace"] == "5000ms"
+    assert "options" not in other.input_params, "RUN-1"
+    with pytest.raises(TypeError, match="'log' is no option of a run; did you mean logs"):
+        made.with_options(log="off")
+
+
+def test_a_subclass_stays_one_with_what_it_has_of_its_own() -> None:
+    class Named(TorchDistributor):
+        def __init__(self, name: str) -> None:
+            super().__init__(num_processes=2, use_gpu=False)
+            self.name = name
+
+    other = Named("a").with_options(grace=1)
+    assert (type(other), other.name, other.options.grace) == (Named, "a", 1)
+
+
+def test_with_data_gives_runs_the_data_sets_that_are_named(spark: Any) -> None:
+    one, two = spark.range(3), phalanx.replicated(spark.range(4))
+    made = local()
+    both = made.with_data(one=one).with_data({"two": two})
+    both.run(print, data="an argument")
+    inputs = FakeRun.made[-1].fields["inputs"]
+    assert list(inputs._given) == ["one", "two"]
+    both.with_options(grace=1).run(print, data={"three": one})
+    assert list(FakeRun.made[-1].fields["inputs"]._given) == ["one", "two", "three"]
+    made.run(print)
+    assert FakeRun.made[-1].fields["inputs"] is None
+    for wrong, said in (
+        ({"a": [1, 2]}, "the data set 'a' has to be a Spark DataFrame, not list"),
+        ({1: one}, "the name of a data set has to be a str, not int"),
+        ([one], "data sets have to be a mapping of names to DataFrames, not list"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            made.with_data(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the data set 'one' is given twice"):
+        both.with_data(one=one)
+    with pytest.raises(ValueError, match="the data set 'one' is given twice"):
+        both.run(print, data={"one": one})
+
+
+def test_rows_that_are_not_sparks_go_to_the_function_and_that_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pandas as pd
+
+    monkeypatch.setattr(distributor, "_warned_of_data", False)
+    rows = pd.DataFrame({"a": [1, 2]})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for data in ("a path", rows, {"train": rows}):
+            local().run(print, data=data)
+    said = [str(warning.message) for warning in told if warning.category is UserWarning]
+    assert len(said) == 1, said
+    assert said[0].startswith("run(data=...) goes to the function as its argument, since it is a pandas.")
+    assert told[0].filename == __file__
+    (tmp_path / "payload").write_bytes(FakeRun.made[1].payload)
+    assert Payload(str(tmp_path / "payload")).call()[2]["data"].equals(rows)
 
 
 def test_the_logger_prints_only_where_nobody_configured_logging() -> None:

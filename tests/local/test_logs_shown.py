@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from phalanx import TorchDistributor, TrainingError
-from phalanx.request.settings import given
+from phalanx.options import Options
 
 
 def _speak(fails: bool) -> None:
@@ -65,6 +65,6 @@ def test_of_errors_only_the_rank_that_failed_is_shown(spark: Any, capfd: pytest.
 
 def test_ranks_are_given_as_a_number_or_a_list_and_a_wrong_word_is_named(spark: Any) -> None:
     for logs, text in [(0, "0"), ([0, 8], "0,8"), (range(3), "0,1,2"), ("all", "all")]:
-        assert given(logs=logs) == {"spark.phalanx.logs": text}
+        assert Options(logs=logs).settings == {"spark.phalanx.logs": text}
     with pytest.raises(ValueError, match=r"spark\.phalanx\.logs is .*but has to be one of auto, all, dedup"):
         TorchDistributor(num_processes=2, local_mode=True, use_gpu=False, logs="loud").run(_speak, False)

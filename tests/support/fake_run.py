@@ -8,6 +8,11 @@ from typing import Any
 import phalanx._native
 import phalanx.run.run
 import pytest
+from phalanx.display.shown import Shown
+from phalanx.request.payload import Payload
+from phalanx.request.run_request import RunRequest
+from phalanx.request.settings import Settings
+from phalanx.run.observer import Observer
 
 
 class FakeHub:
@@ -53,7 +58,7 @@ class FakeStage:
         self.hub.calls.append("joined")
         return True
 
-    def forget_payload(self) -> None: ...
+    def forget(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -61,17 +66,30 @@ class FakeStage:
         self.hub.calls.append("cancelled")
 
 
-def fake_run(monkeypatch: pytest.MonkeyPatch, folder: Any) -> phalanx.run.run.Run:
-    """A run in local mode."""
+def request_of(job: phalanx._native.Job, *, folder: Any = "", payload: Any = b"") -> RunRequest:
+    """What a run of a job on this host is asked to do."""
+    return RunRequest(
+        job=job,
+        payload=Payload(payload),
+        settings=Settings({"spark.phalanx.progress": "off"}),
+        variables={},
+        endpoint=("127.0.0.1", "127.0.0.1"),
+        work_dir=str(folder),
+    )
+
+
+def fake_run(monkeypatch: pytest.MonkeyPatch, folder: Any, *observers: Observer) -> phalanx.run.run.Run:
+    """A run in local mode, which these observe beside what shows it."""
     monkeypatch.setattr(phalanx._native, "Hub", FakeHub)
-    ui = SimpleNamespace(start=lambda: None, stop=lambda: None)
-    fields: Any = {
-        "stage": FakeStage(),
-        "endpoint": ("127.0.0.1", "127.0.0.1"),
-        "work_dir": str(folder),
-        "settings": SimpleNamespace(progress="off"),
-        "lease": SimpleNamespace(release=lambda: None),
-        "ui": lambda *_: ui,
-    }
     job = phalanx._native.Job(name="train", ranks=1, tasks=1, use_gpu=False, settings={})
-    return phalanx.run.run.Run(job=job, payload=b"", **fields)
+    stage: Any = FakeStage()
+    lease = SimpleNamespace(release=lambda: None)
+    shown = Shown("off")
+    return phalanx.run.run.Run(
+        request_of(job, folder=folder),
+        stage=stage,
+        lease=lease,
+        inputs=None,
+        observers=[*observers, shown],
+        face=shown,
+    )

@@ -52,6 +52,7 @@ class FakeRun:
 
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
+        self.payload: bytes = fields["request"].payload.packed
         self.done = False
         FakeRun.made.append(self)
 

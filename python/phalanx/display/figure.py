@@ -7,7 +7,8 @@ from typing import Any
 
 from . import words
 from .drawings import COLORS
-from .rank_losses import Curve
+
+Curve = list[tuple[int, float]]
 
 
 def figure(snapshot: dict[str, Any], curves: dict[int, Curve] | None = None) -> Any:

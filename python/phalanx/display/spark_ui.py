@@ -14,18 +14,15 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..connect.client import is_remote
+from ..run.observer import ObservedRun, Observer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger("phalanx")
-
-RUN_PROPERTY = "phalanx.run"
-"""The property of a Spark job that says whose it is; `RunStore` reads it."""
 
 # A run of a moment is told once, when it is over: nobody would see more of it, and it has better things to do.
 _FIRST_S = 0.5
@@ -34,43 +31,38 @@ _INTERVAL_S = 1.0
 _LAST_S = 2.0
 
 
-class SparkUi:
-    """Tells Spark's UI the snapshots of a run, from `start` to `stop`."""
+class SparkUi(Observer):
+    """Tells Spark's UI the snapshots of a run."""
 
-    def __init__(
-        self, spark: SparkSession, snapshot: Callable[[], dict[str, Any]], stacks: Callable[[], object]
-    ) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._snapshot = snapshot
-        self._stacks = stacks
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def started(self, run: ObservedRun, *, waiting: bool) -> None:
         """Begins, where there is a JVM to tell."""
-        with contextlib.suppress(Exception):
-            if not is_remote(self._spark):
-                self._thread = threading.Thread(target=self._tell, name="phalanx-ui", daemon=True)
-                self._thread.start()
+        if not is_remote(self._spark):
+            self._thread = threading.Thread(target=self._tell, args=(run,), name="phalanx-ui", daemon=True)
+            self._thread.start()
 
-    def stop(self) -> None:
+    def closed(self) -> None:
         """Tells the last state."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(_LAST_S)
 
-    def _tell(self) -> None:
+    def _tell(self, run: ObservedRun) -> None:
         try:
             posts = None
             is_last = self._over.wait(_FIRST_S)
             while True:
                 if posts is None:
                     posts = _posts(self._spark)
-                snapshot = self._snapshot()
+                snapshot = run.snapshot()
                 if posts.tell(json.dumps(snapshot)) == "stacks" and not is_last:
                     answer = threading.Thread(
                         target=self._answer,
-                        args=(posts, snapshot["run"]),
+                        args=(posts, run, snapshot["run"]),
                         name="phalanx-ui-stacks",
                         daemon=True,
                     )
@@ -81,14 +73,14 @@ class SparkUi:
         except Exception as error:  # the JVM is going, or hasn't the jar, or the session is another thing
             logger.debug("Spark's UI can't be told of a run: %s", error)
 
-    def _answer(self, posts: Any, run: str) -> None:
+    def _answer(self, posts: Any, run: ObservedRun, job: str) -> None:
         """Tells the tab what the ranks' threads do; the run's end, or the hub's deadline, ends the wait."""
         try:
-            told = str(self._stacks())
+            told = str(run.stacks())
         except Exception as problem:  # the run is over, or hasn't begun
             told = str(problem)
         with contextlib.suppress(Exception):  # the JVM is going
-            posts.answer(run, told)
+            posts.answer(job, told)
 
 
 def _posts(spark: SparkSession) -> Any:

@@ -29,6 +29,24 @@ def is_data(argument: object) -> bool:
     return isinstance(argument, Mapping) and any(map(_is_ours, argument.values()))
 
 
+def is_table(argument: object) -> bool:
+    """Whether an argument is rows that are not Spark's: of pandas, polars, pyarrow, numpy or torch, or such by name."""
+    if isinstance(argument, Mapping):
+        return any(map(is_table, argument.values()))
+    return any(hasattr(argument, name) for name in ("columns", "column_names", "shape"))
+
+
+def check_data(data: Mapping[str, Any]) -> None:
+    """Raises `TypeError` for what is no data set of Spark's, by its name."""
+    if not isinstance(data, Mapping):
+        raise TypeError(f"data sets have to be a mapping of names to DataFrames, not {type(data).__name__}")
+    for name, value in data.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a data set has to be a str, not {type(name).__name__}")
+        if not _is_ours(value):
+            raise TypeError(f"the data set {name!r} has to be a Spark DataFrame, not {type(value).__name__}")
+
+
 def _is_ours(value: object) -> bool:
     return isinstance(value, (Replicated, Stored, Streamed)) or _is_frame(value)
 

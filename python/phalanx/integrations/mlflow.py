@@ -23,6 +23,7 @@ from typing import Any
 
 from ..errors import TrainingError
 from ..rank import contract, tracking
+from ..run.observer import Observer
 
 logger = logging.getLogger("phalanx")
 
@@ -159,7 +160,7 @@ def _end() -> None:
     """What ends the thread, in the place of something to do."""
 
 
-class TrackedRun:
+class TrackedRun(Observer):
     """The caller's active MLflow run, during a training and at its end."""
 
     def __init__(self, mlflow: Any, run_id: str, *, reports: bool, every_rank: bool) -> None:
@@ -173,7 +174,7 @@ class TrackedRun:
         self._thread: threading.Thread | None = None
         self._complained = False
         self._renamed: set[str] = set()
-        self._settled = False
+        self._is_settled = False
         self._unreachable = False
 
     def reported(self, rank: int, report: dict[str, Any]) -> None:
@@ -189,13 +190,13 @@ class TrackedRun:
             self._then(lambda: self._mark(error))
         self._finish()
 
-    def settle(self, error: BaseException | None) -> None:
+    def settled(self, error: BaseException | None) -> None:
         """To be called where the outcome is returned or raised: if the run is active in this thread, it goes on, or has
         been killed."""
         active = self._mlflow.active_run()
-        if self._settled or self._unreachable or active is None or active.info.run_id != self.run_id:
+        if self._is_settled or self._unreachable or active is None or active.info.run_id != self.run_id:
             return
-        self._settled = True
+        self._is_settled = True
         if error is None:
             self._then(lambda: self._client.update_run(self.run_id, status="RUNNING"))
             self._finish()

@@ -23,9 +23,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TrainingError
+from ..options import Options
 from ..request import preflight
 from ..request.payload import file_payload, module_payload
-from ..request.settings import ANY_FAILURE, given
+from ..request.settings import ANY_FAILURE
 from ..request.train_object import Module
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
             ranks=ranks,
             use_gpu=use_gpu,
             settings=settings_of(_conf(options), _given(options)),
-            env={},
+            options=Options(),
         )
     except (OSError, ValueError, TypeError, RuntimeError) as problem:
         print(f"phalanx run: {problem}", file=sys.stderr)
@@ -187,7 +188,7 @@ def _given(options: argparse.Namespace) -> dict[str, str]:
     if logs is None and options.redirects == "3":
         logs = "off"
     restart_on = ANY_FAILURE if options.restart_on is None else options.restart_on.split(",")
-    found = given(
+    found = Options(
         warm=options.warm,
         max_restarts=options.max_restarts,
         restart_on=restart_on,
@@ -198,7 +199,7 @@ def _given(options: argparse.Namespace) -> dict[str, str]:
         checkpoint_name=options.checkpoint_name,
         logs=logs,
         progress=options.progress,
-    )
+    ).settings
     if options.log_dir is not None:
         os.makedirs(options.log_dir, exist_ok=True)
         found["spark.phalanx.logs.directory"] = os.path.abspath(options.log_dir)

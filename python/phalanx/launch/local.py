@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from .. import _native
+from ..display.shown import Shown
 from ..integrations.mlflow import callers_run
+from ..options import Options
 from ..plumbing.own_folder import own_folder
 from ..request import preflight
-from ..request.payload import file_payload, function_payload
+from ..request.payload import Payload, file_payload, function_payload
 from ..request.run_owner import check_given, owner_settings
-from ..request.settings import Settings, given
+from ..request.run_request import RunRequest
+from ..request.settings import Settings
 from ..request.train_object import name_of
 from ..run.run import Run
 from ..stages.local import LocalStage
@@ -73,21 +76,21 @@ def run_local(
     or in use, before anything has started; `TrainingError` (a `RuntimeError`) where the training fails.
     """
     preflight.check_train_object(train_object, kwargs)
-    settings = settings_of(
-        conf or {},
-        given(
-            warm=warm,
-            max_restarts=max_restarts,
-            restart_on=restart_on,
-            hang_timeout=hang_timeout,
-            grace=grace,
-            cpus_per_rank=cpus_per_rank,
-            checkpoint_dir=checkpoint_dir,
-            checkpoint_name=checkpoint_name,
-            logs=logs,
-            progress=progress,
-        ),
+    options = Options(
+        warm=warm,
+        max_restarts=max_restarts,
+        restart_on=restart_on,
+        hang_timeout=hang_timeout,
+        grace=grace,
+        cpus_per_rank=cpus_per_rank,
+        checkpoint_dir=checkpoint_dir,
+        checkpoint_name=checkpoint_name,
+        env=env,
+        mlflow=mlflow,
+        logs=logs,
+        progress=progress,
     )
+    settings = settings_of(conf or {}, options.settings)
     if callable(train_object):
         payload = function_payload(train_object, args, kwargs, sys_path=sys.path)
     else:
@@ -98,8 +101,7 @@ def run_local(
         ranks=preflight.check_num_processes(num_processes),
         use_gpu=use_gpu,
         settings=settings,
-        env=preflight.check_env(env),
-        mlflow=mlflow,
+        options=options,
     )
     return run.drive() if wait else run.start()
 
@@ -124,12 +126,13 @@ def local_run(
     ranks: int,
     use_gpu: bool | None,
     settings: Settings,
-    env: Mapping[str, str],
-    mlflow: bool | Literal["all"] | None = None,
+    options: Options,
 ) -> Run:
-    """A run of this on this host, which has its GPUs and is not started. Raises as `run_local`."""
-    variables = _native.rank_variables(settings.values, dict(env))
-    context, tracked = callers_run(mlflow, local_mode=True, given=env)
+    """A run of this on this host, which has its GPUs and is not started; of `options` only what is no setting counts.
+    Raises as `run_local`."""
+    env = dict(options.env or {})
+    variables = _native.rank_variables(settings.values, env)
+    context, tracked = callers_run(options.mlflow, local_mode=True, given=env)
     gpus = [] if use_gpu is False else gpus_here()
     job = _native.Job(
         name=name_of(train_object),
@@ -146,23 +149,22 @@ def local_run(
         )
     lease = _lease(gpus, ranks, use_gpu)
     try:
-        stage = LocalStage(
-            payload=payload,
-            gpus=lease.gpus,
-            variables={**context, **variables},
-            work_dir=own_folder(),
-            env={},
-            copy_files=None,
-        )
-        return Run(
+        request = RunRequest(
             job=job,
-            payload=payload,
-            stage=stage,
+            payload=Payload(payload),
+            settings=settings,
+            variables={**context, **variables},
             endpoint=_NEAR,
             work_dir=own_folder(),
+        )
+        shown = Shown(settings.progress)
+        return Run(
+            request,
+            stage=LocalStage(request, gpus=lease.gpus, env={}, copy_files=None),
             lease=lease,
-            settings=settings,
-            tracked=tracked,
+            inputs=None,
+            observers=[shown] if tracked is None else [shown, tracked],
+            face=shown,
         )
     except BaseException:
         lease.release()

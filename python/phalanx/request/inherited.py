@@ -26,9 +26,8 @@ _NO_PARAMS = (
     "is_remote",
     "is_spark_local_master",
     "last_run",
-    "_given",
-    "_env",
-    "_mlflow",
+    "options",
+    "_sets",
     "input_params",
 )
 

@@ -79,6 +79,29 @@ def module_payload(name: str, args: Sequence[Any], *, sys_path: Sequence[str] = 
     return _written({"kind": "module", "name": name, "args": _plain(args)}, sys_path, b"")
 
 
+class Payload:
+    """What the ranks execute, as long as the run needs it: whoever keeps the run, or what a failure's traceback holds,
+    keeps none of it once it was let go of."""
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+        """As `function_payload` and the others make it."""
+        self._again: Callable[[], Mapping[str, Any]] | None = None
+
+    def carry(self, data: Mapping[str, Any], again: Callable[[], Mapping[str, Any]]) -> None:
+        """Adds the packed indexes of data sets, by name; `again` makes those for a later attempt."""
+        self.packed, self._again = with_data(self.packed, data), again
+
+    def renew(self) -> None:
+        """Makes it that of a later attempt."""
+        if self._again is not None:
+            self.packed = with_data(self.packed, self._again())
+
+    def forget(self) -> None:
+        """Lets go of it."""
+        self.packed, self._again = b"", None
+
+
 def with_data(payload: bytes, data: Mapping[str, Any]) -> bytes:
     """The same payload for a run with these data sets, by name: their packed indexes."""
     first, header, body = payload.split(b"\n", 2)

@@ -36,20 +36,6 @@ def check_num_processes(value: object) -> int:
     return _native.num_processes(value.__index__(), "")
 
 
-def check_env(env: Mapping[str, str] | None) -> dict[str, str]:
-    """The variables for ranks that a distributor was given.
-
-    Raises `TypeError` where they are no mapping of str to str; it shows no value.
-    """
-    if not isinstance(env, (Mapping, type(None))):
-        raise TypeError(f"env has to be a mapping of names to values, not {type(env).__name__}")
-    for name, value in (env or {}).items():
-        if not (isinstance(name, str) and isinstance(value, str)):
-            shown = f"{name!r} is a {type(value).__name__}"
-            raise TypeError(f"env has to have names and values that are str; the value of {shown}")
-    return dict(env or {})
-
-
 def is_elsewhere(train_object: object) -> bool:
     """Whether this is the path of a file that isn't on this machine: the executors may have it."""
     return isinstance(train_object, (str, os.PathLike)) and not os.path.exists(train_object)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping
 
 from .. import _native
@@ -57,47 +56,3 @@ class Settings:
         for sentence in _native.unknown_settings(sorted(keys)):
             _log.warning(sentence)
         return settings
-
-
-def given(
-    *,
-    warm: bool | None = None,
-    max_restarts: int | None = None,
-    restart_on: Iterable[str] | None = None,
-    hang_timeout: float | None = None,
-    grace: float | None = None,
-    cpus_per_rank: int | None = None,
-    checkpoint_dir: str | os.PathLike[str] | None = None,
-    checkpoint_name: str | None = None,
-    local_ranks: str | None = None,
-    logs: str | int | Iterable[int] | None = None,
-    progress: str | None = None,
-) -> dict[str, str]:
-    """What a distributor was given, as settings; times are in seconds."""
-    found: dict[str, str] = {}
-    if warm is not None:
-        found["spark.phalanx.warm.enabled"] = str(bool(warm)).lower()
-    if max_restarts is not None:
-        found["spark.phalanx.maxRestarts"] = str(max_restarts)
-    if restart_on is not None:
-        found["spark.phalanx.restartOn"] = ",".join(
-            [restart_on] if isinstance(restart_on, str) else restart_on
-        )
-    if hang_timeout is not None:
-        found["spark.phalanx.hangTimeout"] = f"{hang_timeout * 1000:.0f}ms"
-    if grace is not None:
-        found["spark.phalanx.grace"] = f"{grace * 1000:.0f}ms"
-    if cpus_per_rank is not None:
-        found["spark.phalanx.cpusPerRank"] = str(cpus_per_rank)
-    if checkpoint_dir is not None:
-        found["spark.phalanx.checkpoint.directory"] = os.fspath(checkpoint_dir)
-    if checkpoint_name is not None:
-        found["spark.phalanx.checkpoint.name"] = checkpoint_name
-    if local_ranks is not None:
-        found["spark.phalanx.localRanks"] = str(local_ranks)
-    if logs is not None:
-        ranks = [logs] if isinstance(logs, str | int) else logs
-        found["spark.phalanx.logs"] = ",".join(str(rank) for rank in ranks)
-    if progress is not None:
-        found["spark.phalanx.progress"] = str(progress)
-    return found

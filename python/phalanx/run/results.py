@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import TrainingError
 from ..rank.results import versions
-from ..results import UnavailableResult
+from ..results import MissingResultError, UnavailableResult
 
 if TYPE_CHECKING:
     from .. import _native
@@ -64,9 +64,22 @@ class Results:
             )
             raise TrainingError(problem, {"message": problem, "rank": rank}) from error
 
-    def load_all(self) -> list[Any]:
-        """Every rank's value, by rank. Raises as `load`."""
-        return [self.load(rank) for rank in range(self._num_ranks)]
+    def load_all(self, *, strict: bool = True) -> list[Any]:
+        """Every rank's value, by rank; an `UnavailableResult` for one that is missing.
+
+        Raises `MissingResultError` where one is missing, and `strict`; `TrainingError` where all are gone.
+        """
+        found = []
+        for rank in range(self._num_ranks):
+            try:
+                found.append(self.load(rank))
+            except TrainingError as error:
+                if not os.path.isdir(self._files.name):
+                    raise
+                found.append(UnavailableResult(str(error)))
+        if strict and any(isinstance(value, UnavailableResult) for value in found):
+            raise MissingResultError(found)
+        return found
 
     def load_what_there_is(self) -> list[Any]:
         """Every rank's value, by rank; an `UnavailableResult` for a rank that left none, or none that can be read."""

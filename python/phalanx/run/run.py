@@ -16,30 +16,23 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import _native
-from ..display.live import LiveDisplay
-from ..display.page import page
-from ..display.painters import NotebookPainter, in_notebook, painter_of
-from ..display.rank_losses import RankLosses
 from ..errors import RankOutcome, TrainingError, failure_note
 from ..plumbing.whole_file import whole_or_absent
-from ..request.payload import with_data
 from . import events
 from .interrupts import Interrupts
-from .live_output import LiveOutput
+from .observer import Face, Observer, Observers, Phase
 from .profile import Profile, checked, take
 from .rank_output import places_of, whole_output
 from .results import Results
 
 if TYPE_CHECKING:
-    from ..display.spark_ui import SparkUi
-    from ..feeding.preparation import Preparation
-    from ..integrations.mlflow import TrackedRun
-    from ..request.settings import Settings
+    from ..request.run_request import RunRequest
     from ..stages.stage import Stage
+    from .inputs import Inputs
 
 logger = logging.getLogger("phalanx")
 
@@ -52,16 +45,6 @@ _ENDS = ("succeeded", "failed", "cancelled")
 
 # How long the Spark stage may take to end once all its ranks have.
 _STAGE_END_S = 30.0
-
-
-class Phase(NamedTuple):
-    """A point in a run's life."""
-
-    name: str
-    rank: int | None
-    """None for the job's own phases."""
-    seconds: float
-    """Since the run was asked for."""
 
 
 class Stacks(dict[int, str]):
@@ -95,20 +78,17 @@ class Run:
 
     def __init__(
         self,
+        request: RunRequest,
         *,
-        job: _native.Job,
-        payload: bytes,
         stage: Stage,
-        endpoint: tuple[str, str],
-        work_dir: str,
         lease: Lease,
-        settings: Settings,
-        ui: Callable[[Callable[[], dict[str, Any]], Callable[[], object]], SparkUi] | None = None,
-        tracked: TrackedRun | None = None,
-        data: Preparation | None = None,
+        inputs: Inputs | None,
+        observers: Sequence[Observer],
+        face: Face,
     ) -> None:
-        """`stage` runs the nodes; the hub binds and is told to tasks by `endpoint`; `work_dir` ends with this process;
-        `ui` makes from a run's snapshots and stacks what tells Spark's UI of it."""
+        """`stage` runs the nodes of what is requested, `inputs` is the ranks' data, `observers` are told what happens,
+        and `face` shows this object."""
+        job = request.job
         self._over = threading.Event()
         self.name = job.name
         self.phases: list[Phase] = []
@@ -129,18 +109,12 @@ class Run:
         self._cancelled: str | None = None
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
-        self._work_dir = work_dir
-        self._results = Results(job.ranks, work_dir)
-        self._endpoint = endpoint
-        self._show = LiveOutput()
-        self._progress = settings.progress
-        self._display: LiveDisplay | None = None
-        self._losses = RankLosses()
-        self._ui = None if ui is None else ui(self.snapshot, self.stacks)
+        self._request = request
+        self._results = Results(job.ranks, request.work_dir)
         self._lease = lease
-        self._tracked = tracked
-        self._data = data
-        self._payload = payload if data is not None else b""
+        self._inputs = inputs
+        self._observers = Observers(observers)
+        self._face = face
         self._stage = stage
 
     @property
@@ -152,18 +126,18 @@ class Run:
     def losses(self) -> dict[int, list[tuple[int, float]]]:
         """The loss by step of each rank that reports one, as `(step, loss)`: of the 16 lowest such ranks, up to 200
         points each. Of a long run a point is the mean of several reports."""
-        return self._losses.curves()
+        hub = self._logs
+        return {} if hub is None else hub.losses()
 
     def start(self) -> Run:
         """Drives the run in a thread of its own; returns at once."""
-        self._progress = "off"  # who wants to see it shows this object
         self._thread = threading.Thread(target=self._drive_quietly, name="phalanx-run", daemon=True)
         self._thread.start()
         return self
 
     def _drive_quietly(self) -> None:
         with contextlib.suppress(BaseException):  # kept for result()
-            self.drive()
+            self._drive_observed(waiting=False)
 
     def drive(self) -> Any:
         """Runs the job to its end in this thread, showing output as it comes; returns rank 0's value.
@@ -172,28 +146,21 @@ class Run:
             TrainingError: a rank failed, or the job could not be started.
             KeyboardInterrupt: after every rank has been ended.
         """
-        try:
-            return self._drive_shown()
-        finally:  # after all that an interrupt here must not keep from happening
-            try:
-                if self._ui is not None:
-                    self._ui.stop()
-            finally:
-                if self._display is not None:
-                    self._display.stop()
+        return self._drive_observed(waiting=True)
 
-    def _drive_shown(self) -> Any:
+    def _drive_observed(self, *, waiting: bool) -> Any:
         try:
-            if self._ui is not None:
-                self._ui.start()
-            painter = painter_of(self._progress)
-            if painter is not None:
-                self._display = LiveDisplay(painter, self.snapshot)
-                self._display.start()
-            bind, advertise = self._endpoint
+            return self._drive_to_its_end(waiting)
+        finally:  # after all that an interrupt here must not keep from happening
+            self._observers.tell(lambda observer: observer.closed())
+
+    def _drive_to_its_end(self, waiting: bool) -> Any:
+        try:
+            self._observers.tell(lambda observer: observer.started(self, waiting=waiting))
+            bind, advertise = self._request.endpoint
             with Interrupts(self._interrupt) as interrupts:
                 self._prepare(interrupts)
-                hub = _native.Hub(self._job, bind=bind, advertise=advertise, work_dir=self._work_dir)
+                hub = _native.Hub(self._job, bind=bind, advertise=advertise, work_dir=self._request.work_dir)
                 with contextlib.closing(hub), contextlib.closing(self._stage):
                     try:
                         self._drive(hub, interrupts)
@@ -206,14 +173,14 @@ class Run:
             raise
         finally:
             self.status = "over"
-            self._stage.forget_payload()
+            self._request.forget()
+            self._stage.forget()
             self._lease.release()
-            if self._data is not None:
-                self._data.remove()
+            if self._inputs is not None:
+                self._inputs.remove()
             try:
-                if self._tracked is not None:
-                    self._tracked.over(self._error)
-                    self._tracked.settle(self._error)
+                self._observers.tell(lambda observer: observer.over(self._error))
+                self._observers.tell(lambda observer: observer.settled(self._error))
             finally:
                 self._over.set()
         # The run succeeded, whether its result can be read here or not.
@@ -221,19 +188,18 @@ class Run:
 
     def _prepare(self, interrupts: Interrupts) -> None:
         """Prepares the run's data sets, and gives the ranks their indexes."""
-        if self._data is None:
+        if self._inputs is None:
             return
         if self._cancelled is not None:
-            self._data.cancel()
+            self._inputs.cancel()
         self.status = "preparing data"
         try:
-            indexes = self._data.run()
+            indexes = self._inputs.run()
         except TrainingError:
             if interrupts.pressed:
                 raise KeyboardInterrupt from None
             raise
-        payload, data, self._payload = self._payload, self._data, b""
-        self._stage.carry(with_data(payload, indexes), lambda: with_data(payload, data.again()))
+        self._request.payload.carry(indexes, self._inputs.again)
         self._phase("data prepared", None, self._elapsed())
 
     def _drive(self, hub: _native.Hub, interrupts: Interrupts) -> None:
@@ -277,23 +243,20 @@ class Run:
         """Handles an event; returns the last one."""
         match event:
             case events.Output(text):
-                with contextlib.nullcontext() if self._display is None else self._display.around(text):
-                    self._show(text)
+                self._observers.tell(lambda observer: observer.output(text))
             case events.Status(text):
                 self.status = text
             case events.Reported(rank, report):
                 self.reports[rank] = report
-                self._losses.take(rank, report)
-                if self._tracked is not None:
-                    self._tracked.reported(rank, report)
+                self._observers.tell(lambda observer: observer.reported(rank, report))
             case events.PhaseReached(name, reached_by, seconds):
                 self._phase(name, reached_by, opened + seconds)
             case events.Resubmit(attempt):
                 self._stage.start(hub, attempt)
-            case events.Placed(attempt, hosts) if self._data is not None:
-                self._data.placed(attempt, hosts, functools.partial(self._stage.carrier_spec, hub, attempt))
-            case events.Carried(attempt, host) if self._data is not None:
-                self._data.carried(attempt, host)
+            case events.Placed(attempt, hosts) if self._inputs is not None:
+                self._inputs.placed(attempt, hosts, functools.partial(self._stage.carrier_spec, hub, attempt))
+            case events.Carried(attempt, host) if self._inputs is not None:
+                self._inputs.carried(attempt, host)
             case events.Outcome():
                 return event
         return None
@@ -323,7 +286,7 @@ class Run:
             raise ValueError(f"{self.name} has the ranks 0 to {self._job.ranks - 1}, and no rank {rank}")
         if size is not None and size < 0:
             raise ValueError(f"size is {size}, but has to be 0 or more bytes")
-        copied, own = self._job.logs_folder, os.path.join(self._work_dir, f"phalanx-{self._job.id}")
+        copied, own = self._job.logs_folder, os.path.join(self._request.work_dir, f"phalanx-{self._job.id}")
         places = places_of(self._hub, rank, [copied, own] if copied else [own])
         return whole_output(places, self.logs(rank), start, size)
 
@@ -347,9 +310,7 @@ class Run:
         Raises:
             ModuleNotFoundError: matplotlib is not installed.
         """
-        from ..display.figure import figure
-
-        return figure(self.snapshot(), self.losses)
+        return self._face.figure(self)
 
     def download_logs(self, folder: str | os.PathLike[str]) -> list[str]:
         """Writes each rank's output to a file in `folder`, `rank-0.log` and so on; returns their paths. While the ranks
@@ -369,18 +330,11 @@ class Run:
         return paths
 
     def _repr_html_(self) -> str:
-        return page(self.snapshot())
+        return self._face.html(self)
 
     def _ipython_display_(self) -> None:
         """In a notebook: the run, drawn anew until it is over."""
-        if not in_notebook():
-            print(repr(self))
-        elif self._over.is_set():
-            NotebookPainter().paint(self.snapshot())
-        else:
-            display = LiveDisplay(lambda: NotebookPainter(self.cancel), self.snapshot, self._over)
-            # The cell is over at once, and what comes after its end many a front end doesn't show.
-            display.start(drawn=True)
+        self._face.show(self, self._over)
 
     def stacks(self) -> Stacks:
         """The Python stacks of all threads of every rank that runs, by rank; print it to see equal ones once. The ranks
@@ -440,30 +394,33 @@ class Run:
         self._wait(timeout)
         return self._results.load(0)
 
-    def results(self, timeout: float | None = None) -> list[Any]:
+    def results(self, timeout: float | None = None, *, strict: bool = True) -> list[Any]:
         """What every rank returned, by rank; waits for the end of the run.
 
-        A value of a rank other than 0 that doesn't pickle or is larger than `spark.phalanx.results.maxBytes` is an
-        `UnavailableResult` that says so. Raises as `result`.
+        Of ranks other than 0 a value may be missing: it doesn't pickle, or is larger than
+        `spark.phalanx.results.maxBytes`. With `strict=False` an `UnavailableResult` that says why is in its place.
+
+        Raises as `result`, and:
+            MissingResultError: a value is missing, and `strict`. Its `results` has the others.
         """
         self._wait(timeout)
-        return self._results.load_all()
+        return self._results.load_all(strict=strict)
 
     def cancel(self, reason: str = "cancelled by the caller") -> None:
         """Ends every rank; `result` then raises TrainingError of kind `cancelled`. Returns at once; a run that is over
         stays as it is."""
         with self._hub_lock:
             self._cancelled = reason
-            if self._data is not None:
-                self._data.cancel()
+            if self._inputs is not None:
+                self._inputs.cancel()
             if self._hub is not None:
                 self._hub.stop(reason)
 
     def _interrupt(self) -> None:
         """As `cancel`, between any two lines of the thread that drives: it may hold the lock itself."""
         self._cancelled = "interrupted (Ctrl-C)"
-        if self._data is not None:
-            self._data.cancel()
+        if self._inputs is not None:
+            self._inputs.cancel()
         hub = self._hub
         if hub is not None:
             with contextlib.suppress(_native.NativeError):  # closed meanwhile
@@ -472,8 +429,7 @@ class Run:
     def _wait(self, timeout: float | None) -> None:
         if not self._over.wait(timeout):
             raise TimeoutError(f"{self.name} is not over after {timeout} s; it goes on")
-        if self._tracked is not None:
-            self._tracked.settle(self._error)
+        self._observers.tell(lambda observer: observer.settled(self._error))
         if self._error is not None:
             raise self._error
 
@@ -481,4 +437,6 @@ class Run:
         return time.monotonic() - self._began
 
     def _phase(self, name: str, rank: int | None, seconds: float) -> None:
-        self.phases.append(Phase(name, rank, seconds))
+        phase = Phase(name, rank, seconds)
+        self.phases.append(phase)
+        self._observers.tell(lambda observer: observer.phase(phase))

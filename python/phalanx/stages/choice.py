@@ -13,66 +13,36 @@ from typing import TYPE_CHECKING
 
 from ..connect.client import is_remote
 from ..spark.driver_jvm import SETTING, barrier_runner, why_not
-from ..spark.session import copy_by_hadoop, driver_dir
+from ..spark.session import copy_by_hadoop
 from . import jvm
 from .local import LocalStage
-from .python import ClientWay, PythonStage
+from .python import PythonStage
 from .spark_files import drivers_files
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from .. import _native
-    from ..request.settings import Settings
+    from ..request.run_request import RunRequest
     from .stage import Stage
 
 logger = logging.getLogger("phalanx")
 
 
-def local_stage(spark: SparkSession, *, payload: bytes, gpus: list[str], variables: dict[str, str]) -> Stage:
+def local_stage(spark: SparkSession, request: RunRequest, *, gpus: list[str]) -> Stage:
     """The stage of `local_mode=True`."""
     return LocalStage(
-        payload=payload,
-        gpus=gpus,
-        variables=variables,
-        work_dir=driver_dir(spark),
-        env=drivers_files(spark),
-        copy_files=functools.partial(copy_by_hadoop, spark),
+        request, gpus=gpus, env=drivers_files(spark), copy_files=functools.partial(copy_by_hadoop, spark)
     )
 
 
-def spark_stage(
-    spark: SparkSession,
-    *,
-    job: _native.Job,
-    payload: bytes,
-    settings: Settings,
-    gpus: list[str],
-    variables: dict[str, str],
-    hub_host: str,
-    dataframe: DataFrame | None,
-    stream: str | None,
-) -> Stage:
-    """The stage of a run in Spark's tasks, which is said.
-
-    `gpus` are those of the driver for tasks on a local master, `hub_host` where the hub binds, `dataframe` the input
-    of the tasks, if it isn't the ranks' alone, and `stream` the name of the data set that its rows are.
+def spark_stage(spark: SparkSession, request: RunRequest, *, gpus: list[str]) -> Stage:
+    """The stage of a run in Spark's tasks, which is said. `gpus` are those of the driver for tasks on a local master.
 
     Raises as `uses_jvm`.
     """
-    port = int(settings.values.get("spark.phalanx.hub.port", "0"))
-    way = ClientWay(settings.connect, hub_host, settings.node_timeout, port)
-    in_python = functools.partial(PythonStage, dataframe=dataframe, stream=stream, way=way)
-    in_jvm = uses_jvm(spark, settings.stage, dataframe=dataframe is not None)
-    stage = jvm.JvmStage if in_jvm else in_python
-    return stage(
-        spark=spark,
-        job=job,
-        payload=payload,
-        slots_timeout=settings.slots_timeout,
-        local_gpus=gpus,
-        variables=variables,
-    )
+    in_jvm = uses_jvm(spark, request.settings.stage, dataframe=request.rows is not None)
+    stage = jvm.JvmStage if in_jvm else PythonStage
+    return stage(request, spark=spark, local_gpus=gpus)
 
 
 def uses_jvm(spark: SparkSession, wanted: str, *, dataframe: bool) -> bool:

@@ -35,11 +35,11 @@ class JvmStage(SparkStage):
             env={
                 **context.environment,
                 contract.ENV_PY_FILES: os.pathsep.join(context._python_includes),
-                **self._variables,
+                **self._request.variables,
             },
             local_gpus=self._local_gpus,
         )
-        with _for_jvm(context, self._payload) as payload:
+        with _for_jvm(context, self._request.payload.packed) as payload:
             barrier_runner(context).runPython(
                 context._jsc.sc(),
                 self._job.tasks,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..connect.client import is_own, is_remote, shipped
 from ..connect.relay import Relay, Unavailable, has_plugin, hub_end, is_preferred
-from ..display.spark_ui import RUN_PROPERTY
 from ..spark.driver_jvm import barrier_runner
 from ..spark.jar import PLUGIN
 from ..spark.session import application_conf, is_local
@@ -22,13 +21,15 @@ from .spark import SparkStage
 
 if TYPE_CHECKING:
     from pyspark import RDDBarrier, SparkContext
-    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession
 
     from .. import _native
-
+    from ..request.run_request import RunRequest
 
 logger = logging.getLogger("phalanx")
 
+# The property of a Spark job that says whose it is; `dev.phalanx.spark.ui.RunStore` reads it.
+_RUN_PROPERTY = "phalanx.run"
 # The job whose nodes are in a Spark job's Python workers; `dev.phalanx.spark.ways.TaskTunnel` reads it.
 _TUNNEL_JOB = "phalanx.tunnel.job"
 
@@ -49,16 +50,11 @@ class ClientWay(NamedTuple):
 class PythonStage(SparkStage):
     """A barrier stage of Python workers."""
 
-    def __init__(
-        self, *, dataframe: DataFrame | None, stream: str | None, way: ClientWay, **common: Any
-    ) -> None:
-        super().__init__(**common)
-        self._dataframe = dataframe
-        self._stream = stream
-        """The name of the data set that the DataFrame's rows are, if ranks take them from their task."""
-        if stream is not None:
-            self.what = f"the Spark stage that computes the data set {stream!r}"
-        self._way = way
+    def __init__(self, request: RunRequest, *, spark: SparkSession, local_gpus: list[str]) -> None:
+        super().__init__(request, spark=spark, local_gpus=local_gpus)
+        if request.rows is not None and request.rows.data_set is not None:
+            self.what = f"the Spark stage that computes the data set {request.rows.data_set!r}"
+        self._way = _client_way(request)
         self._relay: Relay | None = None
         if self._job.logs_uri is not None:
             logger.warning(
@@ -74,7 +70,7 @@ class PythonStage(SparkStage):
         else:
             context = self._spark.sparkContext
             context.addJobTag(self._tag)
-            context.setLocalProperty(RUN_PROPERTY, self._job.id)
+            context.setLocalProperty(_RUN_PROPERTY, self._job.id)
             if context.getLocalProperty("spark.job.description") is None:
                 context.setLocalProperty("spark.job.description", self._description)
         relay = self._relayed(hub) if remote else None
@@ -83,7 +79,7 @@ class PythonStage(SparkStage):
         spec = hub.node_spec(
             attempt,
             python=None,
-            env=self._variables,
+            env=self._request.variables,
             local_gpus=self._local_gpus,
             by=relay if is_only_way else None,
         )
@@ -98,19 +94,20 @@ class PythonStage(SparkStage):
 
     def _tasks(self, spec: bytes, relay: str | None) -> None:
         """Runs the tasks to their end."""
-        frame, tasks = self._dataframe, self._job.tasks
+        rows, tasks, payload = self._request.rows, self._job.tasks, self._request.payload.packed
+        frame, stream = (None, None) if rows is None else rows
         task = _task(
             spec=spec,
-            payload=shipped(self._spark, self._payload) if is_remote(self._spark) else self._payload,
-            of_dataframe=frame is not None and not self._stream,
-            stream=None if self._stream is None else (self._stream, self._job.ranks // tasks),
+            payload=shipped(self._spark, payload) if is_remote(self._spark) else payload,
+            of_dataframe=frame is not None and stream is None,
+            stream=None if stream is None else (stream, self._job.ranks // tasks),
             in_executor=not is_local(self._spark),
             relay=relay,
         )
         if frame is None:
-            rows = None if is_remote(self._spark) else _barrier_of(self._spark.sparkContext, tasks)
-            if rows is not None:
-                rows.mapPartitions(task).collect()
+            barrier = None if is_remote(self._spark) else _barrier_of(self._spark.sparkContext, tasks)
+            if barrier is not None:
+                barrier.mapPartitions(task).collect()
                 return
             frame = self._spark.range(0, tasks, 1, tasks)
         frame.mapInArrow(task, "nothing int", barrier=True).collect()
@@ -137,6 +134,12 @@ class PythonStage(SparkStage):
         """Ends the way through the Spark Connect server, if there is one."""
         if self._relay is not None:
             self._relay.close()
+
+
+def _client_way(request: RunRequest) -> ClientWay:
+    settings = request.settings
+    port = int(settings.values.get("spark.phalanx.hub.port", "0"))
+    return ClientWay(settings.connect, request.endpoint[0], settings.node_timeout, port)
 
 
 def _barrier_of(context: SparkContext, tasks: int) -> RDDBarrier[int] | None:

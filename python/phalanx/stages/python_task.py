@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable
 from typing import Any
 
-from .home import home
+from .here import Here, Home
 from .spark_files import workers_files
 
 
@@ -67,20 +67,17 @@ def run_task(
         # Spark takes a worker whose input was left unread for broken, and the next task waits for another: seconds.
         for _ in rows:
             pass
-        _native.run_node(
-            node_spec,
-            payload,
+        here = Here(
             partition=partition,
             host=host_of(addresses[partition]),
             gpus=None if given is None else list(given.addresses),
             work_dir=work_dir,
-            **home(),
-            in_python_worker=True,
             env=env,
-            in_executor=in_executor,
             tunnel=tunnel,
             relay=relay,
         )
+        own_home = Home.find(in_python_worker=True)
+        _native.run_node(node_spec, payload, here, own_home, in_executor=in_executor)
 
 
 def host_of(address: str) -> str:

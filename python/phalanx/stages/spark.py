@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from .. import _native
+    from ..request.run_request import RunRequest
 
 logger = logging.getLogger("phalanx")
 
@@ -43,21 +44,16 @@ class SparkStage(Stage):
 
     def __init__(
         self,
+        request: RunRequest,
         *,
         spark: SparkSession,
-        job: _native.Job,
-        payload: bytes,
-        slots_timeout: float,
         local_gpus: list[str],
-        variables: dict[str, str],
     ) -> None:
+        """`local_gpus` are those of the driver for tasks on a local master."""
         self._spark = spark
-        super().__init__()
-        self._job = job
-        self._payload = payload
-        self._slots_timeout = slots_timeout
+        super().__init__(request)
+        job = self._job = request.job
         self._local_gpus = local_gpus
-        self._variables = variables
         self._description = f"Phalanx: {job.name}, {job.ranks} ranks"
         self._tag = _new_tag()
         self._deaf = False
@@ -69,7 +65,8 @@ class SparkStage(Stage):
         self._cancel_jobs()
         self._tag = _new_tag()
         # Spark itself would look only every 15 s whether the lost executor has been replaced.
-        wait_for_slots(self._spark, self._job.tasks, self._slots_timeout, lambda: self._cancelled)
+        within = self._request.settings.slots_timeout
+        wait_for_slots(self._spark, self._job.tasks, within, lambda: self._cancelled)
 
     @contextlib.contextmanager
     def _watched(self, hub: _native.Hub, attempt: int) -> Iterator[None]:

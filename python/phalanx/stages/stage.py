@@ -16,6 +16,7 @@ from .spark_errors import explain
 
 if TYPE_CHECKING:
     from .. import _native
+    from ..request.run_request import RunRequest
 
 logger = logging.getLogger("phalanx")
 
@@ -28,14 +29,10 @@ class Stage:
 
     what = "the Spark stage"
 
-    def __init__(self) -> None:
+    def __init__(self, request: RunRequest) -> None:
         self.error: BaseException | None = None
         """What ended the stage, where it did not end well."""
-        self._payload = b""
-        """What the ranks execute."""
-        self._variables: dict[str, str] = {}
-        """What the caller gives the ranks' environment; it may have secrets."""
-        self._again: Callable[[], bytes] | None = None
+        self._request = request
         self._cancelled = False
         self._attempt = 0
         self._thread: threading.Thread | None = None
@@ -84,8 +81,8 @@ class Stage:
         before.join(_STAGE_END_S)
         if before.is_alive():
             raise RuntimeError("the stage of the attempt before has not ended")
-        if self._again is not None and not self._cancelled:
-            self._payload = self._again()
+        if not self._cancelled:
+            self._request.payload.renew()
 
     def _watched(self, hub: _native.Hub, attempt: int) -> contextlib.AbstractContextManager[object]:
         """Has the hub told, meanwhile, whether the attempt's tasks wait for slots."""
@@ -98,18 +95,12 @@ class Stage:
     def _make_room(self) -> None:
         """Before a later attempt: ends what is left of the one before, and waits until another can run."""
 
-    def carry(self, payload: bytes, again: Callable[[], bytes]) -> None:
-        """Gives the ranks another payload than the stage was made with; before it starts. `again` makes the one of a
-        later attempt, once there are slots for it."""
-        self._payload, self._again = payload, again
-
     def carrier_spec(self, hub: _native.Hub, attempt: int) -> bytes:
         """What tasks are told that serve blocks to the ranks of an attempt."""
         return hub.node_spec(attempt, python=None, env={}, local_gpus=[])
 
-    def forget_payload(self) -> None:
-        """Lets go of what the ranks were sent: the run is over, and somebody may keep it."""
-        self._payload, self._variables, self._again = b"", {}, None
+    def forget(self) -> None:
+        """Lets go of what a failure's traceback holds: the run is over, and somebody may keep it."""
         if self.error is not None:
             traceback.clear_frames(self.error.__traceback__)
 

@@ -169,6 +169,10 @@ impl Hub {
         })
     }
 
+    fn losses(&self) -> BTreeMap<u32, Vec<(u64, f64)>> {
+        self.snapshots.losses()
+    }
+
     fn stop(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
         detached(py, || {
             self.open()?.stop(reason);

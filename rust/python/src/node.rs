@@ -85,31 +85,41 @@ pub(crate) fn run_carrier(
     }
 }
 
-#[pyfunction]
-#[pyo3(signature = (
-    spec, payload, *, partition, host, gpus, work_dir, guard, package, python, in_python_worker, env,
-    in_executor=false, copy_files=None, tunnel=None, relay=None
-))]
-#[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
-pub(crate) fn run_node(
-    py: Python<'_>,
-    spec: &NodeSpec,
-    payload: &[u8],
+/// What only the task knows: attributes of `Here` of `stages/here.py`.
+#[derive(FromPyObject)]
+pub(crate) struct TaskHere {
     partition: u32,
     host: String,
     gpus: Option<Vec<String>>,
     work_dir: PathBuf,
+    env: BTreeMap<String, String>,
+    tunnel: Option<String>,
+    relay: Option<String>,
+}
+
+/// Phalanx and Python on this machine: attributes of `Home` of `stages/here.py`.
+#[derive(FromPyObject)]
+pub(crate) struct PythonHome {
     guard: PathBuf,
     package: PathBuf,
     python: String,
     in_python_worker: bool,
-    env: BTreeMap<String, String>,
+}
+
+#[pyfunction]
+#[pyo3(signature = (spec, payload, here, home, *, in_executor=false, copy_files=None))]
+pub(crate) fn run_node(
+    py: Python<'_>,
+    spec: &NodeSpec,
+    payload: &[u8],
+    here: TaskHere,
+    home: PythonHome,
     in_executor: bool,
     copy_files: Option<Py<PyAny>>,
-    tunnel: Option<String>,
-    relay: Option<String>,
 ) -> PyResult<()> {
     collect_logs();
+    let TaskHere { partition, host, gpus, work_dir, env, tunnel, relay } = here;
+    let PythonHome { guard, package, python, in_python_worker } = home;
     let home = Home { guard, package, python, env, in_python_worker };
     let other_ways = tunnel.map(Way::Tunnel).into_iter().chain(relay.map(Way::Relay)).collect();
     let here = Here { partition, host, gpus, work_dir, home, other_ways };

@@ -163,7 +163,8 @@ impl JobHandler {
             self.emit(Event::Output(text));
         }
         for progress in self.state.take_progress() {
-            self.history.progress(&progress);
+            self.history.progress();
+            self.snapshots.reported(&progress);
             self.emit(Event::Progress(progress));
         }
         for stacks in self.state.take_stacks() {

@@ -11,10 +11,9 @@ use phalanx_types::run_snapshot::{
 };
 use phalanx_types::text::cut;
 
-use super::losses::Losses;
 use super::newest_lines::NewestLines;
 use super::timeline::Timeline;
-use crate::driver::state::{JobOutcome, JobState, Phase, Progress};
+use crate::driver::state::{JobOutcome, JobState, Phase};
 use crate::metric::Metric;
 
 /// What has happened to a job.
@@ -28,7 +27,6 @@ pub(in crate::driver) struct History {
     opened_at: f64,
     timeline: Timeline,
     restarts: VecDeque<(Duration, String)>,
-    losses: Losses,
     lines: NewestLines,
     /// The attempt whose ranks have reported.
     reported: bool,
@@ -53,7 +51,6 @@ impl History {
             opened_at: unix_time(),
             timeline: Timeline::new(job.ranks),
             restarts: VecDeque::new(),
-            losses: Losses::default(),
             lines: NewestLines::default(),
             reported: false,
             written: (0, 0),
@@ -66,9 +63,8 @@ impl History {
     }
 
     /// A rank has reported.
-    pub(in crate::driver) fn progress(&mut self, progress: &Progress) {
+    pub(in crate::driver) fn progress(&mut self) {
         self.reported = true;
-        self.losses.take(progress.rank, progress.step, &progress.values);
     }
 
     /// Another attempt begins.
@@ -126,7 +122,6 @@ impl History {
             ranks_left_out: self.world_size.saturating_sub(listed),
             slow: state.slow_ranks().take(MAX_RANKS).collect(),
             lines: self.lines.lines(),
-            losses: self.losses.points(),
             counts: state.counts().into_iter().chain(written).map(|(of, count)| (name(of), count)).collect(),
             failure: match state.outcome() {
                 Some(JobOutcome::Failed(failure)) => Some(FailureNote::from(&**failure)),

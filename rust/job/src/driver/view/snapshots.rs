@@ -3,6 +3,7 @@
 //! - DRIVER-39 (rarely-made): however many ask, the hub makes a snapshot four times a second at most; in between they
 //!   get the one before. The last one is made once, when the outcome is told, and stays.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,16 +11,19 @@ use phalanx_types::run_snapshot::{Stage, State};
 use phalanx_types::{Job, NodeSpec, RankProgram, RunSnapshot};
 
 use super::history::unix_time;
+use super::losses::{Losses, Points};
+use crate::driver::state::Progress;
 
 /// How long a snapshot counts as new.
 const FRESH: Duration = Duration::from_millis(250);
 /// How long a hub is waited for.
 pub(in crate::driver) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The newest snapshot of a job.
+/// The newest snapshot of a job, and its losses.
 #[derive(Debug)]
 pub struct Snapshots {
     kept: Mutex<Kept>,
+    losses: Mutex<Losses>,
 }
 
 #[derive(Debug)]
@@ -38,13 +42,24 @@ impl Snapshots {
         let snapshot = RunSnapshot::waiting(&job.id, &job.name, job.ranks, unix_time());
         Snapshots {
             kept: Mutex::new(Kept { stage: None, is_mute: false, snapshot, made: None, is_last: false }),
+            losses: Mutex::default(),
         }
     }
 
     /// The newest that was made, as JSON.
     pub fn newest(&self) -> String {
         let kept = self.kept();
-        RunSnapshot { stage: kept.stage, ..kept.snapshot.clone() }.to_json()
+        RunSnapshot { stage: kept.stage, losses: self.curves().lowest(), ..kept.snapshot.clone() }.to_json()
+    }
+
+    /// The losses by step of the lowest ranks that tell one, of few points each, by rank.
+    pub fn losses(&self) -> BTreeMap<u32, Points> {
+        self.curves().all()
+    }
+
+    /// A rank has reported.
+    pub(in crate::driver) fn reported(&self, progress: &Progress) {
+        self.curves().take(progress.rank, progress.step, &progress.values);
     }
 
     /// Whether the newest is new enough, or will stay the newest.
@@ -81,6 +96,10 @@ impl Snapshots {
     pub(in crate::driver) fn keep_unfinished(&self, snapshot: RunSnapshot) {
         let ended = Some(snapshot.time);
         self.keep(RunSnapshot { state: State::Failed, ended, ..snapshot }, true);
+    }
+
+    fn curves(&self) -> MutexGuard<'_, Losses> {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
