@@ -1,7 +1,6 @@
 package dev.phalanx.spark
 
 import java.io.File
-import java.time.Duration
 
 import scala.annotation.varargs
 import scala.jdk.CollectionConverters._
@@ -24,7 +23,7 @@ import dev.phalanx.spark.jni.Core
   * `torch.distributed.init_process_group("gloo")` works as it is. A run returns what rank 0 gives to
   * `phalanx.set_result`.
   *
-  * Values of the `with` methods win over the session's settings:
+  * Values of the `with` methods, which are those of [[Options]], win over the session's settings:
   *
   * {{{
   * val run = new TorchDistributor(4, localMode = false, useGpu = false)
@@ -41,9 +40,8 @@ class TorchDistributor private (
     numProcesses: Int,
     localMode: Boolean,
     useGpu: Boolean,
-    settings: Map[String, String],
-    variables: Map[String, String]
-) {
+    options: Options
+) extends WithOptions[TorchDistributor] {
   private val log = LoggerFactory.getLogger(classOf[TorchDistributor])
 
   private val spark = SparkSession.getActiveSession
@@ -66,67 +64,21 @@ class TorchDistributor private (
     * @param useGpu whether each rank has a GPU of its own
     */
   def this(numProcesses: Int = 1, localMode: Boolean = true, useGpu: Boolean = true) =
-    this(numProcesses, localMode, useGpu, Map.empty, Map.empty)
+    this(numProcesses, localMode, useGpu, new Options())
 
   /** All ranks on the driver, with GPUs. */
   def this(numProcesses: Int) = this(numProcesses, true, true)
 
-  /** A distributor whose ranks start again after a failure, at most `count` times in a run. */
-  def withMaxRestarts(count: Int): TorchDistributor = having(Settings.maxRestarts(count))
+  /** A distributor that has also the options that `options` says, in the place of its own. */
+  def withOptions(options: Options): TorchDistributor = changed(this.options.withOptions(options))
 
-  /** A distributor whose ranks start again only after these kinds of failure (`TrainingException.kind`). By default
-    * they are `lost_node`, `signal` and `hang`.
-    */
-  @varargs def withRestartOn(kinds: String*): TorchDistributor = having(Settings.restartOn(kinds))
+  override private[spark] def having(settings: (String, String)*): TorchDistributor =
+    changed(options.having(settings: _*))
 
-  /** A distributor whose runs fail, with the stacks of all ranks, when no rank makes progress for this time. */
-  def withHangTimeout(time: Duration): TorchDistributor = having(Settings.hangTimeout(time))
+  override private[spark] def adding(variables: Map[String, String]): TorchDistributor =
+    changed(options.adding(variables))
 
-  /** A distributor whose ranks have this time between SIGTERM and SIGKILL when a run is ended. */
-  def withGrace(time: Duration): TorchDistributor = having(Settings.grace(time))
-
-  /** A distributor whose ranks are forked from a process that has imported torch already, or are not. */
-  def withWarm(enabled: Boolean): TorchDistributor = having(Settings.warm(enabled))
-
-  /** A distributor whose ranks compute with this many cores each, unless the environment has `OMP_NUM_THREADS`. */
-  def withCpusPerRank(count: Int): TorchDistributor = having(Settings.cpusPerRank(count))
-
-  /** A distributor whose ranks have their checkpoints (`phalanx.checkpoint`) in this folder, which all hosts share,
-    * or at this URI, which Python's fsspec opens.
-    */
-  def withCheckpointDir(directory: String): TorchDistributor = having(Settings.checkpointDir(directory))
-
-  /** A distributor whose checkpoints have this name, which tells them from those of other runs in the same folder.
-    * Runs that were given a name share what has it. By default it is the name of what is run, and they belong to the
-    * user and the file or module: another's run is refused by its ranks.
-    */
-  def withCheckpointName(name: String): TorchDistributor = having(Settings.checkpointName(name))
-
-  /** A distributor whose ranks have these variables in their environment, besides those that `spark.phalanx.env.pass`
-    * names. The values are in no setting, argument or log.
-    */
-  def withEnv(variables: Map[String, String]): TorchDistributor =
-    new TorchDistributor(numRanks, localMode, useGpu, settings, this.variables ++ variables)
-
-  /** As the other, for Java. */
-  def withEnv(variables: java.util.Map[String, String]): TorchDistributor = withEnv(variables.asScala.toMap)
-
-  /** A distributor for which a node, as in `LOCAL_RANK`, `GROUP_RANK` and `CUDA_VISIBLE_DEVICES`, is a Spark task
-    * (`task`) or a host with all its tasks (`host`). By default it is a task.
-    */
-  def withLocalRanks(by: String): TorchDistributor = having(Settings.localRanks(by))
-
-  /** A distributor that shows this of the ranks' output: `all`, `dedup` (equal lines of several ranks once), `errors`
-    * (the newest of a rank that failed), `off`, or that of some ranks, `0,8`. By default it is all of up to 8 ranks,
-    * and of more `dedup`.
-    */
-  def withLogs(shown: String): TorchDistributor = having(Settings.logs(shown))
-
-  /** A distributor that shows the output of these ranks. */
-  @varargs def withLogs(rank: Int, more: Int*): TorchDistributor = withLogs((rank +: more).mkString(","))
-
-  private def having(setting: (String, String)) =
-    new TorchDistributor(numRanks, localMode, useGpu, settings + setting, variables)
+  private def changed(options: Options) = new TorchDistributor(numRanks, localMode, useGpu, options)
 
   /** Trains by a Python file, with `args` as its command line.
     *
@@ -212,15 +164,15 @@ class TorchDistributor private (
 
   /** A run that can be driven; all checks are done. */
   private def prepared(training: Training): Run = {
-    val all = Settings.of(spark.conf.getAll ++ settings)
+    val all = Settings.of(spark.conf.getAll ++ options.settings)
     Core(_.settingWarnings(all)).foreach(log.warn)
     val beside = Settings.localMode(localMode) ++ training.owner
     val job = Job(training.name, numRanks, plan.tasks, useGpu, all ++ beside)
     val slotsTimeout = Core(_.slotsTimeoutMillis(all))
-    val own = variables.toArray.flatMap { case (name, value) => Seq(name, value) }
+    val own = options.variables.toArray.flatMap { case (name, value) => Seq(name, value) }
     val ofRanks = Core(_.rankVariables(all, own)).toSeq
     if (!localMode) {
-      Preflight.mayStart(key => settings.get(key).orElse(conf(key)), log)
+      Preflight.mayStart(key => options.settings.get(key).orElse(conf(key)), log)
       val slots = () => SparkInternals.taskSlots(sc)
       Preflight.awaitSlots(plan.tasks, sc.master, sc.getConf.getOption, slotsTimeout, log, slots)
     }

@@ -4,6 +4,7 @@ import java.io.InputStream;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 
 /** That Java can call all of the API is proved by this file's compiling. */
 public final class JavaCaller {
@@ -52,6 +53,7 @@ public final class JavaCaller {
             .withWarm(false)
             .withLogs("dedup")
             .withLogs(0, 8)
+            .withOptions(new Options().withEnv(Map.of("SEED", "7")).withLocalRanks("host"))
             .start("train.py", "--epochs=3");
     distributor.startModule("pkg.train");
     distributor.startProgram(List.of("/bin/true"));

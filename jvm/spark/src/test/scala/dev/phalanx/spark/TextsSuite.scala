@@ -2,8 +2,8 @@ package dev.phalanx.spark
 
 import org.apache.spark.SparkException
 
-import dev.phalanx.spark.driver.{RankOptions, RankProgram, StageFailure}
 import dev.phalanx.spark.driver.Settings
+import dev.phalanx.spark.driver.{RankOptions, RankProgram, StageFailure}
 import dev.phalanx.spark.node.{NodeTask, RankEnvironment}
 import dev.phalanx.spark.support.PhalanxSuite
 

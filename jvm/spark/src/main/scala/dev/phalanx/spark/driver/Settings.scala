@@ -1,14 +1,13 @@
 package dev.phalanx.spark.driver
 
 import java.net.{InetAddress, ServerSocket}
-import java.time.Duration
 
 import scala.util.Try
 
 import dev.phalanx.spark.jni.Core
 
 /** The `spark.phalanx.*` settings of a configuration, and those of Spark's that they follow, in the form that the
-  * Rust core takes. The core knows the settings, Scala doesn't. The arguments of a distributor are settings, too.
+  * Rust core takes. The core knows the settings, Scala doesn't.
   */
 private[spark] object Settings {
   val Prefix = "spark.phalanx."
@@ -38,16 +37,6 @@ private[spark] object Settings {
   /** As the driver in Python finds it out: whether a socket can be bound there. */
   private def isOwn(host: String) = Try(new ServerSocket(0, 1, InetAddress.getByName(host)).close()).isSuccess
 
-  def maxRestarts(count: Int): (String, String) = s"${Prefix}maxRestarts" -> count.toString
-  def restartOn(kinds: Seq[String]): (String, String) = s"${Prefix}restartOn" -> kinds.mkString(",")
-  def hangTimeout(time: Duration): (String, String) = s"${Prefix}hangTimeout" -> s"${time.toMillis}ms"
-  def logs(shown: String): (String, String) = s"${Prefix}logs" -> shown
-  def grace(time: Duration): (String, String) = s"${Prefix}grace" -> s"${time.toMillis}ms"
-  def warm(enabled: Boolean): (String, String) = s"${Prefix}warm.enabled" -> enabled.toString
-  def cpusPerRank(count: Int): (String, String) = s"${Prefix}cpusPerRank" -> count.toString
-  def checkpointDir(directory: String): (String, String) = s"${Prefix}checkpoint.directory" -> directory
-  def checkpointName(name: String): (String, String) = s"${Prefix}checkpoint.name" -> name
-
   /** What the core is told beside the settings: whether the ranks are on the driver's host, outside of any task. */
   def localMode(enabled: Boolean): Array[String] = Array("phalanx.localMode", enabled.toString)
 
@@ -57,8 +46,6 @@ private[spark] object Settings {
       "phalanx.owner",
       Json.write("user" -> user, "kind" -> kind, "place" -> place, "name" -> "", "line" -> 0)
     )
-
-  def localRanks(by: String): (String, String) = s"${Prefix}localRanks" -> by
 
   /** `spark.phalanx.grace`. Throws `IllegalArgumentException` for a bad value of any setting. */
   def graceMillis(settings: Array[String]): Long =

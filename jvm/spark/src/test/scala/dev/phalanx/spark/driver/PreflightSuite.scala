@@ -8,6 +8,7 @@ import scala.util.Try
 import com.fasterxml.jackson.databind.JsonNode
 import org.slf4j.LoggerFactory
 
+import dev.phalanx.spark.Options
 import dev.phalanx.spark.internal.Json
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.support.PhalanxSuite.{conf, contract, rows, text}
@@ -57,15 +58,16 @@ class PreflightSuite extends PhalanxSuite {
   private def number(row: JsonNode, name: String): Int = row.path(name).asInt()
 
   cases("given", "settings") { row =>
-    def value[A](name: String)(setting: JsonNode => A) = Option(row.path("given").get(name)).map(setting)
+    val given = row.path("given")
     def time(seconds: JsonNode) = Duration.ofMillis((seconds.asDouble() * 1000).toLong)
-    val settings = Seq(
-      value("warm")(set => Settings.warm(set.asBoolean())),
-      value("max_restarts")(set => Settings.maxRestarts(set.asInt())),
-      value("restart_on")(set => Settings.restartOn(Json.texts(set))),
-      value("hang_timeout")(set => Settings.hangTimeout(time(set))),
-      value("grace")(set => Settings.grace(time(set)))
-    ).flatten.toMap
+    def saying(options: Options, name: String)(change: (Options, JsonNode) => Options) =
+      Option(given.get(name)).fold(options)(change(options, _))
+    val warm = saying(new Options(), "warm")((options, set) => options.withWarm(set.asBoolean()))
+    val restarts = saying(warm, "max_restarts")((options, set) => options.withMaxRestarts(set.asInt()))
+    val kinds =
+      saying(restarts, "restart_on")((options, set) => options.withRestartOn(Json.texts(set).toSeq: _*))
+    val hang = saying(kinds, "hang_timeout")((options, set) => options.withHangTimeout(time(set)))
+    val settings = saying(hang, "grace")((options, set) => options.withGrace(time(set))).settings
     Core(_.newJob("given", 1, 1, false, Settings.of(settings)))
     settings
   }

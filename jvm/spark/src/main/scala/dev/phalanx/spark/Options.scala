@@ -1,0 +1,114 @@
+package dev.phalanx.spark
+
+import java.time.Duration
+
+import scala.annotation.varargs
+import scala.jdk.CollectionConverters._
+
+/** The options of a run, as one value. What isn't said is what the session's settings say.
+  *
+  * {{{
+  * val careful = new Options().withMaxRestarts(2).withHangTimeout(Duration.ofMinutes(10))
+  * new TorchDistributor(4, localMode = false, useGpu = false).withOptions(careful).run("train.py")
+  * }}}
+  *
+  * Options never change: each method returns others.
+  */
+final class Options private (
+    private[spark] val settings: Map[String, String],
+    private[spark] val variables: Map[String, String]
+) extends WithOptions[Options] {
+
+  /** Options that say nothing. */
+  def this() = this(Map.empty, Map.empty)
+
+  /** These with those that `options` says, in the place of their own; variables are added. */
+  def withOptions(options: Options): Options =
+    new Options(settings ++ options.settings, variables ++ options.variables)
+
+  override private[spark] def having(settings: (String, String)*): Options =
+    new Options(this.settings ++ settings, variables)
+
+  override private[spark] def adding(variables: Map[String, String]): Options =
+    new Options(settings, this.variables ++ variables)
+
+  override def equals(other: Any): Boolean = other match {
+    case that: Options => settings == that.settings && variables == that.variables
+    case _             => false
+  }
+
+  override def hashCode: Int = (settings, variables).##
+
+  /** The settings, and the variables without their values, which may be secrets. */
+  override def toString: String = {
+    val said = settings.toSeq.sorted.map { case (key, value) => s"$key=$value" }
+    val names = if (variables.isEmpty) Nil else Seq(variables.keys.toSeq.sorted.mkString("env=[", ", ", "]"))
+    (said ++ names).mkString("Options(", ", ", ")")
+  }
+}
+
+/** What has the options of a run. They are those of Python's `phalanx.Options`, whose table of settings this follows.
+  *
+  * @tparam Own what its methods return
+  */
+trait WithOptions[Own] {
+
+  /** The same with these settings. */
+  private[spark] def having(settings: (String, String)*): Own
+
+  /** The same with these variables for the ranks, too. */
+  private[spark] def adding(variables: Map[String, String]): Own
+
+  /** Has the ranks start again after a failure, at most `count` times in a run. */
+  def withMaxRestarts(count: Int): Own = having("spark.phalanx.maxRestarts" -> count.toString)
+
+  /** Has the ranks start again only after these kinds of failure (`TrainingException.kind`). By default they are
+    * `lost_node`, `signal` and `hang`.
+    */
+  @varargs def withRestartOn(kinds: String*): Own = having("spark.phalanx.restartOn" -> kinds.mkString(","))
+
+  /** Has a run fail, with the stacks of all ranks, when no rank makes progress for this time. */
+  def withHangTimeout(time: Duration): Own = having("spark.phalanx.hangTimeout" -> s"${time.toMillis}ms")
+
+  /** Gives the ranks this time between SIGTERM and SIGKILL when a run is ended. */
+  def withGrace(time: Duration): Own = having("spark.phalanx.grace" -> s"${time.toMillis}ms")
+
+  /** Has the ranks forked from a process that has imported torch already, or not. */
+  def withWarm(enabled: Boolean): Own = having("spark.phalanx.warm.enabled" -> enabled.toString)
+
+  /** Has the ranks compute with this many cores each, unless the environment has `OMP_NUM_THREADS`. */
+  def withCpusPerRank(count: Int): Own = having("spark.phalanx.cpusPerRank" -> count.toString)
+
+  /** Has the ranks' checkpoints (`phalanx.checkpoint`) in this folder, which all hosts share, or at this URI, which
+    * Python's fsspec opens.
+    */
+  def withCheckpointDir(directory: String): Own = having("spark.phalanx.checkpoint.directory" -> directory)
+
+  /** Gives the checkpoints this name, which tells them from those of other runs in the same folder. Runs that were
+    * given a name share what has it. By default it is the name of what is run, and they belong to the user and the
+    * file or module: another's run is refused by its ranks.
+    */
+  def withCheckpointName(name: String): Own = having("spark.phalanx.checkpoint.name" -> name)
+
+  /** Gives the ranks these variables in their environment, besides those that `spark.phalanx.env.pass` names. The
+    * values are in no setting, argument or log.
+    */
+  def withEnv(variables: Map[String, String]): Own = adding(variables)
+
+  /** As the other, for Java. */
+  def withEnv(variables: java.util.Map[String, String]): Own = adding(variables.asScala.toMap)
+
+  /** What counts as a node, as in `LOCAL_RANK`, `GROUP_RANK` and `CUDA_VISIBLE_DEVICES`: a Spark task (`task`), or a
+    * host with all its tasks (`host`). By default it is a task.
+    */
+  def withLocalRanks(by: String): Own = having("spark.phalanx.localRanks" -> by)
+
+  /** Shows this of the ranks' output: `all`, `dedup` (equal lines of several ranks once), `errors` (the newest of a
+    * rank that failed), `off`, or that of some ranks, `0,8`. By default it is all of up to 8 ranks, and of more
+    * `dedup`.
+    */
+  def withLogs(shown: String): Own = having("spark.phalanx.logs" -> shown)
+
+  /** Shows the output of these ranks. */
+  @varargs def withLogs(rank: Int, more: Int*): Own = withLogs((rank +: more).mkString(","))
+}
