@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from phalanx.feeding.loader.dataset import BatchDataset
+from phalanx.feeding.loader.options import LoaderOptions
 from phalanx.feeding.stream import wire
 from phalanx.feeding.stream.feeder import Feeder
 from phalanx.feeding.stream.loader import StreamLoader
@@ -63,10 +64,10 @@ def numbered(first: int, count: int, at_once: int = 7) -> list[Any]:
 
 
 def loader_of(feeder: Feeder, **options: Any) -> StreamLoader:
-    defaults: dict[str, Any] = {"batch_size": BATCH, "shuffle": False, "uneven": "drop", "nulls": "error"}
-    defaults |= {"pad": None, "transform": None, "rank": 0, "world_size": 1}
     source = options.pop("source", None) or StreamSource("train", feeder.address)
-    return StreamLoader(source, **{**defaults, **options})
+    store = options.pop("store", None)
+    defaults: dict[str, Any] = {"batch_size": BATCH, "rank": 0, "world_size": 1}
+    return StreamLoader(source, LoaderOptions(**{**defaults, **options}), store=store)
 
 
 def at_once(world: int, rank: Callable[[int], Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from ..rank.payload import Payload
 from .blocks.index import Index
 from .blocks.source import BlockSource, MappedBlocks, TableBlocks
 from .loader.loader import Loader
+from .loader.options import LoaderOptions
 from .replicated import Replicated
 from .stored.stored import Stored
 from .stream.source import StreamSource
@@ -97,15 +99,7 @@ class DataSet:
 
         Raises `ValueError` or `TypeError` where a column can't be a tensor, and for arguments that can't be.
         """
-        batch_size = _checked(batch_size)
-        if self._source.whole:
-            rank, world_size = 0, 1
-        if world_size is None:
-            world_size = int(os.environ.get(contract.ENV_WORLD_SIZE, "1"))
-        if rank is None:
-            rank = int(os.environ.get(contract.ENV_RANK, "0"))
-        return Loader(
-            self._source,
+        options = LoaderOptions(
             batch_size=batch_size,
             shuffle=shuffle,
             seed=seed,
@@ -116,6 +110,12 @@ class DataSet:
             rank=rank,
             world_size=world_size,
         )
+        return self._loader(options)
+
+    def _loader(self, options: LoaderOptions) -> Loader:
+        if self._source.whole:
+            options = dataclasses.replace(options, rank=0, world_size=1)
+        return Loader(self._source, options)
 
     def dataset(self, **options: Any) -> BatchDataset:
         """A `torch.utils.data.IterableDataset` of the batches that `loader(**options)` gives, for code that wants
@@ -126,7 +126,7 @@ class DataSet:
 
 
 class StreamedDataSet(DataSet):
-    """The rows of a streamed data set: they come once, in one loader."""
+    """The rows of a streamed data set: they come once, in one loader, in Spark's order, whatever the `seed`."""
 
     def __init__(self, source: StreamSource) -> None:
         self._stream = source
@@ -138,46 +138,15 @@ class StreamedDataSet(DataSet):
             f"the data set {self._stream.name!r} is streamed, so nobody knows how many rows it has"
         )
 
-    def loader(
-        self,
-        *,
-        batch_size: int,
-        shuffle: bool | str = False,
-        seed: int = 0,
-        uneven: str = "drop",
-        nulls: Any = "error",
-        pad: Any = None,
-        transform: Callable[[Any], Any] | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> Loader:
-        """As `DataSet.loader`, for one pass; rows come in Spark's order, and `seed` counts for nothing."""
+    def _loader(self, options: LoaderOptions) -> Loader:
         from .stream.loader import StreamLoader
 
-        if rank is not None or world_size is not None:
+        if options.rank is not None or options.world_size is not None:
             raise ValueError(
                 f"the data set {self._stream.name!r} is streamed, so a rank has the rows that come to it: "
                 "rank and world_size can't be given"
             )
-        return StreamLoader(
-            self._stream,
-            batch_size=_checked(batch_size),
-            shuffle=shuffle,
-            uneven=uneven,
-            nulls=nulls,
-            pad=pad,
-            transform=transform,
-            rank=int(os.environ.get(contract.ENV_RANK, "0")),
-            world_size=int(os.environ.get(contract.ENV_WORLD_SIZE, "1")),
-        )
-
-
-def _checked(batch_size: int) -> int:
-    if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__"):
-        raise TypeError(f"batch_size has to be an int, not {batch_size!r}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size has to be positive, not {batch_size}")
-    return batch_size.__index__()
+        return StreamLoader(self._stream, options)
 
 
 # The streams of this process, by name: whoever asks for one again has the same, whose rows come once.

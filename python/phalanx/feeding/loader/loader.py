@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ... import _native
@@ -22,6 +22,7 @@ from ...rank.reporting import waited_for_data
 from ..blocks.far import AHEAD_BLOCKS, CACHE_BYTES
 from ..blocks.identity import difference
 from .columns import Column, columns_of
+from .options import LoaderOptions
 
 if TYPE_CHECKING:
     from ..blocks.source import BlockSource
@@ -49,21 +50,8 @@ class Loader:
     steps of a whole one.
     """
 
-    def __init__(
-        self,
-        source: BlockSource,
-        *,
-        batch_size: int,
-        shuffle: bool | str,
-        seed: int,
-        uneven: str,
-        nulls: Any,
-        pad: Any,
-        transform: Callable[[Any], Any] | None,
-        rank: int,
-        world_size: int,
-    ) -> None:
-        if shuffle == "full" and source.far_bytes > CACHE_BYTES:
+    def __init__(self, source: BlockSource, options: LoaderOptions) -> None:
+        if options.shuffle == "full" and source.far_bytes > CACHE_BYTES:
             raise ValueError(
                 f'shuffle="full" reads all blocks at each step, and {source.far_bytes >> 20} MiB of the data set '
                 f"{source.name!r} are on other hosts or behind a URI, more than the {CACHE_BYTES >> 20} MiB that a "
@@ -71,26 +59,28 @@ class Loader:
             )
         self._source = source
         self._kept_blocks = KEPT_FAR_BLOCKS if source.far_bytes else KEPT_BLOCKS
-        self._batch_size = batch_size
-        self._shuffle = _SHUFFLES.get(shuffle, repr(shuffle))
-        self._seed = seed
-        self._transform = transform
+        self._batch_size = options.batch_size
+        self._shuffle = _SHUFFLES.get(options.shuffle, repr(options.shuffle))
+        self._seed = options.seed
+        self._transform = options.transform
+        rank, world_size = options.part
         self._plan_fields: dict[str, Any] = {
             "shuffle": self._shuffle,
-            "uneven": uneven,
-            "seed": seed % (1 << 64),
-            "batch_size": batch_size,
+            "uneven": options.uneven,
+            "seed": options.seed % (1 << 64),
+            "batch_size": options.batch_size,
             "rank": rank,
             "world_size": world_size,
         }
         self._even_rows = source.even_rows
         self._plan = self._planned()
         self._columns: list[Column] | None = None
-        if source.rows and transform is None:
+        if source.rows and options.transform is None:
+            schema = source.batch(0).schema
             self._columns = columns_of(
-                source.batch(0).schema, source.facts, data_set=source.name, nulls=nulls, pad=pad
+                schema, source.facts, data_set=source.name, nulls=options.nulls, pad=options.pad
             )
-            if uneven == "pad" and any(column.name == MASK for column in self._columns):
+            if options.uneven == "pad" and any(column.name == MASK for column in self._columns):
                 raise ValueError(
                     f'the data set {source.name!r} has a column {MASK!r}, which uneven="pad" adds to batches; rename it'
                 )

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...rank.reporting import waited_for_data
 from ..loader.loader import GATHERED_BYTES, GATHERED_ROWS, MASK, Loader, with_mask
+from ..loader.options import LoaderOptions
 from .rows import StreamColumns, WaitingRows
 from .step_agreement import StepAgreement
 
@@ -42,17 +43,11 @@ class StreamLoader(Loader):
     def __init__(
         self,
         source: StreamSource,
+        options: LoaderOptions,
         *,
-        batch_size: int,
-        shuffle: bool | str,
-        uneven: str,
-        nulls: Any,
-        pad: Any,
-        transform: Callable[[Any], Any] | None,
-        rank: int,
-        world_size: int,
         store: Callable[[], Any] | None = None,
     ) -> None:
+        shuffle, uneven = options.shuffle, options.uneven
         if shuffle is not False:
             raise ValueError(
                 f"the data set {source.name!r} is streamed, so its rows come in Spark's order and shuffle={shuffle!r} "
@@ -61,14 +56,9 @@ class StreamLoader(Loader):
         if uneven not in _UNEVEN:
             raise ValueError(f"uneven is {uneven!r}, but has to be one of {', '.join(_UNEVEN)}")
         self._stream = source
-        self._batch_size = batch_size
-        self._uneven = uneven
-        self._nulls = nulls
-        self._pad = pad
-        self._transform = transform
-        self._rank = rank
-        self._agreement = StepAgreement(source.name, rank, world_size, store)
-        self._world_size = world_size
+        self._options = options
+        self._rank, self._world_size = options.part
+        self._agreement = StepAgreement(source.name, self._rank, self._world_size, store)
 
     def __len__(self) -> int:
         raise TypeError(
@@ -143,12 +133,12 @@ class _Windows:
 
     def __init__(self, loader: StreamLoader) -> None:
         self._loader = loader
-        self._size = loader._batch_size
+        self._options = loader._options
+        self._size = self._options.batch_size
         self._agreement = loader._agreement
-        self._rows = WaitingRows(loader._stream, loader._rank, loader._batch_size)
-        self._columns = StreamColumns(
-            loader._stream.name, nulls=loader._nulls, pad=loader._pad, uneven=loader._uneven
-        )
+        self._rows = WaitingRows(loader._stream, loader._rank, self._size)
+        nulls, pad, uneven = self._options.nulls, self._options.pad, self._options.uneven
+        self._columns = StreamColumns(loader._stream.name, nulls=nulls, pad=pad, uneven=uneven)
         self._made: queue.Queue[Any] = queue.Queue(1)
         self._left = False
         self._over = False
@@ -163,7 +153,7 @@ class _Windows:
         while not self._over:
             for found in self._window:
                 self._steps += 1
-                transform = self._loader._transform
+                transform = self._options.transform
                 if transform is None:
                     return found
                 batch, mask = found
@@ -214,7 +204,7 @@ class _Windows:
     def _make(self) -> None:
         loader, rows = self._loader, self._rows
         most = max(1, GATHERED_ROWS // self._size)
-        steps, may_grow, drops = 1, True, loader._uneven == "drop"
+        steps, may_grow, drops = 1, True, self._options.uneven == "drop"
         while not self._left:
             began = time.monotonic()
             rows.wait_for(steps * self._size)
@@ -254,9 +244,9 @@ class _Windows:
         from ..loader.window import Window
 
         batch, own = self._rows.take(steps)
-        size, loader = self._size, self._loader
-        mask = {MASK: np.arange(steps * size) < own} if loader._uneven == "pad" else {}
-        if loader._transform is not None:
+        size = self._size
+        mask = {MASK: np.arange(steps * size) < own} if self._options.uneven == "pad" else {}
+        if self._options.transform is not None:
             masks = Window(steps * size, size, mask)
             return [(batch.slice(at * size, size), one) for at, one in enumerate(masks)]
         columns = zip(self._columns.of(batch), batch.columns, strict=True)
