@@ -9,7 +9,7 @@ use jni::sys::{jboolean, jint, jlong};
 use phalanx_job::settings::{self, Settings};
 use phalanx_job::{Here, Home, Hub, HubOptions, Metric, Payload, StageLook, Way, collect_logs, take_logs};
 use phalanx_types::stacks::group;
-use phalanx_types::{Attempt, Deadline, Error, Job, NodeSpec, RankProgram};
+use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Job, NodeSpec, RankProgram, Result};
 
 use crate::callbacks::JvmCallbacks;
 use crate::errors::{Call, ThrowException};
@@ -45,8 +45,7 @@ methods! {
     close_hub(hub: jlong) -> void;
     drop_logs(hub: jlong) -> void;
     run_node(
-        spec: [jbyte], payload: [jbyte], payload_file: JString, partition: jint, host: JString, gpus: [JString],
-        work_dir: JString, home: JString, env: [JString], tunnel: JString,
+        spec: [jbyte], payload: [jbyte], payload_file: JString, here: JString, home: JString, env: [JString],
         callbacks: dev.phalanx.spark.jni.NodeCallbacks,
     ) -> void;
     hub_of(spec: [jbyte]) -> [JString];
@@ -297,6 +296,23 @@ fn hub_of<'local>(
     java_strings(env, &[spec.job.id, spec.hub])
 }
 
+/// What only the task knows, as `Node.scala` writes it.
+#[derive(serde::Deserialize)]
+struct TaskHere {
+    partition: u32,
+    host: String,
+    gpus: Option<Vec<String>>,
+    work_dir: PathBuf,
+    tunnel: Option<String>,
+}
+
+impl TaskHere {
+    fn from_json(text: &str) -> Result<TaskHere> {
+        serde_json::from_str(text)
+            .map_err(|e| Error::new(ErrorKind::Invalid, format!("a node can't be here ({e})")))
+    }
+}
+
 #[allow(clippy::too_many_arguments, reason = "the arguments of a Java method")]
 fn run_node<'local>(
     env: &mut Env<'local>,
@@ -304,13 +320,9 @@ fn run_node<'local>(
     spec: JByteArray<'local>,
     payload: JByteArray<'local>,
     payload_file: JString<'local>,
-    partition: jint,
-    host: JString<'local>,
-    gpus: JStringArray<'local>,
-    work_dir: JString<'local>,
+    here: JString<'local>,
     home: JString<'local>,
     variables: JStringArray<'local>,
-    tunnel: JString<'local>,
     callbacks: JObject<'local>,
 ) -> Call<()> {
     collect_logs();
@@ -320,14 +332,10 @@ fn run_node<'local>(
         Some(file) => Payload::File(Path::new(file)),
         None => Payload::Bytes(&payload),
     };
-    let here = Here {
-        partition: number("a partition", partition)?,
-        host: string(env, &host)?,
-        gpus: if gpus.is_null() { None } else { Some(strings(env, &gpus)?) },
-        work_dir: PathBuf::from(string(env, &work_dir)?),
-        home: home_at(env, &home, &variables)?,
-        other_ways: optional_string(env, &tunnel)?.map(Way::Tunnel).into_iter().collect(),
-    };
+    let TaskHere { partition, host, gpus, work_dir, tunnel } = TaskHere::from_json(&string(env, &here)?)?;
+    let home = home_at(env, &home, &variables)?;
+    let other_ways = tunnel.map(Way::Tunnel).into_iter().collect();
+    let here = Here { partition, host, gpus, work_dir, home, other_ways };
     let mut jvm = JvmCallbacks::new(env, &callbacks);
     let outcome = phalanx_job::run_node(&spec, payload, &here, &mut jvm);
     match jvm.failed() {

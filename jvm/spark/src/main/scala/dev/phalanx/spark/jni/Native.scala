@@ -89,28 +89,24 @@ final private[spark] class Native {
   @native def hubOf(spec: Array[Byte]): Array[String]
 
   /** Runs one node of a job to its end; the hub has everything then. `payload` is what the ranks execute; a large one
-    * is in `payloadFile`, which stays until then, and null else. `gpus` are the addresses of those that Spark gave
-    * the task, null where it gave none; `home` is the folder of `UnpackedJar`; `env` are the variables that only this
-    * machine knows, names and values in turn; `tunnel` is the near end of a way to the hub through Spark
-    * (`host:port`), null where there is none.
+    * is in `payloadFile`, which stays until then, and null else. `here` is JSON of what only the task knows:
+    * `partition`, `host`, `work_dir`; `gpus`, the addresses of those that Spark gave it, if it gave some; `tunnel`,
+    * the near end of a way to the hub through Spark (`host:port`), if there is one. `home` is the folder of
+    * `UnpackedJar`; `env` are the variables that only this machine knows, names and values in turn.
     */
   @native def runNode(
       spec: Array[Byte],
       payload: Array[Byte],
       payloadFile: String,
-      partition: Int,
-      host: String,
-      gpus: Array[String],
-      workDir: String,
+      here: String,
       home: String,
       env: Array[String],
-      tunnel: String,
       callbacks: NodeCallbacks
   ): Unit
 
   /** Serves the blocks of this host to the ranks of an attempt, if its name (`uname -n`) is among those `wanted`;
     * false at once where it isn't. True when the attempt or the run is over, another carrier of this host was there
-    * before, or the hub is gone. `number` is this carrier's own in the run; `tunnel` as for `runNode`.
+    * before, or the hub is gone. `number` is this carrier's own in the run; `tunnel` is as `runNode` has it, or null.
     */
   @native def runCarrier(
       spec: Array[Byte],

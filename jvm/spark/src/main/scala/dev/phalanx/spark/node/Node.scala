@@ -3,7 +3,7 @@ package dev.phalanx.spark.node
 import java.nio.file.Path
 
 import dev.phalanx.spark.TrainingException
-import dev.phalanx.spark.internal.SparkInternals
+import dev.phalanx.spark.internal.{Json, SparkInternals}
 import dev.phalanx.spark.jni.{Core, CoreLog, Native, NodeCallbacks}
 import dev.phalanx.spark.metrics.NodeMetrics
 import dev.phalanx.spark.ways.TunnelEntrance
@@ -35,17 +35,19 @@ final private[spark] case class Node(
           spec,
           payload,
           payloadFile.fold[String](null)(_.toString),
-          partition,
-          host,
-          gpus.map(_.toArray).orNull,
-          SparkInternals.localDir.getAbsolutePath,
+          here(tunnel.map(_.address)),
           home.folder.toString,
           RankEnvironment.here(),
-          tunnel.map(_.address).orNull,
           new Node.Callbacks(native, NodeMetrics.current, live, interrupted)
         )
       finally tunnel.foreach(_.close())
     }
+  }
+
+  /** What only the task knows. */
+  private def here(tunnel: Option[String]): String = {
+    val always = Seq("partition" -> partition, "host" -> host, "work_dir" -> SparkInternals.localDir.getAbsolutePath)
+    Json.write(always ++ gpus.map("gpus" -> _) ++ tunnel.map("tunnel" -> _): _*)
   }
 
   /** A failure names the host, whose disks may be mounted like no other's. */

@@ -5,6 +5,7 @@ import java.nio.file.{Files, Path, Paths}
 import scala.util.Using
 
 import dev.phalanx.spark.TrainingException
+import dev.phalanx.spark.internal.Json
 import dev.phalanx.spark.node.UnpackedJar
 import dev.phalanx.spark.support.{ChildJvm, PhalanxSuite}
 
@@ -108,8 +109,13 @@ object CheckedJniMain {
     try {
       val node = new Thread(() => {
         val told = spec(native, hub, program)
-        val (env, work) = (Array("B", "ü"), folder.toString)
-        native.runNode(told, Array.empty, null, 0, "here", null, work, home, env, native.hubOf(told)(1), Callbacks)
+        val here = Json.write(
+          "partition" -> 0,
+          "host" -> "here",
+          "work_dir" -> folder.toString,
+          "tunnel" -> native.hubOf(told)(1)
+        )
+        native.runNode(told, Array.empty, null, here, home, Array("B", "ü"), Callbacks)
         native.stageEnded(hub, 0, null)
       })
       node.start()
