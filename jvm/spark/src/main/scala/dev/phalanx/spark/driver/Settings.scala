@@ -4,6 +4,7 @@ import java.net.{InetAddress, ServerSocket}
 
 import scala.util.Try
 
+import dev.phalanx.spark.internal.Json
 import dev.phalanx.spark.jni.Core
 
 /** The `spark.phalanx.*` settings of a configuration, and those of Spark's that they follow, in the form that the

@@ -7,8 +7,8 @@ import org.apache.spark.api.plugin.{DriverPlugin, PluginContext}
 import org.slf4j.LoggerFactory
 
 import dev.phalanx.spark.TrainingException
-import dev.phalanx.spark.driver.RankProgram
-import dev.phalanx.spark.internal.{Settings, SparkFit, Version}
+import dev.phalanx.spark.driver.{RankProgram, Settings}
+import dev.phalanx.spark.internal.{SparkFit, Version}
 import dev.phalanx.spark.jni.{Core, NativeLibrary}
 import dev.phalanx.spark.metrics.{ClusterMetrics, Metric, MetricChange, RunCounts}
 import dev.phalanx.spark.ui.{LiveUi, RunStore}

@@ -5,8 +5,8 @@ import org.apache.spark.api.plugin.{ExecutorPlugin, PluginContext}
 import org.slf4j.LoggerFactory
 
 import dev.phalanx.spark.TrainingException
-import dev.phalanx.spark.driver.{RankOptions, RankProgram}
-import dev.phalanx.spark.internal.{JvmEnd, Settings, SparkFit, SparkInternals, Version}
+import dev.phalanx.spark.driver.{RankOptions, RankProgram, Settings}
+import dev.phalanx.spark.internal.{JvmEnd, SparkFit, SparkInternals, Version}
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.metrics.{ExecutorMetrics, Metric, MetricSet, NodeMetrics, PoolMetrics}
 import dev.phalanx.spark.node.{LiveNodes, RankEnvironment, UnpackedJar}

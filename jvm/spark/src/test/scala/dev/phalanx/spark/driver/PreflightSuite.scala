@@ -58,10 +58,10 @@ class PreflightSuite extends PhalanxSuite {
   private def number(row: JsonNode, name: String): Int = row.path(name).asInt()
 
   cases("given", "settings") { row =>
-    val given = row.path("given")
+    val wanted = row.path("given")
     def time(seconds: JsonNode) = Duration.ofMillis((seconds.asDouble() * 1000).toLong)
     def saying(options: Options, name: String)(change: (Options, JsonNode) => Options) =
-      Option(given.get(name)).fold(options)(change(options, _))
+      Option(wanted.get(name)).fold(options)(change(options, _))
     val warm = saying(new Options(), "warm")((options, set) => options.withWarm(set.asBoolean()))
     val restarts = saying(warm, "max_restarts")((options, set) => options.withMaxRestarts(set.asInt()))
     val kinds =
