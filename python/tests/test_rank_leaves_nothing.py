@@ -110,6 +110,71 @@ def test_a_group_of_gloos_that_nobody_destroyed_is_no_hindrance(run_rank: RunRan
     assert (end.code, end.result, end.err) == (0, 7, ""), "RANK-2"
 
 
+# As six.moves makes them, and what hides others behind a name of its own.
+SECOND_NAMES = """
+import builtins, os, sys, types
+for module in list(sys.modules.values()):
+    if isinstance(module, types.ModuleType):
+        sys.modules[f"second.names.{module.__name__}"] = module
+sys.modules["a.class"] = type("Class", (), {"value": 1})
+
+class Stands(types.ModuleType):
+    __dict__ = property(lambda self: vars(builtins))
+sys.modules["stands.for.another"] = Stands("stands.for.another")
+"""
+
+
+@pytest.mark.parametrize("more", ["", "import torch\n"])
+def test_a_second_name_for_a_module_takes_nothing_from_it(
+    run_rank: RunRank, tmp_path: Path, more: str
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    end = run_rank(
+        script(tmp_path, more + SECOND_NAMES + left_open.PROGRAM + ALSO_BY_ANOTHER_NAME, str(own)),
+        timeout=100,
+    )
+    assert (end.code, end.err) == (0, ""), "RANK-1"
+    assert end.result is None
+    left_open.check(own)
+    assert (own / "by-another-name").read_text() == "kept", "what the training code brought is let go"
+
+
+ALSO_BY_ANOTHER_NAME = """
+brought = types.ModuleType("brought")
+brought.log = open(os.path.join(sys.argv[1], "by-another-name"), "w")
+brought.log.write("kept")
+brought.os = os
+sys.modules["brought"] = sys.modules["brought.again"] = brought
+"""
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "import atexit; atexit.register(sys.exit, 3)",
+        "import threading; threading.Thread(target=sys.exit, args=(3,)).start()",
+        "import threading; threading._shutdown = sys.exit",
+        "import atexit; atexit.register(sys.modules.clear)",
+        "import builtins; sys.modules['gc'] = sys.modules['ctypes'] = sys.modules['signal'] = None",
+        "import atexit, os; atexit.register(vars(os).clear)",
+        "import atexit, builtins; atexit.register(vars(builtins).clear)",
+        "import _thread; _thread.start_new_thread = sys.exit",
+        "sys.stderr = sys.stdout = None; sys.excepthook = sys.exit; import atexit; atexit.register(lambda: 1 / 0)",
+        # The signal comes where Python looks for one: in the midst of what ends the rank.
+        "import atexit, os, signal; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(3)); "
+        "atexit.register(os.kill, os.getpid(), signal.SIGUSR1)",
+    ],
+)
+def test_nothing_after_the_result_is_written_decides_the_exit_code(
+    run_rank: RunRank, tmp_path: Path, last: str
+) -> None:
+    end = run_rank(script(tmp_path, f"import phalanx, sys\nphalanx.set_result(7)\n{last}\n"))
+    assert (end.code, end.result) == (0, 7), end.err
+    failed = run_rank(script(tmp_path, f"import sys\n{last}\nsys.exit(4)\n"))
+    assert (failed.code, failed.left) == (4, set()), f"RANK-36: {failed.err}"
+
+
 @pytest.mark.parametrize("end_of_child", ["sys.exit(0)", "sys.exit(3)", "1 / 0", "pass"])
 def test_a_forked_child_is_no_rank(run_rank: RunRank, tmp_path: Path, end_of_child: str) -> None:
     end = run_rank(

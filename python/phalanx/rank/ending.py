@@ -2,7 +2,8 @@
 
 RANK-1 (nothing-lost): threads that are no daemons are waited for, and exit handlers run. What the training code's
 modules and reference cycles hold is let go. Files that are open still are flushed, and so are C's streams. C's exit
-handlers run.
+handlers run. A module is known by the object, whatever names `sys.modules` has for it: what was there before the
+training code is nobody's to take apart.
 RANK-2 (torch-whole): torch's own modules stay as they are, and C's handlers from before torch was loaded don't run,
 torch's among them: gloo's threads abort a process that takes torch apart under them, and it takes a third of a
 second. If there is a process group and CUDA is in use, none of C's handlers run, and the rank says so: NCCL's threads
@@ -10,6 +11,8 @@ and CUDA's driver hang on one another. What an extension gave to `Py_AtExit` isn
 taken apart.
 RANK-3 (in-time): a rank that failed is gone `FAILED_EXIT_SECONDS` later, whatever its threads and exit handlers do.
 One that ended well waits for these as Python does, and then `LAST_SECONDS` at most; it says what was not done.
+RANK-36 (code-stands): the exit code is known before any of this begins. Nothing that Python raises on the way changes
+it, not even where the training code has taken Python's own modules apart.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ import io
 import os
 import sys
 import time
+from types import ModuleType
 
 from ..plumbing.import_hooks import after_import
 from . import error_record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
     from typing import Any, NoReturn
 
 # How long a rank that failed may wait for its threads and exit handlers (CPython waits forever). The other
@@ -45,20 +48,31 @@ LAST_SECONDS = 60.0
 _KEPT = ("phalanx", "torch")
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
-_before: frozenset[str] = frozenset(sys.modules)
+# Modules that were there before the training code; held, so that none of them is another one later.
+_before: list[object] = list(sys.modules.values())
 _marked = False
+# Of this module's own: those of others may be gone by then.
+_exit_at_once = os._exit
+_namespace = vars(ModuleType)["__dict__"].__get__
 
 
 def arrange() -> None:
     """To be called when a rank, or a pool that will fork ranks, has just begun."""
     global _before
-    _before = frozenset(sys.modules)
+    _before = list(sys.modules.values())
     if not _marked:
         after_import(("torch",), _mark)
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process."""
+    """Ends the process with this code."""
+    try:
+        _end(code)
+    finally:
+        _exit_at_once(code)  # returns to nobody, so neither does what was raised
+
+
+def _end(code: int) -> None:
     if code != 0:
         _within(FAILED_EXIT_SECONDS, code, "threads or exit handlers still busy {} s after the failure")
     threading = sys.modules.get("threading")
@@ -95,7 +109,8 @@ def _keep_operators() -> None:
 
 
 def _within(seconds: float, code: int, what: str) -> None:
-    _thread.start_new_thread(_leave_in_time, (seconds, code, what))
+    with contextlib.suppress(BaseException):  # there may be no room for one more
+        _thread.start_new_thread(_leave_in_time, (seconds, code, what))
 
 
 def _leave_in_time(seconds: float, code: int, what: str) -> None:
@@ -103,7 +118,7 @@ def _leave_in_time(seconds: float, code: int, what: str) -> None:
     _say(f"{what.format(f'{seconds:.0f}')}:")
     with contextlib.suppress(OSError, ValueError, AttributeError):
         faulthandler.dump_traceback()
-    os._exit(code)
+    _exit_at_once(code)
 
 
 def _say(text: str) -> None:
@@ -135,11 +150,11 @@ def _let_go() -> None:
     import weakref
 
     held = []
-    for name in list(sys.modules):
-        if name != "__main__" and (name in _before or _root(name) in _KEPT):
-            continue
+    kept = {id(module) for module in _before}
+    kept.update(id(module) for name, module in sys.modules.items() if _root(name) in _KEPT)
+    for name in [name for name, module in sys.modules.items() if id(module) not in kept]:
         module = sys.modules.pop(name)
-        with contextlib.suppress(TypeError):  # anything can be put there
+        if issubclass(type(module), ModuleType):  # anything can be put there
             held.append(weakref.ref(module))
         del module
     for number in signal.valid_signals():
@@ -163,10 +178,7 @@ def _root(name: object) -> str:
 
 def _empty(module: ModuleType) -> None:
     """As CPython does it: private names first."""
-    try:
-        space: dict[str, Any] = vars(module)
-    except TypeError:
-        return
+    space: dict[str, Any] = _namespace(module)
     names = [name for name in space if isinstance(name, str) and name != "__builtins__"]
     for private in (True, False):
         for name in names:
@@ -190,7 +202,7 @@ def _flush_files() -> None:
                     found.flush()
 
 
-def _exit(code: int) -> NoReturn:
+def _exit(code: int) -> None:
     _flush_streams()
     if "ctypes" not in sys.modules:  # with torch and numpy it is there
         with contextlib.suppress(ImportError):
@@ -208,7 +220,6 @@ def _exit(code: int) -> NoReturn:
                 )
         else:
             libc.exit(code)
-    os._exit(code)
 
 
 def _forget_shardings() -> None:

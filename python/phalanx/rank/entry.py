@@ -52,11 +52,13 @@ def main() -> NoReturn:
     watchdog.start(node, directory)
     reporting.phase(contract.PHASE_READY)
     code = _run(os.environ[contract.ENV_PAYLOAD], directory)
-    reporting.owe_nothing()
-    if code != 0:
-        reporting.fail()
-    node.finish(LAST_NOTES_SECONDS)
-    ending.leave(code)
+    try:
+        reporting.owe_nothing()
+        if code != 0:
+            reporting.fail()
+        node.finish(LAST_NOTES_SECONDS)
+    finally:
+        ending.leave(code)
 
 
 def _run(payload_path: str, directory: str) -> int:
