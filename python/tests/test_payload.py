@@ -115,6 +115,7 @@ def test_names_of_what_runs() -> None:
     assert name_of(functools.partial(functools.partial(train))) == "train"
     assert name_of(Callable()) == "Callable"
     assert name_of(Path("/a/train.py")) == "train.py"
+    assert name_of("/a/tr\udce4in.py") == r"tr\udce4in.py", "its name has bytes that are no text"
     assert name_of(Module("trainer.task", run_name="digits")) == "digits"
 
 

@@ -8,12 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from support import as_python
 from support.programs import eventually, gone
 from support.tiers import whole
 
@@ -93,6 +95,40 @@ def test_a_training_finds_what_it_finds_under_torchrun(folder: Path, how: str) -
     )
     assert ours == theirs, "LAUNCH-1"
     assert [rank["total"] for rank in ours] == [2.0, 2.0]
+
+
+@pytest.mark.timeout(300)
+def test_a_training_file_finds_what_python_gives_it_whatever_path_leads_to_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    for kind, file in as_python.made(folder).items():
+        out = tmp_path / "out"
+        out.mkdir(exist_ok=True)
+        done = ran([*PHALANX, "--no-warm", file, str(out), "--lr"])
+        assert done.returncode == 0, f"{kind!a}: {done.stderr}"
+        assert as_python.found(out, 0)["found"] == as_python.by_python(file, folder, out, "--lr"), ascii(kind)
+
+
+@pytest.mark.parametrize("name", ["trainer.task", "trainer", "task", "zipped"])
+def test_a_module_finds_what_python_gives_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    as_python.made(folder)
+    (folder / "trainer").mkdir()
+    for file in ("trainer/__init__.py", "trainer/__main__.py", "trainer/task.py", "task.py"):
+        (folder / file).write_text("" if "init" in file else as_python.PROBE)
+    with zipfile.ZipFile(folder / "zipped.zip", "w") as archive:
+        archive.writestr("zipped.py", as_python.PROBE)
+    # The working directory comes first for -m, wherever else it is on the path.
+    shadow = tmp_path / "shadow"
+    (shadow / "sibling.py").write_text("VALUE = 'a shadow'\n")
+    path = [str(shadow), str(folder), str(folder / "zipped.zip"), os.environ["PYTHONPATH"]]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    out = tmp_path / "out"
+    out.mkdir()
+    done = ran([*PHALANX, "--no-warm", "-m", name, str(out), "--lr"])
+    assert done.returncode == 0, done.stderr
+    assert as_python.found(out, 0)["found"] == as_python.by_python(None, folder, out, "--lr", module=name)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -364,6 +365,27 @@ def test_a_rank_whose_path_leads_to_another_module_starts_anew(
         assert run(version) == ["the caller has another"] * 2, "POOL-2"
     finally:
         sys.path.remove(str(modules))
+
+
+@pytest.mark.parametrize("kind", ["a link", "a zip file"])
+def test_what_a_training_file_brings_on_its_path_shadows_what_the_pool_has(
+    spark: Any, modules: Path, tmp_path_factory: pytest.TempPathFactory, kind: str
+) -> None:
+    text = "import phalanx, shadowed\nphalanx.set_result(shadowed.version)"
+    module(modules, "shadowed", "version = 'installed'")
+    spark.conf.set("spark.phalanx.warm.imports", "shadowed")
+    real, folder = tmp_path_factory.mktemp("real"), tmp_path_factory.mktemp("folder")
+    file = folder / "train"
+    if kind == "a link":
+        module(real, "shadowed", "version = 'beside the file'")
+        (real / "train.py").write_text(text)
+        file.symlink_to(real / "train.py")
+    else:
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("__main__.py", text)
+            archive.writestr("shadowed.py", "version = 'beside the file'")
+    distributor = TorchDistributor(num_processes=1, local_mode=True, use_gpu=False, warm=True)
+    assert distributor.run(str(file)) == "beside the file", "POOL-6"
 
 
 def test_a_pool_without_a_job_ends_by_itself_and_the_next_run_has_another(spark: Any) -> None:

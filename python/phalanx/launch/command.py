@@ -167,16 +167,16 @@ def _program(options: argparse.Namespace) -> tuple[str | Module, bytes]:
     if options.module:
         module = Module(options.training_script, options.training_script)
         # As `python -m`, which finds modules in the working directory first.
-        path = [os.getcwd(), *sys.path[1:]]
+        folder, path = os.getcwd(), sys.path[1:]
         first = module.name.partition(".")[0]
-        if importlib.machinery.PathFinder.find_spec(first, path) is None:
+        if importlib.machinery.PathFinder.find_spec(first, [folder, *path]) is None:
             raise ValueError(
-                f"there is no module {first} in {path[0]}, nor where this Python looks for modules"
+                f"there is no module {first} in {folder}, nor where this Python looks for modules"
             )
-        return module, module_payload(module.name, options.training_script_args, sys_path=path)
+        return module, module_payload(module.name, options.training_script_args, sys_path=path, folder=folder)
     preflight.check_train_object(options.training_script, {})
     script, words = options.training_script, options.training_script_args
-    return script, file_payload(script, words, sys_path=sys.path[1:], argv0=script)
+    return script, file_payload(script, words, sys_path=sys.path[1:])
 
 
 def _given(options: argparse.Namespace) -> dict[str, str]:

@@ -7,9 +7,10 @@ kind        `function`, `file` or `module`
 name        what people call it; for a module, what is run
 args        what `sys.argv` has after the program's name; an object `{"file": name, "text": text}` stands for the path
             of a file with that text, which the rank has of its own
-path        where a file lies at the caller
+path        where a file lies at the caller: the path that it was named by, from the root on
+argv0       that path as the caller named it; absent where that is `path`
+folder      what the caller's `python FILE` or `python -m` has first on `sys.path`; absent where there is no such caller
 elsewhere   the caller has no such file: it is the rank's own, at that path or among Spark's files
-argv0       what a file is called in `sys.argv`, where it is the caller's; absent where that is its path
 results     `pickle` (the default), or `json`: bytes or JSON, for callers in the JVM
 python, sys_path   the caller's Python (`3.11`) and its `sys.path`; absent where the caller is not Python
 cloudpickle the version that wrote a function's pickle
@@ -68,7 +69,8 @@ class Payload:
             self.sys_path: list[str] = fields.get("sys_path", [])
             self.sources: dict[str, str] = fields.get("sources", {})
             self.file_path: str = fields.get("path", "")
-            self.argv0: str = fields.get("argv0", "")
+            self.argv0: str = fields.get("argv0", self.file_path)
+            self.folder: str = fields.get("folder", "")
             self._elsewhere: bool = fields.get("elsewhere", False)
             self._args: list[str | dict[str, str]] = fields.get("args", [])
             self.results: str = fields.get("results", "pickle")
@@ -159,7 +161,7 @@ class Payload:
 
     def _found(self) -> str:
         """Where a file is that the caller hasn't: in the working directory, or where Spark has put what it shipped."""
-        there = os.path.abspath(self.file_path)
+        there = os.path.join(os.getcwd(), self.file_path)
         shipped = os.path.join(os.environ.get(contract.ENV_SPARK_FILES, ""), self.file_path)
         return os.path.abspath(shipped) if not os.path.isfile(there) and os.path.isfile(shipped) else there
 

@@ -8,13 +8,13 @@ Phalanx's entry is not in there, so plain pickle, `torch.save` and processes sta
 from __future__ import annotations
 
 import linecache
-import os
 import sys
 import types
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec
 
 from . import spark_files
-from .payload import Payload, PayloadError, host
+from .payload import Payload
+from .script import enter, enter_module, script_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,30 +57,12 @@ def _function(payload: Payload, directory: str) -> Callable[[], Any]:
 
 
 def _file(payload: Payload, directory: str) -> Callable[[], Any]:
-    source = payload.source()
-    path = payload.file_path
-    argv0 = payload.argv0 or path
-    folder = os.path.dirname(path)
-    if not _holds(path, source):
-        # the caller's file is not on this host, or another version of it
-        own_folder = os.path.join(directory, "script")
-        os.makedirs(own_folder, exist_ok=True)
-        path = os.path.join(own_folder, os.path.basename(path))
-        with open(path, "wb") as file:
-            file.write(source)
-        argv0 = path
-        folder = folder if os.path.isdir(folder) else own_folder
-    sys.path.insert(0, folder)
-    sys.argv = [argv0, *payload.arguments(directory)]
+    found = script_of(payload, directory)
+    sys.path.insert(0, found.path_entry)
+    sys.argv = [found.argv0, *payload.arguments(directory)]
     main = _fresh_main()
-    main.__file__ = path
-    main.__loader__ = SourceFileLoader("__main__", path)
-    vars(main)["__cached__"] = None
-
-    def run() -> None:
-        exec(compile(source, path, "exec", dont_inherit=True), vars(main))
-
-    return run
+    code = enter(found, main)
+    return lambda: exec(code(), vars(main))
 
 
 def _module(payload: Payload, directory: str) -> Callable[[], Any]:
@@ -96,25 +78,15 @@ def _module(payload: Payload, directory: str) -> Callable[[], Any]:
             raise payload.lacks(name, "run")
         return spec
 
+    if payload.folder:
+        sys.path.insert(0, payload.folder)
     spec = spec_of(payload.name)
     if spec.submodule_search_locations is not None:
         spec = spec_of(f"{payload.name}.__main__")
-    code: types.CodeType | None = getattr(spec.loader, "get_code", lambda _: None)(spec.name)
-    if code is None:
-        raise PayloadError(f"{payload.name} can't run on {host()}: it is no Python module ({spec.origin})")
     sys.argv = [spec.origin or payload.name, *payload.arguments(directory)]
     main = _fresh_main()
-    main.__spec__ = spec
-    main.__loader__ = spec.loader
-    main.__package__ = spec.parent
-    if spec.has_location:
-        main.__file__ = spec.origin
-        vars(main)["__cached__"] = spec.cached
-
-    def run() -> None:
-        exec(code, vars(main))
-
-    return run
+    code = enter_module(spec, main)
+    return lambda: exec(code(), vars(main))
 
 
 def _fresh_main() -> types.ModuleType:
@@ -124,11 +96,3 @@ def _fresh_main() -> types.ModuleType:
     vars(main)["__annotations__"] = {}
     sys.modules["__main__"] = main
     return main
-
-
-def _holds(path: str, source: bytes) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(source) + 1) == source
-    except OSError:
-        return False

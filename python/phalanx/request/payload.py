@@ -54,29 +54,34 @@ def file_payload(
     *,
     sys_path: Sequence[str],
     elsewhere: bool = False,
-    argv0: str = "",
 ) -> bytes:
     """The Python file at `path` with its arguments, each as `str(argument)`, and its source, as bytes; of one that is
-    `elsewhere` the path alone. `argv0` is its name in `sys.argv`, where that isn't its path.
+    `elsewhere` the path alone.
 
     Raises `OSError` where the file can't be read.
     """
-    path, source = os.fsdecode(path), b""
-    if not elsewhere:
-        path = os.path.abspath(path)
-        with open(path, "rb") as file:
-            source = file.read()
-    header = {"kind": "file", "name": os.path.basename(path), "path": path, "args": _plain(args)}
-    more = {"elsewhere": elsewhere, "argv0": argv0}
-    return _written(header | {key: value for key, value in more.items() if value}, sys_path, source)
+    path = os.fsdecode(path)
+    header = {"kind": "file", "name": name_of(path), "path": path, "args": _plain(args)}
+    if elsewhere:
+        return _written(header | {"elsewhere": True}, sys_path, b"")
+    with open(path, "rb") as file:
+        source = file.read()
+    # Neither of them is normalized: behind a link to a folder `..` is that folder's parent.
+    header |= {"path": os.path.join(os.getcwd(), path), "argv0": path}
+    header["folder"] = os.path.dirname(os.path.realpath(path))
+    return _written(header, sys_path, source)
 
 
-def module_payload(name: str, args: Sequence[Any], *, sys_path: Sequence[str] = ()) -> bytes:
-    """The Python module of this name with its arguments, each as `str(argument)`, as bytes.
+def module_payload(
+    name: str, args: Sequence[Any], *, sys_path: Sequence[str] = (), folder: str = ""
+) -> bytes:
+    """The Python module of this name with its arguments, each as `str(argument)`, as bytes. The ranks have `folder`
+    first on their path, as `python -m` has the working directory.
 
     Without the caller's `sys_path` it is what the ranks' Python or Spark's files have by that name.
     """
-    return _written({"kind": "module", "name": name, "args": _plain(args)}, sys_path, b"")
+    header: dict[str, Any] = {"kind": "module", "name": name, "args": _plain(args)}
+    return _written(header | ({"folder": folder} if folder else {}), sys_path, b"")
 
 
 class Payload:

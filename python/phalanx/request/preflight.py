@@ -18,7 +18,7 @@ from .. import _native
 from ..connect.client import is_remote
 from ..rank import contract
 from ..spark.session import application_conf
-from .train_object import Module
+from .train_object import Module, text_of
 
 ConfGet = Callable[[str], "str | None"]
 
@@ -47,15 +47,17 @@ def check_train_object(train_object: object, kwargs: Mapping[str, Any], *, elsew
     Raises `TypeError` where it is neither callable nor a path; for a path `FileNotFoundError` or
     `IsADirectoryError`, and `ValueError` where it comes with keyword arguments.
     """
-    path = other = None
+    file = other = None
     if isinstance(train_object, (str, os.PathLike)):
-        path = os.path.abspath(os.fsdecode(train_object))
+        file = os.fsdecode(train_object)
     elif not callable(train_object) and not isinstance(train_object, Module):
         other = f"{train_object!r} ({type(train_object).__name__})"
     _native.check_train_object(
-        path=path,
-        is_file=path is not None and (elsewhere or os.path.exists(path)),
-        is_directory=path is not None and os.path.isdir(path),
+        path=None
+        if file is None
+        else text_of(os.path.abspath(file)),  # what people are told, and no way to it
+        is_file=file is not None and (elsewhere or os.path.exists(file)),
+        is_directory=file is not None and os.path.isdir(file),
         other=other,
         keywords=list(kwargs),
     )

@@ -25,6 +25,7 @@ import sys
 from ..rank import contract, ending, spark_files
 from ..rank.entry import main as run_rank
 from ..rank.payload import Payload, merged_path
+from ..rank.script import script_of
 from .fork_safety import fork_problem, unfit
 from .late_import import Reads, hide
 from .module_check import Imported
@@ -104,7 +105,9 @@ def _path_to_be() -> list[str]:
     """The `sys.path` that this rank will have."""
     payload = Payload(os.environ[contract.ENV_PAYLOAD])
     path = merged_path([*spark_files.entries(os.environ), *sys.path], payload.sys_path)
-    return [os.path.dirname(payload.file_path), *path] if payload.kind == "file" else path
+    if payload.kind == "file":
+        return [script_of(payload, os.environ[contract.ENV_RANK_DIR]).path_entry, *path]
+    return [payload.folder, *path] if payload.folder else path
 
 
 def _start_anew(program: str, args: list[str], why: str) -> NoReturn:

@@ -1,0 +1,113 @@
+"""What `python FILE` gives a program, for the training file of a payload.
+
+RANK-37 (as-python): a training file finds in `sys.path[0]`, `sys.argv` and its `__main__` what `python FILE` would give
+it. FILE is the path that the caller named, where that leads from the rank's working directory to the caller's file;
+else the same path made absolute; and where this host lacks the file, the path of the rank's own copy. As for Python, it
+may be source, byte code, or a zip file with a `__main__` in it.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.machinery import SourceFileLoader, SourcelessFileLoader
+from importlib.util import MAGIC_NUMBER
+from typing import NamedTuple
+from zipimport import ZipImportError, zipimporter
+
+from .payload import Payload, PayloadError, host
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from types import CodeType, ModuleType
+
+    Code = Callable[[], CodeType]
+
+
+class Script(NamedTuple):
+    """A training file as it lies on this host."""
+
+    argv0: str
+    path: str
+    """From the root on, and otherwise as it was named: with its dots and links, as Python has it in `__file__`."""
+    path_entry: str
+    """What is first on its `sys.path`."""
+    source: bytes
+    archive: zipimporter | None
+
+
+def script_of(payload: Payload, directory: str) -> Script:
+    """The training file of a payload; one that this host lacks is written into `directory`, the rank's own.
+
+    Raises `OSError` where it can't be read or written.
+    """
+    source, path, argv0 = payload.source(), payload.file_path, payload.argv0
+    if _holds(path, source):
+        folder = os.path.dirname(os.path.realpath(path))
+        if os.path.join(os.getcwd(), argv0) != path:
+            argv0 = path
+    else:
+        # the caller's file is not on this host, or another version of it
+        own = os.path.join(directory, "script")
+        os.makedirs(own, exist_ok=True)
+        folder = payload.folder or os.path.dirname(path)
+        folder = folder if os.path.isdir(folder) else own
+        argv0 = path = os.path.join(own, os.path.basename(path))
+        with open(path, "wb") as file:
+            file.write(source)
+    try:
+        archive = zipimporter(path)
+    except ZipImportError:
+        archive = None
+    return Script(argv0, path, folder if archive is None else path, source, archive)
+
+
+def enter(script: Script, main: ModuleType) -> Code:
+    """Makes this module the script's `__main__`; what gives its code, or raises what Python says of such a file.
+
+    Raises `PayloadError` for a zip file that is no program.
+    """
+    if script.archive is not None:
+        spec = script.archive.find_spec("__main__")
+        if spec is None:
+            name = os.path.basename(script.path)
+            raise PayloadError(f"{name} can't run on {host()}: it is a zip file without a __main__")
+        return enter_module(spec, main)
+    main.__file__ = script.path
+    vars(main)["__cached__"] = None
+    if script.path.endswith(".pyc") or script.source.startswith(MAGIC_NUMBER):
+        loader = main.__loader__ = SourcelessFileLoader("__main__", script.path)
+        return lambda: loader.get_code("__main__")  # type: ignore[return-value]  # it raises where there is none
+    main.__loader__ = SourceFileLoader("__main__", script.path)
+    return lambda: compile(script.source, script.path, "exec", dont_inherit=True)
+
+
+def enter_module(spec: ModuleSpec, main: ModuleType) -> Code:
+    """Makes this module the `__main__` that `python -m` would make of what `spec` says; what gives its code.
+
+    Raises `PayloadError` where that is no Python module.
+    """
+    loader = spec.loader
+    get_code = getattr(loader, "get_code", lambda _: None)
+    code: CodeType | None = get_code(spec.name)
+    if code is None:
+        raise PayloadError(f"{spec.name} can't run on {host()}: it is no Python module ({spec.origin})")
+    main.__spec__ = spec
+    main.__loader__ = spec.loader
+    main.__package__ = spec.parent
+    if spec.has_location:
+        main.__file__ = spec.origin
+        vars(main)["__cached__"] = spec.cached
+    return lambda: code
+
+
+def _holds(path: str, source: bytes) -> bool:
+    """Whether a file has this source. What is no file, such as a pipe, would have to be waited for."""
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(source) + 1) == source
+    except OSError:
+        return False

@@ -1,0 +1,36 @@
+"""What training code finds in a rank is what it finds in a program that Python runs, over each stage."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import as_python
+from support.tiers import differs
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.behaviour]
+
+
+@differs("python", "local", "local-cold", why="a file goes to the ranks on another way, or meets a pool")
+def test_a_training_file_finds_what_python_gives_it_whatever_path_leads_to_it(
+    distributor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    files = as_python.made(folder)
+    monkeypatch.chdir(folder)
+    runs = []
+    for number, (kind, file) in enumerate(files.items()):
+        out = tmp_path / f"out{number}"
+        out.mkdir()
+        distributor.run(file, out, "--lr", 0.1)
+        runs.append((kind, file, out))
+    for kind, file, out in runs:
+        seen = as_python.found(out, 1)
+        # A relative path leads to the file in local mode; executors have working directories of their own.
+        named = file if seen["cwd"] == str(folder) else os.path.join(folder, file)
+        assert seen["found"] == as_python.by_python(named, folder, out, "--lr", "0.1"), (
+            f"{kind!a}: RANK-37"
+        )
