@@ -34,3 +34,12 @@ def test_a_training_file_finds_what_python_gives_it_whatever_path_leads_to_it(
         assert seen["found"] == as_python.by_python(named, folder, out, "--lr", "0.1"), (
             f"{kind!a}: RANK-37"
         )
+
+
+def test_a_function_has_its_name_where_programs_have_theirs(distributor: Any) -> None:
+    def words() -> list[str]:
+        import sys
+
+        return sys.argv
+
+    assert distributor.start(words).results(90) == [["words"], ["words"]], "RANK-23"

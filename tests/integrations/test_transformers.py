@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phalanx import TorchDistributor, TrainingError
+from phalanx import DeepspeedTorchDistributor, TorchDistributor, TrainingError
+from phalanx.integrations.accelerate import notebook_launcher
 from support.tiers import whole
 from trainer_file import STEPS, train
 
@@ -45,6 +46,34 @@ def test_a_file_trains_as_a_function_does_and_reports_its_steps(
     for rank in range(RANKS):
         assert run.reports[rank]["step"] == STEPS
         assert isinstance(run.reports[rank]["loss"], float)
+
+
+def parsed() -> tuple[str, float, list[str]]:
+    import sys
+    from dataclasses import dataclass
+
+    from transformers import HfArgumentParser
+
+    @dataclass
+    class Options:
+        lr: float = 0.5
+
+    # It looks for a file of arguments beside the program, whose name it has from sys.argv.
+    options, more = HfArgumentParser(Options).parse_args_into_dataclasses(return_remaining_strings=True)
+    return sys.argv[0], options.lr, more
+
+
+@pytest.mark.parametrize("launcher", ["TorchDistributor", "DeepspeedTorchDistributor", "notebook_launcher"])
+def test_a_function_reads_its_options_with_the_library_s_own_parser(launcher: str, over: str) -> None:
+    local = over == "local"
+    if launcher == "TorchDistributor":
+        found = TorchDistributor(RANKS, local_mode=local, use_gpu=False).run(parsed)
+    elif launcher == "DeepspeedTorchDistributor":
+        found = DeepspeedTorchDistributor(1, RANKS, localMode=local, useGpu=False).run(parsed)
+    else:
+        found = notebook_launcher(parsed, num_processes=RANKS, local_mode=local, use_gpu=False)
+    more = ["--deepspeed"] if launcher.startswith("Deepspeed") else []
+    assert found == ("parsed", 0.5, more), "RANK-23"
 
 
 @whole("another library")

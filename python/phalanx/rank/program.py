@@ -2,7 +2,8 @@
 
 RANK-23 (caller-main): the training code finds in `sys.modules["__main__"]` what it would find at the caller. A file or
 a module is its own `__main__`. A function's `__main__` has the caller's functions and classes that were sent along.
-Phalanx's entry is not in there, so plain pickle, `torch.save` and processes started by `spawn` work.
+Phalanx's entry is not in there, so plain pickle, `torch.save` and processes started by `spawn` work. In `sys.argv` a
+function has its own name in the place of a program's.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def prepare(payload: Payload, directory: str) -> Callable[[], Any]:
 
 
 def _function(payload: Payload, directory: str) -> Callable[[], Any]:
-    sys.argv = ["", *payload.arguments(directory)]
+    # a function has no file; libraries take a name from here, for which "" is none
+    sys.argv = [payload.name, *payload.arguments(directory)]
     for file_name, text in payload.sources.items():
         # no modification time: linecache then never asks the file system about a notebook's cell
         linecache.cache[file_name] = (len(text), None, text.splitlines(keepends=True), file_name)
