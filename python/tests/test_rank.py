@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from phalanx.request.payload import file_payload, function_payload
-from support.one_rank import RankRun, script, sent
+from support.one_rank import RankRun, as_main, script, sent
 
 RunRank = Callable[..., RankRun]
 pytestmark = pytest.mark.timeout(60)
-
-
-def as_main(tmp_path: Path, text: str) -> bytes:
-    """The payload of `train()` in a script run as a caller's __main__."""
-    (tmp_path / "caller.py").write_text(
-        textwrap.dedent(text) + "\nimport sys\nfrom phalanx.request.payload import function_payload\n"
-        "if __name__ == '__main__':\n"
-        "    sys.stdout.buffer.write(function_payload(train, (), {}, sys_path=[]))\n"
-    )
-    done = subprocess.run([sys.executable, str(tmp_path / "caller.py")], capture_output=True, timeout=100)
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout
 
 
 def test_a_function_gets_its_arguments_and_its_result_comes_back(run_rank: RunRank) -> None:
@@ -245,7 +232,6 @@ def test_notes_never_go_into_a_file_that_took_over_the_descriptor(run_rank: RunR
 def test_processes_that_a_rank_starts_neither_inherit_nor_send_notes(run_rank: RunRank) -> None:
     def train() -> str:
         import os
-        import subprocess
         import sys
 
         import phalanx

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,3 +56,15 @@ def script(folder: Path, text: str, *args: object, name: str = "train.py") -> by
     path = folder / name
     path.write_text(textwrap.dedent(text))
     return file_payload(path, args, sys_path=[])
+
+
+def as_main(tmp_path: Path, text: str) -> bytes:
+    """The payload of `train()` in a script run as a caller's __main__."""
+    (tmp_path / "caller.py").write_text(
+        textwrap.dedent(text) + "\nimport sys\nfrom phalanx.request.payload import function_payload\n"
+        "if __name__ == '__main__':\n"
+        "    sys.stdout.buffer.write(function_payload(train, (), {}, sys_path=[]))\n"
+    )
+    done = subprocess.run([sys.executable, str(tmp_path / "caller.py")], capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout

@@ -1,9 +1,9 @@
 """A call as one pickle, with what a rank needs to know of the caller's `__main__`.
 
-Beside cloudpickle's work this collects two things on the way: the functions and classes of `__main__` that
-went along, by name, so that the rank's own `__main__` has them (plain pickle, `torch.save` and spawned
-DataLoader workers look them up there); and the source text of functions that went by value, so that
-tracebacks and `inspect.getsource` have it on hosts that lack the file.
+Beside cloudpickle's work this sends by value what pickle would leave as a name of `__main__` (`by_name.py`), and it
+collects two things on the way: what went along of `__main__` and pickles by its name there, so that the rank's own
+`__main__` has it (plain pickle, `torch.save` and spawned DataLoader workers look it up there); and the source text of
+functions that went by value, so that tracebacks and `inspect.getsource` have it on hosts that lack the file.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from typing import Any
 import cloudpickle
 
 from ..errors import UnpicklableError
+from .by_name import parts_of
 from .unpicklable import explain
 
 # A source file larger than this is generated code; its text is worth less than the time to ship it.
 MAX_SOURCE_CHARS = 1 << 20
+
+_PLAIN: tuple[Any, Any] = (object.__reduce_ex__, object.__reduce__)
 
 # cloudpickle's list of modules is the process's.
 _registering = threading.RLock()
@@ -43,8 +46,13 @@ def pickled_call(
             # The names come last: the dictionary is complete when the pickler gets to it.
             pickler.dump((fn, tuple(args), dict(kwargs), pickler.names))
         except Exception as problem:
-            raise UnpicklableError(explain(fn, args, kwargs, problem)) from problem
+            raise UnpicklableError(explain(fn, args, kwargs, problem, _try)) from problem
     return buffer.getvalue(), pickler.sources, cloudpickle.__version__
+
+
+def _try(value: object) -> None:
+    """Raises where a value doesn't pickle."""
+    CallPickler(io.BytesIO()).dump(value)
 
 
 @contextlib.contextmanager
@@ -64,23 +72,46 @@ def _pysparks_modules() -> Iterator[None]:
 
 
 class CallPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no type hints
-    """cloudpickle's pickler that notes names and sources as it goes."""
+    """cloudpickle's pickler that notes names and sources as it goes, and writes no name that ranks don't have."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self.names: dict[str, Any] = {}
         self.sources: dict[str, str] = {}
+        self._plain: set[type] = set()
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = super().reducer_override(obj)
-        if isinstance(obj, (types.FunctionType, type)) and obj.__module__ == "__main__":
-            name = obj.__qualname__
-            if vars(sys.modules["__main__"]).get(name) is obj:
-                self.names[name] = obj
-        if isinstance(obj, types.FunctionType) and reduced is not NotImplemented:  # by value
-            file_name = obj.__code__.co_filename
-            if file_name not in self.sources:
-                text = "".join(linecache.getlines(file_name))
-                if len(text) <= MAX_SOURCE_CHARS:
-                    self.sources[file_name] = text
+        if isinstance(obj, (types.FunctionType, type)):
+            self._note(obj, obj.__qualname__)
+            if isinstance(obj, types.FunctionType) and reduced is not NotImplemented:  # by value
+                self._keep_source(obj.__code__.co_filename)
+        elif reduced is NotImplemented and type(obj) not in self._plain:
+            reduced = self._reduced(obj)
         return reduced
+
+    def _reduced(self, obj: Any) -> Any:
+        """What pickle would write of an object, but for a name that the ranks don't have."""
+        kind = type(obj)
+        reducer = self.dispatch_table.get(kind)
+        if reducer is not None:
+            reduced = reducer(obj)
+        elif (kind.__reduce_ex__, kind.__reduce__) == _PLAIN:
+            self._plain.add(kind)  # most objects: never a name
+            return NotImplemented
+        else:
+            reduced = obj.__reduce_ex__(cloudpickle.DEFAULT_PROTOCOL)
+        if isinstance(reduced, str):
+            self._note(obj, reduced)
+            reduced = parts_of(obj, reduced)
+        return reduced
+
+    def _note(self, obj: Any, name: str) -> None:
+        if getattr(obj, "__module__", None) == "__main__" and vars(sys.modules["__main__"]).get(name) is obj:
+            self.names[name] = obj
+
+    def _keep_source(self, file_name: str) -> None:
+        if file_name not in self.sources:
+            text = "".join(linecache.getlines(file_name))
+            if len(text) <= MAX_SOURCE_CHARS:
+                self.sources[file_name] = text

@@ -6,15 +6,15 @@ items of the piece that fails. This costs time only when there is an error to ex
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import cloudpickle
-
 from ..plumbing.describe import describe_type, lives_in_driver
+from .by_name import BareName
 from .train_object import name_of
 
 # The search stops here and blames what it has got down to: a list of a million items isn't tried item by
@@ -23,51 +23,60 @@ MAX_TRIES = 2000
 
 
 def explain(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], problem: Exception
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    problem: Exception,
+    pickle: Callable[[Any], None],
 ) -> str:
-    """One sentence on why `fn(*args, **kwargs)` doesn't pickle; `problem` is what the pickler said."""
+    """One sentence on why `fn(*args, **kwargs)` doesn't pickle; `problem` is what the pickler said, and `pickle` what
+    tries a piece."""
     name = name_of(fn)
-    search = _Search()
-    found = search.worst(_call_pieces(fn, args, kwargs))
+    found = _Search(pickle).worst(_call_pieces(fn, args, kwargs))
     if found is None:
         return f"{name} can't be sent to the ranks: {problem}"
-    labels, culprit = found
+    labels, culprit, problem = found
     subject = f"{name} can't be sent to the ranks: its {', '.join(labels)} ({describe_type(culprit)})"
     if lives_in_driver(culprit):
         return (
             f"{subject} lives in the driver and can't go to the ranks; "
             f"take from it what {name} needs and pass that, or read the data inside {name}"
         )
-    return f"{subject} doesn't pickle; make it inside {name} or pass what it is made from"
+    why = f": {problem}" if isinstance(problem, BareName) else ""
+    return f"{subject} doesn't pickle{why}; make it inside {name} or pass what it is made from"
 
 
 class _Search:
-    def __init__(self) -> None:
+    def __init__(self, pickle: Callable[[Any], None]) -> None:
+        self.pickle = pickle
         self.tries = 0
         self.seen: set[int] = set()
 
-    def worst(self, pieces: Iterator[tuple[str, Any]]) -> tuple[list[str], Any] | None:
-        """The deepest piece that fails, with the labels that lead to it."""
+    def worst(self, pieces: Iterator[tuple[str, Any]]) -> tuple[list[str], Any, Exception] | None:
+        """The deepest piece that fails, with the labels that lead to it, and its failure."""
         for label, piece in pieces:
-            if id(piece) in self.seen or self.pickles(piece):
+            if id(piece) in self.seen:
+                continue
+            problem = self.problem_of(piece)
+            if problem is None:
                 continue
             self.seen.add(id(piece))
             deeper = None if lives_in_driver(piece) else self.worst(_pieces(piece))
             if deeper is None:
-                return [label], piece
+                return [label], piece, problem
             # a function that another one calls is only the way to the culprit
-            return [label, *deeper[0]], deeper[1]
+            return [label, *deeper[0]], *deeper[1:]
         return None
 
-    def pickles(self, value: Any) -> bool:
+    def problem_of(self, value: Any) -> Exception | None:
         self.tries += 1
         if self.tries > MAX_TRIES:
-            return True
+            return None
         try:
-            cloudpickle.dumps(value)
-        except Exception:
-            return False
-        return True
+            self.pickle(value)
+        except Exception as problem:
+            return problem
+        return None
 
 
 def _call_pieces(
@@ -127,6 +136,8 @@ def _function_pieces(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
         yield f"default of argument {name!r}", value
     for name, value in (fn.__kwdefaults__ or {}).items():
         yield f"default of argument {name!r}", value
+    with contextlib.suppress(Exception):  # since Python 3.14 code computes them
+        yield from [(f"annotation of {name!r}", value) for name, value in fn.__annotations__.items()]
     for name, value in vars(fn).items():
         yield f"attribute {name!r}", value
 
