@@ -1,14 +1,20 @@
 """`TrainingError`: why a training run failed, told by the Rust core and raised at the caller.
 
-RUN-3 (never-raises): making one never raises because of what came from the ranks. A cause that doesn't unpickle is
-left out. `tests/contract/errors.json` is the table from failure kinds to exceptions for all languages.
+RUN-3 (never-raises): making one never raises because of what came from the ranks, nor does pickling or copying it,
+which keeps all that it tells. A cause that doesn't unpickle is left out. An `UnavailableResult` stands for a result
+that doesn't pickle or unpickle. `tests/contract/errors.json` is the table from failure kinds to exceptions for all
+languages.
 """
 
 from __future__ import annotations
 
 import base64
+import copy
 import pickle
 from typing import Any, NamedTuple
+
+from .plumbing.describe import describe_type
+from .results import UnavailableResult
 
 # As in `rust/types/src/run_snapshot.rs`.
 _MAX_CAUSE_CHARS = 2000
@@ -79,7 +85,25 @@ class TrainingError(RuntimeError):
         return cls(text, failure)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self._failure)
+        told = vars(self) | {"results": [_pickled(rank, value) for rank, value in enumerate(self.results)]}
+        return type(self), (str(self), self._failure), told
+
+    def __setstate__(self, told: dict[str, Any] | None) -> None:
+        vars(self).update(told or {})
+        self.results = [_loaded(rank, value) for rank, value in enumerate(self.results)]
+
+    def __copy__(self) -> TrainingError:
+        return self._copied(dict(vars(self)))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TrainingError:
+        return self._copied(copy.deepcopy(vars(self), memo))
+
+    def _copied(self, told: dict[str, Any]) -> TrainingError:
+        other = type(self)(str(self), self._failure)
+        vars(other).update(told)
+        other.__cause__, other.__context__ = self.__cause__, self.__context__
+        other.__suppress_context__ = self.__suppress_context__
+        return other
 
 
 def failure_note(error: BaseException) -> tuple[str, dict[str, Any]]:
@@ -89,6 +113,30 @@ def failure_note(error: BaseException) -> tuple[str, dict[str, Any]]:
     failure = {"kind": kind, "cause": text.partition("\n")[0][:_MAX_CAUSE_CHARS], "rank": None, "host": None}
     failure |= {"text": text[:_MAX_TEXT_CHARS], "traceback": "", "stacks": ""}
     return "cancelled" if kind == "cancelled" else "failed", failure
+
+
+def _pickled(rank: int, value: Any) -> bytes | UnavailableResult:
+    import cloudpickle
+
+    if isinstance(value, UnavailableResult):
+        return value
+    try:
+        data: bytes = cloudpickle.dumps(value)
+    except Exception as problem:
+        return UnavailableResult(
+            f"rank {rank}: its result ({describe_type(value)}) doesn't pickle: {problem}"
+        )
+    return data
+
+
+def _loaded(rank: int, kept: bytes | UnavailableResult) -> Any:
+    if isinstance(kept, UnavailableResult):
+        return kept
+    try:
+        return pickle.loads(kept)
+    except Exception as problem:
+        reason = f"rank {rank}: its result can't be read back here: {type(problem).__name__}: {problem}"
+        return UnavailableResult(reason)
 
 
 def _unpickled(text: str) -> BaseException | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import copy
 import importlib
 import json
 import pickle
 import re
+import threading
 from typing import Any
 
 import cloudpickle
@@ -16,6 +18,7 @@ from phalanx import _native
 from phalanx.errors import RankOutcome, TrainingError
 from phalanx.rank.chained_exception import ChainedException
 from phalanx.rank.error_record import MAX_PICKLE_BYTES, is_peer_loss, pickled, without_own_frames
+from phalanx.results import UnavailableResult
 from support.places import CONTRACT, ROOT
 
 pytestmark = pytest.mark.timeout(60)
@@ -84,6 +87,43 @@ def test_the_error_pickles_with_its_cause() -> None:
     assert (str(again), again.kind, again.ranks) == ("the story", "exception", error.ranks)
     assert isinstance(again.__cause__, ValueError)
     assert str(pickle.loads(pickle.dumps(TrainingError("plain")))) == "plain"
+
+
+class Loss(float):
+    """A value of a class of the caller's."""
+
+
+@pytest.mark.parametrize("again", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("made", [TrainingError.from_failure, lambda _, text: TrainingError(text)])
+def test_the_error_keeps_all_that_it_tells_when_it_is_pickled_or_copied(again: Any, made: Any) -> None:
+    error = made(failure(pickle=sent(ValueError("lr"))), "the story")
+    error.results = [Loss(0.5), {"step": 7}, UnavailableResult("rank 2 left no result"), lambda: 4]
+    error.message, error.run_name, error.__notes__ = "another", "digits", ["a note"]
+    other = again(error)
+    assert type(other) is type(error)
+    assert other.results[-1]() == 4
+    error.results[-1] = other.results[-1]
+    kept = vars(error)
+    assert {name: vars(other)[name] for name in kept} == kept, "RUN-3"
+    assert type(other.results[0]) is Loss
+    assert str(other) == "the story"
+    assert (str(other.__cause__), type(other.__cause__)) == (str(error.__cause__), type(error.__cause__))
+
+
+def test_an_error_goes_to_other_processes_whatever_the_results_are() -> None:
+    error = TrainingError.from_failure(failure(), "the story")
+    error.results = [threading.Lock(), 3]
+    data = pickle.dumps(error)
+    again = pickle.loads(data)
+    assert str(again.results[0]).startswith(
+        "UnavailableResult(\"rank 0: its result (a _thread.lock) doesn't pickle: "
+    )
+    assert again.results[1] == 3
+    assert copy.copy(error).results == error.results, "a copy has the objects themselves"
+    error.results = [Loss(1.0)]
+    data = pickle.dumps(error).replace(b"Loss", b"Lost")
+    (lost,) = pickle.loads(data).results
+    assert "rank 0: its result can't be read back here: AttributeError: " in lost.reason, "RUN-3"
 
 
 def test_an_exceptions_chain_survives_pickling() -> None:
