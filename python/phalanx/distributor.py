@@ -388,7 +388,7 @@ def _new_run(
     from .run.run import Run
     from .stages.choice import local_stage, spark_stage
 
-    shown = Shown(request.settings.progress)
+    shown = Shown(request.job.name, request.settings.progress)
     stage = local_stage if local_mode else spark_stage
     return Run(
         request,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -13,12 +14,16 @@ from typing import Any
 
 import pytest
 from phalanx import _native
+from phalanx.display.label import Label
 from phalanx.display.live_output import LiveOutput
 from phalanx.errors import RankOutcome
 from phalanx.run.events import Outcome, Output, PhaseReached, Reported, Resubmit, Status, event_of
 from phalanx.run.run import Stacks
 from phalanx.stages.stage import Stage
 from support.fake_run import FakeHub, fake_run, request_of
+from support.places import CONTRACT
+
+TABLE: dict[str, list[dict[str, Any]]] = json.loads((CONTRACT / "output.json").read_text())
 
 
 def test_stacks_print_as_groups_and_are_a_dictionary() -> None:
@@ -93,7 +98,7 @@ def test_a_broken_view_is_told_once_and_fails_nothing(
         def write(self, _text: str) -> int:
             raise OSError(107, "Transport endpoint is not connected")
 
-    show = LiveOutput()
+    show = LiveOutput(Label("train"))
     with caplog.at_level(logging.WARNING, "phalanx"), monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", Broken())
         show("one\n")
@@ -101,3 +106,29 @@ def test_a_broken_view_is_told_once_and_fails_nothing(
     assert [record.message[:40] for record in caplog.records] == [
         "The ranks' output can't be shown any mor"
     ], "RUN-7"
+
+
+def test_runs_at_once_have_labels_that_differ() -> None:
+    for case in TABLE["labels"]:
+        with contextlib.ExitStack() as stack:
+            running: dict[str, Label] = {}
+            labels = []
+            for name in case["runs"]:
+                if name.startswith("-"):
+                    running.pop(name[1:]).__exit__(None, None, None)
+                    continue
+                label = stack.enter_context(Label(name))
+                running[label.text] = label
+                labels.append(label.text)
+            assert labels == case["labels"], "DISPLAY-9"
+
+
+def test_lines_have_the_runs_label_while_another_one_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    for case in TABLE["lines"]:
+        with Label(case["label"]) as label:
+            show = LiveOutput(label)
+            with Label("another"):
+                show(case["text"])
+            assert capsys.readouterr().out == case["among"], "DISPLAY-9"
+            show(case["text"])
+        assert capsys.readouterr().out == case["text"], "DISPLAY-9: it is the only one now"

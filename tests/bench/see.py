@@ -195,7 +195,7 @@ def drive(case: str, fleet: str, seconds: float) -> dict[str, float]:
         endpoint=("127.0.0.1", "127.0.0.1"),
         work_dir=driver_dir(spark),
     )
-    shown = Shown("off")
+    shown = Shown(job.name, "off")
     run = Run(
         request,
         stage=Simulated(request),

@@ -31,9 +31,7 @@ def test_a_training_file_finds_what_python_gives_it_whatever_path_leads_to_it(
         seen = as_python.found(out, 1)
         # A relative path leads to the file in local mode; executors have working directories of their own.
         named = file if seen["cwd"] == str(folder) else os.path.join(folder, file)
-        assert seen["found"] == as_python.by_python(named, folder, out, "--lr", "0.1"), (
-            f"{kind!a}: RANK-37"
-        )
+        assert seen["found"] == as_python.by_python(named, folder, out, "--lr", "0.1"), f"{kind!a}: RANK-37"
 
 
 def test_a_function_has_its_name_where_programs_have_theirs(distributor: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from phalanx import TorchDistributor, TrainingError
 from phalanx.options import Options
+from support.programs import eventually
 
 
 def _speak(fails: bool) -> None:
@@ -18,6 +19,18 @@ def _speak(fails: bool) -> None:
     print(f"I am {rank}")
     if fails and rank == "1":
         raise ValueError("no")
+
+
+def _wait_for(file: str) -> None:
+    """Says that it is here, and ends when there is such a file."""
+    import os
+    import time
+
+    print("here")
+    until = time.monotonic() + 60
+    while not os.path.exists(file) and time.monotonic() < until:
+        time.sleep(0.02)
+    print("gone")
 
 
 def _shown(capfd: pytest.CaptureFixture[str]) -> list[str]:
@@ -68,3 +81,35 @@ def test_ranks_are_given_as_a_number_or_a_list_and_a_wrong_word_is_named(spark: 
         assert Options(logs=logs).settings == {"spark.phalanx.logs": text}
     with pytest.raises(ValueError, match=r"spark\.phalanx\.logs is .*but has to be one of auto, all, dedup"):
         TorchDistributor(num_processes=2, local_mode=True, use_gpu=False, logs="loud").run(_speak, False)
+
+
+def test_lines_of_runs_at_once_have_the_runs_name(
+    spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ends = [tmp_path / "first", tmp_path / "second"]
+    runs = [
+        TorchDistributor(num_processes=1, local_mode=True, use_gpu=False).start(_wait_for, str(end))
+        for end in ends
+    ]
+    shown: list[str] = []
+
+    def said(line: str) -> int:
+        shown.append(capfd.readouterr().out)
+        return "".join(shown).count(line)
+
+    try:
+        # Whichever said so before the other one ran has no name in that line.
+        eventually("both runs began", 60, lambda: said("here\n") == 2)
+        ends[1].touch()
+        eventually(
+            "a line of two runs has its run's name, DISPLAY-9",
+            60,
+            lambda: said("[_wait_for 2: rank 0] gone\n"),
+        )
+        runs[1].result(60)
+        ends[0].touch()
+        runs[0].result(60)
+        eventually("the line of the only one has none, DISPLAY-9", 60, lambda: said("[rank 0] gone\n"))
+    finally:
+        for run in runs:
+            run.cancel()

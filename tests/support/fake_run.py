@@ -84,7 +84,7 @@ def fake_run(monkeypatch: pytest.MonkeyPatch, folder: Any, *observers: Observer)
     job = phalanx._native.Job(name="train", ranks=1, tasks=1, use_gpu=False, settings={})
     stage: Any = FakeStage()
     lease = SimpleNamespace(release=lambda: None)
-    shown = Shown("off")
+    shown = Shown(job.name, "off")
     return phalanx.run.run.Run(
         request_of(job, folder=folder),
         stage=stage,

@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 import sys
 
+from .label import Label
+
 logger = logging.getLogger("phalanx")
 
 
 class LiveOutput:
     """Writes output to the stdout that the caller has at the time; gives up, once and loudly, if it can't."""
 
-    def __init__(self) -> None:
+    def __init__(self, label: Label) -> None:
+        self._label = label
         self._broken = False
 
     def __call__(self, text: str) -> None:
         if self._broken:
             return
+        text = self._label.on(text)
         try:
             out = sys.stdout
             try:

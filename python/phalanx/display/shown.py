@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from ..run.observer import ObservedRun, Observer
+from .label import Label
 from .live import LiveDisplay
 from .live_output import LiveOutput
 from .page import page
@@ -15,14 +16,16 @@ from .painters import NotebookPainter, in_notebook, painter_of
 class Shown(Observer):
     """Shows the ranks' output as it comes, and while the caller waits for the run how it stands."""
 
-    def __init__(self, progress: str) -> None:
-        """`progress` is `auto`, `rich`, `plain` or `off`."""
+    def __init__(self, name: str, progress: str) -> None:
+        """`name` is the run's, `progress` is `auto`, `rich`, `plain` or `off`."""
         self._progress = progress
-        self._show = LiveOutput()
+        self._label = Label(name)
+        self._show = LiveOutput(self._label)
         self._display: LiveDisplay | None = None
 
     def started(self, run: ObservedRun, *, waiting: bool) -> None:
         """Begins to draw; who doesn't wait shows the run itself."""
+        self._label.__enter__()
         painter = painter_of(self._progress) if waiting else None
         if painter is not None:
             self._display = LiveDisplay(painter, run.snapshot)
@@ -38,6 +41,7 @@ class Shown(Observer):
 
     def closed(self) -> None:
         """Draws for the last time."""
+        self._label.__exit__()
         if self._display is not None:
             self._display.stop()
 

@@ -157,7 +157,7 @@ def local_run(
             endpoint=_NEAR,
             work_dir=own_folder(),
         )
-        shown = Shown(settings.progress)
+        shown = Shown(job.name, settings.progress)
         return Run(
             request,
             stage=LocalStage(request, gpus=lease.gpus, env={}, copy_files=None),
