@@ -8,7 +8,7 @@ import scala.util.{Failure, Success, Try}
 
 import org.slf4j.LoggerFactory
 
-import dev.phalanx.spark.driver.{Hub, Job, OutputPrinter, Stage}
+import dev.phalanx.spark.driver.{Hub, Job, OutputPrinter, RunLabel, Stage}
 import dev.phalanx.spark.internal.{JvmEnd, SparkInternals}
 import dev.phalanx.spark.ui.RunPosts
 
@@ -44,7 +44,8 @@ final class Run private[spark] (
 
   private val log = LoggerFactory.getLogger("dev.phalanx")
   private val began = System.nanoTime
-  private val show = new OutputPrinter(log)
+  private val label = new RunLabel(name)
+  private val show = new OutputPrinter(label, log)
   private val graceMillis = job.graceMillis
   private val over = new CountDownLatch(1)
   private var interrupted = false
@@ -152,6 +153,7 @@ final class Run private[spark] (
   /** Runs the job to its end in this thread; throws [[TrainingException]] where it fails or is interrupted. */
   private[spark] def drive(): TrainingResult =
     try {
+      label.begin()
       val result = withHub()
       outcome = Success(result)
       result
@@ -161,6 +163,7 @@ final class Run private[spark] (
         throw problem
     } finally {
       words = "over"
+      label.end()
       lease.close()
       over.countDown()
       if (interrupted) Thread.currentThread.interrupt()

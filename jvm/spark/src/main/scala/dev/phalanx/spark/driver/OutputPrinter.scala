@@ -4,14 +4,14 @@ import scala.util.control.NonFatal
 
 import org.slf4j.Logger
 
-/** Writes output to the caller's stdout. If it can't, it says so once and gives up. */
-final private[spark] class OutputPrinter(log: Logger) {
+/** Writes a run's output to the caller's stdout. If it can't, it says so once and gives up. */
+final private[spark] class OutputPrinter(label: RunLabel, log: Logger) {
   private var broken = false
 
   def apply(text: String): Unit =
     if (!broken)
       try {
-        Console.out.print(text)
+        Console.out.print(label.on(text))
         Console.out.flush()
       } catch {
         case NonFatal(problem) =>
