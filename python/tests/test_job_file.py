@@ -127,6 +127,19 @@ def test_the_driver_is_this_python_unless_the_user_says_another(capsys: Any) -> 
     assert settings(words)["spark.pyspark.driver.python"] == "/own/python"
 
 
+def test_executors_are_as_many_as_ranks_and_stay(capsys: Any) -> None:
+    flags = ("name", "--spark-master", "yarn", "--module-name", "m", "--worker-count", "2")
+    conf = settings(dry(capsys, *flags)[1])
+    assert (conf["spark.dynamicAllocation.enabled"], conf["spark.executor.instances"]) == ("false", "3"), (
+        "LAUNCH-11: what the platform has as its default would let Spark refuse the run"
+    )
+    more = ("--conf", "spark.dynamicAllocation.enabled=true", "--conf", "spark.executor.instances=5")
+    conf = settings(dry(capsys, *flags, *more)[1])
+    assert (conf["spark.dynamicAllocation.enabled"], conf["spark.executor.instances"]) == ("true", "5")
+    alone = ("name", "--spark-master", "spark://h:7077", "--module-name", "m")
+    assert "spark.executor.instances" not in settings(dry(capsys, *alone)[1]), "its cores are the limit"
+
+
 def test_what_can_not_be_is_refused_in_a_sentence(capsys: Any, job_file: Path, tmp_path: Path) -> None:
     assert "imageUri registry/trainer:1 needs a Spark master on Kubernetes" in refusal(
         capsys, job_file, "--spark-master", "spark://h:7077"

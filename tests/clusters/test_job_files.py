@@ -14,7 +14,7 @@ import pytest
 from support.cluster import Standalone
 from support.interpreters import environment
 from support.places import ROOT
-from support.programs import WARM_IF_ASKED, Program, classic_conf, eventually, gone
+from support.programs import ONE_EXECUTOR, WARM_IF_ASKED, Program, classic_conf, eventually, gone
 from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(200)
@@ -180,3 +180,27 @@ def test_jobs_of_one_module_share_a_folder_and_no_checkpoint(tmp_path: Path) -> 
             assert program.ends(90) == 0, program.text
             assert "[rank 0] FOUND None" in program.text, program.text
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["cats", "dogs"]
+
+
+@whole("spark-submit")
+@pytest.mark.parametrize("asked", [False, True])
+def test_an_application_has_dynamic_allocation_only_where_the_job_asks_for_it(
+    asked: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "__init__.py").write_text("")
+    (tmp_path / "trainer" / "task.py").write_text("print('TRAINED')")
+    # As hosted platforms have it for every application.
+    (tmp_path / "spark-defaults.conf").write_text("spark.dynamicAllocation.enabled true\n")
+    words = ["--module-name", "trainer.task", "--package-path", tmp_path / "trainer", "--worker-count", "1"]
+    conf = {"spark.dynamicAllocation.enabled": "true"} if asked else {}
+    with submit(tmp_path, "job", ONE_EXECUTOR, *words, conf=conf, SPARK_CONF_DIR=str(tmp_path)) as program:
+        code, text = program.ends(90), program.text
+    if asked:
+        assert (
+            "phalanx submit: distributed training needs all its executors at once, and Spark refuses" in text
+        )
+        assert (code, "Traceback" in text) == (2, False), text
+    else:
+        assert code == 0, text
+        assert "[rank 1] TRAINED" in text, "LAUNCH-11"

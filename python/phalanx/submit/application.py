@@ -2,7 +2,8 @@
 
     application.py NAME RANKS cpu|gpu MODULE [ARGS...]
 
-Exit code 0 means that every rank ended well; the cause of a failure is on stderr.
+Exit code 0 means that every rank ended well, 1 that the training failed, and 2 that the call was refused before
+anything started; the cause is on stderr.
 """
 
 from __future__ import annotations
@@ -26,12 +27,18 @@ def main() -> int:
     # Spark ships a wheel as it ships a zip, but pyspark wouldn't put it on Python's path.
     SparkContext.PACKAGE_EXTENSIONS = (*SparkContext.PACKAGE_EXTENSIONS, ".whl")
     spark = SparkSession.builder.getOrCreate()
+    distributor = None
     try:
         distributor = TorchDistributor(int(ranks), local_mode=False, use_gpu=gpu == "gpu")
         distributor.run(Module(module, run_name=name), *args)
     except TrainingError as failure:
         print(f"phalanx submit: {failure}", file=sys.stderr)
         return 1
+    except (OSError, RuntimeError, TypeError, ValueError) as refusal:
+        if distributor is not None and distributor.last_run is not None:
+            raise
+        print(f"phalanx submit: {refusal}", file=sys.stderr)
+        return 2
     finally:
         spark.stop()
     return 0

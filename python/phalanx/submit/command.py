@@ -4,6 +4,8 @@
 
 LAUNCH-7 (said-first): what the job asks for and Spark can't give is said, each item, before anything starts.
 LAUNCH-8 (nothing-left): packages that were made for the submission are gone when it is over, however it ends.
+LAUNCH-11 (executors-stay): the application has no dynamic allocation, whatever is the platform's default, and as many
+executors as ranks, unless `--conf` says otherwise. Spark refuses a run under dynamic allocation.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def spark_submit(job: Job, given: argparse.Namespace, folder: Path) -> list[str]
         )
     if job.image:
         conf["spark.kubernetes.executor.container.image"] = job.image
-    conf |= _machine_conf(job, given.spark_master)
+    conf |= _executors_conf(job, given.spark_master)
     for setting in given.conf:
         key, equals, value = setting.partition("=")
         if not equals:
@@ -113,16 +115,18 @@ def spark_submit(job: Job, given: argparse.Namespace, folder: Path) -> list[str]
     return [*command, str(application), job.name, str(job.ranks), gpu, job.module, *job.args]
 
 
-def _machine_conf(job: Job, master: str) -> dict[str, str]:
-    """An executor a rank, as large as its machine: a small heap for Spark, the rest for the rank."""
+def _executors_conf(job: Job, master: str) -> dict[str, str]:
+    """An executor a rank from the beginning to the end; as large as its machine where the job names one: a small heap
+    for Spark, the rest for the rank."""
+    conf = {"spark.dynamicAllocation.enabled": "false"}
+    if not master.startswith(("spark://", "local")):
+        conf["spark.executor.instances"] = str(job.ranks)
     if job.machine is None:
-        return {}
+        return conf
     cores = job.machine.cores
-    conf = {"spark.executor.cores": str(cores), "spark.task.cpus": str(cores)}
+    conf |= {"spark.executor.cores": str(cores), "spark.task.cpus": str(cores)}
     if master.startswith("spark://"):
         conf["spark.cores.max"] = str(cores * job.ranks)
-    else:
-        conf["spark.executor.instances"] = str(job.ranks)
     if job.machine.memory > 2:
         # A tenth is the system's; a standalone worker counts the heap alone.
         conf["spark.executor.memory"] = "1g"
