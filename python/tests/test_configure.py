@@ -69,6 +69,43 @@ def test_the_users_lists_stay_wherever_they_are(monkeypatch: pytest.MonkeyPatch,
     assert configured() == {"spark.jars": f"d.jar,{OURS}", "spark.plugins": jar.PLUGIN}
 
 
+@pytest.mark.parametrize(
+    "defaults",
+    [
+        "spark.jars a.jar,\\\n  b.jar\nspark.plugins \\u0074heir.Plugin",
+        "spark.jars\\u0009 x\nspark.jars=a.jar\\\r\n,b.jar\r\n! spark.plugins x\r\nspark\\.plugins: their\\.Plugin",
+    ],
+)
+def test_the_file_of_defaults_is_read_as_spark_reads_it(tmp_path: Path, defaults: str) -> None:
+    (tmp_path / "spark-defaults.conf").write_bytes(defaults.encode())
+    both = {"spark.jars": f"a.jar,b.jar,{OURS}", "spark.plugins": f"their.Plugin,{jar.PLUGIN}"}
+    assert configured() == both, "SESSION-9"
+
+
+def test_a_file_that_spark_can_not_read_is_for_spark_to_refuse(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.jars \\u00zz")
+    assert configured() == {"spark.jars": OURS, "spark.plugins": jar.PLUGIN}
+
+
+def test_options_of_the_command_line_are_read_as_spark_reads_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.jars z.jar\nspark.plugins default.Plugin")
+    other = tmp_path / "other.conf"
+    other.write_text("spark.jars d.jar")
+    for given, jars, plugins in [
+        (f"--properties-file={other}", "d.jar", None),
+        (f"--properties-file={other} --load-spark-defaults", "d.jar", "default.Plugin"),
+        ("--jars=a.jar --conf=spark.plugins=their.Plugin", "a.jar", "their.Plugin"),
+        ("--conf=spark.jars=a.jar -c spark.plugins=a=b", "a.jar", "a=b"),
+    ]:
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"{given} pyspark-shell")
+        assert configured() == {
+            "spark.jars": f"{jars},{OURS}",
+            "spark.plugins": ",".join(filter(None, [plugins, jar.PLUGIN])),
+        }, f"SESSION-9: {given}"
+
+
 def test_lists_of_the_command_line_are_joined_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
     given = "--conf spark.plugins=their.Plugin --jars a.jar --name 'my app' pyspark-shell"
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)

@@ -7,15 +7,16 @@ that would end the application.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
-import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
 from .driver_jvm import barrier_runner, why_not
 from .jar import PLUGIN, jar_path
+from .properties import settings_in
 from .session import active_session, application_conf
 
 if TYPE_CHECKING:
@@ -107,9 +108,10 @@ def _add_to_started(
 def _listed(key: str, options: dict[str, Any]) -> str | None:
     """What the application will have under this key, and where that is in PYSPARK_SUBMIT_ARGS makes room there."""
     words = shlex.split(os.environ.get(_SUBMIT_ARGS, ""))
-    asked = _asked_for(key, words)
+    apart = [part for word in words for part in _option_and_value(word)]
+    asked = _asked_for(key, apart)
     if asked is None:
-        return options.get(key) or _default(key, words)
+        return options.get(key) or _default(key, apart)
     # A later option wins, and the last word is the program.
     own = jar_path() if key == _JARS else PLUGIN
     option = "--jars" if key == _JARS else "--conf"
@@ -117,6 +119,12 @@ def _listed(key: str, options: dict[str, Any]) -> str | None:
     words[-1:-1] = [option, value if key == _JARS else f"{key}={value}"]
     os.environ[_SUBMIT_ARGS] = shlex.join(words)
     return value
+
+
+def _option_and_value(word: str) -> list[str]:
+    """The words that `--option=value` stands for; any other word by itself."""
+    option, equals, value = word.partition("=")
+    return [option, value] if option.startswith("--") and equals and value else [word]
 
 
 def _asked_for(key: str, words: list[str]) -> str | None:
@@ -131,20 +139,17 @@ def _asked_for(key: str, words: list[str]) -> str | None:
 
 
 def _default(key: str, words: list[str]) -> str | None:
-    """The value of a setting in the file of defaults that `spark-submit` reads."""
-    given = [value for option, value in itertools.pairwise(words) if option == "--properties-file"]
-    path = given[-1] if given else os.path.join(_conf_folder(), "spark-defaults.conf")
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return None
-    found = None
-    for line in lines:
-        match = re.match(r"\s*([^\s=:#!]+)\s*[\s=:]\s*(.*?)\s*$", line)
-        if match and match[1] == key:
-            found = match[2]
-    return found
+    """The value of a setting in the files of settings that `spark-submit` reads."""
+    own = [value for option, value in itertools.pairwise(words) if option == "--properties-file"]
+    files = own[-1:]
+    if not files or "--load-spark-defaults" in words:
+        files.append(os.path.join(_conf_folder(), "spark-defaults.conf"))
+    for path in files:
+        # Where it can't be read, neither can Spark read it, and says so when it starts.
+        with contextlib.suppress(OSError, ValueError):
+            if (found := settings_in(path).get(key)) is not None:
+                return found
+    return None
 
 
 def _conf_folder() -> str:
