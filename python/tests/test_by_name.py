@@ -42,7 +42,7 @@ def test_a_cached_function_is_its_function_and_its_size(run_rank: RunRank, tmp_p
         *(102334155, 25, 25, 1),
         *((0, 0, 7, 0), {"maxsize": 7, "typed": True}, None),
         told,
-    ), "REQUEST-5"
+    ), "REQUEST-6"
 
 
 def test_cached_functions_go_wherever_a_function_does(run_rank: RunRank, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_what_can_not_be_made_anew_is_refused_at_the_call_with_its_name(tmp_path
     assert "UnpicklableError: train can't be sent to the ranks: its global variable 'given', global" in said
     assert (
         "global variable 'MISSING' (a _Missing) doesn't pickle: __main__.MISSING goes by its name" in said
-    ), "REQUEST-5"
+    ), "REQUEST-6"
     said = refusal(tmp_path, slotted + "\n        def train(value: MISSING): return 3")
     assert "its annotation of 'value' (a _Missing) doesn't pickle: __main__.MISSING goes by its name" in said
     locked = """

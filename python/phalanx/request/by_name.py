@@ -4,7 +4,7 @@ Of a module that ranks can import a name is right. Of the caller's `__main__` it
 rank, and what came along of the caller's is put there only after the pickle has been read. Nor is it right of a module
 that goes by value.
 
-REQUEST-5 (no-bare-name): no pickle of a call has a name that only the caller's `__main__`, or a module that goes by
+REQUEST-6 (no-bare-name): no pickle of a call has a name that only the caller's `__main__`, or a module that goes by
 value, could answer. The object goes by value, or the call is refused with the name.
 """
 
