@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from phalanx.request.payload import file_payload, function_payload
+from support import as_python
 from support.one_rank import RankRun, as_main, script, sent
 
 RunRank = Callable[..., RankRun]
@@ -295,6 +299,88 @@ def test_spawned_processes_know_a_files_main(run_rank: RunRank, tmp_path: Path) 
     )
     end = run_rank(payload)
     assert (end.code, end.result) == (0, [2, 4]), end.err
+
+
+@pytest.mark.parametrize("change", ["none", "gone", "other"])
+def test_sources_of_mains_functions_and_classes_are_those_of_the_caller(
+    run_rank: RunRank, tmp_path: Path, change: str
+) -> None:
+    payload = as_main(
+        tmp_path,
+        as_python.SOURCES
+        + """
+def train():
+    import multiprocessing, sys
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return texts(), pool.map(texts, [None])[0], sys.modules["__main__"].__file__
+        """,
+    )
+    plain = tmp_path / "plain.py"
+    plain.write_text(as_python.SOURCES + "\nimport json; print(json.dumps(texts()))")
+    done = subprocess.run([sys.executable, str(plain)], capture_output=True, check=True, timeout=50)
+    expected = json.loads(done.stdout)
+    assert expected[0] == "class Net:\n    lr = 3\n"
+    caller = tmp_path / "caller.py"
+    if change != "none":
+        caller.unlink()
+    if change == "other":
+        caller.write_text("class Net: 'of another version'\nraise SystemExit('nobody is to run this')\n")
+    end = run_rank(payload)
+    assert end.code == 0, end.err
+    assert end.result == (expected, expected, str(caller)), "RANK-23"
+
+
+def test_a_class_of_main_without_a_function_brings_its_source(run_rank: RunRank, tmp_path: Path) -> None:
+    (tmp_path / "library.py").write_text("import inspect\ndef train(kind): return inspect.getsource(kind)\n")
+    caller = tmp_path / "caller.py"
+    caller.write_text(
+        "import sys\nfrom library import train\nfrom phalanx.request.payload import function_payload\n"
+        "class Net:\n    lr = 3\n"
+        "sys.stdout.buffer.write(function_payload(train, (Net,), {}, sys_path=sys.path))\n"
+    )
+    done = subprocess.run([sys.executable, str(caller)], capture_output=True, check=True, timeout=50)
+    caller.unlink()
+    end = run_rank(done.stdout)
+    assert (end.code, end.result) == (0, "class Net:\n    lr = 3\n"), end.err
+
+
+def test_sources_of_a_notebooks_cells_are_what_they_are_there(run_rank: RunRank, tmp_path: Path) -> None:
+    pytest.importorskip("IPython")
+    # A shell of its own in a process of its own: it takes the place of __main__.
+    program = (
+        "import sys; from IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance()\n"
+        f"shell.run_cell({as_python.SOURCES!r}); shell.run_cell('def train(): return texts()')\n"
+        "import json; from phalanx.request.payload import function_payload\n"
+        "payload = function_payload(shell.user_ns['train'], (), {}, sys_path=[])\n"
+        "sys.stdout.buffer.write(json.dumps(shell.user_ns['texts']()).encode() + b'\\n' + payload)\n"
+    )
+    env = {**os.environ, "IPYTHONDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, timeout=50, env=env
+    )
+    there, _, payload = done.stdout.partition(b"\n")
+    end = run_rank(payload)
+    assert end.code == 0, end.err
+    assert end.result == json.loads(there), "RANK-23"
+
+
+def test_a_script_in_a_zip_file_brings_its_sources(run_rank: RunRank, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "caller.zip", "w") as archive:
+        archive.writestr(
+            "__main__.py",
+            as_python.SOURCES + "import sys\nfrom phalanx.request.payload import function_payload\n"
+            "sys.stdout.buffer.write(function_payload(texts, (), {}, sys_path=[]))\n",
+        )
+    caller = [sys.executable, str(tmp_path / "caller.zip")]
+    payload = subprocess.run(caller, capture_output=True, check=True, timeout=50).stdout
+    (tmp_path / "caller.zip").unlink()
+    end = run_rank(payload)
+    assert end.code == 0, end.err
+    assert end.result[0] == "class Net:\n    lr = 3\n"
+    assert end.result[-1].startswith("    for thing in (Net, Config, "), (
+        "a lambda has the line that it stands in"
+    )
 
 
 @pytest.mark.timeout(200)

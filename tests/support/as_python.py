@@ -39,6 +39,34 @@ with open(os.path.join(sys.argv[1], os.environ.get("RANK", "plain")), "w") as _f
     json.dump({"found": _found, "cwd": os.getcwd()}, _file)
 '''
 
+# A main script's functions and classes, and what `inspect.getsource` says of them where this runs.
+SOURCES = """
+import dataclasses, enum, inspect
+class Net:
+    lr = 3
+@dataclasses.dataclass
+class Config:
+    steps: int = 3
+class Mode(enum.Enum):
+    TRAIN = 1
+class Child(Net):
+    class Inner:
+        def f(self): return 1
+    def g(self): return self.lr
+def made():
+    class Local:
+        x = 1
+    return Local
+def texts(_=None):
+    found = []
+    for thing in (Net, Config, Mode, Child, Child.Inner, Child.Inner.f, Child.g, made(), made, texts, lambda: 7):
+        try:
+            found.append(inspect.getsource(thing))
+        except (OSError, TypeError) as problem:
+            found.append(type(problem).__name__)
+    return found
+"""
+
 KINDS = (
     "train.py",
     "./train.py",

@@ -13,6 +13,8 @@ folder      what the caller's `python FILE` or `python -m` has first on `sys.pat
 elsewhere   the caller has no such file: it is the rank's own, at that path or among Spark's files
 results     `pickle` (the default), or `json`: bytes or JSON, for callers in the JVM
 python, sys_path   the caller's Python (`3.11`) and its `sys.path`; absent where the caller is not Python
+sources     of a function: texts of source files, by their names at the caller
+main_file   of a function with something of the caller's `__main__`: the file of that, which may not be here
 cloudpickle the version that wrote a function's pickle
 data        the data sets that were prepared for the run, by name: what `feeding/blocks/index.py` reads; of a
             streamed one `stream`, the address of its task's end
@@ -68,6 +70,7 @@ class Payload:
             self.python: str = fields["python"] if self.kind == "function" else fields.get("python", "")
             self.sys_path: list[str] = fields.get("sys_path", [])
             self.sources: dict[str, str] = fields.get("sources", {})
+            self.main_file: str = fields.get("main_file", "")
             self.file_path: str = fields.get("path", "")
             self.argv0: str = fields.get("argv0", self.file_path)
             self.folder: str = fields.get("folder", "")

@@ -1,7 +1,8 @@
 """The training code, ready to be called, in a `__main__` like the caller's.
 
 RANK-23 (caller-main): the training code finds in `sys.modules["__main__"]` what it would find at the caller. A file or
-a module is its own `__main__`. A function's `__main__` has the caller's functions and classes that were sent along.
+a module is its own `__main__`. A function's `__main__` has the caller's functions and classes that were sent along, and
+its `__file__`; `inspect.getsource` finds their sources as they were at the caller.
 Phalanx's entry is not in there, so plain pickle, `torch.save` and processes started by `spawn` work. In `sys.argv` a
 function has its own name in the place of a program's.
 """
@@ -44,18 +45,30 @@ def prepare(payload: Payload, directory: str) -> Callable[[], Any]:
 def _function(payload: Payload, directory: str) -> Callable[[], Any]:
     # a function has no file; libraries take a name from here, for which "" is none
     sys.argv = [payload.name, *payload.arguments(directory)]
-    for file_name, text in payload.sources.items():
-        # no modification time: linecache then never asks the file system about a notebook's cell
-        linecache.cache[file_name] = (len(text), None, text.splitlines(keepends=True), file_name)
     main = _fresh_main()
-    fn, args, kwargs, names = payload.call()
+    fn, args, kwargs, of_callers = call_in(vars(main), payload)
     versions = payload.other_version()
     if versions and sys.stderr is not None:
         print(f"phalanx: {versions}; what one writes, the other may not read", file=sys.stderr)
-    vars(main).update(names)
-    if names:
+    if of_callers:
+        # by this spawned processes find what it has; its file, which they would run else, may not be here
         main.__spec__ = ModuleSpec(SPAWN_MAIN, None)
     return lambda: fn(*args, **kwargs)
+
+
+def call_in(
+    main: dict[str, Any], payload: Payload
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], bool]:
+    """A function, its arguments, its keyword arguments, and whether there is anything of the caller's `__main__`, which
+    the namespace `main` has then. Raises as `Payload.call`."""
+    for file_name, text in payload.sources.items():
+        # no modification time: linecache then never asks the file system, which may have another version or none
+        linecache.cache[file_name] = (len(text), None, text.splitlines(keepends=True), file_name)
+    fn, args, kwargs, names = payload.call()
+    main.update(names)
+    if payload.main_file:
+        main["__file__"] = payload.main_file
+    return fn, args, kwargs, bool(names or payload.main_file)
 
 
 def _file(payload: Payload, directory: str) -> Callable[[], Any]:

@@ -10,5 +10,6 @@ import os
 if __name__ == "__mp_main__":
     from phalanx.rank import contract
     from phalanx.rank.payload import Payload
+    from phalanx.rank.program import call_in
 
-    globals().update(Payload(os.environ[contract.ENV_PAYLOAD]).call()[3])
+    call_in(globals(), Payload(os.environ[contract.ENV_PAYLOAD]))

@@ -42,10 +42,10 @@ def function_payload(
         pickled_call,  # with cloudpickle: milliseconds that an import of phalanx doesn't cost
     )
 
-    body, sources, version = pickled_call(fn, args, kwargs)
-    header = {"kind": "function", "name": name_of(fn), "args": _plain(argv), "sources": sources}
-    header["cloudpickle"] = version
-    return _written(header, sys_path, body)
+    call = pickled_call(fn, args, kwargs)
+    header = {"kind": "function", "name": name_of(fn), "args": _plain(argv), "cloudpickle": call.cloudpickle}
+    header |= {"sources": call.sources, "main_file": call.main_file}
+    return _written(header, sys_path, call.body)
 
 
 def file_payload(

@@ -3,7 +3,8 @@
 Beside cloudpickle's work this sends by value what pickle would leave as a name of `__main__` (`by_name.py`), and it
 collects two things on the way: what went along of `__main__` and pickles by its name there, so that the rank's own
 `__main__` has it (plain pickle, `torch.save` and spawned DataLoader workers look it up there); and the source text of
-functions that went by value, so that tracebacks and `inspect.getsource` have it on hosts that lack the file.
+what went by value, so that tracebacks and `inspect.getsource` have it on hosts that lack the file. A function knows its
+file. A class has that of its module, so the file of `__main__` goes along by name, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
@@ -32,13 +33,21 @@ _PLAIN: tuple[Any, Any] = (object.__reduce_ex__, object.__reduce__)
 _registering = threading.RLock()
 
 
-def pickled_call(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[bytes, dict[str, str], str]:
-    """The pickle of `(fn, args, kwargs, names of __main__)`, source texts by file name, and the version of cloudpickle.
+class PickledCall(NamedTuple):
+    """A call as it travels."""
 
-    Raises `UnpicklableError` that names the variable at fault.
-    """
+    body: bytes
+    """The pickle of `(fn, args, kwargs, names of __main__)`."""
+    sources: dict[str, str]
+    """Texts by file name."""
+    main_file: str
+    """The file of `__main__`, where something of that went along; "" where it has none."""
+    cloudpickle: str
+    """The version that wrote the pickle."""
+
+
+def pickled_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> PickledCall:
+    """Raises `UnpicklableError` that names the variable at fault."""
     buffer = io.BytesIO()
     pickler = CallPickler(buffer)
     with _pysparks_modules():
@@ -47,7 +56,7 @@ def pickled_call(
             pickler.dump((fn, tuple(args), dict(kwargs), pickler.names))
         except Exception as problem:
             raise UnpicklableError(explain(fn, args, kwargs, problem, _try)) from problem
-    return buffer.getvalue(), pickler.sources, cloudpickle.__version__
+    return PickledCall(buffer.getvalue(), pickler.sources, pickler.main_file, cloudpickle.__version__)
 
 
 def _try(value: object) -> None:
@@ -78,14 +87,17 @@ class CallPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has
         super().__init__(file)
         self.names: dict[str, Any] = {}
         self.sources: dict[str, str] = {}
+        self.main_file = ""
         self._plain: set[type] = set()
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = super().reducer_override(obj)
         if isinstance(obj, (types.FunctionType, type)):
             self._note(obj, obj.__qualname__)
+            if obj.__module__ == "__main__":
+                self._keep_main()
             if isinstance(obj, types.FunctionType) and reduced is not NotImplemented:  # by value
-                self._keep_source(obj.__code__.co_filename)
+                self._keep_source(obj.__code__.co_filename, obj.__globals__)
         elif reduced is NotImplemented and type(obj) not in self._plain:
             reduced = self._reduced(obj)
         return reduced
@@ -110,8 +122,16 @@ class CallPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has
         if getattr(obj, "__module__", None) == "__main__" and vars(sys.modules["__main__"]).get(name) is obj:
             self.names[name] = obj
 
-    def _keep_source(self, file_name: str) -> None:
+    def _keep_main(self) -> None:
+        space = vars(sys.modules["__main__"])
+        file_name = space.get("__file__")
+        if isinstance(file_name, str):
+            self.main_file = file_name
+            self._keep_source(file_name, space)
+
+    def _keep_source(self, file_name: str, space: dict[str, Any]) -> None:
+        """`space` is the module's, whose loader has the text where no file has it."""
         if file_name not in self.sources:
-            text = "".join(linecache.getlines(file_name))
+            text = "".join(linecache.getlines(file_name, space))
             if len(text) <= MAX_SOURCE_CHARS:
                 self.sources[file_name] = text
