@@ -52,6 +52,7 @@ def facts(host: str) -> dict[str, Any]:
         "disks": [disk],
         "limits": {
             "descriptors": 65536, "descriptors_hard": 65536, "processes": None, "address_space": None,
+            "address_space_of_spark": None,
             "locked": None, "pids": None,
         },
         "kernel": {"missing": {}, "seccomp": 2, "no_new_privileges": False, "namespaces": {}},
@@ -190,6 +191,28 @@ def test_what_is_broken_on_every_host_is_told_without_a_host_in_order(
     answer = found(dict.fromkeys(HOSTS, change))
     # Where hosts are compared and all are alike there is nothing to tell.
     assert all(one.level == level for one in answer), answer
+
+
+def test_torch_that_does_not_load_under_a_limit_is_told_with_the_limit_and_whose_it_is() -> None:
+    def limited(of_spark: str | None) -> Callable[[dict[str, Any]], None]:
+        def change(its: dict[str, Any]) -> None:
+            its["limits"].update(address_space=GIB, address_space_of_spark=of_spark)
+            its["torch"] = {"error": "ImportError: libtorch_cpu.so: failed to map segment from shared object"}
+
+        return change
+
+    answer = found({"c": limited("1024")}, Need(processes=4, use_gpu=False))
+    assert [(one.level, one.check) for one in answer] == [("error", "torch"), ("error", "address space")]
+    for one in answer:
+        assert "1.0 GiB at most: RLIMIT_AS, which spark.executor.pyspark.memory sets" in one.means
+        assert one.do == "Leave that setting out, and set spark.executor.memoryOverhead instead."
+    for another in (None, "-1", "2048"):
+        answer = found({"c": limited(another)}, Need(processes=4, use_gpu=False))
+        assert [(one.level, one.check) for one in answer] == [("error", "torch"), ("error", "address space")]
+        assert all("spark.executor.pyspark.memory" not in one.means + one.do for one in answer)
+    [answer] = found({"c": limited("1024")}, Need(processes=4, use_gpu=True, jvm=True))
+    assert (answer.level, answer.check) == ("warning", "torch")
+    assert "Ranks of the jvm stage are not limited by it" in answer.means
 
 
 def test_hosts_without_gpus_are_all_named_where_the_run_asks_for_some() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -99,6 +100,69 @@ def test_a_rank_that_has_used_up_its_memory_can_say_so(run_rank: RunRank) -> Non
     assert (end.code, end.error["type_name"]) == (1, "MemoryError"), end.err
     assert "in train" in end.error["traceback"], "RANK-8"
     assert end.err.count("Error") == 1, end.err
+
+
+def _under_a_limit(room: int, then: str) -> bytes:
+    """A function that may map `room` bytes more than it has, and does what `then` says."""
+
+    def train(room: int, then: str) -> None:
+        import resource
+
+        with open("/proc/self/statm") as file:
+            limit = int(file.read().split()[0]) * resource.getpagesize() + room
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        exec(then)
+
+    return sent(train, room, then)
+
+
+@pytest.mark.parametrize(
+    ("then", "raised"),
+    [
+        ("import torch", "ImportError"),
+        ("bytearray(1 << 32)", "MemoryError"),
+        ("import mmap; mmap.mmap(-1, 1 << 32)", "OSError"),
+        ("import os; raise OSError(12, os.strerror(12))", "OSError"),
+        ("raise RuntimeError('std::bad_alloc')", "RuntimeError"),
+        ('raise RuntimeError("can\'t start new thread")', "RuntimeError"),
+        (
+            "try:\n  bytearray(1 << 32)\nexcept MemoryError as e:\n  raise ValueError('two\\nlines') from e",
+            "ValueError",
+        ),
+    ],
+)
+def test_a_rank_that_lacks_memory_under_a_limit_names_the_limit(
+    then: str, raised: str, run_rank: RunRank
+) -> None:
+    end = run_rank(_under_a_limit(200 << 20, then))
+    assert (end.code, end.error["type_name"]) == (1, raised), end.err
+    sentence = end.error["message"].splitlines()[0]
+    assert re.search(
+        r"(^| )\(a rank here may map [\d.]+ (MiB|GiB) at most: RLIMIT_AS, `ulimit -v`; ", sentence
+    ), f"RANK-36: {sentence}"
+    assert "spark.executor.pyspark.memory" not in sentence, "whose is another limit"
+
+
+def test_the_limit_of_sparks_python_workers_is_named_with_its_setting(run_rank: RunRank) -> None:
+    def train() -> None:
+        import os
+        import resource
+
+        limit = int(os.environ["PYSPARK_EXECUTOR_MEMORY_MB"]) << 20
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        bytearray(1 << 40)
+
+    end = run_rank(sent(train), PYSPARK_EXECUTOR_MEMORY_MB="2048")
+    assert end.error["message"].startswith(
+        "(a rank here may map 2.0 GiB at most: RLIMIT_AS, which spark.executor.pyspark.memory sets"
+    ), "RANK-36"
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_limit_is_named_for_want_of_memory_alone(limited: bool, run_rank: RunRank) -> None:
+    then = "raise ValueError('no')" if limited else "raise MemoryError('no')"
+    end = run_rank(_under_a_limit(200 << 20, then) if limited else sent(exec, then))
+    assert end.error["message"] == "no", "RANK-36"
 
 
 def test_an_interrupt_ends_with_130_and_no_record(run_rank: RunRank) -> None:

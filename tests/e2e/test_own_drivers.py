@@ -242,3 +242,33 @@ def test_an_application_that_has_the_jar_by_another_name_is_not_told_that_it_lac
     assert answer == ["JvmStage", None, False], "SESSION-2"
     assert "was started without Phalanx's jar" not in said, "SESSION-2"
     assert "it has the jar, but spark.plugins lacks" in said, "SESSION-2"
+
+
+@whole("a cluster of its own")
+def test_a_rank_that_the_limit_of_sparks_python_workers_is_too_small_for_names_it() -> None:
+    answer = in_session(
+        "local-cluster[1,1,1024]",
+        """
+        import phalanx
+
+        def train():
+            import torch
+
+        answer = {}
+        try:
+            phalanx.TorchDistributor(1, local_mode=False, use_gpu=False).run(train)
+        except phalanx.TrainingError as problem:
+            answer["failure"] = str(problem).splitlines()[0]
+        report = phalanx.doctor(spark, num_processes=1, use_gpu=False, timeout=120)
+        answer["doctor"] = {one.check: [one.level, one.means, one.do] for one in report.findings if one.level != "ok"}
+        """,
+        conf={"spark.executor.pyspark.memory": "800m", "spark.phalanx.stage": "python"},
+        timeout=140,
+    )
+    limit = "RLIMIT_AS, which spark.executor.pyspark.memory sets"
+    assert "failed to map segment" in answer["failure"], "as glibc has it"
+    assert limit in answer["failure"], "RANK-36"
+    for check in ("torch", "address space"):
+        assert check in answer["doctor"], answer["doctor"]
+        level, means, do = answer["doctor"][check]
+        assert (level, limit in means, "spark.executor.memoryOverhead" in do) == ("error", True, True), means

@@ -56,15 +56,6 @@ def whole(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def size(count: float) -> str:
-    """Bytes as people say them."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
-
-
 def or_ok(found: Iterable[Finding], check: str, means: Callable[[], str]) -> Iterator[Finding]:
     """What was found, or where that is nothing, that all is well; only then is `means` asked for."""
     some = False

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
+from ..plumbing.describe import size
 from .cluster_checks import judged_cluster
 from .executors import Executor
-from .finding import Facts, Finding, Need, size, whole
+from .finding import Facts, Finding, Need, whole
 from .host_checks import judged_hosts
 from .stage import Seen
 

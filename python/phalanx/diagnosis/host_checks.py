@@ -9,7 +9,9 @@ import errno
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from .finding import Facts, Finding, Need, or_ok, size, whole
+from ..plumbing import address_space
+from ..plumbing.describe import size
+from .finding import Facts, Finding, Need, or_ok, whole
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -121,6 +123,8 @@ def torch(facts: Facts, need: Need) -> Iterator[Finding]:
             f"import torch gave {found['error']}: ranks start late.",
             "Look at the disk that torch is on, and at what else this host does.",
         )
+    elif "error" in found and (limited := _limited_import(facts, need)) is not None:
+        yield limited
     elif "error" in found:
         yield Finding(
             "error",
@@ -146,6 +150,31 @@ def torch(facts: Facts, need: Need) -> Iterator[Finding]:
                 f"The torch of {where} ({found['version']}) was built without CUDA.",
                 "Install a torch with CUDA, or ask for use_gpu=False.",
             )
+
+
+def _limited_import(facts: Facts, need: Need) -> Finding | None:
+    """What an import of torch means that failed for want of memory under a limit; None where that is not so."""
+    found, limit, of_spark = facts["torch"], *_address_space(facts)
+    if limit is None or not address_space.is_spoken_of(found["error"]):
+        return None
+    means, do = address_space.words(limit, of_spark=of_spark)
+    said = f"import torch fails here: {found['error']}. A process {means}"
+    if need.jvm and of_spark:
+        return Finding(
+            "warning",
+            facts["host"],
+            "torch",
+            f"The doctor could not look at torch: {said}. Ranks of the jvm stage are not limited by it.",
+            f"If the doctor is to look, {do}.",
+        )
+    return Finding("error", facts["host"], "torch", f"{said}.", f"{do[0].upper()}{do[1:]}.")
+
+
+def _address_space(facts: Facts) -> tuple[int | None, bool]:
+    """How many bytes of addresses a process may map on this host, and whether that is Spark's limit."""
+    limits: Facts = facts.get("limits", {})
+    limit = limits.get("address_space")
+    return limit, address_space.is_sparks(limit, limits.get("address_space_of_spark"))
 
 
 def python(facts: Facts, need: Need) -> Iterator[Finding]:
@@ -281,15 +310,15 @@ def limits(facts: Facts, need: Need) -> Iterator[Finding]:
                 f"{what} allows {found[key]} processes and threads; ranks with data loaders take hundreds.",
                 "Raise it: ulimit -u, TasksMax, or the pod's limit of pids.",
             )
-    space = found["address_space"]
-    if space is not None and space < 64 * GIB:
+    space, of_spark = _address_space(facts)
+    if space is not None and space < 64 * GIB and not (need.jvm and of_spark):
+        means, do = address_space.words(space, of_spark=of_spark)
         yield Finding(
             "error" if need.use_gpu or space < 4 * GIB else "warning",
             host,
             "address space",
-            f"A process may map {size(space)} (spark.executor.pyspark.memory sets that for Python workers and what "
-            "they start); CUDA maps far more than it uses.",
-            "Set spark.executor.memoryOverhead in the place of spark.executor.pyspark.memory.",
+            f"A rank {means}. It maps far more than it uses: torch a few GiB, CUDA tens of them.",
+            f"{do[0].upper()}{do[1:]}.",
         )
 
 

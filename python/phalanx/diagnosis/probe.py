@@ -426,6 +426,7 @@ def limits() -> dict[str, Any]:
         "descriptors_hard": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         "processes": of(resource.RLIMIT_NPROC),
         "address_space": of(resource.RLIMIT_AS),
+        "address_space_of_spark": os.environ.get("PYSPARK_EXECUTOR_MEMORY_MB"),
         "locked": of(resource.RLIMIT_MEMLOCK),
         "pids": _smallest("pids", ("pids.max",)),
     }

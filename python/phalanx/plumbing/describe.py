@@ -1,4 +1,4 @@
-"""A value's type, in the words of an error message."""
+"""A value's type, and a size, in the words of a message."""
 
 from __future__ import annotations
 
@@ -19,3 +19,12 @@ def describe_type(value: object) -> str:
     if kind.__module__ not in ("builtins", "__main__") and not lives_in_driver(value):
         name = f"{kind.__module__}.{name}"
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def size(count: float) -> str:
+    """Bytes as people say them."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

@@ -4,6 +4,8 @@ RANK-8 (written-first): the file is written before anything that may hang, such 
 is whole or absent. Where the disk takes no file, the record goes to the node as a note, cut to a note's length.
 RANK-9 (user-frames): Phalanx's own frames are in no traceback.
 RANK-10 (never-raises): writing the record raises nothing.
+RANK-36 (limit-named): where the rank may map so many addresses only, an exception that says that memory was refused has
+a sentence behind its first line: how many, whose limit it is, and what to do.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import time
 import traceback
 from collections import deque
 
+from ..plumbing import address_space
 from ..plumbing.whole_file import whole_or_absent
 from . import contract, reporting
 
@@ -64,7 +67,7 @@ def write_error(exc: BaseException, directory: str, *, at_us: int, before_start:
     _reserve.clear()
     record = {
         contract.ERROR_TYPE_NAME: type(exc).__name__,
-        contract.ERROR_MESSAGE: _without_middle(_text(exc), MAX_MESSAGE_CHARS),
+        contract.ERROR_MESSAGE: _with_limit(exc, _without_middle(_text(exc), MAX_MESSAGE_CHARS)),
         contract.ERROR_TRACEBACK: _without_middle(formatted(exc), MAX_TRACEBACK_CHARS),
         contract.ERROR_PEER_LOST: is_peer_loss(exc),
         contract.ERROR_BEFORE_START: before_start,
@@ -186,6 +189,16 @@ def _without_middle(text: str, most: int) -> str:
     if missing <= 0:
         return text
     return f"{text[: most // 2]}\n[... {missing} characters are left out ...]\n{text[-(most // 2) :]}"
+
+
+def _with_limit(exc: BaseException, text: str) -> str:
+    limit = address_space.limit()
+    if limit is None or not address_space.lacks_memory(_chain(exc)):
+        return text
+    first, end, rest = text.partition("\n")
+    of_spark = address_space.is_sparks(limit, os.environ.get(address_space.FROM_SPARK))
+    means, do = address_space.words(limit, of_spark=of_spark)
+    return f"{first} (a rank here {means}; {do}){end}{rest}".lstrip()
 
 
 def _replace(path: str, record: dict[str, object]) -> None:

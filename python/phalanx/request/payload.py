@@ -43,8 +43,8 @@ def function_payload(
     )
 
     call = pickled_call(fn, args, kwargs)
-    header = {"kind": "function", "name": name_of(fn), "args": _plain(argv), "cloudpickle": call.cloudpickle}
-    header |= {"sources": call.sources, "main_file": call.main_file}
+    header: dict[str, Any] = {"kind": "function", "name": name_of(fn), "args": _plain(argv)}
+    header |= {"cloudpickle": call.cloudpickle, "sources": call.sources, "main_file": call.main_file}
     return _written(header, sys_path, call.body)
 
 
