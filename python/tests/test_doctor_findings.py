@@ -431,6 +431,19 @@ def test_what_prevents_a_run_is_a_finding_and_no_exception() -> None:
     assert [(finding.level, "never more than 2" in finding.means) for finding in slots] == [("error", True)]
 
 
+def test_a_limit_on_silent_workers_is_a_warning() -> None:
+    limit = {
+        "spark__python__worker__killOnIdleTimeout": "true",
+        "spark__python__worker__idleTimeoutSeconds": "60",
+    }
+    report = doctor(NoCluster(spark__master="local[2]", **limit), 2, False, timeout=5)  # type: ignore[arg-type]
+    [found] = [one for one in report.findings if one.check == "idle workers"]
+    assert (found.level, "longer than spark.python.worker.idleTimeoutSeconds=60" in found.means) == (
+        "warning",
+        True,
+    )
+
+
 @pytest.mark.parametrize(
     ("processes", "timeout", "kind"), [(0, 60, ValueError), ("two", 60, TypeError), (2, 0, ValueError)]
 )

@@ -272,3 +272,51 @@ def test_a_rank_that_the_limit_of_sparks_python_workers_is_too_small_for_names_i
         assert check in answer["doctor"], answer["doctor"]
         level, means, do = answer["doctor"][check]
         assert (level, limit in means, "spark.executor.memoryOverhead" in do) == ("error", True, True), means
+
+
+@whole("a cluster of its own")
+@pytest.mark.parametrize("way", ["rdd", "dataframe"])
+def test_a_training_that_spark_ends_since_its_worker_is_silent_was_warned_of_and_says_why(way: str) -> None:
+    from pyspark import __version__
+
+    if tuple(map(int, __version__.split(".")[:2])) < (4, 1):
+        pytest.skip("Spark ends silent workers from 4.1 on")
+    answer = in_session(
+        "local-cluster[1,1,1024]",
+        """
+        import logging, phalanx
+
+        class Kept(logging.Handler):
+            def emit(self, record):
+                said.append(record.getMessage())
+
+        said = []
+        logging.getLogger("phalanx").addHandler(Kept(logging.WARNING))
+
+        def train():
+            import time
+
+            time.sleep(60)
+
+        answer = {}
+        distributor = phalanx.TorchDistributor(1, local_mode=False, use_gpu=False, warm=False)
+        try:
+            if WAY == "rdd":
+                distributor.run(train)
+            else:
+                distributor._train_on_dataframe(train, spark.range(4).repartition(1))
+        except phalanx.TrainingError as problem:
+            answer = {"failure": str(problem).splitlines()[0], "kind": problem.kind}
+        answer["said"] = said
+        """.replace("WAY", repr(way)),
+        conf={
+            "spark.python.worker.killOnIdleTimeout": "true",
+            "spark.python.worker.idleTimeoutSeconds": "10",
+            "spark.phalanx.stage": "python",
+        },
+        timeout=140,
+    )
+    assert any("longer than spark.python.worker.idleTimeoutSeconds=10" in line for line in answer["said"]), (
+        "STAGE-8"
+    )
+    assert "terminated due to idle timeout" in answer["failure"], answer

@@ -21,6 +21,7 @@ from ..request.settings import Settings
 from ..spark.driver_jvm import barrier_runner, why_not
 from ..spark.jar import PLUGIN
 from ..spark.session import SessionConf
+from ..stages.idle_workers import idle_limit
 from .cluster_checks import rates
 from .executors import executors
 from .finding import Finding, Need
@@ -174,6 +175,8 @@ class _Examination:
                     f"Spark's Python workers start the ranks: {problem}.",
                 )
             )
+            if limit := idle_limit(self._conf, of_dataframe=is_remote(self._spark)):
+                self.findings.append(Finding("warning", "driver", "idle workers", *limit))
 
     def _ask_slots(self, seconds: float) -> int:
         """How many tasks there can be at the same time, up to those that the run needs."""

@@ -3,6 +3,8 @@
 STAGE-1 (same-version): the jvm stage is taken only if the driver has this package's own version of the jar.
 STAGE-2 (says-why): each run says once which stage was taken and why. A session that has a jar which can't be used is a
 warning. If a stage was asked for by name and can't be had, that is an error, and nothing has started.
+STAGE-8 (idle-limit-said): where Spark would end a longer training because its Python workers are silent, a warning says
+so before it starts.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from ..connect.client import is_remote
 from ..spark.driver_jvm import SETTING, barrier_runner, why_not
 from ..spark.session import copy_by_hadoop
 from . import jvm
+from .idle_workers import idle_limit
 from .local import LocalStage
 from .python import PythonStage
 from .spark_files import drivers_files
@@ -40,9 +43,17 @@ def spark_stage(spark: SparkSession, request: RunRequest, *, gpus: list[str]) ->
 
     Raises as `uses_jvm`.
     """
-    in_jvm = uses_jvm(spark, request.settings.stage, dataframe=request.rows is not None)
+    of_dataframe = request.rows is not None
+    in_jvm = uses_jvm(spark, request.settings.stage, dataframe=of_dataframe)
+    if not in_jvm:
+        _warn_of_idle_limit(spark, of_dataframe=is_remote(spark) or of_dataframe)
     stage = jvm.JvmStage if in_jvm else PythonStage
     return stage(request, spark=spark, local_gpus=gpus)
+
+
+def _warn_of_idle_limit(spark: SparkSession, *, of_dataframe: bool) -> None:
+    if limit := idle_limit(lambda key: spark.conf.get(key, None), of_dataframe=of_dataframe):
+        logger.warning(" ".join(limit))
 
 
 def uses_jvm(spark: SparkSession, wanted: str, *, dataframe: bool) -> bool:
