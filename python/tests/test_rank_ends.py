@@ -139,7 +139,7 @@ def test_a_rank_that_lacks_memory_under_a_limit_names_the_limit(
     sentence = end.error["message"].splitlines()[0]
     assert re.search(
         r"(^| )\(a rank here may map [\d.]+ (MiB|GiB) at most: RLIMIT_AS, `ulimit -v`; ", sentence
-    ), f"RANK-36: {sentence}"
+    ), f"RANK-38: {sentence}"
     assert "spark.executor.pyspark.memory" not in sentence, "whose is another limit"
 
 
@@ -155,14 +155,14 @@ def test_the_limit_of_sparks_python_workers_is_named_with_its_setting(run_rank: 
     end = run_rank(sent(train), PYSPARK_EXECUTOR_MEMORY_MB="2048")
     assert end.error["message"].startswith(
         "(a rank here may map 2.0 GiB at most: RLIMIT_AS, which spark.executor.pyspark.memory sets"
-    ), "RANK-36"
+    ), "RANK-38"
 
 
 @pytest.mark.parametrize("limited", [False, True])
 def test_a_limit_is_named_for_want_of_memory_alone(limited: bool, run_rank: RunRank) -> None:
     then = "raise ValueError('no')" if limited else "raise MemoryError('no')"
     end = run_rank(_under_a_limit(200 << 20, then) if limited else sent(exec, then))
-    assert end.error["message"] == "no", "RANK-36"
+    assert end.error["message"] == "no", "RANK-38"
 
 
 def test_an_interrupt_ends_with_130_and_no_record(run_rank: RunRank) -> None:

@@ -267,7 +267,7 @@ def test_a_rank_that_the_limit_of_sparks_python_workers_is_too_small_for_names_i
     )
     limit = "RLIMIT_AS, which spark.executor.pyspark.memory sets"
     assert "failed to map segment" in answer["failure"], "as glibc has it"
-    assert limit in answer["failure"], "RANK-36"
+    assert limit in answer["failure"], "RANK-38"
     for check in ("torch", "address space"):
         assert check in answer["doctor"], answer["doctor"]
         level, means, do = answer["doctor"][check]

@@ -4,7 +4,7 @@ RANK-8 (written-first): the file is written before anything that may hang, such 
 is whole or absent. Where the disk takes no file, the record goes to the node as a note, cut to a note's length.
 RANK-9 (user-frames): Phalanx's own frames are in no traceback.
 RANK-10 (never-raises): writing the record raises nothing.
-RANK-36 (limit-named): where the rank may map so many addresses only, an exception that says that memory was refused has
+RANK-38 (limit-named): where the rank may map so many addresses only, an exception that says that memory was refused has
 a sentence behind its first line: how many, whose limit it is, and what to do.
 """
 
