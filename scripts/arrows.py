@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,13 +94,18 @@ def jvm_references(tree: Tree) -> dict[str, set[str]]:
         name: re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', "", tree.text(name), flags=re.S)
         for name in names
     }
-    owner = {
-        found: name
-        for name, text in code.items()
-        for found in re.findall(r"^(?:[\w\[\] ]*\s)?(?:class|object|trait|interface)\s+(\w+)", text, re.M)
-    }
+    owners: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, text in code.items():
+        for found in re.findall(r"^(?:[\w\[\] ]*\s)?(?:class|object|trait|interface)\s+(\w+)", text, re.M):
+            owners[found][name.rpartition("/")[0]] = name
+
+    def owner(word: str, name: str) -> str:
+        """Of several types that are called so that of the same folder."""
+        folders = owners.get(word, {"": name})
+        return folders.get(name.rpartition("/")[0]) or next(reversed(folders.values()))
+
     return {
-        name: {owner[word] for word in set(re.findall(r"\b[A-Z]\w+", text)) if owner.get(word, name) != name}
+        name: {owner(word, name) for word in set(re.findall(r"\b[A-Z]\w+", text))} - {name}
         for name, text in code.items()
     }
 

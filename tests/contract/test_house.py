@@ -191,6 +191,15 @@ def test_a_sound_tree_has_no_breach(house: ModuleType, tmp_path: Path) -> None:
             {"jvm/spark/src/main/scala/Beta.scala": "package a\n\nclass Beta { def a: Alpha = null }\n"},
             "Alpha.scala",
         ),
+        (
+            "HOUSE-6",
+            {
+                "jvm/spark/src/main/scala/feeding/Column.scala": "class Column { def a: Wide = null }\n",
+                "jvm/spark/src/main/scala/feeding/Wide.scala": "class Wide extends Column\n",
+                "jvm/spark/src/main/scala/ui/Table.scala": "class Column\n",
+            },
+            "feeding/Column.scala, jvm/spark/src/main/scala/feeding/Wide.scala",
+        ),
     ],
 )
 def test_a_breach_is_named_with_its_place(

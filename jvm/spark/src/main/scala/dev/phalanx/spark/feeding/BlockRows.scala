@@ -22,7 +22,7 @@ import dev.phalanx.spark.jni.Core
   */
 final private[feeding] class BlockRows(schema: Schema, allocator: BufferAllocator) extends AutoCloseable {
   private val names = schema.getFields.asScala.map(_.getName).toArray
-  private val columns = schema.getFields.asScala.map(Column.of(_, allocator)).toArray
+  private val columns = schema.getFields.asScala.map(ColumnChoice.of(_, allocator)).toArray
   private val variable = columns.filter(_.isVariable)
   private val fixedBits = columns.map(_.fixedBits).sum
   private var count = 0

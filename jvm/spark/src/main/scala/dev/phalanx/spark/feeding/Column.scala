@@ -3,12 +3,9 @@ package dev.phalanx.spark.feeding
 import java.util
 
 import scala.collection.mutable.ArrayBuilder
-import scala.jdk.CollectionConverters._
 
 import org.apache.arrow.memory.{ArrowBuf, BufferAllocator}
 import org.apache.arrow.vector.ipc.message.ArrowFieldNode
-import org.apache.arrow.vector.types.FloatingPointPrecision.{DOUBLE, SINGLE}
-import org.apache.arrow.vector.types.pojo.{ArrowType, Field}
 import org.apache.spark.sql.catalyst.expressions.SpecializedGetters
 import org.apache.spark.sql.catalyst.util.ArrayData
 import org.apache.spark.unsafe.Platform
@@ -123,41 +120,4 @@ abstract private[feeding] class Column(allocator: BufferAllocator) extends AutoC
   /** Which values are none is known for so many bytes of bits; until a null is written all are values. */
   private def extendValidity(bytes: Int): Unit =
     if (bytes > validity.bytes) validity.fill(bytes - validity.bytes, -1)
-}
-
-private[feeding] object Column {
-
-  /** A column for what Spark gives for this field.
-    *
-    * Throws `IllegalArgumentException` for a type that no data set may have.
-    */
-  def of(field: Field, allocator: BufferAllocator): Column = {
-    def child = field.getChildren.get(0)
-    field.getType match {
-      case _: ArrowType.Bool                                            => new BooleanColumn(allocator)
-      case kind: ArrowType.Int if kind.getBitWidth == 8                 => new ByteColumn(allocator)
-      case kind: ArrowType.Int if kind.getBitWidth == 16                => new ShortColumn(allocator)
-      case kind: ArrowType.Int if kind.getBitWidth == 32                => new IntColumn(allocator)
-      case _: ArrowType.Int                                             => new LongColumn(allocator)
-      case kind: ArrowType.FloatingPoint if kind.getPrecision == SINGLE => new FloatColumn(allocator)
-      case kind: ArrowType.FloatingPoint if kind.getPrecision == DOUBLE => new DoubleColumn(allocator)
-      case _: ArrowType.Date                                            => new IntColumn(allocator)
-      case _: ArrowType.Timestamp | _: ArrowType.Duration               => new LongColumn(allocator)
-      case kind: ArrowType.Decimal  => new DecimalColumn(kind.getPrecision, kind.getScale, allocator)
-      case _: ArrowType.Utf8        => new BytesColumn(isText = true, wide = false, allocator)
-      case _: ArrowType.LargeUtf8   => new BytesColumn(isText = true, wide = true, allocator)
-      case _: ArrowType.Binary      => new BytesColumn(isText = false, wide = false, allocator)
-      case _: ArrowType.LargeBinary => new BytesColumn(isText = false, wide = true, allocator)
-      case _: ArrowType.List        => new ListColumn(of(child, allocator), allocator)
-      case _: ArrowType.Map         => new MapColumn(structOf(child, allocator), allocator)
-      case _: ArrowType.Struct      => structOf(field, allocator)
-      case other                    =>
-        throw new IllegalArgumentException(
-          s"the column ${field.getName} is of Arrow's type $other, which no block has"
-        )
-    }
-  }
-
-  private def structOf(field: Field, allocator: BufferAllocator): StructColumn =
-    new StructColumn(field.getChildren.asScala.map(of(_, allocator)).toArray, allocator)
 }
