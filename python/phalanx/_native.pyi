@@ -7,11 +7,11 @@ from .stages.here import Here, Home
 
 __all__ = ["VERSION", "BatchColumns", "BlockClient", "Call", "DataPlan", "Hub", "Job", "NativeError"]
 __all__ += ["NodeSpec", "ProcessGroup", "RankWords", "StoreServer", "WantedRows", "Work"]
-__all__ += ["check_train_object", "end_pools", "even_rows", "explain_stage", "fail_for_test", "lease_gpus"]
-__all__ += ["look_before_restart", "look_for_slots", "may_start", "num_processes", "plan", "pool_usage"]
-__all__ += ["preflight_keys", "rank_contract", "rank_variables", "read_activity", "read_settings"]
-__all__ += ["read_texts", "release_gpus", "run_carrier", "run_node", "serve_guard", "setting_keys"]
-__all__ += ["unknown_settings", "use_huge_pages"]
+__all__ += ["check_train_object", "end_pools", "even_rows", "explain_stage", "fail_for_test", "hub_endpoint"]
+__all__ += ["is_own_host", "lease_gpus", "look_before_restart", "look_for_slots", "may_start"]
+__all__ += ["num_processes", "plan", "pool_usage", "preflight_keys", "rank_contract", "rank_variables"]
+__all__ += ["read_activity", "read_settings", "read_texts", "release_gpus", "run_carrier", "run_node"]
+__all__ += ["serve_guard", "setting_keys", "unknown_settings", "use_huge_pages"]
 
 VERSION: str
 
@@ -293,6 +293,13 @@ class Hub:
         """Cancels the job; next() tells when it is over."""
     def close(self) -> None:
         """Frees the socket, threads and files. A job that still runs is stopped."""
+
+def hub_endpoint(driver_bind: str, driver_host: str, set_bind: str, set_host: str) -> tuple[str, str]:
+    """Where a hub binds and what tasks are told, from what Spark's driver has, and what the settings `hub.bindAddress`
+    and `hub.host` say; "" for what nobody says."""
+
+def is_own_host(host: str) -> bool:
+    """Whether it is an address or a name of this host's. Waits for the resolver, 10 s at most."""
 
 @final
 class NodeSpec:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from phalanx import _native
 from phalanx.connect import client as connect_client
-from phalanx.connect.client import endpoint, is_own, own_address_towards
+from phalanx.connect.client import endpoint, own_address_towards
 from phalanx.stages import spark as spark_stage
 from phalanx.stages.python import PythonStage
 from support.fake_run import request_of
@@ -40,10 +40,13 @@ def test_beside_the_server_the_drivers_own_rules_hold() -> None:
     assert endpoint(client("localhost", spark_driver_host="127.0.0.1")) == ("", "127.0.0.1")
 
 
+def test_where_tasks_are_told_another_address_the_hub_binds_only_what_is_its_own() -> None:
+    assert _native.hub_endpoint("", "127.0.0.1", "", " lb ") == ("127.0.0.1", "lb")
+    assert _native.hub_endpoint("", "192.0.2.1", "", "lb") == ("", "lb")  # an address for documentation
+    assert _native.hub_endpoint("0.0.0.0", "driver", "127.0.0.3", "") == ("127.0.0.3", "driver")
+
+
 def test_behind_a_tunnel_the_drivers_address_is_not_taken_for_the_clients() -> None:
-    assert is_own("127.0.0.1")
-    assert not is_own("192.0.2.1")  # an address for documentation, nobody's
-    assert not is_own("no.such.host.invalid")
     assert endpoint(client("localhost", spark_driver_host="192.0.2.1")) == ("", socket.gethostname())
     no_host: Any = SimpleNamespace(conf={})  # a channel of the user's own making
     assert ipaddress.ip_address(str(own_address_towards("localhost"))).is_loopback

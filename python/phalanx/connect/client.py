@@ -13,6 +13,7 @@ import socket
 import tempfile
 from typing import TYPE_CHECKING, Any
 
+from .. import _native
 from ..plumbing.own_folder import own_folder
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def endpoint(spark: SparkSession) -> tuple[str, str]:
     if own is not None and not ipaddress.ip_address(own).is_loopback:
         return own, own
     driver = spark.conf.get("spark.driver.host", None)
-    if driver and is_own(driver):
+    if driver and _native.is_own_host(driver):
         return spark.conf.get("spark.driver.bindAddress", None) or "", driver
     return "", socket.gethostname()
 
@@ -51,16 +52,6 @@ def own_address_towards(host: str) -> str | None:
                 probe.connect(address)
                 return str(probe.getsockname()[0])
     return None
-
-
-def is_own(host: str) -> bool:
-    """Whether `host` is an address or a name of this host's."""
-    with contextlib.suppress(OSError):
-        for family, kind, protocol, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
-            with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
-                probe.bind(address)
-                return True
-    return False
 
 
 def shipped(spark: SparkSession, payload: bytes) -> bytes | str:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from .. import _native
 from ..connect import client
 from ..plumbing.own_folder import own_folder
 from .versions import check_pyspark, check_server
@@ -86,10 +87,8 @@ def hub_endpoint(spark: SparkSession, conf: Callable[[str], str | None]) -> tupl
     else:
         advertise = conf("spark.driver.host") or socket.gethostname()
         bind = conf("spark.driver.bindAddress") or ""
-    host = (conf("spark.phalanx.hub.host") or "").strip()
-    if host and not bind and client.is_own(advertise):
-        bind = advertise  # the address that is told may be somebody else's
-    return (conf("spark.phalanx.hub.bindAddress") or "").strip() or bind, host or advertise
+    set_bind, set_host = conf("spark.phalanx.hub.bindAddress"), conf("spark.phalanx.hub.host")
+    return _native.hub_endpoint(bind, advertise, set_bind or "", set_host or "")
 
 
 def is_local(spark: SparkSession) -> bool:

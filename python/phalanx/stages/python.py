@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..connect.client import is_own, is_remote, shipped
+from .. import _native
+from ..connect.client import is_remote, shipped
 from ..connect.relay import Relay, Unavailable, has_plugin, hub_end, is_preferred
 from ..spark.driver_jvm import barrier_runner
 from ..spark.jar import PLUGIN
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark import RDDBarrier, SparkContext
     from pyspark.sql import SparkSession
 
-    from .. import _native
     from ..request.run_request import RunRequest
 
 logger = logging.getLogger("phalanx")
@@ -121,7 +121,7 @@ class PythonStage(SparkStage):
             return None
         if self._relay is None:
             try:
-                end = hub_end(hub.address, self._way.bind, is_own)
+                end = hub_end(hub.address, self._way.bind, _native.is_own_host)
                 self._relay = Relay(self._spark, end, patience=self._way.node_timeout, port=self._way.port)
             except Unavailable as problem:
                 if self._way.connect == "relay":

@@ -7,7 +7,9 @@ use jni::Env;
 use jni::objects::{JByteArray, JLongArray, JObject, JString};
 use jni::sys::{jboolean, jint, jlong};
 use phalanx_job::settings::{self, Settings};
-use phalanx_job::{Here, Home, Hub, HubOptions, Metric, Payload, StageLook, Way, collect_logs, take_logs};
+use phalanx_job::{
+    Endpoint, Here, Home, Hub, HubOptions, Metric, Payload, StageLook, Way, collect_logs, take_logs,
+};
 use phalanx_types::stacks::group;
 use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Job, NodeSpec, RankProgram, Result};
 
@@ -30,6 +32,7 @@ methods! {
     job_grace_millis(job: [jbyte]) -> jlong;
     slots_timeout_millis(settings: [JString]) -> jlong;
     grace_millis(settings: [JString]) -> jlong;
+    hub_endpoint(driver_bind: JString, driver_host: JString, set_bind: JString, set_host: JString) -> [JString];
     open_hub(job: [jbyte], bind: JString, advertise: JString, work_dir: JString) -> jlong;
     node_spec(
         hub: jlong, attempt: jint, python: JString, program: [JString], env: [JString], local_gpus: [JString],
@@ -146,6 +149,20 @@ fn grace_millis<'local>(
     settings: JStringArray<'local>,
 ) -> Call<jlong> {
     Ok(millis(Settings::read(&pairs(env, &settings)?)?.policy.grace))
+}
+
+fn hub_endpoint<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    driver_bind: JString<'local>,
+    driver_host: JString<'local>,
+    set_bind: JString<'local>,
+    set_host: JString<'local>,
+) -> Call<JStringArray<'local>> {
+    let driver = Endpoint::new(&string(env, &driver_bind)?, &string(env, &driver_host)?);
+    let set = Endpoint::new(&string(env, &set_bind)?, &string(env, &set_host)?);
+    let Endpoint { bind, host } = Endpoint::of_hub(driver, set);
+    java_strings(env, &[bind, host])
 }
 
 fn open_hub<'local>(

@@ -21,7 +21,9 @@ mod units;
 mod variables;
 
 pub use carrier::run_carrier;
-pub use driver::{Event, Hub, HubOptions, PieceAnswer, Snapshots, StacksAnswer, StageLook};
+pub use driver::{
+    Endpoint, Event, Hub, HubOptions, PieceAnswer, Snapshots, StacksAnswer, StageLook, is_own_host,
+};
 pub use log_queue::{collect_logs, take_logs};
 pub use log_tail::LogTails;
 pub use metric::{Metric, MetricChange, MetricKind};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use phalanx_job::{Event, HubOptions, LogTails, Snapshots, StageLook, collect_logs};
+use phalanx_job::{Endpoint, Event, HubOptions, LogTails, Snapshots, StageLook, collect_logs};
 use phalanx_types::rank_file::{Piece, PieceWanted, RankFile};
 use phalanx_types::stacks::group;
 use phalanx_types::{Attempt, Deadline, Error, ErrorKind, RankProgram, Result};
@@ -208,4 +208,25 @@ fn waiting<T: Send>(
             return Ok(come);
         }
     }
+}
+
+/// Addresses to bind and hosts to tell, in turn: those of Spark's driver, and those that the settings say.
+#[pyfunction]
+pub(crate) fn hub_endpoint(
+    py: Python<'_>,
+    driver_bind: &str,
+    driver_host: &str,
+    set_bind: &str,
+    set_host: &str,
+) -> PyResult<(String, String)> {
+    let (driver, set) = (Endpoint::new(driver_bind, driver_host), Endpoint::new(set_bind, set_host));
+    detached(py, || {
+        let Endpoint { bind, host } = Endpoint::of_hub(driver, set);
+        Ok((bind, host))
+    })
+}
+
+#[pyfunction]
+pub(crate) fn is_own_host(py: Python<'_>, host: &str) -> PyResult<bool> {
+    detached(py, || Ok(phalanx_job::is_own_host(host)))
 }

@@ -43,6 +43,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<data::BlockClient>()?;
     module.add_function(wrap_pyfunction!(data::even_rows, module)?)?;
     module.add_function(wrap_pyfunction!(data::read_texts, module)?)?;
+    module.add_function(wrap_pyfunction!(hub::hub_endpoint, module)?)?;
+    module.add_function(wrap_pyfunction!(hub::is_own_host, module)?)?;
     module.add_function(wrap_pyfunction!(job::setting_keys, module)?)?;
     module.add_function(wrap_pyfunction!(job::read_settings, module)?)?;
     module.add_function(wrap_pyfunction!(job::rank_variables, module)?)?;

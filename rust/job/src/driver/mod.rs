@@ -1,5 +1,6 @@
 //! The driver's wing: one job's hub, its state machine, and what the caller sees of the ranks' output.
 
+mod endpoint;
 mod event;
 mod event_queue;
 mod handler;
@@ -10,6 +11,7 @@ mod results;
 pub mod state;
 mod view;
 
+pub use endpoint::{Endpoint, is_own_host};
 pub use event::{Event, MAX_WAITING_OUTPUT_BYTES};
 pub use hub::{Hub, HubOptions, StacksAnswer};
 pub use reads::PieceAnswer;

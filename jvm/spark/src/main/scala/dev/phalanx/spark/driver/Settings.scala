@@ -1,7 +1,5 @@
 package dev.phalanx.spark.driver
 
-import java.net.{InetAddress, ServerSocket}
-
 import scala.util.Try
 
 import dev.phalanx.spark.internal.Json
@@ -28,15 +26,11 @@ private[spark] object Settings {
     * tells `host`.
     */
   def hubEndpoint(settings: Array[String], bind: String, host: String): (String, String) = {
-    val values = settings.grouped(2).map(pair => pair(0) -> pair(1).trim).toMap
-    def set(name: String) = values.get(Prefix + name).filter(_.nonEmpty)
-    // The address that is told may be somebody else's.
-    val own = set("hub.host").filter(_ => bind.isEmpty && isOwn(host)).map(_ => host)
-    (set("hub.bindAddress").orElse(own).getOrElse(bind), set("hub.host").getOrElse(host))
+    val values = settings.grouped(2).map(pair => pair(0) -> pair(1)).toMap
+    def set(name: String) = values.getOrElse(Prefix + name, "")
+    val found = Core(_.hubEndpoint(bind, host, set("hub.bindAddress"), set("hub.host")))
+    (found(0), found(1))
   }
-
-  /** As the driver in Python finds it out: whether a socket can be bound there. */
-  private def isOwn(host: String) = Try(new ServerSocket(0, 1, InetAddress.getByName(host)).close()).isSuccess
 
   /** What the core is told beside the settings: whether the ranks are on the driver's host, outside of any task. */
   def localMode(enabled: Boolean): Array[String] = Array("phalanx.localMode", enabled.toString)

@@ -36,6 +36,11 @@ final private[spark] class Native {
   /** `spark.phalanx.grace`. */
   @native def graceMillis(settings: Array[String]): Long
 
+  /** Where a hub binds and what tasks are told, in this order: from what Spark's driver has, and what the settings
+    * `hub.bindAddress` and `hub.host` say. Empty is what nobody says.
+    */
+  @native def hubEndpoint(driverBind: String, driverHost: String, setBind: String, setHost: String): Array[String]
+
   @native def openHub(job: Array[Byte], bind: String, advertise: String, workDir: String): Long
 
   /** What the nodes of an attempt are told, packed. Ranks are Python's by `python`; where that is null, `program`.
