@@ -7,11 +7,12 @@ from .stages.here import Here, Home
 
 __all__ = ["VERSION", "BatchColumns", "BlockClient", "Call", "DataPlan", "Hub", "Job", "NativeError"]
 __all__ += ["NodeSpec", "ProcessGroup", "RankWords", "StoreServer", "WantedRows", "Work"]
-__all__ += ["check_train_object", "end_pools", "even_rows", "explain_stage", "fail_for_test", "hub_endpoint"]
-__all__ += ["is_own_host", "lease_gpus", "look_before_restart", "look_for_slots", "may_start"]
-__all__ += ["num_processes", "plan", "pool_usage", "preflight_keys", "rank_contract", "rank_variables"]
-__all__ += ["read_activity", "read_settings", "read_texts", "release_gpus", "run_carrier", "run_node"]
-__all__ += ["serve_guard", "setting_keys", "unknown_settings", "use_huge_pages"]
+__all__ += ["check_train_object", "end_pools", "ended_snapshot", "even_rows", "explain_stage"]
+__all__ += ["fail_for_test", "hub_endpoint", "is_own_host", "lease_gpus", "look_before_restart"]
+__all__ += ["look_for_slots", "may_start", "num_processes", "plan", "pool_usage", "preflight_keys"]
+__all__ += ["rank_contract", "rank_variables", "read_activity", "read_settings", "read_texts"]
+__all__ += ["release_gpus", "run_carrier", "run_node", "serve_guard", "setting_keys", "unknown_settings"]
+__all__ += ["use_huge_pages"]
 
 VERSION: str
 
@@ -130,8 +131,8 @@ class Job:
     @property
     def tasks(self) -> int:
         """How many tasks the ranks are spread over."""
-    def snapshot(self) -> str:
-        """What Hub.snapshot says of a run whose hub is not open yet."""
+    def snapshot(self, seconds: float) -> str:
+        """What Hub.snapshot says of a run that was asked for so long ago, and whose hub is not open."""
     @property
     def checkpoint_name(self) -> str:
         """What the folder of the run's checkpoints is called."""
@@ -300,6 +301,10 @@ def hub_endpoint(driver_bind: str, driver_host: str, set_bind: str, set_host: st
 
 def is_own_host(host: str) -> bool:
     """Whether it is an address or a name of this host's. Waits for the resolver, 10 s at most."""
+
+def ended_snapshot(snapshot: str, problem: tuple[str, str] | None) -> str:
+    """The snapshot of a run that is over for its caller: well, or by a problem, its kind and the whole story. What the
+    hub knows of a failure stays."""
 
 @final
 class NodeSpec:

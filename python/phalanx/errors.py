@@ -16,11 +16,6 @@ from typing import Any, NamedTuple
 from .plumbing.describe import describe_type
 from .results import UnavailableResult
 
-# As in `rust/types/src/run_snapshot.rs`.
-_MAX_CAUSE_CHARS = 2000
-_MAX_TEXT_CHARS = 64 << 10
-
-
 class RankOutcome(NamedTuple):
     """What became of one rank."""
 
@@ -106,13 +101,11 @@ class TrainingError(RuntimeError):
         return other
 
 
-def failure_note(error: BaseException) -> tuple[str, dict[str, Any]]:
-    """The state of a run that ended so, and the failure in its snapshot, where the hub knows nothing of it."""
-    text = str(error) or type(error).__name__
+def kind_and_text(error: BaseException) -> tuple[str, str]:
+    """Why a run ended, for its snapshot: the kind of failure, and the whole story."""
     kind = getattr(error, "kind", "cancelled" if isinstance(error, KeyboardInterrupt) else "start")
-    failure = {"kind": kind, "cause": text.partition("\n")[0][:_MAX_CAUSE_CHARS], "rank": None, "host": None}
-    failure |= {"text": text[:_MAX_TEXT_CHARS], "traceback": "", "stacks": ""}
-    return "cancelled" if kind == "cancelled" else "failed", failure
+    text = str(error) or type(error).__name__
+    return str(kind), text.encode(errors="replace").decode()  # a path may have what is no character
 
 
 def _pickled(rank: int, value: Any) -> bytes | UnavailableResult:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import _native
-from ..errors import RankOutcome, TrainingError, failure_note
+from ..errors import RankOutcome, TrainingError, kind_and_text
 from ..plumbing.whole_file import whole_or_absent
 from . import events
 from .interrupts import Interrupts
@@ -40,9 +40,6 @@ logger = logging.getLogger("phalanx")
 _PATIENCE_S = 3600.0
 # How long the ranks' stacks may take: the hub waits 5 s for its nodes.
 _STACKS_S = 10.0
-# The states of a snapshot after which nothing changes.
-_ENDS = ("succeeded", "failed", "cancelled")
-
 # How long the Spark stage may take to end once all its ranks have.
 _STAGE_END_S = 30.0
 
@@ -295,14 +292,13 @@ class Run:
         the keys of `rust/types/src/run_snapshot.rs`; what isn't known is None. At most 1,000 ranks are listed. Also
         of a run that is over. Cheap: however often it is called, the run makes four a second at most."""
         hub = self._logs
-        told: dict[str, Any] = json.loads(self._job.snapshot() if hub is None else hub.snapshot())
-        if hub is None:  # by the time since it was asked for
-            told["started"] = told["time"] - self._elapsed()
-        if self._over.is_set() and told["state"] not in _ENDS:
-            told["state"], told["ended"] = "failed", told["ended"] or told["time"]
-        if self._error is not None and told["failure"] is None:
-            told["state"], told["failure"] = failure_note(self._error)
-        return told
+        told = self._job.snapshot(self._elapsed()) if hub is None else hub.snapshot()
+        if self._error is not None:
+            told = _native.ended_snapshot(told, kind_and_text(self._error))
+        elif self._over.is_set():
+            told = _native.ended_snapshot(told, None)
+        snapshot: dict[str, Any] = json.loads(told)
+        return snapshot
 
     def plot(self) -> Any:
         """The run as a figure of matplotlib: its phases, the losses by step (see `losses`), the step of each rank.

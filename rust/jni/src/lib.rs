@@ -17,5 +17,6 @@ mod errors;
 mod exports;
 mod hubs;
 mod methods;
+mod page;
 mod preflight;
 mod values;

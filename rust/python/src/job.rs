@@ -1,6 +1,7 @@
 //! Jobs and settings.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use phalanx_job::{Settings, settings};
 use pyo3::prelude::*;
@@ -47,8 +48,9 @@ impl Job {
         self.0.tasks
     }
 
-    fn snapshot(&self) -> String {
-        phalanx_job::Snapshots::of(&self.0).newest()
+    fn snapshot(&self, seconds: f64) -> String {
+        let asked = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        phalanx_job::Snapshots::without_hub(&self.0, asked).newest()
     }
 
     #[getter]

@@ -14,6 +14,7 @@ mod job;
 mod logs;
 mod memory;
 mod node;
+mod page;
 mod pool;
 mod preflight;
 mod store;
@@ -55,5 +56,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pool::use_huge_pages, module)?)?;
     module.add_function(wrap_pyfunction!(pool::pool_usage, module)?)?;
     module.add_function(wrap_pyfunction!(pool::end_pools, module)?)?;
+    page::add_to(module)?;
     preflight::add_to(module)
 }

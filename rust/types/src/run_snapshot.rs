@@ -4,6 +4,8 @@
 //!   the constants below say, and no text is longer than they say. What is left out is counted, or older than what is
 //!   there.
 //! - TYPES-25 (null-where-unknown): a reader finds each key. What is not known is null.
+//! - TYPES-28 (callers-end): the snapshot of a run that is over for its caller says so, and why, whatever its hub
+//!   knows: a run may end before its hub is open, or by an interrupt.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::attempt::Attempt;
 use crate::failure::Failure;
+use crate::failure_kind::FailureKind;
 use crate::text::{cut, cut_front};
 
 /// The version of the JSON. A reader takes no other.
@@ -196,6 +199,29 @@ pub struct FailureNote {
     pub stacks: String,
 }
 
+/// Why a run ended, as its caller knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// [`crate::FailureKind::name`], or the kind of an error of the core.
+    pub kind: String,
+    /// The whole story, whose first line is the cause.
+    pub text: String,
+}
+
+impl From<&Problem> for FailureNote {
+    fn from(problem: &Problem) -> FailureNote {
+        FailureNote {
+            kind: cut(&problem.kind, MAX_LINE_BYTES),
+            cause: cut(problem.text.lines().next().unwrap_or_default(), MAX_LINE_BYTES),
+            rank: None,
+            host: None,
+            text: cut(&problem.text, MAX_TEXT_BYTES),
+            traceback: String::new(),
+            stacks: String::new(),
+        }
+    }
+}
+
 impl From<&Failure> for FailureNote {
     fn from(failure: &Failure) -> FailureNote {
         FailureNote {
@@ -237,9 +263,32 @@ impl RunSnapshot {
         }
     }
 
+    /// As the caller knows the end of the run, which is over for it: well, or by a problem.
+    #[must_use]
+    pub fn ended(self, problem: Option<&Problem>) -> RunSnapshot {
+        let ended = self.ended.or(Some(self.time));
+        let is_over = matches!(self.state, State::Succeeded | State::Failed | State::Cancelled);
+        match problem {
+            Some(problem) if self.failure.is_none() => {
+                let is_cancelled = problem.kind == FailureKind::Cancelled.name();
+                let state = if is_cancelled { State::Cancelled } else { State::Failed };
+                RunSnapshot { state, ended, failure: Some(FailureNote::from(problem)), ..self }
+            }
+            Some(_) if !is_over => RunSnapshot { state: State::Failed, ended, ..self },
+            None if !is_over => RunSnapshot { state: State::Succeeded, ended, ..self },
+            _ => self,
+        }
+    }
+
     /// The JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_else(|_| "null".into())
+    }
+
+    /// As [`RunSnapshot::ended`], from JSON to JSON; a text that is no snapshot stays as it is.
+    pub fn ended_json(snapshot: &str, problem: Option<&Problem>) -> String {
+        RunSnapshot::from_json(snapshot)
+            .map_or_else(|| snapshot.to_owned(), |told| told.ended(problem).to_json())
     }
 
     /// The snapshot in a text of [`RunSnapshot::to_json`]; `None` for anything else, also of another version.
@@ -271,6 +320,34 @@ mod tests {
         assert_eq!(read(r#"{"name": "restart 1", "start": 1.0, "end": null}"#), SpanKind::Phase);
         let newer = r#"{"kind": "restart", "name": "restart 1", "start": 1.0, "end": null}"#;
         assert_eq!(read(newer), SpanKind::Restart);
+    }
+
+    #[test]
+    fn a_run_that_is_over_for_its_caller_is_over_in_its_snapshot_whatever_its_hub_knows() {
+        let problem = |kind: &str, text: &str| Problem { kind: kind.into(), text: text.into() };
+        let going = RunSnapshot { state: State::Running, ..RunSnapshot::waiting("job-1", "train", 2, 12.5) };
+        let refused = going.clone().ended(Some(&problem("start", "no port is free\nTraceback ...")));
+        assert_eq!((refused.state, refused.ended), (State::Failed, Some(12.5)), "TYPES-28");
+        let note = refused.failure.clone().unwrap();
+        assert_eq!((note.cause.as_str(), note.kind.as_str()), ("no port is free", "start"), "TYPES-28");
+        assert!(note.text.ends_with("Traceback ...") && note.rank.is_none() && note.host.is_none());
+        let interrupted = going.clone().ended(Some(&problem("cancelled", "interrupted"))).state;
+        assert_eq!(
+            (interrupted, going.clone().ended(None).state),
+            (State::Cancelled, State::Succeeded),
+            "TYPES-28"
+        );
+        // What the hub knows stays.
+        let known = refused.clone().ended(Some(&problem("cancelled", "something else")));
+        assert_eq!(known, refused, "TYPES-28");
+        assert_eq!(refused.clone().ended(None), refused, "TYPES-28");
+        let ended = RunSnapshot { state: State::Succeeded, ended: Some(9.0), ..going };
+        assert_eq!(ended.clone().ended(None), ended);
+        let late = ended.ended(Some(&problem("cancelled", "interrupted")));
+        assert_eq!((late.state, late.ended), (State::Cancelled, Some(9.0)), "TYPES-28");
+        let long = FailureNote::from(&problem("start", &"ö".repeat(MAX_TEXT_BYTES)));
+        assert!(long.cause.len() <= MAX_LINE_BYTES + 4 && long.text.len() <= MAX_TEXT_BYTES + 4, "TYPES-24");
+        assert_eq!(RunSnapshot::ended_json("no snapshot", None), "no snapshot");
     }
 
     #[test]

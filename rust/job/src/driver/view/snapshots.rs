@@ -46,6 +46,13 @@ impl Snapshots {
         }
     }
 
+    /// Those of a job that was asked for so long ago and has no hub yet.
+    pub fn without_hub(job: &Job, asked: Duration) -> Snapshots {
+        let snapshots = Snapshots::of(job);
+        snapshots.kept().snapshot.started -= asked.as_secs_f64();
+        snapshots
+    }
+
     /// The newest that was made, as JSON.
     pub fn newest(&self) -> String {
         let kept = self.kept();

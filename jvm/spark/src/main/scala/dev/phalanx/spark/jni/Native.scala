@@ -201,6 +201,11 @@ final private[spark] class Native {
     */
   @native def explainStage(said: Array[String]): Array[String]
 
+  /** The snapshot of a run that is over for its caller: well, where `kind` is null, or by a problem, its kind and the
+    * whole story. What the hub knows of a failure stays.
+    */
+  @native def endedSnapshot(snapshot: String, kind: String, text: String): String
+
   /** The sum of the hashes of a block's rows modulo 2^64, and their polynomial. The columns stand each before those
     * below it: the number of its `ColumnKind`, how many rows, columns below it and buffers it has, and address and
     * bytes of each of Arrow's buffers. Memory has to stay as it is during the call.

@@ -5,10 +5,11 @@ import java.util.{LinkedHashMap => JLinkedHashMap, Map => JMap}
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
-import com.fasterxml.jackson.databind.node.ObjectNode
 import org.slf4j.LoggerFactory
 
+import dev.phalanx.spark.TrainingException
 import dev.phalanx.spark.internal.{Json, SparkInternals}
+import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.metrics.RunCounts
 
 /** Hands snapshots of runs to Spark's listener bus, from where its UI and its event log have them, and to what
@@ -65,7 +66,6 @@ private[spark] object RunPosts {
   private val PostMillis = 1000L
   private val LogMillis = 10000L
   private val LogBytesEachSecond = 1024L
-  private val MostCauseChars = 2000
 
   /** Of a run: when it was posted and logged, and how long the log then rests. */
   final private case class Told(state: String, posted: Long, logged: Long, restMillis: Long)
@@ -94,16 +94,19 @@ private[spark] object RunPosts {
   /** The stacks of a run's ranks, or why there are none, for whoever asked. */
   def answer(run: String, stacks: String): Unit = StacksQuestions.ofApplication.answer(run, stacks)
 
-  /** The same of a run that is over. A snapshot that knows nothing of its end gets `problem`, if there is one. */
+  /** The same of a run that is over for its caller: well, or by `problem`. */
   private[spark] def tellLast(snapshot: String, problem: Option[Throwable]): Unit =
-    try {
-      val json = Json.read(snapshot).asInstanceOf[ObjectNode]
-      if (!RunSnapshot.of(json).over) {
-        json.put("state", if (problem.isEmpty) "succeeded" else "failed").set[JsonNode]("ended", json.get("time"))
-        problem.map(_.toString.take(MostCauseChars)).foreach(said =>
-          json.putObject("failure").put("cause", said.takeWhile(_ != '\n')).put("text", said)
-        )
-      }
-      tell(json.toString): Unit
-    } catch { case NonFatal(_) => () } // as TAB-8 says
+    try tell(Core(_.endedSnapshot(snapshot, problem.map(kindOf).orNull, problem.fold("")(textOf)))): Unit
+    catch { case NonFatal(_) => () } // as TAB-8 says
+
+  private def kindOf(problem: Throwable): String = problem match {
+    case failure: TrainingException => failure.kind
+    case _: InterruptedException    => "cancelled"
+    case _                          => "start"
+  }
+
+  private def textOf(problem: Throwable): String = problem match {
+    case failure: TrainingException => failure.getMessage
+    case other                      => other.toString
+  }
 }
