@@ -5,14 +5,14 @@ from typing import Any, final
 
 from .stages.here import Here, Home
 
-__all__ = ["VERSION", "BatchColumns", "BlockClient", "Call", "DataPlan", "Hub", "Job", "NativeError"]
-__all__ += ["NodeSpec", "ProcessGroup", "RankWords", "StoreServer", "WantedRows", "Work"]
+__all__ = ["STATE_COLORS", "VERSION", "BatchColumns", "BlockClient", "Call", "DataPlan", "Hub", "Job"]
+__all__ += ["NativeError", "NodeSpec", "ProcessGroup", "RankWords", "StoreServer", "WantedRows", "Work"]
 __all__ += ["check_train_object", "end_pools", "ended_snapshot", "even_rows", "explain_stage"]
 __all__ += ["fail_for_test", "hub_endpoint", "is_own_host", "lease_gpus", "look_before_restart"]
 __all__ += ["look_for_slots", "may_start", "num_processes", "plan", "pool_usage", "preflight_keys"]
 __all__ += ["rank_contract", "rank_variables", "read_activity", "read_settings", "read_texts"]
-__all__ += ["release_gpus", "run_carrier", "run_node", "serve_guard", "setting_keys", "unknown_settings"]
-__all__ += ["use_huge_pages"]
+__all__ += ["release_gpus", "run_carrier", "run_line", "run_node", "run_page", "serve_guard", "setting_keys"]
+__all__ += ["unknown_settings", "use_huge_pages"]
 
 VERSION: str
 
@@ -305,6 +305,15 @@ def is_own_host(host: str) -> bool:
 def ended_snapshot(snapshot: str, problem: tuple[str, str] | None) -> str:
     """The snapshot of a run that is over for its caller: well, or by a problem, its kind and the whole story. What the
     hub knows of a failure stays."""
+
+STATE_COLORS: dict[str, str]
+"""The colours of the states of runs and ranks; a state that isn't there has that of `waiting`."""
+
+def run_page(snapshot: str, note: str = "") -> str:
+    """A run as HTML, from a snapshot's JSON, for a cell; of one that goes on the note is said, too."""
+
+def run_line(snapshot: str, columns: int | None = None) -> str:
+    """A run in one line of so many columns at most."""
 
 @final
 class NodeSpec:

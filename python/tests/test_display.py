@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import html.parser
 import io
+import json
 import logging
 import sys
 import threading
@@ -12,152 +12,54 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from phalanx.display import live, painters, words
+from phalanx import _native
+from phalanx.display import live, painters
 from phalanx.display import shown as shown_module
 from phalanx.display.cancel_button import REASON
-from phalanx.display.drawings import COLORS, timeline
 from phalanx.display.figure import figure
-from phalanx.display.line import line
 from phalanx.display.live import LiveDisplay
-from phalanx.display.page import MOST_GROUPS, page
 from phalanx.display.painters import FilePainter, TerminalPainter, painter_of
-from support.fake_run import fake_run
+from support.fake_run import FakeHub, fake_run
 from support.snapshots import snapshot
 
 EVIL = '<script>alert("x")</script>&\x1b[31m\'"'
 
 
-class Tags(html.parser.HTMLParser):
-    """The tags of a page that are open, and those that it has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.seen.add(tag)
-        assert not any(name.startswith("on") for name, _ in attrs)
-        if tag != "polyline":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def tags(text: str) -> set[str]:
-    """The tags of a page, which are all closed."""
-    parser = Tags()
-    parser.feed(text.replace("/>", ">").replace("</polyline>", ""))
-    parser.close()
-    assert parser.open == []
-    return parser.seen
-
-
-def test_a_run_that_waits_for_slots_says_how_many_are_free() -> None:
-    words = "waiting for 4 slots; 2 are free"
-    waits = snapshot(2, state="waiting", waits_for=words)
-    assert words in page(waits)
-    assert line(waits).startswith(f"train: {words}")
-    over = snapshot(2, state="cancelled", waits_for=None)
-    assert line(over).startswith("train: cancelled")
-
-
-def test_what_comes_from_ranks_is_text() -> None:
+def test_a_cell_has_the_page_and_a_terminal_the_line_and_what_ranks_say_is_text_in_both() -> None:
     shown = snapshot(2, lines=[EVIL], name=EVIL)
-    shown["ranks"][0] |= {"host": EVIL, "state": EVIL, "gpus": [EVIL], "values": {EVIL: EVIL}}
-    shown["phases"].append({"kind": EVIL, "name": EVIL, "start": 130.0, "end": None})
-    shown["restarts"] = [{"time": 110.0, "cause": EVIL}]
-    failure = {
-        "kind": EVIL,
-        "cause": EVIL,
-        "rank": 1,
-        "host": EVIL,
-        "text": EVIL,
-        "traceback": EVIL,
-        "stacks": EVIL,
-    }
-    for text in (page(shown), page(shown | {"failure": failure, "state": "failed", "ended": 140.0})):
-        assert "script" not in tags(text), "DISPLAY-5"
-        assert "&lt;script&gt;" in text, "DISPLAY-5"
-    assert line(shown).isprintable(), "DISPLAY-2"
-    many = snapshot(100)
-    many["ranks"][0]["host"] = EVIL
-    assert "script" not in tags(page(many)), "DISPLAY-5"
+    page, line = _native.run_page(json.dumps(shown)), _native.run_line(json.dumps(shown))
+    assert "<script" not in page, "PAGE-1"
+    assert page.count("&lt;script&gt;") == 2, "PAGE-1"
+    assert "step 180 of 400, 2 steps/s, 1 min 50 s left" in page
+    assert line.isprintable(), "PAGE-4"
+    assert "step 180 of 400, 2 steps/s, 1 min 50 s left, loss 0.231, 2 ranks, 1 min 0 s" in line
 
 
-def test_a_page_has_the_phases_steps_loss_and_ranks_of_a_run() -> None:
-    text = page(snapshot(4, slow=[3]))
-    for part in (
-        "training",
-        "step 180 of 400",
-        "2 steps/s",
-        "1 min 50 s left",
-        "polyline",
-        "host-1",
-        "slowest",
-    ):
-        assert part in text, part
-    assert text.count("&#9660;") == 1
-    assert "Traceback" not in text
+def test_a_cell_of_a_thousand_ranks_is_small() -> None:
+    page = _native.run_page(json.dumps(snapshot(1000, hosts=200)))
+    assert len(page) < 20_000, "PAGE-2"
+    assert "and 840 more ranks" in page, "PAGE-2"
 
 
-def test_a_restart_is_marked_and_a_phase_that_is_called_so_is_not() -> None:
-    ends = {"start": 130.0, "end": None}
-    for kind, name, marked in (
-        ("restart", "restart 1", True),
-        ("restart", "again", True),
-        ("phase", "restart 1", False),
-        ("phase", "restart the optimiser", False),
-    ):
-        shown = snapshot(2)
-        shown["phases"].append({"kind": kind, "name": name, **ends})
-        assert (COLORS["failed"] in timeline(shown)) is marked, (kind, name)
+def test_a_run_in_a_notebook_has_the_page_as_its_html(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    run = fake_run(monkeypatch, tmp_path)
+    assert ">waiting</span>" in run._repr_html_()
 
 
-def test_a_page_of_thousands_of_ranks_is_no_larger_than_that_of_some() -> None:
-    shown = snapshot(1000, hosts=200)
-    shown["ranks_left_out"] = 7000
-    shown["ranks"][999]["state"] = "lost"
-    shown["ranks"][700]["rate"] = 0.1
-    text = page(shown)
-    assert text.count("<tr>") == MOST_GROUPS, "DISPLAY-6"
-    assert len(text) < 40_000, "DISPLAY-6"
-    assert "7,844 more ranks" in text, text[-300:]
-    assert "rank 999<" in text
-    assert "slowest: 700<" in text
-    assert text.index(">lost</td>") < text.index(">running</td>"), "what is not as it should be comes first"
+def test_a_run_that_failed_before_its_hub_was_open_says_why_also_where_that_is_no_text(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    def refuse(*_arguments: Any, **_options: Any) -> None:
+        raise OSError("no file \udcff\nand more")
 
-
-def test_a_run_of_which_nothing_is_known_is_shown() -> None:
-    bare = snapshot(2)
-    bare |= {"ranks": [], "ranks_left_out": 2, "phases": [], "losses": [], "stage": None, "state": "waiting"}
-    tags(page(bare))
-    assert line(bare) == "train: waiting 2 ranks, 1 min 0 s"
-
-
-def test_the_line_says_how_far_the_run_is_and_is_cut_to_the_terminal() -> None:
-    shown = snapshot(2)
-    expected = (
-        "train: training  45% |#########           | step 180 of 400, 2 steps/s, 1 min 50 s left, loss 0.231,"
-    )
-    assert line(shown).startswith(expected)
-    assert line(shown, 30) == line(shown)[:29] + "~"
-
-
-def test_times_and_numbers_are_short() -> None:
-    seconds = (0.04, 9.9, 12.4, 200, 7500)
-    assert [words.duration(each) for each in seconds] == ["0.0 s", "9.9 s", "12 s", "3 min 20 s", "2 h 5 min"]
-    assert words.number(0.23124) == "0.2312"
-
-
-def test_ranks_alike_are_not_marked_and_the_slowest_is() -> None:
-    assert words.slowest(snapshot(4)) == set()
-    shown = snapshot(4)
-    shown["ranks"][2]["rate"] = 1.0
-    assert words.slowest(shown) == {2}
-    shown["ranks"][2]["state"] = "finished"
-    assert words.slowest(shown) == set()
+    run = fake_run(monkeypatch, tmp_path)
+    monkeypatch.setattr(FakeHub, "__init__", refuse)
+    with pytest.raises(OSError, match="no file"):
+        run.drive()
+    end = run.snapshot()
+    assert (end["state"], end["failure"]["kind"], end["failure"]["cause"]) == ("failed", "start", "no file ?")
+    assert end["ended"] >= end["started"]
+    assert "no file ?" in run._repr_html_()
 
 
 class Terminal(io.StringIO):
@@ -339,7 +241,7 @@ def test_a_run_in_a_cell_has_a_button_where_ipywidgets_is_and_else_a_line(
     ]:
         painters.NotebookPainter(cancel).paint(going)
         assert told in shown[-1]["text/html"]
-    assert told not in page(going | {"ended": 1.0}, told)
+    assert told not in _native.run_page(json.dumps(going | {"ended": 1.0}), told)
     widgets = Widgets()
     monkeypatch.setitem(sys.modules, "ipywidgets", widgets)
     painters.NotebookPainter().paint(going)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import shutil
@@ -14,7 +15,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from phalanx.display.page import page
+from phalanx import _native
 from support import notebooks
 from support.snapshots import snapshot
 from support.tiers import whole
@@ -83,14 +84,14 @@ def test_a_failure_is_a_card_with_its_rank_and_traceback_as_text(executed: Any) 
     [text] = pages(executed, 3)
     for part in (
         ">failed<",
-        "rank 1",
+        "Failed: rank 1",
         "raised KeyError",
         "&lt;b&gt;labels&lt;/b&gt;",
         "<details",
         "Traceback",
     ):
         assert part in text, part
-    assert "<script>" not in text, "DISPLAY-5"
+    assert "<script>" not in text, "PAGE-1"
 
 
 def test_a_run_that_a_cell_shows_is_drawn_until_it_is_over(executed: Any) -> None:
@@ -141,10 +142,11 @@ def test_in_a_browser_nothing_that_came_from_ranks_runs(tmp_path: Path) -> None:
     shown["failure"] = dict.fromkeys(("kind", "cause", "host", "text", "traceback", "stacks"), evil) | {
         "rank": 0
     }
+    page = _native.run_page(json.dumps(shown))
     file = tmp_path / "page.html"
-    file.write_text(f"<!doctype html><meta charset=utf-8><title>mine</title>{page(shown)}", encoding="utf-8")
+    file.write_text(f"<!doctype html><meta charset=utf-8><title>mine</title>{page}", encoding="utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     program = [chromium, *options, "--dump-dom", "--virtual-time-budget=2000", file.as_uri()]
     dom = subprocess.run(program, capture_output=True, text=True, timeout=100, check=True).stdout
-    assert "<title>mine</title>" in dom, "DISPLAY-5"
-    assert dom.count("document.title = 'owned'") >= 8, "DISPLAY-5: it is there as text"
+    assert "<title>mine</title>" in dom, "PAGE-1"
+    assert dom.count("document.title = 'owned'") >= 8, "PAGE-1: it is there as text"

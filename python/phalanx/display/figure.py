@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from . import words
-from .drawings import COLORS
+from .. import _native
 
 Curve = list[tuple[int, float]]
 
@@ -45,13 +44,11 @@ def _phases(axes: Any, snapshot: dict[str, Any]) -> None:
     names = list(dict.fromkeys(phase["name"] for phase in snapshot["phases"]))
     for phase in snapshot["phases"]:
         seconds = max((phase["end"] or until) - phase["start"], 0.0)
-        axes.barh(names.index(phase["name"]), seconds, left=phase["start"] - began, color=COLORS["running"])
+        axes.barh(names.index(phase["name"]), seconds, left=phase["start"] - began, color=_color("running"))
     axes.set_yticks(range(len(names)), [_plain(name) for name in names])
     axes.invert_yaxis()
     axes.set_xlabel("seconds")
-    axes.set_title(
-        _plain(f"{snapshot['name']}: {words.present_phase(snapshot)}, {words.duration(until - began)}")
-    )
+    axes.set_title(_plain(f"{snapshot['name']}: {snapshot['state']}"))
 
 
 def _losses(axes: Any, snapshot: dict[str, Any], curves: dict[int, Curve]) -> None:
@@ -60,7 +57,7 @@ def _losses(axes: Any, snapshot: dict[str, Any], curves: dict[int, Curve]) -> No
             axes.plot(*zip(*points, strict=True), linewidth=1, label=f"rank {rank}")
         axes.legend(fontsize="x-small", ncols=2)
     elif snapshot["losses"]:
-        axes.plot(*zip(*snapshot["losses"], strict=True), color=COLORS["running"])
+        axes.plot(*zip(*snapshot["losses"], strict=True), color=_color("running"))
     else:
         axes.text(0.5, 0.5, "no rank has reported a loss", ha="center", va="center", transform=axes.transAxes)
     axes.set_xlabel("step")
@@ -69,10 +66,14 @@ def _losses(axes: Any, snapshot: dict[str, Any], curves: dict[int, Curve]) -> No
 
 def _steps(axes: Any, snapshot: dict[str, Any]) -> None:
     ranks = snapshot["ranks"]
-    colors = [COLORS.get(rank["state"], COLORS["failed"]) for rank in ranks]
+    colors = [_color(rank["state"]) for rank in ranks]
     axes.bar([rank["rank"] for rank in ranks], [rank["step"] or 0 for rank in ranks], color=colors)
     axes.set_xlabel("rank")
     axes.set_ylabel("step")
+
+
+def _color(state: str) -> str:
+    return _native.STATE_COLORS.get(state, _native.STATE_COLORS["waiting"])
 
 
 def _plain(text: str) -> str:

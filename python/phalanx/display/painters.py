@@ -8,6 +8,7 @@ unfinished line of it.
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import sys
 import threading
@@ -15,9 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TextIO
 
+from .. import _native
 from .cancel_button import cancel_button
-from .line import line
-from .page import page
 
 # How long a file waits for its first line, and between two: as nobody has asked for them, and as somebody has.
 _FILE_SECONDS = 60.0
@@ -78,7 +78,11 @@ class NotebookPainter:
 
         display: Any = IPython.display.display
 
-        bundle = {"text/html": page(snapshot, self._how_to_end), "text/plain": line(snapshot) + "\n"}
+        told = json.dumps(snapshot)
+        bundle = {
+            "text/html": _native.run_page(told, self._how_to_end),
+            "text/plain": _native.run_line(told) + "\n",
+        }
         if self._handle is None:
             self._handle = display(bundle, raw=True, display_id=True)
         else:
@@ -112,7 +116,8 @@ class TerminalPainter:
         """Draws the line in the place of the one before."""
         with self._lock:
             if self._at_line_start:
-                text = line(snapshot, shutil.get_terminal_size().columns - 1)
+                columns = max(shutil.get_terminal_size().columns - 1, 0)
+                text = _native.run_line(json.dumps(snapshot), columns)
                 self._write("\r" + text + " " * (self._width - len(text)))
                 self._width = len(text)
 
@@ -158,7 +163,7 @@ class FilePainter:
 
     def paint(self, snapshot: dict[str, Any]) -> None:
         """Writes the line."""
-        self._file.write(f"[phalanx] {line(snapshot)}\n")
+        self._file.write(f"[phalanx] {_native.run_line(json.dumps(snapshot))}\n")
         self._file.flush()
 
     def end(self, _snapshot: dict[str, Any]) -> None:

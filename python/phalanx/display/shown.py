@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
+from .. import _native
 from ..run.observer import ObservedRun, Observer
 from .label import Label
 from .live import LiveDisplay
 from .live_output import LiveOutput
-from .page import page
 from .painters import NotebookPainter, in_notebook, painter_of
 
 
@@ -47,7 +48,7 @@ class Shown(Observer):
 
     def html(self, run: ObservedRun) -> str:
         """The run as a page."""
-        return page(run.snapshot())
+        return _native.run_page(json.dumps(run.snapshot()))
 
     def show(self, run: ObservedRun, over: threading.Event) -> None:
         """Shows the run in a notebook's cell, drawn anew until it is `over`."""

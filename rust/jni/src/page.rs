@@ -1,7 +1,8 @@
-//! A run's snapshot once it is over.
+//! A run's page, and its snapshot once it is over.
 
 use jni::Env;
 use jni::objects::{JObject, JString};
+use phalanx_job::page::{self, Room};
 use phalanx_types::RunSnapshot;
 use phalanx_types::run_snapshot::Problem;
 
@@ -10,7 +11,18 @@ use crate::methods::methods;
 use crate::values::{java_string, optional_string, string};
 
 methods! {
+    run_page(snapshot: JString, note: JString) -> JString;
     ended_snapshot(snapshot: JString, kind: JString, text: JString) -> JString;
+}
+
+fn run_page<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    snapshot: JString<'local>,
+    note: JString<'local>,
+) -> Call<JString<'local>> {
+    let (snapshot, note) = (string(env, &snapshot)?, string(env, &note)?);
+    java_string(env, &page::run_page(&snapshot, &note, Room::Page))
 }
 
 /// `kind` is null where the run ended well.

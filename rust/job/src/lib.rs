@@ -14,6 +14,7 @@ mod log_queue;
 mod log_tail;
 mod metric;
 pub mod node;
+pub mod page;
 pub mod preflight;
 mod rate_limit;
 pub mod settings;

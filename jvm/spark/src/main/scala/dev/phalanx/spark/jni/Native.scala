@@ -201,6 +201,9 @@ final private[spark] class Native {
     */
   @native def explainStage(said: Array[String]): Array[String]
 
+  /** A run's page: HTML from the JSON of a snapshot, of any version. Of a run that goes on `note` is said, too. */
+  @native def runPage(snapshot: String, note: String): String
+
   /** The snapshot of a run that is over for its caller: well, where `kind` is null, or by a problem, its kind and the
     * whole story. What the hub knows of a failure stays.
     */

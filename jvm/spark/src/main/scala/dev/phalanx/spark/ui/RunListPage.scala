@@ -57,7 +57,6 @@ final private[spark] class RunListPage(store: RunStore) extends UiPage {
   private def row(run: StoredRun): Node = {
     val snapshot = RunSnapshot.of(run)
     val seconds = snapshot.seconds
-    val cause = snapshot.failure.fold("")(_.cause)
     <tr>
       <td><a href={s"run/?id=${Shown.encoded(run.run)}"}>{
       if (snapshot.name.isEmpty) run.run else snapshot.name
@@ -69,9 +68,9 @@ final private[spark] class RunListPage(store: RunStore) extends UiPage {
       <td sorttable_customkey={snapshot.step.fold("-1")(_._1.toString)}>{
       snapshot.step.fold("") { case (step, of) => Shown.step(step, of) }
     }</td>
-      <td>{snapshot.restarts.size.toString}</td>
+      <td>{snapshot.restarts.toString}</td>
       <td>{Shown.stages(run, "../")}</td>
-      <td class="phx-text" style="max-width:40em">{cause}</td>
+      <td class="phx-text" style="max-width:40em">{snapshot.cause}</td>
     </tr>
   }
 }

@@ -21,7 +21,7 @@ class RunStoreSuite extends PhalanxSuite {
     (1 to RunStore.MostRuns + 5).foreach(each => store.take(Samples.event(Samples.run(s"run-$each", started(each)))))
     store.take(Samples.event(Samples.run("run-20", started(20), "attempt" -> "9")))
     assert(store.runs.map(_.run) == (RunStore.MostRuns + 5 to 6 by -1).map(each => s"run-$each"), "TAB-10")
-    assert(RunSnapshot.read(store.run("run-20").get.snapshot).attempt == 9)
+    assert(Json.read(store.run("run-20").get.snapshot).get("attempt").asText == "9")
     assert(store.run("run-1").isEmpty && store.run("nobody").isEmpty)
   }
 
@@ -67,7 +67,10 @@ class RunStoreSuite extends PhalanxSuite {
     store.placed(3, 1, "9")
     val ranks = """[{"rank":0,"partition":0},{"rank":1,"partition":1},{"rank":2,"partition":1,"executor":"4"}]"""
     store.take(Samples.event(Samples.run("a", "ranks" -> ranks)))
-    assert(RunSnapshot.of(store.run("a").get).ranks.map(_.executor) == Seq("", "9", "4"))
+    val told = RunSnapshot.withSparks(store.run("a").get)
+    assert(told.findValuesAsText("executor").asScala == Seq("9", "4"), "what nobody knows isn't said")
+    val cut = RunSnapshot.withSparks(store.run("a").get.whenCut())
+    assert(cut.get("state").asText == "failed when the application ended")
   }
 
   test("what runs when the application ends is marked, and what is over is not") {

@@ -2,6 +2,7 @@ package dev.phalanx.spark.ui
 
 import org.apache.spark.util.kvstore.InMemoryStore
 
+import dev.phalanx.spark.TrainingException
 import dev.phalanx.spark.support.PhalanxSuite
 
 /** The pages, from events alone. */
@@ -35,9 +36,9 @@ class UiPagesSuite extends PhalanxSuite {
     assert(text.contains("[rank 1] &lt;script&gt;alert(1)&lt;/script&gt;"), "TAB-14")
     assert(text.contains("ValueError: &lt;b&gt;bad&lt;/b&gt; &amp; ugly"), "TAB-14")
     assert(text.contains("Failed: rank 1 on host-a") && text.contains("rank 1 (host-b) was killed by signal 9"))
-    assert(text.contains("starting ranks: ") && text.contains("1 more ranks are left out."))
+    assert(text.contains("starting ranks: ") && text.contains("and 1 more rank"))
     assert(text.contains("""href="../../stages/stage/?id=13&amp;attempt=0""""), "TAB-15")
-    assert(text.contains("61 %") && text.contains("slow") && text.contains("epoch=1, loss=0.7500"))
+    assert(text.contains("61%") && text.contains("slow") && text.contains("epoch=1, loss=0.75"))
     assert(!text.contains("Reload every"), "a run that is over is not read again")
     assert(page.json(of("f")).get("stages").size == 2)
   }
@@ -85,7 +86,7 @@ class UiPagesSuite extends PhalanxSuite {
 
   test("a page is made once for a snapshot, however often it is asked for") {
     store.take(Samples.event(Samples.large("often", 1000)))
-    def made() = page.html(of("often")).head.asInstanceOf[scala.xml.Unparsed].data
+    def made() = page.html(of("often")).collectFirst { case drawn: scala.xml.Unparsed => drawn.data }.get
     val first = made()
     assert(made() eq first, "TAB-6")
     store.take(Samples.event(Samples.large("often", 1000).put("name", "another")))
@@ -96,7 +97,17 @@ class UiPagesSuite extends PhalanxSuite {
   test("a page of 1,000 ranks has them all, and is at most a megabyte") {
     store.take(Samples.event(Samples.large("large", 1000)))
     val text = html(of("large"))
-    assert(text.contains("host-124.cluster.example") && text.contains("Ranks (1000)"))
-    assert(text.length < 1000000, text.length.toString)
+    assert(text.contains("host-124.cluster.example") && text.contains("1,000 ranks on 125 hosts"))
+    assert(text.contains("""class="phx sortable"""") && text.length < 500000, text.length.toString)
+  }
+
+  test("where the core can't be had, the page says so and has the run's state and its cause") {
+    store.take(Samples.event(Samples.run("plain")))
+    val why = "Phalanx's native library can't be loaded on linux/riscv64 with musl: <none>"
+    val plain = new RunPage(store, None, _ => throw new TrainingException("start", why))
+    val text = plain.html(of("plain")).mkString
+    assert(text.contains("This run can't be drawn here, only told: ") && text.contains("musl: &lt;none&gt;"), "TAB-17")
+    assert(text.contains("failed") && text.contains("ValueError: &lt;b&gt;bad&lt;/b&gt; &amp; ugly"), "TAB-17")
+    assert(text.contains("href=\"../\"") && !text.contains("phalanx-run"))
   }
 }
