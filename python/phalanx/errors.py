@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from .plumbing.describe import describe_type
 from .results import UnavailableResult
 
+
 class RankOutcome(NamedTuple):
     """What became of one rank."""
 
