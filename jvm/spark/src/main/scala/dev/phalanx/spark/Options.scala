@@ -48,10 +48,11 @@ final class Options private (
 }
 
 /** What has the options of a run. They are those of Python's `phalanx.Options`, whose table of settings this follows.
+  * A class, since Java would see `Object` as what the methods of a trait return.
   *
   * @tparam Own what its methods return
   */
-trait WithOptions[Own] {
+abstract class WithOptions[Own] private[spark] () {
 
   /** The same with these settings. */
   private[spark] def having(settings: (String, String)*): Own

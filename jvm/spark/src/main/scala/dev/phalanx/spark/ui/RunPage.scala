@@ -12,8 +12,8 @@ import com.fasterxml.jackson.databind.node.{JsonNodeFactory, ObjectNode}
 import dev.phalanx.spark.internal.Json
 import dev.phalanx.spark.jni.Core
 
-/** One run: `/phalanx/run/?id=RUN`, and `/phalanx/run/json?id=RUN`. The core draws it, as it does in a notebook; links
-  * and the button are this UI's.
+/** One run: `/phalanx/run/?id=RUN`, and `/phalanx/run/json?id=RUN`. The core draws it, as it does in a notebook;
+  * links and the button are this UI's.
   *
   * TAB-6 (made-once): however many browsers ask, and however often, a run is drawn once for each snapshot.
   *

@@ -47,8 +47,8 @@ private[spark] object RunSnapshot {
     cause = text(json.path("failure"), "cause")
   )
 
-  /** The newest that a run has told, with what Spark knows of it: the executors of its ranks, and that the application
-    * ended before it did.
+  /** The newest that a run has told, with what Spark knows of it: the executors of its ranks, and that the
+    * application ended before it did.
     */
   def withSparks(run: StoredRun): JsonNode = {
     val json = told(run)

@@ -38,10 +38,12 @@ class RunLabelSuite extends PhalanxSuite {
       val (label, other) = (new RunLabel(row.path("label").asText()), new RunLabel("another"))
       label.begin()
       other.begin()
-      val shown = try print(label, text)
-      finally other.end()
-      val alone = try print(label, text)
-      finally label.end()
+      val shown =
+        try print(label, text)
+        finally other.end()
+      val alone =
+        try print(label, text)
+        finally label.end()
       assert((shown, alone) == ((among, text)), "RUN-16")
     }
   }

@@ -106,7 +106,10 @@ class UiPagesSuite extends PhalanxSuite {
     val why = "Phalanx's native library can't be loaded on linux/riscv64 with musl: <none>"
     val plain = new RunPage(store, None, _ => throw new TrainingException("start", why))
     val text = plain.html(of("plain")).mkString
-    assert(text.contains("This run can't be drawn here, only told: ") && text.contains("musl: &lt;none&gt;"), "TAB-17")
+    assert(
+      text.contains("This run can't be drawn here, only told: ") && text.contains("musl: &lt;none&gt;"),
+      "TAB-17"
+    )
     assert(text.contains("failed") && text.contains("ValueError: &lt;b&gt;bad&lt;/b&gt; &amp; ugly"), "TAB-17")
     assert(text.contains("href=\"../\"") && !text.contains("phalanx-run"))
   }
