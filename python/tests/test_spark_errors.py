@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from phalanx import _native
 from phalanx.stages.python_task import host_of
 from phalanx.stages.spark_errors import explain
 from phalanx.stages.stage import Stage
+from support.fake_run import request_of
 
 
 def test_a_driver_that_has_gone_is_known_by_py4js_own_exceptions() -> None:
@@ -56,7 +58,8 @@ def test_a_stage_says_that_it_is_over_once_for_each_start() -> None:
             if attempt == 1:
                 raise RuntimeError("no executors")
 
-    stage, hub = Failing(), Hub()
+    job = _native.Job(name="train", ranks=1, tasks=1, use_gpu=False, settings={})
+    stage, hub = Failing(request_of(job)), Hub()
     for attempt in (0, 1, 2):
         stage.start(hub, attempt)  # type: ignore[arg-type]
         assert stage.join(30)

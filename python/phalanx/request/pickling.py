@@ -96,8 +96,12 @@ class CallPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has
             self._note(obj, obj.__qualname__)
             if obj.__module__ == "__main__":
                 self._keep_main()
-            if isinstance(obj, types.FunctionType) and reduced is not NotImplemented:  # by value
-                self._keep_source(obj.__code__.co_filename, obj.__globals__)
+            if reduced is not NotImplemented:  # by value
+                if isinstance(obj, types.FunctionType):
+                    self._keep_source(obj.__code__.co_filename, obj.__globals__)
+                elif obj.__qualname__ != obj.__name__:
+                    # cloudpickle leaves it out, and `inspect.getsource` finds a class within another by it.
+                    reduced[2][0]["__qualname__"] = obj.__qualname__
         elif reduced is NotImplemented and type(obj) not in self._plain:
             reduced = self._reduced(obj)
         return reduced
