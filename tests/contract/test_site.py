@@ -67,6 +67,7 @@ def test_a_docstrings_columns_become_a_list_with_every_argument() -> None:
     )
     made = "Has ``x``.||``one``, ``two``|   it is|   long|``name_of_it``|   of one more||Raises:||``E``|   ``y``."
     assert list(conf.restructured(docstring.splitlines())) == made.split("|")
-    listed = list(conf.restructured((inspect.getdoc(phalanx.TorchDistributor) or "").splitlines()))
+    told = [inspect.getdoc(kind) or "" for kind in (phalanx.TorchDistributor, phalanx.Options)]
+    listed = list(conf.restructured("\n".join(told).splitlines()))
     arguments = set(inspect.signature(phalanx.TorchDistributor).parameters) - {"_ssl_conf", "num_workers"}
     assert {f"``{name}``" for name in arguments} <= set(listed), "each argument is told"
