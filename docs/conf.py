@@ -2,7 +2,8 @@
 
 HOUSE-12 (as-on-GitHub): the source folder is the repository's root, so that a link between pages is the same here and
 there. A link to a page or a heading that is not there fails the build.
-HOUSE-13 (all-names): the reference has every public name of `phalanx` and of `phalanx.checkpoint`.
+HOUSE-13 (all-names): the reference has every public name of `phalanx` and of `phalanx.checkpoint`. Each name of the
+package that a page has can be imported from where the page says.
 """
 
 from __future__ import annotations

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from .checkpoint import checkpoint_dir as checkpoint_dir
     from .diagnosis.doctor import doctor as doctor
     from .distributor import TorchDistributor as TorchDistributor
+    from .errors import RankOutcome as RankOutcome
     from .errors import TrainingError as TrainingError
+    from .errors import UnpicklableError as UnpicklableError
     from .feeding.replicated import replicated as replicated
     from .feeding.source import data as data
     from .feeding.stored.stored import stored as stored
@@ -39,10 +41,12 @@ _HOMES = {
     "DeepspeedTorchDistributor": "integrations.deepspeed",
     "MissingResultError": "results",
     "Options": "options",
+    "RankOutcome": "errors",
     "Run": "run.run",
     "TorchDistributor": "distributor",
     "TrainingError": "errors",
     "UnavailableResult": "results",
+    "UnpicklableError": "errors",
     "average_hook": "process_group.comm_hook",
     "jar_path": "spark.jar",
     "notebook_launcher": "integrations.accelerate",
@@ -63,10 +67,12 @@ __all__ = [
     "DeepspeedTorchDistributor",
     "MissingResultError",
     "Options",
+    "RankOutcome",
     "Run",
     "TorchDistributor",
     "TrainingError",
     "UnavailableResult",
+    "UnpicklableError",
     "__version__",
     "average_hook",
     "checkpoint_dir",
