@@ -42,7 +42,7 @@ from .request.run_owner import check_given, owner_settings
 from .request.run_request import RunRequest, TaskRows
 from .request.settings import Settings
 from .request.train_object import Module, name_of
-from .spark.session import SessionConf, active_session, driver_dir, hub_endpoint
+from .spark.session import SessionConf, active_session, check_running, driver_dir, hub_endpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,8 +85,8 @@ class TorchDistributor(Distributor):
     >>> distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
     >>> model = distributor.run(train, 1e-3)
 
-    It raises `ValueError` and `TypeError` for bad arguments. It raises `RuntimeError` if there is no active
-    SparkSession, or if GPUs are wanted that Spark doesn't know of.
+    It belongs to the session that is active when it is made. It raises `ValueError` and `TypeError` for bad arguments.
+    It raises `RuntimeError` if there is no active SparkSession, or if GPUs are wanted that Spark doesn't know of.
     """
 
     def __init__(
@@ -213,6 +213,8 @@ class TorchDistributor(Distributor):
             raise ValueError(
                 "TorchDistributor.train_on_dataframe requires setting TorchDistributor.local_mode to False."
             )
+        self._check_session()
+        check_running(spark_dataframe.sparkSession, "the DataFrame")
         frame = numbers_of(spark_dataframe)
         count = preflight.partition_count(frame)
         if count not in (None, self.num_tasks):
@@ -272,6 +274,8 @@ class TorchDistributor(Distributor):
         from . import _native
 
         sets, kwargs = self._data_of(kwargs)
+        if not self.local_mode or self.use_gpu or self.is_remote or sets:
+            self._check_session()
         elsewhere = not self.local_mode and preflight.is_elsewhere(train_object)
         preflight.check_train_object(train_object, kwargs, elsewhere=elsewhere)
         may_relay = is_remote(self.spark) and not self.local_mode and relay.has_plugin(self.spark)
@@ -358,6 +362,10 @@ class TorchDistributor(Distributor):
         own.last_run = None
         own.input_params = dict(self.input_params)
         return own
+
+    def _check_session(self) -> None:
+        """Ranks on the driver's host alone need nothing of the session, which may have been stopped."""
+        check_running(self.spark, f"this {type(self).__name__}")
 
     def _options(self) -> list[str | FileArgument]:
         """What ranks have at the end of their command line, beside the caller's arguments."""

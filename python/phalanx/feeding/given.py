@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..spark.session import check_running
 from .replicated import Replicated
 from .stored.place import DataStore
 from .stored.stored import Stored
@@ -124,11 +125,12 @@ def given_of(name: str, value: Any) -> GivenFrame:
 def readable(name: str, frame: Any) -> Any:
     """The DataFrame, with vectors as arrays.
 
-    Raises as `Preparation`.
+    Raises as `Preparation`, and `RuntimeError` where its session was stopped.
     """
     called = f"the data set {name!r}"
     if not _is_frame(frame):
         raise TypeError(f"{called} has to be a Spark DataFrame, not {type(frame).__name__}")
+    check_running(frame.sparkSession, called)
     if frame.isStreaming:
         raise ValueError(
             f"{called} is a stream, which has no end, and an epoch needs one; write it to a table and read that, or "

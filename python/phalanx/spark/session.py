@@ -4,6 +4,7 @@ SESSION-3 (few-questions): the JVM is asked which settings a session has, by a f
 each that is set and wanted. In a session with few settings, a warm run of an empty function asks 100 at most.
 SESSION-4 (as-it-is): a key and its value are as Spark's `conf` has them, whatever characters they have.
 SESSION-5 (no-secrets): the value of a setting that Phalanx has no use for isn't asked for, so no log can have it.
+SESSION-9 (stopped-is-said): what belongs to a session that was stopped is refused in a sentence that says what to do.
 """
 
 from __future__ import annotations
@@ -43,6 +44,21 @@ def active_session() -> SparkSession:
         ) from problem
     check_server(spark)
     return spark
+
+
+def check_running(spark: SparkSession, what: str) -> None:
+    """Whether the session of `what` has not been stopped.
+
+    Raises `RuntimeError` where it has been.
+    """
+    if not _is_stopped(spark):
+        return
+    try:
+        active_session()
+        then = "make it again in the session that is active now"
+    except RuntimeError:
+        then = "make a new session (SparkSession.builder.getOrCreate()), and it again"
+    raise RuntimeError(f"{what} belongs to a Spark session that was stopped; {then}")
 
 
 class SessionConf:
@@ -134,6 +150,13 @@ def driver_dir(spark: SparkSession) -> str:
     """Where the driver's own ranks keep their files: Spark's temporary directory, which ends with the application;
     for a client of Spark Connect a folder that ends with the client."""
     return own_folder() if client.is_remote(spark) else str(spark.sparkContext._temp_dir)
+
+
+def _is_stopped(spark: SparkSession) -> bool:
+    if client.is_remote(spark):
+        stopped: bool = spark.is_stopped  # type: ignore[attr-defined]  # the classic one's hints lack it
+        return stopped
+    return spark.sparkContext._jsc is None
 
 
 def _keys_in_jvm(spark: Any) -> list[str] | None:
