@@ -69,6 +69,50 @@ def test_an_exception_with_a_long_text_is_told_as_one_and_not_restarted() -> Non
     assert len(str(error)) < 1_000_000
 
 
+def test_a_result_with_shards_of_dtensors_comes_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    def train(whole: bool) -> Any:
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+
+        dist.init_process_group("gloo")
+        rows = torch.arange(8.0)
+        mesh, flat = init_device_mesh("cpu", (2,)), init_device_mesh("cpu", (2, 1))
+        spread = distribute_tensor(rows, mesh, [Shard(0)])
+        on_each = [
+            distribute_tensor(rows, mesh, [Replicate()]),
+            distribute_tensor(rows, flat, [Replicate(), Shard(0)]),
+        ]
+        value = {"on each": on_each, "whole": spread.full_tensor()}
+        if not whole:
+            model = torch.nn.Linear(4, 2)
+            torch.distributed.tensor.distribute_module(
+                model,
+                mesh,
+                lambda _, part, mesh: part.register_parameter("weight", sharded(part.weight, mesh)),
+            )
+            value |= {"spread": (spread, spread), "model": model}
+        dist.destroy_process_group()
+        return value
+
+    def sharded(weight: Any, mesh: Any) -> Any:
+        import torch
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        return torch.nn.Parameter(distribute_tensor(weight, mesh, [Shard(0)]))
+
+    assert run_local(train, True, num_processes=2, logs="off")["whole"].tolist() == list(range(8))
+    assert "DTensor" not in caplog.text, "RANK-36"
+    run = run_local(train, False, num_processes=2, logs="off", wait=False)
+    assert run.result(100)["spread"][0].to_local().tolist() == [0, 1, 2, 3]
+    assert len(run.results(100)) == 2
+    (told,) = [record for record in caplog.records if "DTensor" in record.getMessage()]
+    assert told.levelname == "WARNING", "RANK-36"
+    assert "Rank 0's result has 2 DTensors of which it is rank 0's shard alone" in told.getMessage()
+    assert "full_tensor()" in told.getMessage()
+    assert "full_state_dict=True" in told.getMessage()
+
+
 def test_nothing_of_pyspark_is_imported_and_a_distributor_still_needs_a_session(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import os, phalanx\nphalanx.set_result(os.environ['WORLD_SIZE'])\n")
     script = f"""

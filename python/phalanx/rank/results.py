@@ -1,7 +1,8 @@
 """A rank's result: the file that it is written to.
 
-For a caller in Python the file is one pickle, and after it a line of JSON: the versions that wrote it. For a caller in
-the JVM it is a line, `bytes`, `json` or `unavailable`, and then the bytes, the JSON text or the reason.
+For a caller in Python the file is one pickle, and after it a line of JSON: `versions`, what wrote it, and `shards`, how
+many DTensors in it are this rank's shard alone (`shards.py`). For a caller in the JVM it is a line, `bytes`, `json` or
+`unavailable`, and then the bytes, the JSON text or the reason.
 
 RANK-26 (no-half-results): the file `result` is whole or absent.
 RANK-27 (arrives-or-says): rank 0's value arrives, or the rank fails and the error names the value's type. If the value
@@ -57,7 +58,7 @@ def write_result(value: object, directory: str, *, rank: int, max_bytes: int, wh
     """
     with whole_or_absent(os.path.join(directory, contract.FILE_RESULT)) as file:
         try:
-            _dump(value, file if rank == 0 else LimitedFile(file, max_bytes))
+            shards = _dump(value, file if rank == 0 else LimitedFile(file, max_bytes))
         except OSError:
             raise
         except Exception as problem:
@@ -73,9 +74,9 @@ def write_result(value: object, directory: str, *, rank: int, max_bytes: int, wh
                 raise UnpicklableError(reason) from problem
             file.seek(0)
             file.truncate()
-            _dump(UnavailableResult(f"rank {rank}: {reason}"), file)
+            shards = _dump(UnavailableResult(f"rank {rank}: {reason}"), file)
         # Behind the pickle, where who loads it never looks.
-        file.write(b"\n" + json.dumps(versions()).encode())
+        file.write(b"\n" + json.dumps({"versions": versions(), "shards": shards}).encode())
 
 
 def versions() -> dict[str, str]:
@@ -125,11 +126,14 @@ def _too_large(what: str, max_bytes: int) -> str:
     return f"{what} is larger than {max_bytes} bytes (spark.phalanx.results.maxBytes)"
 
 
-def _dump(value: object, file: BinaryIO | LimitedFile) -> None:
+def _dump(value: object, file: BinaryIO | LimitedFile) -> int:
+    """Pickles a value; how many DTensors in it are a shard alone."""
     if value is None or type(value) in (bool, int, float, str):
         # a file's None isn't worth the 60 ms that importing cloudpickle takes
         file.write(pickle.dumps(value))
-    else:
-        import cloudpickle
+        return 0
+    from .shards import ShardCountingPickler
 
-        cloudpickle.dump(value, file)
+    pickler = ShardCountingPickler(file)
+    pickler.dump(value)
+    return pickler.shards

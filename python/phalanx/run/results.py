@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import pickle
 import shutil
@@ -23,7 +24,9 @@ from ..results import MissingResultError, UnavailableResult
 if TYPE_CHECKING:
     from .. import _native
 
-_MOST_VERSIONS_BYTES = 1 << 10
+logger = logging.getLogger("phalanx")
+
+_MOST_TRAILER_BYTES = 1 << 10
 
 
 class Results:
@@ -35,6 +38,7 @@ class Results:
         self._files = tempfile.TemporaryDirectory(
             prefix="phalanx-run-", dir=work_dir, ignore_cleanup_errors=True
         )
+        self._shards_told = False
 
     def keep(self, hub: _native.Hub) -> None:
         """Takes over the files that the hub has received."""
@@ -44,13 +48,13 @@ class Results:
                 shutil.move(path, self._path(rank))
 
     def load(self, rank: int) -> Any:
-        """A rank's value.
+        """A rank's value. That rank 0's has shards of DTensors is warned of once.
 
         Raises `TrainingError` where it can't be read back.
         """
         try:
             with open(self._path(rank), "rb") as file:
-                return pickle.load(file)
+                value = pickle.load(file)
         except FileNotFoundError:
             if not os.path.isdir(self._files.name):
                 problem = "the results went with the Spark application; ask for them before it stops"
@@ -63,6 +67,9 @@ class Results:
                 + f"its pickle is {self._outliving(rank)} until the application ends"
             )
             raise TrainingError(problem, {"message": problem, "rank": rank}) from error
+        if rank == 0:
+            self._tell_of_shards()
+        return value
 
     def load_all(self, *, strict: bool = True) -> list[Any]:
         """Every rank's value, by rank; an `UnavailableResult` for one that is missing.
@@ -98,6 +105,17 @@ class Results:
                 return self._path(rank)
         return kept
 
+    def _tell_of_shards(self) -> None:
+        shards = _trailer(self._path(0)).get("shards")
+        if shards and not self._shards_told:
+            self._shards_told = True
+            logger.warning(
+                "Rank 0's result has %s of which it is rank 0's shard alone, and no other rank's. To have whole "
+                "tensors return tensor.full_tensor(), or for a model get_model_state_dict(model, "
+                "options=StateDictOptions(full_state_dict=True)).",
+                "a DTensor" if shards == 1 else f"{shards} DTensors",
+            )
+
     def _load_if_any(self, rank: int) -> Any:
         if not os.path.exists(self._path(rank)):
             return UnavailableResult(f"rank {rank} left no result")
@@ -113,7 +131,7 @@ def _differences(path: str) -> list[str]:
 
     here = versions()
     differences = []
-    for name, version in _written_by(path).items():
+    for name, version in _trailer(path).get("versions", {}).items():
         own = here.get(name)
         if own is None:
             with contextlib.suppress(metadata.PackageNotFoundError):
@@ -123,10 +141,11 @@ def _differences(path: str) -> list[str]:
     return differences
 
 
-def _written_by(path: str) -> dict[str, str]:
+def _trailer(path: str) -> dict[str, Any]:
+    """What the rank wrote behind the pickle; empty where that can't be read."""
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, os.path.getsize(path) - _MOST_VERSIONS_BYTES))
+            file.seek(max(0, os.path.getsize(path) - _MOST_TRAILER_BYTES))
             found = json.loads(file.read().rpartition(b"\n")[2])
     except (OSError, ValueError):
         return {}
