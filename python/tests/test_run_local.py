@@ -102,12 +102,12 @@ def test_a_result_with_shards_of_dtensors_comes_with_a_warning(caplog: pytest.Lo
         return torch.nn.Parameter(distribute_tensor(weight, mesh, [Shard(0)]))
 
     assert run_local(train, True, num_processes=2, logs="off")["whole"].tolist() == list(range(8))
-    assert "DTensor" not in caplog.text, "RANK-36"
+    assert "DTensor" not in caplog.text, "RANK-39"
     run = run_local(train, False, num_processes=2, logs="off", wait=False)
     assert run.result(100)["spread"][0].to_local().tolist() == [0, 1, 2, 3]
     assert len(run.results(100)) == 2
     (told,) = [record for record in caplog.records if "DTensor" in record.getMessage()]
-    assert told.levelname == "WARNING", "RANK-36"
+    assert told.levelname == "WARNING", "RANK-39"
     assert "Rank 0's result has 2 DTensors of which it is rank 0's shard alone" in told.getMessage()
     assert "full_tensor()" in told.getMessage()
     assert "full_state_dict=True" in told.getMessage()

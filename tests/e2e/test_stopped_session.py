@@ -49,13 +49,13 @@ def test_a_distributor_of_a_stopped_session_says_so_and_what_to_do() -> None:
     answer = in_session("local[1]", TEXT + more, timeout=150)
     this = f"RuntimeError: this TorchDistributor {MAKE_BOTH}"
     assert answer[0] == "7", "as with pyspark's class: ranks of this host need nothing of Spark's"
-    assert answer[1:5] == [this] * 4, "SESSION-9"
-    assert answer[5] == f"RuntimeError: this TorchDistributor {MAKE_AGAIN}", "SESSION-9"
-    assert answer[6] == f"RuntimeError: the DataFrame {MAKE_AGAIN}", "SESSION-9"
-    assert answer[7:10] == [f"RuntimeError: the data set 'rows' {MAKE_AGAIN}"] * 3, "SESSION-9"
+    assert answer[1:5] == [this] * 4, "SESSION-10"
+    assert answer[5] == f"RuntimeError: this TorchDistributor {MAKE_AGAIN}", "SESSION-10"
+    assert answer[6] == f"RuntimeError: the DataFrame {MAKE_AGAIN}", "SESSION-10"
+    assert answer[7:10] == [f"RuntimeError: the data set 'rows' {MAKE_AGAIN}"] * 3, "SESSION-10"
     assert answer[10:] == ["7"]
 
 
 def test_a_distributor_of_a_stopped_client_says_so_and_what_to_do() -> None:
     answer = in_session("local[1]", TEXT, connect=True, timeout=150)
-    assert answer == [f"RuntimeError: this TorchDistributor {MAKE_BOTH}"] * 5, "SESSION-9"
+    assert answer == [f"RuntimeError: this TorchDistributor {MAKE_BOTH}"] * 5, "SESSION-10"

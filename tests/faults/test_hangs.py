@@ -34,7 +34,7 @@ def test_a_hang_ends_with_the_stacks_of_all_ranks(distributor: Any) -> None:
             waits_for_a_lock_that_nobody_gives_back()
         dist.barrier()
 
-    distributor._given["spark.phalanx.hangTimeout"] = "4s"
+    distributor.options = distributor.options.with_changes(hang_timeout=4)
     with pytest.raises(TrainingError, match="made progress for 4") as told:
         distributor.run(train)
     error = told.value
@@ -69,9 +69,13 @@ def test_a_hang_leaves_what_torchs_flight_recorder_has_of_all_ranks_beside_their
             dist.all_reduce(torch.ones(5))
         dist.barrier(other)
 
-    stage._given |= {"spark.phalanx.hangTimeout": "10s", "spark.phalanx.logs.directory": str(tmp_path)}
-    with pytest.raises(TrainingError) as told:
-        stage.run(train)
+    stage.options = stage.options.with_changes(hang_timeout=10)
+    stage.spark.conf.set("spark.phalanx.logs.directory", str(tmp_path))
+    try:
+        with pytest.raises(TrainingError) as told:
+            stage.run(train)
+    finally:
+        stage.spark.conf.unset("spark.phalanx.logs.directory")
     assert told.value.kind == "hang"
     [folder] = tmp_path.iterdir()
     dumps = [pickle.loads((folder / f"flight-recorder-{rank}").read_bytes()) for rank in (0, 1)]
@@ -187,7 +191,7 @@ def test_a_rank_saves_its_work_when_it_is_cancelled(distributor: Any, tmp_path: 
 
     from phalanx import checkpoint
 
-    distributor._given["spark.phalanx.grace"] = "60s"
+    distributor.options = distributor.options.with_changes(grace=60)
     run = distributor.start(train, str(tmp_path))
     eventually("both ranks run", 90, lambda: len(list(tmp_path.glob("ready-*"))) == 2)
     run.cancel()

@@ -108,8 +108,8 @@ CELLS = [
     Cell("is_stopped", COMPUTES, "hang", STOPPED, hang_timeout=True),
     Cell("is_stopped", PHALANX, "hang", STOPPED, hang_timeout=True),
     Cell("is_stopped", EXIT, "hang", STOPPED, hang_timeout=True),
-    Cell("hoards", COMPUTES, "exception", "raised MemoryError", faces=WITH_COLD),
-    Cell("hoards", PHALANX, "exception", "raised MemoryError"),
+    Cell("hoards", COMPUTES, "exception", "raised MemoryError.*", faces=WITH_COLD),
+    Cell("hoards", PHALANX, "exception", "raised MemoryError.*"),
     Cell("closes_stdout_and_raises", COMPUTES, "exception", RAISED),
     Cell("closes_all_output_and_raises", COMPUTES, "exception", RAISED, faces=WITH_COLD),
     Cell("floods_and_raises", COMPUTES, "exception", RAISED),
@@ -180,7 +180,7 @@ def test_a_fault_of_one_rank_is_told_as_it_was(
 ) -> None:
     distributor = two_ranks(face)
     if cell.hang_timeout:
-        distributor._given["spark.phalanx.hangTimeout"] = f"{HANG_S}s"
+        distributor.options = distributor.options.with_changes(hang_timeout=HANG_S)
     monkeypatch.setattr("sys.stdout", Sink())
     memory = psutil.Process().memory_info().rss
     run = distributor.start(misdeeds.train, str(tmp_path), cell.culprit, cell.phase, cell.misdeed, False)

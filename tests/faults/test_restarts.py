@@ -73,7 +73,7 @@ def test_an_exception_is_not_tried_again_unless_it_is_named(distributor: Any, re
     with pytest.raises(TrainingError, match="ValueError: 0") as told:
         distributor.run(train)
     assert told.value.restarts == 0
-    distributor._given["spark.phalanx.restartOn"] = "exception"
+    distributor.options = distributor.options.with_changes(restart_on=["exception"])
     with pytest.raises(TrainingError, match="ValueError: 1") as told:
         distributor.run(train)
     assert told.value.restarts == 1
@@ -102,7 +102,7 @@ def test_a_stopped_rank_does_not_hold_up_a_restart(distributor: Any, restarts: N
         return ""
 
     # Nobody waits for it: a stopped process is continued, so that it can act on SIGTERM.
-    distributor._given["spark.phalanx.grace"] = "1h"
+    distributor.options = distributor.options.with_changes(grace=3600)
     assert distributor.run(train, str(tmp_path)) == "1"
 
 

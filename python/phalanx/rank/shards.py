@@ -1,6 +1,6 @@
 """A rank's result with DTensors: of those that are spread over ranks it has this rank's shard alone.
 
-RANK-36 (shards-are-told): whoever takes a value of rank 0 with such shards in it is warned, and told how to return
+RANK-39 (shards-are-told): whoever takes a value of rank 0 with such shards in it is warned, and told how to return
 whole tensors. Counting them fails no result.
 """
 

@@ -4,7 +4,7 @@ SESSION-3 (few-questions): the JVM is asked which settings a session has, by a f
 each that is set and wanted. In a session with few settings, a warm run of an empty function asks 100 at most.
 SESSION-4 (as-it-is): a key and its value are as Spark's `conf` has them, whatever characters they have.
 SESSION-5 (no-secrets): the value of a setting that Phalanx has no use for isn't asked for, so no log can have it.
-SESSION-9 (stopped-is-said): what belongs to a session that was stopped is refused in a sentence that says what to do.
+SESSION-10 (stopped-is-said): what belongs to a session that was stopped is refused in a sentence that says what to do.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def driver_dir(spark: SparkSession) -> str:
 
 def _is_stopped(spark: SparkSession) -> bool:
     if client.is_remote(spark):
-        stopped: bool = spark.is_stopped  # type: ignore[attr-defined]  # the classic one's hints lack it
+        stopped: bool = spark.is_stopped  # the classic one lacks it
         return stopped
     return spark.sparkContext._jsc is None
 
