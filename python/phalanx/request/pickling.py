@@ -99,7 +99,7 @@ class CallPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has
             if reduced is not NotImplemented:  # by value
                 if isinstance(obj, types.FunctionType):
                     self._keep_source(obj.__code__.co_filename, obj.__globals__)
-                elif obj.__qualname__ != obj.__name__:
+                elif len(reduced) == 6 and obj.__qualname__ != obj.__name__:
                     # cloudpickle leaves it out, and `inspect.getsource` finds a class within another by it.
                     reduced[2][0]["__qualname__"] = obj.__qualname__
         elif reduced is NotImplemented and type(obj) not in self._plain:
