@@ -78,6 +78,7 @@ class TorchDistributor(Distributor):
     num_processes   the number of ranks (`num_workers` is a deprecated alias)
     local_mode      whether the ranks run on the driver's host; otherwise they run in tasks of the cluster
     use_gpu         whether each rank has a GPU of its own
+
     The other keywords are those of `Options`, which says what each does.
 
     `last_run` is the `Run` that was started last. It has the run's phases and every rank's result.
