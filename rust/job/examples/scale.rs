@@ -106,15 +106,20 @@ impl Driver {
 
     /// The processor time that the hub's thread has taken so far.
     fn hub_cpu(&self) -> Fallible<Duration> {
-        for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
-            let task = task?.path();
-            if std::fs::read_to_string(task.join("comm"))?.trim() == "phalanx-hub" {
-                let stat = std::fs::read_to_string(task.join("stat"))?;
-                let fields: Vec<&str> =
-                    stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-                let ticks = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
-                return Ok(TICK * u32::try_from(ticks)?);
+        let late = Instant::now() + PATIENCE;
+        while Instant::now() < late {
+            for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+                let task = task?.path();
+                if std::fs::read_to_string(task.join("comm"))?.trim() == "phalanx-hub" {
+                    let stat = std::fs::read_to_string(task.join("stat"))?;
+                    let fields: Vec<&str> =
+                        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+                    let ticks = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
+                    return Ok(TICK * u32::try_from(ticks)?);
+                }
             }
+            // A thread takes its name once it runs.
+            std::thread::sleep(Duration::from_millis(1));
         }
         Err("no thread of the hub".into())
     }
