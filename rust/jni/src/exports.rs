@@ -28,7 +28,6 @@ methods! {
     setting_keys() -> [JString];
     setting_warnings(settings: [JString]) -> [JString];
     rank_variables(settings: [JString], given: [JString]) -> [JString];
-    job_ranks(job: [jbyte]) -> jint;
     job_grace_millis(job: [jbyte]) -> jlong;
     slots_timeout_millis(settings: [JString]) -> jlong;
     grace_millis(settings: [JString]) -> jlong;
@@ -109,10 +108,6 @@ fn rank_variables<'local>(
         .flat_map(|(name, value)| [name, value])
         .collect();
     java_strings(env, &found)
-}
-
-fn job_ranks<'local>(env: &mut Env<'local>, _this: JObject<'local>, job: JByteArray<'local>) -> Call<jint> {
-    Ok(jint::try_from(read_job(env, &job)?.ranks).unwrap_or(jint::MAX))
 }
 
 fn job_grace_millis<'local>(

@@ -11,7 +11,7 @@ use crate::methods::methods;
 use crate::values::{java_string, optional_string, string};
 
 methods! {
-    run_page(snapshot: JString, note: JString) -> JString;
+    run_page(snapshot: JString) -> JString;
     ended_snapshot(snapshot: JString, kind: JString, text: JString) -> JString;
 }
 
@@ -19,10 +19,9 @@ fn run_page<'local>(
     env: &mut Env<'local>,
     _this: JObject<'local>,
     snapshot: JString<'local>,
-    note: JString<'local>,
 ) -> Call<JString<'local>> {
-    let (snapshot, note) = (string(env, &snapshot)?, string(env, &note)?);
-    java_string(env, &page::run_page(&snapshot, &note, Room::Page))
+    let snapshot = string(env, &snapshot)?;
+    java_string(env, &page::run_page(&snapshot, "", Room::Page))
 }
 
 /// `kind` is null where the run ended well.

@@ -12,7 +12,7 @@ import dev.phalanx.spark.driver.{Hub, Job, OutputPrinter, RunLabel, Stage}
 import dev.phalanx.spark.internal.{JvmEnd, SparkInternals}
 import dev.phalanx.spark.ui.RunPosts
 
-/** One training run. It has what Python's `phalanx.run.Run` has. `TorchDistributor.start` makes it.
+/** One training run. `TorchDistributor.start` makes it.
   *
   * {{{
   * val run = new TorchDistributor(4, localMode = false, useGpu = false).start("train.py")

@@ -4,7 +4,6 @@ import dev.phalanx.spark.jni.Core
 
 /** What one run is, as the core packed it. Only the core reads it, and it answers questions about it here. */
 final private[spark] class Job private (val packed: Array[Byte]) {
-  lazy val ranks: Int = Core(_.jobRanks(packed))
 
   /** Between SIGTERM and SIGKILL when the ranks are ended. */
   lazy val graceMillis: Long = Core(_.jobGraceMillis(packed))

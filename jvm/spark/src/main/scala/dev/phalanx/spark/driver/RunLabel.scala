@@ -2,8 +2,8 @@ package dev.phalanx.spark.driver
 
 import scala.util.matching.Regex.quoteReplacement
 
-/** What tells the output of several runs of this JVM apart, as RUN-16 says. `run/label.py` does the same of a Python
-  * process's runs.
+/** What tells the output of several runs of this JVM apart, as DISPLAY-9 says. `display/label.py` does the same of a
+  * Python process's runs.
   */
 final private[spark] class RunLabel(name: String) {
   @volatile private var label = name

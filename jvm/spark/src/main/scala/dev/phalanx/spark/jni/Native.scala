@@ -27,8 +27,6 @@ final private[spark] class Native {
   /** The variables that a caller gives its ranks, names and values in turn; throws for a name that can't be. */
   @native def rankVariables(settings: Array[String], variables: Array[String]): Array[String]
 
-  @native def jobRanks(job: Array[Byte]): Int
-
   @native def jobGraceMillis(job: Array[Byte]): Long
 
   @native def slotsTimeoutMillis(settings: Array[String]): Long
@@ -201,8 +199,8 @@ final private[spark] class Native {
     */
   @native def explainStage(said: Array[String]): Array[String]
 
-  /** A run's page: HTML from the JSON of a snapshot, of any version. Of a run that goes on `note` is said, too. */
-  @native def runPage(snapshot: String, note: String): String
+  /** A run's page: HTML from the JSON of a snapshot, of any version. */
+  @native def runPage(snapshot: String): String
 
   /** The snapshot of a run that is over for its caller: well, where `kind` is null, or by a problem, its kind and the
     * whole story. What the hub knows of a failure stays.

@@ -10,7 +10,7 @@ final private[spark] class RunListPage(store: RunStore) extends UiPage {
   import UiPage.Parameters
 
   // What a run has for its own page.
-  private val Long = java.util.List.of("ranks", "lines", "losses", "values")
+  private val Long = java.util.List.of("ranks", "lines", "losses")
 
   override def title(parameters: Parameters): String = "Phalanx: Runs"
 

@@ -137,7 +137,7 @@ private[spark] object RunPage {
   def nameOf(run: StoredRun): String =
     if (run.snapshot.isEmpty) "" else Json.read(run.snapshot).path("name").asText("")
 
-  private def byCore(snapshot: String): String = Core(_.runPage(snapshot, ""))
+  private def byCore(snapshot: String): String = Core(_.runPage(snapshot))
 
   /** What is known of a run, as JSON; `{"version": 1}` where nothing is. */
   def jsonOf(store: RunStore, id: String): JsonNode =

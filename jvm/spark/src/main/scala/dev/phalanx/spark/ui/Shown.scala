@@ -8,20 +8,16 @@ import dev.phalanx.spark.internal.SparkInternals
 
 /** How values look in the tab's pages. */
 private[spark] object Shown {
-  private val (grey, blue, green, red, brown) = ("#6c757d", "#0d6efd", "#198754", "#c62f3e", "#b35c00")
-  private val Colors = Map(
-    "running" -> blue,
-    "starting" -> blue,
-    "restarting" -> brown,
-    "succeeded" -> green,
-    "finished" -> green,
-    "failed" -> red,
-    "raised" -> red,
-    "exited" -> red,
-    "signaled" -> red,
-    "out_of_memory" -> red,
-    "not_started" -> red,
-    "lost" -> red
+  private val Grey = "#6c757d"
+
+  /** The colours of a run's states, as the core's page has them; a history server has no core to ask. */
+  private[ui] val Colors = Map(
+    "starting" -> "#2b74d9",
+    "running" -> "#2b74d9",
+    "restarting" -> "#b35c00",
+    "succeeded" -> "#1f8a56",
+    "failed" -> "#cf3f4a",
+    "cancelled" -> "#7d63b8"
   )
 
   /** What the pages' classes look like; one for a page, so that a row of many is small. */
@@ -36,11 +32,13 @@ private[spark] object Shown {
 
   /** A state as a badge; `isCut` says that the application ended before. */
   def state(state: String, isCut: Boolean = false): Node =
-    if (isCut) badge(cut(state), grey)
-    else badge(if (state.isEmpty) "starting" else state, Colors.getOrElse(state, grey))
+    if (isCut) badge(cut(state), Grey)
+    else badge(named(state), Colors.getOrElse(named(state), Grey))
 
   /** The state of a run that was in it when the application ended. */
-  def cut(state: String): String = s"${if (state.isEmpty) "starting" else state} when the application ended"
+  def cut(state: String): String = s"${named(state)} when the application ended"
+
+  private def named(state: String): String = if (state.isEmpty) "starting" else state
 
   private def badge(text: String, color: String): Node =
     <span class="phx-badge" style={s"background-color:$color"}>{text}</span>

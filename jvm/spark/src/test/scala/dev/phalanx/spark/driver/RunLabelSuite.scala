@@ -28,7 +28,7 @@ class RunLabelSuite extends PhalanxSuite {
         }
       }
       running.values.foreach(_.end())
-      assert(labels == Json.texts(row.path("labels")), "RUN-16")
+      assert(labels == Json.texts(row.path("labels")), "DISPLAY-9")
     }
   }
 
@@ -44,7 +44,7 @@ class RunLabelSuite extends PhalanxSuite {
       val alone =
         try print(label, text)
         finally label.end()
-      assert((shown, alone) == ((among, text)), "RUN-16")
+      assert((shown, alone) == ((among, text)), "DISPLAY-9")
     }
   }
 

@@ -43,6 +43,13 @@ class UiPagesSuite extends PhalanxSuite {
     assert(page.json(of("f")).get("stages").size == 2)
   }
 
+  test("a state has the colour in the list that it has on the run's page") {
+    Shown.Colors.foreach { case (state, color) =>
+      store.take(Samples.event(Samples.run(state, "state" -> s"\"$state\"", "failure" -> "null")))
+      assert(html(of(state)).contains(s"inline-block;background:$color;") && Shown.state(state).toString.contains(color), s"$state, TAB-14")
+    }
+  }
+
   test("the page of a run that waits for slots says how many are free") {
     store.take(Samples.event(Samples.run("w", "waits_for" -> "\"waiting for 4 slots; 2 are free\"")))
     assert(html(of("w")).contains("waiting for 4 slots; 2 are free"))
