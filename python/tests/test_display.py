@@ -190,7 +190,7 @@ def test_a_kernel_is_a_notebook_and_a_shell_on_a_terminal_is_none(monkeypatch: p
 def test_a_figure_has_phases_losses_and_ranks_and_a_missing_matplotlib_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    drawn = figure(snapshot(4, name="$x$"))
+    drawn = figure(snapshot(4, name="$x$"), {})
     assert [axes.get_xlabel() for axes in drawn.axes] == ["seconds", "step", "rank"]
     assert drawn._repr_png_().startswith(b"\x89PNG")
     drawn = figure(snapshot(4), {0: [(1, 0.5), (2, 0.4)], 3: [(1, 0.6)]})
@@ -199,7 +199,7 @@ def test_a_figure_has_phases_losses_and_ranks_and_a_missing_matplotlib_is_said(
     assert [list(line.get_ydata()) for line in losses.get_lines()] == [[0.5, 0.4], [0.6]]
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ModuleNotFoundError, match="needs matplotlib: pip install matplotlib"):
-        figure(snapshot(1))
+        figure(snapshot(1), {})
 
 
 class Widgets(ModuleType):

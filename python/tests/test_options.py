@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import dataclasses
 import inspect
 import pickle
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,16 @@ def test_the_constructor_and_run_local_take_every_option_as_it_is_declared() -> 
             # `str | Iterable[str]` is an `Iterable[str]`.
             declared = FIELDS[name].type.replace("str | Iterable[str]", "Iterable[str]")
             assert parameter.annotation == declared, (name, "RUN-16")
+
+
+@pytest.mark.parametrize("call", [phalanx.TorchDistributor.__init__, phalanx.run_local])
+def test_every_option_that_is_taken_is_passed_on(call: Any) -> None:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(call)))
+    [made] = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Options"
+    ]
+    passed = {keyword.arg: ast.unparse(keyword.value) for keyword in made.keywords}
+    assert passed == {name: name for name in keywords(call)}, "RUN-16"
 
 
 def test_each_option_that_is_a_setting_is_in_the_core_the_documents_and_scala() -> None:

@@ -10,7 +10,7 @@ from .. import _native
 Curve = list[tuple[int, float]]
 
 
-def figure(snapshot: dict[str, Any], curves: dict[int, Curve] | None = None) -> Any:
+def figure(snapshot: dict[str, Any], curves: dict[int, Curve]) -> Any:
     """The phases of the run, its loss by step, and the step of each rank. `curves` are the losses of ranks; without any
     there is the snapshot's, of one rank.
 
@@ -34,7 +34,7 @@ def figure(snapshot: dict[str, Any], curves: dict[int, Curve] | None = None) -> 
     drawn = RunFigure(figsize=(9, 6.5), layout="constrained")
     phases, losses, steps = drawn.subplots(3, 1, height_ratios=[1.2, 2, 1.5])
     _phases(phases, snapshot)
-    _losses(losses, snapshot, curves or {})
+    _losses(losses, snapshot, curves)
     _steps(steps, snapshot)
     return drawn
 
