@@ -46,7 +46,10 @@ class UiPagesSuite extends PhalanxSuite {
   test("a state has the colour in the list that it has on the run's page") {
     Shown.Colors.foreach { case (state, color) =>
       store.take(Samples.event(Samples.run(state, "state" -> s"\"$state\"", "failure" -> "null")))
-      assert(html(of(state)).contains(s"inline-block;background:$color;") && Shown.state(state).toString.contains(color), s"$state, TAB-14")
+      assert(
+        html(of(state)).contains(s"inline-block;background:$color;") && Shown.state(state).toString.contains(color),
+        s"$state, TAB-14"
+      )
     }
   }
 
