@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .feeding.partitions.pyspark_loader import install as _tell_pyspark
 from .process_group.registration import install as _tell_torch
+from .rank.child_ending import install as _wait_for_gloo
 
 TYPE_CHECKING = False  # as typing's, without the milliseconds that importing typing costs every rank
 if TYPE_CHECKING:
@@ -117,3 +118,4 @@ def __dir__() -> list[str]:
 
 _tell_torch()
 _tell_pyspark()
+_wait_for_gloo()
