@@ -294,8 +294,8 @@ class TorchDistributor(Distributor):
         if inputs is not None and inputs.streamed is not None:
             if rows is not None:
                 raise ValueError(
-                    f"the data set {inputs.streamed.name!r} is streamed, and the tasks of _train_on_dataframe "
-                    "have its DataFrame as their input, and no other; use run(data=...) for both"
+                    f"the data set {inputs.streamed.name!r} can't be streamed to _train_on_dataframe, whose "
+                    "tasks already read its DataFrame; give both to run(data=...)"
                 )
             check_restarts(inputs.streamed.name, settings.max_restarts)
             rows = TaskRows(for_tasks(*inputs.streamed, self.num_tasks), inputs.streamed.name)
@@ -427,8 +427,9 @@ def _warn_of_data(data: object) -> None:
     if not _warned_of_data:
         _warned_of_data = True
         warnings.warn(
-            f"run(data=...) goes to the function as its argument, since it is {describe_type(data)} and no data of "
-            "Spark's; for a data set that the ranks share, give a DataFrame of Spark: with_data(train=df)",
+            f"run(data=...) is passed to the function as an argument, because it is {describe_type(data)} "
+            "and not a Spark DataFrame; to share a data set among the ranks, give a Spark DataFrame: "
+            "with_data(train=df)",
             UserWarning,
             stacklevel=5,
         )

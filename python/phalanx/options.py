@@ -44,7 +44,7 @@ def _checked(env: object) -> dict[str, str]:
     for name, value in env.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             shown = f"{name!r} is a {type(value).__name__}"
-            raise TypeError(f"env has to have names and values that are str; the value of {shown}")
+            raise TypeError(f"the names and values of env have to be str; the value of {shown}")
     return dict(env)
 
 
@@ -129,8 +129,8 @@ class Options:
             raise TypeError(f"options have to be phalanx.Options, not {type(options).__name__}")
         for name in changes.keys() - _NAMES:
             near = difflib.get_close_matches(name, _NAMES, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(_NAMES))}"
-            raise TypeError(f"{name!r} is no option of a run{hint}")
+            hint = f"; did you mean {near[0]}?" if near else f"; the options are {', '.join(sorted(_NAMES))}"
+            raise TypeError(f"{name!r} is not a run option{hint}")
         said = {} if options is None else options.said
         env = [of["env"] for of in (self.said, said, changes) if of.get("env") is not None]
         changes = said | changes

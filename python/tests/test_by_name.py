@@ -195,10 +195,14 @@ def test_what_can_not_be_made_anew_is_refused_at_the_call_with_its_name(tmp_path
     said = refusal(tmp_path, slotted + "\n        def train(): return given(3)")
     assert "UnpicklableError: train can't be sent to the ranks: its global variable 'given', global" in said
     assert (
-        "global variable 'MISSING' (a _Missing) doesn't pickle: __main__.MISSING goes by its name" in said
+        "global variable 'MISSING' (a _Missing) doesn't pickle: __main__.MISSING can only be sent by its name"
+        in said
     ), "REQUEST-6"
     said = refusal(tmp_path, slotted + "\n        def train(value: MISSING): return 3")
-    assert "its annotation of 'value' (a _Missing) doesn't pickle: __main__.MISSING goes by its name" in said
+    assert (
+        "its annotation of 'value' (a _Missing) doesn't pickle: __main__.MISSING can only be sent by its name"
+        in said
+    )
     locked = """
         import functools, threading
         lock = threading.Lock()

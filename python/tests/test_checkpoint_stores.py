@@ -83,7 +83,7 @@ def test_a_name_keeps_models_apart(place: str) -> None:
     assert checkpoint.latest(directory=place) is None
     with pytest.raises(ValueError, match="letters, digits"):
         checkpoint.save("", 1, directory=place, name="../cats")
-    with pytest.raises(ValueError, match="100 bytes at most"):
+    with pytest.raises(ValueError, match="at most 100 bytes"):
         checkpoint.save("", 1, directory=place, name="ü" * 51)
 
 

@@ -40,7 +40,8 @@ def test_d10_concurrent_runs_are_disjoint_and_the_first_free_gpus_are_taken() ->
     with pytest.raises(RuntimeError) as raised:
         lease(all_gpus, 2)
     assert str(raised.value) == (
-        "the run needs 2 GPUs; the driver has 4, of which 3 are in use by other runs of this process"
+        "the run needs 2 GPUs; the driver has 4, of which 3 are in use by other runs of this process; wait "
+        "for those runs, or lower num_processes"
     )
     for taken in (first, second, second):
         taken.release()

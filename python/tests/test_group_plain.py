@@ -45,7 +45,7 @@ def test_a_plain_group_between_hosts_is_refused_by_name(backend: str | None, nam
         with pytest.raises(RuntimeError) as refused:
             plain_groups.check(ranks, backend)
         said = str(refused.value)
-        assert said.startswith(f"a group of {named} would send gradients in plain to other hosts")
+        assert said.startswith(f"a group of {named} would send gradients unencrypted to other hosts")
         for way in ("spark.phalanx.encryption", "'phalanx'", "allowPlainGradients=true"):
             assert way in said
 

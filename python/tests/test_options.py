@@ -109,9 +109,11 @@ def test_changes_go_over_options_which_go_over_what_there_is() -> None:
 
 
 def test_what_is_no_option_is_named_with_the_nearest_that_is() -> None:
-    with pytest.raises(TypeError, match="'max_restart' is no option of a run; did you mean max_restarts"):
+    with pytest.raises(TypeError, match="'max_restart' is not a run option; did you mean max_restarts"):
         Options().with_changes(max_restart=1)
-    with pytest.raises(TypeError, match="'num_processes' is no option of a run; there are checkpoint_dir, "):
+    with pytest.raises(
+        TypeError, match="'num_processes' is not a run option; the options are checkpoint_dir, "
+    ):
         Options().with_changes(num_processes=2)
     with pytest.raises(TypeError, match=r"options have to be phalanx\.Options, not dict"):
         Options().with_changes({"grace": 1})  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ def test_d12_a_cluster_with_tls_trains(caplog: pytest.LogCaptureFixture) -> None
     preflight.check_start({"spark.ssl.rpc.enabled": "true"}.get, LOGGER)
     assert not caplog.records
     preflight.check_start({"spark.ssl.enabled": "true"}.get, LOGGER)
-    assert "in plain" in caplog.text
+    assert "unencrypted" in caplog.text
     preflight.check_start({"spark.phalanx.encryption": "required"}.get, LOGGER)
     assert "token" in caplog.text
 

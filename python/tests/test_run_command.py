@@ -255,7 +255,7 @@ def test_a_failed_ranks_whole_output_outlives_the_command(
         (["--use-gpu", "train.py"], "the run needs 1 GPU; this host has no GPUs."),
         (["missing.py"], "missing.py"),
         (["-m", "missing.task"], "there is no module missing in "),
-        (["--conf", "spark.executor.cores=2", "train.py"], "spark.executor.cores is no setting of Phalanx"),
+        (["--conf", "spark.executor.cores=2", "train.py"], "spark.executor.cores is not a Phalanx setting"),
         (["--restart-on", "bad luck", "train.py"], "bad luck"),
         (
             ["--conf", "spark.phalanx.logs.directory=hdfs://n/logs", "train.py"],
@@ -319,7 +319,7 @@ def test_shells_have_different_gpus_and_one_too_many_is_told_so(
         assert run.stdout.readline() == f"[rank 0] sees GPU-{card}\n", "LAUNCH-4"
     refused = ran(words)
     assert refused.returncode == 2
-    assert "the run needs 1 GPU; this host has 2 GPUs, and other runs have 2 of them." in refused.stderr
+    assert "the run needs 1 GPU; this host has 2 GPUs, of which 2 are in use by other runs." in refused.stderr
     by_number = ran(words, {"CUDA_VISIBLE_DEVICES": "1"})
     assert by_number.returncode == 2, "LAUNCH-4: a number is the same card"
     assert ran([*words[:-1], "--nproc", "3", "train.py"]).returncode == 2, "nor are they shared"

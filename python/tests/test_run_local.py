@@ -137,8 +137,8 @@ except RuntimeError as refused:
         ({"num_processes": 0}, ValueError, "num_processes"),
         ({"use_gpu": True}, RuntimeError, "the run needs 1 GPU; this host has no GPUs"),
         ({"max_restarts": -1}, ValueError, "maxRestarts"),
-        ({"conf": {"spark.app.name": "x"}}, ValueError, "spark.app.name is no setting of Phalanx"),
-        ({"env": {"A": 1}}, TypeError, "env has to have names and values that are str"),
+        ({"conf": {"spark.app.name": "x"}}, ValueError, "spark.app.name is not a Phalanx setting"),
+        ({"env": {"A": 1}}, TypeError, "the names and values of env have to be str"),
     ],
 )
 def test_what_can_not_be_is_refused_before_anything_starts(
@@ -187,7 +187,7 @@ def test_a_host_whose_driver_does_not_answer_is_told_so(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(gpus, "_ANSWER_S", 0.2)
-    with pytest.raises(RuntimeError, match="nvidia-smi -L doesn't say which GPUs are here"):
+    with pytest.raises(RuntimeError, match="nvidia-smi -L can't list the GPUs of this host"):
         gpus.listed()
 
 
@@ -212,7 +212,7 @@ def test_a_lease_ends_with_its_run_and_a_forked_child_has_no_part_of_it() -> Non
     second = gpus.GpuLease(cards, 1)
     assert [*first.gpus, *second.gpus] == cards
     with pytest.raises(
-        RuntimeError, match="the run needs 1 GPU; this host has 2 GPUs, and other runs have 2"
+        RuntimeError, match="the run needs 1 GPU; this host has 2 GPUs, of which 2 are in use"
     ):
         gpus.GpuLease(cards, 1)
     first.release()

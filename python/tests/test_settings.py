@@ -41,6 +41,6 @@ def test_an_unknown_key_is_warned_about_with_the_nearest(caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING, "phalanx"):
         Settings.read(dict[str, str]().get, keys=["spark.phalanx.jointimeout", "spark.master"])
     assert [record.message for record in caplog.records] == [
-        "spark.phalanx.jointimeout is no setting of Phalanx and has no effect; "
+        "spark.phalanx.jointimeout is not a Phalanx setting and has no effect; "
         "did you mean spark.phalanx.joinTimeout?"
     ]

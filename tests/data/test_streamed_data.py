@@ -67,7 +67,8 @@ def test_partitions_that_are_put_together_from_others_are_shuffled_for_the_ranks
     # Of an RDD it can't be seen beforehand.
     pairs = spark.sparkContext.parallelize([(i,) for i in range(ROWS)], 6).coalesce(2)
     with pytest.raises(
-        TrainingError, match=r"put together from several others'.*repartition it \(df\.repartition\)"
+        TrainingError,
+        match=r"can't start all tasks of this DataFrame together.*repartition it \(df\.repartition\)",
     ):
         stage.run(train, "pad", data={"train": phalanx.streamed(spark.createDataFrame(pairs, "id long"))})
 

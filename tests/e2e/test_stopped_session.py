@@ -8,8 +8,11 @@ from support.own_session import in_session
 pytestmark = pytest.mark.timeout(200)
 
 BELONGS = "belongs to a Spark session that was stopped; "
-MAKE_BOTH = BELONGS + "make a new session (SparkSession.builder.getOrCreate()), and it again"
-MAKE_AGAIN = BELONGS + "make it again in the session that is active now"
+MAKE_BOTH = (
+    BELONGS
+    + "create a new session (SparkSession.builder.getOrCreate()), then create it again in that session"
+)
+MAKE_AGAIN = BELONGS + "create it again in the session that is active now"
 
 TEXT = """
     from phalanx import TorchDistributor

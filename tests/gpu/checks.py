@@ -154,7 +154,7 @@ def lease() -> str:
         held.unlink()
         assert run.result(20) == 10
     said = other.stderr.splitlines()[-1]
-    assert "other runs have 1 of them" in said, said
+    assert "of which 1 are in use by other runs" in said, said
     assert run_local(ranks.visible, use_gpu=True, **QUIET)[1] == 1, "it is free again"
     return f"another process is told: {said.partition(': ')[2]}"
 

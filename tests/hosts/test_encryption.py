@@ -75,7 +75,7 @@ def test_gloo_between_hosts_is_refused_in_one_sentence(seen: dict[str, Any]) -> 
     # BACKEND-6
     kind, said = seen["gloo"]
     assert kind == "exception"
-    assert said.startswith("a group of gloo would send gradients in plain to other hosts")
+    assert said.startswith("a group of gloo would send gradients unencrypted to other hosts")
 
 
 def test_no_warning_says_that_the_token_is_plain(seen: dict[str, Any]) -> None:

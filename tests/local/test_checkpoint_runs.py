@@ -108,5 +108,5 @@ def test_runs_of_different_functions_share_a_folder_and_no_checkpoint(spark: Any
     assert os.listdir(tmp_path) == ["cats"]
     with pytest.raises(ValueError, match="but has to be letters, digits,"):
         TorchDistributor(use_gpu=False, checkpoint_name="../x").run(cats)
-    with pytest.raises(ValueError, match=f"but has to be of {MAX_NAME_BYTES} bytes at most"):
+    with pytest.raises(ValueError, match=f"but has to be at most {MAX_NAME_BYTES} bytes long"):
         TorchDistributor(use_gpu=False, checkpoint_name="x" * (MAX_NAME_BYTES + 1)).run(cats)

@@ -205,7 +205,7 @@ def test_the_cluster_is_checked_before_a_distributed_run(spark: Any, fakes: Fake
     spark.conf.set("spark.phalanx.encryption", "required")
     spark.conf.set("my.override", "true")
     try:
-        with pytest.raises(ValueError, match="set one of them only"):
+        with pytest.raises(ValueError, match="set only one of them"):
             local(num_processes=1, local_mode=False, _ssl_conf="my.override").run(print)
         local(num_processes=1, local_mode=False).run(print)
         local().run(print)
@@ -270,7 +270,7 @@ def test_with_options_is_a_copy_that_changes_nothing_of_its_origin(spark: Any) -
     request = FakeRun.made[-1].fields["request"]
     assert request.settings.values["spark.phalanx.grace"] == "5000ms"
     assert "options" not in other.input_params, "RUN-1"
-    with pytest.raises(TypeError, match="'log' is no option of a run; did you mean logs"):
+    with pytest.raises(TypeError, match="'log' is not a run option; did you mean logs"):
         made.with_options(log="off")
 
 
@@ -321,7 +321,9 @@ def test_rows_that_are_not_sparks_go_to_the_function_and_that_is_said_once(
             local().run(print, data=data)
     said = [str(warning.message) for warning in told if warning.category is UserWarning]
     assert len(said) == 1, said
-    assert said[0].startswith("run(data=...) goes to the function as its argument, since it is a pandas.")
+    assert said[0].startswith(
+        "run(data=...) is passed to the function as an argument, because it is a pandas."
+    )
     assert told[0].filename == __file__
     (tmp_path / "payload").write_bytes(FakeRun.made[1].payload)
     assert Payload(str(tmp_path / "payload")).call()[2]["data"].equals(rows)

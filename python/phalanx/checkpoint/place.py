@@ -54,11 +54,10 @@ def store_of(directory: str | os.PathLike[str] | None, name: str | None) -> Stor
 
     if name is not None and not _NAME.fullmatch(name):
         raise ValueError(
-            f"name is {name!r}, but has to be letters, digits, '_', '-' and '.', and to begin with none of the latter "
-            "two"
+            f"name is {name!r}, but has to be letters, digits, '_', '-' and '.', and to begin with neither '-' nor '.'"
         )
     if name is not None and len(name.encode()) > MAX_NAME_BYTES:
-        raise ValueError(f"name is {name!r}, but has to be of {MAX_NAME_BYTES} bytes at most")
+        raise ValueError(f"name is {name!r}, but has to be at most {MAX_NAME_BYTES} bytes long")
     if directory is None:
         folder, name = checkpoint_dir(), name or os.environ.get(contract.ENV_CHECKPOINT_NAME)
     else:

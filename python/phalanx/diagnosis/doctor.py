@@ -41,7 +41,7 @@ _LEAST_RUN_S = 8.0
 _ENCRYPTION = {
     "auto": "what ranks send to other hosts is encrypted where Spark's own RPC is",
     "required": "what ranks send to other hosts is encrypted",
-    "off": "what ranks send to other hosts is plain",
+    "off": "what ranks send to other hosts is not encrypted",
 }
 _SIZES = {"": 20, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 

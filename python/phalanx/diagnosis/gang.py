@@ -114,7 +114,7 @@ def judged_run(results: list[dict[str, Any]], *, use_gpu: bool) -> Finding:
         )
     slowest = max(found["seconds"] for found in results)
     backend = "nccl" if use_gpu else "phalanx"
-    how = "encrypted between hosts" if results[0]["encrypted"] else "in plain between hosts"
+    how = "encrypted between hosts" if results[0]["encrypted"] else "unencrypted between hosts"
     return Finding(
         "ok",
         "",

@@ -63,7 +63,7 @@ def listed() -> list[str]:
         return [str(number) for number in range(sum(map(bool, map(_NODE.fullmatch, os.listdir("/dev")))))]
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise RuntimeError(
-            f"nvidia-smi -L doesn't say which GPUs are here: {problem}; use_gpu=False (--no-gpu) trains on the CPU"
+            f"nvidia-smi -L can't list the GPUs of this host: {problem}; use_gpu=False (--no-gpu) trains on the CPU"
         ) from problem
     gpus = of_listing(told.stdout)
     if not gpus:  # a host without a card, or one whose driver is broken
@@ -108,7 +108,7 @@ class GpuLease:
                 self.gpus.append(gpu)
         if len(self.gpus) < count:
             self.release()
-            theirs = f", and other runs have {used} of them" if used else ""
+            theirs = f", of which {used} are in use by other runs" if used else ""
             raise RuntimeError(
                 f"the run needs {_count(count)}; this host has {_count(len(gpus))}{theirs}. Without GPUs, "
                 "use_gpu=False (--no-gpu) trains on the CPU."

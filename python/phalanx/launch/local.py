@@ -114,7 +114,7 @@ def settings_of(conf: Mapping[str, str], given: Mapping[str, str]) -> Settings:
     for key in conf:
         if not key.startswith(_PREFIX):
             raise ValueError(
-                f"{key} is no setting of Phalanx; without Spark there are only those of {_PREFIX}*"
+                f"{key} is not a Phalanx setting; without Spark only {_PREFIX}* settings are allowed"
             )
     return Settings.read(conf.get, keys=conf.keys() | given.keys(), given=given)
 

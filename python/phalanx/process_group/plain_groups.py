@@ -1,4 +1,4 @@
-"""Refuses process groups that would send gradients in plain to other hosts, where the run encrypts.
+"""Refuses process groups that would send gradients unencrypted to other hosts, where the run encrypts.
 
 BACKEND-6 (no-plain-group): where the node says that ranks encrypt, a group that has ranks of another host is made only
 by the backend `phalanx`, unless plain gradients are allowed. gloo has no TLS in torch's packages, and NCCL has none.
@@ -48,7 +48,7 @@ def check(ranks: Iterable[int], backend: object) -> None:
     plain = [name for name in _names(backend) if name not in (NAME, _SENDS_NOTHING)]
     if plain:
         raise RuntimeError(
-            f"a group of {' and '.join(plain)} would send gradients in plain to other hosts, and this run encrypts "
+            f"a group of {' and '.join(plain)} would send gradients unencrypted to other hosts, and this run encrypts "
             f"(spark.phalanx.encryption): make it with the backend {NAME!r}, or allow it by "
             "spark.phalanx.encryption.allowPlainGradients=true"
         )

@@ -53,7 +53,9 @@ def parts_of(obj: Any, name: str) -> tuple[Any, ...] | str:
     try:
         return object.__reduce__(obj)  # as if its class had not said otherwise
     except TypeError as problem:
-        raise BareName(f"{module}.{name} goes by its name, which the ranks don't have") from problem
+        raise BareName(
+            f"{module}.{name} can only be sent by its name, which the ranks don't have"
+        ) from problem
 
 
 def _goes_by_value(module: str) -> bool:

@@ -40,7 +40,7 @@ def active_session() -> SparkSession:
         spark = SparkSession.active()
     except Exception as problem:
         raise RuntimeError(
-            "TorchDistributor needs an active SparkSession; make one by SparkSession.builder.getOrCreate()"
+            "TorchDistributor needs an active SparkSession; create one with SparkSession.builder.getOrCreate()"
         ) from problem
     check_server(spark)
     return spark
@@ -55,9 +55,11 @@ def check_running(spark: SparkSession, what: str) -> None:
         return
     try:
         active_session()
-        then = "make it again in the session that is active now"
+        then = "create it again in the session that is active now"
     except RuntimeError:
-        then = "make a new session (SparkSession.builder.getOrCreate()), and it again"
+        then = (
+            "create a new session (SparkSession.builder.getOrCreate()), then create it again in that session"
+        )
     raise RuntimeError(f"{what} belongs to a Spark session that was stopped; {then}")
 
 
@@ -122,7 +124,7 @@ def copy_by_hadoop(
     isn't done `within` so many seconds.
     """
     if client.is_remote(spark):
-        raise RuntimeError("a client of Spark Connect has no JVM to write to a URI")
+        raise RuntimeError("only Spark's JVM can write to a URI, and a client of Spark Connect can't call it")
     problems: list[Exception] = []
 
     def copy() -> None:

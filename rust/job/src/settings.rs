@@ -75,7 +75,7 @@ impl Setting {
                 Some(kinds) => keep(field(into), kinds),
                 None => {
                     let all: Vec<&str> = retryable().map(FailureKind::name).collect();
-                    refused(&format!("some of {}, with commas between them", all.join(", ")))
+                    refused(&format!("one or more of {}, separated by commas", all.join(", ")))
                 }
             },
             Takes::Choice(choose, choices) => match choices.iter().find(|choice| **choice == lower) {
@@ -91,7 +91,7 @@ impl Setting {
             },
             Takes::Networks(field) => match listed(text).map(str::parse).collect::<Result<_>>() {
                 Ok(networks) => keep(field(into), networks),
-                Err(_) => refused("networks such as 10.0.0.0/8, with commas between them"),
+                Err(_) => refused("networks such as 10.0.0.0/8, separated by commas"),
             },
             Takes::Host(field) => {
                 let host = text.trim();
@@ -116,11 +116,11 @@ impl Setting {
                 let plain = |c: char| c.is_alphanumeric() || "_-.".contains(c);
                 if text.starts_with(['-', '.']) || !text.chars().all(plain) {
                     return refused(
-                        "letters, digits, '_', '-' and '.', and to begin with none of the latter two",
+                        "letters, digits, '_', '-' and '.', and to begin with neither '-' nor '.'",
                     );
                 }
                 if text.len() > MAX_CHECKPOINT_NAME_BYTES {
-                    return refused(&format!("of {MAX_CHECKPOINT_NAME_BYTES} bytes at most"));
+                    return refused(&format!("at most {MAX_CHECKPOINT_NAME_BYTES} bytes long"));
                 }
                 *field(into) = text.to_string();
                 Ok(())
@@ -131,7 +131,7 @@ impl Setting {
                     .iter()
                     .any(|name| name.contains(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')))
                 {
-                    return refused("names with commas between them");
+                    return refused("names separated by commas");
                 }
                 *field(into) = names;
                 Ok(())
@@ -263,7 +263,8 @@ const OWNER: &str = "phalanx.owner";
 fn owner(conf: &BTreeMap<String, String>, name: &str) -> Result<Option<Owner>> {
     let Some(told) = conf.get(OWNER).filter(|_| name.is_empty()) else { return Ok(None) };
     let read: serde_json::Result<Owner> = serde_json::from_str(told);
-    let unread = |e| Error::new(ErrorKind::Invalid, format!("{OWNER} is no owner of checkpoints: {e}"));
+    let unread =
+        |e| Error::new(ErrorKind::Invalid, format!("{OWNER} can't be read as an owner of checkpoints: {e}"));
     read.map(|owner| Some(owner.settled())).map_err(unread)
 }
 
@@ -294,7 +295,7 @@ pub fn unknown_keys<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> 
                 |s: &Setting| strsim::normalized_damerau_levenshtein(&s.name().to_lowercase(), &name);
             let near = SETTINGS.iter().max_by(|a, b| nearness(a).total_cmp(&nearness(b)));
             let hint = near.filter(|s| nearness(s) >= 0.6).map(|s| format!("; did you mean {}?", s.key));
-            format!("{key} is no setting of Phalanx and has no effect{}", hint.unwrap_or_default())
+            format!("{key} is not a Phalanx setting and has no effect{}", hint.unwrap_or_default())
         })
         .collect()
 }
@@ -386,18 +387,18 @@ mod tests {
             ("grace", "", "a time such as"),
             ("logs.directory", "logs", "an absolute path, or a URI"),
             ("checkpoint.name", "a/b", "letters, digits,"),
-            ("checkpoint.name", "ü".repeat(51).as_str(), "of 100 bytes at most"),
+            ("checkpoint.name", "ü".repeat(51).as_str(), "at most 100 bytes"),
             ("logs", "some", "one of auto, all, dedup, errors, off, or ranks such as 0,3"),
             ("stage", "scala", "one of auto, jvm, python"),
             ("connect", "never", "one of auto, direct, relay"),
             ("data.order", "sorted", "one of auto, computed, content"),
             ("hub.host", "driver.example:7077", "without a port"),
             ("hub.bindAddress", "10.0.0.0/8", "a name or an address of a host"),
-            ("warm.imports", "torchvision os", "names with commas"),
+            ("warm.imports", "torchvision os", "names separated by commas"),
             ("store.allowedNetworks", "10.0.0.0/99", "networks such as 10.0.0.0/8"),
             ("maxRestarts", "-1", "a whole number, 0 or more"),
-            ("restartOn", "signal,bad luck", "some of exception, signal, exit_code"),
-            ("restartOn", "cancelled", "some of exception"),
+            ("restartOn", "signal,bad luck", "one or more of exception, signal, exit_code"),
+            ("restartOn", "cancelled", "one or more of exception"),
         ] {
             let error = read(key, text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -453,15 +454,16 @@ mod tests {
         conf.insert(format!("{PREFIX}checkpoint.name"), "cats".into());
         assert_eq!(Settings::read(&conf).unwrap().checkpoint.owner, None);
         let refused = Settings::read(&BTreeMap::from([(OWNER.into(), "{}".into())])).unwrap_err();
-        assert!(refused.to_string().contains("phalanx.owner is no owner"), "{refused}");
+        assert!(refused.to_string().contains("phalanx.owner can't be read"), "{refused}");
     }
 
     #[test]
     fn an_unknown_key_is_told_with_the_nearest() {
         let keys = ["spark.phalanx.jointimeout", "spark.master", "spark.phalanx.grace", "spark.phalanx.zzz"];
         let expected = [
-            "spark.phalanx.jointimeout is no setting of Phalanx and has no effect; did you mean spark.phalanx.joinTimeout?",
-            "spark.phalanx.zzz is no setting of Phalanx and has no effect",
+            "spark.phalanx.jointimeout is not a Phalanx setting and has no effect; did you mean \
+             spark.phalanx.joinTimeout?",
+            "spark.phalanx.zzz is not a Phalanx setting and has no effect",
         ];
         assert_eq!(unknown_keys(keys), expected);
     }

@@ -29,10 +29,10 @@ pub fn rank_variables(
             Err(Error::new(ErrorKind::Invalid, format!("{from} can't give ranks {named:?}: {why}")))
         };
         if name.is_empty() || name.contains(['=', '\0']) {
-            return refused("no variable has such a name");
+            return refused("no environment variable can have this name");
         }
         if given.get(name).is_some_and(|value| value.contains('\0')) {
-            return refused("its value has a zero byte");
+            return refused("its value contains a NUL byte");
         }
         if is_phalanxs(name) {
             return refused("Phalanx sets it");

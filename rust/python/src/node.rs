@@ -41,7 +41,7 @@ impl NodeCallbacks for PythonCallbacks {
 
     fn copy_files(&mut self, files: &[PathBuf], folder: &str) -> Result<()> {
         let Some(copy) = &self.copy_files else {
-            let why = "a URI takes Spark's JVM to write to, which its Python workers can't call";
+            let why = "only Spark's JVM can write to a URI, and Spark's Python workers can't call it";
             return Err(Error::new(ErrorKind::Unreachable, why));
         };
         let files: Vec<_> = files.iter().map(|file| file.to_string_lossy()).collect();

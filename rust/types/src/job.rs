@@ -334,7 +334,10 @@ impl Job {
     /// [`ErrorKind::Invalid`] as [`Job::check`].
     pub fn from_json(bytes: &[u8]) -> Result<Job> {
         let job: Job = serde_json::from_slice(bytes).map_err(|e| {
-            Error::new(ErrorKind::Protocol, format!("this is no job of version {VERSION}: {e}"))
+            Error::new(
+                ErrorKind::Protocol,
+                format!("can't decode the job (this Phalanx reads version {VERSION}): {e}"),
+            )
         })?;
         job.check()?;
         Ok(job)
@@ -367,7 +370,7 @@ pub(crate) fn check_version(version: u32) -> Result<()> {
     if version == VERSION {
         return Ok(());
     }
-    let text = format!("the job is of version {version}, this Phalanx reads version {VERSION}");
+    let text = format!("the job has version {version}, but this Phalanx reads version {VERSION}");
     Err(Error::new(ErrorKind::Protocol, text))
 }
 

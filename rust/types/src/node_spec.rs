@@ -77,14 +77,14 @@ impl NodeSpec {
         let broken = |e: serde_json::Error| {
             Error::new(
                 ErrorKind::Protocol,
-                format!("these are no orders for a node of version {VERSION}: {e}"),
+                format!("can't decode the node spec (this node reads version {VERSION}): {e}"),
             )
         };
         let any: AnyVersion = serde_json::from_slice(bytes).map_err(broken)?;
         if let Some(drivers) = any.phalanx.filter(|drivers| drivers != PACKAGE_VERSION) {
             let text = format!(
-                "the driver has Phalanx {drivers}, and this node Phalanx {PACKAGE_VERSION}: give the executors the \
-                 driver's jar, or their Python the driver's version of the package"
+                "the driver has Phalanx {drivers}, but this executor has Phalanx {PACKAGE_VERSION}: give the \
+                 executors the driver's jar, or their Python the driver's version of the package"
             );
             return Err(Error::new(ErrorKind::Protocol, text));
         }
@@ -138,7 +138,8 @@ mod tests {
         assert!(other.to_string().contains("version 7"), "TYPES-12: {other}");
         json["phalanx"] = "9.9.9".into();
         let package = NodeSpec::unpack(json.to_string().as_bytes()).unwrap_err();
-        let said = format!("the driver has Phalanx 9.9.9, and this node Phalanx {PACKAGE_VERSION}: give ");
+        let said =
+            format!("the driver has Phalanx 9.9.9, but this executor has Phalanx {PACKAGE_VERSION}: give ");
         assert!(package.to_string().contains(&said), "TYPES-12: {package}");
         assert_eq!(NodeSpec::unpack(b"").unwrap_err().kind(), ErrorKind::Protocol);
     }

@@ -23,6 +23,6 @@ pub trait NodeCallbacks {
     /// # Errors
     /// If it can't.
     fn copy_files(&mut self, _files: &[PathBuf], _folder: &str) -> Result<()> {
-        Err(Error::new(ErrorKind::Unreachable, "a URI takes a JVM to write to, and there is none here"))
+        Err(Error::new(ErrorKind::Unreachable, "only a JVM can write to a URI, and there is none here"))
     }
 }

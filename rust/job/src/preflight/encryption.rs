@@ -64,7 +64,7 @@ pub(crate) fn encryption(wish: EncryptionWish, plain_gradients: bool, conf: &Con
             ErrorKind::Invalid,
             format!(
                 "spark.phalanx.encryption is 'required', but spark.phalanx.encryption.allowPlainGradients (or \
-                 {SSL_OVERRIDE}) is 'true', which lets gloo and NCCL send gradients in plain; set one of them only"
+                 {SSL_OVERRIDE}) is 'true', which lets gloo and NCCL send gradients unencrypted; set only one of them"
             ),
         )),
         EncryptionWish::Required => Ok(Encryption::On { plain_gradients: false }),
@@ -86,17 +86,17 @@ pub(super) fn plain(
     }
     if decided.is_on() && !encrypts_rpc(conf) {
         return Some(
-            "This run encrypts what its ranks send each other, but Spark's RPC, by which the job's token gets to the \
-             tasks, is plain: who reads it there can join the job. Set spark.authenticate and \
-             spark.network.crypto.enabled, or spark.ssl.rpc.enabled, to 'true'."
+            "This run encrypts what its ranks send each other, but Spark's RPC, which carries the job's \
+             token to the tasks, is not encrypted: anyone who reads the token can join the job. Set \
+             spark.authenticate and spark.network.crypto.enabled, or spark.ssl.rpc.enabled, to 'true'."
                 .into(),
         );
     }
     let is_unsaid = wish == EncryptionWish::Auto && !plain_gradients && !decided.is_on();
     (is_unsaid && is_true(conf, SSL)).then(|| {
-        "spark.ssl.enabled is about Spark's web pages, and this run sends in plain what its ranks tell each other: \
-         set spark.ssl.rpc.enabled to 'true', or spark.phalanx.encryption to 'required', to encrypt it, or \
-         spark.phalanx.encryption to 'off' if it may be plain."
+        "spark.ssl.enabled encrypts only Spark's web pages, and this run's ranks send their data to each \
+         other unencrypted: set spark.ssl.rpc.enabled to 'true', or spark.phalanx.encryption to 'required', \
+         to encrypt it, or spark.phalanx.encryption to 'off' if it may be unencrypted."
             .into()
     })
 }

@@ -115,7 +115,7 @@ pub(super) fn devices(addresses: &[String], visible: Option<&str>) -> Result<Vec
             let count = entries.len();
             Error::new(
                 ErrorKind::Invalid,
-                format!("Spark's GPU {address} is not among the {count} of {VISIBLE}='{visible}'"),
+                format!("Spark assigned GPU {address}, which is not among the {count} GPUs of {VISIBLE}='{visible}'"),
             )
         })
     };

@@ -134,8 +134,8 @@ impl Leases {
             return Err(Error::new(
                 ErrorKind::State,
                 format!(
-                    "the run needs {count} GPUs; the driver has {has}, of which {used} are in use by \
-                     other runs of this process"
+                    "the run needs {count} GPUs; the driver has {has}, of which {used} are in use by other \
+                     runs of this process; wait for those runs, or lower num_processes"
                 ),
             ));
         }

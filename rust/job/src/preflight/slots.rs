@@ -81,7 +81,8 @@ pub fn look(need: &SlotNeed<'_>, there: Option<u32>, waited: Duration, looks: u3
             ),
         ));
     }
-    let log = (looks == 0).then(|| format!("Waiting for executors: {there} of {tasks} task slots are there"));
+    let log =
+        (looks == 0).then(|| format!("Waiting for executors: {there} of {tasks} task slots are available"));
     Ok(Slots::Wait { pause: PAUSE, log })
 }
 
@@ -163,7 +164,7 @@ mod tests {
         let conf = Conf::new();
         let need = need(4, "yarn", &conf);
         let at = |seconds, looks| look(&need, Some(3), Duration::from_secs(seconds), looks);
-        let line = "Waiting for executors: 3 of 4 task slots are there";
+        let line = "Waiting for executors: 3 of 4 task slots are available";
         assert_eq!(at(0, 0).unwrap(), Slots::Wait { pause: PAUSE, log: Some(line.into()) });
         assert_eq!(at(19, 190).unwrap(), Slots::Wait { pause: PAUSE, log: None });
         assert_eq!(at(20, 200).unwrap_err().kind(), ErrorKind::State, "JOB-15");

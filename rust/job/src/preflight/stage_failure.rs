@@ -26,13 +26,14 @@ const OUT_OF_MEMORY: [&str; 4] =
     ["exit code 137", "exited with code 137", "OOMKilled", "exceeding physical memory limits"];
 /// Where ranks' memory is.
 const OVERHEAD: &str = "spark.executor.memoryOverhead";
-const HINT: &str = " (perhaps for want of memory: ranks live in what spark.executor.memoryOverhead adds to an executor's own)";
+const HINT: &str =
+    " (perhaps out of memory: raise spark.executor.memoryOverhead, which the ranks' memory comes from)";
 /// What Spark refuses of a stage whose tasks start together, half a sentence before a list
 /// (`DAGScheduler.checkBarrierStageWithRDDChainPattern`); and what that means.
 const OF_OTHERS: (&str, &str) = (
     "does not allow the following pattern of RDD chain within a barrier stage",
-    "the DataFrame's partitions are put together from several others' (coalesce, union or limit of what it is read \
-     from), which tasks that start together can't have; repartition it (df.repartition), which shuffles its rows",
+    "Spark can't start all tasks of this DataFrame together, because it is read through a coalesce, union or \
+     limit; repartition it (df.repartition), which shuffles its rows",
 );
 /// How Spark's own reason of a task's end begins where its executor is gone.
 const LOST_EXECUTOR: &str = "ExecutorLostFailure (";

@@ -34,7 +34,7 @@ pub(super) fn fork_rank(
     }
     let texts = launch.args.iter().chain(launch.env.iter().flat_map(|(name, value)| [name, value]));
     if texts.into_iter().any(|text| text.contains('\0')) {
-        return Err(cannot("an argument or a variable holds a NUL byte"));
+        return Err(cannot("an argument or a variable contains a NUL byte"));
     }
     let guard = getpid();
     match fork() {
@@ -88,7 +88,7 @@ fn start_error(launch: &Launch, error: &io::Error) -> String {
         }
         io::ErrorKind::PermissionDenied => "permission denied".to_string(),
         io::ErrorKind::ArgumentListTooLong => "its arguments and environment are too long".to_string(),
-        io::ErrorKind::InvalidInput => "an argument or a variable holds a NUL byte".to_string(),
+        io::ErrorKind::InvalidInput => "an argument or a variable contains a NUL byte".to_string(),
         _ => error.to_string(),
     }
 }

@@ -48,7 +48,7 @@ class TorchDistributor private (
     .orElse(SparkSession.getDefaultSession)
     .getOrElse(
       throw new IllegalStateException(
-        "TorchDistributor needs an active SparkSession; make one by SparkSession.builder.getOrCreate()"
+        "TorchDistributor needs an active SparkSession; create one with SparkSession.builder.getOrCreate()"
       )
     )
   private val sc = spark.sparkContext

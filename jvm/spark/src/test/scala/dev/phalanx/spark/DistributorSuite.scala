@@ -288,7 +288,7 @@ class DistributorSuite extends PhalanxSuite {
   test("what the nodes can't read is told before there is a stage") {
     val failed =
       intercept[TrainingException](BarrierRunner.run(sc, 1, "none", new NodeTask(Array.empty, Array.empty)))
-    assert(failed.message.contains("these are no orders for a node"), failed.message)
+    assert(failed.message.contains("can't decode the node spec"), failed.message)
   }
 
   test("tasks that find the hub closed end in a sentence, and nobody trains without a driver") {

@@ -91,7 +91,7 @@ class PluginSuite extends PhalanxSuite {
     val ended = ChildJvm.run(classOf[BareMain].getName, Seq("stop", "/bin/sleep", "300"), options)
     assert(ended.code == 0, ended.output)
     assert(ended.output.contains(s"Phalanx ${Version.phalanx} is on: "), ended.output)
-    assert(ended.output.contains("spark.phalanx.graze is no setting of Phalanx"), s"JAR-1: ${ended.output}")
+    assert(ended.output.contains("spark.phalanx.graze is not a Phalanx setting"), s"JAR-1: ${ended.output}")
     assert(ended.output.contains("0 guards are left"), s"JAR-2: ${ended.output}")
     assert(ended.output.contains("ENDED ") && ended.output.contains("0 nodes are left"), ended.output)
   }
