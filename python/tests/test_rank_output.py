@@ -79,7 +79,7 @@ def test_where_no_place_has_it_the_newest_lines_come_with_the_reason() -> None:
     def breaks() -> Read:
         def read(start: int, most: int) -> Piece:
             if start > 0:
-                raise NotThereError("its node has ended")
+                raise NotThereError("its task has ended")
             return Piece(0, 2 * PIECE_BYTES, "", b"x" * most)
 
         return read
@@ -90,6 +90,6 @@ def test_where_no_place_has_it_the_newest_lines_come_with_the_reason() -> None:
     assert b"".join(whole_output([no_host], "", 0, None)) == b"", "RUN-14"
     assert b"".join(whole_output([no_host, lambda: from_text("there")], "", 0, None)) == b"there"
     broken = b"".join(whole_output([breaks, lambda: from_text("not this")], "", 0, None))
-    assert broken.endswith(b"x\n[phalanx] the rest of the output can't be had: its node has ended\n"), (
+    assert broken.endswith(b"x\n[phalanx] the rest of the output can't be read: its task has ended\n"), (
         "RUN-14"
     )

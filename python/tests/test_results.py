@@ -46,7 +46,7 @@ def test_the_versions_that_differ_are_named_and_the_others_not(
     monkeypatch.setattr(ranks_results, "versions", lambda: theirs)
     results = held(tmp_path, ranks_only())
     del sys.modules["ranks_only"]
-    with pytest.raises(TrainingError, match="rank 0 ended well, but its result can't be read") as caught:
+    with pytest.raises(TrainingError, match="rank 0 succeeded, but its result can't be read") as caught:
         results.load(0)
     said = str(caught.value)
     assert "ModuleNotFoundError: No module named 'ranks_only'; Python is 3.99.0 at the rank and " in said

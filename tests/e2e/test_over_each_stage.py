@@ -270,7 +270,7 @@ def test_a_run_whose_tasks_reach_the_driver_by_no_way_says_what_to_set(
         started_without_the_hub(lambda: None).result(90)
     assert caught.value.kind == "start"
     said = str(caught.value)
-    assert re.search(r"partition [01] on \S+ can't reach the driver", said), said
+    assert re.search(r"the task of partition [01] on \S+ can't reach the driver", said), said
     # The jvm stage's executors have the plugin, which finds no hub there, either.
     no_other = ", and it has no other way. ", "spark.phalanx.hub.port", "PhalanxPlugin"
     both = "directly: the hub at 127.0.0.2:", "nor through Spark's messages: "
@@ -290,7 +290,7 @@ def test_tasks_that_run_and_do_not_join_are_named_after_the_join_timeout(
         run.result(60)
     assert caught.value.kind == "start"
     assert caught.value.message == (
-        "the tasks of partitions 0, 1 did not join within 3s; 0 of 2 tasks are there. "
+        "the tasks of partitions 0, 1 did not join within 3s; 0 of 2 tasks have joined. "
         "Are the executors up, and can they connect to the driver?"
     )
 

@@ -135,8 +135,8 @@ def test_a_run_that_may_not_wait_for_so_long_says_what_it_waited_for(
             stage.run(ranks)
     assert failed.value.kind == "start"
     assert failed.value.message.startswith(
-        f"Spark did not have 2 free task slots at once within {QUEUE_S}s, the time that "
-        "spark.phalanx.queueTimeout gives the run; at last 1 was free. Wait for the jobs that hold the others"
+        f"Spark did not have 2 free task slots at once within {QUEUE_S}s (spark.phalanx.queueTimeout); 1 was "
+        "free at the end. Wait for the jobs that hold the others"
     ), "DRIVER-44"
 
 

@@ -67,7 +67,7 @@ def test_a_full_disk_is_told_as_what_it_is_and_leaves_nothing(over: str, by_face
     assert output["result"] == "well", output
     assert "[rank 0] before\n" in output["shown"], output
     assert "[rank 0] after\n" in output["shown"], output
-    lost = f"bytes of output could not be written down: {NO_SPACE}"
+    lost = f"bytes of output could not be written: {NO_SPACE}"
     assert lost in output["shown"], output["shown"][-2000:]
     assert output["shown"].count(lost) <= 5, "it is said, and not for each line"
 
@@ -82,13 +82,13 @@ def test_a_full_disk_is_told_as_what_it_is_and_leaves_nothing(over: str, by_face
     result = seen["result"]
     assert (result["kind"], NO_SPACE in result["message"]) == ("exception", True), result
     # Rank 1's result is short: there may be room for it, and then none at the driver, which has the same disk.
-    if "rank 1 ended well, but its result can't be kept by the driver" not in result["message"]:
+    if "rank 1 succeeded, but the driver can't keep its result" not in result["message"]:
         assert (result["type"], result["rank"] in (0, 1)) == ("OSError", True), result
         assert f"{NO_SPACE}: '" in result["message"], "TEST-1: it names the file"
         assert "/result'" in result["message"], result
 
     driver = seen["result at the driver"]
-    assert "rank 0 ended well, but its result can't be kept by the driver" in driver["message"], driver
+    assert "rank 0 succeeded, but the driver can't keep its result" in driver["message"], driver
     assert NO_SPACE in driver["message"], driver
 
     assert seen["after"]["result"] == "well", seen["after"]

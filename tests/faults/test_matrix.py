@@ -94,9 +94,9 @@ CELLS = [
     Cell("vanishes_with_0", COMPUTES, "exit_code", NO_END, faces=WITH_COLD),
     Cell("vanishes_with_0", GLOO, "exit_code", NO_END),
     Cell("vanishes_with_0", PHALANX, "exit_code", NO_END, culprit=0),
-    Cell("exits_early", JOINS, "hang", HANGS + "; rank 1 ended well.*", blamed=0, hang_timeout=True),
-    Cell("exits_early", GLOO, "exception", r"raised RuntimeError: .*; rank 1 ended well.*", blamed=0),
-    Cell("exits_early", PHALANX, "exception", r"raised NativeError: .*; rank 1 ended well.*", blamed=0),
+    Cell("exits_early", JOINS, "hang", HANGS + "; rank 1 had already succeeded.*", blamed=0, hang_timeout=True),
+    Cell("exits_early", GLOO, "exception", r"raised RuntimeError: .*; rank 1 had already succeeded.*", blamed=0),
+    Cell("exits_early", PHALANX, "exception", r"raised NativeError: .*; rank 1 had already succeeded.*", blamed=0),
     Cell("is_killed", COMPUTES, "signal", KILLED),
     Cell("is_killed", JOINS, "signal", KILLED, faces=WITH_COLD),
     Cell("is_killed", GLOO, "signal", KILLED, culprit=0),
@@ -249,7 +249,7 @@ def test_a_value_that_cant_be_read_back_is_an_error_that_names_its_rank(
     run = two_ranks("local").start(misdeeds.Unreadable)
     with pytest.raises(
         TrainingError,
-        match="rank 0 ended well, but its result can't be read back here: ValueError: the labels",
+        match="rank 0 succeeded, but its result can't be read back here: ValueError: the labels",
     ) as told:
         run.result(SOON_S)
     assert (told.value.kind, told.value.rank) == ("exception", 0)

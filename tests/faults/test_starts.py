@@ -157,6 +157,6 @@ def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_told_so_and_the_next
         kind, rank, _, text = json.loads(limited.is_over(60).removeprefix("FAILED "))
         assert (kind, rank) == ("out_of_memory", 1), text
         assert re.match(
-            r"rank 1 \(\S+\) was killed by the kernel for want of memory: .* spark.executor.memoryOverhead",
+            r"rank 1 \(\S+\) was killed by the kernel because memory ran out: .* spark.executor.memoryOverhead",
             text,
         ), text

@@ -166,7 +166,7 @@ def test_a_host_that_is_lost_while_it_serves_blocks_is_the_cause(seen: dict[str,
     kind, _, said = seen["jvm"]["lost"]
     assert kind == "lost_node", said
     # The driver's hub or Spark, whoever is the first to know it.
-    assert "is lost with its node" in said or "ExecutorLostFailure" in said
+    assert "is lost with its task" in said or "ExecutorLostFailure" in said
 
 
 def test_a_node_whose_ranks_have_ended_serves_on_to_those_of_the_other_host(mine: dict[str, Any]) -> None:

@@ -228,7 +228,7 @@ def test_a_rank_over_the_memory_limit_of_its_pod_is_told_as_that(over: str, seen
     told = seen.told[over]["hoards"]
     assert (told["kind"], told["rank"]) == ("out_of_memory", 3), told
     assert re.match(
-        r"rank 3 \(10\.213\.7\.[12]\) was killed by the kernel for want of memory", told["message"]
+        r"rank 3 \(10\.213\.7\.[12]\) was killed by the kernel because memory ran out", told["message"]
     )
     assert "spark.executor.memoryOverhead" in told["message"]
 
@@ -272,7 +272,7 @@ def test_where_nothing_may_be_executed_the_jvm_stage_says_so_and_what_to_mount(
     assert seen.noexec.get("kind") == "start", seen.noexec
     said = seen.noexec["message"]
     assert (
-        f"a node can't start on {pods.hosts.addresses[1]}: Phalanx can't unpack its files: nothing " in said
+        f"Phalanx can't start on {pods.hosts.addresses[1]}: Phalanx can't unpack its files: nothing " in said
     )
     assert "nothing may be executed there (noexec): " in said
     assert ", /tmp, " in said

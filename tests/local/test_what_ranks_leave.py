@@ -100,7 +100,7 @@ def test_a_result_whose_module_only_ranks_have_is_not_lost(
     distributor = TorchDistributor(num_processes=1, local_mode=True, use_gpu=False)
     with pytest.raises(TrainingError) as caught:
         distributor.run(train, str(tmp_path))
-    assert "rank 0 ended well, but its result can't be read back here: ModuleNotFoundError" in str(
+    assert "rank 0 succeeded, but its result can't be read back here: ModuleNotFoundError" in str(
         caught.value
     )
     pickled = Path(

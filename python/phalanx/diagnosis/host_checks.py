@@ -83,7 +83,7 @@ def driver_link(facts: Facts, need: Need) -> Iterator[Finding]:
         return
     means = {
         "timeout": "Nothing answers this host at the driver's port: it is dropped on the way, as by a firewall.",
-        "refused": "The driver's port refuses this host: nobody listens there where the driver's name leads from here.",
+        "refused": "The driver's port refuses this host: nothing listens there where the driver's name leads from here.",
         "stranger": "Not the driver answers at the driver's port: its name leads this host elsewhere.",
     }.get(problem, f"This host has no way to the driver's port: {link['text']}.")
     instead = (

@@ -148,7 +148,7 @@ def whole_output(
         except NotThereError as problem:
             why = str(problem)
         if begun:
-            yield f"\n[phalanx] the rest of the output can't be had: {why}\n".encode()
+            yield f"\n[phalanx] the rest of the output can't be read: {why}\n".encode()
             return
     if newest:
         yield f"[phalanx] these are the newest lines that the driver has, no more: {why}\n".encode()

@@ -62,7 +62,7 @@ class Results:
             return None  # a file that left by os._exit and had given none
         except Exception as error:
             problem = (
-                f"rank {rank} ended well, but its result can't be read back here: {type(error).__name__}: {error}; "
+                f"rank {rank} succeeded, but its result can't be read back here: {type(error).__name__}: {error}; "
                 + "".join(f"{difference}; " for difference in _differences(self._path(rank)))
                 + f"its pickle is {self._outliving(rank)} until the application ends"
             )

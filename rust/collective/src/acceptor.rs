@@ -99,7 +99,7 @@ impl Acceptor {
             None => true,
             Some(Ok(done)) => !done,
             Some(Err(error)) => {
-                log::debug!("rank {}: a connection came to nothing: {error}", self.me);
+                log::debug!("rank {}: a connection failed: {error}", self.me);
                 false
             }
         });
@@ -123,7 +123,7 @@ impl Acceptor {
         let (inbox, stage) = ([0; HELLO_BYTES], Stage::Silent);
         let visitor = Visitor { socket: Some(socket), is_ready: true, inbox, received: 0, stage };
         if self.visitors.add(from, now + PATIENCE, visitor).is_some() {
-            log::debug!("rank {}: too many strangers connect from {from:?}", self.me);
+            log::debug!("rank {}: too many unauthenticated connections from {from:?}", self.me);
         }
     }
 
@@ -250,7 +250,7 @@ impl Visitor {
         while let Some(socket) = &mut self.socket {
             let awaited = self.stage.awaits();
             match socket.read(&mut self.inbox[self.received..awaited]) {
-                Ok(0) => return Err(Error::new(ErrorKind::Closed, "it ended before it was a rank's")),
+                Ok(0) => return Err(Error::new(ErrorKind::Closed, "it ended before it authenticated")),
                 Ok(count) => self.received += count,
                 // GROUP-1: who sends what means nothing is left for the others' sake, too.
                 Err(error) if [IoKind::WouldBlock, IoKind::Interrupted].contains(&error.kind()) => {

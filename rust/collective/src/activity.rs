@@ -100,7 +100,10 @@ pub fn read_activity(path: &Path) -> Result<Activity> {
     let look = || look().map_err(|error| Error::io(format_args!("read {}", path.display()), &error));
     let mut seen = look()?;
     if seen[WORD_MAGIC] != MAGIC {
-        return Err(Error::new(ErrorKind::Protocol, format!("{} is no record of activity", path.display())));
+        return Err(Error::new(
+            ErrorKind::Protocol,
+            format!("{} is not a record of activity", path.display()),
+        ));
     }
     for _ in 0..READ_TRIES {
         // A read isn't atomic: only what is the same twice, at rest, is whole.

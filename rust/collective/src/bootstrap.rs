@@ -162,7 +162,7 @@ fn connect_all(
     for (rank, stream) in &mut arrived {
         // Who has ended is named when memory is handed round.
         if let Err(error) = tables.send(stream, deadline) {
-            log::info!("rank {me}: rank {rank} has not heard what all ranks said: {error}");
+            log::info!("rank {me}: rank {rank} did not receive the addresses of all ranks: {error}");
         }
     }
     arrived.retain(|(rank, _)| host.binary_search(rank).is_ok());
@@ -209,7 +209,7 @@ fn socket(key: &Key, meeting: &str, pretended_host: Option<u32>, rank: usize) ->
 impl Card {
     /// How the rank is reached from other hosts.
     fn target(&self) -> Result<Target> {
-        let no_key = |_| Error::new(ErrorKind::Protocol, "what a rank told is no key");
+        let no_key = |_| Error::new(ErrorKind::Protocol, "a rank sent an invalid key");
         let tls_key = self.tls_key.as_ref().map(hex::decode).transpose().map_err(no_key)?;
         Ok(Target { address: self.address, tls_key })
     }
@@ -218,13 +218,14 @@ impl Card {
 /// Whether all ranks can be of one group, as the rank `me` sees it.
 fn check(cards: &[Card], me: usize) -> Result<()> {
     if let Some(rank) = cards.iter().position(|card| card.version != VERSION) {
-        return Err(Error::new(ErrorKind::Protocol, format!("rank {rank} has another version of phalanx")));
+        return Err(Error::new(ErrorKind::Protocol, format!("rank {rank} has another version of Phalanx")));
     }
     let encrypts = |rank: usize| cards[rank].tls_key.is_some();
     let Some(rank) = (0..cards.len()).find(|rank| encrypts(*rank) != encrypts(me)) else { return Ok(()) };
     let (one, other) = if encrypts(me) { (me, rank) } else { (rank, me) };
     let text = format!(
-        "rank {one} encrypts what it sends to other hosts and rank {other} doesn't: it is to be the same on all"
+        "rank {one} encrypts what it sends to other hosts and rank {other} doesn't: set \
+         spark.phalanx.encryption to the same value for all"
     );
     Err(Error::new(ErrorKind::Invalid, text))
 }
@@ -239,7 +240,7 @@ fn group_key(request: &Bootstrap<'_>, store: &mut dyn Store) -> Result<Key> {
         store.set(&key, &random::<32>()?, request.deadline)?;
     }
     let value = store.get(&key, request.deadline)?;
-    let no_secret = |_| Error::new(ErrorKind::Protocol, format!("{key} is no secret"));
+    let no_secret = |_| Error::new(ErrorKind::Protocol, format!("{key} is not a valid secret"));
     value.try_into().map(Key::from_bytes).map_err(no_secret)
 }
 

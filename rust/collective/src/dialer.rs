@@ -105,7 +105,7 @@ impl Dialer {
                 Err(_) if is_formed && dial.is_refused => {
                     let Target { address, .. } = target;
                     let text = format!(
-                        "rank {} has left the group, or has died: nobody listens at {address} any more",
+                        "rank {} has left the group, or has died: nothing listens at {address} any more",
                         place.0
                     );
                     connections.fail(place, Error::new(ErrorKind::PeerLost, text));
@@ -117,7 +117,7 @@ impl Dialer {
                     false
                 }
                 Err(error) => {
-                    log::debug!("rank {me}: a connection to rank {} came to nothing: {error}", place.0);
+                    log::debug!("rank {me}: a connection to rank {} failed: {error}", place.0);
                     connections.troubled(place, error);
                     dial.stage = Stage::Resting(now + RETRY_PAUSE * (1 << dial.tries.min(MOST_DOUBLED)));
                     dial.tries += 1;
@@ -179,7 +179,9 @@ impl Dial {
     fn cannot_connect(&mut self, address: SocketAddr, error: &std::io::Error) -> Error {
         self.is_refused = error.kind() == IoKind::ConnectionRefused;
         match self.is_refused {
-            true => Error::new(ErrorKind::Unreachable, format!("can't connect to {address}: it refuses")),
+            true => {
+                Error::new(ErrorKind::Unreachable, format!("can't connect to {address}: connection refused"))
+            }
             false => Error::io(format_args!("connect to {address}"), error),
         }
     }
@@ -241,7 +243,7 @@ impl Dial {
                         }
                         Some(_) if taken == [TAKEN] => return Ok(Some(link)),
                         Some(_) => {
-                            return Err(Error::new(ErrorKind::Protocol, "what it said makes no sense"));
+                            return Err(Error::new(ErrorKind::Protocol, "it sent an invalid message"));
                         }
                     }
                 }

@@ -131,7 +131,7 @@ impl Exchange<'_> {
         if all.len() == self.world_size {
             return Ok(all);
         }
-        let text = format!("rank 0 tells of {} ranks, and there are {}", all.len(), self.world_size);
+        let text = format!("rank 0 announced {} ranks, but the group has {}", all.len(), self.world_size);
         Err(Error::new(ErrorKind::Protocol, text))
     }
 
@@ -166,7 +166,7 @@ impl Exchange<'_> {
                 return self.has_not_joined(rank, &error);
             }
         }
-        late.context("rank 0 has not told who is there")
+        late.context("rank 0 has not announced the group's ranks")
     }
 
     fn has_not_joined(&self, rank: usize, error: &Error) -> Error {
@@ -202,7 +202,7 @@ impl Exchange<'_> {
         let sealed = self.store.get(&place, deadline)?;
         // GROUP-8
         let text = self.key.open(&place, &sealed).ok_or_else(|| {
-            let text = format!("what the store has at {place} is from no rank of this group");
+            let text = format!("no rank of this group wrote what the store has at {place}");
             Error::new(ErrorKind::Refused, text)
         })?;
         Ok(text.to_vec())

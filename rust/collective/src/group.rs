@@ -98,7 +98,7 @@ impl GroupOptions {
         } else if u32::try_from(self.world_size).is_err() {
             format!("{} ranks are too many", self.world_size)
         } else if !(1..=MOST_CONNECTIONS).contains(&self.connections) {
-            format!("{} connections: it must be 1 to {MOST_CONNECTIONS}", self.connections)
+            format!("{} connections: it has to be 1 to {MOST_CONNECTIONS}", self.connections)
         } else {
             return Ok(());
         };

@@ -150,7 +150,7 @@ fn take(stream: &mut UnixStream, deadline: Deadline) -> Result<Vec<Private<Owned
     said.resize(text.end, 0);
     stream.receive(&mut said[text], deadline, DOING)?;
     let failure = Failure::decode(&said).map(|(failure, _)| failure.error());
-    Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Protocol, "what it said makes no sense")))
+    Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Protocol, "it sent an invalid message")))
 }
 
 /// Why the leader has hung up, if it said so before (GROUP-50); else the error of who had something to send.
@@ -164,7 +164,7 @@ fn why(stream: &mut UnixStream, error: Error, deadline: Deadline) -> Error {
 fn failed(error: io::Error) -> Error {
     match error.kind() {
         IoKind::WouldBlock | IoKind::TimedOut => {
-            Error::new(ErrorKind::Timeout, format!("can't {DOING}: the other side is late"))
+            Error::new(ErrorKind::Timeout, format!("can't {DOING}: the other side did not answer in time"))
         }
         _ => Error::io(DOING, &error),
     }

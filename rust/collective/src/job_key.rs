@@ -23,7 +23,7 @@ fn key_in(directory: Option<OsString>) -> Result<Option<Key>> {
     let path = Path::new(&directory).join(FILE_GROUPS_KEY);
     let bytes = std::fs::read(&path)
         .map_err(|e| Error::io(format_args!("read the key of the job's groups, {}", path.display()), &e))?;
-    let no_key = |_| Error::new(ErrorKind::Protocol, format!("{} is no key", path.display()));
+    let no_key = |_| Error::new(ErrorKind::Protocol, format!("{} is not a valid key", path.display()));
     bytes.try_into().map(Key::from_bytes).map(Some).map_err(no_key)
 }
 
@@ -40,9 +40,10 @@ fn encryption_of(said: Option<OsString>) -> Result<bool> {
         None => Ok(false),
         Some(said) if said == "on" => Ok(true),
         Some(said) if said == "off" => Ok(false),
-        Some(said) => {
-            Err(Error::new(ErrorKind::Invalid, format!("{ENV_ENCRYPTION} is {said:?}: it must be on or off")))
-        }
+        Some(said) => Err(Error::new(
+            ErrorKind::Invalid,
+            format!("{ENV_ENCRYPTION} is {said:?}: it has to be on or off"),
+        )),
     }
 }
 

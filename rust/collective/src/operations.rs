@@ -320,7 +320,7 @@ fn same_bytes(what: &str, bytes: usize, expected: usize) -> Result<()> {
     if bytes == expected {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Invalid, format!("{what} has {bytes} bytes where {expected} belong")))
+    Err(Error::new(ErrorKind::Invalid, format!("{what} has {bytes} bytes, but needs {expected}")))
 }
 
 fn premultiply(buffer: &mut [u8], dtype: DType, op: ReduceOp) {

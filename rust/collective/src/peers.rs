@@ -369,7 +369,7 @@ impl Peers {
             }
             Some(&FAILURE) => Failure::decode(&heard[1..]).map(|(failure, _)| failure),
             Some(_) => {
-                let text = format!("rank {rank} sent bytes that make no sense");
+                let text = format!("rank {rank} sent invalid bytes");
                 Some(Failure::new(ErrorKind::Protocol, text))
             }
             None => None,

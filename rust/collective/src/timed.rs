@@ -57,7 +57,10 @@ pub(crate) trait Timed: Read + Write {
 
 fn in_time(deadline: Deadline, doing: &str) -> Result<Deadline> {
     match deadline.passed() {
-        true => Err(Error::new(ErrorKind::Timeout, format!("can't {doing}: the other side is late"))),
+        true => Err(Error::new(
+            ErrorKind::Timeout,
+            format!("can't {doing}: the other side did not answer in time"),
+        )),
         false => Ok(deadline),
     }
 }

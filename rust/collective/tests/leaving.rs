@@ -202,8 +202,8 @@ fn a_rank_that_leaves_says_to_whom_it_could_not_deliver_what_and_for_how_long_it
         let said = world.outcome(0, LONG).text;
         let parts = [
             "timeout: rank 0, in leave(",
-            "rank 2 has left without having taken 2 messages of 67108864 bytes in all; ",
-            "rank 1 has not taken a message of 33554432 bytes, and nothing of it for ",
+            "rank 2 has left without receiving 2 messages of 67108864 bytes in all; ",
+            "rank 1 has received nothing of a message of 33554432 bytes for ",
         ];
         assert!(parts.iter().all(|part| said.contains(part)), "GROUP-41: {hosts:?}: {said}");
         // The wait is looked at from time to time, so it may have been a little longer.

@@ -48,7 +48,7 @@ pub fn check_own_user(connection: impl AsFd) -> Result<()> {
     match is_own_user(connection) {
         Ok(true) => Ok(()),
         Ok(false) => {
-            Err(Error::new(ErrorKind::Refused, "it is of another user, or of a process that has gone"))
+            Err(Error::new(ErrorKind::Refused, "it belongs to another user, or to a process that has ended"))
         }
         Err(error) => Err(Error::io("find out whose it is", &error)),
     }
@@ -70,7 +70,7 @@ pub fn check_owners_are_told() -> Result<()> {
         }
     };
     check_own_user(accepted).map_err(|why| {
-        let text = "the system doesn't tell whose connections are, without which a store that encrypts serves nobody";
+        let text = "the system doesn't say which user a connection belongs to, so the encrypted store can't serve any";
         Error::new(ErrorKind::State, format!("{text}: {why}"))
     })
 }

@@ -277,7 +277,7 @@ fn explain(e: &rustls::Error, first: bool) -> Error {
     use rustls::Error::{AlertReceived, InvalidCertificate, NoApplicationProtocol};
     match e {
         InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
-            Error::new(ErrorKind::Refused, "it has another key than the one that was asked for")
+            Error::new(ErrorKind::Refused, "its key is not the expected one")
         }
         rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) if first => {
             Error::new(ErrorKind::Protocol, "it doesn't speak TLS")
@@ -285,7 +285,7 @@ fn explain(e: &rustls::Error, first: bool) -> Error {
         NoApplicationProtocol | AlertReceived(AlertDescription::NoApplicationProtocol) => {
             Error::new(ErrorKind::Protocol, "it speaks another version")
         }
-        AlertReceived(alert) => Error::new(ErrorKind::Closed, format!("it breaks TLS off: {alert:?}")),
+        AlertReceived(alert) => Error::new(ErrorKind::Closed, format!("it aborted TLS: {alert:?}")),
         other => changed(other),
     }
 }

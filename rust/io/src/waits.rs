@@ -18,13 +18,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Connects by the deadline, or within a minute where that is never.
 ///
 /// # Errors
-/// [`ErrorKind::Timeout`] at the deadline, [`ErrorKind::Unreachable`] if nobody listens there.
+/// [`ErrorKind::Timeout`] at the deadline, [`ErrorKind::Unreachable`] if nothing listens there.
 pub fn connect(address: SocketAddr, deadline: Deadline) -> Result<TcpStream> {
-    let refused = || Error::new(ErrorKind::Unreachable, format!("can't connect to {address}: it refuses"));
+    let refused =
+        || Error::new(ErrorKind::Unreachable, format!("can't connect to {address}: connection refused"));
     connect_unless_refused(address, deadline)?.ok_or_else(refused)
 }
 
-/// As [`connect`]; `None` if the host answers that nobody listens there.
+/// As [`connect`]; `None` if the host answers that nothing listens there.
 ///
 /// # Errors
 /// [`ErrorKind::Timeout`] at the deadline, [`ErrorKind::Unreachable`] if the host does not answer.

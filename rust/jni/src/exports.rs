@@ -321,7 +321,7 @@ struct TaskHere {
 impl TaskHere {
     fn from_json(text: &str) -> Result<TaskHere> {
         serde_json::from_str(text)
-            .map_err(|e| Error::new(ErrorKind::Invalid, format!("a node can't be here ({e})")))
+            .map_err(|e| Error::new(ErrorKind::Invalid, format!("a task can't start here ({e})")))
     }
 }
 

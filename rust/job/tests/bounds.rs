@@ -103,7 +103,7 @@ fn tasks_that_wait_for_slots_have_the_join_timeout_once_they_run() {
     let seen = Duration::from_secs(1000 - HAPPENS);
     play.sees(1000, Some(2), 0);
     assert_eq!(time_to_tell(&mut play, false, false), seen + JOIN_TIMEOUT, "DRIVER-42");
-    let told = "the tasks of partitions 0, 1 did not join within 120s; 0 of 2 tasks are there.";
+    let told = "the tasks of partitions 0, 1 did not join within 120s; 0 of 2 tasks have joined.";
     assert!(play.failure().message.starts_with(told), "{}", play.failure().message);
 }
 
@@ -133,8 +133,8 @@ fn a_queue_ends_with_its_timeout_where_that_is_set() {
     waits(&mut play, 100, 390);
     assert_eq!(time_to_tell(&mut play, false, false), Duration::from_secs(400 - HAPPENS), "DRIVER-44");
     assert_eq!(play.failure().kind, FailureKind::Start);
-    let told = "Spark did not have 2 free task slots at once within 300s, the time that \
-                spark.phalanx.queueTimeout gives the run; at last 1 was free.";
+    let told = "Spark did not have 2 free task slots at once within 300s (spark.phalanx.queueTimeout); \
+                1 was free at the end.";
     assert!(play.failure().message.starts_with(told), "{}", play.failure().message);
 }
 

@@ -65,6 +65,6 @@ fn the_caller_is_told_once_which_ranks_make_use_of_their_grace() {
     assert_eq!(play.state.take_notices(), Vec::<String>::new());
     play.tick(7);
     play.tick(8);
-    let told = "[phalanx] rank 1 still runs after being told to end; in 5 s nothing is left of it";
+    let told = "[phalanx] rank 1 still runs after being told to end; Phalanx kills it in 5 s";
     assert_eq!(play.state.take_notices(), [told]);
 }

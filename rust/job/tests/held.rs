@@ -104,7 +104,7 @@ fn a_host_that_vanished_as_its_node_was_called_is_a_lost_node_and_not_a_task_tha
         if max_restarts == 1 {
             assert_eq!(play.failure().kind, FailureKind::LostNode, "DRIVER-26");
             assert!(
-                play.failure().message.starts_with("the node of partition 0 (host-0) is lost"),
+                play.failure().message.starts_with("the task of partition 0 (host-0) is lost"),
                 "{}",
                 play.failure().message
             );

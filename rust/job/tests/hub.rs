@@ -178,7 +178,7 @@ fn a_stage_that_ends_without_a_word_is_a_failure() {
     let driver = open(&job);
     driver.stage_ended(Attempt::first(), None);
     let failure = listen(&driver).failure.expect("TYPES-4");
-    assert!(failure.message.contains("of the end of ranks 0-1"), "{}", failure.message);
+    assert!(failure.message.contains("did not hear how ranks 0-1 ended"), "{}", failure.message);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn a_result_that_the_driver_can_not_keep_fails_the_job_and_says_why() {
         let node = spawn_node(test_node(&driver, 0, &script, dir.path()), TestCallbacks::default());
         let failure = listen(&driver).failure.unwrap();
         assert_eq!(failure.kind, FailureKind::Exception, "TYPES-4");
-        let why = "rank 0 ended well, but its result can't be kept by the driver: can't ";
+        let why = "rank 0 succeeded, but the driver can't keep its result: can't ";
         assert!(failure.message.starts_with(why), "{}", failure.message);
         assert!(failure.message.contains("No such file"), "{}", failure.message);
         node.join().unwrap().unwrap();

@@ -91,7 +91,7 @@ fn a_task_that_reaches_the_hub_by_no_way_fails_in_a_sentence_that_says_what_to_s
     let barred = silent();
     let (kind, said, told) = not_reached(&barred.address, None);
     assert_eq!(kind, ErrorKind::Unreachable, "NODE-7: {said}");
-    assert!(said.starts_with("partition 1 on host-1 can't reach the driver: "), "NODE-7: {said}");
+    assert!(said.starts_with("the task of partition 1 on host-1 can't reach the driver: "), "NODE-7: {said}");
     for part in [&barred.address, "it has no other way", "spark.phalanx.hub.port", "PhalanxPlugin"] {
         assert!(said.contains(part), "NODE-7: {said}");
     }

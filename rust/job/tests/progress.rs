@@ -58,7 +58,7 @@ fn a_node_that_has_no_stacks_to_tell_does_not_hold_up_the_end_of_a_hang() {
     for rank in 0..2 {
         play.ends(19, rank, RankState::Stopped);
     }
-    assert!(play.failure().stacks.contains("(its node did not answer in time)"));
+    assert!(play.failure().stacks.contains("(its host did not answer in time)"));
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn forty_hosts_that_vanish_are_one_line_of_the_error() {
     assert!((4000..5600).contains(&first), "{}", failure.message);
     let text = failure.render();
     assert!(text.lines().count() <= MAX_LINES, "TYPES-23: {text}");
-    assert_eq!(text.matches("is lost with its node").count(), 2, "the cause, and the others: {text}");
+    assert_eq!(text.matches("is lost with its task").count(), 2, "the cause, and the others: {text}");
 }
 
 /// The variable that makes [`acts_as_driver`] one: its directory.

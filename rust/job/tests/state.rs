@@ -77,9 +77,10 @@ const KILLED: &str =
 #[test]
 fn ranks_of_a_lost_executor_are_named_with_what_spark_says_of_it() {
     // Before its node counts as lost, and after that.
-    for (at, before) in
-        [(6, ""), (8, "nothing was heard of its task for 3.0 s; its executor or host probably ended; ")]
-    {
+    for (at, before) in [
+        (6, ""),
+        (8, "the driver heard nothing from its task for 3.0 s; its executor or host probably ended; "),
+    ] {
         let mut play = Play::placed();
         play.breaks(5, 1);
         play.tick(at);
@@ -95,7 +96,7 @@ fn ranks_of_a_lost_executor_are_named_with_what_spark_says_of_it() {
         );
         assert_eq!(
             play.failure().message,
-            format!("rank 1 (host-1) is lost with its node: {before}{KILLED}")
+            format!("rank 1 (host-1) is lost with its task: {before}{KILLED}")
         );
         assert_eq!(play.failure().ranks[1].state, RankState::Lost);
     }
@@ -124,7 +125,7 @@ fn ranks_that_an_executor_ended_as_it_was_told_to_go_are_named_too() {
         play.tick(20);
         let named = (play.failure().kind, play.failure().rank, play.failure().host.as_str());
         assert_eq!(named, (FailureKind::LostNode, Some(1), "host-1"), "DRIVER-26");
-        assert_eq!(play.failure().message, format!("rank 1 (host-1) is lost with its node: {KILLED}"));
+        assert_eq!(play.failure().message, format!("rank 1 (host-1) is lost with its task: {KILLED}"));
     }
 }
 
@@ -134,8 +135,8 @@ fn a_rank_that_missed_a_peer_which_ended_well_is_told_so() {
     play.ends(5, 1, RankState::Finished);
     play.tell(6, 0, missed_a_peer(0));
     play.done(6, 0);
-    let text = "rank 0 (host-0) raised RuntimeError; rank 1 ended well before, so perhaps not all ranks make the same \
-                collective calls";
+    let text = "rank 0 (host-0) raised RuntimeError; rank 1 had already succeeded, so perhaps not all ranks make \
+                the same collective calls";
     assert_eq!((play.failure().rank, play.failure().message.as_str()), (Some(0), text), "TYPES-4");
 }
 

@@ -47,7 +47,7 @@ fn a_node_that_is_gone_before_its_first_rank_started_is_a_lost_node_and_the_rank
         let [restart] = &play.state.take_restarts()[..] else { panic!("DRIVER-26: {breaks}") };
         assert!(!restart.in_place, "DRIVER-31");
         assert!(
-            restart.line.contains("restart 1 of 1: the node of partition 0 (host-0) is lost"),
+            restart.line.contains("restart 1 of 1: the task of partition 0 (host-0) is lost"),
             "{}",
             restart.line
         );
@@ -87,7 +87,7 @@ fn without_a_restart_left_another_task_is_waited_for_and_then_the_node_is_lost()
     play.tick(120);
     assert_eq!(play.failure().kind, FailureKind::LostNode, "DRIVER-26");
     assert!(
-        play.failure().message.starts_with("the node of partition 0 (host-0) is lost: it was there before"),
+        play.failure().message.starts_with("the task of partition 0 (host-0) is lost: it left before"),
         "{}",
         play.failure().message
     );

@@ -287,7 +287,7 @@ impl Drop for ProcessGroup {
 
 /// BINDING-17
 fn in_itself() -> Error {
-    let text = "this thread is in a call of the same process group already, as where a signal's handler makes another";
+    let text = "this thread is already in a call of the same process group; a signal handler perhaps made another one";
     Error::new(ErrorKind::State, text)
 }
 

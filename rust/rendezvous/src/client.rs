@@ -94,7 +94,7 @@ pub(crate) fn tune(stream: &SockRef<'_>) {
     let keepalive =
         TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_AFTER).with_retries(3);
     if let Err(e) = stream.set_tcp_nodelay(true).and_then(|()| stream.set_tcp_keepalive(&keepalive)) {
-        log::debug!("a connection goes without no-delay or keep-alive: {e}");
+        log::debug!("a connection has no TCP_NODELAY or keep-alive: {e}");
     }
 }
 
@@ -103,7 +103,7 @@ impl HubConnection {
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Timeout`] if nobody answers, or the connection ends before both are
-    /// proved; [`ErrorKind::Closed`] if the host answers that nobody listens there, [`ErrorKind::Refused`] if a side
+    /// proved; [`ErrorKind::Closed`] if the host answers that nothing listens there, [`ErrorKind::Refused`] if a side
     /// doesn't know the token, [`ErrorKind::Protocol`] if the peer is no hub of this version.
     pub fn open(hub: &HubAddress, role: Role, deadline: Deadline) -> Result<HubConnection> {
         HubConnection::open_unless(&AtomicBool::new(false), hub, role, deadline)
@@ -142,7 +142,7 @@ impl HubConnection {
         if welcome == Welcome::refusal() {
             return Err(Error::new(
                 ErrorKind::Refused,
-                "it refused this job's token, or has gone on without this node",
+                "it refused this job's token, or goes on without this task",
             ));
         }
         if !wire::hub_is_proved(&hub.token, &binding, &hello, &welcome) {
@@ -275,7 +275,7 @@ fn dial(stop: &AtomicBool, address: &str, deadline: Deadline) -> Result<TcpStrea
     // A hub may listen at some of its host's addresses only: one that does not answer may be it.
     match refused {
         n if n > 0 && n == candidates.len() => {
-            Err(Error::new(ErrorKind::Closed, "its host refuses the connection: nobody listens there"))
+            Err(Error::new(ErrorKind::Closed, "its host refuses the connection: nothing listens there"))
         }
         _ => Err(last),
     }

@@ -53,7 +53,7 @@ pub fn split_host_port(text: &str) -> Result<(&str, u16)> {
         (!host.is_empty()).then_some((host, port.parse().ok()?))
     };
     parse().ok_or_else(|| {
-        Error::new(ErrorKind::Invalid, format!("{text:?} is no host:port (IPv6 addresses go into brackets)"))
+        Error::new(ErrorKind::Invalid, format!("{text:?} is not host:port (IPv6 addresses go into brackets)"))
     })
 }
 

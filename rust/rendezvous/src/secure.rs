@@ -90,7 +90,7 @@ impl Secure {
             self.heard_bytes += came.len();
             if self.heard_bytes > MAX_UNPROVED_BYTES {
                 // What follows a proof at once is read with the next bytes: nobody sends that much before an answer.
-                return Err(Error::new(ErrorKind::Refused, "it sends much and proves nothing"));
+                return Err(Error::new(ErrorKind::Refused, "it sent too much before it authenticated"));
             }
         }
         let (is_proved, proof) = (self.is_proved, &mut self.proof);

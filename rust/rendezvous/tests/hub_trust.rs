@@ -124,7 +124,7 @@ fn who_sits_in_the_middle_with_a_key_of_his_own_is_told_nothing() {
     });
     let error = HubConnection::open(&between, control(), soon()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "HUB-2: {error}");
-    assert!(error.to_string().contains("it has another key"), "{error}");
+    assert!(error.to_string().contains("its key is not the expected one"), "{error}");
     assert_eq!(impostor.join().unwrap(), (false, false), "HUB-2: not even the job's id");
 }
 

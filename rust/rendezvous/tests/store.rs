@@ -362,7 +362,7 @@ fn an_empty_list_of_hosts_allows_none() {
         let server = serve(Some(Vec::new()));
         let error = StoreClient::connect(server.address(), soon()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Refused, "STORE-9");
-        assert!(error.to_string().contains("sees this one as 127.0.0.1"), "STORE-9: {error}");
+        assert!(error.to_string().contains("sees this host as 127.0.0.1"), "STORE-9: {error}");
     });
 }
 

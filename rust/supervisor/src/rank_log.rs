@@ -86,7 +86,8 @@ impl RankLog {
             remove(path)?;
             new_file(path)
         };
-        let file = Arc::new(begin().map_err(|e| Error::io(format!("begin the log {}", path.display()), &e))?);
+        let file =
+            Arc::new(begin().map_err(|e| Error::io(format!("create the log {}", path.display()), &e))?);
         Ok(Arc::new(RankLog {
             path: path.to_path_buf(),
             segment_bytes: max_bytes.max(MIN_CAP_BYTES) / 2,
@@ -283,8 +284,9 @@ impl RankLog {
         (writer.file, writer.file_bytes) = (file, 0);
         if dropped > 0 {
             let cap = self.segment_bytes * 2;
-            let text =
-                format!("the first {dropped} bytes of this output were dropped, its log is capped at {cap}");
+            let text = format!(
+                "the first {dropped} bytes of this output were dropped, because its log is capped at {cap}"
+            );
             // Not worth losing output for: that has its own way of telling.
             let _ = writer.write_notice(&format!("{}\n", notice(&text)));
         }

@@ -82,7 +82,7 @@ impl RankSocket {
         // Without them a rank is as any program. The kernel refuses where too much of this user is on its way.
         let (packet, flags) = (RankNews::Words.packet(), SendFlags::DONTWAIT);
         if let Err(errno) = send_with_descriptors(&fd, &packet, &[memory.as_fd()], flags) {
-            log::warn!("a rank goes without words: {errno}");
+            log::warn!("a rank runs without the memory page that it shares with its task: {errno}");
         }
         let end = End { fd, longest, news: Mutex::default(), words };
         Ok((RankSocket(Arc::new(end)), theirs))

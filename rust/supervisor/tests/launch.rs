@@ -153,10 +153,10 @@ fn a_rank_that_can_not_start_says_why() {
                 "on the rank's PATH (/nowhere:/else)",
             ),
             (program(file.to_str().unwrap()), "permission denied"),
-            (program("a\0b"), "holds a NUL byte"),
+            (program("a\0b"), "contains a NUL byte"),
             (
                 Launch { cwd: Some("/no/such/place".into()), ..sh(0, "true") },
-                "directory /no/such/place is not there",
+                "directory /no/such/place does not exist",
             ),
             (
                 Launch { args: vec!["x".repeat(8 << 20)], ..program("true") },

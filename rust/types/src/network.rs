@@ -65,7 +65,10 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Network, Error> {
         let refused = || {
-            Error::new(ErrorKind::Invalid, format!("{text:?} is no network such as 10.0.0.0/8 or fd00::/8"))
+            Error::new(
+                ErrorKind::Invalid,
+                format!("{text:?} is not a network such as 10.0.0.0/8 or fd00::/8"),
+            )
         };
         let (address, prefix) = match text.split_once('/') {
             Some((address, prefix)) => (address, Some(prefix)),

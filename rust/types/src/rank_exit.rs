@@ -76,8 +76,8 @@ impl RankState {
             RankState::Raised => "raised".into(),
             RankState::Exited(code) => format!("exited with code {code}"),
             RankState::Signaled(signal) => format!("was ended by {}", signal_name(*signal)),
-            RankState::OutOfMemory => "was killed by the kernel for want of memory".into(),
-            RankState::Lost => "is lost with its node".into(),
+            RankState::OutOfMemory => "was killed by the kernel because memory ran out".into(),
+            RankState::Lost => "is lost with its task".into(),
         }
     }
 }

@@ -207,7 +207,7 @@ mod tests {
         let expected = "  \
              ranks 0-319, 640-6999, 7001-7998 on 960 hosts (host-0, host-1, host-10, ...): \
              raised RuntimeError: rank 0 went away (port 0), as the first says (last output 0.0 to 8.0 s before)\n  \
-             ranks 320-639 on 40 hosts (host-40, host-41, host-42, ...): is lost with its node \
+             ranks 320-639 on 40 hosts (host-40, host-41, host-42, ...): is lost with its task \
              (last output 0.0 to 8.0 s before)\n  \
              rank 7000 on host-875: exited with code 3 (last output 0.0 to 0.0 s before)\n  \
              rank 7999 on host-999: raised RuntimeError: rank 1142 went away (port 7999) \

@@ -26,12 +26,11 @@ impl Display for Unsent {
 /// Why not all was delivered: `late` waited to be taken when the time was over, during which nothing was; the
 /// receivers of what is `lost` are gone. None if all was delivered.
 pub(crate) fn undelivered(lost: &[Unsent], late: &[Unsent], waited: Duration) -> Option<Error> {
-    let of_lost =
-        lost.iter().map(|unsent| format!("rank {} has left without having taken {unsent}", unsent.to));
+    let of_lost = lost.iter().map(|unsent| format!("rank {} has left without receiving {unsent}", unsent.to));
     let seconds = waited.as_secs_f64();
-    let of_late = late.iter().map(|unsent| {
-        format!("rank {} has not taken {unsent}, and nothing of it for {seconds:.1} s", unsent.to)
-    });
+    let of_late = late
+        .iter()
+        .map(|unsent| format!("rank {} has received nothing of {unsent} for {seconds:.1} s", unsent.to));
     let parts: Vec<String> = of_lost.chain(of_late).collect();
     let kind = if late.is_empty() { ErrorKind::PeerLost } else { ErrorKind::Timeout };
     (!parts.is_empty()).then(|| Error::new(kind, parts.join("; ")))
@@ -48,8 +47,8 @@ mod tests {
         assert!(undelivered(&[], &[], Duration::ZERO).is_none());
         let error = undelivered(&[one], &[some], Duration::from_millis(1250)).unwrap();
         assert_eq!(error.kind(), ErrorKind::Timeout);
-        let text = "rank 3 has left without having taken a message of 1048576 bytes; rank 5 has not taken 2 messages \
-                    of 10 bytes in all, and nothing of it for 1.2 s";
+        let text = "rank 3 has left without receiving a message of 1048576 bytes; rank 5 has received nothing of \
+                    2 messages of 10 bytes in all for 1.2 s";
         assert_eq!(error.to_string(), text);
         assert_eq!(undelivered(&[some], &[], Duration::ZERO).unwrap().kind(), ErrorKind::PeerLost);
     }

@@ -343,7 +343,9 @@ impl Handler for JobHandler {
                         out.send(partition, HubMessage::Read { request, wanted });
                     }
                 }
-                None => refuse(&answer, format!("no node runs rank {} at the moment", wanted.rank)),
+                None => {
+                    refuse(&answer, format!("rank {} is not running on any host at the moment", wanted.rank))
+                }
             },
             Command::Snapshot(made) => {
                 self.snapshots.keep(self.snapshot(now), false);

@@ -38,7 +38,7 @@ impl PieceAnswer {
             Ok(bytes) if bytes.len() as u64 <= MAX_PIECE_BYTES => {
                 Ok(Some(Piece { start, end, missing, clock_us, bytes }))
             }
-            _ => Err(Error::new(ErrorKind::Protocol, "a node sent a piece of a file that is none")),
+            _ => Err(Error::new(ErrorKind::Protocol, "a node sent an invalid piece of a file")),
         }
     }
 }
@@ -62,7 +62,10 @@ impl Reads {
     pub(super) fn ask(&mut self, now: Instant, partition: u32, answer: Answer) -> Option<u32> {
         self.open.retain(|_, open| now < open.asked + REMEMBERED);
         if self.open.len() >= MAX_OPEN {
-            refuse(&answer, format!("{MAX_OPEN} pieces of files are on their way already; ask again later"));
+            refuse(
+                &answer,
+                format!("{MAX_OPEN} reads of ranks' files are in progress already; ask again later"),
+            );
             return None;
         }
         self.last = self.last.wrapping_add(1);
@@ -95,7 +98,7 @@ impl Reads {
             .map(|(request, _)| *request)
             .collect();
         for open in gone.iter().filter_map(|request| self.open.remove(request)) {
-            refuse(&open.answer, "its node has ended, or its connection broke".into());
+            refuse(&open.answer, "its task has ended, or the connection to it broke".into());
         }
     }
 }

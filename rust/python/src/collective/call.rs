@@ -130,7 +130,7 @@ unsafe fn apart<R>(source: Memory, target: Memory, work: impl FnOnce(&[u8], &mut
 
 fn dtype_named(name: &str) -> Result<DType> {
     DType::named(name)
-        .ok_or_else(|| Error::new(ErrorKind::Invalid, format!("there are no collectives on {name}")))
+        .ok_or_else(|| Error::new(ErrorKind::Invalid, format!("collectives don't support tensors of {name}")))
 }
 
 fn reduction(name: &str, factor: f64) -> Result<ReduceOp> {

@@ -84,8 +84,8 @@ impl BlockClient {
             return Error::new(ErrorKind::MissingFile, format!("there is no file {file}"));
         }
         let said = format!(
-            "nobody serves the blocks on {host}: no node of this run is there, and no task of Spark's came there \
-             within {:.0?} to serve them; its executors are gone, or other tasks have all their slots",
+            "no task serves the blocks on {host}: this run has none there, and Spark started none there \
+             within {:.0?}; its executors are gone, or other tasks hold all their slots",
             self.access.carrier_within
         );
         Error::new(ErrorKind::State, said)
@@ -107,9 +107,7 @@ fn lost(host: &str, server: SocketAddr, why: &Error) -> Error {
     let here = host_name();
     Error::new(
         kind,
-        format!(
-            "the node on {host}, which serves the blocks there at {server}, can't be reached from {here}: {why}"
-        ),
+        format!("{here} can't reach the task that serves the blocks of {host} ({server}): {why}"),
     )
 }
 

@@ -106,9 +106,10 @@ pub(super) fn servers_of(access: &BlockAccess, host: &str, deadline: Deadline) -
     let mut store = StoreClient::connect(access.store, deadline)?;
     if access.nodes > 0 {
         store.wait(&[ALL], deadline).map_err(|e| match e.kind() {
-            ErrorKind::Timeout => {
-                Error::new(ErrorKind::Timeout, "not every node of the run has told in time that it serves")
-            }
+            ErrorKind::Timeout => Error::new(
+                ErrorKind::Timeout,
+                "not every task of the run reported in time where it serves blocks",
+            ),
             _ => e,
         })?;
     }
@@ -126,7 +127,7 @@ pub(super) fn servers_of(access: &BlockAccess, host: &str, deadline: Deadline) -
         let forged = || {
             Error::new(
                 ErrorKind::Refused,
-                format!("somebody who is no node of this job has written to the job's store, at {at:?}"),
+                format!("a process that is not part of this job has written to the job's store, at {at:?}"),
             )
         };
         wire::message(Key::from_bytes(access.key).open(&at, &note).ok_or_else(forged)?)

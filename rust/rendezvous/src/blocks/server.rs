@@ -42,7 +42,7 @@ impl BlockServer {
         let limits = Limits {
             connections: MAX_CONNECTIONS,
             unproved: MAX_UNPROVED,
-            crowded: "too many have yet to prove themselves",
+            crowded: "too many connections are not authenticated yet",
             proved_within: PROVED_WITHIN,
             late: "it didn't prove in time that it is a rank of this job".into(),
         };
@@ -214,7 +214,7 @@ fn open(folder: &str, request: &Request) -> Result<File> {
     let path = Path::new(&request.file);
     let parent = path.parent().and_then(Path::file_name).and_then(std::ffi::OsStr::to_str);
     if !path.is_absolute() || folder.is_empty() || parent != Some(folder) {
-        return Err(refused(format!("{} is no file of this job's data", request.file)));
+        return Err(refused(format!("{} is not a file of this job's data", request.file)));
     }
     // Not waiting: to open a FIFO takes until somebody writes into it.
     let how = OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -223,7 +223,7 @@ fn open(folder: &str, request: &Request) -> Result<File> {
     let mut file = opened.map_err(|e| Error::io(format_args!("open {}", request.file), &e))?;
     let found = file.metadata().map_err(|e| Error::io(format_args!("look at {}", request.file), &e))?;
     if !found.is_file() || found.uid() != rustix::process::geteuid().as_raw() {
-        return Err(refused(format!("{} is no file of this job's user", request.file)));
+        return Err(refused(format!("{} is not a file of this job's user", request.file)));
     }
     let end = request.start.checked_add(request.bytes);
     if end.is_none_or(|end| end > found.len()) {
@@ -256,7 +256,7 @@ mod tests {
         // On a thread: to open a FIFO waits for a writer.
         std::thread::spawn(move || told.send(open("phalanx-data-1", &request).map(drop)));
         let answer = answer.recv_timeout(Duration::from_secs(10)).expect("it is not waited for");
-        assert!(answer.unwrap_err().to_string().contains("is no file of this job's user"), "BLOCKS-1");
+        assert!(answer.unwrap_err().to_string().contains("is not a file of this job's user"), "BLOCKS-1");
     }
 
     #[test]

@@ -36,7 +36,10 @@ impl<H: Handler> Server<H> {
             .map_err(|e| Error::io("watch a connection", &e))?;
         self.connections.insert(token, Connection::new(stream, tls));
         if let Some(goes) = self.unproved.add(from, now + PROOF_TIMEOUT, token) {
-            let why = Error::new(ErrorKind::Closed, "too many from its address have yet to prove themselves");
+            let why = Error::new(
+                ErrorKind::Closed,
+                "too many connections from its address are not authenticated yet",
+            );
             self.close_connection(now, goes, Some(&why));
         }
         self.unfinished.insert(token);
@@ -106,7 +109,7 @@ impl<H: Handler> Server<H> {
     /// Closes those whose time is over.
     pub(super) fn close_unproved(&mut self, now: Instant) {
         while let Some(token) = self.unproved.expired(now) {
-            let why = Error::new(ErrorKind::Timeout, "it did not prove itself in time");
+            let why = Error::new(ErrorKind::Timeout, "it did not authenticate in time");
             self.close_connection(now, token, Some(&why));
         }
     }

@@ -152,8 +152,8 @@ impl StoreClient {
         let seen = refused_as(&told).map_or("an address".into(), |address| address.to_string());
         let server = self.server;
         let text = format!(
-            "the job's store at {server} lets only the job's hosts in, and sees this one as {seen}, which is none of \
-             theirs: a proxy or address translation is on the way; allow that network by \
+            "the job's store at {server} admits only the job's hosts, and sees this host as {seen}, which is \
+             not one of them: a proxy or address translation is in between; allow its network with \
              spark.phalanx.store.allowedNetworks"
         );
         Error::new(ErrorKind::Refused, text)

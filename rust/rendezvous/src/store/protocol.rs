@@ -184,7 +184,7 @@ impl Parser {
         let query = usize::from(fields.byte()?);
         let query = *Query::ALL.get(query).ok_or(violation("there is no such query"))?;
         if self.validated == (query == Query::Validate) {
-            return Err(violation("VALIDATE has to be the first message and only that"));
+            return Err(violation("VALIDATE has to be the first message, and sent once"));
         }
         let request = match query {
             Query::Validate => {

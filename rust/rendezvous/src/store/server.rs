@@ -100,7 +100,7 @@ impl StoreServer {
         let limits = Limits {
             connections: usize::MAX,
             unproved: MAX_UNPROVED,
-            crowded: "too many have yet to prove themselves",
+            crowded: "too many connections are not authenticated yet",
             proved_within: PROVED_WITHIN,
             late: "it didn't prove in time that it is a node of this job".into(),
         };

@@ -30,7 +30,7 @@ pub(super) fn fork_rank(
 ) -> Result<Side, String> {
     let cannot = |why: &str| format!("can't fork a rank: {why}");
     if let Some(cwd) = launch.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
-        return Err(cannot(&format!("its working directory {} is not there", cwd.display())));
+        return Err(cannot(&format!("its working directory {} does not exist", cwd.display())));
     }
     let texts = launch.args.iter().chain(launch.env.iter().flat_map(|(name, value)| [name, value]));
     if texts.into_iter().any(|text| text.contains('\0')) {
@@ -53,7 +53,7 @@ pub(super) fn fork_rank(
 pub(super) fn start_program(launch: &Launch, output: OwnedFd, notes: &OwnedFd) -> Result<Pid, String> {
     let cannot = |why: &str| format!("can't start {:?}: {why}", launch.program);
     if let Some(cwd) = launch.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
-        return Err(cannot(&format!("its working directory {} is not there", cwd.display())));
+        return Err(cannot(&format!("its working directory {} does not exist", cwd.display())));
     }
     let errors = output.try_clone().map_err(|error| cannot(&error.to_string()))?;
     let mut command = Command::new(&launch.program);
@@ -76,7 +76,7 @@ pub(super) fn start_program(launch: &Launch, output: OwnedFd, notes: &OwnedFd) -
 fn start_error(launch: &Launch, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound if launch.program.contains('/') => {
-            "no such file, or the interpreter that its first line names is not there".to_string()
+            "no such file, or the interpreter that its first line names does not exist".to_string()
         }
         io::ErrorKind::NotFound => {
             let set = launch.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());

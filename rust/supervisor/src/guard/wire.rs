@@ -97,7 +97,7 @@ pub(crate) fn frame(message: &impl Serialize) -> Result<Vec<u8>> {
 pub(crate) fn next_message<T: DeserializeOwned>(received: &mut FrameBuffer) -> Result<Option<T>> {
     let Some(body) = received.next_frame(MAX_FRAME_BYTES)? else { return Ok(None) };
     serde_json::from_slice(body).map(Some).map_err(|error| {
-        let why = format!("a frame on the control socket that says nothing known: {error}");
+        let why = format!("an unknown frame on the control socket: {error}");
         Error::new(ErrorKind::Protocol, why)
     })
 }

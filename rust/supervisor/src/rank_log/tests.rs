@@ -68,7 +68,7 @@ fn a_segment_that_follows_dropped_ones_says_so_in_its_first_line() {
     assert!(readable.len() == 1 && readable[0] == (2048..6000), "{readable:?}");
     let current = fs::read(log.path()).unwrap();
     assert!(current.starts_with(
-        b"[phalanx: the first 2048 bytes of this output were dropped, its log is capped at 4096]\n"
+        b"[phalanx: the first 2048 bytes of this output were dropped, because its log is capped at 4096]\n"
     ));
     assert_eq!(fs::read(directory.path().join("rank-3.log.1")).unwrap(), bytes(2048, 4096));
 }

@@ -67,21 +67,23 @@ impl Pool {
         let owner = Owner::of(options.shared);
         let address = owner.address(fingerprint).map_err(|error| error.to_string())?;
         let deadline = Deadline::after(START_TIMEOUT);
-        let mut why = String::from("nobody starts it");
+        let mut why = String::from("no process starts it");
         while !deadline.passed() {
             if let Some(socket) = connect_to(&address).map_err(|error| error.to_string())? {
                 match ready(&socket, None, deadline) {
                     Ok((pid, missing)) => return Ok((Pool::at(socket, None, pid, options), missing)),
                     Err(NotReady::Said(why)) => return Err(why),
                     // It was about to end, or whoever started it learns why it can't be.
-                    Err(NotReady::Gone) => why = String::from("those that others start end at once"),
+                    Err(NotReady::Gone) => {
+                        why = String::from("every pool that another process starts ends at once")
+                    }
                 }
             } else if let Some(listener) = listen_at(&address).map_err(|error| error.to_string())? {
                 return Pool::started(options, owner, &address, listener, deadline);
             }
             pause(LOOK_AGAIN, deadline);
         }
-        Err(format!("it was not there within {} s: {why}", START_TIMEOUT.as_secs()))
+        Err(format!("it did not start within {} s: {why}", START_TIMEOUT.as_secs()))
     }
 
     /// Starts one that is met on `listener`.
@@ -280,5 +282,5 @@ fn receive(socket: &OwnedFd) -> Result<(Answer, Option<OwnedFd>), String> {
     }
     serde_json::from_slice(&bytes[..received.bytes])
         .map(|answer| (answer, received.descriptors.pop()))
-        .map_err(|error| format!("it said nothing known: {error}"))
+        .map_err(|error| format!("it sent an unknown message: {error}"))
 }

@@ -94,7 +94,7 @@ pub fn warm_guard(
             Err(Refusal::Other(why)) => return Err(why),
         }
     }
-    Err(format!("the pools end when they are asked: {ended}"))
+    Err(format!("every pool ended when it was asked for a rank: {ended}"))
 }
 
 /// Starts a pool with these options in the background, if there is none; what it does if there can't be one is log it.
@@ -159,7 +159,7 @@ fn slot_of(fingerprint: &Fingerprint, options: &PoolOptions) -> Result<Arc<Slot>
     std::thread::Builder::new()
         .name("phalanx-pool".into())
         .spawn(move || its.fill(&options))
-        .map_err(|error| format!("no thread for a pool: {error}"))?;
+        .map_err(|error| format!("can't start a thread for a pool: {error}"))?;
     registry.slots.push(Arc::clone(&slot));
     drop(registry);
     if let Some(slot) = leaving {
@@ -180,7 +180,7 @@ impl Slot {
         let line = match started {
             Ok((line, pool, missing)) => {
                 for what in missing {
-                    log::warn!("a warm pool goes without {what}");
+                    log::warn!("a warm pool runs without {what}");
                 }
                 let mut state = self.state();
                 if !matches!(*state, State::Starting) {
@@ -207,7 +207,7 @@ impl Slot {
         loop {
             match &*state {
                 State::Ready { pool, .. } => return Ok(Arc::clone(pool)),
-                State::Failed { why, .. } => return Err(format!("no pool could be made: {why}")),
+                State::Failed { why, .. } => return Err(format!("no pool could be started: {why}")),
                 State::Over => return Err("the pool was ended".into()),
                 State::Starting => {}
             }

@@ -92,7 +92,7 @@ impl JobState {
         for (partition, loss) in lost {
             let silent = now.saturating_duration_since(loss.since).as_secs_f64();
             let why = format!(
-                "nothing was heard of its task for {silent:.1} s; its executor or host probably ended"
+                "the driver heard nothing from its task for {silent:.1} s; its executor or host probably ended"
             );
             self.carrier_lost(now, partition, &why, out);
         }

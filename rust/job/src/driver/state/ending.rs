@@ -83,7 +83,7 @@ impl JobState {
         let (verb, them) = if running.len() == 1 { ("runs", "it") } else { ("run", "them") };
         let who = ranges(&running);
         self.announce(format!(
-            "[phalanx] {who} still {verb} after being told to end; in {left} s nothing is left of {them}"
+            "[phalanx] {who} still {verb} after being told to end; Phalanx kills {them} in {left} s"
         ));
     }
 

@@ -184,7 +184,7 @@ impl JobState {
 
     /// The driver can't keep the result of a rank.
     pub fn result_lost(&mut self, now: Instant, rank: u32, why: &str, out: &mut Outbox) {
-        let message = format!("rank {rank} ended well, but its result can't be kept by the driver: {why}");
+        let message = format!("rank {rank} succeeded, but the driver can't keep its result: {why}");
         self.fail(now, Failure::without_rank(FailureKind::Exception, message), out);
         self.conclude(now, out);
     }

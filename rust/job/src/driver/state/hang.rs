@@ -112,7 +112,7 @@ impl JobState {
     /// Concludes a request when all have answered, or time is up.
     pub(super) fn conclude_stacks(&mut self, now: Instant, out: &mut Outbox) {
         let Some(mut answer) = self.stacks.conclude(now) else { return };
-        let silent = |(rank, _)| RankStacks { rank, text: "(its node did not answer in time)".into() };
+        let silent = |(rank, _)| RankStacks { rank, text: "(its host did not answer in time)".into() };
         let missing: Vec<RankStacks> =
             self.ranks.running().filter(|(rank, _)| !answer.stacks.contains_key(rank)).map(silent).collect();
         let told = std::mem::take(&mut answer.stacks).into_iter();

@@ -111,15 +111,14 @@ impl JobState {
         let first = vanished.filter_map(|(partition, node)| Some((node.last_heard()?, *partition))).min();
         if let Some((since, partition)) = first {
             let why = format!(
-                "it was there before all tasks had joined, and neither it nor another task in its stead came within \
-                 {:.0?}",
+                "it left before all tasks had joined, and neither it nor a replacement joined within {:.0?}",
                 self.job.policy.join_timeout
             );
             self.node_lost(now, partition, since, &why, out);
         } else {
             let message = format!(
-                "{} did not join within {:.0?}; {} of {} tasks are there. Are the executors up, and can they connect \
-                 to the driver?",
+                "{} did not join within {:.0?}; {} of {} tasks have joined. Are the executors up, and can \
+                 they connect to the driver?",
                 self.missing(),
                 self.job.policy.join_timeout,
                 self.known(),
@@ -132,9 +131,9 @@ impl JobState {
     fn no_slots(&self, free: u32) -> String {
         let verb = if free == 1 { "was" } else { "were" };
         format!(
-            "Spark did not have {} free task slots at once within {:.0?}, the time that spark.phalanx.queueTimeout \
-             gives the run; at last {free} {verb} free. Wait for the jobs that hold the others, lower num_processes, \
-             or raise the setting",
+            "Spark did not have {} free task slots at once within {:.0?} (spark.phalanx.queueTimeout); \
+             {free} {verb} free at the end. Wait for the jobs that hold the others, lower num_processes, or \
+             raise the setting",
             self.job.tasks, self.job.policy.queue_timeout
         )
     }

@@ -26,14 +26,14 @@ impl JobState {
                 continue;
             }
             let why = format!(
-                "nothing was heard of its task for {:.1} s; its executor or host probably ended",
+                "the driver heard nothing from its task for {:.1} s; its executor or host probably ended",
                 now.saturating_duration_since(loss.since).as_secs_f64()
             );
             // The others don't miss a node whose ranks have ended: only a restart would.
             let is_held = matches!(self.nodes.get(&partition), Some(Node::Held { .. }));
             let has_ended = is_held && self.ranks.running_on(partition).is_empty();
             if has_ended && matches!(self.phase, JobPhase::Running(_)) {
-                self.reason(Level::Warn, format!("the node of partition {partition} is lost: {why}"));
+                self.reason(Level::Warn, format!("the task of partition {partition} is lost: {why}"));
                 self.step(partition, |node| (node.lost(), ()));
             } else {
                 self.node_lost(now, partition, loss.since, &why, out);
@@ -75,7 +75,7 @@ impl JobState {
         let is_lost = goes_on || self.went_before_its_victims(since);
         let state = if is_lost { RankState::Lost } else { RankState::Stopped };
         let cut = self.cut_off(partition, since, why, state);
-        let message = format!("the node of partition {partition} ({host}) is lost: {why}");
+        let message = format!("the task of partition {partition} ({host}) is lost: {why}");
         self.reason(Level::Warn, &message);
         if cut.is_empty() && goes_on {
             self.fail(now, Failure { host, ..Failure::without_rank(FailureKind::LostNode, message) }, out);

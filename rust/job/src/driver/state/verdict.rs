@@ -15,9 +15,9 @@ impl JobState {
     pub(super) fn unexplained(&self, now: Instant) -> Failure {
         let missing = self.ranks.missing();
         let message = match missing.is_empty() {
-            true => "the Spark stage ended before every task had said that it was done".into(),
+            true => "the Spark stage ended before every task had reported that it was done".into(),
             false => {
-                format!("the Spark stage ended, but nothing was heard of the end of {}", ranges(&missing))
+                format!("the Spark stage ended, but the driver did not hear how {} ended", ranges(&missing))
             }
         };
         Failure {
@@ -78,7 +78,7 @@ impl JobState {
         match lost.find(|rank| !finished.contains(rank)) {
             Some(rank) if *lost_executor => {
                 let host = self.host_of(*rank);
-                let message = format!("rank {rank} ({host}) is lost with its node: {}", failure.message);
+                let message = format!("rank {rank} ({host}) is lost with its task: {}", failure.message);
                 Failure { rank: Some(*rank), host, message, ..failure.clone() }
             }
             _ => failure.clone(),
@@ -92,7 +92,7 @@ impl JobState {
             return String::new();
         }
         let who = ranges(&well);
-        format!("; {who} ended well before, so perhaps not all ranks make the same collective calls")
+        format!("; {who} had already succeeded, so perhaps not all ranks make the same collective calls")
     }
 
     /// Each rank's line, for a job that ended or failed at this time.

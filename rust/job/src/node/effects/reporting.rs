@@ -39,7 +39,7 @@ impl Effects<'_, '_> {
                     // One rank's reason is as a rule that of all.
                     let level = if self.said_cold { Level::Debug } else { Level::Warn };
                     self.said_cold = true;
-                    log::log!(level, "job {job}: rank {rank} starts anew, cold: {why}");
+                    log::log!(level, "job {job}: rank {rank} starts again without the warm pool: {why}");
                 }
             }
         }

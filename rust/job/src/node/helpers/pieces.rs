@@ -60,7 +60,7 @@ pub(crate) fn pieces(answer: impl Fn(NodeMessage) + Send + 'static) -> Result<He
 /// Has a piece read; the answer where too many wait for that.
 pub(crate) fn read(pieces: &Helper<Reading>, reading: Reading) -> Option<NodeMessage> {
     if pieces.waiting() >= WAITING {
-        let why = "its host's disk is too slow for all that is asked for".to_string();
+        let why = "its host's disk is too slow for this many reads".to_string();
         return Some(NodeMessage::Piece { request: reading.request, piece: Err(why) });
     }
     pieces.give(reading);
@@ -98,7 +98,7 @@ fn profile_piece(of: &FilesOf, asked: ProfileRequest, wanted: PieceWanted) -> Re
             let socket = of.socket.as_ref().ok_or_else(ended)?;
             // The rank makes it when its watchdog begins.
             if !of.dir.join(FILE_STACKS).exists() {
-                let why = "it runs no Python of Phalanx's that could take one, or has only just begun";
+                let why = "it doesn't run Phalanx's Python entry point, or has only just started";
                 return Err(Error::new(ErrorKind::Unreachable, why));
             }
             socket.tell(&RankNews::Profile(asked));
@@ -123,7 +123,7 @@ fn output_piece(log: &RankLog, wanted: PieceWanted) -> Result<Piece<String>> {
             ReadAt::Dropped { resume_at, lost } => {
                 let why = || log.loss().map_or_else(|| "the disk".into(), |loss| loss.reason);
                 piece.missing = match lost {
-                    true => format!("could not be written down: {}", why()),
+                    true => format!("could not be written: {}", why()),
                     false => "are no longer kept".into(),
                 };
                 piece.start = resume_at;
@@ -227,7 +227,7 @@ mod tests {
         let runs = || of(Some(socket.clone()));
         let asked = ProfileRequest { number: 3, millis: 1500 };
         let read = |of: &FilesOf| profile_piece(of, asked, wanted(2, 3));
-        assert_eq!(read(&runs()).unwrap_err().kind(), ErrorKind::Unreachable, "no Python of Phalanx's");
+        assert_eq!(read(&runs()).unwrap_err().kind(), ErrorKind::Unreachable, "Phalanx's Python entry point");
         std::fs::write(folder.path().join(FILE_STACKS), "").unwrap();
         for _ in 0..2 {
             let none = read(&runs()).unwrap();

@@ -198,7 +198,10 @@ impl Upload {
         let received = &connection.welcome().received;
         let mut at = received.iter().find(|(of, _)| *of == rank).map_or(0, |(_, bytes)| *bytes);
         if !patience.reached(Instant::now(), at) {
-            return Err(Error::new(ErrorKind::Timeout, "connections to it break, and bring nothing more"));
+            return Err(Error::new(
+                ErrorKind::Timeout,
+                "connections to it break before more bytes get through",
+            ));
         }
         let mut chunk = vec![0; MAX_DATA_BYTES];
         while at < source.bytes {

@@ -83,7 +83,7 @@ impl Caller {
 
     /// Why a task fails that reaches the hub by no way, and what to do about it.
     fn not_reached(&self, barred: &[(&str, Error)]) -> Error {
-        let who = format!("partition {} on {} can't reach the driver", self.partition, self.host);
+        let who = format!("the task of partition {} on {} can't reach the driver", self.partition, self.host);
         let is_closed = |(_, e): &(&str, Error)| e.kind() == ErrorKind::Closed;
         // By the direct way, the first.
         let refused = if barred.first().is_some_and(is_closed) {

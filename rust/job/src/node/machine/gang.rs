@@ -219,7 +219,7 @@ impl Gang {
                 self.ended(rank, ProcessEnd::Exited(Exit { how, by_itself, at }));
             }
             GuardEvent::Empty => {
-                let reason = "its node did not have it started".to_string();
+                let reason = "its task did not start it".to_string();
                 let killed = Exit { how: ExitStatus::Signal(9), by_itself: false, at: now };
                 self.all_ended(&ProcessEnd::NotStarted { reason, at: now }, &ProcessEnd::Exited(killed));
             }

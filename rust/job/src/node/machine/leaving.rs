@@ -79,7 +79,7 @@ impl Leaving {
         match &self.word {
             Word::Said(after) => Some(Ok(after.clone())),
             Word::Awaited { until } if gone.is_some() || now >= *until => {
-                let unheard = "the driver did not say that it had heard of the ranks' end";
+                let unheard = "the driver did not confirm that it knows of the ranks' end";
                 let why = self.problem.as_deref().or(interrupted).or(gone).unwrap_or(unheard);
                 Some(Err(Error::new(ErrorKind::Unreachable, why)))
             }

@@ -298,7 +298,7 @@ impl Machine {
         let is_end = matches!(event, GuardEvent::Empty | GuardEvent::Gone { .. });
         if let (State::Preparing(_), GuardEvent::Gone { reason }) = (&self.state, &event) {
             // One that has gone says nothing more, also not to ranks that it is to start.
-            let why = format!("phalanx-guard, which was to start its ranks, has ended ({reason})");
+            let why = format!("phalanx-guard, which starts the ranks, has ended ({reason})");
             return self.fails(Error::new(ErrorKind::Closed, why), out);
         }
         let Some(gang) = self.gang() else { return };

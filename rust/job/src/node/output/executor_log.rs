@@ -142,7 +142,7 @@ struct Worker {
 impl Worker {
     fn run(mut self, news: &Receiver<()>, finishing: &Receiver<Vec<(u32, String)>>) {
         if let Err(Stop::Failed(why)) = self.copy_all(news, finishing) {
-            log::warn!("job {}: the executor's log has no more of the ranks' output: {why}", self.job);
+            log::warn!("job {}: the executor's log gets no more of the ranks' output: {why}", self.job);
         }
     }
 
@@ -317,7 +317,7 @@ mod tests {
         }
         copy.finish(Vec::new());
         let text = read(reader);
-        let told = text.matches("could not be written down").count();
+        let told = text.matches("could not be written").count();
         assert!((1..=2).contains(&told), "NODE-25: {told} times in less than 5 s, and at the end");
     }
 

@@ -57,10 +57,7 @@ impl FollowedLog {
                 }
                 *told_loss = Some(now);
                 let why = log.loss().map_or_else(String::new, |loss| loss.reason);
-                (
-                    resume_at,
-                    format!("{} bytes of output could not be written down: {why}", resume_at - position),
-                )
+                (resume_at, format!("{} bytes of output could not be written: {why}", resume_at - position))
             }
             ReadAt::Dropped { lost: false, resume_at } => {
                 (resume_at, format!("{} bytes of output are no longer kept", resume_at - position))
@@ -120,7 +117,7 @@ pub(crate) mod tests {
         }
         let told: Vec<_> =
             lines.iter().map(|(tenths, text)| (*tenths, text.split(':').next().unwrap())).collect();
-        let line = |bytes| format!("[phalanx] {bytes} bytes of output could not be written down");
+        let line = |bytes| format!("[phalanx] {bytes} bytes of output could not be written");
         let expected = [(0, line(952)), (50, line(50_000)), (100, line(50_000))];
         assert_eq!(told, expected.each_ref().map(|(tenths, text)| (*tenths, text.as_str())), "NODE-25");
     }

@@ -42,7 +42,7 @@ pub(crate) fn keep(directory: &str, job: &str, files: Vec<PathBuf>, callbacks: &
         None => callbacks.copy_files(&files, &folder),
     };
     if let Err(e) = kept {
-        log::warn!("job {job}: the logs of its ranks on this host are not all in {folder}: {e}");
+        log::warn!("job {job}: not all logs of its ranks on this host were copied to {folder}: {e}");
     }
 }
 

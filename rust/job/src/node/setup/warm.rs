@@ -56,7 +56,10 @@ pub(crate) fn guard_for(
             }
             Err(why) => {
                 let partition = options.here.partition;
-                log::warn!("job {}: the ranks of partition {partition} start cold: {why}", job.id);
+                log::warn!(
+                    "job {}: the ranks of partition {partition} start without the warm pool: {why}",
+                    job.id
+                );
             }
         }
     }

@@ -55,7 +55,7 @@ final private[spark] case class Node(
     try UnpackedJar.get()
     catch {
       case problem: TrainingException =>
-        throw new TrainingException(problem.kind, s"a node can't start on $host: ${problem.message}")
+        throw new TrainingException(problem.kind, s"Phalanx can't start on $host: ${problem.message}")
     }
 }
 
