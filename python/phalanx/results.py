@@ -35,7 +35,7 @@ class MissingResultError(RuntimeError):
         named = reason if reason.startswith(f"rank {first}") else f"rank {first}: {reason}"
         more = f", and those of {len(self.missing) - 1} other ranks" if len(self.missing) > 1 else ""
         super().__init__(
-            f"the training went well, but the result of rank {first} is missing{more}: {named}. The others are in this "
+            f"the training succeeded, but the result of rank {first} is missing{more}: {named}. The others are in this "
             "error's `results`, and in `run.results(strict=False)`"
         )
 

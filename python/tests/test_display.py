@@ -236,7 +236,7 @@ def test_a_run_in_a_cell_has_a_button_where_ipywidgets_is_and_else_a_line(
     reasons: list[str] = []
     going = snapshot(2) | {"ended": None}
     for cancel, told in [
-        (reasons.append, "To end the run, call cancel() of it."),
+        (reasons.append, "To end the run, call its cancel()."),
         (None, "To end the run, interrupt the kernel."),
     ]:
         painters.NotebookPainter(cancel).paint(going)

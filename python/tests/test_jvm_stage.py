@@ -104,7 +104,8 @@ def test_the_jvm_stage_is_taken_where_the_jar_is(runner: Any, caplog: pytest.Log
     [
         (
             Runner(version="0.0.9"),
-            f"the jar on the driver's class path has version 0.0.9 and this package {phalanx.__version__}; ",
+            "the jar on the driver's class path has version 0.0.9, but this package has "
+            f"{phalanx.__version__}; ",
         ),
         (Runner(version=""), "the jar on the driver's class path can't be used: no glibc"),
         (

@@ -53,7 +53,7 @@ def test_a_rank_keeps_one_profile_and_says_what_torch_can_t(
     monkeypatch.setattr(profiler, "MAX_TRACE_BYTES", 1000)
     told, trace = taken(tmp_path, 1, lambda: torch.mm(a, a))
     long = re.fullmatch(
-        r"torch's trace of (\S+) s has \d+ MiB, and 0 MiB is the most: ask for (\S+) s", told["torch"]
+        r"torch's trace of (\S+) s has \d+ MiB, more than the limit of 0 MiB: ask for (\S+) s", told["torch"]
     )
     assert long is not None, ("RANK-21", told["torch"])
     assert float(long[2]) < float(long[1]), "RANK-21"
@@ -138,9 +138,9 @@ def test_what_can_t_be_asked_for_is_said_at_once(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     assert checked(1, [3, 0, 3], path, 4) == ([0, 3], str(path))
     for seconds in (0, -1, 60.5):
-        with pytest.raises(ValueError, match="a profile is of up to 60 s"):
+        with pytest.raises(ValueError, match="and at most 60 s"):
             checked(seconds, [0], path, 4)
-    for ranks, why in [([], "1 to 64 ranks, not of 0"), (range(65), "not of 65"), ([4], "the ranks 0 to 3")]:
+    for ranks, why in [([], "1 to 64 ranks, not 0"), (range(65), "not 65"), ([4], "only ranks 0 to 3")]:
         with pytest.raises(ValueError, match=why):
             checked(1, ranks, path, 4 if len(ranks) < 65 else 100)
     with pytest.raises(FileNotFoundError, match="there is no folder"):

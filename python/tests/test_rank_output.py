@@ -84,7 +84,7 @@ def test_where_no_place_has_it_the_newest_lines_come_with_the_reason() -> None:
 
         return read
 
-    told = b"[phalanx] these are the newest lines that the driver has, no more: its host did not answer within 10 s\n"
+    told = b"[phalanx] these are only the newest lines, which the driver has: its host did not answer within 10 s\n"
     assert b"".join(whole_output([no_host], "hello\n", 0, None)) == told + b"hello\n", "RUN-14"
     assert b"".join(whole_output([no_host], "hello\n", -3, None)) == told + b"lo\n", "RUN-14"
     assert b"".join(whole_output([no_host], "", 0, None)) == b"", "RUN-14"

@@ -84,7 +84,7 @@ def test_a_value_that_is_missing_is_an_error_that_has_the_others(tmp_path: Path)
         results.load_all()
     missing = UnavailableResult("rank 1: its result doesn't pickle")
     assert str(caught.value) == (
-        "the training went well, but the result of rank 1 is missing: rank 1: its result doesn't pickle. The others "
+        "the training succeeded, but the result of rank 1 is missing: rank 1: its result doesn't pickle. The others "
         "are in this error's `results`, and in `run.results(strict=False)`"
     )
     for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
@@ -93,5 +93,5 @@ def test_a_value_that_is_missing_is_an_error_that_has_the_others(tmp_path: Path)
         assert str(error) == str(caught.value)
     assert results.load_all(strict=False) == [["fine"], missing, {"a": 1}]
     shutil.rmtree(results._files.name)
-    with pytest.raises(TrainingError, match="went with the Spark application"):
+    with pytest.raises(TrainingError, match="were removed when the Spark application stopped"):
         results.load_all(strict=False)

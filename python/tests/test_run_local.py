@@ -108,7 +108,7 @@ def test_a_result_with_shards_of_dtensors_comes_with_a_warning(caplog: pytest.Lo
     assert len(run.results(100)) == 2
     (told,) = [record for record in caplog.records if "DTensor" in record.getMessage()]
     assert told.levelname == "WARNING", "RANK-39"
-    assert "Rank 0's result has 2 DTensors of which it is rank 0's shard alone" in told.getMessage()
+    assert "Rank 0's result has only rank 0's shard of 2 DTensors" in told.getMessage()
     assert "full_tensor()" in told.getMessage()
     assert "full_state_dict=True" in told.getMessage()
 

@@ -41,7 +41,9 @@ def test_a_jar_of_another_version_is_named_and_the_python_stage_needs_none(tmp_p
     command = [sys.executable, APPS / "smoke.py", "2", "jvm", "auto"]
     with Program(command, tmp_path / "out", env={"DRIVER_CONF": json.dumps(conf)}) as driver:
         assert driver.ends(200) == 0, driver.text
-    named = f"the jar on the driver's class path has version 9.9.9 and this package {phalanx.__version__}; "
+    named = (
+        f"the jar on the driver's class path has version 9.9.9, but this package has {phalanx.__version__}; "
+    )
     seen = driver.printed("SMOKE")
     assert f"spark.phalanx.stage is jvm, but {named}" in seen["jvm"]["error"], "STAGE-1"
     assert f"Phalanx takes the python stage, because {named}" in driver.text, (

@@ -217,7 +217,9 @@ def test_a_real_driver_has_both_jars_and_takes_the_jvm_stage(tmp_path: Path, lis
         args = f"--jars {theirs} pyspark-shell"
     answer, said = run(TRAINS, tmp_path, PYSPARK_SUBMIT_ARGS=args, SPARK_CONF_DIR=str(tmp_path))
     assert answer == ["JvmStage", jar.PLUGIN, True], "SESSION-1"
-    assert "was there before phalanx.configure" not in said, "a session that has both is told nothing"
+    assert "started before phalanx.configure was called" not in said, (
+        "a session that has both is told nothing"
+    )
 
 
 @whole("over the python stage")
@@ -227,7 +229,7 @@ def test_an_application_that_was_started_without_the_jar_is_told_so_and_goes_on(
     answer, said = run(TRAINS, tmp_path, str(spark_home() / "bin" / "spark-submit"))
     assert answer == ["PythonStage", None, False], "SESSION-2"
     assert f"spark-submit --jars {OURS} --conf spark.plugins={jar.PLUGIN}" in said, "SESSION-2"
-    assert "This session was there before phalanx.configure" in said, "SESSION-2"
+    assert "This session started before phalanx.configure was called" in said, "SESSION-2"
 
 
 @whole("the jar from elsewhere")

@@ -147,7 +147,7 @@ def test_stacks_phase_reports_and_logs_while_it_runs(spark: Any, tmp_path: Path)
     (tmp_path / "go").touch()
     assert run.results(60) == [0, 1]
     assert run.status == "over"
-    with pytest.raises(RuntimeError, match="does not run"):
+    with pytest.raises(RuntimeError, match="is not running"):
         run.stacks()
 
 

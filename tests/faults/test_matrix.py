@@ -94,9 +94,19 @@ CELLS = [
     Cell("vanishes_with_0", COMPUTES, "exit_code", NO_END, faces=WITH_COLD),
     Cell("vanishes_with_0", GLOO, "exit_code", NO_END),
     Cell("vanishes_with_0", PHALANX, "exit_code", NO_END, culprit=0),
-    Cell("exits_early", JOINS, "hang", HANGS + "; rank 1 had already succeeded.*", blamed=0, hang_timeout=True),
-    Cell("exits_early", GLOO, "exception", r"raised RuntimeError: .*; rank 1 had already succeeded.*", blamed=0),
-    Cell("exits_early", PHALANX, "exception", r"raised NativeError: .*; rank 1 had already succeeded.*", blamed=0),
+    Cell(
+        "exits_early", JOINS, "hang", HANGS + "; rank 1 had already succeeded.*", blamed=0, hang_timeout=True
+    ),
+    Cell(
+        "exits_early", GLOO, "exception", r"raised RuntimeError: .*; rank 1 had already succeeded.*", blamed=0
+    ),
+    Cell(
+        "exits_early",
+        PHALANX,
+        "exception",
+        r"raised NativeError: .*; rank 1 had already succeeded.*",
+        blamed=0,
+    ),
     Cell("is_killed", COMPUTES, "signal", KILLED),
     Cell("is_killed", JOINS, "signal", KILLED, faces=WITH_COLD),
     Cell("is_killed", GLOO, "signal", KILLED, culprit=0),

@@ -43,7 +43,7 @@ def damaged(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
-        (of_a_wheel, "phalanx.jar_path() makes one that has"),
+        (of_a_wheel, "use the jar that phalanx.jar_path() makes"),
         (damaged, "tried "),
     ],
 )

@@ -80,7 +80,7 @@ def test_ranks_with_torch_and_without_are_in_one_file_and_one_that_ended_is_name
     assert any(event["pid"] == 1 and event["name"].endswith("multiplies") for event in events)
     times = [event["ts"] / 1e6 for event in events if event["ph"] == "X"]
     assert -0.1 <= min(times) <= max(times) <= time.time() - asked, "RUN-10"
-    with pytest.raises(RuntimeError, match="does not run"):
+    with pytest.raises(RuntimeError, match="is not running"):
         run.profile(path=tmp_path / "late.json")
 
 

@@ -55,7 +55,7 @@ def test_all_of_a_rank_s_output_comes_from_its_host_while_it_runs_and_from_its_f
         assert run.logs(1, len(data)) == run.logs(1, 5, 0) == ""
         for path, rank in zip(run.download_logs(tmp_path / "logs"), range(2), strict=True):
             assert Path(path).read_text() == text_of(rank)
-        with pytest.raises(ValueError, match="has the ranks 0 to 1, and no rank 2"):
+        with pytest.raises(ValueError, match="has no rank 2, only ranks 0 to 1"):
             run.logs(2, 0)
         with pytest.raises(ValueError, match="size is -1, but has to be 0 or more"):
             run.logs(0, 0, -1)

@@ -50,8 +50,8 @@ DEFAULTS = {"spark.phalanx.nodeTimeout": "90s"}
 """Settings that are others where tasks may come through a server: its client may be cut off from it for a while."""
 
 NO_PLUGIN = (
-    "spark.phalanx.connect is relay, but this session's Spark Connect server doesn't have Phalanx's plugin: it has "
-    "to be started with the jar and spark.plugins=dev.phalanx.spark.PhalanxPlugin, on Spark 4.0 or later"
+    "spark.phalanx.connect is relay, but this session's Spark Connect server doesn't have Phalanx's plugin: "
+    "start the server with the jar and spark.plugins=dev.phalanx.spark.PhalanxPlugin, on Spark 4.0 or later"
 )
 
 _EXTENSIONS = "spark.connect.extensions.command.classes"
@@ -251,7 +251,8 @@ class Relay:
             server.close()
             if not self._is_closed:
                 logger.warning(
-                    "The way to the executors through the Spark Connect server has ended: %s", self._refused
+                    "The connection to the executors through the Spark Connect server has ended: %s",
+                    self._refused,
                 )
                 if (followed := self._followed) is not None:
                     followed.cancel()

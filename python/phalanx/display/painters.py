@@ -28,7 +28,7 @@ _TERMINAL_SECONDS = 0.5
 _LOCK_SECONDS = 0.2
 
 
-_BY_CALL = "To end the run, call cancel() of it."
+_BY_CALL = "To end the run, call its cancel()."
 
 
 class Painter(Protocol):

@@ -105,8 +105,8 @@ class _TorchTrace:
         if size > MAX_TRACE_BYTES:
             fits = 0.9 * seconds * MAX_TRACE_BYTES / size
             return (
-                f"torch's trace of {seconds:g} s has {size >> 20} MiB, and {MAX_TRACE_BYTES >> 20} MiB is the most: "
-                f"ask for {fits:.2g} s"
+                f"torch's trace of {seconds:g} s has {size >> 20} MiB, more than the limit of "
+                f"{MAX_TRACE_BYTES >> 20} MiB: ask for {fits:.2g} s"
             )
         return ""
 

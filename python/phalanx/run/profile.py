@@ -94,7 +94,9 @@ class _Asked:
         else:
             self.over = True
             if end > _MAX_BYTES:
-                self.give_up(f"its profile has {end >> 20} MiB, and {_MAX_BYTES >> 20} MiB is the most")
+                self.give_up(
+                    f"its profile has {end >> 20} MiB, more than the limit of {_MAX_BYTES >> 20} MiB"
+                )
 
     def give_up(self, why: str) -> None:
         self.problem, self.over = why, True
@@ -224,12 +226,12 @@ def checked(
     Raises `ValueError` for a time, or ranks, that can't be; `FileNotFoundError` where the file's folder is not there.
     """
     if not 0 < seconds <= MAX_SECONDS:
-        raise ValueError(f"a profile is of up to {MAX_SECONDS:g} s, not of {seconds} s")
+        raise ValueError(f"a profile takes more than 0 and at most {MAX_SECONDS:g} s, not {seconds} s")
     wanted = sorted(set(ranks))
     if not 0 < len(wanted) <= MAX_RANKS:
-        raise ValueError(f"a profile is of 1 to {MAX_RANKS} ranks, not of {len(wanted)}")
+        raise ValueError(f"a profile takes 1 to {MAX_RANKS} ranks, not {len(wanted)}")
     if wanted[0] < 0 or wanted[-1] >= world_size:
-        raise ValueError(f"the run has the ranks 0 to {world_size - 1}, and not all of {wanted}")
+        raise ValueError(f"the run has only ranks 0 to {world_size - 1}, not all of {wanted}")
     whole = os.path.abspath(os.fspath(path))
     if not os.path.isdir(os.path.dirname(whole)):
         raise FileNotFoundError(f"there is no folder {os.path.dirname(whole)} for the profile")

@@ -151,5 +151,5 @@ def whole_output(
             yield f"\n[phalanx] the rest of the output can't be read: {why}\n".encode()
             return
     if newest:
-        yield f"[phalanx] these are the newest lines that the driver has, no more: {why}\n".encode()
+        yield f"[phalanx] these are only the newest lines, which the driver has: {why}\n".encode()
         yield from output(from_text(newest), start, size)

@@ -57,7 +57,9 @@ class Results:
                 value = pickle.load(file)
         except FileNotFoundError:
             if not os.path.isdir(self._files.name):
-                problem = "the results went with the Spark application; ask for them before it stops"
+                problem = (
+                    "the results were removed when the Spark application stopped; read them before it stops"
+                )
                 raise TrainingError(problem) from None
             return None  # a file that left by os._exit and had given none
         except Exception as error:
@@ -110,8 +112,8 @@ class Results:
         if shards and not self._shards_told:
             self._shards_told = True
             logger.warning(
-                "Rank 0's result has %s of which it is rank 0's shard alone, and no other rank's. To have whole "
-                "tensors return tensor.full_tensor(), or for a model get_model_state_dict(model, "
+                "Rank 0's result has only rank 0's shard of %s. To get whole tensors, return "
+                "tensor.full_tensor(), or for a model get_model_state_dict(model, "
                 "options=StateDictOptions(full_state_dict=True)).",
                 "a DTensor" if shards == 1 else f"{shards} DTensors",
             )

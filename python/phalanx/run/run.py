@@ -280,7 +280,7 @@ class Run:
 
     def _output(self, rank: int, start: int, size: int | None) -> Iterator[bytes]:
         if not 0 <= rank < self._job.ranks:
-            raise ValueError(f"{self.name} has the ranks 0 to {self._job.ranks - 1}, and no rank {rank}")
+            raise ValueError(f"{self.name} has no rank {rank}, only ranks 0 to {self._job.ranks - 1}")
         if size is not None and size < 0:
             raise ValueError(f"size is {size}, but has to be 0 or more bytes")
         copied, own = self._job.logs_folder, os.path.join(self._request.work_dir, f"phalanx-{self._job.id}")
@@ -342,7 +342,7 @@ class Run:
         """
         hub = self._hub
         if hub is None:
-            raise RuntimeError(f"{self.name} does not run")
+            raise RuntimeError(f"{self.name} is not running")
         told = hub.stacks(_STACKS_S)
         if told is None:
             raise TimeoutError(f"the stacks of {self.name} did not come within {_STACKS_S:g} s")
@@ -371,7 +371,7 @@ class Run:
         wanted, path = checked(seconds, ranks, path, self._job.ranks)
         hub = self._hub
         if hub is None:
-            raise RuntimeError(f"{self.name} does not run")
+            raise RuntimeError(f"{self.name} is not running")
         if not self._profiling.acquire(blocking=False):
             raise RuntimeError(f"a profile of {self.name} is being taken already")
         try:
@@ -424,7 +424,7 @@ class Run:
 
     def _wait(self, timeout: float | None) -> None:
         if not self._over.wait(timeout):
-            raise TimeoutError(f"{self.name} is not over after {timeout} s; it goes on")
+            raise TimeoutError(f"{self.name} did not end within {timeout} s and is still running")
         self._observers.tell(lambda observer: observer.settled(self._error))
         if self._error is not None:
             raise self._error

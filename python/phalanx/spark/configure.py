@@ -44,8 +44,8 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     options: dict[str, Any] = getattr(builder, "_options", {})  # it has no public way to ask
     if "spark.remote" in options or "SPARK_REMOTE" in os.environ:
         logger.warning(
-            "A client of Spark Connect can't give its server a jar: start the server with phalanx.spark_conf(), or go "
-            "on over the python stage"
+            "A client of Spark Connect can't give its server a jar: start the server with "
+            "phalanx.spark_conf(), or use the python stage"
         )
     elif (spark := _session()) is not None:
         _look_at(spark)
@@ -68,9 +68,13 @@ def _look_at(spark: SparkSession) -> None:
     """Says what a session lacks."""
     problem = why_not(spark)
     if problem is None and PLUGIN not in _parts(application_conf(spark.sparkContext)(_PLUGINS)):
-        problem = f"it has the jar, but {_PLUGINS} lacks {PLUGIN}, so its executors get ready in their first run only"
+        problem = (
+            f"it has the jar, but {_PLUGINS} lacks {PLUGIN}, so its executors prepare only in their first run"
+        )
     if problem is not None:
-        logger.warning(f"This session was there before phalanx.configure, and stays as it is: {problem}")
+        logger.warning(
+            f"This session started before phalanx.configure was called, so it stays as it is: {problem}"
+        )
 
 
 def _started_with() -> dict[str, str] | None:

@@ -25,15 +25,18 @@ def barrier_runner(context: Any) -> Any:
 def why_not(spark: SparkSession) -> str | None:
     """Why a session can't have the jvm stage, with what to do; None if it can."""
     if is_remote(spark):
-        return "the session is one of Spark Connect, whose clients can't reach the driver's JVM"
-    remedy = "build it by phalanx.configure(SparkSession.builder), or spark-submit --jars phalanx.jar_path()"
+        return "the session is a Spark Connect client, which can't reach the driver's JVM"
+    remedy = (
+        "build the session with phalanx.configure(SparkSession.builder), "
+        "or give spark-submit --jars the path of phalanx.jar_path()"
+    )
     runner = barrier_runner(spark.sparkContext)
     if runner is None:
         return f"the jar is not on the driver's class path; {remedy}"
     try:
         version = str(runner.version())
         if version != VERSION:
-            return f"the jar on the driver's class path has version {version} and this package {VERSION}; {remedy}"
+            return f"the jar on the driver's class path has version {version}, but this package has {VERSION}; {remedy}"
         problem = runner.problem()
     except Exception as error:
         return f"the jar on the driver's class path can't be used: {error}"

@@ -58,9 +58,9 @@ class PythonStage(SparkStage):
         self._relay: Relay | None = None
         if self._job.logs_uri is not None:
             logger.warning(
-                "The ranks' logs stay on their hosts: Spark's Python workers, in which this run's tasks are, can't "
-                f"write to {self._job.logs_uri} (spark.phalanx.logs.directory); executors' JVMs can "
-                "(the jvm stage), and any worker to a folder that all hosts share"
+                "The ranks' logs stay on their hosts: this run's tasks are in Spark's Python workers, which "
+                "can't write to {self._job.logs_uri} (spark.phalanx.logs.directory); use the jvm stage, or a "
+                "folder that all hosts share"
             )
 
     def _run(self, hub: _native.Hub, attempt: int) -> None:

@@ -47,7 +47,7 @@ def run_task(
     tasks = node_spec.tasks
     if len(addresses) != tasks:
         raise RuntimeError(
-            f"the DataFrame has {len(addresses)} partitions and the run {tasks} tasks; repartition it to {tasks}"
+            f"the DataFrame has {len(addresses)} partitions and the run has {tasks} tasks; repartition it to {tasks}"
         )
     given = context.resources().get("gpu")
     work_dir = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()

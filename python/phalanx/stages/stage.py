@@ -80,7 +80,7 @@ class Stage:
         """Waits for the end of the attempt before, and makes the payload of this one."""
         before.join(_STAGE_END_S)
         if before.is_alive():
-            raise RuntimeError("the stage of the attempt before has not ended")
+            raise RuntimeError("the Spark stage of the previous attempt has not ended")
         if not self._cancelled:
             self._request.payload.renew()
 

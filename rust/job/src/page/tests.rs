@@ -200,7 +200,7 @@ fn a_page_of_its_own_lists_what_a_cell_has_no_room_for_and_can_be_sorted() {
 
 #[test]
 fn what_may_be_said_of_a_run_that_goes_on_is_not_said_when_it_is_over() {
-    let note = "To end the run, call cancel() of it.";
+    let note = "To end the run, call its cancel().";
     let said = |fields: &[(&str, Value)]| run_page(&with(snapshot(2, 1), fields), note, Room::Cell);
     assert!(said(&[]).contains(note) && !said(&[("ended", json!(150))]).contains(note));
     let waits = "waiting for 4 slots; 2 are free";

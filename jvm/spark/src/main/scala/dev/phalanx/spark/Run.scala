@@ -96,7 +96,7 @@ final class Run private[spark] (
     */
   def result(timeout: Duration): TrainingResult =
     if (over.await(timeout.toMillis, TimeUnit.MILLISECONDS)) outcome.get
-    else throw new TimeoutException(s"$name is not over after ${timeout.toMillis / 1e3} s; it goes on")
+    else throw new TimeoutException(s"$name did not end within ${timeout.toMillis / 1e3} s and is still running")
 
   /** What every rank left, by rank; waits and throws as `result`. Of a failed run, `TrainingException` has them. */
   def results(): Seq[RankResult] = result().results
@@ -121,7 +121,7 @@ final class Run private[spark] (
     * where no answer came.
     */
   def stacks(): Stacks = {
-    val hub = synchronized(openHub).getOrElse(throw new IllegalStateException(s"$name does not run"))
+    val hub = synchronized(openHub).getOrElse(throw new IllegalStateException(s"$name is not running"))
     hub
       .stacks(StacksMillis)
       .getOrElse(

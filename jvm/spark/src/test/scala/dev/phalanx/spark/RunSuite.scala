@@ -205,7 +205,7 @@ class RunSuite extends PhalanxSuite {
     withFolder { folder =>
       val gone = new RankResult(RankOutcome(0, "h", "finished", None), Some(s"$folder/rank-0"), null)
       val refused = intercept[IllegalStateException](gone.json)
-      assert(refused.getMessage.startsWith("the results went with the Spark application"), "JAR-6")
+      assert(refused.getMessage.startsWith("the results were removed when the Spark application stopped"), "JAR-6")
     }
   }
 

@@ -38,7 +38,7 @@ final class StacksServlet extends HttpServlet {
     if (!security.checkModifyPermissions(request.getRemoteUser())) {
       response.sendError(
           HttpServletResponse.SC_FORBIDDEN,
-          "to ask for stacks takes the right to modify this application (spark.modify.acls)");
+          "you need the right to modify this application (spark.modify.acls) to ask for stacks");
     } else if (run == null || store.run(run).isEmpty()) {
       response.sendError(HttpServletResponse.SC_NOT_FOUND, "there is no such run");
     } else {

@@ -32,7 +32,7 @@ final class PhalanxTab extends SparkUITab {
     try {
       String servlets = SparkVersions.servletsOfPages();
       if (!servlets.equals(ServletPage.SERVLETS)) {
-        log.info("Spark's UI has no tab of Phalanx: its pages take {}, not {}", servlets, ServletPage.SERVLETS);
+        log.info("Spark's UI has no Phalanx tab: its pages take {}, not {}", servlets, ServletPage.SERVLETS);
         return false;
       }
       ui.attachTab(new PhalanxTab(ui, store, questions));
@@ -41,7 +41,7 @@ final class PhalanxTab extends SparkUITab {
       }
       return true;
     } catch (RuntimeException | LinkageError problem) {
-      log.info("Spark's UI has no tab of Phalanx: {}", problem.toString());
+      log.info("Spark's UI has no Phalanx tab: {}", problem.toString());
       return false;
     }
   }

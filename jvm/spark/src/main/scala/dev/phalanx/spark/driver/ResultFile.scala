@@ -67,7 +67,7 @@ private[spark] object ResultFile {
     try new FileInputStream(path)
     catch {
       case problem: FileNotFoundException if !new File(path).exists =>
-        val why = "the results went with the Spark application; ask for them before it stops"
+        val why = "the results were removed when the Spark application stopped; read them before it stops"
         throw new IllegalStateException(why, problem)
     }
 

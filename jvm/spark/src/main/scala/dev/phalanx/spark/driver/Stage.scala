@@ -56,7 +56,7 @@ abstract private[spark] class Stage(what: String) {
     try {
       if (before != null) {
         before.join(Stage.EndMillis)
-        if (before.isAlive) throw new IllegalStateException("the stage of the attempt before has not ended")
+        if (before.isAlive) throw new IllegalStateException("the Spark stage of the previous attempt has not ended")
       }
       if (!cancelled) run(hub, attempt)
     } finally watch.foreach(_.close())

@@ -35,7 +35,7 @@ private[feeding] object ColumnChoice {
       case _: ArrowType.Struct      => structOf(field, allocator)
       case other                    =>
         throw new IllegalArgumentException(
-          s"the column ${field.getName} is of Arrow's type $other, which no block has"
+          s"the column ${field.getName} has the Arrow type $other, which blocks don't support"
         )
     }
   }

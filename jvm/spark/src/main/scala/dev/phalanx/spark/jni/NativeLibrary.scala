@@ -75,7 +75,7 @@ private[spark] object NativeLibrary {
   private def checked(native: Native, resource: URL, version: String): Native = {
     val found = native.version()
     if (found != version)
-      throw failure(s"$resource is of version $found and the jar of version $version", null)
+      throw failure(s"$resource has version $found, but the jar has version $version", null)
     native
   }
 
@@ -91,7 +91,7 @@ private[spark] object NativeLibrary {
     val loader = getClass.getClassLoader
     val wheels =
       Seq("x86_64", "aarch64").forall(arch => loader.getResource(s"native/linux/$arch/phalanx-guard") == null)
-    if (wheels) "; a wheel's jars have no native files, and phalanx.jar_path() makes one that has" else ""
+    if (wheels) "; the jars in a wheel have no native files: use the jar that phalanx.jar_path() makes" else ""
   }
 
   private def os: String = System.getProperty("os.name").toLowerCase

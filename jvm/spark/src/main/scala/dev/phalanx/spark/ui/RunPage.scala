@@ -101,7 +101,7 @@ final private[spark] class RunPage(store: RunStore, questions: Option[StacksQues
     catch {
       case problem @ (NonFatal(_) | _: LinkageError) =>
         <div>
-          <p class="phx-text">{s"This run can't be drawn here, only told: ${problem.getMessage}"}</p>
+          <p class="phx-text">{s"This run can't be drawn, so only its state is shown: ${problem.getMessage}"}</p>
           <p>{Shown.state(snapshot.state, run.cut)}</p>
           <p class="phx-text">{snapshot.cause}</p>
         </div>.toString

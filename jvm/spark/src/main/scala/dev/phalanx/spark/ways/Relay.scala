@@ -122,7 +122,7 @@ final private[ways] class Relay(
     val now = clockMillis()
     if (now - heardAt > patienceMillis) {
       log.warn(
-        s"a client of Spark Connect has been silent for ${now - heardAt} ms; its run's way through the server ends"
+        s"a Spark Connect client has been silent for ${now - heardAt} ms; its connection to its run's tasks ends"
       )
       close()
     }

@@ -49,11 +49,11 @@ private[ways] object RelayWire {
           val consumed = List.fill(counted(in, 12))(in.readInt() -> in.readLong())
           Send(relay, number, next, consumed, frames(in))
         case 'C'   => Close(in.readUTF())
-        case other => throw new IOException(s"of kind $other")
+        case other => throw new IOException(s"unknown kind $other")
       }
     catch {
       case problem: IOException =>
-        throw new IllegalArgumentException(s"this is no command of Phalanx's: ${problem.getMessage}")
+        throw new IllegalArgumentException(s"this is not a Phalanx command: ${problem.getMessage}")
     }
   }
 
@@ -90,7 +90,7 @@ private[ways] object RelayWire {
   private def counted(in: DataInputStream, size: Int): Int = {
     val count = in.readInt()
     if (count < 0 || count > MostBytes || count.toLong * size > in.available)
-      throw new IOException("of a wrong length")
+      throw new IOException("wrong length")
     count
   }
 

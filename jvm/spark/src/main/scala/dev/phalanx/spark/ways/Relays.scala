@@ -42,7 +42,7 @@ final private[spark] class Relays(clockMillis: () => Long) {
   private def opened(key: (String, String), open: RelayWire.Open, conf: SparkConf): Relay = synchronized {
     if (open.version != Version.phalanx)
       throw new IllegalArgumentException(
-        s"the Spark Connect server has version ${Version.phalanx} of Phalanx and the client ${open.version}"
+        s"the Spark Connect server has Phalanx version ${Version.phalanx}, but the client has version ${open.version}"
       )
     if (open.next == 0 && !relays.contains(key)) {
       if (relays.size >= MostRelays)
@@ -65,7 +65,7 @@ final private[spark] class Relays(clockMillis: () => Long) {
     relays
       .get((owner, relay))
       .filterNot(_.isClosed)
-      .getOrElse(throw new IllegalArgumentException("the Spark Connect server has no such relay of this session's"))
+      .getOrElse(throw new IllegalArgumentException("this session has no such relay on the Spark Connect server"))
   )
 }
 

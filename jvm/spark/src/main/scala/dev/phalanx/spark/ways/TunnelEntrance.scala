@@ -55,7 +55,7 @@ final private[spark] class TunnelEntrance(job: String, ask: TunnelTurn => Tunnel
       catch {
         case _: IOException if !listener.isOpen => ()
         case problem: IOException               => // descriptors may have run out for a while
-          log.warn(s"a connection didn't go to the driver through Spark: $problem")
+          log.warn(s"can't connect to the driver through Spark: $problem")
           Thread.sleep(LongestPauseMillis)
       }
 

@@ -61,7 +61,7 @@ final private[spark] class TunnelExits(clockMillis: () => Long) {
   }
 
   private def open(job: String): Exit = {
-    val hub = hubs.getOrElse(job, throw new NoSuchElementException(s"no stage of job $job runs"))
+    val hub = hubs.getOrElse(job, throw new NoSuchElementException(s"no stage of job $job is running"))
     val channel = SocketChannel.open()
     try {
       channel.socket.connect(hub, ConnectMillis)

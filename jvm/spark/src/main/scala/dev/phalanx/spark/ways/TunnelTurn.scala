@@ -37,6 +37,6 @@ private[spark] object TunnelAnswer {
   /** The answer that was packed. Another version's driver may answer something else, which ends the connection. */
   def unpack(message: Any): TunnelAnswer = message match {
     case Array(taken: Integer, bytes: Array[Byte], isOver: java.lang.Boolean) => TunnelAnswer(taken, bytes, isOver)
-    case other => throw new IllegalArgumentException(s"this is no answer: $other")
+    case other => throw new IllegalArgumentException(s"this is not an answer: $other")
   }
 }

@@ -73,7 +73,7 @@ class ResultFileSuite extends PhalanxSuite {
       assert(gone.results.head.size == 5 << 20)
       Files.delete(folder.resolve("rank-0"))
       val refused = intercept[IllegalStateException](gone.resultBytes)
-      assert(refused.getMessage.startsWith("the results went with the Spark application"), "JAR-6")
+      assert(refused.getMessage.startsWith("the results were removed when the Spark application stopped"), "JAR-6")
     }
   }
 }

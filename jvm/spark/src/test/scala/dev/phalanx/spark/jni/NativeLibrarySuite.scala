@@ -68,7 +68,7 @@ class NativeLibrarySuite extends PhalanxSuite with Eventually {
       val refusal = thrown.getCause
       assert(refusal.getClass.getName == classOf[TrainingException].getName)
       assert(
-        refusal.getMessage.endsWith(s"$resource is of version ${Version.phalanx} and the jar of version 9.9.9"),
+        refusal.getMessage.endsWith(s"$resource has version ${Version.phalanx}, but the jar has version 9.9.9"),
         "JAR-14"
       )
     }

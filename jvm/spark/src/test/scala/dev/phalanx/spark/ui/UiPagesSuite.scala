@@ -117,7 +117,7 @@ class UiPagesSuite extends PhalanxSuite {
     val plain = new RunPage(store, None, _ => throw new TrainingException("start", why))
     val text = plain.html(of("plain")).mkString
     assert(
-      text.contains("This run can't be drawn here, only told: ") && text.contains("musl: &lt;none&gt;"),
+      text.contains("This run can't be drawn, so only its state is shown: ") && text.contains("musl: &lt;none&gt;"),
       "TAB-17"
     )
     assert(text.contains("failed") && text.contains("ValueError: &lt;b&gt;bad&lt;/b&gt; &amp; ugly"), "TAB-17")

@@ -131,10 +131,10 @@ class RelaySuite extends PhalanxSuite {
     val (client, stranger) = (new Client(relays), new Client(relays, owner = "user/another"))
     val stream = client.open()
     Using.resource(client.connected()) { _ =>
-      assert(problem(stranger.send()).contains("no such relay of this session's"), "WAY-5")
+      assert(problem(stranger.send()).contains("no such relay"), "WAY-5")
       val refused = intercept[ExecutionException](client.open("0.0.0").get(20, TimeUnit.SECONDS)).getCause
       assert(refused.getMessage.contains("version"))
-      assert(problem(relays.process(Array(1), "user/session", conf, _ => ())).contains("no command of Phalanx's"))
+      assert(problem(relays.process(Array(1), "user/session", conf, _ => ())).contains("not a Phalanx command"))
     }
     client.close()
     stream.get(20, TimeUnit.SECONDS): Unit
