@@ -111,7 +111,7 @@ def test_a_host_that_gets_none_is_told_of_once(
         made.carried(0, "b")
         eventually("some rounds", 10, lambda: len(rounds.begun) > 3)
     assert [record.getMessage() for record in caplog.records] == [
-        "No task of Spark's has come to a to serve the blocks there: are all slots there taken?"
+        "Spark has started no task on a to serve the blocks there: are all slots there taken?"
     ]
 
 

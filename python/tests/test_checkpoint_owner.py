@@ -79,7 +79,7 @@ def test_no_call_of_another_owner_reads_writes_or_removes_anything(
         said = str(refused.value)
         for part in ("`train` of the file /home/ada/cats/train.py", "run by ada", "run by bob"):
             assert part in said, "CHECKPOINT-8"
-        assert "give it a checkpoint_name of its own, or checkpoint_name='train' to share them" in said
+        assert "give it its own checkpoint_name, or checkpoint_name='train' to share them" in said
     assert _everything(store) == before, "CHECKPOINT-8"
     be(ADA)
     assert checkpoint.latest() == (2, "ada's")
@@ -215,7 +215,7 @@ def test_who_was_written_over_learns_it_at_once_or_at_the_next_call(directory: s
     def bob_is_later() -> None:
         store.publish("owner.json", json.dumps({"version": 1, "owner": BOB}).encode())
 
-    with pytest.raises(RuntimeError, match=r"run by bob, and this run is .* run by ada"):
+    with pytest.raises(RuntimeError, match=r"run by bob, but this run is .* run by ada"):
         owner.check(LastWins(store, bob_is_later), ADA, takes=True)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="checkpoint_name"):
         owner.check(store, ADA, takes=True)  # CHECKPOINT-9
@@ -242,7 +242,7 @@ def test_an_owner_of_another_version_is_refused(directory: str, be: Callable[...
     told = json.dumps({"version": 7, "owner": ADA})
     open_store(f"{directory}/train").create_new("owner.json", told.encode())
     be(ADA)
-    with pytest.raises(ValueError, match=r"owner\.json has version 7; this is version 1"):
+    with pytest.raises(ValueError, match=r"owner\.json has version 7, but this Phalanx reads version 1"):
         checkpoint.latest()
 
 

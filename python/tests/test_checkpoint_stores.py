@@ -61,7 +61,7 @@ def test_every_store_keeps_the_newest_and_what_was_just_saved(
     names = _names(place)
     assert os.path.basename(low) in names, "CHECKPOINT-4"
     assert sorted({int(name[5:15]) for name in names}) == [10, 990, 1000]
-    assert "step 10 is saved, but step 1000 of another run is there" in capsys.readouterr().err
+    assert "step 10 is saved, but another run has left step 1000 there" in capsys.readouterr().err
     checkpoint.save({"step": 20}, 20, directory=place)
     assert sorted({int(name[5:15]) for name in _names(place)}) == [20, 990, 1000], (
         "the space that it takes has an end"
@@ -117,7 +117,7 @@ def test_sharded_checkpoints_come_back_from_every_store(place: str) -> None:
     assert state["step"] == 5
     checkpoint.save_sharded(state, 7, directory=place)
     assert os.path.basename(path) not in _names(place), "two stay"
-    with pytest.raises(RuntimeError, match="are sharded; all ranks load them by `load_sharded`"):
+    with pytest.raises(RuntimeError, match="are sharded; load them with `load_sharded` on all ranks"):
         checkpoint.latest(directory=place)
 
 

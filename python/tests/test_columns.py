@@ -122,7 +122,7 @@ def test_a_column_that_is_not_named_is_as_by_default(batches: Batches) -> None:
         batches(WITH_NULLS.select(["day", "i"]), batch_size=2, nulls={"day": 0})
     (batch,) = batches(WITH_NULLS.select(["day", "i"]), batch_size=2, nulls={"day": 0, "i": 1})
     assert batch["i"].tolist() == [3, 1]
-    with pytest.raises(ValueError, match="nulls=300 can't stand in the column 'i'"):
+    with pytest.raises(ValueError, match="nulls=300 doesn't fit the column 'i'"):
         batches(WITH_NULLS.select(["day", "i"]), batch_size=2, nulls={"day": 0, "i": 300})
     table = pa.table({"b": [[1], [2, 3]], "c": [[1, 1], [2, 3]]})
     (batch,) = batches(table, batch_size=2, pad={"b": 0})
@@ -146,18 +146,21 @@ def test_a_name_that_is_no_column_and_a_value_that_can_not_stand_are_refused(bat
     for options, problem in [
         (
             {"nulls": {"i": 0, "j": 0}},
-            "nulls= names 'j', which is no column of the data set 'table': it has 'i', ",
+            "nulls= names 'j', which is not a column of the data set 'table': it has 'i', ",
         ),
         (
             {"nulls": {"i": 0, "text": "x"}, "pad": 0},
             "nulls= names the column 'text' .*, whose nulls are None in a list",
         ),
-        ({"nulls": 0, "pad": {"b": 0, "a": 0}}, "pad= names 'a', which is no column of the data set 'table'"),
+        (
+            {"nulls": 0, "pad": {"b": 0, "a": 0}},
+            "pad= names 'a', which is not a column of the data set 'table'",
+        ),
         ({"nulls": 0, "pad": {"b": 0, "i": 0}}, "pad= names the column 'i' .*, which has no arrays"),
-        ({"nulls": 1.5, "pad": 0}, "nulls=1.5 can't stand in the column 'i'"),
-        ({"nulls": None, "pad": 0}, "nulls=None can't stand in the column 'i'"),
-        ({"nulls": 0, "pad": 1.5}, "pad=1.5 can't stand in the column 'b'"),
-        ({"nulls": 0, "pad": {"b": "jaged"}}, "pad='jaged' can't stand in the column 'b'"),
+        ({"nulls": 1.5, "pad": 0}, "nulls=1.5 doesn't fit the column 'i'"),
+        ({"nulls": None, "pad": 0}, "nulls=None doesn't fit the column 'i'"),
+        ({"nulls": 0, "pad": 1.5}, "pad=1.5 doesn't fit the column 'b'"),
+        ({"nulls": 0, "pad": {"b": "jaged"}}, "pad='jaged' doesn't fit the column 'b'"),
     ]:
         with pytest.raises(ValueError, match=problem):
             batches(table, batch_size=2, **options)
@@ -167,8 +170,8 @@ def test_names_are_looked_at_before_the_first_batch() -> None:
     data = phalanx.data(pa.table({"i": [1, None], "b": [[1], [2, 3]]}))
     for options, problem in [
         ({"nulls": {"j": 0}}, "nulls= names 'j'"),
-        ({"nulls": {"i": "x"}}, "nulls='x' can't stand"),
-        ({"nulls": 0, "pad": "x"}, "pad='x' can't stand"),
+        ({"nulls": {"i": "x"}}, "nulls='x' doesn't fit"),
+        ({"nulls": 0, "pad": "x"}, "pad='x' doesn't fit"),
     ]:
         with pytest.raises(ValueError, match=problem):
             data.loader(batch_size=1, **options)

@@ -150,7 +150,7 @@ def test_a_state_of_other_data_or_of_another_order_is_refused() -> None:
         (numbered(10), {"shuffle": "full", "seed": 1}, "another shuffle"),
     ]:
         loader = phalanx.data(table).loader(batch_size=2, **options)
-        with pytest.raises(ValueError, match=f"{word} than"):
+        with pytest.raises(ValueError, match=f"was saved with {word}"):
             loader.load_state_dict(state)  # FEED-24
     phalanx.data(numbered(10)).loader(batch_size=5, shuffle=True, seed=1).load_state_dict(state)
 
@@ -283,7 +283,7 @@ def test_nulls_are_refused_or_filled_and_nan_stays(shuffle: bool) -> None:
     rows = sorted(zip(batch["text"], batch["x"].tolist(), batch["flag"].tolist(), strict=True), key=str)
     assert str(rows) == "[('a', 1.5, True), ('c', nan, False), (None, 0.0, False), (None, 0.0, False)]"
     assert sorted(batch["ids"].tolist()) == [[0, 0], [1, 0], [2, 3], [4, 5]]
-    with pytest.raises(ValueError, match="nulls='none' can't stand in the column 'x'"):
+    with pytest.raises(ValueError, match="nulls='none' doesn't fit the column 'x'"):
         phalanx.data(table).loader(batch_size=4, nulls="none")
     with pytest.raises(ValueError, match="column 'a' of the data set 'table' has 1 rows without an array"):
         phalanx.data(pa.table({"a": [[1], None]})).loader(batch_size=1, nulls=0)
@@ -303,7 +303,7 @@ def test_a_transform_has_the_record_batch_and_makes_the_batch() -> None:
     batches = list(loader)
     assert sum(batch["sum"] for batch in batches) == 90
     assert batches[0]["mask"].all()
-    with pytest.raises(TypeError, match="has to give a dictionary"):
+    with pytest.raises(TypeError, match="has to return a dictionary"):
         next(iter(phalanx.data(table).loader(batch_size=5, transform=len, uneven="pad")))
 
 

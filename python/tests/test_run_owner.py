@@ -239,7 +239,7 @@ def test_the_caller_refuses_a_folder_that_it_was_given_and_that_is_anothers(tmp_
     check_given(job, given, {})
     told = {**owner_of(train), "user": "bob"}
     (folder / "owner.json").write_text(json.dumps({"version": 1, "owner": told}))
-    with pytest.raises(RuntimeError, match="run by bob, and this run is"):
+    with pytest.raises(RuntimeError, match="run by bob, but this run is"):
         check_given(job, given, {})
     with pytest.raises(RuntimeError, match="run by bob"):
         check_given(job, {"spark.phalanx.checkpoint.directory": f"file://{tmp_path}"}, {})

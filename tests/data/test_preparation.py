@@ -145,7 +145,7 @@ def test_blocks_that_are_gone_are_computed_again_and_have_to_be_the_same(spark: 
     assert Index.read(second["train"]).identity == Index.read(first["train"]).identity
     Path(second["train"]["files"][0]).unlink()
     changed.touch()
-    with pytest.raises(TrainingError, match="'train' is not what it was when the run began"):
+    with pytest.raises(TrainingError, match="'train' has changed since the run began"):
         one.again()  # FEED-34
     one.remove()
     assert not any(Path(index["train"]["files"][0]).parent.exists() for index in (first, second)), "FEED-32"
@@ -165,7 +165,9 @@ def test_data_that_can_not_be_fed_is_refused_before_any_job(spark: Any) -> None:
         )
         nested = spark.sql("select array(named_struct('v', make_interval(1))) as n")
         assert "the column 'n' of the data set 'train'" in refused(nested), "FEED-31"
-        assert "is a stream, which has no end" in refused(spark.readStream.format("rate").load()), "FEED-31"
+        assert "is a streaming DataFrame, which has no end" in refused(
+            spark.readStream.format("rate").load()
+        ), "FEED-31"
         assert "has several columns 'x'" in refused(spark.sql("select 1 as x, 2 as x"))
         assert "has no columns" in refused(spark.range(1).select())
         assert "has to be a Spark DataFrame, not list" in refused([1])

@@ -76,7 +76,7 @@ def test_columns_that_differ_in_their_case_alone_are_told_apart(spark: Any) -> N
     (batch,) = DataSet(MappedBlocks(index)).loader(batch_size=3, rank=0, world_size=1)
     assert (batch["a"].tolist(), batch["A"].tolist()) == ([0, 1, 2], [10, 11, 12])
     assert batch["v"].tolist() == [[0.0], [0.5], [1.0]]
-    with pytest.raises(ValueError, match="differ in their case alone"):
+    with pytest.raises(ValueError, match="differ only in upper and lower case"):
         Preparation(spark, {"train": phalanx.streamed(frame)}, local_mode=False)
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
@@ -276,7 +276,7 @@ def test_the_right_sentence_is_said_of_what_differs(spark: Any, tmp_path: Path) 
     for how, said in {
         "fewer": r"it has other rows \(40 before, 36 now\)",
         "turned": "it has the same rows in another order",
-        "others": r"it has as many rows \(40\) with other values: sums of floats",
+        "others": r"it has the same number of rows \(40\) but other values: sums of floats",
     }.items():
         frame = spark.range(0, 40, 1, 4).mapInArrow(changing(how), "id long")
         one = Preparation(spark, {"train": frame}, local_mode=True, restarts=True)
@@ -284,7 +284,7 @@ def test_the_right_sentence_is_said_of_what_differs(spark: Any, tmp_path: Path) 
             for file in Index.read(one.run()["train"]).files:
                 Path(file).unlink()
             changed.touch()
-            with pytest.raises(TrainingError, match=f"'train' is not what it was.*{said}"):
+            with pytest.raises(TrainingError, match=f"'train' has changed.*{said}"):
                 one.again()  # FEED-34, FEED-63
         finally:
             changed.unlink()

@@ -108,7 +108,7 @@ def test_another_query_with_the_same_columns_is_warned_about(
     prepare(spark, phalanx.stored(frame.filter("id > 4"), uri))
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "'train' is read from" in warning
-    assert "another query than this one has filled" in warning, "FEED-69"
+    assert "a different query has filled" in warning, "FEED-69"
 
 
 def test_what_an_older_phalanx_has_kept_is_read(spark: Any, tmp_path: Path) -> None:
@@ -188,8 +188,8 @@ def test_other_columns_two_data_sets_in_one_place_and_strange_indexes_are_refuse
     index = tmp_path / "kept" / INDEX
     whole = index.read_text()
     for text, said in (
-        (whole[: len(whole) // 2], "no index of a data set"),
-        (json.dumps({**json.loads(whole), "version": 9, "index": "another"}), "of version 9"),
+        (whole[: len(whole) // 2], "not an index of a data set"),
+        (json.dumps({**json.loads(whole), "version": 9, "index": "another"}), "has version 9"),
     ):
         index.write_text(text)
         with pytest.raises(ValueError, match=said):

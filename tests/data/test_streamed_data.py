@@ -271,5 +271,5 @@ def test_what_can_not_be_streamed_is_refused_before_the_start(stage: Any, spark:
     refused(TypeError, "is streamed and replicated at once", train=phalanx.streamed(phalanx.replicated(one)))
     refused(TypeError, "is streamed and stored at once", train=phalanx.streamed(phalanx.stored(one, here)))
     refused(TypeError, "has to be a Spark DataFrame, not list", train=phalanx.streamed([1]))
-    with pytest.raises(ValueError, match="is streamed, and the tasks of _train_on_dataframe have"):
+    with pytest.raises(ValueError, match="can't be streamed to _train_on_dataframe, whose tasks"):
         stage._train_on_dataframe(print, one, data={"train": streamed})

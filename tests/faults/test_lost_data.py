@@ -132,7 +132,7 @@ def test_data_that_changed_when_it_was_computed_again_ends_the_run(
     run = two_ranks_that_restart("python").start(train, str(tmp_path), "executor", data={"train": frame})
     began(tmp_path)
     lose_an_executor(run)
-    with pytest.raises(TrainingError, match="'train' is not what it was when the run began"):
+    with pytest.raises(TrainingError, match="'train' has changed since the run began"):
         run.result(180)  # FEED-34
 
 

@@ -59,7 +59,7 @@ def test_a_run_that_was_given_no_folder_is_refused_by_its_ranks_before_they_read
     distributor = TorchDistributor(use_gpu=False)
     assert distributor.run(cats) is None
     before = {path.name: path.read_bytes() for path in (tmp_path / "shared" / "train").iterdir()}
-    with pytest.raises(TrainingError, match=r"of_cats.*and this run is .*of_dogs.*checkpoint_name='train'"):
+    with pytest.raises(TrainingError, match=r"of_cats.*but this run is .*of_dogs.*checkpoint_name='train'"):
         distributor.run(dogs)
     after = {path.name: path.read_bytes() for path in (tmp_path / "shared" / "train").iterdir()}
     assert after == before, "CHECKPOINT-8"

@@ -38,7 +38,7 @@ class Saving:
         """
         if not self._over.wait(timeout):
             raise TimeoutError(
-                f"the checkpoint of step {self.step} is not written after {timeout} s; it goes on"
+                f"the checkpoint of step {self.step} was not written within {timeout} s; writing it continues"
             )
         self._heard_of = True
         if self._error is not None:

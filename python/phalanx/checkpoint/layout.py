@@ -170,6 +170,6 @@ def files_of(manifest: bytes) -> dict[str, int] | None:
         return None
     if told["version"] != _VERSION:
         raise ValueError(
-            f"this checkpoint's manifest has version {told['version']}; this is version {_VERSION}"
+            f"this checkpoint's manifest has version {told['version']}, but this Phalanx reads version {_VERSION}"
         )
     return {str(name): int(size) for name, size in told["files"].items()}

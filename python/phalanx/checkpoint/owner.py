@@ -75,8 +75,8 @@ def _refuse_another(store: Store, found: Owner, owner: Owner) -> None:
         folder = store.path("").rstrip("/")
         name = folder.rpartition("/")[2]
         raise RuntimeError(
-            f"the checkpoints in {folder} are those of {said(found)}, and this run is {said(owner)}; give it a "
-            f"checkpoint_name of its own, or checkpoint_name={name!r} to share them"
+            f"the checkpoints in {folder} belong to {said(found)}, but this run is {said(owner)}; give it "
+            f"its own checkpoint_name, or checkpoint_name={name!r} to share them"
         )
 
 
@@ -97,7 +97,7 @@ def _take(store: Store, owner: Owner, *, adopts: bool) -> Owner:
     taken = store.create_new(FILE, (json.dumps(told, indent=1) + "\n").encode())
     if taken and adopts and sys.stderr is not None:
         print(
-            f"phalanx: the checkpoints in {store.path('')} had no owner; from now on they are those of {said(owner)}",
+            f"phalanx: the checkpoints in {store.path('')} had no owner; from now on they belong to {said(owner)}",
             file=sys.stderr,
         )
     # Also after it was written: a store without exclusive files has that of whoever wrote last.
@@ -122,6 +122,8 @@ def _read(store: Store, *, removes: bool = False) -> Owner | None:
             return None
         version = told.get("version") if isinstance(told, dict) else None
         if version != _VERSION:
-            raise ValueError(f"{store.path(FILE)} has version {version}; this is version {_VERSION}")
+            raise ValueError(
+                f"{store.path(FILE)} has version {version}, but this Phalanx reads version {_VERSION}"
+            )
         owner: Owner = told["owner"]
         return owner

@@ -66,8 +66,8 @@ def check_plain(value: BinaryIO, path: str) -> None:
 def refused(path: str, call: str) -> pickle.UnpicklingError:
     """What to raise for a checkpoint that only its writer's code can read."""
     return pickle.UnpicklingError(
-        f"{path} has more than tensors and plain values, and neither this run nor this user wrote it, so it isn't "
-        f"unpickled; if you trust whoever did, call {call}(trusted=True)"
+        f"{path} has more than tensors and plain values, and neither this run nor this user wrote it, so it "
+        f"isn't unpickled; if you trust whoever wrote it, call {call}(trusted=True)"
     )
 
 

@@ -125,7 +125,7 @@ def _newest(store: Store, whose: owner.Owner | None, trusted: bool) -> tuple[lay
         if whole.is_whole(store, entry, sizes):
             return entry, pickles.may_run(store, entry, trusted=trusted)
     if layout.entries(sizes, layout.WHOLE):
-        raise RuntimeError(f"the checkpoints in {store.path('')} are not sharded; load them by `latest`")
+        raise RuntimeError(f"the checkpoints in {store.path('')} are not sharded; load them with `latest`")
     return None
 
 

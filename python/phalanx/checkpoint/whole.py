@@ -98,7 +98,7 @@ def latest(
             return entry.step, pickles.load(store, entry, map_location=map_location, trusted=trusted)
     if layout.entries(sizes, layout.SHARDED):
         raise RuntimeError(
-            f"the checkpoints in {store.path('')} are sharded; all ranks load them by `load_sharded`"
+            f"the checkpoints in {store.path('')} are sharded; load them with `load_sharded` on all ranks"
         )
     return None
 
@@ -152,8 +152,8 @@ def clean(store: Store, saved: layout.Entry, keep: int) -> None:
     if higher and not _told and sys.stderr is not None:
         _told = True
         print(
-            f"phalanx: step {saved.step} is saved, but step {max(higher)} of another run is there, too, and is what "
-            f"will be found; give this run a name of its own, or remove what is in {store.path('')}",
+            f"phalanx: step {saved.step} is saved, but another run has left step {max(higher)} there, which "
+            f"a resumed run would load; give this run its own checkpoint_name, or remove what is in {store.path('')}",
             file=sys.stderr,
         )
     for entry in layout.superseded(found, saved, keep):

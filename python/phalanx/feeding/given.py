@@ -83,14 +83,14 @@ def streamed_of(data: Mapping[str, Any], *, local_mode: bool) -> StreamedFrame |
         return None
     if len(names) > 1:
         raise ValueError(
-            f"the data sets {names[0]!r} and {names[1]!r} are both streamed, and the tasks of a run have one input; "
-            "give the run the smaller one itself"
+            f"the data sets {names[0]!r} and {names[1]!r} are both streamed, but a run can stream only one; "
+            "pass the smaller one without streamed()"
         )
     (name,) = names
     if local_mode:
         raise ValueError(
             f"the data set {name!r} is streamed, so its rows come from the tasks in which the ranks run, and in local "
-            "mode there are none; use local_mode=False, or give the run the DataFrame itself"
+            "mode there are none; use local_mode=False, or pass the DataFrame without streamed()"
         )
     given = data[name].data
     if isinstance(given, (Replicated, Stored, Streamed)):
@@ -99,16 +99,16 @@ def streamed_of(data: Mapping[str, Any], *, local_mode: bool) -> StreamedFrame |
     are_told_apart = frame.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
     if not are_told_apart and len({column.lower() for column in frame.columns}) < len(frame.columns):
         raise ValueError(
-            f"the data set {name!r} is streamed, and has columns whose names differ in their case alone, which Spark "
-            "can't tell apart there; rename them"
+            f"the data set {name!r} is streamed, but the names of some columns differ only in upper and "
+            "lower case, which Spark can't tell apart here; rename them"
         )
     return StreamedFrame(name, frame)
 
 
 def _refused_inside(name: str, inner: Any, outer: str) -> str:
     return (
-        f"the data set {name!r} is {outer} and {type(inner).__name__.lower()} at once, but what is streamed comes "
-        "once, to one rank, and stays nowhere; take one of the two"
+        f"the data set {name!r} is {outer} and {type(inner).__name__.lower()} at once, but each streamed row "
+        "comes once, to one rank, and is not kept; use one of the two"
     )
 
 
@@ -133,8 +133,8 @@ def readable(name: str, frame: Any) -> Any:
     check_running(frame.sparkSession, called)
     if frame.isStreaming:
         raise ValueError(
-            f"{called} is a stream, which has no end, and an epoch needs one; write it to a table and read that, or "
-            "take its micro-batches one by one (foreachBatch)"
+            f"{called} is a streaming DataFrame, which has no end, but an epoch needs one; write it to a "
+            "table and read that, or take its micro-batches one by one (foreachBatch)"
         )
     names = [field.name for field in frame.schema.fields]
     if not names:
@@ -155,7 +155,7 @@ def readable(name: str, frame: Any) -> Any:
         return frame
     from pyspark.ml.functions import vector_to_array
 
-    # Names may differ in their case alone, so only places tell columns apart.
+    # Names may differ only in upper and lower case, so only places tell columns apart.
     places = [f"c{at}" for at in range(len(names))]
     placed = frame.toDF(*places)
     return placed.select(

@@ -215,7 +215,7 @@ class Preparation:
             gone = self._gone(written)
             if not gone or self._cancelled:
                 continue
-            logger.info("%d files of the data set %r have gone with an executor", len(gone), name)
+            logger.info("%d files of the data set %r were lost with an executor", len(gone), name)
             self._broken = True
             if not written.can_be_mended():
                 self._in_time(
@@ -226,8 +226,8 @@ class Preparation:
             self._broken = False
             if difference is not None:
                 said = (
-                    f"the data set {name!r} is not what it was when the run began: blocks went with an executor, and "
-                    f"computed again {difference}"
+                    f"the data set {name!r} has changed since the run began: blocks were lost with an "
+                    f"executor, and computed again {difference}"
                 )
                 raise TrainingError(said, {"kind": "start", "message": said})
 
@@ -277,7 +277,7 @@ class Preparation:
             logger.info("The data set %r is read from %s, %s", name, store.place, store.origin)
             if store.is_of_another_query(self._query(given)):
                 logger.warning(
-                    "The data set %r is read from %s, which another query than this one has filled (%s); if this one "
+                    "The data set %r is read from %s, which a different query has filled (%s); if this one "
                     "gives other rows, give it another place, or remove what is there",
                     *(name, store.place, store.origin),
                 )

@@ -134,9 +134,7 @@ class StreamedDataSet(DataSet):
     @property
     def rows(self) -> int:
         """Refused: nobody knows before the end."""
-        raise TypeError(
-            f"the data set {self._stream.name!r} is streamed, so nobody knows how many rows it has"
-        )
+        raise TypeError(f"the data set {self._stream.name!r} is streamed, so its number of rows is not known")
 
     def _loader(self, options: LoaderOptions) -> Loader:
         from .stream.loader import StreamLoader
@@ -157,8 +155,8 @@ def _of_the_run(name: str) -> DataSet:
     path = os.environ.get(contract.ENV_PAYLOAD)
     if path is None:
         raise RuntimeError(
-            f"there is no data set {name!r} here: names are for what TorchDistributor.run(train, data={{...}}) runs; "
-            "elsewhere give phalanx.data a DataFrame or a table"
+            f"there is no data set {name!r} here: names work only in code that TorchDistributor.run(train, "
+            f"data={{...}}) runs; elsewhere give phalanx.data a DataFrame or a table"
         )
     there = Payload(path).data
     if name not in there:

@@ -126,7 +126,7 @@ class Carriers:
             if left and not told and time.monotonic() > began + _TELL_AFTER_S:
                 told = True
                 logger.warning(
-                    "No task of Spark's has come to %s to serve the blocks there: are all slots there taken?",
+                    "Spark has started no task on %s to serve the blocks there: are all slots there taken?",
                     ", ".join(left),
                 )
             wait = min(2 * wait, MOST_WAIT_S)

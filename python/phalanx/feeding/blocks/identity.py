@@ -73,7 +73,7 @@ def difference(was: object, now: str) -> str:
             "(phalanx.stored)"
         )
     return (
-        f"it has as many rows ({after.rows}) with other values: sums of floats, collect_list and first may give "
-        "others each time they are computed after a shuffle, and so do generated values such as rand() and uuid(); "
-        "write the DataFrame to a table and read that, or keep it (phalanx.stored)"
+        f"it has the same number of rows ({after.rows}) but other values: sums of floats, collect_list and "
+        "first may give others each time they are computed after a shuffle, and so do generated values such "
+        "as rand() and uuid(); write the DataFrame to a table and read that, or keep it (phalanx.stored)"
     )

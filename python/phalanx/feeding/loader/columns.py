@@ -48,7 +48,7 @@ def check_names(schema: Any, *, data_set: str, nulls: Nulls, pad: Any) -> None:
             if name not in schema.names:
                 has = ", ".join(map(repr, schema.names))
                 raise ValueError(
-                    f"{argument}= names {name!r}, which is no column of the data set {data_set!r}: it has {has}"
+                    f"{argument}= names {name!r}, which is not a column of the data set {data_set!r}: it has {has}"
                 )
 
 
@@ -85,8 +85,8 @@ class Column:
         """Whether its values are Python's, in a list."""
         if self._kind is None and not self.listed:
             raise TypeError(
-                f"{self.called} is of type {field.type}, which is no tensor; leave it out, or give the loader a "
-                "transform that makes tensors of its record batches"
+                f"{self.called} is of type {field.type}, which can't be a tensor; leave it out, or give the "
+                "loader a transform that makes tensors of its record batches"
             )
         lengths = facts.lengths.get(self.name, [])
         self.shape: tuple[int, ...] | None = None
@@ -97,8 +97,8 @@ class Column:
             self.shape = tuple(max(longest, 0) for _, longest in lengths)
         elif self.levels > 1:
             raise TypeError(
-                f"{self.called} has arrays of arrays with different lengths, which are no tensor; give the loader a "
-                "transform that makes tensors of its record batches"
+                f"{self.called} has arrays of arrays with different lengths, which can't be a tensor; give "
+                "the loader a transform that makes tensors of its record batches"
             )
         has_nulls = bool(facts.nulls.get(self.name) or facts.nulls.get(f"{self.name}[]"))
         if has_nulls and not self.listed:
@@ -142,7 +142,7 @@ class Column:
                 raise ValueError("it is a null")
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as problem:
             raise ValueError(
-                f"{argument}={value!r} can't stand in {self.called}, which has {self._element}, and {self._kind} in "
+                f"{argument}={value!r} doesn't fit {self.called}, which has {self._element}, and {self._kind} in "
                 f"tensors: {problem}"
             ) from problem
         return found

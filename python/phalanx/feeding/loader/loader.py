@@ -145,15 +145,15 @@ class Loader:
         for name, own in (("seed", self._seed), ("shuffle", self._shuffle)):
             if state.get(name) != own:
                 raise ValueError(
-                    f"this state is of another {name} than this loader's ({state.get(name)!r}, here {own!r}), so the "
-                    "rows that were taken can't be told from the others"
+                    f"this state was saved with another {name} ({state.get(name)!r}, here {own!r}), so the "
+                    "rows that were already taken are not known"
                 )
         even_rows = int(state.get("even_rows", 0))  # a state of before there were any goes by blocks
         was, here = state.get("data"), self._data(even_rows)
         if was != here:
             raise ValueError(
-                f"this state is of other data than the data set {self._source.name!r} has here, so the rows that were "
-                f"taken can't be told from the others: since then {difference(was, here)}"
+                f"this state was saved with other data than the data set {self._source.name!r} has here, so "
+                f"the rows that were already taken are not known: since then {difference(was, here)}"
             )
         if even_rows != self._even_rows:
             self._even_rows = even_rows
@@ -256,7 +256,7 @@ def with_mask(made: Any, mask: Mapping[str, Any]) -> dict[str, Any]:
     """What a transform made, and which of its rows count."""
     if not isinstance(made, dict):
         raise TypeError(
-            f'with uneven="pad" a transform has to give a dictionary, to which {MASK!r} is added, '
+            f'with uneven="pad" a transform has to return a dictionary, to which {MASK!r} is added, '
             f"not a {type(made).__name__}"
         )
     return {**made, **mask}

@@ -62,7 +62,7 @@ class DataStore:
         return " and ".join(parts)
 
     def is_of_another_query(self, query: dict[str, str]) -> bool:
-        """Whether another query than this one has filled the place. Spark's versions describe the same one
+        """Whether a different query has filled the place. Spark's versions describe the same one
         differently, so only one of the same version can tell."""
         there = None if self._found is None else self._found.get("query")
         return there is not None and there["spark"] == query["spark"] and there["digest"] != query["digest"]
@@ -97,7 +97,7 @@ class DataStore:
         for name, host in zip(names, index.hosts, strict=True):
             if name not in there:
                 raise RuntimeError(
-                    f"{host} wrote blocks to {self._store.path(name)}, and they are not there for the driver: "
+                    f"{host} wrote blocks to {self._store.path(name)}, but the driver doesn't see them: "
                     f"{self.place} has to be a folder that all hosts share, or a URI"
                 )
         for stray in there - set(names):
@@ -142,12 +142,12 @@ class DataStore:
                 Index.read(found["index"])
         except (ValueError, KeyError, TypeError) as problem:
             raise ValueError(
-                f"{self._store.path(INDEX)} is no index of a data set ({problem}); remove it, and the next run "
+                f"{self._store.path(INDEX)} is not an index of a data set ({problem}); remove it, and the next run "
                 "writes the data again"
             ) from problem
         if version not in _READABLE:
             raise ValueError(
-                f"{self._store.path(INDEX)} is of version {version}, and this Phalanx reads versions up to {_VERSION}; "
+                f"{self._store.path(INDEX)} has version {version}, but this Phalanx reads versions up to {_VERSION}; "
                 "give the data set another place"
             )
         return found

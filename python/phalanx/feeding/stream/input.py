@@ -33,5 +33,5 @@ def check_restarts(name: str, restarts: int) -> None:
     if restarts > 0:
         raise ValueError(
             f"the data set {name!r} is streamed, so its rows come once, and ranks that start again would miss some; "
-            "use max_restarts=0 (spark.phalanx.maxRestarts), or give the run the DataFrame itself"
+            "use max_restarts=0 (spark.phalanx.maxRestarts), or pass the DataFrame without streamed()"
         )

@@ -50,8 +50,8 @@ class StreamLoader(Loader):
         shuffle, uneven = options.shuffle, options.uneven
         if shuffle is not False:
             raise ValueError(
-                f"the data set {source.name!r} is streamed, so its rows come in Spark's order and shuffle={shuffle!r} "
-                "can't be; shuffle them in Spark (df.orderBy(rand()))"
+                f"the data set {source.name!r} is streamed, so its rows come in Spark's order and "
+                f"shuffle={shuffle!r} isn't possible; shuffle them in Spark (df.orderBy(rand()))"
             )
         if uneven not in _UNEVEN:
             raise ValueError(f"uneven is {uneven!r}, but has to be one of {', '.join(_UNEVEN)}")
@@ -62,7 +62,7 @@ class StreamLoader(Loader):
 
     def __len__(self) -> int:
         raise TypeError(
-            f"the data set {self._stream.name!r} is streamed, so nobody knows its number of steps before its end"
+            f"the data set {self._stream.name!r} is streamed, so its number of steps is not known before its end"
         )
 
     def __iter__(self) -> Iterator[Any]:
@@ -99,8 +99,8 @@ class StreamLoader(Loader):
 
     def _refuse(self, what: str) -> NoReturn:
         raise RuntimeError(
-            f"the data set {self._stream.name!r} is streamed, so it {what}: its rows come once; give the run the "
-            "DataFrame itself, or phalanx.stored(df, uri), whose loaders have epochs and states"
+            f"the data set {self._stream.name!r} is streamed, so it {what}: its rows come once; pass the "
+            "DataFrame without streamed(), or as phalanx.stored(df, uri), whose loaders have epochs and states"
         )
 
 
@@ -232,8 +232,8 @@ class _Windows:
         left_out = rows.finish()
         if left_out and not self._left:
             print(
-                f"phalanx: the data set {loader._stream.name!r} ends here for all ranks, since one of them has no "
-                f"whole batch more; rank {loader._rank} leaves out {left_out}",
+                f"phalanx: the data set {loader._stream.name!r} ends here for all ranks, since one of them "
+                f"has no whole batch left; rank {loader._rank} leaves out {left_out}",
                 file=sys.stderr,
             )
 

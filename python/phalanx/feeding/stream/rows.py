@@ -85,8 +85,8 @@ class WaitingRows:
 
         if self._first is None:
             raise RuntimeError(
-                f"rank {self._rank} has got no row of the data set {self._source.name!r}, so it has nothing to fill "
-                'its steps with, which the other ranks have; repartition the DataFrame, or use uneven="drop"'
+                f"rank {self._rank} received no row of the data set {self._source.name!r}, so it can't take the "
+                'steps that the other ranks take; repartition the DataFrame, or use uneven="drop"'
             )
         at = np.arange(self._filled, self._filled + rows) % self._first.num_rows
         self._filled += rows
@@ -131,8 +131,8 @@ class StreamColumns:
                 other = shortest if shortest != known else longest
                 raise ValueError(
                     f"the column {name!r} of the data set {self._data_set!r} has arrays of {known} and of {other} "
-                    "elements; of a streamed data set the rows that come are not known, so say what becomes of them: "
-                    f'pad=0, pad="jagged", pad="{LIST}" (a list of tensors), or a transform'
+                    "elements; the rows of a streamed data set are not known in advance, so say how to make batches "
+                    f'of such arrays: pad=0, pad="jagged", pad="{LIST}" (a list of tensors), or a transform'
                 )
             before[level] = known
         return [[length, length] for length in before]

@@ -37,8 +37,9 @@ class StreamSource:
             )
         if self._has_begun:
             raise RuntimeError(
-                f"the data set {self.name!r} is streamed, so its rows come once, and this rank has begun to take them "
-                "before; for more passes give the run the DataFrame itself, or phalanx.stored(df, uri)"
+                f"the data set {self.name!r} is streamed, so its rows come once, and this rank has already "
+                "begun to read them; for more passes, pass the DataFrame without streamed(), or as "
+                "phalanx.stored(df, uri)"
             )
         self._has_begun = True
 
@@ -68,8 +69,8 @@ class StreamSource:
                     raise wire.StreamBroken(f"its task said {bytes(kind)!r} after {rows} rows")
         except (wire.StreamBroken, OSError) as problem:
             raise RuntimeError(
-                f"the rows of the data set {self.name!r} did not come to their end: after {rows} rows the Spark task "
-                f"that has this rank sent no more ({problem}); its own error is in the executor's log"
+                f"the rows of the data set {self.name!r} broke off: after {rows} rows the Spark task of this "
+                f"rank sent no more ({problem}); its own error is in the executor's log"
             ) from problem
         finally:
             if self._connection is not None:

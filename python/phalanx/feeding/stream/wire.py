@@ -51,7 +51,7 @@ def connect(address: str) -> socket.socket:
     try:
         made.connect(f"\0{address}")
         if not is_own_user(made):
-            raise StreamBroken("another user is there")
+            raise StreamBroken("it belongs to another user")
     except OSError as problem:
         made.close()
         raise StreamBroken(str(problem)) from problem
