@@ -168,7 +168,7 @@ CASES: list[tuple[str, Callable[[dict[str, Any]], None], str, str, str]] = [
     ("a probe that raised", set_to("problems", to={"gpus": "OSError: x"}), "warning", "GPUs", "could not look"),
     ("store's port", set_to("store_problem", to={"port": 7000, "text": "Address already in use"}), "error",
      "store port", "16 ports from 7000 on"),
-    ("said nothing", lambda its: its.pop("torch"), "error", "answer", "said nothing"),
+    ("said nothing", lambda its: its.pop("torch"), "error", "answer", "did not report"),
 ]  # fmt: skip
 
 
@@ -240,7 +240,7 @@ def test_a_port_of_the_drivers_that_is_closed_is_an_error_unless_there_is_anothe
     assert "through Spark instead" in answer[0].means
     answer = found({"c": closed}, Need(processes=4, use_gpu=True, jvm=True))
     assert [(one.level, one.host, one.check) for one in answer] == [("error", "c", "driver")]
-    assert "has no other way, and fails" in answer[0].means
+    assert "has no other route, and fails" in answer[0].means
     assert "spark.plugins" in answer[0].do
 
 
@@ -267,7 +267,7 @@ def test_of_connections_that_fail_the_host_is_named_that_they_have_in_common() -
 def test_a_host_that_has_no_way_to_a_single_other_one_is_named_itself() -> None:
     answer = found({"d": lambda its: its["links"][0].update(problem="unreachable", text="No route to host")})
     assert [(one.host, one.check) for one in answer] == [("d", "ports")]
-    assert "to a: no way (No route to host)" in answer[0].means
+    assert "to a: not reachable (No route to host)" in answer[0].means
 
 
 def test_a_host_on_which_the_name_of_another_one_leads_elsewhere_is_named() -> None:
@@ -275,7 +275,7 @@ def test_a_host_on_which_the_name_of_another_one_leads_elsewhere_is_named() -> N
         leads = {"name_leads_to": [wrong], "addresses": ["127.0.0.1", "10.0.0.2"]}
         answer = found({"d": lambda its, leads=leads: its["links"][1].update(leads)})
         assert [(one.host, one.check) for one in answer] == [("d", "names of hosts")]
-        assert f"b leads this host to {wrong}" in answer[0].means
+        assert f"b resolves here to {wrong}" in answer[0].means
 
 
 def test_a_host_that_is_sent_to_slowly_is_named_and_not_those_that_send() -> None:
@@ -311,7 +311,7 @@ def test_a_stage_that_failed_names_the_host_and_hosts_without_a_task_are_said() 
     assert [(one.level, one.check) for one in told] == [("error", "answer")]
     assert "None of 4 tasks" in told[0].means
     told = judged(Seen(4, facts=[facts("a")], problem="no python", problem_hosts=["c"]), Need(4, True))
-    assert "3 of 4 tasks said nothing" in next(one.means for one in told if one.check == "hosts")
+    assert "3 of 4 tasks did not report" in next(one.means for one in told if one.check == "hosts")
     told = judged(Seen(4, facts=[facts(host) for host in HOSTS]), Need(4, True), [*HOSTS, "z"])
     assert [(one.level, one.check) for one in told if one.level != "ok"] == [("warning", "hosts")]
 

@@ -147,57 +147,59 @@ def test_what_can_not_be_is_refused_in_a_sentence(capsys: Any, job_file: Path, t
     flags = ("name", "--spark-master", "spark://h:7077")
     assert "the job has no pythonModule (--module-name)" in refusal(capsys, *flags)
     module = (*flags, "--module-name", "m")
-    assert "nobody knows the machine type x9" in refusal(capsys, *module, "--master-machine-type", "x9")
-    assert "scaleTier STANDARD_1 can't be had" in refusal(capsys, *module, "--scale-tier", "STANDARD_1")
+    assert "unknown machine type x9" in refusal(capsys, *module, "--master-machine-type", "x9")
+    assert "scaleTier STANDARD_1 is not supported" in refusal(capsys, *module, "--scale-tier", "STANDARD_1")
     assert "scaleTier BASIC is one machine" in refusal(
         capsys, *module, "--scale-tier", "BASIC", "--worker-count", "1"
     )
     assert "workerCount is '-1'" in refusal(capsys, *module, "--worker-count=-1")
     assert "there is no package none.whl" in refusal(capsys, *module, "--packages", "none.whl")
     assert "Spark can't ship gs://b/t.tar.gz" in refusal(capsys, *module, "--packages", "gs://b/t.tar.gz")
-    assert "the driver runs here" in refusal(capsys, *module, "--conf", "spark.submit.deployMode=cluster")
+    assert "runs the driver on this host" in refusal(
+        capsys, *module, "--conf", "spark.submit.deployMode=cluster"
+    )
     built = "https://host/trainer-0.1-cp311-cp311-manylinux_2_28_x86_64.whl"
     assert "is built for manylinux_2_28_x86_64" in refusal(capsys, *module, "--packages", built)
     (tmp_path / "torn.whl").write_bytes(b"PK")
     (tmp_path / "torn.tar.gz").write_bytes(b"PK")
-    assert "torn.tar.gz is no archive" in refusal(capsys, *module, "--packages", tmp_path / "torn.tar.gz")
-    assert "torn.whl is no archive" in refusal(capsys, *module, "--packages", tmp_path / "torn.whl")
+    assert "torn.tar.gz is not an archive" in refusal(capsys, *module, "--packages", tmp_path / "torn.tar.gz")
+    assert "torn.whl is not an archive" in refusal(capsys, *module, "--packages", tmp_path / "torn.whl")
     other = tmp_path / "other.json"
     other.write_text(json.dumps({"trainingInput": {"pythonModule": "m", "workerCuont": 2}}))
-    assert "fields that nobody knows: workerCuont" in refusal(capsys, other, "--spark-master", "local[2]")
+    assert "unknown fields: workerCuont" in refusal(capsys, other, "--spark-master", "local[2]")
     assert "No such file" in refusal(capsys, tmp_path / "none.yaml", "--spark-master", "local[2]")
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ("args: --lr=0.1", "args is '--lr=0.1'; it takes a list"),
+        ("args: --lr=0.1", "args is '--lr=0.1'; it has to be a list"),
         (
             "args: [--since, 2024-01-01]",
             "args has datetime.date(2024, 1, 1), which is neither text nor a number",
         ),
         ("args: [--fast, true]", "args has True, which is neither text nor a number"),
         ("args: [--name, null]", "args has None, which is neither text nor a number"),
-        ("packageUris: gs://b/t.whl", "packageUris is 'gs://b/t.whl'; it takes a list"),
+        ("packageUris: gs://b/t.whl", "packageUris is 'gs://b/t.whl'; it has to be a list"),
         ("jobDir: [gs://b]", "jobDir has ['gs://b'], which is neither text nor a number"),
         ("masterType: {cores: 8}", "masterType has {'cores': 8}, which is neither text nor a number"),
         ("scaleTier: [BASIC]", "scaleTier has ['BASIC'], which is neither text nor a number"),
-        ("workerCount: 2.7", "workerCount is 2.7; it takes a whole number"),
-        ("workerCount: true", "workerCount is True; it takes a whole number"),
-        ("masterConfig: X", "masterConfig is 'X'; it takes fields by name"),
+        ("workerCount: 2.7", "workerCount is 2.7; it has to be a whole number"),
+        ("workerCount: true", "workerCount is True; it has to be a whole number"),
+        ("masterConfig: X", "masterConfig is 'X'; it has to be a mapping of fields"),
         (
             "masterConfig: {acceleratorConfig: X}",
-            "masterConfig.acceleratorConfig is 'X'; it takes fields by name",
+            "masterConfig.acceleratorConfig is 'X'; it has to be a mapping of fields",
         ),
         (
             "masterConfig: {acceleratorConfig: {cuont: 1}}",
-            "acceleratorConfig has fields that nobody knows: cuont",
+            "acceleratorConfig has unknown fields: cuont",
         ),
         ("masterConfig: {acceleratorConfig: {type: T4}}", "masterConfig.acceleratorConfig has no count"),
         ("workerConfig: {acceleratorConfig: {count: x}}", "workerConfig.acceleratorConfig.count is 'x'"),
-        ("workerConfig: {imageUrl: x}", "workerConfig has fields that nobody knows: imageUrl"),
+        ("workerConfig: {imageUrl: x}", "workerConfig has unknown fields: imageUrl"),
         ("scaleTier: BASIC\n  masterConfig: {acceleratorConfig: {count: 1}}", "accelerators need CUSTOM"),
-        ("2: 3", "trainingInput has fields that nobody knows: 2"),
+        ("2: 3", "trainingInput has unknown fields: 2"),
     ],
 )
 def test_a_field_that_is_something_else_is_refused(
@@ -211,13 +213,13 @@ def test_a_field_that_is_something_else_is_refused(
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("job.json", '{"jobId": ', "job.json is no JSON"),
-        ("job.yaml", "jobId: [", "job.yaml is no YAML"),
-        ("job.yaml", "since: 2024-13-45", "job.yaml is no YAML"),
-        ("job.yaml", "caf\xe9", "job.yaml is no text"),
-        ("job.yaml", "", "job.yaml has no fields by name"),
-        ("job.yaml", "trainingInput: X", "trainingInput is 'X'; it takes fields by name"),
-        ("job.yaml", "1: 2\nx: 3", "the job has fields that nobody knows: 1, x"),
+        ("job.json", '{"jobId": ', "job.json is not valid JSON"),
+        ("job.yaml", "jobId: [", "job.yaml is not valid YAML"),
+        ("job.yaml", "since: 2024-13-45", "job.yaml is not valid YAML"),
+        ("job.yaml", "caf\xe9", "job.yaml is not a text file"),
+        ("job.yaml", "", "job.yaml has to be a mapping of fields"),
+        ("job.yaml", "trainingInput: X", "trainingInput is 'X'; it has to be a mapping of fields"),
+        ("job.yaml", "1: 2\nx: 3", "the job has unknown fields: 1, x"),
         ("job.yaml", "jobId: 2024-01-01", "jobId has datetime.date(2024, 1, 1)"),
     ],
 )
@@ -342,9 +344,11 @@ def test_packages_that_spark_would_take_for_one_are_refused(tmp_path: Path) -> N
         (tmp_path / folder).mkdir()
         with tarfile.open(tmp_path / folder / "t-1.tar.gz", "w:gz"):
             pass
-    with pytest.raises(ValueError, match=r"b/t-1\.tar\.gz and .*a/t-1\.tar\.gz would both be t-1\.zip"):
+    with pytest.raises(
+        ValueError, match=r"b/t-1\.tar\.gz and .*a/t-1\.tar\.gz have the same file name, t-1\.zip"
+    ):
         for_spark([str(tmp_path / folder / "t-1.tar.gz") for folder in "ab"], None, tmp_path)
-    with pytest.raises(ValueError, match=r"would both be m\.py"):
+    with pytest.raises(ValueError, match=r"have the same file name, m\.py"):
         for_spark(["gs://a/m.py", "gs://b/m.py"], None, tmp_path)
     assert for_spark(["gs://a/m.py", "gs://a/m.py"], None, tmp_path) == ["gs://a/m.py"]
 

@@ -21,7 +21,7 @@ def judged_cluster(hosts: list[Facts], need: Need) -> Iterator[Finding]:
     if not hosts:
         return
     yield from versions(hosts, need)
-    yield from or_ok(clocks(hosts), "time", lambda: "The hosts' clocks and the driver's are together.")
+    yield from or_ok(clocks(hosts), "time", lambda: "The hosts' clocks agree with the driver's.")
     yield from or_ok(mtus(hosts), "MTU", lambda: _mtu_summary(hosts))
     if any(facts.get("links") for facts in hosts):
         yield from or_ok(
@@ -30,7 +30,7 @@ def judged_cluster(hosts: list[Facts], need: Need) -> Iterator[Finding]:
         yield from or_ok(
             leading_names(hosts),
             "names of hosts",
-            lambda: "Each host's name leads every other host that it was asked on there.",
+            lambda: "Every host's name resolves correctly on every other host that was asked.",
         )
         yield from or_ok(speeds(hosts), "bandwidth", lambda: _speed_summary(hosts))
         yield from or_ok(
@@ -43,7 +43,7 @@ def versions(hosts: list[Facts], need: Need) -> Iterator[Finding]:
     install = "Install the same on every host, as by one environment for all: spark.archives, or an image."
     yield from _same(hosts, "Python", _python_of, "error", "What travels between them is pickled.", install)
     yield from _same(
-        hosts, "torch version", _torch_of, "error", "Ranks of one gang need the same torch.", install
+        hosts, "torch version", _torch_of, "error", "Ranks of one run need the same torch.", install
     )
     gpu: Level = "error" if need.use_gpu else "warning"
     yield from _same(
@@ -59,7 +59,7 @@ def versions(hosts: list[Facts], need: Need) -> Iterator[Finding]:
         "NCCL",
         lambda f: f.get("torch", {}).get("nccl"),
         gpu,
-        "Different NCCLs don't speak with each other.",
+        "Different versions of NCCL don't work together.",
         install,
     )
     yield from _same(
@@ -80,7 +80,7 @@ def versions(hosts: list[Facts], need: Need) -> Iterator[Finding]:
     )
     drivers = [gpu_driver for facts in hosts if (gpu_driver := _gpus_of(facts))]
     if drivers:
-        yield from _same(hosts, "GPU models", _gpus_of, "warning", "The gang waits for its slowest rank.", "")
+        yield from _same(hosts, "GPU models", _gpus_of, "warning", "All ranks wait for the slowest one.", "")
     yield from _packages(hosts)
 
 
@@ -254,7 +254,7 @@ def _broken(host: str, failed: list[tuple[str, dict[str, Any]]]) -> Finding:
     to: dict[str, list[str]] = defaultdict(list)
     away: dict[str, list[str]] = defaultdict(list)
     for source, link in failed:
-        said = _SAID.get(link["problem"], f"no way ({link['text']})")
+        said = _SAID.get(link["problem"], f"not reachable ({link['text']})")
         if link["to"] == host:
             to[f"{said} at {link['address']} port {link['port']}"].append(source)
         elif source == host:
@@ -290,7 +290,7 @@ def leading_names(hosts: list[Facts]) -> Iterator[Finding]:
             "error",
             host,
             "names of hosts",
-            f"The name {whole(others)} leads this host to {found}, which is no address of that host.",
+            f"The name {whole(others)} resolves here to {found}, which is not an address of that host.",
             "Correct the DNS, or /etc/hosts of this host.",
         )
 
@@ -361,7 +361,7 @@ def processors(hosts: list[Facts]) -> Iterator[Finding]:
                 host,
                 "processors",
                 f"A core here computes {statistics.median(others) / speed:.0f} times slower than those of the other "
-                "hosts, and the gang waits for its slowest rank.",
+                "hosts, and all ranks wait for the slowest one.",
                 "Look at its clock (a governor, heat), and at who else uses the machine.",
             )
 

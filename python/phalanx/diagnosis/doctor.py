@@ -233,7 +233,7 @@ class _Examination:
                     "warning",
                     "",
                     "all-reduce",
-                    f"It was not tried: {max(0.0, seconds):.0f} s of the time were left.",
+                    f"It was not tried: only {max(0.0, seconds):.0f} s were left.",
                     "Give more time: phalanx doctor --timeout 120.",
                 )
             )

@@ -53,8 +53,8 @@ def stage(seen: Seen) -> Iterator[Finding]:
                 "warning",
                 "",
                 "hosts",
-                f"{missing} of {seen.tasks} tasks said nothing before the stage failed: their hosts are unknown.",
-                "Ask again when the failure is corrected.",
+                f"{missing} of {seen.tasks} tasks did not report before the stage failed: their hosts are unknown.",
+                "Run the doctor again when the failure is corrected.",
             )
     elif seen.barrier and not seen.late:
         yield Finding(
@@ -96,14 +96,14 @@ def unseen(seen: Seen, executors: Iterable[str]) -> Iterator[Finding]:
                 "error",
                 unknown[0] if len(unknown) == 1 else "",
                 "answer",
-                f"{missing} of {seen.tasks} tasks said nothing within {seen.seconds:.0f} s{where}. They did not start, "
-                "or can't reach the driver.",
+                f"{missing} of {seen.tasks} tasks did not report within {seen.seconds:.0f} s{where}. They "
+                "did not start, or can't reach the driver.",
                 "See Spark's web page for what they wait for, and the executors' logs; `phalanx doctor --timeout` "
                 "gives more time.",
             )
     elif seen.problem is None:
         for host in sorted(silent):
-            yield Finding("error", host, "answer", "The task on this host said nothing of it.", "")
+            yield Finding("error", host, "answer", "The task on this host did not report this.", "")
         if unknown:
             yield Finding(
                 "warning",

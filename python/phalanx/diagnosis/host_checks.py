@@ -51,8 +51,8 @@ def names(facts: Facts, need: Need) -> Iterator[Finding]:
             "error",
             host,
             "names",
-            f"This host's own name {found['hostname']} leads to {whole(wrong)}, which is no address of this host: what "
-            "is to connect to it by name lands elsewhere.",
+            f"This host's own name {found['hostname']} resolves to {whole(wrong)}, which is not an address "
+            "of this host: connections to it by name end elsewhere.",
             "Correct the name in the DNS or in /etc/hosts of this host; SPARK_LOCAL_IP and "
             "SPARK_LOCAL_HOSTNAME tell Spark another one.",
         )
@@ -82,14 +82,14 @@ def driver_link(facts: Facts, need: Need) -> Iterator[Finding]:
     if problem is None:
         return
     means = {
-        "timeout": "Nothing answers this host at the driver's port: it is dropped on the way, as by a firewall.",
-        "refused": "The driver's port refuses this host: nothing listens there where the driver's name leads from here.",
-        "stranger": "Not the driver answers at the driver's port: its name leads this host elsewhere.",
-    }.get(problem, f"This host has no way to the driver's port: {link['text']}.")
+        "timeout": "Nothing answers this host at the driver's port: packets are dropped on the way, as by a firewall.",
+        "refused": "The driver's port refuses this host: nothing listens at the address of the driver's name here.",
+        "stranger": "Something else answers at the driver's port: the driver's name leads elsewhere from this host.",
+    }.get(problem, f"This host can't reach the driver's port: {link['text']}.")
     instead = (
         "A run goes through Spark instead, which is slower."
         if need.other_way
-        else "A run's task here has no other way, and fails."
+        else "A run's task here has no other route, and fails."
     )
     yield Finding(
         "warning" if need.other_way else "error",
@@ -107,7 +107,7 @@ def store_port(facts: Facts, need: Need) -> Iterator[Finding]:
         "error",
         host,
         "store port",
-        f"None of the 16 ports from {found['port']} on can be had here for the job's store: {found['text']}.",
+        f"None of the 16 ports from {found['port']} on is free here for the job's store: {found['text']}.",
         "Set spark.phalanx.store.port to others, or to 0 for any.",
     )
 
@@ -120,7 +120,7 @@ def torch(facts: Facts, need: Need) -> Iterator[Finding]:
             "warning",
             host,
             "torch",
-            f"import torch gave {found['error']}: ranks start late.",
+            f"import torch is slow ({found['error']}): ranks start late.",
             "Look at the disk that torch is on, and at what else this host does.",
         )
     elif "error" in found and (limited := _limited_import(facts, need)) is not None:
@@ -165,7 +165,7 @@ def _limited_import(facts: Facts, need: Need) -> Finding | None:
             facts["host"],
             "torch",
             f"The doctor could not look at torch: {said}. Ranks of the jvm stage are not limited by it.",
-            f"If the doctor is to look, {do}.",
+            f"To have the doctor look, {do}.",
         )
     return Finding("error", facts["host"], "torch", f"{said}.", f"{do[0].upper()}{do[1:]}.")
 
@@ -351,7 +351,7 @@ def cpu(facts: Facts, need: Need) -> Iterator[Finding]:
             "warning",
             host,
             "processor",
-            f"The container here gets {found['quota']:.2g} of a core, and the gang waits for its slowest rank.",
+            f"The container here gets {found['quota']:.2g} of a core, and all ranks wait for the slowest one.",
             "Raise the container's limit of processor time.",
         )
 
@@ -378,7 +378,7 @@ def gpus(facts: Facts, need: Need) -> Iterator[Finding]:
             "error",
             host,
             "CUDA",
-            f"nvidia-smi has {len(found['gpus'])} GPUs, and torch (CUDA {facts['torch']['cuda']}) sees none: the "
+            f"nvidia-smi has {len(found['gpus'])} GPUs, but torch (CUDA {facts['torch']['cuda']}) sees none: the "
             f"driver ({found['gpus'][0].get('driver_version', '?')}) may be too old for it, or CUDA_VISIBLE_DEVICES "
             f"({found['visible']}) hides them.",
             "Install a newer driver, or a torch for an older CUDA.",
@@ -425,7 +425,7 @@ def _topology(hosts: list[Facts], need: Need) -> str:
 
 
 CHECKS: list[tuple[str, HostCheck, str, Callable[[list[Facts], Need], str]]] = [
-    ("names", names, "names", lambda h, n: "Every host's own name and the driver's lead where they should."),
+    ("names", names, "names", lambda h, n: "Every host's own name and the driver's resolve correctly."),
     (
         "driver",
         driver_link,

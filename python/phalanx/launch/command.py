@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from ..run.run import Run
 
 _ELSEWHERE = (
-    "phalanx run trains on one host. Several are for Spark (phalanx submit, or "
-    "TorchDistributor(num_processes=..., local_mode=False)), or for torchrun itself"
+    "phalanx run trains on one host. For several hosts use Spark (phalanx submit, or "
+    "TorchDistributor(num_processes=..., local_mode=False)) or torchrun"
 )
 
 
@@ -221,8 +221,8 @@ def _conf(options: argparse.Namespace) -> dict[str, str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="phalanx run",
-        description="Trains with several ranks on this host, without Spark, in the place of torchrun. The exit code is "
-        "that of the rank that failed first.",
+        description="Trains with several ranks on this host, without Spark, in place of torchrun. The exit code is "
+        "that of the rank that failed first. Defaults are in parentheses.",
         allow_abbrev=False,
     )
 
@@ -247,7 +247,7 @@ def _parser() -> argparse.ArgumentParser:
     flag(
         "--restart-on",
         metavar="KINDS",
-        help=f"after which kinds of failure, with commas (all: {','.join(ANY_FAILURE)})",
+        help=f"after which kinds of failure, separated by commas (all: {','.join(ANY_FAILURE)})",
     )
     flag("--hang-timeout", type=float, metavar="S", help="fails when no rank makes progress for S seconds")
     flag(
@@ -271,13 +271,18 @@ def _parser() -> argparse.ArgumentParser:
         help="each rank has a GPU of its own, or sees none (where the host has GPUs)",
     )
     flag("--no-gpu", dest="use_gpu", action="store_false", help="as --no-use-gpu")
-    flag("--warm", action=argparse.BooleanOptionalAction, default=None, help="ranks are forked (they are)")
+    flag(
+        "--warm",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="ranks are forked (--warm)",
+    )
     flag("--cpus-per-rank", type=int, metavar="N", help="with how many cores a rank computes")
     flag("--checkpoint-dir", metavar="DIR", help="where the run's checkpoints are")
     flag("--checkpoint-name", metavar="NAME", help="what they are called there (the file's name)")
     torchruns("--log-dir", default=None, metavar="DIR", help="where the ranks' output is kept")
     torchruns("--redirects", "-r", default="0", metavar="3", help="3 shows no output: it is in --log-dir")
-    torchruns("--tee", "-t", default="0", metavar="3", help="taken: output is shown and kept")
+    torchruns("--tee", "-t", default="0", metavar="3", help="accepted: output is always shown and kept")
     torchruns("--local-ranks-filter", default="", metavar="RANKS", help="whose output is shown: 0,2")
     flag("--logs", help="which output is shown: all, dedup, errors, off, or ranks (all)")
     flag("--progress", choices=("auto", "rich", "plain", "off"), help="a line on stderr while it runs (auto)")
@@ -291,7 +296,7 @@ def _parser() -> argparse.ArgumentParser:
     torchruns(
         "--master-port", default=0, type=int, metavar="PORT", help="the port of the ranks' store (free)"
     )
-    flag("--standalone", action="store_true", help="taken: it always is")
+    flag("--standalone", action="store_true", help="accepted: a run always is")
     for name in ("--rdzv-backend", "--rdzv-id", "--rdzv-conf", "--monitor-interval", "--start-method"):
         torchruns(
             name, default="", help=argparse.SUPPRESS

@@ -68,7 +68,8 @@ def _document(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         return given.job, {}
     if given.config is not None and given.job.endswith(_ENDINGS):
         raise ValueError(
-            f"there are two job files, {given.job} and {given.config}; --config goes with a name"
+            f"there are two job files, {given.job} and {given.config}; with --config the first argument has "
+            "to be the job's name"
         )
     path = given.job if given.config is None else given.config
     document = fields_of("the job", read(path), KNOWN)
@@ -98,7 +99,8 @@ def spark_submit(job: Job, given: argparse.Namespace, folder: Path) -> list[str]
             raise ValueError(f"--conf {setting} has no value; it takes key=value")
         if key == "spark.submit.deployMode" and value != "client":
             raise ValueError(
-                f"--conf {setting}: the driver runs here, so that its end and its output are the command's"
+                f"--conf {setting}: phalanx submit runs the driver on this host, so that the command shows "
+                "its output and ends with it"
             )
         conf[key] = f"{conf[key]},{value}" if key in ("spark.jars", "spark.plugins") else value
     # The driver is this Python, whose packages have Phalanx. Spark asks this setting, then spark.pyspark.python, which

@@ -19,34 +19,34 @@ def read(path: str) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as problem:
-        raise ValueError(f"{path} is no text: {problem}") from problem
+        raise ValueError(f"{path} is not a text file: {problem}") from problem
     fields = _json(path, text) if path.endswith(".json") else _yaml(path, text)
     if not isinstance(fields, dict):
-        raise ValueError(f"{path} has no fields by name")
+        raise ValueError(f"{path} has to be a mapping of fields")
     return _given(fields)
 
 
 def fields_of(where: str, value: Any, known: Collection[str]) -> dict[str, Any]:
     """`value` as fields by name, none but those that are known."""
     if not isinstance(value, dict):
-        raise ValueError(f"{where} is {value!r}; it takes fields by name")
+        raise ValueError(f"{where} is {value!r}; it has to be a mapping of fields")
     unknown = [str(key) for key in value if key not in known]
     if unknown:
-        raise ValueError(f"{where} has fields that nobody knows: {', '.join(unknown)}")
+        raise ValueError(f"{where} has unknown fields: {', '.join(unknown)}")
     return value
 
 
 def text_of(where: str, value: Any) -> str:
     """`value` as text: itself, or a number's."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise ValueError(f"{where} has {value!r}, which is neither text nor a number; in quotes it is text")
+        raise ValueError(f"{where} has {value!r}, which is neither text nor a number; put text in quotes")
     return str(value)
 
 
 def texts_of(where: str, value: Any) -> list[str]:
     """`value`, a list, as texts."""
     if not isinstance(value, list):
-        raise ValueError(f"{where} is {value!r}; it takes a list")
+        raise ValueError(f"{where} is {value!r}; it has to be a list")
     return [text_of(where, each) for each in value]
 
 
@@ -54,7 +54,7 @@ def count_of(where: str, value: Any) -> int:
     """`value` as a count: 0 or more."""
     digits = str(value).strip()
     if isinstance(value, (bool, float)) or not (digits.isascii() and digits.isdecimal()):
-        raise ValueError(f"{where} is {value!r}; it takes a whole number that is not negative")
+        raise ValueError(f"{where} is {value!r}; it has to be a whole number, 0 or more")
     return int(digits)
 
 
@@ -70,7 +70,7 @@ def _json(path: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as problem:
-        raise ValueError(f"{path} is no JSON: {problem}") from problem
+        raise ValueError(f"{path} is not valid JSON: {problem}") from problem
 
 
 def _yaml(path: str, text: str) -> Any:
@@ -81,4 +81,4 @@ def _yaml(path: str, text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as problem:  # ValueError: a date that there isn't
-        raise ValueError(f"{path} is no YAML: {problem}") from problem
+        raise ValueError(f"{path} is not valid YAML: {problem}") from problem

@@ -231,7 +231,7 @@ def _machine(
     if tier != "CUSTOM":
         if tier not in TIERS:
             raise ValueError(
-                f"scaleTier {tier} can't be had: PyTorch takes CUSTOM, or one machine by {' or '.join(TIERS)}"
+                f"scaleTier {tier} is not supported: set CUSTOM, or for one machine {' or '.join(TIERS)}"
             )
         if len(replicas) > 1 or any(types) or any(gpus):
             raise ValueError(
@@ -241,7 +241,7 @@ def _machine(
     for kind in types:
         if kind and kind not in machines:
             raise ValueError(
-                f"nobody knows the machine type {kind}; --machine-types FILE says what it is: "
+                f"unknown machine type {kind}; describe it with --machine-types FILE: "
                 f'{{"{kind}": {{"cores": 8, "memory": 30, "gpus": 0}}}}'
             )
     found = [machines[kind] for kind in types if kind]

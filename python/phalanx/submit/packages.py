@@ -29,7 +29,9 @@ def for_spark(uris: Sequence[str], package_path: str | None, folder: Path) -> li
         name = path.rpartition("/")[2]
         before = sources.setdefault(name, source)
         if before != source:
-            raise ValueError(f"{source} and {before} would both be {name}, which is all that Spark goes by")
+            raise ValueError(
+                f"{source} and {before} have the same file name, {name}, by which Spark tells files apart"
+            )
     return list(dict.fromkeys(path for _, path in shipped))
 
 
@@ -43,7 +45,7 @@ def _shippable(uri: str, folder: Path) -> str:
     if uri.endswith((".tar.gz", ".tgz")) and "://" not in path:
         return str(_from_distribution(Path(path), folder))
     raise ValueError(
-        f"Spark can't ship {uri}: it takes {', '.join(_IMPORTABLE)} from anywhere, and a .tar.gz from here"
+        f"Spark can't ship {uri}: it takes {', '.join(_IMPORTABLE)} from any URI, and a .tar.gz from this host only"
     )
 
 
@@ -51,21 +53,21 @@ def _check_here(path: str) -> None:
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no package {path}")
     if not path.endswith(".py") and not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is no archive that Python imports from: it is no zip file")
+        raise ValueError(f"{path} is not an archive that Python can import from: it is not a zip file")
 
 
 def _check_wheel(uri: str) -> None:
     parts = uri.rpartition("/")[2].removesuffix(".whl").split("-")
     if uri.endswith(".whl") and len(parts) >= _WHEEL_PARTS and parts[-1] != "any":
         raise ValueError(
-            f"{uri} is built for {parts[-1]}: Python imports no compiled code from an archive; "
-            "install it in the executors' Python"
+            f"{uri} is built for {parts[-1]}: Python can't import compiled code from an archive; install it "
+            "in the executors' Python"
         )
 
 
 def _from_package(package: Path, folder: Path) -> Path:
     if not (package / "__init__.py").is_file():
-        raise FileNotFoundError(f"{package} is no Python package: it has no __init__.py")
+        raise FileNotFoundError(f"{package} is not a Python package: it has no __init__.py")
     package = package.resolve()
     target = folder / f"{package.name}.zip"
     with zipfile.ZipFile(target, "w") as archive:
@@ -83,7 +85,7 @@ def _from_distribution(source: Path, folder: Path) -> Path:
     try:
         _repack(source, target)
     except (tarfile.TarError, EOFError, zlib.error) as problem:
-        raise ValueError(f"{source} is no archive of tar's, or not a whole one") from problem
+        raise ValueError(f"{source} is not a tar archive, or is incomplete") from problem
     return target
 
 
