@@ -71,8 +71,8 @@ def test_they_are_applied_or_named(
         said = [line for line in capsys.readouterr().out.splitlines() if "phalanx:" in line]
         if warm:
             assert len(said) == 2, said
-            assert "phalanx: OMP_PROC_BIND, PYTORCH_JIT_TIME: set after the pool" in said[0], "POOL-5"
-            assert "phalanx: OF_THE_USERS: set after the pool" in said[1], "POOL-5"
+            assert "phalanx: OMP_PROC_BIND, PYTORCH_JIT_TIME: this has no effect" in said[0], "POOL-5"
+            assert "phalanx: OF_THE_USERS: this has no effect" in said[1], "POOL-5"
         else:
             assert not said
     assert ends[True][0] == ends[False][0] == ([], 1, "DebugLevel.DETAIL", 20, None, [True, True]), "POOL-4"
@@ -125,4 +125,4 @@ def test_what_a_module_of_the_pool_read_of_another_environment_is_found() -> Non
     before = {"ALIKE": "1", "TORCH_LOGS": "x", "A": "x", "RANK": "0"}
     assert reads.outdated(before, {"ALIKE": "1", "RANK": "1"}) is None, "POOL-2: each rank has its own"
     why = reads.outdated(before, {**before, "HF_HOME": "/models"})
-    assert why == "its HF_HOME is another than the one that hub has read in the pool", "POOL-2"
+    assert why == "its HF_HOME differs from the one that hub has read in the pool", "POOL-2"

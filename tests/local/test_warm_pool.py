@@ -294,7 +294,7 @@ def test_a_rank_that_starts_anew_says_why_once_a_node(
     with caplog.at_level(logging.INFO, "phalanx"):
         assert run(lambda: __import__("reader").cache, warm=None) == ["/models"] * 2, "POOL-2"
     [line] = [record.message for record in caplog.records if "cold" in record.message]
-    assert "its READER_CACHE is another than the one that reader has read in the pool" in line, "NODE-50"
+    assert "its READER_CACHE differs from the one that reader has read in the pool" in line, "NODE-50"
 
 
 @whole("another library")

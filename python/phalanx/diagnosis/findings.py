@@ -103,7 +103,7 @@ def unseen(seen: Seen, executors: Iterable[str]) -> Iterator[Finding]:
             )
     elif seen.problem is None:
         for host in sorted(silent):
-            yield Finding("error", host, "answer", "The task on this host did not report this.", "")
+            yield Finding("error", host, "answer", "The task on this host did not report what it found.", "")
         if unknown:
             yield Finding(
                 "warning",

@@ -66,5 +66,5 @@ def words(limit: int, *, of_spark: bool) -> tuple[str, str]:
         whose = ", which spark.executor.pyspark.memory sets for Spark's Python workers and what they start"
         do = "leave that setting out, and set spark.executor.memoryOverhead instead"
     else:
-        whose, do = ", `ulimit -v`", "raise it where it is set, or take it away"
+        whose, do = ", `ulimit -v`", "raise it where it is set, or remove it"
     return f"may map {size(limit)} at most: RLIMIT_AS{whose}", do

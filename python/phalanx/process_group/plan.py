@@ -117,8 +117,8 @@ def check_dense(tensor: torch.Tensor) -> None:
     """Sparse and quantised tensors have no memory of the kind that collectives move (BACKEND-10)."""
     if tensor.layout is not torch.strided:
         raise TypeError(
-            f"the phalanx backend has no such collective on sparse tensors ({tensor.layout}), only sums by all_reduce "
-            "of those with the layout torch.sparse_coo: make it dense"
+            f"the phalanx backend doesn't support this collective on sparse tensors ({tensor.layout}), only "
+            "all_reduce sums of those with the layout torch.sparse_coo: make it dense"
         )
 
 

@@ -21,7 +21,7 @@ _NUMBER = torch.int64
 def add_sum(plan: Plan, tensor: torch.Tensor, op: str) -> None:
     """Has the plan replace `tensor` by the sum of all ranks'."""
     if op != "sum":
-        raise ValueError(f"the phalanx backend has sums of sparse tensors only, as gloo: no {op}")
+        raise ValueError(f"like gloo, the phalanx backend has only sums of sparse tensors, not {op}")
     call = Call.all_gather_sized(plan.source(_packed(tensor.detach().coalesce())))
     plan.calls.append(call)
     plan.after(lambda: _put_sum(tensor, call.gathered()))

@@ -92,7 +92,7 @@ class CollectiveWork(Work):
     def source_rank(self) -> int:
         source = self._native.source()
         if source is None:
-            raise RuntimeError("this is no message that has been received")
+            raise RuntimeError("this work has received no message")
         return source
 
     _source_rank = source_rank

@@ -80,7 +80,7 @@ class Reads:
         for root, names in self.of.items():
             for name in sorted(names) if root != "torch" and root not in _IN_SIGHT else ():
                 if before.get(name) != now.get(name) and name not in _OF_A_RANK:
-                    return f"its {name} is another than the one that {root} has read in the pool"
+                    return f"its {name} differs from the one that {root} has read in the pool"
         return None
 
 
@@ -145,8 +145,9 @@ def catch_up(changed: set[str]) -> None:
     if late and sys.stderr is not None:
         listed = ", ".join(sorted(late))
         print(
-            f"phalanx: {listed}: set after the pool of this warm rank had read it, so without effect; set it before "
-            "the run (spark.executorEnv.NAME, in local mode the driver's environment), or run with warm=False",
+            f"phalanx: {listed}: this has no effect, because the pool of this warm rank had read it before; "
+            "set it before the run (spark.executorEnv.NAME, in local mode the driver's environment), or run "
+            "with warm=False",
             file=sys.stderr,
         )
 
