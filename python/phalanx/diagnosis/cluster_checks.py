@@ -116,7 +116,7 @@ def _same(
         where = (
             "every host"
             if len(values) == len(hosts)
-            else f"the {len(values)} of {len(hosts)} hosts that told it"
+            else f"the {len(values)} of {len(hosts)} hosts that reported it"
         )
         yield Finding("ok", "", check, f"{counted[0][0]} on {where}.")
         return

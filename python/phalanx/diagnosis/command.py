@@ -61,10 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-gpu", dest="use_gpu", action="store_false", help="as --no-use-gpu")
     parser.add_argument("--master", help="as spark-submit's --master, or sc://host:port for Spark Connect")
     parser.add_argument(
-        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's; any number"
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark; may be repeated"
     )
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="S", help="seconds it may take in all (60)"
     )
-    parser.add_argument("--json", action="store_true", help="prints JSON, with all that the hosts told")
+    parser.add_argument(
+        "--json", action="store_true", help="prints JSON, with everything that the hosts reported"
+    )
     return parser

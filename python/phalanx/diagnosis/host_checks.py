@@ -214,7 +214,7 @@ def guard(facts: Facts, need: Need) -> Iterator[Finding]:
             host,
             "Phalanx",
             f"The guard program {found['path']} {word}: no rank starts without it.",
-            "Install Phalanx anew, on a file system that is not mounted noexec.",
+            "Reinstall Phalanx on a file system that is not mounted noexec.",
         )
 
 
@@ -406,7 +406,7 @@ def gpus(facts: Facts, need: Need) -> Iterator[Finding]:
                 "warning",
                 host,
                 "GPUs",
-                f"{used} of {total} MiB of GPU {gpu['index']} are taken already, by somebody else.",
+                f"{used} of {total} MiB of GPU {gpu['index']} are already taken by other processes.",
                 "End what runs there.",
             )
 

@@ -71,7 +71,7 @@ class SparkUi(Observer):
                     return
                 is_last = self._over.wait(_INTERVAL_S)
         except Exception as error:  # the JVM is going, or hasn't the jar, or the session is another thing
-            logger.debug("Spark's UI can't be told of a run: %s", error)
+            logger.debug("A run can't be shown in Spark's UI: %s", error)
 
     def _answer(self, posts: Any, run: ObservedRun, job: str) -> None:
         """Tells the tab what the ranks' threads do; the run's end, or the hub's deadline, ends the wait."""

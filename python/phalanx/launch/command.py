@@ -287,7 +287,7 @@ def _parser() -> argparse.ArgumentParser:
     flag("--logs", help="which output is shown: all, dedup, errors, off, or ranks (all)")
     flag("--progress", choices=("auto", "rich", "plain", "off"), help="a line on stderr while it runs (auto)")
     parser.add_argument(
-        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting; any number of them"
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting; may be repeated"
     )
     torchruns("--nnodes", default="1", metavar="1", help="1: for several hosts there is Spark")
     torchruns("--node-rank", default=0, type=int, metavar="0", help="0")

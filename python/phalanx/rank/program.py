@@ -49,7 +49,7 @@ def _function(payload: Payload, directory: str) -> Callable[[], Any]:
     fn, args, kwargs, of_callers = call_in(vars(main), payload)
     versions = payload.other_version()
     if versions and sys.stderr is not None:
-        print(f"phalanx: {versions}; what one writes, the other may not read", file=sys.stderr)
+        print(f"phalanx: {versions}; one may not read what the other writes", file=sys.stderr)
     if of_callers:
         # by this spawned processes find what it has; its file, which they would run else, may not be here
         main.__spec__ = ModuleSpec(SPAWN_MAIN, None)

@@ -85,7 +85,7 @@ class StageWatch:
                     return
                 pause = self._interval
         except Exception as problem:  # the JVM or the hub is going, or this Spark doesn't tell
-            logger.debug("How Spark has the stage can't be told any more: %s", problem)
+            logger.debug("Spark no longer says how the stage stands: %s", problem)
 
 
 def look_at_scheduler(context: Any, tag: str) -> StageLook:

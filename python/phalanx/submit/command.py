@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--package-path", help="a folder that is a Python package, here: it is shipped")
     parser.add_argument("--machine-types", help="a file with more machine types, as YAML or JSON")
     parser.add_argument(
-        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's; any number"
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark; may be repeated"
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="prints the spark-submit command, starts nothing"

@@ -101,7 +101,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>> {
 }
 
 fn missing(key: &str) -> Error {
-    Error::new(ErrorKind::Timeout, format!("nobody has set {key} by the deadline"))
+    Error::new(ErrorKind::Timeout, format!("no rank has set {key} by the deadline"))
 }
 
 #[cfg(test)]

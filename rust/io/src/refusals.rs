@@ -22,7 +22,7 @@ impl Refusals {
         match self.due(now) {
             None => log::debug!("{text}"),
             Some(0) => log::warn!("{text}"),
-            Some(untold) => log::warn!("{text} (there were {untold} more since the last that was told)"),
+            Some(untold) => log::warn!("{text} ({untold} more since the last such line)"),
         }
     }
 

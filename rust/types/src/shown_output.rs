@@ -72,7 +72,7 @@ impl FromStr for ShownOutput {
         let ranks: Result<Vec<u32>, _> = text.split(',').map(|rank| rank.trim().parse()).collect();
         ranks
             .map(ShownOutput::Ranks)
-            .map_err(|_| Error::new(ErrorKind::Invalid, format!("{text:?} is no choice of output")))
+            .map_err(|_| Error::new(ErrorKind::Invalid, format!("{text:?} is not a choice of output")))
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) fn own_environment() -> Result<BTreeMap<String, String>> {
             (Ok(name), Ok(value)) => Ok((name, value)),
             (name, _) => {
                 let name = name.unwrap_or_else(|name| name.to_string_lossy().into_owned());
-                Err(Error::new(ErrorKind::Invalid, format!("the variable {name} is no UTF-8 text")))
+                Err(Error::new(ErrorKind::Invalid, format!("the variable {name} is not valid UTF-8")))
             }
         })
         .collect()

@@ -55,7 +55,7 @@ impl JobState {
                 (failure, why)
             }
             (None, Some(problem)) => (self.with_lost_rank(problem), "no rank failed"),
-            (None, None) => (self.unexplained(now), "nobody said why"),
+            (None, None) => (self.unexplained(now), "no reason was reported"),
         };
         let exit = failure.rank.and_then(|rank| self.ranks.get(rank)).and_then(Rank::exit);
         failure.ranks = self.outcomes_at(exit.map_or(self.since_open_us(now), |exit| exit.at_us));

@@ -52,7 +52,7 @@ final private[driver] class StageWatch(look: () => StageLook, tell: StageLook =>
       }
     } catch { // the context or the hub is going, or this Spark doesn't tell
       case problem @ (NonFatal(_) | _: LinkageError) =>
-        log.debug("How Spark has the stage can't be told any more", problem)
+        log.debug("Spark no longer says how the stage stands", problem)
     }
 
   /** The stage is over. */

@@ -40,7 +40,7 @@ final private[spark] class RunPosts(post: RunEvent => Unit, count: JsonNode => U
       }
     catch {
       case problem @ (NonFatal(_) | _: LinkageError) =>
-        if (!said) log.debug("A run's state can't be told to Spark's UI", problem)
+        if (!said) log.debug("A run's state can't be sent to Spark's UI", problem)
         said = true
     }
 
