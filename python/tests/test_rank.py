@@ -28,7 +28,7 @@ def test_a_function_gets_its_arguments_and_its_result_comes_back(run_rank: RunRa
     end = run_rank(sent(train, 40, b=2))
     assert (end.code, end.out, end.err, end.result) == (0, "step 1\n", "", {"sum": 42})
     assert end.notes == ["rank ready", "user code"]
-    assert end.left == {"result"}, "RANK-26"
+    assert end.left == {"owed", "result"}, "RANK-4, RANK-26"
 
 
 def test_a_file_is_its_own_main(run_rank: RunRank, tmp_path: Path) -> None:

@@ -175,6 +175,83 @@ def test_nothing_after_the_result_is_written_decides_the_exit_code(
     assert (failed.code, failed.left) == (4, set()), f"RANK-36: {failed.err}"
 
 
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [
+        ("import atexit; atexit.register(os._exit, 3)", 3),
+        (
+            "import threading; wait = threading.main_thread().join; "
+            "threading.Thread(target=lambda: (wait(), os._exit(3))).start()",
+            3,
+        ),
+        ("import atexit; atexit.register(libc.abort)", -6),
+        ("libc.on_exit(libc.abort, None)", -6),
+        ("libc.on_exit(libc._exit, None)", 0),
+        ("import atexit; atexit.register(ctypes.string_at, 0)", -11),
+        ("import atexit; atexit.register(os.kill, os.getpid(), 9)", -9),
+    ],
+)
+def test_a_result_and_its_promise_outlast_a_process_that_ends_badly(
+    run_rank: RunRank, tmp_path: Path, last: str, code: int
+) -> None:
+    def train(last: str) -> int:
+        import ctypes
+
+        exec(last, {"os": os, "ctypes": ctypes, "libc": ctypes.CDLL(None)})
+        return 7
+
+    end = run_rank(sent(train, last))
+    assert (end.code, end.left, end.result) == (code, {"owed", "result"}, 7), f"RANK-4: {end.err}"
+    loads = "import ctypes, os\nlibc = ctypes.CDLL(None)\n"
+    end = run_rank(script(tmp_path, f"{loads}{last}\n"))
+    assert (end.code, end.left) == (code, {"result"}), f"RANK-4: {end.err}"
+
+
+@pytest.mark.parametrize(
+    ("busy", "what"),
+    [
+        (
+            "threading.Thread(target=threading.Event().wait).start()",
+            "threads or exit handlers still busy 0 s",
+        ),
+        ("atexit.register(threading.Event().wait)", "threads or exit handlers still busy 0 s"),
+        # It never lets Python run.
+        ("atexit.register(ctypes.PyDLL(None).pause)", "Timeout (0:00:0"),
+    ],
+)
+def test_what_is_still_busy_after_the_result_was_left_is_not_waited_for_for_ever(
+    run_rank: RunRank, busy: str, what: str
+) -> None:
+    def train(busy: str) -> int:
+        import atexit
+        import ctypes
+        import threading
+
+        from phalanx.rank import ending
+
+        ending.HANDLERS_SECONDS = ending.NATIVE_SECONDS = 0.4
+        exec(busy, {"atexit": atexit, "ctypes": ctypes, "threading": threading})
+        return 7
+
+    end = run_rank(sent(train, busy))
+    assert (end.left, end.result) == ({"owed", "result"}, 7), "RANK-3"
+    assert what in end.err
+    assert "in _end" in end.err, "its stacks are shown"
+
+
+def test_a_rank_that_has_left_its_result_and_is_still_busy_does_not_hang(run_rank: RunRank) -> None:
+    def train() -> int:
+        import threading
+        import time
+
+        threading.Thread(target=time.sleep, args=(2.5,)).start()
+        return 7
+
+    end = run_rank(sent(train))
+    assert (end.code, end.result) == (0, 7)
+    assert end.beats[-1]["ran"], "RANK-3"
+
+
 @pytest.mark.parametrize("end_of_child", ["sys.exit(0)", "sys.exit(3)", "1 / 0", "pass"])
 def test_a_forked_child_is_no_rank(run_rank: RunRank, tmp_path: Path, end_of_child: str) -> None:
     end = run_rank(

@@ -10,7 +10,8 @@ second. If there is a process group and CUDA is in use, none of C's handlers run
 and CUDA's driver hang on one another. What an extension gave to `Py_AtExit` isn't called: the interpreter is never
 taken apart.
 RANK-3 (in-time): a rank that failed is gone `FAILED_EXIT_SECONDS` later, whatever its threads and exit handlers do.
-One that ended well waits for these as Python does, and then `LAST_SECONDS` at most; it says what was not done.
+One that has left its result waits for these for `HANDLERS_SECONDS`, and says so after `LAST_SECONDS`; a file that gave
+none waits as Python does. Then it takes `LAST_SECONDS` at most; it says what was not done.
 RANK-36 (code-stands): the exit code is known before any of this begins. Nothing that Python raises on the way changes
 it, not even where the training code has taken Python's own modules apart.
 """
@@ -29,10 +30,11 @@ import time
 from types import ModuleType
 
 from ..plumbing.import_hooks import after_import
-from . import error_record
+from . import error_record, reporting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
 # How long a rank that failed may wait for its threads and exit handlers (CPython waits forever). The other
@@ -43,6 +45,13 @@ FAILED_EXIT_SECONDS = 10.0
 # How long objects and C's handlers may take in a rank that ended well: enough for a network file system to take what
 # was not written yet.
 LAST_SECONDS = 60.0
+
+# How long threads and exit handlers may take in a rank that has left its result: enough to send a large checkpoint
+# somewhere. The run has all that it needs, and waits for nothing but them.
+HANDLERS_SECONDS = 600.0
+
+# How much longer code that never lets Python run is waited for, which nothing in Python can end.
+NATIVE_SECONDS = 5.0
 
 # Never let go: what is needed to the end, and torch, see RANK-2.
 _KEPT = ("phalanx", "torch")
@@ -75,6 +84,11 @@ def leave(code: int) -> NoReturn:
 def _end(code: int) -> None:
     if code != 0:
         _within(FAILED_EXIT_SECONDS, code, "threads or exit handlers still busy {} s after the failure")
+    busy = _thread.allocate_lock()
+    busy.acquire()
+    if code == 0 and reporting.has_returned():
+        _start(_wait_for_handlers, busy)
+        _end_natively(HANDLERS_SECONDS)
     threading = sys.modules.get("threading")
     try:
         if threading is not None:
@@ -84,6 +98,7 @@ def _end(code: int) -> None:
     _keep_operators()
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()  # prints what its functions raise
+    busy.release()
     if code == 0:
         _within(
             LAST_SECONDS,
@@ -109,8 +124,31 @@ def _keep_operators() -> None:
 
 
 def _within(seconds: float, code: int, what: str) -> None:
-    with contextlib.suppress(BaseException):  # there may be no room for one more
-        _thread.start_new_thread(_leave_in_time, (seconds, code, what))
+    _start(_leave_in_time, seconds, code, what)
+    _end_natively(seconds)
+
+
+def _start(function: Callable[..., None], *args: object) -> None:
+    with contextlib.suppress(BaseException):  # there may be no room for one more thread
+        _thread.start_new_thread(function, args)
+
+
+def _end_natively(seconds: float) -> None:
+    """Also where no thread of Python gets to run. The exit code is another one then, so not where it is all that the
+    node goes by."""
+    if reporting.has_failed() or reporting.has_returned():
+        with contextlib.suppress(BaseException):
+            faulthandler.dump_traceback_later(seconds + NATIVE_SECONDS, exit=True, file=2)
+
+
+def _wait_for_handlers(busy: _thread.LockType) -> None:
+    said = min(LAST_SECONDS, HANDLERS_SECONDS)
+    what = "threads or exit handlers still busy {:.0f} s after the result was left"
+    if busy.acquire(timeout=said):
+        return
+    _say(f"{what.format(said)}; they have {HANDLERS_SECONDS - said:.0f} s more")
+    if not busy.acquire(timeout=HANDLERS_SECONDS - said):
+        _leave_in_time(0, 0, what.format(HANDLERS_SECONDS))
 
 
 def _leave_in_time(seconds: float, code: int, what: str) -> None:

@@ -46,7 +46,9 @@ class _Rank:
     def __init__(self, node: NodeSocket, directory: str) -> None:
         self.node = node
         self.owed = os.path.join(directory, contract.FILE_OWED)
+        self.left = os.path.join(directory, contract.FILE_RESULT)
         self.failed = False
+        self.returned = False
         self.pid = os.getpid()
         self.result: object = _NO_RESULT
         self.report: tuple[int, int | None, dict[str, Any]] | None = None
@@ -75,7 +77,7 @@ def enter(node: NodeSocket, directory: str) -> None:
 
 
 def owe_result() -> None:
-    """Says in a file that the rank is to leave a result: an exit before it has is a failure, also with code 0."""
+    """Says in a file that the rank is to leave a result: before it has, each exit is a failure, and then none is."""
     rank = _this_rank()
     if rank is not None:
         with contextlib.suppress(OSError), open(rank.owed, "wb"):
@@ -95,12 +97,22 @@ def has_failed() -> bool:
     return rank is not None and rank.failed
 
 
-def owe_nothing() -> None:
-    """Takes `owe_result` back: the training code is over, and its result is where it belongs."""
+def settle() -> None:
+    """Says that the training code is over; `owe_result` is taken back where there is no result. Called by the entry
+    point only."""
     rank = _this_rank()
-    if rank is not None:
+    if rank is None:
+        return
+    rank.returned = os.path.exists(rank.owed) and os.path.exists(rank.left)
+    if not rank.returned:
         with contextlib.suppress(OSError):
             os.unlink(rank.owed)
+
+
+def has_returned() -> bool:
+    """Whether this is a rank that is ending after it has left the result that it had promised."""
+    rank = _this_rank()
+    return rank is not None and rank.returned
 
 
 def phase(name: str) -> None:

@@ -72,6 +72,34 @@ fn the_rank_that_failed_is_named_and_the_others_are_stopped() {
 }
 
 #[test]
+fn a_job_whose_processes_end_badly_after_their_results_has_all_results_and_says_so() {
+    let script = r#"
+        touch "$PHALANX_RANK_DIR/owed"
+        printf "result $RANK" > "$PHALANX_RANK_DIR/result"
+        case "$RANK" in 0) exit 0;; 1) exit 3;; *) kill -ABRT $$;; esac"#;
+    let (told, driver, _dir) = run(&job(4, 2), script);
+    assert_eq!(told.failure, None, "NODE-51");
+    for rank in 0..4 {
+        let result = std::fs::read_to_string(driver.result_path(rank).unwrap()).unwrap();
+        assert_eq!(result, format!("result {rank}"), "NODE-51");
+    }
+    for line in [
+        "[phalanx] rank 1 had returned its result, and then its process exited with code 3\n",
+        "[phalanx] ranks 2-3 had returned their results, and then each process was ended by SIGABRT\n",
+    ] {
+        assert_eq!(told.output.matches(line).count(), 1, "DRIVER-46: {}", told.output);
+    }
+    assert_eq!(told.output.matches("[phalanx]").count(), 2, "DRIVER-46: {}", told.output);
+}
+
+#[test]
+fn a_result_that_nobody_promised_says_nothing_of_how_a_program_ended() {
+    let (told, ..) = run(&job(1, 1), r#"echo 7 > "$PHALANX_RANK_DIR/result"; kill -SEGV $$"#);
+    let failure = told.failure.expect("NODE-51");
+    assert_eq!((failure.kind, failure.signal), (FailureKind::Signal, Some(11)));
+}
+
+#[test]
 fn a_rank_that_a_signal_ends_is_the_cause_and_not_its_victims() {
     // The victim's record says 50 ms before the cause's end was seen; the cause has no words.
     let script = r#"

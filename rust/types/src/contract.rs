@@ -130,7 +130,7 @@ names! {
     FILE_FETCHED = "fetched";
     /// File of a rank: its result, whole or absent.
     FILE_RESULT = "result";
-    /// File of a rank: while it is there, exit code 0 without a result is a failure.
+    /// File of a rank: it has promised a result. Without that, exit code 0 is a failure; with it, no other exit is one.
     FILE_OWED = "owed";
     /// File of a rank: what it raised, a [`RankError`] as JSON, whole or absent.
     FILE_ERROR = "error.json";

@@ -6,7 +6,11 @@
 //!
 //! DRIVER-19 (serves-to-the-end): a node that serves the store or blocks stays until all ranks have ended well, or the
 //! ranks are to be ended. The hub knows when that is, and tells each node until the node says that it is done.
+//!
+//! DRIVER-46 (late-ends-told): where processes of ranks ended badly once their results were whole, which fails nothing,
+//! the caller is told so in a line for each way of ending.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use log::Level;
@@ -32,6 +36,7 @@ impl JobState {
             JobPhase::Over(_) => {}
             JobPhase::Joining(_) | JobPhase::Running(_) => {
                 if self.all_over() && self.ranks.all_finished() {
+                    self.announce_late_ends();
                     let outcome = JobOutcome::Finished(self.outcomes_at(self.since_open_us(now)));
                     self.end(now, outcome, out);
                 } else if stage_is_over || self.all_over() {
@@ -85,6 +90,22 @@ impl JobState {
         self.announce(format!(
             "[phalanx] {who} still {verb} after being told to end; Phalanx kills {them} in {left} s"
         ));
+    }
+
+    /// Tells the caller which ranks had left their results when their processes ended otherwise than well.
+    fn announce_late_ends(&mut self) {
+        let mut ends: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+        for exit in self.ranks.exits().filter(|exit| !exit.message.is_empty()) {
+            ends.entry(&exit.message).or_default().push(exit.rank);
+        }
+        let line = |(how, ranks): (&str, Vec<u32>)| match ranks[..] {
+            [rank] => format!("rank {rank} had returned its result, and then its process {how}"),
+            _ => format!("{} had returned their results, and then each process {how}", ranges(&ranks)),
+        };
+        for line in ends.into_iter().map(line).collect::<Vec<_>>() {
+            self.reason(Level::Info, &line);
+            self.announce(format!("[phalanx] {line}"));
+        }
     }
 
     /// Whether Spark ended a task, no other cause is known, and the stage's own word on it may still come.

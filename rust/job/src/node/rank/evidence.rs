@@ -1,4 +1,8 @@
 //! How a rank ended: from the exit that its guard saw, what it wrote down, and whether its node told it to end.
+//!
+//! NODE-51 (result-stands): a rank that had promised a result and has left it whole has ended well, however its process
+//! ended then, unless its node ended it. How that was is told where it was not with exit code 0. Of a rank that has
+//! promised none the exit code is all that there is.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -80,22 +84,26 @@ impl Leftovers {
         let (state, message) = match exit {
             None => (RankState::NotStarted, with_guard.unwrap_or_default()),
             Some(exit) => {
-                let state = state_of(&ExitEvidence {
+                let evidence = ExitEvidence {
                     exit,
                     stopped,
                     error: error.as_ref(),
                     left_result: on_disk.has_result,
                     owes_result: on_disk.owes_result,
                     out_of_memory,
-                });
-                let message = match state {
-                    _ if !otherwise.is_empty() => otherwise,
-                    RankState::Exited(0) => NOT_AT_ITS_END,
-                    RankState::OutOfMemory => WHOSE_MEMORY,
-                    RankState::Signaled(_) => with_guard.as_deref().unwrap_or_default(),
-                    _ => "",
                 };
-                (state, message.to_string())
+                let state = state_of(&evidence);
+                let message = match state {
+                    _ if !otherwise.is_empty() => otherwise.to_string(),
+                    RankState::Finished if exit.how != ExitStatus::Code(0) => {
+                        state_without_result(&evidence).describe()
+                    }
+                    RankState::Exited(0) => NOT_AT_ITS_END.to_string(),
+                    RankState::OutOfMemory => WHOSE_MEMORY.to_string(),
+                    RankState::Signaled(_) => with_guard.unwrap_or_default(),
+                    _ => String::new(),
+                };
+                (state, message)
             }
         };
         if let (RankState::Raised, Some(error)) = (&state, &error) {
@@ -123,7 +131,7 @@ struct ExitEvidence<'a> {
     stopped: Option<Instant>,
     error: Option<&'a RankError>,
     left_result: bool,
-    /// The rank had promised a result, see RANK-4.
+    /// The rank has promised a result, as RANK-4 says.
     owes_result: bool,
     out_of_memory: bool,
 }
@@ -133,19 +141,35 @@ struct ExitEvidence<'a> {
 /// A rank that ended after it was told to end is `Stopped`, whatever its exit says, unless it had failed (its own
 /// record is older than the stop, or it was leaving without any) or finished (its result is there) before.
 fn state_of(evidence: &ExitEvidence<'_>) -> RankState {
-    let stopped_first = evidence.stopped.is_some_and(|at| match evidence.error {
-        Some(error) => instant_of(Duration::from_micros(error.at_us)) > at,
-        None => evidence.exit.at > at && !evidence.exit.by_itself,
-    });
-    match (evidence.exit.how, evidence.error) {
-        (ExitStatus::Code(0), _) if evidence.left_result || !(stopped_first || evidence.owes_result) => {
+    let stopped_first = evidence.stopped_first();
+    let kept_promise = evidence.left_result && evidence.owes_result;
+    match evidence.exit.how {
+        ExitStatus::Code(0) if evidence.left_result || !(stopped_first || evidence.owes_result) => {
             RankState::Finished
         }
         _ if stopped_first => RankState::Stopped,
+        _ if kept_promise => RankState::Finished,
+        _ => state_without_result(evidence),
+    }
+}
+
+/// What became of the process of a rank that ended by itself, whatever its result.
+fn state_without_result(evidence: &ExitEvidence<'_>) -> RankState {
+    match (evidence.exit.how, evidence.error) {
         (ExitStatus::Signal(9), _) if evidence.out_of_memory => RankState::OutOfMemory,
         (_, Some(_)) => RankState::Raised,
         (ExitStatus::Code(code), None) => RankState::Exited(code),
         (ExitStatus::Signal(signal), None) => RankState::Signaled(signal),
+    }
+}
+
+impl ExitEvidence<'_> {
+    /// Whether its node had told it to end before it failed or was leaving.
+    fn stopped_first(&self) -> bool {
+        self.stopped.is_some_and(|at| match self.error {
+            Some(error) => instant_of(Duration::from_micros(error.at_us)) > at,
+            None => self.exit.at > at && !self.exit.by_itself,
+        })
     }
 }
 
@@ -203,6 +227,33 @@ mod tests {
         assert_eq!(state_of(&exit), RankState::Exited(0), "TYPES-4");
         exit.left_result = true;
         assert_eq!(state_of(&exit), RankState::Finished);
+    }
+
+    #[test]
+    fn how_a_process_ends_after_its_result_is_whole_is_no_failure() {
+        let raised = RankError { at_us: 5, ..RankError::default() };
+        for how in [ExitStatus::Code(3), ExitStatus::Signal(11), ExitStatus::Signal(6), ExitStatus::Signal(9)]
+        {
+            let exit = exited(how);
+            let with = ExitEvidence { owes_result: true, left_result: true, out_of_memory: true, ..exit };
+            assert_eq!(state_of(&with), RankState::Finished, "NODE-51: {how:?}");
+            let with = ExitEvidence { error: Some(&raised), ..with };
+            assert_eq!(state_of(&with), RankState::Finished, "NODE-51: {how:?}");
+            let without = ExitEvidence { left_result: false, error: None, out_of_memory: false, ..with };
+            assert!(state_of(&without).failure().is_some(), "TYPES-4: {how:?}");
+            let file = ExitEvidence { owes_result: false, left_result: true, ..without };
+            assert!(state_of(&file).failure().is_some(), "NODE-51: a file's exit code is its own: {how:?}");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_its_node_ends_after_its_result_is_whole_is_stopped() {
+        let before = Some(instant_of(Duration::from_secs(100)));
+        let exit = exited(ExitStatus::Signal(15));
+        let mut killed = ExitEvidence { owes_result: true, left_result: true, stopped: before, ..exit };
+        assert_eq!(state_of(&killed), RankState::Stopped, "NODE-51");
+        killed.exit.by_itself = true;
+        assert_eq!(state_of(&killed), RankState::Finished, "it was leaving already");
     }
 
     #[test]
