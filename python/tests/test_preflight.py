@@ -42,6 +42,11 @@ def test_train_object_is_a_function_or_a_file(tmp_path: Path) -> None:
         preflight.check_train_object(str(tmp_path / "none.py"), {})
     with pytest.raises(IsADirectoryError, match="is a directory"):
         preflight.check_train_object(tmp_path, {})
+    (tmp_path / "__main__").mkdir()
+    with pytest.raises(IsADirectoryError, match="is a directory without a __main__"):
+        preflight.check_train_object(tmp_path, {})
+    (tmp_path / "__main__.py").touch()
+    preflight.check_train_object(tmp_path, {})
     with pytest.raises(ValueError, match="does not support key-word type arguments: lr"):
         preflight.check_train_object(str(script), {"lr": 1})
     preflight.check_train_object(print, {"lr": 1})

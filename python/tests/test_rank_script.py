@@ -39,7 +39,7 @@ def test_a_file_finds_what_python_gives_it(
 
 
 @pytest.mark.parametrize(
-    "kind", ["file that is a link.py", "folder that is a link/../train.py", "archive.zip"]
+    "kind", ["file that is a link.py", "folder that is a link/../train.py", "archive.zip", "./program//"]
 )
 def test_a_file_that_a_host_lacks_is_the_rank_s_own_copy(
     run_rank: RunRank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -51,7 +51,7 @@ def test_a_file_that_a_host_lacks_is_the_rank_s_own_copy(
     monkeypatch.chdir(folder)
     at_the_caller = as_python.by_python(file, folder, out)
     payload = file_payload(file, [out], sys_path=[])
-    (folder / file).unlink()
+    (folder / file / "__main__.py" if (folder / file).is_dir() else folder / file).unlink()
     end = run_rank(payload, cwd=folder)
     assert end.code == 0, end.err
     found = as_python.found(out, 0)["found"]
@@ -66,6 +66,23 @@ def test_a_file_that_a_host_lacks_is_the_rank_s_own_copy(
     # Where the folder is not there, either, its own is first.
     end = run_rank(payload, cwd=tmp_path)
     assert ("No module named 'sibling'" in end.err) == (kind != "archive.zip"), end.err
+
+
+def test_a_folder_that_only_the_rank_s_host_has_is_a_program(
+    run_rank: RunRank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = tmp_path / "project", tmp_path / "out"
+    folder.mkdir()
+    out.mkdir()
+    as_python.made(folder)
+    payload = file_payload("program", [out], sys_path=[], elsewhere=True)
+    end = run_rank(payload, cwd=folder)
+    assert end.code == 0, end.err
+    found = as_python.found(out, 0)["found"]
+    assert found == as_python.by_python("program", folder, out), "RANK-37"
+    (folder / "program" / "__main__.py").unlink()
+    end = run_rank(payload, cwd=folder)
+    assert f"there is no training file {folder}/program on " in end.error["message"]
 
 
 def test_a_zip_file_without_a_main_is_no_training_file(run_rank: RunRank, tmp_path: Path) -> None:

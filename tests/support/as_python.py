@@ -86,6 +86,13 @@ KINDS = (
     "archive.zip",
     "./folder/../archive.zip",
     "archive that is a link",
+    "program",
+    "./program//",
+    "folder/../program/",
+    "program that is a link",
+    "absolute/program",
+    "byte_code",
+    "elsewhere/below/.",
 )
 
 
@@ -109,10 +116,18 @@ def made(folder: Path) -> dict[str, str]:
         archive.writestr("__main__.py", PROBE)
         archive.writestr("sibling.py", "VALUE = 'in the archive'\n")
     (folder / "archive that is a link").symlink_to("archive.zip")
+    for name in ("program", "byte_code", "elsewhere/below"):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "sibling.py").write_text(f"VALUE = 'in {name}'\n")
+    for name in ("program", "elsewhere/below"):
+        (folder / name / "__main__.py").write_text(PROBE)
+    py_compile.compile(str(folder / "train.py"), str(folder / "byte_code" / "__main__.pyc"))
+    (folder / "program that is a link").symlink_to("program")
     other = {
         "absolute": f"{folder}/train.py",
         "absolute with dots": f"{folder}/./folder/..//train.py",
         "absolute/folder that is a link/train.py": f"{folder}/folder that is a link/train.py",
+        "absolute/program": f"{folder}/program",
     }
     return {kind: other.get(kind, kind) for kind in KINDS}
 

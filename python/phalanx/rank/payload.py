@@ -9,6 +9,7 @@ args        what `sys.argv` has after the program's name; an object `{"file": na
             of a file with that text, which the rank has of its own
 path        where a file lies at the caller: the path that it was named by, from the root on
 argv0       that path as the caller named it; absent where that is `path`
+main        of a folder that is a program: the name of its main file, whose source the body is
 folder      what the caller's `python FILE` or `python -m` has first on `sys.path`; absent where there is no such caller
 elsewhere   the caller has no such file: it is the rank's own, at that path or among Spark's files
 results     `pickle` (the default), or `json`: bytes or JSON, for callers in the JVM
@@ -34,6 +35,7 @@ from . import contract
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from importlib.machinery import FileFinder
     from typing import Any, BinaryIO
 
 FORMAT = b"phalanx payload "
@@ -73,6 +75,7 @@ class Payload:
             self.main_file: str = fields.get("main_file", "")
             self.file_path: str = fields.get("path", "")
             self.argv0: str = fields.get("argv0", self.file_path)
+            self.main: str = fields.get("main", "")
             self.folder: str = fields.get("folder", "")
             self._elsewhere: bool = fields.get("elsewhere", False)
             self._args: list[str | dict[str, str]] = fields.get("args", [])
@@ -85,6 +88,7 @@ class Payload:
             raise PayloadError(f"the payload's header is damaged: {problem!r}") from problem
         if self._elsewhere:
             self.file_path = self._found()
+            self.main = main_of(self.file_path)
 
     def arguments(self, directory: str) -> list[str]:
         """What `sys.argv` has after the program's name; the files among it are written into `directory`, the rank's.
@@ -114,16 +118,21 @@ class Payload:
         return f"cloudpickle is {self._cloudpickle} at the caller and {here} on {host()}"
 
     def source(self) -> bytes:
-        """A file's source.
+        """The source of a file, or of a folder's main file.
 
         Raises `FileNotFoundError` where neither the caller nor this host has it.
         """
-        if self._elsewhere and not os.path.isfile(self.file_path):
+        if self._elsewhere and not os.path.isfile(self.source_path):
             raise FileNotFoundError(
                 f"there is no training file {self.file_path} on {host()}, and the caller has none, either"
             )
-        with open(self.file_path, "rb") if self._elsewhere else self._open_body() as file:
+        with open(self.source_path, "rb") if self._elsewhere else self._open_body() as file:
             return file.read()
+
+    @property
+    def source_path(self) -> str:
+        """Where the source is at the caller."""
+        return os.path.join(self.file_path, self.main) if self.main else self.file_path
 
     def call(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], dict[str, Any]]:
         """A function, its arguments, its keyword arguments, and what came along of the caller's `__main__`.
@@ -166,12 +175,40 @@ class Payload:
         """Where a file is that the caller hasn't: in the working directory, or where Spark has put what it shipped."""
         there = os.path.join(os.getcwd(), self.file_path)
         shipped = os.path.join(os.environ.get(contract.ENV_SPARK_FILES, ""), self.file_path)
-        return os.path.abspath(shipped) if not os.path.isfile(there) and os.path.isfile(shipped) else there
+        return os.path.abspath(shipped) if not os.path.exists(there) and os.path.isfile(shipped) else there
 
     def _open_body(self) -> BinaryIO:
         file = open(self.path, "rb")  # noqa: SIM115 (the caller closes it)
         file.seek(self._body)
         return file
+
+
+def folder_importer(path: str) -> FileFinder | None:
+    """What finds Python's modules in a folder; None where there is no folder."""
+    from importlib.machinery import (
+        BYTECODE_SUFFIXES,
+        SOURCE_SUFFIXES,
+        FileFinder,
+        SourceFileLoader,
+        SourcelessFileLoader,
+    )
+
+    if not os.path.isdir(path):
+        return None
+    kinds = (SourceFileLoader, SOURCE_SUFFIXES), (SourcelessFileLoader, BYTECODE_SUFFIXES)
+    return FileFinder(os.path.join(os.getcwd(), path), *kinds)
+
+
+def main_of(path: str) -> str:
+    """The name of the file that Python runs of a folder, its `__main__`; "" where there is none, or no folder."""
+    importer = folder_importer(path)
+    spec = None if importer is None else importer.find_spec("__main__")
+    # A package of that name is found, too, and can't be run.
+    return (
+        ""
+        if spec is None or spec.submodule_search_locations is not None
+        else os.path.basename(str(spec.origin))
+    )
 
 
 def _written(argument: dict[str, str], directory: str) -> str:

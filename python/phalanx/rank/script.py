@@ -3,23 +3,25 @@
 RANK-37 (as-python): a training file finds in `sys.path[0]`, `sys.argv` and its `__main__` what `python FILE` would give
 it. FILE is the path that the caller named, where that leads from the rank's working directory to the caller's file;
 else the same path made absolute; and where this host lacks the file, the path of the rank's own copy. As for Python, it
-may be source, byte code, or a zip file with a `__main__` in it.
+may be source, byte code, or a zip file or folder with a `__main__` in it. Of a folder that this host lacks the copy has
+the `__main__` alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from importlib.util import MAGIC_NUMBER
 from typing import NamedTuple
 from zipimport import ZipImportError, zipimporter
 
-from .payload import Payload, PayloadError, host
+from .payload import Payload, PayloadError, folder_importer, host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from importlib.machinery import ModuleSpec
+    from importlib.machinery import FileFinder, ModuleSpec
     from types import CodeType, ModuleType
 
     Code = Callable[[], CodeType]
@@ -34,7 +36,8 @@ class Script(NamedTuple):
     path_entry: str
     """What is first on its `sys.path`."""
     source: bytes
-    archive: zipimporter | None
+    importer: FileFinder | zipimporter | None
+    """What finds the `__main__` of a folder or a zip file, which is the program."""
 
 
 def script_of(payload: Payload, directory: str) -> Script:
@@ -43,36 +46,39 @@ def script_of(payload: Payload, directory: str) -> Script:
     Raises `OSError` where it can't be read or written.
     """
     source, path, argv0 = payload.source(), payload.file_path, payload.argv0
-    if _holds(path, source):
-        folder = os.path.dirname(os.path.realpath(path))
+    if _holds(payload.source_path, source):
+        folder = path if payload.main else os.path.dirname(os.path.realpath(path))
         if os.path.join(os.getcwd(), argv0) != path:
             argv0 = path
     else:
         # the caller's file is not on this host, or another version of it
         own = os.path.join(directory, "script")
+        callers = path if payload.main else payload.folder or os.path.dirname(path)
+        argv0 = path = os.path.join(own, os.path.basename(os.path.abspath(path)))
+        if payload.main:
+            own = path
         os.makedirs(own, exist_ok=True)
-        folder = payload.folder or os.path.dirname(path)
-        folder = folder if os.path.isdir(folder) else own
-        argv0 = path = os.path.join(own, os.path.basename(path))
-        with open(path, "wb") as file:
+        folder = callers if os.path.isdir(callers) else own
+        with open(os.path.join(path, payload.main) if payload.main else path, "wb") as file:
             file.write(source)
-    try:
-        archive = zipimporter(path)
-    except ZipImportError:
-        archive = None
-    return Script(argv0, path, folder if archive is None else path, source, archive)
+    importer: FileFinder | zipimporter | None = folder_importer(path)
+    if importer is None:
+        with contextlib.suppress(ZipImportError):
+            importer, folder = zipimporter(path), path
+    return Script(argv0, path, folder, source, importer)
 
 
 def enter(script: Script, main: ModuleType) -> Code:
     """Makes this module the script's `__main__`; what gives its code, or raises what Python says of such a file.
 
-    Raises `PayloadError` for a zip file that is no program.
+    Raises `PayloadError` for a zip file or a folder that is no program.
     """
-    if script.archive is not None:
-        spec = script.archive.find_spec("__main__")
+    if script.importer is not None:
+        spec = script.importer.find_spec("__main__")
         if spec is None:
             name = os.path.basename(script.path)
-            raise PayloadError(f"{name} can't run on {host()}: it is a zip file without a __main__")
+            what = "zip file" if isinstance(script.importer, zipimporter) else "directory"
+            raise PayloadError(f"{name} can't run on {host()}: it is a {what} without a __main__")
         return enter_module(spec, main)
     main.__file__ = script.path
     vars(main)["__cached__"] = None

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..rank.payload import FORMAT, VERSION
+from ..rank.payload import FORMAT, VERSION, main_of
 from .train_object import name_of
 
 
@@ -55,8 +55,8 @@ def file_payload(
     sys_path: Sequence[str],
     elsewhere: bool = False,
 ) -> bytes:
-    """The Python file at `path` with its arguments, each as `str(argument)`, and its source, as bytes; of one that is
-    `elsewhere` the path alone.
+    """The Python file at `path` with its arguments, each as `str(argument)`, and its source, as bytes; of a folder
+    with a `__main__` the source of that, and of what is `elsewhere` the path alone.
 
     Raises `OSError` where the file can't be read.
     """
@@ -64,11 +64,12 @@ def file_payload(
     header = {"kind": "file", "name": name_of(path), "path": path, "args": _plain(args)}
     if elsewhere:
         return _written(header | {"elsewhere": True}, sys_path, b"")
-    with open(path, "rb") as file:
+    main = main_of(path)
+    with open(os.path.join(path, main) if main else path, "rb") as file:
         source = file.read()
     # Neither of them is normalized: behind a link to a folder `..` is that folder's parent.
     header |= {"path": os.path.join(os.getcwd(), path), "argv0": path}
-    header["folder"] = os.path.dirname(os.path.realpath(path))
+    header |= {"main": main} if main else {"folder": os.path.dirname(os.path.realpath(path))}
     return _written(header, sys_path, source)
 
 

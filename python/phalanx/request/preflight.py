@@ -17,6 +17,7 @@ from typing import Any
 from .. import _native
 from ..connect.client import is_remote
 from ..rank import contract
+from ..rank.payload import main_of
 from ..spark.session import application_conf
 from .train_object import Module, text_of
 
@@ -57,7 +58,8 @@ def check_train_object(train_object: object, kwargs: Mapping[str, Any], *, elsew
         if file is None
         else text_of(os.path.abspath(file)),  # what people are told, and no way to it
         is_file=file is not None and (elsewhere or os.path.exists(file)),
-        is_directory=file is not None and os.path.isdir(file),
+        # As for Python, a folder with a __main__ is a program.
+        is_directory=file is not None and os.path.isdir(file) and not main_of(file),
         other=other,
         keywords=list(kwargs),
     )

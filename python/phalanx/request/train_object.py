@@ -25,7 +25,8 @@ def name_of(train_object: object) -> str:
     if isinstance(train_object, Module):
         return train_object.run_name
     if isinstance(train_object, (str, os.PathLike)):
-        return text_of(os.path.basename(os.fsdecode(train_object)))
+        # Of a folder, `.` and `folder/` are names, too.
+        return text_of(os.path.basename(os.path.abspath(os.fsdecode(train_object))))
     while not hasattr(train_object, "__name__") and hasattr(train_object, "func"):
         train_object = train_object.func
     return str(getattr(train_object, "__name__", type(train_object).__name__))

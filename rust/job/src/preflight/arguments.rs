@@ -40,9 +40,9 @@ pub enum TrainObject<'a> {
 pub enum Found {
     /// Nothing.
     Nothing,
-    /// A folder.
+    /// A folder that is no program.
     Directory,
-    /// Anything that can be read.
+    /// Anything that can be read, or a folder that `python` would run.
     File,
 }
 
@@ -86,7 +86,8 @@ pub fn check_train_object(object: &TrainObject<'_>, keywords: &[String]) -> Resu
     match found {
         Found::File => Ok(()),
         Found::Directory => {
-            Err(Error::new(ErrorKind::Directory, format!("the training file {path} is a directory")))
+            let message = format!("the training file {path} is a directory without a __main__.py");
+            Err(Error::new(ErrorKind::Directory, message))
         }
         Found::Nothing => {
             let also = shipped.map(|name| {
