@@ -387,7 +387,7 @@ def test_a_report_has_the_share_of_time_that_its_rank_waited_for_batches(
     from phalanx.rank import reporting
 
     now = 0.0
-    clock = SimpleNamespace(monotonic=lambda: now)
+    clock = SimpleNamespace(monotonic=lambda: now, time=lambda: now)
     monkeypatch.setattr(reporting, "time", clock)
     monkeypatch.setattr(loader_module, "time", clock)
     monkeypatch.setattr(reporting, "_entered", None)

@@ -15,7 +15,7 @@ import pytest
 from phalanx import _native
 from phalanx.rank import node_socket
 from phalanx.rank.node_socket import NodeSocket
-from support.node_end import NO_STEP, node_and_rank, notes_at, pair, tell, tell_words
+from support.node_end import NO_STEP, node_and_rank, notes_at, pair, reports_in, tell, tell_words
 from support.one_rank import RankRun, sent
 
 RunRank = Callable[..., RankRun]
@@ -144,20 +144,26 @@ def test_what_are_no_words_is_passed_over() -> None:
         assert rank.words is None, "RANK-17"
 
 
-def test_what_a_rank_reports_is_in_its_words_when_it_has_ended(run_rank: RunRank) -> None:
+def test_what_a_rank_reports_is_in_its_memory_when_it_was_killed(run_rank: RunRank) -> None:
     words: list[memoryview] = []
 
     def train() -> None:
         import os
+        import signal
 
         import phalanx
 
-        for step in (5, 6):
-            phalanx.report(step=step)
-        os._exit(9)
+        for step in range(120):
+            phalanx.report(step=step, of=200, loss=step / 2)
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    assert run_rank(sent(train), told=lambda node: words.append(tell_words(node, 7))).code == 9
-    assert list(words[0][:6]) == [1, 7, NO_STEP, 6, 0, 0], "RANK-17: the note of step 6 was still to be sent"
+    assert run_rank(sent(train), told=lambda node: words.append(tell_words(node, 7))).code == -9
+    assert list(words[0][:6]) == [1, 7, NO_STEP, 119, 0, 0], "RANK-17"
+    reports = reports_in(words[0])
+    assert [(number, report["step"]) for number, report in reports] == [(n, n) for n in range(120)], "RANK-40"
+    last = reports[-1][1]
+    assert (last["of"], last["values"]) == (200, {"loss": 59.5})
+    assert [report["at_ms"] for _, report in reports] == sorted(report["at_ms"] for _, report in reports)
 
 
 def test_news_wake_who_waits(ends: tuple[socket.socket, NodeSocket]) -> None:

@@ -7,12 +7,16 @@ import json
 import mmap
 import os
 import socket
+import zlib
 from typing import Any
 
 from phalanx.rank.node_socket import NodeSocket
 
 # What the words say where there is no step.
 NO_STEP = 2**64 - 1
+# How long a block of a rank's reports is, and the memory of its words and its reports.
+BLOCK_BYTES = 64 << 10
+MEMORY_BYTES = 4096 + 16 * BLOCK_BYTES
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -50,10 +54,29 @@ def tell(node: socket.socket, kind: str, version: int = 1, **rest: Any) -> None:
 def tell_words(node: socket.socket, generation: int) -> memoryview:
     """Gives the rank its words, as a node does; the words, as the node has them."""
     fd = os.memfd_create("words", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, 4096)
+    os.ftruncate(fd, MEMORY_BYTES)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-    words = memoryview(mmap.mmap(fd, 4096)).cast("B").cast("Q")
+    words = memoryview(mmap.mmap(fd, MEMORY_BYTES)).cast("B").cast("Q")
     words[0], words[1], words[2], words[3] = 1, generation, NO_STEP, NO_STEP
     socket.send_fds(node, [b'{"version":1,"kind":"words"}'], [fd])
     os.close(fd)
     return words
+
+
+def reports_in(words: memoryview) -> list[tuple[int, dict[str, Any]]]:
+    """The reports that a rank's memory has, with their numbers, as `rust/supervisor/src/report_reader.rs` says."""
+    memory, found = words.cast("B"), []
+    begun = words[6]
+    for block in range(max(0, begun - 16), begun):
+        at = 4096 + block % 16 * BLOCK_BYTES
+        sequence, first, used, zero = words[at // 8 : at // 8 + 4]
+        assert (sequence, zero) == (block + 1, 0)
+        place, number, end = at + 32, first, at + 32 + used
+        while place < end:
+            crc, length = words[place // 8] >> 32, words[place // 8] & 0xFFFFFFFF
+            text = bytes(memory[place + 8 : place + 8 + length])
+            assert zlib.crc32(number.to_bytes(8, "little") + text) == crc
+            found.append((number, json.loads(text)))
+            place += 8 + (length + 7) // 8 * 8
+            number += 1
+    return found

@@ -152,6 +152,10 @@ REPORT_STEP_US = "step_us"
 """Key of a report: how long a step took since the report before, in microseconds."""
 REPORT_VALUES = "values"
 """Key of a report: numbers by name."""
+REPORT_EARLIER = "earlier"
+"""Key of a report: numbers by name that are of an earlier step. Displays show them beside the others."""
+REPORT_AT_MS = "at_ms"
+"""Key of a report: when it was made, in milliseconds since 1970."""
 ERROR_TYPE_NAME = "type_name"
 """Key of an error: the exception's class."""
 ERROR_MESSAGE = "message"
@@ -182,6 +186,10 @@ WORDS_FORMAT = 1
 """The version of a rank's words."""
 WORDS_BYTES = 4096
 """How large their memory is."""
+REPORTS_BYTES = 1 << 20
+"""How large the memory of a rank's reports is, which lies behind its words."""
+REPORT_BLOCK_BYTES = 64 << 10
+"""How large each of the blocks is that it is made of."""
 NEWS_VERSION = "version"
 """Key of news: their version, `NEWS_FORMAT`."""
 NEWS_KIND = "kind"

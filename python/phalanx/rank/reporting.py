@@ -2,7 +2,8 @@
 
 RANK-24 (ranks-only): outside a rank, and in the processes that a rank starts, every call does nothing.
 RANK-25 (never-disturbs): no call here raises, waits or overwrites anything because of the state of the socket to the
-node. Phases and errors are kept where there is no room, and of the reports the newest.
+node. Phases and errors are kept where there is no room. Each report is in memory that the node has, too; in a rank
+without any the newest is kept.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 
 from . import contract
 from .node_socket import NodeSocket
+from .pace import REPORT_SECONDS, Pace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,9 +29,8 @@ MAX_NAME_CHARS = 60
 MAX_TEXT_BYTES = 1500
 MAX_TRACEBACK_BYTES = 1500
 
-# Beyond these a report is cut, so that its note stays whole; sooner after another it waits for the watchdog.
+# Beyond these a report is cut.
 MAX_VALUES = 20
-REPORT_SECONDS = 0.5
 
 # The largest step that a rank's words can say.
 MAX_STEP = (1 << 64) - 2
@@ -38,6 +39,9 @@ MAX_STEP = (1 << 64) - 2
 DATA_SHARE = "data"
 
 _NO_RESULT = object()
+
+# To make one for each report would take as long as to write the report.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 class _Rank:
@@ -51,10 +55,10 @@ class _Rank:
         self.returned = False
         self.pid = os.getpid()
         self.result: object = _NO_RESULT
-        self.report: tuple[int, int | None, dict[str, Any]] | None = None
-        self.sent: tuple[int, float] | None = None
-        self.data_seconds: float | None = None
-        """How long it has waited for batches since it sent a report; None before its first batch."""
+        self.pace = Pace()
+        self.late: dict[str, Any] | None = None
+        """The newest report, of a rank that has no memory for them, until it is sent."""
+        self.sent_at: float | None = None
 
 
 _entered: _Rank | None = None
@@ -154,53 +158,71 @@ def report(*, step: int, of: int | None = None, **values: Any) -> None:
     `of`, the number of all steps, the displays of the run know how much time is left.
 
     The driver shows it in `run.status` and `run.reports`, names ranks whose steps take much longer than the others do,
-    and takes it for a sign that the rank doesn't hang. As often as you like: what comes quicker than twice a second
-    replaces what has not been sent. Never blocks, never raises for want of a listener, and does nothing outside a rank.
+    and takes it for a sign that the rank doesn't hang. As often as you like: displays take the newest twice a second,
+    and the last one before the rank's end; MLflow takes each, where `mlflow=` says so. Never blocks, never raises for
+    want of a listener, and does nothing outside a rank.
 
-    A rank that takes batches from `phalanx.data` also tells `data`, the share of the time since its last report in
-    which it waited for them, if no value of yours has that name.
+    A rank that takes batches from `phalanx.data` also tells `data`, twice a second at most, if no value of yours has
+    that name: the share of the time since it told that last in which it waited for them.
     """
+    report_beside({}, step=step, of=of, **values)
+
+
+def report_beside(earlier: dict[str, Any], *, step: int, of: int | None = None, **values: Any) -> None:
+    """As `report`, with values of an `earlier` step that displays show beside the others."""
     rank = _this_rank()
     if rank is None:
         return
-    kept = {str(name)[:MAX_NAME_CHARS]: _number(value) for name, value in list(values.items())[:MAX_VALUES]}
-    if rank.node.words is not None:
-        rank.node.words.report(min(max(int(step), 0), MAX_STEP))
-    rank.report = int(step), None if of is None else max(int(of), 0), kept
-    if rank.sent is None or time.monotonic() >= rank.sent[1] + REPORT_SECONDS:
-        send_late_report()
+    step = int(step)
+    shown, told = _numbers(earlier), _numbers(values)
+    step_us, share, is_new = rank.pace.reported(step, time.monotonic())
+    if share is not None:
+        into = told if is_new else shown
+        into.setdefault(DATA_SHARE, round(share, 3))
+    note: dict[str, Any] = {
+        contract.REPORT_STEP: max(step, 0),
+        contract.REPORT_VALUES: told,
+        contract.REPORT_AT_MS: int(time.time() * 1000),
+    }
+    if shown:
+        note[contract.REPORT_EARLIER] = shown
+    if of is not None:
+        note[contract.REPORT_OF] = max(int(of), 0)
+    if step_us is not None:
+        note[contract.REPORT_STEP_US] = step_us
+    words = rank.node.words
+    if words is None:
+        rank.late = note
+        if rank.sent_at is None or time.monotonic() >= rank.sent_at + REPORT_SECONDS:
+            send_late_report()
+        return
+    words.report(min(max(step, 0), MAX_STEP))
+    words.reports.put(_ENCODER.encode(note).encode())
 
 
 def waited_for_data(seconds: float) -> None:
     """Says how long this rank has waited for a batch; its next report has the share of its time that this takes."""
     rank = _this_rank()
     if rank is not None:
-        rank.data_seconds = (rank.data_seconds or 0.0) + seconds
+        rank.pace.waited(seconds)
 
 
 def send_late_report() -> None:
-    """Sends the newest report, if it has not been sent."""
+    """Sends the newest report of a rank that has no memory for its reports, if it has not been sent."""
     rank = _this_rank()
     if rank is None:
         return
-    newest, rank.report = rank.report, None
+    newest, rank.late = rank.late, None
     if newest is None:  # the watchdog was quicker
         return
-    step, of, values = newest
-    now = time.monotonic()
-    note: dict[str, Any] = {contract.REPORT_STEP: max(step, 0), contract.REPORT_VALUES: values}
-    if of is not None:
-        note[contract.REPORT_OF] = of
-    if rank.sent is not None and step > rank.sent[0]:
-        note[contract.REPORT_STEP_US] = int((now - rank.sent[1]) / (step - rank.sent[0]) * 1e6)
-        if rank.data_seconds is not None:
-            share = min(1.0, rank.data_seconds / max(now - rank.sent[1], 1e-9))
-            note[contract.REPORT_VALUES] = {DATA_SHARE: round(share, 3), **values}
-    if not rank.node.send({contract.NOTE_REPORT: note}):
-        rank.report = rank.report or newest  # the watchdog tries again
+    if not rank.node.send({contract.NOTE_REPORT: newest}):
+        rank.late = rank.late or newest  # the watchdog tries again
         return
-    rank.sent = step, now
-    rank.data_seconds = None if rank.data_seconds is None else 0.0
+    rank.sent_at = time.monotonic()
+
+
+def _numbers(values: dict[str, Any]) -> dict[str, float | str]:
+    return {str(name)[:MAX_NAME_CHARS]: _number(value) for name, value in list(values.items())[:MAX_VALUES]}
 
 
 def _number(value: Any) -> float | str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 
 from . import contract
+from .report_memory import ReportMemory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Words:
         self._words = memoryview(mmap.mmap(fd, contract.WORDS_BYTES)).cast("B").cast("Q")
         if self._words[_VERSION] != contract.WORDS_FORMAT:
             raise ValueError(f"words of version {self._words[_VERSION]}")
+        self.reports = ReportMemory(fd)
         self._fd = fd
         self._native: RankWords | None = None
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use phalanx_rendezvous::wire;
 use phalanx_types::{
-    CheckpointPolicy, CpuPolicy, Error, ErrorKind, FailureKind, Job, LocalRanks, LogPolicy,
+    CheckpointPolicy, CpuPolicy, Error, ErrorKind, EveryReport, FailureKind, Job, LocalRanks, LogPolicy,
     MAX_CHECKPOINT_NAME_BYTES, Owner, Policy, Result, WarmPolicy,
 };
 
@@ -155,6 +155,8 @@ pub struct Settings {
     pub cpus: CpuPolicy,
     /// What the folders of the run's data sets are called.
     pub data_folder: String,
+    /// Of which ranks every report is wanted.
+    pub every_report: EveryReport,
     /// What tasks are told for the driver's host; empty for what Spark tells them.
     pub hub_host: String,
     /// Where the hub listens; empty for where Spark's driver does.
@@ -188,6 +190,7 @@ impl Default for Settings {
             checkpoint: CheckpointPolicy::default(),
             cpus: CpuPolicy::default(),
             data_folder: String::new(),
+            every_report: EveryReport::default(),
             hub_host: String::new(),
             hub_bind: String::new(),
             slots_timeout: Duration::from_secs(30),
@@ -221,6 +224,7 @@ impl Settings {
             preflight::encryption(settings.encryption, settings.allow_plain_gradients, conf)?;
         read_cpus(conf, &mut settings.cpus);
         settings.data_folder = conf.get(DATA_FOLDER).cloned().unwrap_or_default();
+        settings.every_report = conf.get(EVERY_REPORT).map_or(Ok(EveryReport::None), |told| told.parse())?;
         settings.checkpoint.owner = owner(conf, &settings.checkpoint.name)?;
         Ok(settings)
     }
@@ -239,6 +243,7 @@ impl Settings {
         job.checkpoint = self.checkpoint.clone();
         job.cpus = self.cpus.clone();
         job.data_folder = self.data_folder.clone();
+        job.every_report = self.every_report;
         Ok(job)
     }
 }
@@ -256,6 +261,8 @@ const CPU_KEYS: [&str; 5] = [
 const LOCAL_MODE: &str = "phalanx.localMode";
 /// The same: what the folders of the run's data sets are called.
 const DATA_FOLDER: &str = "phalanx.dataFolder";
+/// The same: of which ranks every report is wanted, `first` or `all`.
+const EVERY_REPORT: &str = "phalanx.everyReport";
 /// The same: whose the run's checkpoints are, an [`Owner`] as JSON.
 const OWNER: &str = "phalanx.owner";
 

@@ -1,7 +1,7 @@
 //! Starts, watches and ends the ranks of one node: the [`guard`] between its client (the process that wants the ranks)
 //! and the ranks, the ranks' output as files ([`rank_log`] and [`pipe_reader`]), what they and their node tell each
-//! other while they run ([`rank_socket`] and [`rank_words`]), warm pools from which guards are forked ([`warm_pool`]),
-//! and the evidence of an out-of-memory kill ([`oom`]).
+//! other while they run ([`rank_socket`], [`rank_words`], [`report_reader`]), warm pools from which guards are forked
+//! ([`warm_pool`]), and the evidence of an out-of-memory kill ([`oom`]).
 //!
 //! The rules, quoted by the tests that prove them:
 //!
@@ -33,6 +33,7 @@ pub mod pipe_reader;
 pub mod rank_log;
 pub mod rank_socket;
 pub mod rank_words;
+pub mod report_reader;
 mod segments;
 #[allow(unsafe_code, reason = "the one place for system calls that no safe crate offers")]
 mod sys;
@@ -51,4 +52,5 @@ pub use pipe_reader::{PipeReader, pump};
 pub use rank_log::{Loss, RankLog, ReadAt};
 pub use rank_socket::RankSocket;
 pub use rank_words::RankWords;
+pub use report_reader::{ReportReader, ReportRecord};
 pub use sys::{stacks_signal, use_huge_pages};

@@ -32,6 +32,7 @@ use rustix::net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size}
 use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
 use crate::rank_words::RankWords;
+use crate::report_reader::ReportReader;
 
 /// How much a rank's notes may take up in the kernel, as far as it lets users ask for it; it doubles the number. A
 /// burst of notes then waits in the socket, not in the rank.
@@ -51,6 +52,7 @@ struct End {
     longest: usize,
     news: Mutex<AllNews>,
     words: RankWords,
+    reports: Mutex<ReportReader>,
 }
 
 #[derive(Debug, Default)]
@@ -79,18 +81,24 @@ impl RankSocket {
         set_socket_send_buffer_size(&theirs, NOTES_BYTES)?;
         let longest = socket_send_buffer_size(&theirs)?;
         let (words, memory) = RankWords::create(generation)?;
+        let reports = Mutex::new(ReportReader::of(&memory)?);
         // Without them a rank is as any program. The kernel refuses where too much of this user is on its way.
         let (packet, flags) = (RankNews::Words.packet(), SendFlags::DONTWAIT);
         if let Err(errno) = send_with_descriptors(&fd, &packet, &[memory.as_fd()], flags) {
             log::warn!("a rank runs without the memory page that it shares with its task: {errno}");
         }
-        let end = End { fd, longest, news: Mutex::default(), words };
+        let end = End { fd, longest, news: Mutex::default(), words, reports };
         Ok((RankSocket(Arc::new(end)), theirs))
     }
 
     /// What it and the rank tell each other without a message.
     pub fn words(&self) -> &RankWords {
         &self.0.words
+    }
+
+    /// What it has reported, for one at a time who reads it.
+    pub fn reports(&self) -> MutexGuard<'_, ReportReader> {
+        self.0.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the rank, now or when there is room: see [`RankSocket::send_news`].

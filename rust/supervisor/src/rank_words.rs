@@ -1,9 +1,10 @@
 //! What a node and a rank of its tell each other without a message: words in memory that both have.
 //!
 //! The first packet that a rank finds in its socket has the memory's descriptor with it (`SCM_RIGHTS`); its kind is
-//! `words`. The memory is a memfd of 4,096 bytes. Its words have 64 bits, little-endian, and lie at multiples of
-//! eight, so a plain load or store of one is whole on every machine that we run on. Whoever has the descriptor reads
-//! them, in any language, without the rank's help: also while it is stopped, and after its end.
+//! `words`. They are the first 4,096 bytes of a memfd, and behind them are the rank's reports (`report_reader.rs`).
+//! Words have 64 bits, little-endian, and lie at multiples of eight, so a plain load or store of one is whole on every
+//! machine that we run on. Whoever has the descriptor reads them, in any language, without the rank's help: also while
+//! it is stopped, and after its end.
 //!
 //! | byte | word | written by |
 //! | --- | --- | --- |
@@ -13,7 +14,8 @@
 //! | 24 | the last step that it reported; all ones where there is none | the rank |
 //! | 32 | frozen: 1 while the rank may begin no step, else 0 | the node |
 //! | 40 | S, for notices to come: 0 | the node |
-//! | 48 | zeros, of later versions | |
+//! | 48 | how many blocks of its reports it has begun: 0 where there is none | the rank |
+//! | 56 | zeros, of later versions | |
 //!
 //! - GUARD-18 (layout): the words are those of the table. A program that knows none of them is not disturbed.
 //! - GUARD-19 (sealed): the memory's size never changes, so neither end can make an access of the other's fault.
@@ -24,12 +26,12 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use phalanx_types::contract::WORDS_FORMAT;
+use phalanx_types::contract::{REPORTS_BYTES, WORDS_BYTES, WORDS_FORMAT};
 use phalanx_types::{Error, ErrorKind, Generation, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::freeze;
-use crate::sys::SharedPage;
+use crate::sys::SharedWords;
 
 // Where each word is, of those of the page.
 const VERSION: usize = 0;
@@ -43,7 +45,7 @@ const NONE: u64 = u64::MAX;
 
 /// The words of a rank, at one end. The memory goes with the last who has it.
 #[derive(Debug)]
-pub struct RankWords(SharedPage);
+pub struct RankWords(SharedWords);
 
 impl RankWords {
     /// The words of a rank that is to start, and the descriptor for it.
@@ -52,9 +54,10 @@ impl RankWords {
     /// If the system gives no memory or no descriptor.
     pub fn create(generation: Generation) -> io::Result<(RankWords, OwnedFd)> {
         let fd = memfd_create("phalanx-rank-words", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&fd, SharedPage::BYTES as u64)?;
+        // The kernel has pages for it only where something was written.
+        rustix::fs::ftruncate(&fd, (WORDS_BYTES + REPORTS_BYTES) as u64)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let words = RankWords(SharedPage::map(&fd)?);
+        let words = RankWords(SharedWords::map(&fd, WORDS_BYTES)?);
         for (at, value) in [(GENERATION, generation.number()), (ASKED, NONE), (REPORTED, NONE)] {
             words.at(at).store(value, Ordering::Relaxed);
         }
@@ -70,7 +73,7 @@ impl RankWords {
         let failed =
             |error: io::Error| Error::io(format!("map the words of a rank at {}", path.display()), &error);
         let file: File = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
-        let words = RankWords(SharedPage::map(&file).map_err(failed)?);
+        let words = RankWords(SharedWords::map(&file, WORDS_BYTES).map_err(failed)?);
         let version = words.at(VERSION).load(Ordering::Acquire);
         if version != WORDS_FORMAT {
             let why =
@@ -137,7 +140,7 @@ mod tests {
     fn whoever_has_the_descriptor_reads_the_words_of_the_table() {
         let (node, fd) = RankWords::create(Generation::new(7)).unwrap();
         let read = || {
-            let mut bytes = [0; SharedPage::BYTES];
+            let mut bytes = [0; WORDS_BYTES];
             assert_eq!(pread(&fd, &mut bytes, 0).unwrap(), bytes.len());
             let words = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
             words.collect::<Vec<_>>()
@@ -198,16 +201,16 @@ mod tests {
     #[test]
     fn what_is_not_sealed_or_something_else_is_refused_and_nobody_can_cut_it_short() {
         let (_node, fd) = RankWords::create(Generation::new(7)).unwrap();
-        for bytes in [0, 1, 1 << 20] {
+        for bytes in [0, 1, 2 << 20] {
             assert!(ftruncate(&fd, bytes).is_err(), "GUARD-19");
         }
         let folder = phalanx_testkit::temp_dir("words");
         let file = folder.path().join("file");
-        std::fs::write(&file, vec![0; SharedPage::BYTES]).unwrap();
+        std::fs::write(&file, vec![0; WORDS_BYTES]).unwrap();
         assert!(RankWords::open(&file).is_err(), "GUARD-19: no memory that is sealed");
         assert!(RankWords::open(Path::new("/nowhere")).is_err());
         let other = memfd_create("other", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&other, SharedPage::BYTES as u64).unwrap();
+        ftruncate(&other, WORDS_BYTES as u64).unwrap();
         fcntl_add_seals(&other, SealFlags::SHRINK).unwrap();
         assert_eq!(
             RankWords::open(&path_of(&other)).unwrap_err().kind(),

@@ -1,6 +1,6 @@
 //! The crate's only unsafe code: system calls that no safe crate offers.
 //!
-//! All but [`peer_uid`] and [`SharedPage`] runs in a pool or a guard, which have one thread, or in a rank between fork
+//! All but [`peer_uid`] and [`SharedWords`] runs in a pool or a guard, which have one thread, or in a rank between fork
 //! and exec, or as the first thing that a forked rank does.
 
 use std::io;
@@ -10,7 +10,6 @@ use std::process::Command;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-use phalanx_types::contract::WORDS_BYTES;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
@@ -28,49 +27,47 @@ pub fn stacks_signal() -> i32 {
     libc::SIGRTMIN() + 7
 }
 
-/// A page of memory that several processes have. It is used as atomic words only.
+/// Memory that several processes have. It is used as atomic words only.
 #[derive(Debug)]
-pub(crate) struct SharedPage(NonNull<[AtomicU64; SharedPage::BYTES / 8]>);
+pub(crate) struct SharedWords(NonNull<[AtomicU64]>);
 
 // SAFETY: it is used as atomics only, and belongs to no thread.
-unsafe impl Send for SharedPage {}
+unsafe impl Send for SharedWords {}
 // SAFETY: as above.
-unsafe impl Sync for SharedPage {}
+unsafe impl Sync for SharedWords {}
 
-impl SharedPage {
-    /// How large it is.
-    pub(crate) const BYTES: usize = WORDS_BYTES;
-
-    /// Maps the first page of a memfd.
+impl SharedWords {
+    /// Maps so many bytes from the beginning of a memfd.
     ///
     /// # Errors
-    /// `InvalidInput` unless it has a page and is sealed against becoming shorter.
-    pub(crate) fn map(memfd: impl AsFd) -> io::Result<SharedPage> {
+    /// `InvalidInput` unless it has as many and is sealed against becoming shorter.
+    pub(crate) fn map(memfd: impl AsFd, bytes: usize) -> io::Result<SharedWords> {
         let is_sealed = fcntl_get_seals(&memfd)?.contains(SealFlags::SHRINK);
-        if !is_sealed || fstat(&memfd)?.st_size < SharedPage::BYTES as i64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no sealed memory of a page"));
+        let has = usize::try_from(fstat(&memfd)?.st_size).unwrap_or(0);
+        if !is_sealed || has < bytes {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no sealed memory of this size"));
         }
         let (fd, access) = (memfd.as_fd().as_raw_fd(), libc::PROT_READ | libc::PROT_WRITE);
         // SAFETY: the kernel chooses where, so nothing that is mapped is replaced.
-        let at =
-            unsafe { libc::mmap(std::ptr::null_mut(), SharedPage::BYTES, access, libc::MAP_SHARED, fd, 0) };
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, fd, 0) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        NonNull::new(at.cast()).map(SharedPage).ok_or_else(|| io::Error::other("memory at no address"))
+        let at = NonNull::new(at.cast()).ok_or_else(|| io::Error::other("memory at no address"))?;
+        Ok(SharedWords(NonNull::slice_from_raw_parts(at, bytes / 8)))
     }
 
-    pub(crate) fn words(&self) -> &[AtomicU64; SharedPage::BYTES / 8] {
-        // SAFETY: a page of memory, which is aligned, and is there as long as this is: its file can't become shorter.
-        // Other processes may write it at any time; it is atomics, for which every value is valid.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: whole pages of memory, which are aligned, and are there as long as this is: their file can't become
+        // shorter. Other processes may write them at any time; they are atomics, for which every value is valid.
         unsafe { self.0.as_ref() }
     }
 }
 
-impl Drop for SharedPage {
+impl Drop for SharedWords {
     fn drop(&mut self) {
         // SAFETY: mapped by `map`, in just this size, and nobody has a reference into it any more.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), SharedPage::BYTES) };
+        unsafe { libc::munmap(self.0.as_ptr().cast(), self.0.len() * 8) };
     }
 }
 

@@ -168,6 +168,10 @@ names! {
     REPORT_STEP_US = "step_us";
     /// Key of a report: numbers by name.
     REPORT_VALUES = "values";
+    /// Key of a report: numbers by name that are of an earlier step. Displays show them beside the others.
+    REPORT_EARLIER = "earlier";
+    /// Key of a report: when it was made, in milliseconds since 1970.
+    REPORT_AT_MS = "at_ms";
     /// Key of an error: the exception's class.
     ERROR_TYPE_NAME = "type_name";
     /// Key of an error: the exception's text.
@@ -226,12 +230,20 @@ pub const WORDS_FORMAT: u64 = 1;
 /// How large their memory is.
 pub const WORDS_BYTES: usize = 4096;
 
+/// How large the memory of a rank's reports is, which lies behind its words.
+pub const REPORTS_BYTES: usize = 1 << 20;
+
+/// How large each of the blocks is that it is made of.
+pub const REPORT_BLOCK_BYTES: usize = 64 << 10;
+
 /// Every number of the contract that both ends need.
 pub const NUMBERS: &[(&str, u64)] = &[
     ("MAX_NEWS_BYTES", MAX_NEWS_BYTES as u64),
     ("NEWS_FORMAT", NEWS_FORMAT as u64),
     ("WORDS_FORMAT", WORDS_FORMAT),
     ("WORDS_BYTES", WORDS_BYTES as u64),
+    ("REPORTS_BYTES", REPORTS_BYTES as u64),
+    ("REPORT_BLOCK_BYTES", REPORT_BLOCK_BYTES as u64),
 ];
 
 /// What a rank is asked for by [`NEWS_PROFILE`].
@@ -318,6 +330,10 @@ pub struct Report {
     pub step_us: Option<u64>,
     /// [`REPORT_VALUES`].
     pub values: Map<String, Value>,
+    /// [`REPORT_EARLIER`].
+    pub earlier: Map<String, Value>,
+    /// [`REPORT_AT_MS`]; `None` in one that doesn't say.
+    pub at_ms: Option<u64>,
 }
 
 impl RankNote {
@@ -357,7 +373,14 @@ mod tests {
             BTreeSet::from([BEAT_RAN, BEAT_OPERATIONS, BEAT_COLLECTIVE_US, BEAT_DOING])
         );
         let report = serde_json::to_value(Report::default()).unwrap();
-        let expected = BTreeSet::from([REPORT_STEP, REPORT_OF, REPORT_STEP_US, REPORT_VALUES]);
+        let expected = BTreeSet::from([
+            REPORT_STEP,
+            REPORT_OF,
+            REPORT_STEP_US,
+            REPORT_VALUES,
+            REPORT_EARLIER,
+            REPORT_AT_MS,
+        ]);
         assert_eq!(BTreeSet::from_iter(keys(&report)), expected);
         let error = serde_json::to_value(RankError::default()).unwrap();
         let expected = [

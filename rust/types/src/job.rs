@@ -3,6 +3,7 @@
 //! TYPES-5 (refuses-strangers): a job of another version, or with a field this version doesn't know, is refused with an
 //! error that names it.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -54,6 +55,48 @@ pub struct Job {
     pub cpus: CpuPolicy,
     /// What the folders are called that have the blocks of the run's data sets; empty for a run without.
     pub data_folder: String,
+    /// Of which ranks the caller wants every report, beside what displays show.
+    pub every_report: EveryReport,
+}
+
+/// Of which ranks a run's caller wants every report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EveryReport {
+    /// Of none.
+    #[default]
+    None,
+    /// Of rank 0.
+    First,
+    /// Of all.
+    All,
+}
+
+impl EveryReport {
+    /// Whether `rank` is one of them.
+    pub fn is_of(self, rank: u32) -> bool {
+        match self {
+            EveryReport::None => false,
+            EveryReport::First => rank == 0,
+            EveryReport::All => true,
+        }
+    }
+}
+
+impl FromStr for EveryReport {
+    type Err = Error;
+
+    /// As a caller that wants them says it.
+    fn from_str(told: &str) -> Result<EveryReport> {
+        match told {
+            "first" => Ok(EveryReport::First),
+            "all" => Ok(EveryReport::All),
+            other => {
+                let why = format!("every report is wanted of {other}, but it has to be first or all");
+                Err(Error::new(ErrorKind::Invalid, why))
+            }
+        }
+    }
 }
 
 /// What the number of a rank's threads follows from.
@@ -289,6 +332,7 @@ impl Job {
             checkpoint: CheckpointPolicy::default(),
             cpus: CpuPolicy::default(),
             data_folder: String::new(),
+            every_report: EveryReport::default(),
         };
         job.check()?;
         Ok(job)
@@ -398,6 +442,15 @@ mod tests {
         let job = Job::new("a1", "train", 8, 4).unwrap();
         assert_eq!(Job::from_json(&job.to_json()).unwrap(), job);
         assert_eq!(job.ranks_per_task(), 2);
+    }
+
+    #[test]
+    fn every_report_is_of_no_rank_of_the_first_or_of_all() {
+        let of = |told: &str| told.parse::<EveryReport>().map(|every| [every.is_of(0), every.is_of(7)]);
+        assert_eq!(of("first").unwrap(), [true, false]);
+        assert_eq!(of("all").unwrap(), [true, true]);
+        assert_eq!([0, 7].map(|rank| EveryReport::None.is_of(rank)), [false, false]);
+        assert_eq!(of("some").unwrap_err().kind(), ErrorKind::Invalid);
     }
 
     #[test]

@@ -40,8 +40,8 @@ pub use failure::Failure;
 pub use failure_kind::FailureKind;
 pub use generation::Generation;
 pub use job::{
-    CheckpointPolicy, CpuPolicy, ExecutorLog, Job, LocalRanks, LogPolicy, MAX_CHECKPOINT_NAME_BYTES, Policy,
-    WarmPolicy,
+    CheckpointPolicy, CpuPolicy, EveryReport, ExecutorLog, Job, LocalRanks, LogPolicy,
+    MAX_CHECKPOINT_NAME_BYTES, Policy, WarmPolicy,
 };
 pub use keys::Key;
 pub use network::Network;

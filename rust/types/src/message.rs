@@ -5,6 +5,8 @@
 //! - TYPES-10 (names-attempt): what belongs to an attempt says which, so that nothing of an earlier attempt is taken
 //!   for the present one's. Connections do so.
 //! - TYPES-11 (bounded): a rank tells at most [`MAX_PHASES`] phases in an attempt. The others are passed over.
+//! - TYPES-29 (numbered): the reports of a rank are numbered in each attempt. Numbers that never come are reports that
+//!   were left out on their way.
 
 use serde::{Deserialize, Serialize};
 
@@ -122,10 +124,20 @@ pub enum NodeMessage {
         /// How much each of its ranks wrote, so that the hub can tell what the live view missed.
         output: Vec<OutputTotal>,
     },
-    /// What the ranks of the node that run are doing now. Not repeated after a reconnect.
+    /// What the ranks of the node that run are doing now, which isn't repeated after a reconnect; or what one that has
+    /// ended did last.
     Activity {
         /// Each of them.
         ranks: Vec<RankActivity>,
+    },
+    /// What a rank has reported, where the run wants every report. The newest are told again after a reconnect.
+    Reports {
+        /// The rank.
+        rank: u32,
+        /// The number of the first of them: how many reports the rank had made before, in this attempt.
+        first: u64,
+        /// They, one after the other.
+        reports: Vec<TimedReport>,
     },
     /// The stacks that were asked for. Not repeated, either.
     Stacks {
@@ -169,6 +181,18 @@ pub struct RankActivity {
     /// Which share of its time it was in collective operations, in thousandths; `None` where nobody knows.
     pub collective_permille: Option<u32>,
     /// All that it reported last, as a JSON object; empty if nothing.
+    pub values: String,
+}
+
+/// What a rank told by one call of `phalanx.report`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimedReport {
+    /// Its step.
+    pub step: u64,
+    /// When, in milliseconds since 1970, by the clock of the rank's host.
+    pub at_ms: u64,
+    /// The values that belong to this step, as a JSON object.
     pub values: String,
 }
 

@@ -3,10 +3,11 @@
 //! - DRIVER-1 (one-form): an event has three texts, whatever the language: its kind, a text for people, and its fields
 //!   as a JSON object (empty where it has none). A failure comes rendered.
 
+use phalanx_types::message::TimedReport;
 use phalanx_types::{Attempt, Failure, RankOutcome};
 use serde_json::json;
 
-use crate::driver::state::{HostCarried, HostsPlaced, Phase, Progress};
+use crate::driver::state::{HostCarried, HostsPlaced, Phase, Progress, RankReports};
 
 /// How much output may wait for the reader.
 pub const MAX_WAITING_OUTPUT_BYTES: usize = 4 << 20;
@@ -22,6 +23,8 @@ pub enum Event {
     Status(String),
     /// A rank told by `phalanx.report` how far it is.
     Progress(Progress),
+    /// All that a rank has reported, where the job says that each is wanted.
+    Reports(RankReports),
     /// A task was lost, and the ranks are to start again: end the present Spark stage, and submit another whose nodes
     /// begin with this attempt, for the same hub. Where the tasks are alive the ranks start again without this.
     Resubmit {
@@ -47,6 +50,7 @@ impl Event {
     /// | `phase` | its name | `rank`, null for the job's own; `seconds` since the hub opened |
     /// | `status` | where the job is | |
     /// | `progress` | what the rank told, as a JSON object | `rank`, `step` |
+    /// | `reports` | a JSON array of objects: `step`, `at_ms`, `values` | `rank`, `left_out` |
     /// | `resubmit` | | `attempt` |
     /// | `placed` | | `attempt`, and `hosts`, the names of those that have nodes |
     /// | `carried` | the name of a host with a carrier | `attempt` |
@@ -62,6 +66,13 @@ impl Event {
             Event::Status(text) => ("status", text, None),
             Event::Progress(Progress { rank, step, values }) => {
                 ("progress", values, Some(json!({"rank": rank, "step": step})))
+            }
+            Event::Reports(RankReports { rank, left_out, reports }) => {
+                let each = reports.into_iter().map(|TimedReport { step, at_ms, values }| {
+                    format!(r#"{{"step":{step},"at_ms":{at_ms},"values":{values}}}"#)
+                });
+                let text = format!("[{}]", each.collect::<Vec<_>>().join(","));
+                ("reports", text, Some(json!({"rank": rank, "left_out": left_out})))
             }
             Event::Resubmit { attempt } => ("resubmit", String::new(), Some(json!({"attempt": attempt}))),
             Event::Placed(HostsPlaced { attempt, hosts }) => {
@@ -91,11 +102,22 @@ mod tests {
         let failure = Failure::without_rank(FailureKind::Cancelled, "enough");
         let phase = Phase { point: Point::RankPhase(1, "user code".into()), at: Duration::from_millis(1500) };
         let progress = Progress { rank: 2, step: 7, values: r#"{"loss":0.5}"#.into() };
+        let report = |step| TimedReport { step, at_ms: 1000 + step, values: r#"{"loss":0.5}"#.into() };
+        let reports = RankReports { rank: 2, left_out: 3, reports: vec![report(7), report(8)] };
         for (event, kind, text, fields) in [
             (Event::Output("[rank 0] a\n".into()), "output", "[rank 0] a\n", ""),
             (Event::Phase(phase), "phase", "user code", r#"{"rank":1,"seconds":1.5}"#),
             (Event::Status("training".into()), "status", "training", ""),
             (Event::Progress(progress), "progress", r#"{"loss":0.5}"#, r#"{"rank":2,"step":7}"#),
+            (
+                Event::Reports(reports),
+                "reports",
+                concat!(
+                    r#"[{"step":7,"at_ms":1007,"values":{"loss":0.5}},"#,
+                    r#"{"step":8,"at_ms":1008,"values":{"loss":0.5}}]"#
+                ),
+                r#"{"left_out":3,"rank":2}"#,
+            ),
             (Event::Resubmit { attempt: Attempt::new(3) }, "resubmit", "", r#"{"attempt":3}"#),
             (
                 Event::Placed(HostsPlaced { attempt: Attempt::new(1), hosts: vec!["a".into()] }),

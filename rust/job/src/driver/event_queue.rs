@@ -1,7 +1,7 @@
 //! The events that wait for the caller, however slow it is.
 //!
 //! - DRIVER-2 (bounded): of the status and of each rank's progress only the newest waits. The others have bounds of
-//!   their own: output in bytes, phases by rank, restarts by the job's budget.
+//!   their own: output and reports (DRIVER-47) in bytes, phases by rank, restarts by the job's budget.
 //! - DRIVER-3 (in-order): the others come in the order in which they happened.
 
 use std::collections::BTreeMap;
@@ -12,18 +12,21 @@ use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 use crate::driver::event::Event;
 use crate::driver::state::Progress;
+use crate::driver::waiting_reports::WaitingReports;
 
 /// A place in the queue.
 enum Slot {
     Event(Box<Event>),
     Status,
     Progress(u32),
+    Reports(u32),
 }
 
 #[derive(Default)]
 struct Newest {
     status: Option<String>,
     progress: BTreeMap<u32, Progress>,
+    reports: WaitingReports,
 }
 
 fn lock(newest: &Mutex<Newest>) -> MutexGuard<'_, Newest> {
@@ -60,6 +63,10 @@ impl EventSender {
                 let before = lock(&self.newest).progress.insert(rank, progress);
                 before.is_none().then_some(Slot::Progress(rank))
             }
+            Event::Reports(reports) => {
+                let rank = reports.rank;
+                lock(&self.newest).reports.put(reports).then_some(Slot::Reports(rank))
+            }
             other => Some(Slot::Event(Box::new(other))),
         };
         // The receiver lives as long as the hub.
@@ -79,6 +86,7 @@ impl EventReceiver {
                 Slot::Event(event) => Some(*event),
                 Slot::Status => lock(&self.newest).status.take().map(Event::Status),
                 Slot::Progress(rank) => lock(&self.newest).progress.remove(&rank).map(Event::Progress),
+                Slot::Reports(rank) => lock(&self.newest).reports.take(rank).map(Event::Reports),
             };
             if event.is_some() {
                 return Ok(event);

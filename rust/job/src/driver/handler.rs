@@ -167,6 +167,11 @@ impl JobHandler {
             self.snapshots.reported(&progress);
             self.emit(Event::Progress(progress));
         }
+        for reports in self.state.take_reports() {
+            if !matches!(self.last, Last::Told) {
+                self.emit(Event::Reports(reports));
+            }
+        }
         for stacks in self.state.take_stacks() {
             for asker in self.askers.drain(..) {
                 // One that has lost its patience hears nothing.

@@ -10,6 +10,7 @@ mod reads;
 mod results;
 pub mod state;
 mod view;
+mod waiting_reports;
 
 pub use endpoint::{Endpoint, is_own_host};
 pub use event::{Event, MAX_WAITING_OUTPUT_BYTES};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use phalanx_job::driver::state::Progress;
+use phalanx_job::driver::state::{Progress, RankReports};
 use phalanx_job::{Event, Here, Home, Hub, HubOptions, MetricChange, NodeCallbacks, Payload, run_node};
 use phalanx_types::{Attempt, Deadline, Failure, Job, NodeSpec, RankProgram, Result};
 
@@ -47,6 +47,8 @@ pub struct Told {
     pub phases: Vec<String>,
     pub statuses: Vec<String>,
     pub reports: Vec<Progress>,
+    /// Every report, where the job says so.
+    pub every_report: Vec<RankReports>,
     /// The attempts for which the stage was to be submitted again.
     pub resubmits: Vec<Attempt>,
     /// The hosts of nodes, where the run has data sets.
@@ -118,6 +120,7 @@ pub fn listen_for(driver: &Hub, time: Duration) -> Told {
             Some(Event::Phase(phase)) => told.phases.push(phase.point.name().into_owned()),
             Some(Event::Status(status)) => told.statuses.push(status),
             Some(Event::Progress(report)) => told.reports.push(report),
+            Some(Event::Reports(reports)) => told.every_report.push(reports),
             Some(Event::Resubmit { attempt }) => told.resubmits.push(attempt),
             Some(Event::Placed(placed)) => told.placed = placed.hosts,
             Some(Event::Carried(carried)) => told.carried.push(carried.host),

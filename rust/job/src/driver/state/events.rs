@@ -53,6 +53,11 @@ impl JobState {
                 }
             }
             NodeMessage::Activity { ranks } => self.activity(now, ranks, out),
+            NodeMessage::Reports { rank, first, reports } => {
+                if self.knows_rank(rank) && self.job.every_report.is_of(rank) {
+                    self.news.reports.extend(self.reports.take(rank, first, reports));
+                }
+            }
             NodeMessage::Stacks { request, ranks } => self.stacks_told(now, partition, request, ranks, out),
             NodeMessage::RankEnded { exit } => self.rank_ended(now, *exit, out),
             NodeMessage::Done { problem: None, interrupted: Some(why), .. }

@@ -3,6 +3,7 @@
 //! DRIVER-20 (all-idle): a rank hangs when, as its node tells, for `hang_timeout` it has written nothing, its main
 //! thread has run no Python, it has reported nothing, and no collective operation of the `phalanx` backend has begun or
 //! ended. The job hangs when all ranks have started and every rank that still runs hangs.
+//! DRIVER-48 (last-report): what a rank reported last is known of it also where it was ended.
 //! DRIVER-21 (stacks-first): nothing is ended before the stacks were asked for, and have come or were waited for.
 
 use std::collections::BTreeSet;
@@ -21,10 +22,11 @@ use super::straggler;
 impl JobState {
     /// Takes what a node says of its ranks.
     pub(super) fn activity(&mut self, now: Instant, ranks: Vec<RankActivity>, out: &mut Outbox) {
-        // What ranks do once they are being ended is of no interest.
-        if !matches!(self.phase, JobPhase::Joining(_) | JobPhase::Running(_)) {
-            return;
-        }
+        let are_ended = match self.phase {
+            JobPhase::Joining(_) | JobPhase::Running(_) => false,
+            JobPhase::Stopping(_) => true,
+            JobPhase::Over(_) => return,
+        };
         for told in ranks {
             let before = self.ranks.get(told.rank).and_then(|rank| rank.doing());
             if let Some(step) = told.step
@@ -33,7 +35,14 @@ impl JobState {
                 let values = told.values.clone();
                 self.news.progress.push(Progress { rank: told.rank, step, values });
             }
-            self.ranks.note(told);
+            // What ranks do once they are being ended is of no interest, but how far they got is (DRIVER-48).
+            match are_ended {
+                true => self.ranks.note_report(told),
+                false => self.ranks.note(told),
+            }
+        }
+        if are_ended {
+            return;
         }
         self.stragglers.told(now);
         self.look_for_stragglers(now);

@@ -9,11 +9,12 @@ use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Attempt, Failure, FailureKind, Generation, Job};
 
 use super::carriers::Carriers;
-use super::news::{HostCarried, HostsPlaced, News, Phase, Point, Progress, Reason, Restart};
+use super::news::{HostCarried, HostsPlaced, News, Phase, Point, Progress, RankReports, Reason, Restart};
 use super::node::Node;
 use super::phase::{JobOutcome, JobPhase, Problem};
 use super::rank_counts::RankCounts;
 use super::ranks::Ranks;
+use super::reports::ReportNumbers;
 use super::stacks::StackRequests;
 use super::straggler::Stragglers;
 
@@ -45,6 +46,7 @@ pub struct JobState {
     pub(super) nodes: BTreeMap<u32, Node>,
     pub(super) carriers: Carriers,
     pub(super) ranks: Ranks,
+    pub(super) reports: ReportNumbers,
     pub(super) counts: RankCounts,
     /// When the Spark stage ended, if it has.
     pub(super) stage_ended: Option<Instant>,
@@ -64,6 +66,7 @@ impl JobState {
             nodes: (0..job.tasks).map(|partition| (partition, Node::default())).collect(),
             carriers: Carriers::default(),
             ranks: Ranks::new(job.ranks, job.policy.hang_timeout),
+            reports: ReportNumbers::default(),
             counts: RankCounts::default(),
             stage_ended: None,
             stacks: StackRequests::default(),
@@ -126,6 +129,11 @@ impl JobState {
     /// Reports of ranks since the last call.
     pub fn take_progress(&mut self) -> Vec<Progress> {
         std::mem::take(&mut self.news.progress)
+    }
+
+    /// What ranks have reported since the last call, where the caller wants each.
+    pub fn take_reports(&mut self) -> Vec<RankReports> {
+        std::mem::take(&mut self.news.reports)
     }
 
     /// Stacks that have come since the last call, whoever asked for them: an answer to [`JobState::ask_for_stacks`].

@@ -31,6 +31,7 @@ mod phase;
 mod properties;
 mod rank_counts;
 mod ranks;
+mod reports;
 mod restart;
 mod silence;
 mod stacks;
@@ -40,5 +41,5 @@ mod verdict;
 
 pub use job_state::JobState;
 pub use join_clock::StageLook;
-pub use news::{HostCarried, HostsPlaced, Phase, Point, Progress, Reason, Restart};
+pub use news::{HostCarried, HostsPlaced, Phase, Point, Progress, RankReports, Reason, Restart};
 pub use phase::JobOutcome;

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use phalanx_types::message::TimedReport;
 use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Attempt, Generation};
 
@@ -103,6 +104,17 @@ pub struct Progress {
     pub values: String,
 }
 
+/// What a rank has reported, where the caller wants each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankReports {
+    /// The rank.
+    pub rank: u32,
+    /// How many of its reports were left out on their way, before the last of these.
+    pub left_out: u64,
+    /// They, in their order.
+    pub reports: Vec<TimedReport>,
+}
+
 /// Why the state changed, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
@@ -119,6 +131,7 @@ pub(super) struct News {
     pub(super) placed: Vec<HostsPlaced>,
     pub(super) carried: Vec<HostCarried>,
     pub(super) progress: Vec<Progress>,
+    pub(super) reports: Vec<RankReports>,
     /// Lines for the caller.
     pub(super) notices: Vec<String>,
     pub(super) stacks: Vec<Vec<RankStacks>>,

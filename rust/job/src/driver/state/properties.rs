@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use phalanx_rendezvous::Outbox;
-use phalanx_types::message::{HubMessage, NodeMessage, RankActivity};
+use phalanx_types::message::{HubMessage, NodeMessage, RankActivity, TimedReport};
 use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Attempt, Job, Join, RankExit, RankState};
 use proptest::prelude::*;
@@ -84,6 +84,10 @@ fn message() -> impl Strategy<Value = NodeMessage> {
             .prop_map(|(rank, nth)| NodeMessage::Phase { rank, name: "epoch".into(), nth, age_us: 0 }),
         2 => (rank(), 0..20_000_u64).prop_map(|(rank, idle_ms)| NodeMessage::Activity {
             ranks: vec![RankActivity { rank, idle_ms, step: Some(idle_ms), ..RankActivity::default() }]
+        }),
+        1 => (rank(), 0..5_u64).prop_map(|(rank, first)| {
+            let report = TimedReport { step: first, at_ms: 0, values: "{}".into() };
+            NodeMessage::Reports { rank, first, reports: vec![report; 3] }
         }),
         1 => (rank(), 0..3_u32).prop_map(|(rank, request)| NodeMessage::Stacks {
             request,

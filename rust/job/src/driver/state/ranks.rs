@@ -187,6 +187,15 @@ impl Ranks {
         self.change(rank, told, |_| true);
     }
 
+    /// Keeps what a rank that is being ended has reported, and of what it did before that all else.
+    pub(super) fn note_report(&mut self, activity: RankActivity) {
+        let RankActivity { rank, step: Some(step), total_steps, step_us, values, .. } = activity else {
+            return;
+        };
+        let before = self.get(rank).and_then(Rank::doing).cloned().unwrap_or_default();
+        self.note(RankActivity { rank, step: Some(step), total_steps, step_us, values, ..before });
+    }
+
     pub(super) fn get(&self, rank: u32) -> Option<&Rank> {
         self.ranks.get(index(rank))
     }

@@ -18,6 +18,7 @@ use super::news::{Point, Restart};
 use super::node::Node;
 use super::phase::JobPhase;
 use super::ranks::Ranks;
+use super::reports::ReportNumbers;
 use super::straggler::Stragglers;
 
 /// What follows a failed attempt.
@@ -78,6 +79,7 @@ impl JobState {
         self.stage_ended = None;
         self.phase = JobPhase::joining(now);
         self.ranks = Ranks::new(self.job.ranks, self.job.policy.hang_timeout);
+        self.reports = ReportNumbers::default();
         self.stragglers = Stragglers::default();
         // No rank runs at this moment.
         self.news.stacks.extend(self.stacks.abandon().then(Vec::new));

@@ -13,7 +13,7 @@ use crate::node::output::executor_log::ExecutorLogCopy;
 use crate::node::output::relay::Relay;
 use crate::node::rank::Rank;
 use crate::node::rank::environment::{given_environment, rank_environment};
-use crate::node::setup::prepared::Prepared;
+use crate::node::setup::prepared::{Prepared, PreparedRank};
 
 /// The files that all ranks of a node have.
 struct SharedFiles {
@@ -31,7 +31,12 @@ impl Effects<'_, '_> {
         let placement = self.placement.clone().ok_or_else(without)?;
         let made = self.made.as_mut().ok_or_else(without)?;
         let Prepared { payload, flight_recorder, ranks } = std::mem::take(&mut made.prepared);
-        self.ranks = ranks.into_iter().map(|prepared| (prepared.rank, Rank::new(prepared))).collect();
+        let every_report = self.options.spec.job.every_report;
+        let rank = |prepared: PreparedRank| {
+            let number = prepared.rank;
+            (number, Rank::new(prepared, every_report.is_of(number)))
+        };
+        self.ranks = ranks.into_iter().map(rank).collect();
         self.start_copies()?;
         let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
         let files = SharedFiles { payload: text(payload), flight_recorder: text(flight_recorder) };

@@ -1,10 +1,13 @@
 //! What the hub and the node's process are told of ranks: what they do, and how they ended.
+//!
+//! - NODE-53 (last-report): what a rank reported last before its end is told, however it ended, before how it ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use log::Level;
+use phalanx_types::contract::REPORTS_BYTES;
 use phalanx_types::message::{MAX_PHASES, NodeMessage, RankActivity};
 use phalanx_types::{RankNote, RankState};
 
@@ -17,6 +20,9 @@ use crate::node::process::INTERRUPT_EVERY;
 use crate::node::rank::Rank;
 use crate::node::rank::evidence::Leftovers;
 
+/// How much of its ranks' reports a node tells at a time, where each is wanted.
+const TOLD_BYTES: usize = 256 << 10;
+
 impl Effects<'_, '_> {
     /// Takes in what a rank has told. Whether it has something to report.
     pub(super) fn take_notes(&mut self, rank: u32) -> bool {
@@ -27,7 +33,10 @@ impl Effects<'_, '_> {
             of.progress.take(&note);
             match note {
                 RankNote::Beat(_) => {}
-                RankNote::Report(_) => reports = true,
+                RankNote::Report(report) => {
+                    of.reports.note(&report);
+                    reports = true;
+                }
                 RankNote::Error(error) => of.noted_error = Some(*error),
                 RankNote::Phase(_) if of.phases >= MAX_PHASES => {}
                 RankNote::Phase(name) => {
@@ -53,25 +62,36 @@ impl Effects<'_, '_> {
         }
     }
 
-    pub(super) fn tell_activity(&self, ranks: &[(u32, u32)]) {
+    pub(super) fn tell_activity(&mut self, ranks: &[(u32, u32)]) {
+        let wanted = |(rank, _): &&(u32, u32)| self.ranks.get(rank).is_some_and(|of| of.reports.wanted);
+        let most = TOLD_BYTES / ranks.iter().filter(wanted).count().max(1);
+        ranks.iter().for_each(|(rank, _)| self.tell_reports(*rank, most));
         let activity =
             |(rank, pid): &(u32, u32)| self.ranks.get(rank).map(|of| of.activity(*rank, Some(*pid)));
         let ranks = ranks.iter().filter_map(activity).collect();
         self.line.teller().send(NodeMessage::Activity { ranks });
     }
 
+    /// Tells what a rank has reported, of this size at most.
+    fn tell_reports(&mut self, rank: u32, most: usize) {
+        let Some(of) = self.ranks.get_mut(&rank) else { return };
+        let hub = self.line.teller();
+        of.read_reports(rank, most).into_iter().for_each(|reports| hub.tell(Instant::now(), reports));
+    }
+
     /// Has what a rank left looked at.
     pub(super) fn gather(&mut self, ended: Ended) {
-        let (rank, was_stopped) = (ended.rank, ended.stopped.is_some());
+        let rank = ended.rank;
         // What it noted last is in the pipe, if it isn't in its mailbox yet.
         if let Some(notes) = self.ranks.get_mut(&rank).and_then(|of| of.notes.take()) {
             notes.finish();
         }
         self.take_notes(rank);
-        // What it reported last. It no longer runs, so how long it was quiet for is no sign of a hang.
-        if let Some(of) = self.ranks.get(&rank).filter(|of| of.progress.step.is_some() && !was_stopped) {
+        // What it reported last (NODE-53). It no longer runs, so how long it was quiet for is no sign of a hang.
+        self.tell_reports(rank, REPORTS_BYTES);
+        if let Some(of) = self.ranks.get(&rank).filter(|of| of.progress.step.is_some()) {
             let last = RankActivity { idle_ms: 0, ..of.activity(rank, None) };
-            self.line.teller().send(NodeMessage::Activity { ranks: vec![last] });
+            self.line.teller().tell(Instant::now(), NodeMessage::Activity { ranks: vec![last] });
         }
         if let Some(of) = self.ranks.get_mut(&rank) {
             of.socket = None;
@@ -126,11 +146,16 @@ impl Effects<'_, '_> {
             return;
         }
         self.observe_at = now + INTERRUPT_EVERY;
+        let mut reports = false;
         for of in self.ranks.values_mut() {
             if let Some(socket) = &of.socket {
                 socket.send_news();
                 of.progress.reported(socket.words().reported());
+                reports |= socket.reports().has_more();
             }
+        }
+        if reports {
+            self.say(Event::Reported);
         }
         self.oom.sample(now);
         let ranks = &self.ranks;

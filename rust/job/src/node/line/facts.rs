@@ -1,14 +1,55 @@
 //! What a node has told the hub. It is kept so that it can be told again, with its age at that time.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use phalanx_rendezvous::wire::MAX_FRAME_BYTES;
 use phalanx_types::message::NodeMessage;
 
+/// How much of the ranks' reports is kept: more than what is on its way while a connection breaks.
+const MAX_REPORT_BYTES: usize = 2 << 20;
+
 /// A fact and when it was first told, so that a later telling can age it.
-pub(super) struct Fact {
-    pub(super) at: Instant,
-    pub(super) message: NodeMessage,
+struct Fact {
+    at: Instant,
+    message: NodeMessage,
+}
+
+/// All that is told again.
+#[derive(Default)]
+pub(super) struct Facts {
+    facts: Vec<Fact>,
+    /// The newest, and the size of each.
+    reports: VecDeque<(NodeMessage, usize)>,
+    report_bytes: usize,
+}
+
+impl Facts {
+    /// Keeps a fact of something that happened at `at`. NODE-54
+    pub(super) fn keep(&mut self, at: Instant, message: NodeMessage) {
+        let NodeMessage::Reports { reports, .. } = &message else {
+            return self.facts.push(Fact { at, message });
+        };
+        let size = reports.iter().map(|report| report.values.len() + size_of_val(report)).sum();
+        self.report_bytes += size;
+        self.reports.push_back((message, size));
+        while self.report_bytes > MAX_REPORT_BYTES
+            && let Some((_, oldest)) = self.reports.pop_front()
+        {
+            self.report_bytes -= oldest;
+        }
+    }
+
+    /// What is told over a new connection. Reports come first, for nothing comes after a node is done.
+    pub(super) fn retold(&self) -> impl Iterator<Item = NodeMessage> {
+        let reports = self.reports.iter().map(|(reports, _)| reports.clone());
+        reports.chain(self.facts.iter().map(|fact| aged(&fact.message, fact.at)))
+    }
+
+    /// Nobody needs them any more.
+    pub(super) fn forget(&mut self) {
+        *self = Facts::default();
+    }
 }
 
 /// The message as it is told now of something that happened at `at`.
@@ -39,7 +80,27 @@ pub(super) fn fits(message: &NodeMessage) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use phalanx_types::message::TimedReport;
+
     use super::*;
+
+    #[test]
+    fn of_reports_the_newest_are_told_again_and_before_all_else() {
+        let mut facts = Facts::default();
+        let done = NodeMessage::Done { problem: None, interrupted: None, output: Vec::new() };
+        facts.keep(Instant::now(), done.clone());
+        let reports = |first| {
+            let report = TimedReport { step: first, at_ms: 0, values: "x".repeat(1000) };
+            NodeMessage::Reports { rank: 0, first, reports: vec![report; 100] }
+        };
+        (0..1000).for_each(|first| facts.keep(Instant::now(), reports(first)));
+        let retold: Vec<NodeMessage> = facts.retold().collect();
+        assert!((10..=22).contains(&retold.len()), "NODE-54: {}", retold.len());
+        assert_eq!(retold.last(), Some(&done), "NODE-54");
+        assert_eq!(retold[retold.len() - 2], reports(999), "NODE-54");
+        facts.forget();
+        assert_eq!(facts.retold().count(), 0);
+    }
 
     #[test]
     fn a_fact_that_no_frame_takes_is_known() {

@@ -8,7 +8,7 @@ use phalanx_types::{Deadline, Result};
 
 use crate::node::line::connecting::{Caller, is_final};
 use crate::node::line::control::Control;
-use crate::node::line::facts::{Fact, aged, fits};
+use crate::node::line::facts::{Facts, aged, fits};
 use crate::node::line::heard::{Ear, Heard};
 use crate::node::line::limits::{HUB_GRACE, ping_every};
 use crate::node::process::INTERRUPT_EVERY;
@@ -30,7 +30,7 @@ pub(super) struct Keeper {
     pub(super) caller: Caller,
     pub(super) asks: Receiver<Ask>,
     pub(super) ear: Ear,
-    pub(super) facts: Vec<Fact>,
+    pub(super) facts: Facts,
     pub(super) ping_at: Instant,
 }
 
@@ -65,8 +65,7 @@ impl Keeper {
                 Ok(None) => return,
                 Err(why) => return (self.ear)(Heard::Gone(format!("the driver is gone: {why}"))),
             }
-            let facts = self.facts.iter().map(|fact| aged(&fact.message, fact.at));
-            for message in facts.chain([NodeMessage::Ping]) {
+            for message in self.facts.retold().chain([NodeMessage::Ping]) {
                 control.send(&message);
             }
             (self.ear)(Heard::Renewed);
@@ -112,7 +111,7 @@ impl Keeper {
     fn take(&mut self, ask: Ask, control: Option<&mut Control>) -> bool {
         match ask {
             Ask::End => return false,
-            Ask::Forget => self.facts.clear(),
+            Ask::Forget => self.facts.forget(),
             Ask::Send(message) => {
                 if let Some(control) = control {
                     control.send(&message);
@@ -125,7 +124,7 @@ impl Keeper {
                 if let Some(control) = control {
                     control.send(&aged(&message, at));
                 }
-                self.facts.push(Fact { at, message });
+                self.facts.keep(at, message);
             }
         }
         true

@@ -16,6 +16,8 @@
 //! - NODE-10 (tried-twice): no try to connect takes more than two thirds of the time for its way: packets may be lost
 //!   for good that were on their way when the network failed for a moment.
 //! - NODE-11 (fits): a fact that the hub would not take is never told. It would break each line that is told it again.
+//! - NODE-54 (newest-reports): of the ranks' reports the newest are told again, up to a limit, before all else; the
+//!   hub knows which it has by their numbers.
 //! - NODE-12 (nobody-waits): whoever tells something waits for no network. Who wants to go while the line connects goes
 //!   at once; what was told over a line that is up is written first.
 
@@ -42,6 +44,7 @@ pub(crate) use limits::SEND_TIMEOUT;
 pub use ways::Way;
 
 use crate::node::line::connecting::Caller;
+use crate::node::line::facts::Facts;
 use crate::node::line::keeper::{Ask, Keeper};
 use crate::node::line::limits::ping_every;
 use crate::node::options::Options;
@@ -78,7 +81,7 @@ impl Line {
             caller,
             asks: asked,
             ear,
-            facts: Vec::new(),
+            facts: Facts::default(),
             // What is told first says who this is.
             ping_at: Instant::now() + ping_every(&options.spec.job.policy),
         };

@@ -6,17 +6,19 @@ pub(crate) mod evidence;
 pub(crate) mod mailbox;
 pub(crate) mod program;
 pub(crate) mod progress;
+pub(crate) mod reports;
 pub(crate) mod threads;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use phalanx_supervisor::{PipeReader, RankLog, RankSocket};
-use phalanx_types::RankError;
-use phalanx_types::message::RankActivity;
+use phalanx_types::message::{NodeMessage, RankActivity};
+use phalanx_types::{RankError, RankNote};
 
 use crate::node::rank::mailbox::Mailbox;
 use crate::node::rank::progress::{RankProgress, is_stopped};
+use crate::node::rank::reports::RankReports;
 use crate::node::setup::prepared::PreparedRank;
 
 pub(crate) struct Rank {
@@ -29,6 +31,7 @@ pub(crate) struct Rank {
     /// The way for news to it, while it runs.
     pub(crate) socket: Option<RankSocket>,
     pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) reports: RankReports,
     /// What it raised, where it could not leave a file that says so.
     pub(crate) noted_error: Option<RankError>,
     /// How many phases it has told.
@@ -36,8 +39,8 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    /// Before it is started.
-    pub(crate) fn new(prepared: PreparedRank) -> Rank {
+    /// Before it is started; whether each of its reports is wanted.
+    pub(crate) fn new(prepared: PreparedRank, every_report: bool) -> Rank {
         let PreparedRank { dir, log, .. } = prepared;
         Rank {
             dir,
@@ -47,9 +50,25 @@ impl Rank {
             notes: None,
             socket: None,
             mailbox: Arc::default(),
+            reports: RankReports::new(every_report),
             noted_error: None,
             phases: 0,
         }
+    }
+
+    /// Reads what it has reported: so many bytes at most where each report is wanted, and else the newest. What the
+    /// hub is to be told of it.
+    pub(crate) fn read_reports(&mut self, rank: u32, most: usize) -> Vec<NodeMessage> {
+        if let Some(socket) = &self.socket {
+            let records = match self.reports.wanted {
+                true => socket.reports().take(most),
+                false => socket.reports().take_newest().into_iter().collect(),
+            };
+            if let Some(newest) = self.reports.take(records) {
+                self.progress.take(&RankNote::Report(newest));
+            }
+        }
+        self.reports.messages(rank)
     }
 
     /// What is told of it; `pid` is its process, if it runs.

@@ -93,7 +93,9 @@ impl RankProgress {
                 self.step = report.step.or(self.step);
                 self.total_steps = report.total_steps.or(self.total_steps);
                 self.step_us = report.step_us.or(self.step_us);
-                self.values = serde_json::to_string(&report.values).unwrap_or_default();
+                let mut shown = report.earlier.clone();
+                shown.extend(report.values.clone());
+                self.values = serde_json::to_string(&shown).unwrap_or_default();
                 true
             }
         };
