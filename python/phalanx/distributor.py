@@ -313,7 +313,8 @@ class TorchDistributor(Distributor):
             settings=settings.values
             | owner_settings(train_object, self.spark)
             | {"phalanx.localMode": str(self.local_mode).lower()}
-            | ({} if inputs is None or not inputs.folder else {"phalanx.dataFolder": inputs.folder}),
+            | ({} if inputs is None or not inputs.folder else {"phalanx.dataFolder": inputs.folder})
+            | ({} if tracked is None else tracked.settings),
         )
         named = conf(f"spark.executorEnv.{contract.ENV_CHECKPOINT_NAME}") is not None
         check_given(job, given, {*variables, *([contract.ENV_CHECKPOINT_NAME] if named else [])})

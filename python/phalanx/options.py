@@ -80,7 +80,7 @@ class Options:
     env             variables for the ranks' environment, besides those that `spark.phalanx.env.pass` names; the values
                     are in no setting, argument or log
     mlflow          None: ranks continue the caller's active MLflow run, if there is one, and only rank 0 logs to it.
-                    True: the values of `phalanx.report` are its metrics, too. "all": all ranks do both. False: nothing
+                    True: each `phalanx.report` of rank 0 is its metrics, too. "all": all ranks do both. False: nothing
     local_ranks     what counts as a node for `LOCAL_RANK`, `GROUP_RANK` and `CUDA_VISIBLE_DEVICES`: "task" for a Spark
                     task, "host" for all tasks on a host; else what `spark.phalanx.localRanks` says, which is task
 

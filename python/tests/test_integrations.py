@@ -29,8 +29,12 @@ class Loss:
 @pytest.fixture
 def reported(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
+
+    def tell(earlier: dict[str, Any], *, of: int | None, **values: Any) -> None:
+        told.append({"earlier": earlier, **values})
+
     monkeypatch.setattr(reporting, "in_rank", lambda: True)
-    monkeypatch.setattr(reporting, "report", lambda **values: told.append(values))
+    monkeypatch.setattr(reporting, "report_beside", tell)
     return told
 
 
@@ -39,15 +43,25 @@ def test_a_loss_is_read_when_a_report_goes_out_and_not_at_each_step(reported: li
     for step in range(100):
         report(step, loss=loss, epoch=2)
     assert [told["step"] for told in reported] == list(range(100))
-    assert reported[0] == {"step": 0, "loss": 0.5, "epoch": 2}
-    assert reported[99]["loss"] == 0.5
+    assert reported[0] == {"earlier": {}, "step": 0, "loss": 0.5, "epoch": 2}
+    assert reported[99]["earlier"] == {"loss": 0.5}, "LIBRARY-8: displays have it"
     assert 1 <= loss.reads < 50, "LIBRARY-8"
+    assert sum("loss" in told for told in reported) == loss.reads, "LIBRARY-8: no loss of another step"
+
+
+def test_a_loss_that_is_on_no_device_is_read_at_each_step(reported: list[dict[str, Any]]) -> None:
+    report = StepReport()
+    for step in range(10):
+        near = Loss()
+        near.device = SimpleNamespace(type="cpu")  # type: ignore[attr-defined]
+        report(step, loss=near if step % 2 else step / 2)
+    assert [told["loss"] for told in reported] == [0.0, 0.5, 1.0, 0.5, 2.0, 0.5, 3.0, 0.5, 4.0, 0.5]
 
 
 def test_what_a_step_returns_need_not_be_a_number(reported: list[dict[str, Any]]) -> None:
     StepReport()(1, loss={"mine": 1})
     StepReport()(2)
-    assert reported == [{"step": 1}, {"step": 2}]
+    assert reported == [{"earlier": {}, "step": 1}, {"earlier": {}, "step": 2}]
 
 
 def test_outside_of_a_rank_nothing_is_read_or_told() -> None:

@@ -194,6 +194,10 @@ def test_other_ranks_than_the_first_log_to_a_folder_of_their_own_unless_all_are_
     assert untouched == {"RANK": "3", **context}
 
 
+def report_of(step: int, **values: Any) -> dict[str, Any]:
+    return {"step": step, "at_ms": 1000 + step, "values": values}
+
+
 def test_a_server_that_never_answers_holds_up_neither_reports_nor_for_long_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,7 +212,7 @@ def test_a_server_that_never_answers_holds_up_neither_reports_nor_for_long_the_e
     tracked = TrackedRun(mlflow, "r1", reports=True, every_rank=False)
     try:
         for step in range(200):
-            tracked.reported(0, {"step": step, "loss": 1.0})
+            tracked.every_report(0, [report_of(step, loss=1.0)], 0)
         began = time.monotonic()
         tracked.over(RuntimeError("no cause"))
         tracked.settled(None)
@@ -216,6 +220,8 @@ def test_a_server_that_never_answers_holds_up_neither_reports_nor_for_long_the_e
         assert "MLflow's server" in caplog.text
     finally:
         forever.set()
+        assert tracked._thread is not None
+        tracked._thread.join(30)
 
 
 def test_reports_are_sent_in_few_calls_and_ranks_have_names_of_their_own(
@@ -223,25 +229,71 @@ def test_reports_are_sent_in_few_calls_and_ranks_have_names_of_their_own(
 ) -> None:
     mlflow = Mlflow("http://t", run="r1")
     entities: Any = ModuleType("mlflow.entities")
-    entities.Metric = lambda name, value, _at, step: (name, value, step)
+    entities.Metric = lambda name, value, at_ms, step: (name, value, at_ms, step)
     monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
     tracked = TrackedRun(mlflow, "r1", reports=True, every_rank=True)
     monkeypatch.setattr(tracked, "_work", lambda: None)
     for rank in range(3):
-        tracked.reported(rank, {"step": 5, "loss": 0.5, "note!": "words", "bad": "nan"})
+        tracked.every_report(rank, [report_of(5, loss=0.5, **{"note!": "words", "bad": "nan"})], 0)
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
     tracked._work()
     tracked.over(None)
     tracked.settled(None)
     [(run, sent), restored] = mlflow.told
-    names = [name for name, _, _ in sent["metrics"]]
+    assert sent["metrics"][0] == ("loss", 0.5, 1005, 5), "LIBRARY-10"
+    names = [name for name, *_ in sent["metrics"]]
     assert (run, names) == (
         "r1",
         ["loss", "bad", "rank_1/loss", "rank_1/bad", "rank_2/loss", "rank_2/bad"],
     )
     assert restored == ("r1", "RUNNING"), "LIBRARY-7"
     assert not caplog.records, "what isn't logged has no other name"
+
+
+def test_reports_that_no_one_takes_in_time_are_left_out_oldest_first_and_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ours, "_MOST_WAITING", 50)
+    mlflow, begun, goes_on = Mlflow("http://t", run="r1"), threading.Event(), threading.Event()
+    entities: Any = ModuleType("mlflow.entities")
+    entities.Metric = lambda name, value, at_ms, step: step
+    entities.RunTag = lambda name, value: (name, value)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    refuses = True
+
+    def log_batch(run_id: str, **given: Any) -> None:
+        nonlocal refuses
+        begun.set()
+        assert goes_on.wait(30)
+        if refuses:
+            refuses = False
+            raise OSError("the server starts again")
+        mlflow.told.append(given)
+
+    monkeypatch.setattr(mlflow, "log_batch", log_batch)
+    tracked = TrackedRun(mlflow, "r1", reports=True, every_rank=False)
+    tracked.every_report(0, [report_of(0, loss=1.0)], 0)
+    assert begun.wait(30)
+    tracked.every_report(1, [report_of(0, loss=1.0)], 0)
+    tracked.every_report(0, [report_of(step, loss=1.0) for step in range(1, 201)], 7)
+    goes_on.set()
+    tracked.over(None)
+    steps = [step for given in mlflow.told for step in given.get("metrics", ())]
+    assert steps == list(range(151, 201)), "LIBRARY-9"
+    # One that the server refused, 7 that never came, 150 that had no room.
+    assert mlflow.told[-1] == {"tags": [("phalanx.reports_left_out", "158")]}, "LIBRARY-10"
+    assert "the MLflow run r1 lacks 158 reports" in caplog.text, "LIBRARY-10"
+
+
+def test_a_run_says_of_which_ranks_every_report_is_wanted() -> None:
+    for reports, every_rank, settings in [
+        (False, False, {}),
+        (True, False, {"phalanx.everyReport": "first"}),
+        (True, True, {"phalanx.everyReport": "all"}),
+    ]:
+        tracked = TrackedRun(Mlflow("http://t"), "r1", reports=reports, every_rank=every_rank)
+        assert tracked.settings == settings
 
 
 def test_a_name_that_mlflow_refuses_is_changed_and_said_once(caplog: pytest.LogCaptureFixture) -> None:

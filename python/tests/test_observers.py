@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -38,6 +39,9 @@ class Told(Observer):
     def reported(self, rank: int, report: dict[str, Any]) -> None:
         self._hear("reported", rank, report)
 
+    def every_report(self, rank: int, reports: Sequence[dict[str, Any]], left_out: int) -> None:
+        self._hear("every_report", rank, list(reports), left_out)
+
     def over(self, error: BaseException | None) -> None:
         self._hear("over", type(error).__name__, self.run.done)
 
@@ -53,6 +57,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     told: list[Any] = [
         ("output", "a line\n", ""),
         ("progress", '{"loss": 0.5}', '{"rank": 0, "step": 3}'),
+        ("reports", '[{"step": 3, "at_ms": 9, "values": {}}]', '{"rank": 0, "left_out": 2}'),
         ("finished", "", '{"ranks": []}'),
     ]
     monkeypatch.setattr(FakeHub, "next", lambda _hub, _seconds: told.pop(0))
@@ -70,6 +75,7 @@ def test_an_observer_is_told_what_happens_in_the_order_in_which_it_does(
         ("phase", "hub open"),
         ("output", "a line\n"),
         ("reported", 0, {"step": 3, "loss": 0.5}),
+        ("every_report", 0, [{"step": 3, "at_ms": 9, "values": {}}], 2),
         ("phase", "returned"),
         ("over", "NoneType", False),
         ("settled", "NoneType", False),
@@ -102,7 +108,7 @@ def test_an_observer_that_fails_is_logged_once_and_hurts_neither_the_run_nor_the
     told = Told()
     with caplog.at_level(logging.WARNING, "phalanx"):
         assert fake_run(monkeypatch, tmp_path, Broken(), told).drive() is None
-    assert len(told.heard) == 8, "RUN-17"
+    assert len(told.heard) == 9, "RUN-17"
     said = [record.message for record in caplog.records]
     assert said == ["Broken failed (OSError: the tracking server is gone); the run goes on."], "RUN-17"
 

@@ -17,7 +17,16 @@ from phalanx import _native
 from phalanx.display.label import Label
 from phalanx.display.live_output import LiveOutput
 from phalanx.errors import RankOutcome
-from phalanx.run.events import Outcome, Output, PhaseReached, Reported, Resubmit, Status, event_of
+from phalanx.run.events import (
+    EveryReport,
+    Outcome,
+    Output,
+    PhaseReached,
+    Reported,
+    Resubmit,
+    Status,
+    event_of,
+)
 from phalanx.run.run import Stacks
 from phalanx.stages.stage import Stage
 from support.fake_run import FakeHub, fake_run, request_of
@@ -45,6 +54,14 @@ def test_every_event_of_the_core_is_read() -> None:
             Reported(2, {"step": 3, "loss": 0.5}),
         ),
         (("progress", "", '{"rank": 2, "step": 0}'), Reported(2, {"step": 0})),
+        (
+            (
+                "reports",
+                '[{"step": 3, "at_ms": 1000, "values": {"loss": 0.5}}]',
+                '{"rank": 2, "left_out": 4}',
+            ),
+            EveryReport(2, [{"step": 3, "at_ms": 1000, "values": {"loss": 0.5}}], 4),
+        ),
         (("resubmit", "", '{"attempt": 1}'), Resubmit(1)),
         (("finished", "", json.dumps({"ranks": [outcome]})), Outcome(ranks, None, "")),
         (("failed", "the story", json.dumps(failure)), Outcome(ranks, failure, "the story")),

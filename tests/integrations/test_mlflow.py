@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -156,3 +157,85 @@ def test_a_cancelled_training_kills_the_run(spark: Any, server: str) -> None:
     assert raised.value.kind == "cancelled"
     kept = mlflow.get_run(active.info.run_id)
     assert (kept.info.status, kept.data.tags["phalanx.failure"]) == ("KILLED", "cancelled"), "LIBRARY-7"
+
+
+def history(run_id: str, name: str) -> list[tuple[int, float]]:
+    kept = mlflow.MlflowClient().get_metric_history(run_id, name)
+    assert all(0 < later.timestamp - kept[0].timestamp < 60_000 for later in kept[100:]), "LIBRARY-10"
+    return [(metric.step, metric.value) for metric in kept]
+
+
+def test_each_report_of_each_rank_is_a_metric_in_order(
+    spark: Any, server: str, over: str, ranks: Callable[..., TorchDistributor]
+) -> None:
+    def reports() -> None:
+        import time
+
+        import phalanx
+
+        for step in range(1000):
+            phalanx.report(step=step, loss=step / 2)
+            time.sleep(0.002)
+
+    mlflow.set_experiment(f"each report over {over}")
+    with mlflow.start_run() as run:
+        ranks(mlflow="all").run(reports)
+    kept = mlflow.get_run(run.info.run_id)
+    assert "phalanx.reports_left_out" not in kept.data.tags
+    for name in ("loss", "rank_1/loss"):
+        assert history(run.info.run_id, name) == [(step, step / 2) for step in range(1000)], "LIBRARY-10"
+
+
+def test_the_last_reports_of_a_rank_that_is_killed_and_of_one_that_is_stopped_are_there(
+    spark: Any, server: str, over: str, ranks: Callable[..., TorchDistributor]
+) -> None:
+    def fails(folder: str) -> None:
+        import os
+        import signal
+        import time
+        from pathlib import Path
+
+        import phalanx
+
+        for step in range(120):
+            phalanx.report(step=step, loss=step)
+        here = Path(folder, os.environ["RANK"])
+        here.touch()
+        if os.environ["RANK"] == "1":
+            while not here.with_name("0").exists():
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    mlflow.set_experiment(f"last reports over {over}")
+    run = mlflow.start_run()
+    try:
+        distributor = ranks(mlflow="all", grace=0)
+        with pytest.raises(TrainingError) as raised, tempfile.TemporaryDirectory() as folder:
+            distributor.run(fails, folder)
+        assert raised.value.kind == "signal"
+        assert distributor.last_run is not None
+        shown = distributor.last_run.snapshot()["ranks"]
+        assert [rank["step"] for rank in shown] == [119, 119], "NODE-53"
+        assert {rank: of["step"] for rank, of in distributor.last_run.reports.items()} == {0: 119, 1: 119}
+        for name in ("loss", "rank_1/loss"):
+            assert history(run.info.run_id, name) == [(step, step) for step in range(120)], "LIBRARY-10"
+    finally:
+        mlflow.end_run("FAILED")
+
+
+def test_of_a_flood_the_newest_are_there_and_a_tag_says_how_many_are_not(spark: Any, server: str) -> None:
+    def floods() -> None:
+        import phalanx
+
+        for step in range(200_000):
+            phalanx.report(step=step, loss=0.5)
+
+    mlflow.set_experiment("floods")
+    with mlflow.start_run() as run:
+        TorchDistributor(1, local_mode=True, use_gpu=False, mlflow=True).run(floods)
+    steps = [step for step, _ in history(run.info.run_id, "loss")]
+    left_out = mlflow.get_run(run.info.run_id).data.tags["phalanx.reports_left_out"]
+    assert len(steps) + int(left_out) == 200_000, "LIBRARY-10"
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 199_999, "LIBRARY-9"

@@ -3,6 +3,8 @@
 LIBRARY-5 (only-if-used): mlflow is never imported for its own sake, but found where the caller has imported it.
 LIBRARY-6 (no-stall): what is sent to MLflow's server waits in a bounded queue of a thread. A server that is slow or
 gone holds up no training and fails none; the end of a run waits for it for `LAST_S` at most.
+LIBRARY-10 (each-report): a report is logged at its own step and time, each and in order. How many could not be is a
+tag, and a warning.
 LIBRARY-7 (says-how-it-ended): a run that failed is FAILED, one that was cancelled or interrupted is KILLED, each with
 the cause as a tag. One that ended well goes on, though rank 0 has ended it at its own end.
 """
@@ -13,23 +15,23 @@ import contextlib
 import importlib
 import logging
 import os
-import queue
 import re
 import sys
 import threading
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ..errors import TrainingError
 from ..rank import contract, tracking
 from ..run.observer import Observer
+from .report_queue import Report, ReportQueue
 
 logger = logging.getLogger("phalanx")
 
 LAST_S = 10.0
-# Reports that wait for the server; more are dropped.
+# Reports that wait for the server.
 _MOST_WAITING = 10_000
+_TAG_LEFT_OUT = "phalanx.reports_left_out"
 # What MLflow takes in one call, as a tag, and as a metric's name (mlflow/utils/validation.py).
 _MOST_METRICS = 1000
 _MOST_TAG_CHARS = 5000
@@ -168,24 +170,28 @@ class TrackedRun(Observer):
         self._client = mlflow.MlflowClient(tracking_uri=mlflow.get_tracking_uri())
         self.run_id = run_id
         self._reports, self._every_rank = reports, every_rank
-        self._waiting: queue.Queue[tuple[int, dict[str, Any], int] | Callable[[], object]] = queue.Queue(
-            _MOST_WAITING
-        )
+        self._waiting = ReportQueue(_MOST_WAITING, _MOST_METRICS)
         self._thread: threading.Thread | None = None
         self._complained = False
         self._renamed: set[str] = set()
         self._is_settled = False
         self._unreachable = False
 
-    def reported(self, rank: int, report: dict[str, Any]) -> None:
-        """A rank's `phalanx.report` is a step's metrics. Returns at once."""
+    @property
+    def settings(self) -> dict[str, str]:
+        """What the run's job is told beside its settings: of which ranks every report is wanted."""
+        return {"phalanx.everyReport": "all" if self._every_rank else "first"} if self._reports else {}
+
+    def every_report(self, rank: int, reports: Sequence[dict[str, Any]], left_out: int) -> None:
+        """Each `phalanx.report` of a rank is a step's metrics. Returns at once."""
         if self._reports and (rank == 0 or self._every_rank):
-            with contextlib.suppress(queue.Full):
-                self._waiting.put_nowait((rank, report, int(time.time() * 1000)))
-                self._work()
+            self._waiting.put(rank, reports, left_out)
+            self._work()
 
     def over(self, error: BaseException | None) -> None:
         """The training is over: everything is logged, and a failure with its cause. Waits for `LAST_S` at most."""
+        if self._thread is not None:
+            self._then(self._tell_left_out)
         if error is not None:
             self._then(lambda: self._mark(error))
         self._finish()
@@ -216,15 +222,19 @@ class TrackedRun(Observer):
         self._client.log_batch(self.run_id, tags=tags)
         self._client.set_terminated(self.run_id, "KILLED" if _is_kill(error) else "FAILED")
 
+    def _tell_left_out(self) -> None:
+        left_out = self._waiting.left_out
+        if left_out == 0:
+            return
+        logger.warning(
+            f"the MLflow run {self.run_id} lacks {left_out} reports, which came faster than they could be sent or taken"
+        )
+        entities = importlib.import_module("mlflow.entities")
+        self._client.log_batch(self.run_id, tags=[entities.RunTag(_TAG_LEFT_OUT, str(left_out))])
+
     def _then(self, call: Callable[[], object]) -> None:
-        """Has this done after all that waits; where too much waits, the oldest of it goes."""
-        while True:
-            try:
-                self._waiting.put_nowait(call)
-                break
-            except queue.Full:
-                with contextlib.suppress(queue.Empty):
-                    self._waiting.get_nowait()
+        """Has this done after all that waits."""
+        self._waiting.then(call)
         self._work()
 
     def _work(self) -> None:
@@ -240,45 +250,32 @@ class TrackedRun(Observer):
         self._thread.join(LAST_S)
         if self._thread.is_alive():
             self._unreachable = True
-            self._complain(f"has not taken everything within {LAST_S:g} s")
+            self._complain(
+                f"has not taken everything within {LAST_S:g} s ({self._waiting.waiting} reports wait)"
+            )
 
     def _main(self) -> None:
-        held: tuple[int, dict[str, Any], int] | Callable[[], object] | None = None
-        while True:
-            item = held or self._waiting.get()
-            held, reports = None, []
-            metrics = 0
-            while not callable(item):
-                metrics += len(item[1])
-                reports.append(item)
-                try:
-                    item = self._waiting.get_nowait()
-                except queue.Empty:
-                    break
-                if callable(item) or metrics + len(item[1]) > _MOST_METRICS:
-                    held = item
-                    break
+        while (item := self._waiting.take()) is not _end:
             try:
-                if reports:
-                    self._log(reports)
-                elif item is _end:
-                    return
-                elif callable(item):
+                if callable(item):
                     item()
+                else:
+                    self._log(item)
             except Exception as problem:
+                if not callable(item):
+                    self._waiting.lost(len(item))
                 self._complain(f"has not taken what was logged: {type(problem).__name__}: {problem}")
 
-    def _log(self, reports: list[tuple[int, dict[str, Any], int]]) -> None:
+    def _log(self, reports: list[Report]) -> None:
         entities = importlib.import_module("mlflow.entities")
         metrics = []
-        for rank, report, at_ms in reports:
+        for rank, report in reports:
             before = "" if rank == 0 else f"rank_{rank}/"
-            for name, value in report.items():
+            for name, value in report["values"].items():
                 with contextlib.suppress(ValueError, TypeError):  # words are no metric
-                    if name != "step":
-                        number = float(value)
-                        name = self._as_metric(before + name)
-                        metrics.append(entities.Metric(name, number, at_ms, report["step"]))
+                    number = float(value)
+                    name = self._as_metric(before + name)
+                    metrics.append(entities.Metric(name, number, report["at_ms"], report["step"]))
         if metrics:
             self._client.log_batch(self.run_id, metrics=metrics)
 

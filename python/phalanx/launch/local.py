@@ -139,7 +139,10 @@ def local_run(
         ranks=ranks,
         tasks=1,
         use_gpu=bool(gpus) if use_gpu is None else use_gpu,
-        settings=settings.values | owner_settings(train_object) | {"phalanx.localMode": "true"},
+        settings=settings.values
+        | owner_settings(train_object)
+        | {"phalanx.localMode": "true"}
+        | ({} if tracked is None else tracked.settings),
     )
     check_given(job, settings.values, variables)
     if job.logs_uri is not None:

@@ -39,6 +39,16 @@ class Reported(NamedTuple):
     report: dict[str, Any]
 
 
+class EveryReport(NamedTuple):
+    """What a rank told by `phalanx.report`, each time, where the job says that this is wanted."""
+
+    rank: int
+    reports: list[dict[str, Any]]
+    """Each with `step`, `at_ms` and `values`, in order."""
+    left_out: int
+    """How many others were left out on their way."""
+
+
 class Resubmit(NamedTuple):
     """A task was lost: end the Spark stage, and submit another whose nodes begin with this attempt."""
 
@@ -69,7 +79,7 @@ class Outcome(NamedTuple):
     """The failure for people."""
 
 
-Event = Output | PhaseReached | Status | Reported | Resubmit | Placed | Carried | Outcome
+Event = Output | PhaseReached | Status | Reported | EveryReport | Resubmit | Placed | Carried | Outcome
 
 
 def event_of(packed: tuple[str, str, str]) -> Event:
@@ -85,6 +95,8 @@ def event_of(packed: tuple[str, str, str]) -> Event:
             return Status(text)
         case "progress":
             return Reported(fields["rank"], {"step": fields["step"], **(json.loads(text) if text else {})})
+        case "reports":
+            return EveryReport(fields["rank"], json.loads(text), fields["left_out"])
         case "resubmit":
             return Resubmit(fields["attempt"])
         case "placed":

@@ -68,7 +68,12 @@ class Observer:
         """The ranks wrote this: whole lines, of the ranks that are to be shown."""
 
     def reported(self, rank: int, report: dict[str, Any]) -> None:
-        """A rank has told its step, and what else it gave to `phalanx.report`."""
+        """A rank has told its step, and what else it gave to `phalanx.report`: the newest, twice a second at most, and
+        the last before its end."""
+
+    def every_report(self, rank: int, reports: Sequence[dict[str, Any]], left_out: int) -> None:
+        """A rank has made these reports, in order, each with `step`, `at_ms` (milliseconds since 1970) and `values`; so
+        many others were left out on their way. Only of ranks of which the job wants every report."""
 
     def over(self, error: BaseException | None) -> None:
         """The run is over, and failed by this; it is not `done` yet."""

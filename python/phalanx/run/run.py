@@ -246,6 +246,8 @@ class Run:
             case events.Reported(rank, report):
                 self.reports[rank] = report
                 self._observers.tell(lambda observer: observer.reported(rank, report))
+            case events.EveryReport(rank, reports, left_out):
+                self._observers.tell(lambda observer: observer.every_report(rank, reports, left_out))
             case events.PhaseReached(name, reached_by, seconds):
                 self._phase(name, reached_by, opened + seconds)
             case events.Resubmit(attempt):
