@@ -17,7 +17,7 @@ from support.places import PYTHON, ROOT
 pytestmark = pytest.mark.timeout(120)
 
 # What looks like a name of Python's and is one of something else: tags of MLflow's runs, and a file of the wheel.
-_OTHERS = {"phalanx.failure", "phalanx.cause", "phalanx.cdx.json"}
+_OTHERS = {"phalanx.failure", "phalanx.cause", "phalanx.reports_left_out", "phalanx.cdx.json"}
 _NAME = re.compile(
     r"(?<![\w./:-])phalanx(?:\.[A-Za-z_]\w*)+"
 )  # spark.phalanx.logs is a setting, dev.phalanx Scala's
