@@ -41,7 +41,7 @@ def test_processes_that_a_function_spawns_end_well_without_destroying_their_grou
     run_rank: Callable[..., RankRun], tmp_path: Path
 ) -> None:
     end = run_rank(as_main(tmp_path, CHILDREN), GLOO_SOCKET_IFNAME="lo", timeout=100)
-    assert (end.code, end.result, end.err) == (0, [0, 0], ""), f"RANK-40: {end.err}"
+    assert (end.code, end.result, end.err) == (0, [0, 0], ""), f"RANK-43: {end.err}"
 
 
 def test_processes_that_know_nothing_of_phalanx_end_well_where_it_is_installed(
@@ -56,7 +56,7 @@ def test_processes_that_know_nothing_of_phalanx_end_well_where_it_is_installed(
     gives = "if __name__ == '__main__':\n    import phalanx\n    phalanx.set_result(train())\n"
     path = os.pathsep.join([str(PYTHON), str(tmp_path)])
     end = run_rank(script(tmp_path, CHILDREN + gives), PYTHONPATH=path, GLOO_SOCKET_IFNAME="lo", timeout=100)
-    assert (end.code, end.result, end.err) == (0, [0, 0], ""), f"RANK-40: {end.err}"
+    assert (end.code, end.result, end.err) == (0, [0, 0], ""), f"RANK-43: {end.err}"
 
 
 def _leaves_an_operation(rank: Rank) -> None:
@@ -77,5 +77,5 @@ def _leaves_an_operation(rank: Rank) -> None:
 
 
 def test_an_operation_that_waits_for_a_peer_is_not_waited_for(ranks: Ranks) -> None:
-    # RANK-40: else nobody would come to set the key
+    # RANK-43: else nobody would come to set the key
     ranks.run(_leaves_an_operation, backend="gloo")

@@ -25,12 +25,12 @@ def test_what_a_process_does_after_its_function_has_returned_fails_nothing(
         return f"result {os.environ['RANK']}"
 
     run = distributor.start(train, [OWN_EXIT, ABORT_IN_C])
-    assert run.results(90) == ["result 0", "result 1"], "NODE-51"
+    assert run.results(90) == ["result 0", "result 1"], "NODE-55"
     assert [rank.state for rank in run.ranks] == ["finished", "finished"]
     out = capsys.readouterr().out
     for rank, how in ((0, "exited with code 3"), (1, "was ended by SIGABRT")):
         line = f"[phalanx] rank {rank} had returned its result, and then its process {how}\n"
-        assert out.count(line) == 1, f"DRIVER-46: {out}"
+        assert out.count(line) == 1, f"DRIVER-49: {out}"
 
 
 def test_how_a_file_without_a_result_ends_is_how_it_ends_in_python(distributor: Any, tmp_path: Path) -> None:
@@ -38,4 +38,4 @@ def test_how_a_file_without_a_result_ends_is_how_it_ends_in_python(distributor: 
     with pytest.raises(TrainingError, match="exited with code 3"):
         distributor.run(str(tmp_path / "train.py"))
     (tmp_path / "train.py").write_text(f"import phalanx; phalanx.set_result(7); {OWN_EXIT}")
-    assert distributor.run(str(tmp_path / "train.py")) == 7, "NODE-51"
+    assert distributor.run(str(tmp_path / "train.py")) == 7, "NODE-55"

@@ -5,7 +5,7 @@ over, and asks for the interpreter then. If that has just ended, CPython (before
 functions of C++ that can't be unwound, and the process aborts: `terminate called without an active exception`
 (pytorch #190489). A rank is safe from that, since its interpreter is never taken apart (RANK-2).
 
-RANK-40 (threads-first): the interpreter ends when gloo's threads have let go of the operations that are over, or
+RANK-43 (threads-first): the interpreter ends when gloo's threads have let go of the operations that are over, or
 `BUSY_SECONDS` later. Operations that wait for a peer are not waited for.
 """
 

@@ -3,9 +3,9 @@
 //!
 //! The hash of a row is a chain through its values, each step of which waits for the one before it. So many rows go
 //! beside each other: some hundreds column by column, and those of one column of arrays by eight, element by element.
-//! What isn't a number, or an array of numbers without nulls, goes row by row. The two loops that most of the time goes
-//! into are compiled for the wider vectors of newer processors, too, which is looked at when they run: a chain's step has
-//! four multiplications of 64 bits, of which other processors begin one a cycle.
+//! What isn't a number, or an array of numbers without nulls, goes row by row. The two loops that take most of the time
+//! are compiled for the wider vectors of newer processors, too, and a processor takes the best that it has. A step has
+//! four multiplications of 64 bits, of which a processor without such vectors begins one a cycle.
 
 mod column;
 mod sums;

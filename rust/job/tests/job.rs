@@ -78,24 +78,24 @@ fn a_job_whose_processes_end_badly_after_their_results_has_all_results_and_says_
         printf "result $RANK" > "$PHALANX_RANK_DIR/result"
         case "$RANK" in 0) exit 0;; 1) exit 3;; *) kill -ABRT $$;; esac"#;
     let (told, driver, _dir) = run(&job(4, 2), script);
-    assert_eq!(told.failure, None, "NODE-51");
+    assert_eq!(told.failure, None, "NODE-55");
     for rank in 0..4 {
         let result = std::fs::read_to_string(driver.result_path(rank).unwrap()).unwrap();
-        assert_eq!(result, format!("result {rank}"), "NODE-51");
+        assert_eq!(result, format!("result {rank}"), "NODE-55");
     }
     for line in [
         "[phalanx] rank 1 had returned its result, and then its process exited with code 3\n",
         "[phalanx] ranks 2-3 had returned their results, and then each process was ended by SIGABRT\n",
     ] {
-        assert_eq!(told.output.matches(line).count(), 1, "DRIVER-46: {}", told.output);
+        assert_eq!(told.output.matches(line).count(), 1, "DRIVER-49: {}", told.output);
     }
-    assert_eq!(told.output.matches("[phalanx]").count(), 2, "DRIVER-46: {}", told.output);
+    assert_eq!(told.output.matches("[phalanx]").count(), 2, "DRIVER-49: {}", told.output);
 }
 
 #[test]
 fn a_result_that_nobody_promised_says_nothing_of_how_a_program_ended() {
     let (told, ..) = run(&job(1, 1), r#"echo 7 > "$PHALANX_RANK_DIR/result"; kill -SEGV $$"#);
-    let failure = told.failure.expect("NODE-51");
+    let failure = told.failure.expect("NODE-55");
     assert_eq!((failure.kind, failure.signal), (FailureKind::Signal, Some(11)));
 }
 

@@ -7,7 +7,7 @@
 //! DRIVER-19 (serves-to-the-end): a node that serves the store or blocks stays until all ranks have ended well, or the
 //! ranks are to be ended. The hub knows when that is, and tells each node until the node says that it is done.
 //!
-//! DRIVER-46 (late-ends-told): where processes of ranks ended badly once their results were whole, which fails nothing,
+//! DRIVER-49 (late-ends-told): where processes of ranks ended badly once their results were whole, which fails nothing,
 //! the caller is told so in a line for each way of ending.
 
 use std::collections::BTreeMap;

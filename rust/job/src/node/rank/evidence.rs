@@ -1,6 +1,6 @@
 //! How a rank ended: from the exit that its guard saw, what it wrote down, and whether its node told it to end.
 //!
-//! NODE-51 (result-stands): a rank that had promised a result and has left it whole has ended well, however its process
+//! NODE-55 (result-stands): a rank that had promised a result and has left it whole has ended well, however its process
 //! ended then, unless its node ended it. How that was is told where it was not with exit code 0. Of a rank that has
 //! promised none the exit code is all that there is.
 
@@ -236,13 +236,13 @@ mod tests {
         {
             let exit = exited(how);
             let with = ExitEvidence { owes_result: true, left_result: true, out_of_memory: true, ..exit };
-            assert_eq!(state_of(&with), RankState::Finished, "NODE-51: {how:?}");
+            assert_eq!(state_of(&with), RankState::Finished, "NODE-55: {how:?}");
             let with = ExitEvidence { error: Some(&raised), ..with };
-            assert_eq!(state_of(&with), RankState::Finished, "NODE-51: {how:?}");
+            assert_eq!(state_of(&with), RankState::Finished, "NODE-55: {how:?}");
             let without = ExitEvidence { left_result: false, error: None, out_of_memory: false, ..with };
             assert!(state_of(&without).failure().is_some(), "TYPES-4: {how:?}");
             let file = ExitEvidence { owes_result: false, left_result: true, ..without };
-            assert!(state_of(&file).failure().is_some(), "NODE-51: a file's exit code is its own: {how:?}");
+            assert!(state_of(&file).failure().is_some(), "NODE-55: a file's exit code is its own: {how:?}");
         }
     }
 
@@ -251,7 +251,7 @@ mod tests {
         let before = Some(instant_of(Duration::from_secs(100)));
         let exit = exited(ExitStatus::Signal(15));
         let mut killed = ExitEvidence { owes_result: true, left_result: true, stopped: before, ..exit };
-        assert_eq!(state_of(&killed), RankState::Stopped, "NODE-51");
+        assert_eq!(state_of(&killed), RankState::Stopped, "NODE-55");
         killed.exit.by_itself = true;
         assert_eq!(state_of(&killed), RankState::Finished, "it was leaving already");
     }
