@@ -131,7 +131,7 @@ class TorchDistributor private (
     val file = TrainFile.find(path, sc.hadoopConfiguration)
     // Of one in a remote file system only the name is told to ranks.
     val place = if (file.path.startsWith("/")) file.path else path
-    Training(file.name, Payload.file(file.path, file.source, args), python, owner("file", place))
+    Training(file.name, Payload.file(file, args), python, owner("file", place))
   }
 
   private def module(name: String, args: Seq[String]) =

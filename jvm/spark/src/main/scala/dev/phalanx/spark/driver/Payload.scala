@@ -12,10 +12,17 @@ import dev.phalanx.spark.internal.Json
 private[spark] object Payload {
   private val Format = "phalanx payload 1\n"
 
-  /** A Python file: its name and path at the caller, its source and its arguments. */
-  def file(path: String, source: Array[Byte], args: Seq[String]): Array[Byte] = {
-    val name = path.substring(path.lastIndexOf('/') + 1)
-    written(Json.write("kind" -> "file", "results" -> "json", "name" -> name, "path" -> path, "args" -> args), source)
+  /** A Python file and its arguments. */
+  def file(file: TrainFile, args: Seq[String]): Array[Byte] = {
+    val what = Json.write(
+      "kind" -> "file",
+      "results" -> "json",
+      "name" -> file.name,
+      "path" -> file.path,
+      "main" -> file.main,
+      "args" -> args
+    )
+    written(what, file.source)
   }
 
   /** A Python module by name, run as `python -m` does. */

@@ -14,8 +14,9 @@ import dev.phalanx.spark.jni.Core
 /** A training file as the driver finds it.
   *
   * @param path where it is, for the ranks to show; for a file in a remote file system only its name
+  * @param main of a folder that is a program, as for Python: the name of its main file, whose source this is
   */
-final private[spark] case class TrainFile(path: String, source: Array[Byte]) {
+final private[spark] case class TrainFile(path: String, source: Array[Byte], main: String = "") {
   def name: String = path.substring(path.lastIndexOf('/') + 1)
 }
 
@@ -24,6 +25,7 @@ final private[spark] case class TrainFile(path: String, source: Array[Byte]) {
   */
 private[spark] object TrainFile {
   private val Uri = "[A-Za-z][A-Za-z0-9+.-]+:.*".r
+  private val Mains = Seq("__main__.py", "__main__.pyc")
 
   /** Throws `FileNotFoundException` or `IOException` with a sentence on where it was looked for. */
   def find(
@@ -36,13 +38,15 @@ private[spark] object TrainFile {
       case Uri() if !local.exists => ofHadoop(path, hadoop)
       case _                      =>
         val found = if (local.exists) local else new File(shipped(path)).getAbsoluteFile
-        Core(_.checkTrainFile(local.toString, found.isFile || local.exists, local.isDirectory, path))
-        read(found)
+        val main = Mains.find(name => new File(local, name).isFile).getOrElse("")
+        val isFolder = local.isDirectory && main.isEmpty
+        Core(_.checkTrainFile(local.toString, found.isFile || local.exists, isFolder, path))
+        read(found, main)
     }
   }
 
-  private def read(file: File): TrainFile =
-    TrainFile(file.toPath.normalize.toString, Files.readAllBytes(file.toPath))
+  private def read(file: File, main: String): TrainFile =
+    TrainFile(file.toPath.normalize.toString, Files.readAllBytes(file.toPath.resolve(main)), main)
 
   private def ofHadoop(uri: String, hadoop: Configuration): TrainFile =
     try {

@@ -14,7 +14,7 @@ class PayloadSuite extends PhalanxSuite {
 
   test("a file's payload has its name, path, arguments and source") {
     val (first, header, body) =
-      parts(Payload.file("/a/b/trän.py", "x = 1\ny = 2\n".getBytes(UTF_8), Seq("--lr=\"1\"", "ü")))
+      parts(Payload.file(TrainFile("/a/b/trän.py", "x = 1\ny = 2\n".getBytes(UTF_8)), Seq("--lr=\"1\"", "ü")))
     assert(first == "phalanx payload 1")
     assert(body == "x = 1\ny = 2\n")
     val fields = Json.read(header)

@@ -30,6 +30,16 @@ class TrainFileSuite extends PhalanxSuite {
     }
   }
 
+  test("a folder with a __main__.py is a program, as for Python") {
+    withFolder { folder =>
+      python(folder, "__main__.py", "x = 3")
+      val file = found(s"$folder/")
+      assert(file.path == folder.toString)
+      assert(file.main == "__main__.py")
+      assert(new String(file.source) == "x = 3")
+    }
+  }
+
   test("what is nowhere is told in a sentence") {
     withFolder { folder =>
       val missing = intercept[FileNotFoundException](found(s"$folder/none.py"))
@@ -37,7 +47,7 @@ class TrainFileSuite extends PhalanxSuite {
       val remote = intercept[FileNotFoundException](found(s"file:$folder/none.py"))
       assert(remote.getMessage.startsWith(s"there is no training file file:$folder/none.py"))
       val directory = intercept[IOException](found(folder.toString))
-      assert(directory.getMessage == s"the training file $folder is a directory")
+      assert(directory.getMessage == s"the training file $folder is a directory without a __main__.py")
       val scheme = intercept[IOException](found("nosuch://host/train.py"))
       assert(scheme.getMessage.startsWith("the training file nosuch://host/train.py can't be read: "))
       assert(Files.isDirectory(folder))
