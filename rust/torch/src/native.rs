@@ -13,7 +13,7 @@ use phalanx_rendezvous::interfaces::{local_address_towards, resolve};
 use phalanx_rendezvous::store::StoreClient;
 use phalanx_types::contract::{
     ENV_MASTER_ADDR, ENV_MASTER_PORT, ENV_PAYLOAD, ENV_RANK, ENV_RANK_DIR, ENV_RANK0_ADDRESS,
-    ENV_RESTART_COUNT, ENV_WORLD_SIZE, FILE_ERROR, FILE_RESULT,
+    ENV_RESTART_COUNT, ENV_WORLD_SIZE, FILE_ERROR, FILE_OWED, FILE_RESULT,
 };
 use phalanx_types::{Deadline, Error, ErrorKind, RankError, RankErrorKind, Result};
 
@@ -139,14 +139,19 @@ pub fn run_rank(train: impl FnOnce(&NativeRank) -> Result<Vec<u8>>) -> ExitCode 
     ExitCode::FAILURE
 }
 
-/// Runs `train` and leaves what became of it in `directory`, if there is one: the result, else the record.
+/// Runs `train` and leaves what became of it in `directory`, if there is one: the result, which is promised before, else
+/// the record.
 fn recorded(
     directory: Option<&Path>,
     train: impl FnOnce() -> Result<Vec<u8>>,
 ) -> std::result::Result<(), RankError> {
     let leave =
         |name: &str, bytes: &[u8]| directory.map_or(Ok(()), |path| write_whole(&path.join(name), bytes));
-    caught(|| leave(FILE_RESULT, &train()?)).inspect_err(|error| {
+    let trained = || {
+        leave(FILE_OWED, b"")?;
+        leave(FILE_RESULT, &train()?)
+    };
+    caught(trained).inspect_err(|error| {
         // Without the record the exit code still tells of the failure.
         let _ = leave(FILE_ERROR, &serde_json::to_vec(error).unwrap_or_default());
     })
@@ -248,13 +253,17 @@ mod tests {
         let left = |train: fn() -> Result<Vec<u8>>| {
             let folder = tempfile::tempdir().unwrap();
             let outcome = recorded(Some(folder.path()), train);
-            let names = std::fs::read_dir(folder.path()).unwrap().map(|one| one.unwrap().file_name());
-            (outcome.is_ok(), names.map(|name| name.into_string().unwrap()).collect::<Vec<_>>())
+            let mut names: Vec<_> = std::fs::read_dir(folder.path())
+                .unwrap()
+                .map(|one| one.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            (outcome.is_ok(), names.join(" "))
         };
-        assert_eq!(left(|| Ok(b"result".to_vec())), (true, vec!["result".into()]), "TORCH-3");
+        assert_eq!(left(|| Ok(b"result".to_vec())), (true, "owed result".into()), "TORCH-3");
         let fails = || Err(Error::new(ErrorKind::Io, "disk"));
-        assert_eq!(left(fails), (false, vec!["error.json".into()]), "TORCH-3");
-        assert_eq!(left(|| panic!("shape")), (false, vec!["error.json".into()]), "TORCH-3");
+        assert_eq!(left(fails), (false, "error.json owed".into()), "TORCH-3");
+        assert_eq!(left(|| panic!("shape")), (false, "error.json owed".into()), "TORCH-3");
         let nowhere = recorded(Some(Path::new("/nowhere")), || Ok(Vec::new())).unwrap_err();
         assert_eq!(nowhere.type_name, "phalanx Io", "TORCH-3: a result that can't be kept is a failure");
     }

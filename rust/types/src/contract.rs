@@ -130,7 +130,7 @@ names! {
     FILE_FETCHED = "fetched";
     /// File of a rank: its result, whole or absent.
     FILE_RESULT = "result";
-    /// File of a rank: it has promised a result. Without that, exit code 0 is a failure; with it, no other exit is one.
+    /// File of a rank: it has promised a result. Then exit code 0 without one is a failure, and no exit with one is.
     FILE_OWED = "owed";
     /// File of a rank: what it raised, a [`RankError`] as JSON, whole or absent.
     FILE_ERROR = "error.json";
