@@ -162,7 +162,9 @@ def test_what_can_not_be_is_refused_in_a_sentence(capsys: Any, job_file: Path, t
     assert "is built for manylinux_2_28_x86_64" in refusal(capsys, *module, "--packages", built)
     (tmp_path / "torn.whl").write_bytes(b"PK")
     (tmp_path / "torn.tar.gz").write_bytes(b"PK")
-    assert "torn.tar.gz is not an archive" in refusal(capsys, *module, "--packages", tmp_path / "torn.tar.gz")
+    assert "torn.tar.gz is not a tar archive" in refusal(
+        capsys, *module, "--packages", tmp_path / "torn.tar.gz"
+    )
     assert "torn.whl is not an archive" in refusal(capsys, *module, "--packages", tmp_path / "torn.whl")
     other = tmp_path / "other.json"
     other.write_text(json.dumps({"trainingInput": {"pythonModule": "m", "workerCuont": 2}}))

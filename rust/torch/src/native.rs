@@ -139,7 +139,7 @@ pub fn run_rank(train: impl FnOnce(&NativeRank) -> Result<Vec<u8>>) -> ExitCode 
     ExitCode::FAILURE
 }
 
-/// Runs `train` and leaves what became of it in `directory`, if there is one: the result, which is promised before, else
+/// Runs `train` and leaves what became of it in `directory`, if there is one: the result, which it promises first, or
 /// the record.
 fn recorded(
     directory: Option<&Path>,
