@@ -89,7 +89,7 @@ fn listen(driver: &Hub) -> Result<std::result::Result<Vec<RankOutcome>, Box<Fail
     loop {
         match driver.next(Deadline::after(Duration::from_secs(600)))? {
             Some(Event::Output(text)) => say(text.trim_end()),
-            Some(Event::Phase(_) | Event::Status(_) | Event::Progress(_)) => {}
+            Some(Event::Phase(_) | Event::Status(_) | Event::Progress(_) | Event::Reports(_)) => {}
             // Of restarts, and of data sets, which this job has not.
             Some(Event::Resubmit { .. } | Event::Placed(_) | Event::Carried(_)) => {}
             Some(Event::Finished(reports)) => return Ok(Ok(reports)),
