@@ -5,9 +5,10 @@ This file only has names. Each is imported when it is first used.
 
 from __future__ import annotations
 
+import os
+
 from .feeding.partitions.pyspark_loader import install as _tell_pyspark
 from .process_group.registration import install as _tell_torch
-from .rank.child_ending import install as _wait_for_gloo
 
 TYPE_CHECKING = False  # as typing's, without the milliseconds that importing typing costs every rank
 if TYPE_CHECKING:
@@ -118,4 +119,9 @@ def __dir__() -> list[str]:
 
 _tell_torch()
 _tell_pyspark()
-_wait_for_gloo()
+if (
+    "PHALANX_RANK_DIR" in os.environ
+):  # in a rank or below it, as `rank.contract` says; others import nothing for this
+    from .rank import child_ending
+
+    child_ending.install()

@@ -102,7 +102,7 @@ def test_bytes_come_as_they_are_and_all_else_as_json(run_rank: RunRank, value: s
     end = leaves(run_rank, value)
     assert end.code == 0, end.err
     assert (end.directory / "result").read_bytes() == left
-    assert end.left - {"script"} == {"result"}, "RANK-26"
+    assert end.left - {"script"} == {"owed", "result"}, "RANK-26"
 
 
 def test_nothing_set_leaves_nothing(run_rank: RunRank) -> None:

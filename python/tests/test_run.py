@@ -125,6 +125,12 @@ def test_a_broken_view_is_told_once_and_fails_nothing(
     ], "RUN-7"
 
 
+@pytest.fixture
+def no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phalanx.display.label._running", set())
+
+
+@pytest.mark.usefixtures("no_other_run")
 def test_runs_at_once_have_labels_that_differ() -> None:
     for case in TABLE["labels"]:
         with contextlib.ExitStack() as stack:
@@ -140,6 +146,7 @@ def test_runs_at_once_have_labels_that_differ() -> None:
             assert labels == case["labels"], "DISPLAY-9"
 
 
+@pytest.mark.usefixtures("no_other_run")
 def test_lines_have_the_runs_label_while_another_one_runs(capsys: pytest.CaptureFixture[str]) -> None:
     for case in TABLE["lines"]:
         with Label(case["label"]) as label:

@@ -109,7 +109,10 @@ def test_a_stopped_rank_does_not_hold_up_a_restart(distributor: Any, restarts: N
 def test_bad_policies_are_refused_before_anything_starts(spark: Any) -> None:
     from phalanx import TorchDistributor
 
-    for bad, said in ({"max_restarts": -1}, "whole number"), ({"restart_on": ["luck"]}, "some of exception"):
+    for bad, said in (
+        ({"max_restarts": -1}, "whole number"),
+        ({"restart_on": ["luck"]}, "one or more of exception"),
+    ):
         with pytest.raises(ValueError, match=said):
             TorchDistributor(1, use_gpu=False, **bad).run(print)  # type: ignore[arg-type]
 

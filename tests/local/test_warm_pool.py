@@ -260,7 +260,7 @@ def test_a_pool_that_can_not_be_forked_from_is_no_hindrance_and_says_why(
     spark.conf.set("spark.phalanx.warm.imports", "unfit")
     with caplog.at_level(logging.INFO, "phalanx"):
         assert run(lambda: 5, warm=None) == [5, 5]
-        lines = [record.message for record in caplog.records if "cold" in record.message]
+        lines = [record.message for record in caplog.records if "without the warm pool" in record.message]
         assert len(lines) == 1, ("NODE-50", lines)
         assert why in lines[0], "POOL-3"
         assert _native.pool_usage() == (0, 0, forks())
@@ -281,7 +281,7 @@ def test_arrow_and_what_imports_it_can_be_in_a_pool(spark: Any, caplog: pytest.L
     spark.conf.set("spark.phalanx.warm.imports", "pyarrow.parquet")
     with caplog.at_level(logging.WARNING, "phalanx"):
         assert run(table) == [(True, False)] * 2, "POOL-3, POOL-1"
-    assert "cold" not in caplog.text
+    assert "without the warm pool" not in caplog.text
 
 
 def test_a_rank_that_starts_anew_says_why_once_a_node(
@@ -293,7 +293,7 @@ def test_a_rank_that_starts_anew_says_why_once_a_node(
     monkeypatch.setenv("READER_CACHE", "/models")
     with caplog.at_level(logging.INFO, "phalanx"):
         assert run(lambda: __import__("reader").cache, warm=None) == ["/models"] * 2, "POOL-2"
-    [line] = [record.message for record in caplog.records if "cold" in record.message]
+    [line] = [record.message for record in caplog.records if "without the warm pool" in record.message]
     assert "its READER_CACHE differs from the one that reader has read in the pool" in line, "NODE-50"
 
 

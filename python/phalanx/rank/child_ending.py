@@ -16,8 +16,6 @@ import contextlib
 import os
 import time
 
-from . import contract
-
 BUSY_SECONDS = 10.0
 
 # Between two looks: whoever asks for the interpreter has it meanwhile.
@@ -28,9 +26,8 @@ _RESTS = b"S"
 
 
 def install() -> None:
-    """To be called when Phalanx is imported, which torch does, too, where the package is installed."""
-    if contract.ENV_RANK_DIR in os.environ:
-        atexit.register(_wait_for_threads)
+    """To be called when Phalanx is imported below a rank, which torch does, too, where the package is installed."""
+    atexit.register(_wait_for_threads)
 
 
 def _wait_for_threads() -> None:
