@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from phalanx.rank import reporting
 from phalanx.rank.node_socket import NodeSocket
 from phalanx.rank.pace import Pace
 from phalanx.rank.report_memory import ReportMemory
@@ -95,3 +97,20 @@ def test_the_pace_is_that_of_spans_of_half_a_second() -> None:
     assert pace.reported(16, 101.5) == (500_000, 0.5, True)
     assert pace.reported(3, 102.5) == (None, None, True), "begun anew, as from a checkpoint"
     assert pace.reported(5, 103.0) == (250_000, 0.0, True)
+    assert pace.reported(5, 104.0) == (250_000, 0.0, False), "a step that is told twice ends no span"
+    assert pace.reported(7, 105.0) == (1_000_000, 0.0, True)
+    assert pace.reported(8, 104.9) == (1_000_000, 0.0, False), "a clock that was read before the span began"
+    first = Pace()
+    first.reported(1, 9.0)
+    assert first.reported(2, 8.0) == (0, None, False), "no time is negative"
+
+
+def test_a_value_may_have_any_name(
+    memory: tuple[ReportMemory, memoryview], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports, words = memory
+    node = SimpleNamespace(words=SimpleNamespace(report=lambda step: None, reports=reports))
+    monkeypatch.setattr(reporting, "_entered", reporting._Rank(node, "/nowhere"))  # type: ignore[arg-type]
+    reporting.report(step=1, earlier=0.5, values=2)
+    [(_, told)] = reports_in(words)
+    assert told["values"] == {"earlier": 0.5, "values": 2.0}

@@ -31,8 +31,9 @@ class Pace:
             self._begin(step, now)
             return None, None, False
         first, at = self._began
-        steps, seconds = step - first, now - at
-        is_over = seconds >= REPORT_SECONDS
+        # Another thread may have ended the span since this one looked at the clock.
+        steps, seconds = step - first, max(0.0, now - at)
+        is_over = steps != 0 and seconds >= REPORT_SECONDS
         found: tuple[int | None, float | None] = None, None
         if steps > 0:
             share = None if self._waited is None else min(1.0, self._waited / max(seconds, 1e-9))

@@ -168,7 +168,7 @@ def report(*, step: int, of: int | None = None, **values: Any) -> None:
     report_beside({}, step=step, of=of, **values)
 
 
-def report_beside(earlier: dict[str, Any], *, step: int, of: int | None = None, **values: Any) -> None:
+def report_beside(earlier: dict[str, Any], /, *, step: int, of: int | None = None, **values: Any) -> None:
     """As `report`, with values of an `earlier` step that displays show beside the others."""
     rank = _this_rank()
     if rank is None:
