@@ -224,6 +224,61 @@ def test_a_server_that_never_answers_holds_up_neither_reports_nor_for_long_the_e
         tracked._thread.join(30)
 
 
+def test_a_slow_server_is_told_how_the_run_ended_before_the_reports_that_wait(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    entities: Any = ModuleType("mlflow.entities")
+    entities.Metric = lambda name, value, at_ms, step: step
+    entities.RunTag = lambda name, value: (name, value)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    mlflow, begun, goes_on, hangs = Mlflow("http://t", run="r1"), *(threading.Event() for _ in range(3))
+
+    def log_batch(run_id: str, **given: Any) -> None:
+        mlflow.told.append(given)
+        if not begun.is_set():
+            begun.set()
+            assert goes_on.wait(30)
+            raise OSError("an early hiccup")
+        if "metrics" in given:
+            hangs.wait(30)
+
+    monkeypatch.setattr(mlflow, "log_batch", log_batch)
+    mlflow.set_terminated = lambda run_id, status: mlflow.told.append(status)  # type: ignore[attr-defined]
+    tracked = TrackedRun(mlflow, "r1", reports=True, every_rank=False)
+    try:
+        tracked.every_report(0, [report_of(0, loss=1.0)], 0)
+        assert begun.wait(30)
+        tracked.every_report(0, [report_of(step, loss=1.0) for step in range(1, 3000)], 0)
+        monkeypatch.setattr(ours, "LAST_S", 1.0)
+        goes_on.set()
+        error = KeyboardInterrupt()
+        tracked.over(error)
+        tracked.settled(error)
+        tags = [("phalanx.failure", "KeyboardInterrupt"), ("phalanx.cause", "KeyboardInterrupt")]
+        assert mlflow.told[1:3] == [{"tags": tags, "synchronous": True}, "KILLED"], "LIBRARY-7"
+        assert mlflow.told[-1] == "KILLED", "LIBRARY-7: the run is over in this thread, too"
+        assert len(mlflow.told) == 5
+        assert "an early hiccup" in caplog.text
+        assert "has not taken everything within 1 s (1999 reports wait)" in caplog.text, "LIBRARY-10"
+    finally:
+        hangs.set()
+        goes_on.set()
+        assert tracked._thread is not None
+        tracked._thread.join(30)
+
+
+def test_a_step_or_time_that_mlflow_can_not_have_loses_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = Mlflow("http://t", run="r1")
+    entities: Any = ModuleType("mlflow.entities")
+    entities.Metric = lambda name, value, at_ms, step: (at_ms, step)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    tracked = TrackedRun(mlflow, "r1", reports=True, every_rank=False)
+    tracked.every_report(0, [{"step": 2**64 - 1, "at_ms": 2**64 - 1, "values": {"loss": 1.0}}], 0)
+    tracked.over(None)
+    most = 2**63 - 1
+    assert mlflow.told == [("r1", {"metrics": [(most, most)], "synchronous": True})], "LIBRARY-10"
+
+
 def test_reports_are_sent_in_few_calls_and_ranks_have_names_of_their_own(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -282,7 +337,8 @@ def test_reports_that_no_one_takes_in_time_are_left_out_oldest_first_and_told(
     steps = [step for given in mlflow.told for step in given.get("metrics", ())]
     assert steps == list(range(151, 201)), "LIBRARY-9"
     # One that the server refused, 7 that never came, 150 that had no room.
-    assert mlflow.told[-1] == {"tags": [("phalanx.reports_left_out", "158")]}, "LIBRARY-10"
+    left_out = {"tags": [("phalanx.reports_left_out", "158")], "synchronous": True}
+    assert mlflow.told[-1] == left_out, "LIBRARY-10"
     assert "the MLflow run r1 lacks 158 reports" in caplog.text, "LIBRARY-10"
 
 

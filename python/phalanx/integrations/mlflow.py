@@ -6,7 +6,8 @@ gone holds up no training and fails none; the end of a run waits for it for `LAS
 LIBRARY-10 (each-report): a report is logged at its own step and time, each and in order. How many could not be is a
 tag, and a warning.
 LIBRARY-7 (says-how-it-ended): a run that failed is FAILED, one that was cancelled or interrupted is KILLED, each with
-the cause as a tag. One that ended well goes on, though rank 0 has ended it at its own end.
+the cause as a tag, which goes before all reports that wait. One that ended well goes on, though rank 0 has ended it at
+its own end.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _TAG_LEFT_OUT = "phalanx.reports_left_out"
 _MOST_METRICS = 1000
 _MOST_TAG_CHARS = 5000
 _MOST_NAME_CHARS = 250
+# The largest step and time that MLflow takes, which refuses all of a call for a larger one.
+_MOST_INTEGER = 2**63 - 1
 _NOT_IN_NAMES = re.compile(r"[^/\w.\- :]")
 
 # What of the caller's environment is about MLflow, and reaches the ranks with its run.
@@ -175,6 +178,8 @@ class TrackedRun(Observer):
         self._complained = False
         self._renamed: set[str] = set()
         self._is_settled = False
+        self._is_marked = False
+        """Whether MLflow has taken that, and why, the run failed."""
         self._unreachable = False
 
     @property
@@ -190,17 +195,19 @@ class TrackedRun(Observer):
 
     def over(self, error: BaseException | None) -> None:
         """The training is over: everything is logged, and a failure with its cause. Waits for `LAST_S` at most."""
+        if error is not None:
+            self._then(lambda: self._mark(error), first=True)
         if self._thread is not None:
             self._then(self._tell_left_out)
-        if error is not None:
-            self._then(lambda: self._mark(error))
         self._finish()
 
     def settled(self, error: BaseException | None) -> None:
         """To be called where the outcome is returned or raised: if the run is active in this thread, it goes on, or has
         been killed."""
         active = self._mlflow.active_run()
-        if self._is_settled or self._unreachable or active is None or active.info.run_id != self.run_id:
+        if self._is_settled or active is None or active.info.run_id != self.run_id:
+            return
+        if self._unreachable and not self._is_marked:
             return
         self._is_settled = True
         if error is None:
@@ -219,8 +226,9 @@ class TrackedRun(Observer):
             entities.RunTag("phalanx.failure", kind),
             entities.RunTag("phalanx.cause", cause[:_MOST_TAG_CHARS] or kind),
         ]
-        self._client.log_batch(self.run_id, tags=tags)
+        self._client.log_batch(self.run_id, tags=tags, synchronous=True)
         self._client.set_terminated(self.run_id, "KILLED" if _is_kill(error) else "FAILED")
+        self._is_marked = True
 
     def _tell_left_out(self) -> None:
         left_out = self._waiting.left_out
@@ -230,11 +238,12 @@ class TrackedRun(Observer):
             f"the MLflow run {self.run_id} lacks {left_out} reports, which came faster than they could be sent or taken"
         )
         entities = importlib.import_module("mlflow.entities")
-        self._client.log_batch(self.run_id, tags=[entities.RunTag(_TAG_LEFT_OUT, str(left_out))])
+        tag = entities.RunTag(_TAG_LEFT_OUT, str(left_out))
+        self._client.log_batch(self.run_id, tags=[tag], synchronous=True)
 
-    def _then(self, call: Callable[[], object]) -> None:
-        """Has this done after all that waits."""
-        self._waiting.then(call)
+    def _then(self, call: Callable[[], object], *, first: bool = False) -> None:
+        """Has this done after all that waits, or before all reports that do."""
+        self._waiting.then(call, first=first)
         self._work()
 
     def _work(self) -> None:
@@ -250,9 +259,7 @@ class TrackedRun(Observer):
         self._thread.join(LAST_S)
         if self._thread.is_alive():
             self._unreachable = True
-            self._complain(
-                f"has not taken everything within {LAST_S:g} s ({self._waiting.waiting} reports wait)"
-            )
+            self._warn(f"has not taken everything within {LAST_S:g} s ({self._waiting.waiting} reports wait)")
 
     def _main(self) -> None:
         while (item := self._waiting.take()) is not _end:
@@ -275,9 +282,11 @@ class TrackedRun(Observer):
                 with contextlib.suppress(ValueError, TypeError):  # words are no metric
                     number = float(value)
                     name = self._as_metric(before + name)
-                    metrics.append(entities.Metric(name, number, report["at_ms"], report["step"]))
+                    at_ms, step = min(report["at_ms"], _MOST_INTEGER), min(report["step"], _MOST_INTEGER)
+                    metrics.append(entities.Metric(name, number, at_ms, step))
         if metrics:
-            self._client.log_batch(self.run_id, metrics=metrics)
+            # Else it may wait in a queue of MLflow's own (MLFLOW_ENABLE_ASYNC_LOGGING).
+            self._client.log_batch(self.run_id, metrics=metrics, synchronous=True)
 
     def _as_metric(self, name: str) -> str:
         """What a report's value is called at MLflow, which refuses all of a call for one name. Says so once."""
@@ -292,7 +301,10 @@ class TrackedRun(Observer):
     def _complain(self, what: str) -> None:
         if not self._complained:
             self._complained = True
-            logger.warning(f"MLflow's server {what}; the run {self.run_id} lacks some of it")
+            self._warn(what)
+
+    def _warn(self, what: str) -> None:
+        logger.warning(f"MLflow's server {what}; the run {self.run_id} lacks some of it")
 
 
 def _metric_name(name: str) -> str:

@@ -1,4 +1,5 @@
-"""What waits for MLflow's server: reports, in order, and then what is to be called. It sends nothing itself.
+"""What waits for MLflow's server: reports, in order, and what is to be called before and after them. It sends nothing
+itself.
 
 LIBRARY-9 (newest-stay): so many reports wait at most. Of more the oldest are left out, and counted.
 """
@@ -22,6 +23,7 @@ class ReportQueue:
         self._most_waiting, self._most_values = most_waiting, most_values
         self._changed = threading.Condition()
         self._reports: deque[Report] = deque()
+        self._first: deque[Callable[[], object]] = deque()
         self._calls: deque[Callable[[], object]] = deque()
         self._left_out = 0
 
@@ -35,16 +37,19 @@ class ReportQueue:
                 self._left_out += 1
             self._changed.notify()
 
-    def then(self, call: Callable[[], object]) -> None:
-        """Has this done when no report waits any more."""
+    def then(self, call: Callable[[], object], *, first: bool = False) -> None:
+        """Has this done when no report waits any more; or `first`, before all reports that wait."""
         with self._changed:
-            self._calls.append(call)
+            (self._first if first else self._calls).append(call)
             self._changed.notify()
 
     def take(self) -> list[Report] | Callable[[], object]:
-        """The next reports, as many as one call takes; where there are none what is to be done next. Waits for it."""
+        """What is to be done first, else the next reports, as many as one call takes; where there are none what is to
+        be done then. Waits for it."""
         with self._changed:
-            self._changed.wait_for(lambda: self._reports or self._calls)
+            self._changed.wait_for(lambda: self._first or self._reports or self._calls)
+            if self._first:
+                return self._first.popleft()
             if not self._reports:
                 return self._calls.popleft()
             taken, values = [self._reports.popleft()], 0
