@@ -24,7 +24,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use phalanx_types::contract::{REPORT_BLOCK_BYTES, REPORTS_BYTES, WORDS_BYTES};
 
@@ -118,25 +118,29 @@ impl ReportReader {
         newest
     }
 
+    /// A look at the newest record, unless it was read before. It is read later, with all older ones.
+    pub fn newest(&mut self) -> Option<ReportRecord> {
+        let (block, at, next) = (self.block, self.at, self.next);
+        let newest = self.take_newest();
+        (self.block, self.at, self.next) = (block, at, next);
+        newest
+    }
+
     fn next_record(&mut self) -> Option<ReportRecord> {
-        loop {
-            let newest = self.newest_block()?;
-            if newest.checked_sub(self.block)? >= BLOCKS {
-                // All but the one that the rank will begin next.
-                self.enter(newest - (BLOCKS - 2));
-            }
-            if let Some(record) = self.record_here() {
-                return Some(record);
-            }
-            if newest == self.block {
-                return None;
-            }
+        // Looked at once: who begins blocks all the time is left at it.
+        let newest = self.newest_block()?;
+        if newest.checked_sub(self.block)? >= BLOCKS {
+            // All but the one that the rank will begin next.
+            self.enter(newest - (BLOCKS - 2));
+        }
+        while self.block < newest {
             // Who has begun another block writes no more in this one.
             match self.record_here() {
                 Some(record) => return Some(record),
                 None => self.enter(self.block + 1),
             }
         }
+        self.record_here()
     }
 
     /// The record at this place, if there is a whole one.
@@ -163,6 +167,11 @@ impl ReportReader {
         }
         bytes.truncate(length);
         if crc32(crc32(0, &number.to_le_bytes()), &bytes) != crc {
+            return None;
+        }
+        // The rank may have begun another block here since, whose first record is whole, too.
+        fence(Ordering::Acquire);
+        if number < self.next || self.word(self.block, SEQUENCE).load(Ordering::Relaxed) != self.block + 1 {
             return None;
         }
         (self.at, self.next) = (end, number.wrapping_add(1));
@@ -263,6 +272,11 @@ mod tests {
         }
     }
 
+    /// What tells readers apart.
+    fn place(reader: &ReportReader) -> (u64, usize, u64) {
+        (reader.block, reader.at, reader.next)
+    }
+
     fn told(number: u64, length: usize) -> Vec<u8> {
         number.to_string().into_bytes().into_iter().cycle().take(length).collect()
     }
@@ -290,6 +304,32 @@ mod tests {
         assert!((REPORTS_BYTES * 3 / 4..=REPORTS_BYTES).contains(&kept), "GUARD-20: {kept} bytes");
         assert!(!rank.reader.has_more());
         assert_eq!(rank.reader.take_newest(), None, "each once");
+    }
+
+    #[test]
+    fn a_look_at_the_newest_leaves_all_to_be_read() {
+        let mut rank = Rank::new();
+        assert_eq!(rank.reader.newest(), None);
+        for _ in 0..3000 {
+            rank.report(92);
+        }
+        for _ in 0..2 {
+            assert_eq!(rank.reader.newest().map(|record| record.number), Some(2999), "GUARD-20");
+        }
+        assert!(numbers(&rank.reader.take(104_000)).into_iter().eq(0..1000));
+        assert_eq!(rank.reader.newest().map(|record| record.number), Some(2999));
+        assert!(numbers(&rank.reader.take(usize::MAX)).into_iter().eq(1000..3000));
+        assert_eq!(rank.reader.newest(), None, "it was read");
+    }
+
+    #[test]
+    fn no_record_comes_after_a_later_one() {
+        let mut rank = Rank::new();
+        for _ in 0..20 {
+            rank.report(10);
+        }
+        rank.reader.next = 15;
+        assert_eq!(rank.reader.take(usize::MAX), [], "GUARD-21");
     }
 
     #[test]
@@ -362,7 +402,12 @@ mod tests {
                         }
                     }
                     Step::Newest => {
-                        if let Some(record) = rank.reader.take_newest() {
+                        let before = place(&rank.reader);
+                        let seen = rank.reader.newest();
+                        prop_assert_eq!(place(&rank.reader), before);
+                        let taken = rank.reader.take_newest();
+                        prop_assert_eq!(&taken, &seen);
+                        if let Some(record) = taken {
                             prop_assert_eq!(record.number + 1, rank.number, "GUARD-20");
                             heard(&record, true);
                         }
