@@ -63,8 +63,8 @@ impl Effects<'_, '_> {
     }
 
     pub(super) fn tell_activity(&mut self, ranks: &[(u32, u32)]) {
-        let wanted = |(rank, _): &&(u32, u32)| self.ranks.get(rank).is_some_and(|of| of.reports.wanted);
-        let most = TOLD_BYTES / ranks.iter().filter(wanted).count().max(1);
+        let has_unread = |(rank, _): &&(u32, u32)| self.ranks.get(rank).is_some_and(Rank::has_unread_reports);
+        let most = TOLD_BYTES / ranks.iter().filter(has_unread).count().max(1);
         ranks.iter().for_each(|(rank, _)| self.tell_reports(*rank, most));
         let activity =
             |(rank, pid): &(u32, u32)| self.ranks.get(rank).map(|of| of.activity(*rank, Some(*pid)));

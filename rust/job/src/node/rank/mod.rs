@@ -60,15 +60,21 @@ impl Rank {
     /// hub is to be told of it.
     pub(crate) fn read_reports(&mut self, rank: u32, most: usize) -> Vec<NodeMessage> {
         if let Some(socket) = &self.socket {
-            let records = match self.reports.wanted {
-                true => socket.reports().take(most),
-                false => socket.reports().take_newest().into_iter().collect(),
+            let mut reader = socket.reports();
+            let (records, newest) = match self.reports.wanted {
+                true => (reader.take(most), reader.newest()),
+                false => (reader.take_newest().into_iter().collect(), None),
             };
-            if let Some(newest) = self.reports.take(records) {
+            if let Some(newest) = self.reports.take(records, newest.as_ref()) {
                 self.progress.take(&RankNote::Report(newest));
             }
         }
         self.reports.messages(rank)
+    }
+
+    /// Whether there are reports to be told that weren't read.
+    pub(crate) fn has_unread_reports(&self) -> bool {
+        self.reports.wanted && self.socket.as_ref().is_some_and(|socket| socket.reports().has_more())
     }
 
     /// What is told of it; `pid` is its process, if it runs.

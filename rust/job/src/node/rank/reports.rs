@@ -2,6 +2,8 @@
 //!
 //! - NODE-51 (every-report): where a rank's reports are wanted, the hub is told each that was read, in the rank's
 //!   order, with its number (TYPES-29), its step and its own time; at a rank's end all that are left, however it ended.
+//! - NODE-58 (newest-shown): what displays are shown of a rank is its newest report, however many older ones wait to be
+//!   told. Each is progress once, when it is the newest.
 //! - NODE-52 (bounded): what isn't told yet stays in the rank's memory, where the newest are (GUARD-20). Of notes as
 //!   many wait here as [`MAX_NOTED`].
 
@@ -27,6 +29,8 @@ pub(crate) struct RankReports {
     /// What the next one's number is, if none is missing.
     next: u64,
     step: u64,
+    /// The number of the newest in its memory that was seen.
+    seen: Option<u64>,
     waiting: VecDeque<(u64, TimedReport)>,
 }
 
@@ -35,15 +39,23 @@ impl RankReports {
         RankReports { wanted, ..RankReports::default() }
     }
 
-    /// Takes what was read of the rank's memory; the newest report. What is none is missing from the numbers.
-    pub(crate) fn take(&mut self, records: Vec<ReportRecord>) -> Option<Report> {
-        let mut newest = None;
+    /// Takes what was read of the rank's memory, and the newest that wasn't. The newest report, if it wasn't seen
+    /// before. What is none is missing from the numbers.
+    pub(crate) fn take(
+        &mut self,
+        records: Vec<ReportRecord>,
+        newest: Option<&ReportRecord>,
+    ) -> Option<Report> {
+        let mut last = None;
         for record in records {
-            let Ok(report) = serde_json::from_slice::<Report>(&record.bytes) else { continue };
+            let Some(report) = report_of(&record) else { continue };
             self.put(record.number.saturating_add(self.noted), &report);
-            newest = Some(report);
+            last = Some((record.number, report));
         }
-        newest
+        let newest = newest.and_then(|record| Some((record.number, report_of(record)?))).or(last);
+        let (number, report) = newest.filter(|(number, _)| self.seen.is_none_or(|seen| *number > seen))?;
+        self.seen = Some(number);
+        Some(report)
     }
 
     /// Takes a note.
@@ -90,6 +102,10 @@ impl RankReports {
     }
 }
 
+fn report_of(record: &ReportRecord) -> Option<Report> {
+    serde_json::from_slice(&record.bytes).ok()
+}
+
 #[allow(clippy::disallowed_methods, reason = "the time that people read")]
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -120,10 +136,10 @@ mod tests {
     #[test]
     fn reports_have_their_numbers_steps_and_times_and_what_was_overwritten_is_missing() {
         let mut reports = RankReports::new(true);
-        let newest = reports.take([0, 1, 7, 8].map(record).into());
+        let newest = reports.take([0, 1, 7, 8].map(record).into(), None);
         assert_eq!(newest.unwrap().step, Some(80));
         let bad = ReportRecord { number: 9, bytes: b"{".to_vec() };
-        reports.take(vec![bad, record(10)]);
+        reports.take(vec![bad, record(10)], None);
         let messages = reports.messages(3);
         assert_eq!(told(&messages), [(0, 0), (1, 10), (7, 70), (8, 80), (10, 100)], "NODE-51, TYPES-29");
         let NodeMessage::Reports { reports: first, .. } = &messages[0] else { panic!() };
@@ -132,9 +148,24 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_is_seen_once_however_many_older_ones_are_read_later() {
+        let mut reports = RankReports::new(true);
+        let mut seen = |records: &[u64], newest: Option<u64>| {
+            let records = records.iter().map(|number| record(*number)).collect();
+            reports.take(records, newest.map(record).as_ref()).and_then(|report| report.step)
+        };
+        assert_eq!(seen(&[0, 1], Some(9)), Some(90), "NODE-58");
+        assert_eq!(seen(&[2, 3], Some(9)), None, "NODE-58: no progress since");
+        assert_eq!(seen(&[4, 5], Some(10)), Some(100), "NODE-58");
+        assert_eq!(seen(&[6, 7, 8, 9, 10], None), None);
+        assert_eq!(seen(&[11], None), Some(110), "NODE-58");
+        assert!(told(&reports.messages(3)).into_iter().map(|(number, _)| number).eq(0..12), "NODE-51");
+    }
+
+    #[test]
     fn messages_are_of_a_bounded_size() {
         let mut reports = RankReports::new(true);
-        reports.take((0..100_000).map(record).collect());
+        reports.take((0..100_000).map(record).collect(), None);
         let messages = reports.messages(3);
         assert!(told(&messages).into_iter().map(|(number, _)| number).eq(0..100_000), "NODE-51");
         let size = |message: &NodeMessage| serde_json::to_vec(message).unwrap().len();
@@ -144,7 +175,7 @@ mod tests {
     #[test]
     fn where_nobody_wants_them_only_the_newest_is_known() {
         let mut reports = RankReports::new(false);
-        assert_eq!(reports.take(vec![record(4)]).unwrap().step, Some(40));
+        assert_eq!(reports.take(vec![record(4)], None).unwrap().step, Some(40));
         reports.note(&Report::default());
         assert!(reports.messages(3).is_empty());
     }
@@ -158,7 +189,7 @@ mod tests {
         reports.note(&Report::default());
         let noted = told(&reports.messages(3));
         assert_eq!((noted.len(), noted[0], noted[999]), (MAX_NOTED, (2001, 2001), (3000, 2999)), "NODE-52");
-        reports.take(vec![record(0)]);
+        reports.take(vec![record(0)], None);
         assert_eq!(told(&reports.messages(3)), [(3001, 0)], "NODE-51");
     }
 }
