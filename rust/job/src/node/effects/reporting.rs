@@ -29,7 +29,9 @@ impl Effects<'_, '_> {
         let Some(of) = self.ranks.get_mut(&rank) else { return false };
         let (hub, job) = (self.line.teller(), &self.options.spec.job.id);
         let mut reports = false;
-        for note in of.mailbox.take() {
+        let (notes, overtaken) = of.mailbox.take();
+        of.reports.overtaken(overtaken);
+        for note in notes {
             of.progress.take(&note);
             match note {
                 RankNote::Beat(_) => {}

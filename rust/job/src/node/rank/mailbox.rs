@@ -21,6 +21,8 @@ struct Waiting {
     error: Option<RankNote>,
     cold: Option<RankNote>,
     report: Option<RankNote>,
+    /// How many reports came before it and were not looked at.
+    overtaken: u64,
     beat: Option<RankNote>,
 }
 
@@ -42,7 +44,9 @@ impl Mailbox {
             RankNote::Phase(_) => waiting.phases.push_back(note),
             RankNote::Error(_) => waiting.error = Some(note),
             RankNote::Cold(_) => _ = waiting.cold.get_or_insert(note),
-            RankNote::Report(_) => waiting.report = Some(note),
+            RankNote::Report(_) => {
+                waiting.overtaken += u64::from(waiting.report.replace(note).is_some());
+            }
             RankNote::Beat(mut beat) => {
                 // That it ran since the beat before is progress, whichever beat says it.
                 if let Some(RankNote::Beat(before)) = &waiting.beat {
@@ -54,10 +58,10 @@ impl Mailbox {
         is_first && !waiting.is_empty()
     }
 
-    /// All that waits; then nothing does.
-    pub(crate) fn take(&self) -> impl Iterator<Item = RankNote> + use<> {
-        let Waiting { phases, error, cold, report, beat } = std::mem::take(&mut *self.lock());
-        phases.into_iter().chain(cold).chain(report).chain(beat).chain(error)
+    /// All that waits, and how many reports its report has overtaken; then nothing does.
+    pub(crate) fn take(&self) -> (impl Iterator<Item = RankNote> + use<>, u64) {
+        let Waiting { phases, error, cold, report, overtaken, beat } = std::mem::take(&mut *self.lock());
+        (phases.into_iter().chain(cold).chain(report).chain(beat).chain(error), overtaken)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -86,7 +90,8 @@ mod tests {
             assert!(!mailbox.put(report(step)));
         }
         mailbox.put(RankNote::Phase("trained".into()));
-        let taken: Vec<_> = mailbox.take().collect();
+        let (taken, overtaken) = mailbox.take();
+        let taken: Vec<_> = taken.collect();
         assert_eq!(
             taken,
             [
@@ -97,7 +102,9 @@ mod tests {
             ],
             "NODE-33"
         );
-        assert_eq!(mailbox.take().count(), 0);
+        assert_eq!(overtaken, 99_999);
+        let (none, overtaken) = mailbox.take();
+        assert_eq!((none.count(), overtaken), (0, 0));
         assert!(mailbox.put(report(1)), "and again once it has looked");
     }
 
@@ -107,9 +114,9 @@ mod tests {
         let beat = |ran, operations| RankNote::Beat(Beat { ran, operations, ..Beat::default() });
         mailbox.put(beat(true, 1));
         mailbox.put(beat(false, 2));
-        assert_eq!(mailbox.take().collect::<Vec<_>>(), [beat(true, 2)], "NODE-33");
+        assert_eq!(mailbox.take().0.collect::<Vec<_>>(), [beat(true, 2)], "NODE-33");
         mailbox.put(beat(false, 3));
-        assert_eq!(mailbox.take().collect::<Vec<_>>(), [beat(false, 3)]);
+        assert_eq!(mailbox.take().0.collect::<Vec<_>>(), [beat(false, 3)]);
     }
 
     #[test]
@@ -118,6 +125,6 @@ mod tests {
         for number in 0..2 * MAX_PHASES {
             mailbox.put(RankNote::Phase(number.to_string()));
         }
-        assert_eq!(mailbox.take().count(), MAX_PHASES as usize, "NODE-33");
+        assert_eq!(mailbox.take().0.count(), MAX_PHASES as usize, "NODE-33");
     }
 }

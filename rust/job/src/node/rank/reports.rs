@@ -67,6 +67,12 @@ impl RankReports {
         }
     }
 
+    /// So many notes were overtaken by the next: they are missing from the numbers.
+    pub(crate) fn overtaken(&mut self, notes: u64) {
+        self.next = self.next.saturating_add(notes);
+        self.noted += notes;
+    }
+
     fn put(&mut self, number: u64, report: &Report) {
         self.next = number.saturating_add(1);
         self.step = report.step.unwrap_or(self.step);
@@ -189,7 +195,10 @@ mod tests {
         reports.note(&Report::default());
         let noted = told(&reports.messages(3));
         assert_eq!((noted.len(), noted[0], noted[999]), (MAX_NOTED, (2001, 2001), (3000, 2999)), "NODE-52");
+        reports.overtaken(6);
+        reports.note(&Report::default());
+        assert_eq!(told(&reports.messages(3)), [(3007, 2999)], "NODE-51");
         reports.take(vec![record(0)], None);
-        assert_eq!(told(&reports.messages(3)), [(3001, 0)], "NODE-51");
+        assert_eq!(told(&reports.messages(3)), [(3008, 0)], "NODE-51");
     }
 }
