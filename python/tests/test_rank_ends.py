@@ -84,6 +84,18 @@ def test_an_end_behind_pythons_back_leaves_a_debt_where_a_result_was_promised(
     assert [(end.code, end.left) for end in ends] == [(0, {"owed"}), (0, {"owed"}), (0, set())], "RANK-4"
 
 
+def test_a_promise_that_can_not_be_written_is_an_error_which_names_its_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from phalanx.rank import reporting
+    from phalanx.rank.node_socket import NodeSocket
+
+    monkeypatch.setattr(reporting, "_entered", None)
+    reporting.enter(NodeSocket(-1), str(tmp_path / "gone"))
+    with pytest.raises(FileNotFoundError, match="gone/owed"):
+        reporting.owe_result()
+
+
 def test_a_rank_that_has_used_up_its_memory_can_say_so(run_rank: RunRank) -> None:
     def train() -> None:
         import builtins

@@ -92,7 +92,7 @@ def test_a_rank_that_can_not_end_says_so_and_ends(run_rank: RunRank, tmp_path: P
             """,
         )
     )
-    assert (end.code, end.result) == (0, 7), "RANK-3"
+    assert (end.code, end.left, end.result) == (1, {"owed", "result"}, 7), "RANK-3"
     assert "not all written 0 s after its exit handlers" in end.err
     assert "in __del__" in end.err
 
@@ -208,6 +208,22 @@ def test_a_result_and_its_promise_outlast_a_process_that_ends_badly(
 
 
 @pytest.mark.parametrize(
+    "late",
+    [
+        "atexit.register(lambda: (phalanx.set_result(7), os._exit(3)))",
+        "wait = threading.main_thread().join; "
+        "threading.Thread(target=lambda: (wait(), phalanx.set_result(7), os._exit(3))).start()",
+    ],
+)
+def test_what_a_file_gives_after_its_end_is_no_result_and_no_promise(
+    run_rank: RunRank, tmp_path: Path, late: str
+) -> None:
+    end = run_rank(script(tmp_path, f"import atexit, os, phalanx, threading\n{late}\n"))
+    assert (end.code, end.left, end.result) == (3, {"result"}, None), "RANK-4"
+    assert end.err.count("set_result was called after the end") == 1
+
+
+@pytest.mark.parametrize(
     ("busy", "what"),
     [
         (
@@ -234,7 +250,7 @@ def test_what_is_still_busy_after_the_result_was_left_is_not_waited_for_for_ever
         return 7
 
     end = run_rank(sent(train, busy))
-    assert (end.left, end.result) == ({"owed", "result"}, 7), "RANK-3"
+    assert (end.code, end.left, end.result) == (1, {"owed", "result"}, 7), "RANK-3"
     assert what in end.err
     assert "in _end" in end.err, "its stacks are shown"
 

@@ -6,8 +6,8 @@ It reads these variables of the environment: those of torchrun; `PHALANX_PAYLOAD
 
 RANK-4 (zero-is-done): exit code 0 means that `result` is in the rank's directory, whole, or that there is nothing to
 bring back. In the second case the training code is at its end, or what runs is a file that gave no result and left by
-`os._exit`. If `owed` is in the directory, a result was promised: without `result` exit code 0 means neither, and with
-it the exit code means nothing, as NODE-55 says.
+`os._exit`. If `owed` is in the directory, the process whose id it has promised a result: without `result` exit code 0
+means neither, and with it the exit code means nothing, as NODE-55 says. Nothing is promised once the result is settled.
 RANK-5 (recorded-first): an exception that leaves the training code is in `error.json` before the process ends, with
 exit code 1. `sys.exit(n)` ends the process with n and no such file.
 RANK-6 (few-imports): nothing is imported here that the training code may not want, and torch least of all.

@@ -8,9 +8,11 @@ without any the newest is kept.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import json
 import os
+import sys
 import time
 
 from . import contract
@@ -55,6 +57,9 @@ class _Rank:
         self.returned = False
         self.pid = os.getpid()
         self.result: object = _NO_RESULT
+        self.closed = False
+        """What there is of a result has been taken, and nothing is promised any more."""
+        self.giving = _thread.RLock()
         self.pace = Pace()
         self.late: dict[str, Any] | None = None
         """The newest report, of a rank that has no memory for them, until it is sent."""
@@ -81,11 +86,17 @@ def enter(node: NodeSocket, directory: str) -> None:
 
 
 def owe_result() -> None:
-    """Says in a file that the rank is to leave a result: before it has, each exit is a failure, and then none is."""
+    """Says in a file that this process is to leave a result: before it has, each exit is a failure, and then none is.
+
+    Raises `OSError`, which names the file, where it can't be written.
+    """
     rank = _this_rank()
     if rank is not None:
-        with contextlib.suppress(OSError), open(rank.owed, "wb"):
-            pass
+        try:
+            with open(rank.owed, "wb") as file:
+                file.write(b"%d" % rank.pid)
+        except OSError as problem:
+            raise OSError(problem.errno, problem.strerror, rank.owed) from problem
 
 
 def fail() -> None:
@@ -239,18 +250,29 @@ def set_result(value: object) -> None:
 
     The last call counts; the value is pickled when the file has ended. A training function simply returns its
     result, and what it returns goes before. A caller in Scala or Java gets `bytes` (also `bytearray` and
-    `memoryview`) as they are and anything else as JSON, by `json.dumps`; what is neither fails rank 0. Outside
-    a rank this does nothing, so that the file also runs alone.
+    `memoryview`) as they are and anything else as JSON, by `json.dumps`; what is neither fails rank 0. A call after
+    the file's end, in a thread or an exit handler, is too late, and says so. Outside a rank this does nothing, so
+    that the file also runs alone.
     """
     rank = _this_rank()
-    if rank is not None:
-        owe_result()
-        rank.result = value
+    if rank is None:
+        return
+    with rank.giving:
+        if not rank.closed:
+            with contextlib.suppress(OSError):
+                owe_result()
+            rank.result = value
+            return
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write("phalanx: set_result was called after the end of the training code; the value is not kept\n")
 
 
 def result(returned: object = None) -> object:
-    """The rank's result: what the training code returned, else what it left by `set_result`, else None."""
+    """The rank's result, which is settled then: what the training code returned, else what it left by `set_result`,
+    else None."""
     rank = _this_rank()
-    if returned is None and rank is not None and rank.result is not _NO_RESULT:
-        return rank.result
-    return returned
+    if rank is None:
+        return returned
+    with rank.giving:
+        rank.closed = True
+    return rank.result if returned is None and rank.result is not _NO_RESULT else returned
