@@ -74,7 +74,7 @@ fn the_rank_that_failed_is_named_and_the_others_are_stopped() {
 #[test]
 fn a_job_whose_processes_end_badly_after_their_results_has_all_results_and_says_so() {
     let script = r#"
-        touch "$PHALANX_RANK_DIR/owed"
+        printf $$ > "$PHALANX_RANK_DIR/owed"
         printf "result $RANK" > "$PHALANX_RANK_DIR/result"
         case "$RANK" in 0) exit 0;; 1) exit 3;; *) kill -ABRT $$;; esac"#;
     let (told, driver, _dir) = run(&job(4, 2), script);
@@ -90,6 +90,35 @@ fn a_job_whose_processes_end_badly_after_their_results_has_all_results_and_says_
         assert_eq!(told.output.matches(line).count(), 1, "DRIVER-49: {}", told.output);
     }
     assert_eq!(told.output.matches("[phalanx]").count(), 2, "DRIVER-49: {}", told.output);
+}
+
+#[test]
+fn a_late_end_is_told_where_another_rank_fails_as_well() {
+    let script = r#"
+        other="$PHALANX_RANK_DIR/../rank-0/pid"
+        if [ "$RANK" = 0 ]; then
+            printf $$ > "$PHALANX_RANK_DIR/owed"; echo 7 > "$PHALANX_RANK_DIR/result"
+            echo $$ > "$other.part"; mv "$other.part" "$other"; exit 3
+        fi
+        until [ -s "$other" ]; do sleep 0.01; done
+        while [ -e "/proc/$(cat "$other")" ]; do sleep 0.01; done
+        exit 4"#;
+    let (told, ..) = run(&job(2, 1), script);
+    assert_eq!(told.failure.expect("TYPES-4").rank, Some(1));
+    let line = "[phalanx] rank 0 had returned its result, and then its process exited with code 3\n";
+    assert_eq!(told.output.matches(line).count(), 1, "DRIVER-49: {}", told.output);
+}
+
+#[test]
+fn a_promise_of_a_process_that_the_rank_has_started_says_nothing_of_how_the_rank_ended() {
+    let trainer =
+        r#"sh -c 'printf $$ > "$PHALANX_RANK_DIR/owed"; echo 7 > "$PHALANX_RANK_DIR/result"; exit'"#;
+    let (told, ..) = run(&job(1, 1), &format!("{trainer} && exit 3"));
+    assert_eq!(told.failure.expect("NODE-55").exit_code, Some(3));
+    let (told, ..) = run(&job(1, 1), &format!("{trainer}; exit 0"));
+    assert_eq!(told.failure, None);
+    let (told, ..) = run(&job(1, 1), r#"sh -c 'printf $$ > "$PHALANX_RANK_DIR/owed"; exit'; exit 0"#);
+    assert!(told.failure.is_some(), "TYPES-4: code 0 while a result is owed");
 }
 
 #[test]

@@ -148,13 +148,26 @@ fn recorded(
     let leave =
         |name: &str, bytes: &[u8]| directory.map_or(Ok(()), |path| write_whole(&path.join(name), bytes));
     let trained = || {
-        leave(FILE_OWED, b"")?;
+        if let Some(path) = directory {
+            forget(&path.join(FILE_RESULT))?;
+        }
+        leave(FILE_OWED, std::process::id().to_string().as_bytes())?;
         leave(FILE_RESULT, &train()?)
     };
     caught(trained).inspect_err(|error| {
         // Without the record the exit code still tells of the failure.
         let _ = leave(FILE_ERROR, &serde_json::to_vec(error).unwrap_or_default());
     })
+}
+
+/// Removes what a program before this one has left in the same rank.
+fn forget(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io(&format!("remove {}", path.display()), &e))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Runs `work`; an error or a panic as the record of it.
@@ -266,6 +279,20 @@ mod tests {
         assert_eq!(left(|| panic!("shape")), (false, "error.json owed".into()), "TORCH-3");
         let nowhere = recorded(Some(Path::new("/nowhere")), || Ok(Vec::new())).unwrap_err();
         assert_eq!(nowhere.type_name, "phalanx Io", "TORCH-3: a result that can't be kept is a failure");
+    }
+
+    #[test]
+    fn a_rank_promises_its_own_result_and_not_one_of_a_program_before_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        std::fs::write(path.join(FILE_RESULT), "of before").unwrap();
+        let outcome = recorded(Some(path), || {
+            assert!(!path.join(FILE_RESULT).exists(), "TORCH-3");
+            let promised = std::fs::read_to_string(path.join(FILE_OWED)).unwrap();
+            assert_eq!(promised, std::process::id().to_string(), "NODE-55");
+            Ok(Vec::new())
+        });
+        assert_eq!(outcome, Ok(()));
     }
 
     #[test]

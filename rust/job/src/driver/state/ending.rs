@@ -8,7 +8,7 @@
 //! ranks are to be ended. The hub knows when that is, and tells each node until the node says that it is done.
 //!
 //! DRIVER-49 (late-ends-told): where processes of ranks ended badly once their results were whole, which fails nothing,
-//! the caller is told so in a line for each way of ending.
+//! the caller is told so in a line for each way of ending, also where the attempt failed: others may miss those ranks.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use log::Level;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::HubMessage;
 use phalanx_types::stacks::ranges;
-use phalanx_types::{Failure, RankState};
+use phalanx_types::{Failure, RankExit, RankState};
 
 use super::job_state::{JobState, STAGE_GRACE};
 use super::news::Point;
@@ -95,7 +95,8 @@ impl JobState {
     /// Tells the caller which ranks had left their results when their processes ended otherwise than well.
     fn announce_late_ends(&mut self) {
         let mut ends: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-        for exit in self.ranks.exits().filter(|exit| !exit.message.is_empty()) {
+        let late = |exit: &&RankExit| exit.state == RankState::Finished && !exit.message.is_empty();
+        for exit in self.ranks.exits().filter(late) {
             ends.entry(&exit.message).or_default().push(exit.rank);
         }
         let line = |(how, ranks): (&str, Vec<u32>)| match ranks[..] {
@@ -118,8 +119,12 @@ impl JobState {
     fn failed(&mut self, now: Instant, failure: Failure, out: &mut Outbox) {
         match self.after(&failure, now) {
             Next::Wait => {}
-            Next::Restart { in_place } => self.restart(now, &failure, in_place, out),
+            Next::Restart { in_place } => {
+                self.announce_late_ends();
+                self.restart(now, &failure, in_place, out);
+            }
             Next::Outcome => {
+                self.announce_late_ends();
                 let restarts = self.attempts.present.restarts();
                 self.end(now, JobOutcome::Failed(Box::new(Failure { restarts, ..failure })), out);
             }

@@ -56,11 +56,25 @@ enum Process {
         pid: u32,
     },
     /// Its output may still come.
-    Ended(ProcessEnd),
+    Ended {
+        pid: Option<u32>,
+        end: ProcessEnd,
+    },
     /// What it left is looked at since then.
     Gathering(Ended, Instant),
     /// The hub was told how it ended.
     Told,
+}
+
+impl Process {
+    /// One of which no end was known has ended so, if it had only been launched or if it ran.
+    fn ended(&mut self, of_launched: &ProcessEnd, of_running: &ProcessEnd) {
+        match *self {
+            Process::Launched => *self = Process::Ended { pid: None, end: of_launched.clone() },
+            Process::Running { pid } => *self = Process::Ended { pid: Some(pid), end: of_running.clone() },
+            Process::Ended { .. } | Process::Gathering(..) | Process::Told => {}
+        }
+    }
 }
 
 impl Gang {
@@ -105,7 +119,7 @@ impl Gang {
         let pid = |life: &Life| match life.process {
             Process::Launched => Some(None),
             Process::Running { pid } => Some(Some(pid)),
-            Process::Ended(_) | Process::Gathering(..) | Process::Told => None,
+            Process::Ended { .. } | Process::Gathering(..) | Process::Told => None,
         };
         self.lives.iter().filter_map(|(rank, life)| Some((*rank, pid(life)?))).collect()
     }
@@ -125,22 +139,16 @@ impl Gang {
         self.tell_activity_at = self.tell_activity_at.min(now + REPORT_EVERY);
     }
 
-    pub(super) fn ended(&mut self, rank: u32, end: ProcessEnd) {
-        if let Some(life) = self.lives.get_mut(&rank)
-            && matches!(life.process, Process::Launched | Process::Running { .. })
-        {
-            life.process = Process::Ended(end);
+    pub(super) fn ended(&mut self, rank: u32, end: &ProcessEnd) {
+        if let Some(life) = self.lives.get_mut(&rank) {
+            life.process.ended(end, end);
         }
     }
 
     /// Nothing of the ranks is left: those of which nothing was heard have ended so.
     fn all_ended(&mut self, of_launched: &ProcessEnd, of_running: &ProcessEnd) {
         for life in self.lives.values_mut() {
-            match life.process {
-                Process::Launched => life.process = Process::Ended(of_launched.clone()),
-                Process::Running { .. } => life.process = Process::Ended(of_running.clone()),
-                Process::Ended(_) | Process::Gathering(..) | Process::Told => {}
-            }
+            life.process.ended(of_launched, of_running);
         }
     }
 
@@ -154,8 +162,8 @@ impl Gang {
     pub(super) fn gather(&mut self, now: Instant, stopped: Option<Instant>, out: &mut Vec<Action>) {
         for (rank, life) in &mut self.lives {
             match &life.process {
-                Process::Ended(end) if life.output_ended || now >= end.at() + OUTPUT_GRACE => {
-                    let ended = Ended { rank: *rank, end: end.clone(), stopped };
+                Process::Ended { pid, end } if life.output_ended || now >= end.at() + OUTPUT_GRACE => {
+                    let ended = Ended { rank: *rank, pid: *pid, end: end.clone(), stopped };
                     out.push(Action::Gather(ended.clone()));
                     life.process = Process::Gathering(ended, now);
                 }
@@ -166,7 +174,7 @@ impl Gang {
                 }
                 Process::Launched
                 | Process::Running { .. }
-                | Process::Ended(_)
+                | Process::Ended { .. }
                 | Process::Gathering(..)
                 | Process::Told => {}
             }
@@ -213,10 +221,10 @@ impl Gang {
                 out.push(Action::Tell(at, started));
             }
             GuardEvent::NotStarted { rank, reason, at } => {
-                self.ended(rank, ProcessEnd::NotStarted { reason, at });
+                self.ended(rank, &ProcessEnd::NotStarted { reason, at });
             }
             GuardEvent::Ended { rank, how, by_itself, at } => {
-                self.ended(rank, ProcessEnd::Exited(Exit { how, by_itself, at }));
+                self.ended(rank, &ProcessEnd::Exited(Exit { how, by_itself, at }));
             }
             GuardEvent::Empty => {
                 let reason = "its task did not start it".to_string();

@@ -94,6 +94,8 @@ impl ProcessEnd {
 #[derive(Debug, Clone)]
 pub(crate) struct Ended {
     pub(crate) rank: u32,
+    /// Its process, if that was known.
+    pub(crate) pid: Option<u32>,
     pub(crate) end: ProcessEnd,
     pub(crate) stopped: Option<Instant>,
 }

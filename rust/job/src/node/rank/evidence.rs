@@ -1,8 +1,8 @@
 //! How a rank ended: from the exit that its guard saw, what it wrote down, and whether its node told it to end.
 //!
-//! NODE-55 (result-stands): a rank that had promised a result and has left it whole has ended well, however its process
-//! ended then, unless its node ended it. How that was is told where it was not with exit code 0. Of a rank that has
-//! promised none the exit code is all that there is.
+//! NODE-55 (result-stands): a rank whose own process had promised a result and has left it whole has ended well, however
+//! that process ended then, unless its node ended it. How that was is told where it was not with exit code 0. Of a rank
+//! that has promised none, or for which a process that it had started did, the exit code is all that there is.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -50,6 +50,8 @@ struct OnDisk {
     error: Option<RankError>,
     has_result: bool,
     owes_result: bool,
+    /// The process that has promised a result.
+    promised_by: Option<u32>,
     last_lines: Vec<String>,
 }
 
@@ -60,6 +62,7 @@ impl Leftovers {
             error: read_error(&self.dir.join(FILE_ERROR), &self.dir.join(FILE_TORCH_ERROR)),
             has_result: self.dir.join(FILE_RESULT).exists(),
             owes_result: self.dir.join(FILE_OWED).exists(),
+            promised_by: read_pid(&self.dir.join(FILE_OWED)),
             last_lines: self.log.last_lines(LAST_LINES),
         };
         self.with(on_disk, "")
@@ -71,8 +74,8 @@ impl Leftovers {
     }
 
     fn with(self, on_disk: OnDisk, otherwise: &str) -> Evidence {
-        let Leftovers { ended: Ended { rank, end, stopped }, host, log, noted_error, out_of_memory, .. } =
-            self;
+        let Leftovers { ended, host, log, noted_error, out_of_memory, .. } = self;
+        let Ended { rank, pid, end, stopped } = ended;
         let error = on_disk.error.or(noted_error).map(RankError::bounded);
         let mut at = end.at();
         let killed = |at| Exit { how: ExitStatus::Signal(9), by_itself: false, at };
@@ -90,6 +93,7 @@ impl Leftovers {
                     error: error.as_ref(),
                     left_result: on_disk.has_result,
                     owes_result: on_disk.owes_result,
+                    promised_itself: pid.is_some() && pid == on_disk.promised_by,
                     out_of_memory,
                 };
                 let state = state_of(&evidence);
@@ -133,6 +137,8 @@ struct ExitEvidence<'a> {
     left_result: bool,
     /// The rank has promised a result, as RANK-4 says.
     owes_result: bool,
+    /// The process that promised it is the one whose end this is.
+    promised_itself: bool,
     out_of_memory: bool,
 }
 
@@ -142,7 +148,7 @@ struct ExitEvidence<'a> {
 /// record is older than the stop, or it was leaving without any) or finished (its result is there) before.
 fn state_of(evidence: &ExitEvidence<'_>) -> RankState {
     let stopped_first = evidence.stopped_first();
-    let kept_promise = evidence.left_result && evidence.owes_result;
+    let kept_promise = evidence.left_result && evidence.promised_itself;
     match evidence.exit.how {
         ExitStatus::Code(0) if evidence.left_result || !(stopped_first || evidence.owes_result) => {
             RankState::Finished
@@ -195,6 +201,11 @@ fn read_error(own: &Path, torch: &Path) -> Option<RankError> {
     })
 }
 
+/// The process that wrote its id into a file.
+fn read_pid(path: &Path) -> Option<u32> {
+    std::str::from_utf8(&read_record(path)?).ok()?.parse().ok()
+}
+
 /// A file that a rank wrote, which may be anything; `None` for one that no node can take in.
 fn read_record(path: &Path) -> Option<Vec<u8>> {
     let file = std::fs::File::open(path).ok()?;
@@ -213,8 +224,16 @@ mod tests {
 
     fn exited(how: ExitStatus) -> ExitEvidence<'static> {
         let exit = Exit { how, by_itself: false, at: Instant::now() };
-        let (left_result, owes_result, out_of_memory) = (false, false, false);
-        ExitEvidence { exit, stopped: None, error: None, left_result, owes_result, out_of_memory }
+        let (left_result, owes_result, promised_itself, out_of_memory) = (false, false, false, false);
+        ExitEvidence {
+            exit,
+            stopped: None,
+            error: None,
+            left_result,
+            owes_result,
+            promised_itself,
+            out_of_memory,
+        }
     }
 
     fn exit(how: ExitStatus, error: Option<&RankError>, stopped: Option<Instant>) -> RankState {
@@ -235,14 +254,18 @@ mod tests {
         for how in [ExitStatus::Code(3), ExitStatus::Signal(11), ExitStatus::Signal(6), ExitStatus::Signal(9)]
         {
             let exit = exited(how);
-            let with = ExitEvidence { owes_result: true, left_result: true, out_of_memory: true, ..exit };
+            let promised = ExitEvidence { owes_result: true, promised_itself: true, ..exit };
+            let with = ExitEvidence { left_result: true, out_of_memory: true, ..promised };
             assert_eq!(state_of(&with), RankState::Finished, "NODE-55: {how:?}");
             let with = ExitEvidence { error: Some(&raised), ..with };
             assert_eq!(state_of(&with), RankState::Finished, "NODE-55: {how:?}");
             let without = ExitEvidence { left_result: false, error: None, out_of_memory: false, ..with };
             assert!(state_of(&without).failure().is_some(), "TYPES-4: {how:?}");
-            let file = ExitEvidence { owes_result: false, left_result: true, ..without };
+            let file =
+                ExitEvidence { owes_result: false, promised_itself: false, left_result: true, ..without };
             assert!(state_of(&file).failure().is_some(), "NODE-55: a file's exit code is its own: {how:?}");
+            let of_child = ExitEvidence { owes_result: true, ..file };
+            assert!(state_of(&of_child).failure().is_some(), "NODE-55: a child promised it: {how:?}");
         }
     }
 
@@ -250,7 +273,8 @@ mod tests {
     fn a_rank_that_its_node_ends_after_its_result_is_whole_is_stopped() {
         let before = Some(instant_of(Duration::from_secs(100)));
         let exit = exited(ExitStatus::Signal(15));
-        let mut killed = ExitEvidence { owes_result: true, left_result: true, stopped: before, ..exit };
+        let promised = ExitEvidence { owes_result: true, promised_itself: true, ..exit };
+        let mut killed = ExitEvidence { left_result: true, stopped: before, ..promised };
         assert_eq!(state_of(&killed), RankState::Stopped, "NODE-55");
         killed.exit.by_itself = true;
         assert_eq!(state_of(&killed), RankState::Finished, "it was leaving already");
