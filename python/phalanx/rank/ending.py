@@ -11,7 +11,8 @@ and CUDA's driver hang on one another. What an extension gave to `Py_AtExit` isn
 taken apart.
 RANK-3 (in-time): a rank that failed is gone `FAILED_EXIT_SECONDS` later, whatever its threads and exit handlers do.
 One that has left its result waits for these for `HANDLERS_SECONDS`, and says so after `LAST_SECONDS`; a file that gave
-none waits as Python does. Then it takes `LAST_SECONDS` at most; it says what was not done.
+none waits as Python does. Then it takes `LAST_SECONDS` at most; it says what was not done. Where that decides nothing,
+because the result was left, it ends with `CUT_OFF` then, so that the run tells of it.
 RANK-36 (code-stands): the exit code is known before any of this begins. Nothing that Python raises on the way changes
 it, not even where the training code has taken Python's own modules apart.
 """
@@ -49,6 +50,9 @@ LAST_SECONDS = 60.0
 # How long threads and exit handlers may take in a rank that has left its result: enough to send a large checkpoint
 # somewhere. The run has all that it needs, and waits for nothing but them.
 HANDLERS_SECONDS = 600.0
+
+# The exit code of a rank that has left its result and could not do all that it had to do then.
+CUT_OFF = 1
 
 # How much longer code that never lets Python run is waited for, which nothing in Python can end.
 NATIVE_SECONDS = 5.0
@@ -102,7 +106,7 @@ def _end(code: int) -> None:
     if code == 0:
         _within(
             LAST_SECONDS,
-            code,
+            CUT_OFF if reporting.has_returned() else code,
             "what the training code had not closed is not all written {} s after its exit handlers",
         )
     with contextlib.suppress(BaseException):
@@ -148,7 +152,7 @@ def _wait_for_handlers(busy: _thread.LockType) -> None:
         return
     _say(f"{what.format(said)}; they have {HANDLERS_SECONDS - said:.0f} s more")
     if not busy.acquire(timeout=HANDLERS_SECONDS - said):
-        _leave_in_time(0, 0, what.format(HANDLERS_SECONDS))
+        _leave_in_time(0, CUT_OFF, what.format(HANDLERS_SECONDS))
 
 
 def _leave_in_time(seconds: float, code: int, what: str) -> None:
