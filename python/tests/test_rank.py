@@ -97,6 +97,19 @@ def test_a_file_that_the_caller_has_not_is_the_hosts_own(
     assert end.result == (str(folder / "train.py"), ["--lr", "1"], 5)
 
 
+def test_a_folder_of_data_hides_no_program_that_spark_has_shipped(run_rank: RunRank, tmp_path: Path) -> None:
+    here, shipped = tmp_path / "here", tmp_path / "shipped"
+    for name in ("folder", "file"):
+        (here / name).mkdir(parents=True)
+    (shipped / "folder").mkdir(parents=True)
+    for program in (shipped / "folder" / "__main__.py", shipped / "file"):
+        program.write_text("import phalanx\nphalanx.set_result(__file__)\n")
+        payload = file_payload(program.relative_to(shipped).parts[0], (), sys_path=[], elsewhere=True)
+        end = run_rank(payload, cwd=here, PHALANX_SPARK_FILES=str(shipped))
+        assert end.code == 0, end.err
+        assert end.result == str(program)
+
+
 def test_a_file_that_nobody_has_is_named_with_its_host(run_rank: RunRank, tmp_path: Path) -> None:
     import socket
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import py_compile
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,21 @@ def test_a_folder_that_only_the_rank_s_host_has_is_a_program(
     (folder / "program" / "__main__.py").unlink()
     end = run_rank(payload, cwd=folder)
     assert f"there is no training file {folder}/program on " in end.error["message"]
+
+
+def test_a_folder_runs_as_its_caller_has_it(run_rank: RunRank, tmp_path: Path) -> None:
+    folder = tmp_path / "program"
+    folder.mkdir()
+    main = folder / "__main__.py"
+    main.write_text("import phalanx\nphalanx.set_result('other')\n")
+    py_compile.compile(str(main), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    main.write_text("import phalanx\nphalanx.set_result((__spec__.name, __file__))\n")
+    end = run_rank(file_payload(folder, (), sys_path=[]))
+    assert (end.code, end.result) == (0, ("__main__", str(main))), "RANK-19"
+    main.write_text("def train(:\n  pass")
+    end = run_rank(file_payload(folder, (), sys_path=[]))
+    assert (end.code, end.error["type_name"], end.error["before_start"]) == (1, "SyntaxError", False)
+    assert "def train(:" in end.err
 
 
 def test_a_zip_file_without_a_main_is_no_training_file(run_rank: RunRank, tmp_path: Path) -> None:

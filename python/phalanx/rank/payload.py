@@ -175,7 +175,7 @@ class Payload:
         """Where a file is that the caller hasn't: in the working directory, or where Spark has put what it shipped."""
         there = os.path.join(os.getcwd(), self.file_path)
         shipped = os.path.join(os.environ.get(contract.ENV_SPARK_FILES, ""), self.file_path)
-        return os.path.abspath(shipped) if not os.path.exists(there) and os.path.isfile(shipped) else there
+        return os.path.abspath(shipped) if not _runs(there) and _runs(shipped) else there
 
     def _open_body(self) -> BinaryIO:
         file = open(self.path, "rb")  # noqa: SIM115 (the caller closes it)
@@ -209,6 +209,11 @@ def main_of(path: str) -> str:
         if spec is None or spec.submodule_search_locations is not None
         else os.path.basename(str(spec.origin))
     )
+
+
+def _runs(path: str) -> bool:
+    """Whether there is a program: a file, or a folder with a `__main__`."""
+    return os.path.isfile(path) or bool(main_of(path))
 
 
 def _written(argument: dict[str, str], directory: str) -> str:

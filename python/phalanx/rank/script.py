@@ -79,7 +79,11 @@ def enter(script: Script, main: ModuleType) -> Code:
             name = os.path.basename(script.path)
             what = "zip file" if isinstance(script.importer, zipimporter) else "directory"
             raise PayloadError(f"{name} can't run on {host()}: it is a {what} without a __main__")
-        return enter_module(spec, main)
+        if not isinstance(spec.loader, SourceFileLoader) or script.source.startswith(MAGIC_NUMBER):
+            return enter_module(spec, main)
+        _name(spec, main)
+        # Byte code that this host has beside it may be of another source.
+        return lambda: compile(script.source, str(spec.origin), "exec", dont_inherit=True)
     main.__file__ = script.path
     vars(main)["__cached__"] = None
     if script.path.endswith(".pyc") or script.source.startswith(MAGIC_NUMBER):
@@ -99,13 +103,17 @@ def enter_module(spec: ModuleSpec, main: ModuleType) -> Code:
     code: CodeType | None = get_code(spec.name)
     if code is None:
         raise PayloadError(f"{spec.name} can't run on {host()}: it is no Python module ({spec.origin})")
+    _name(spec, main)
+    return lambda: code
+
+
+def _name(spec: ModuleSpec, main: ModuleType) -> None:
     main.__spec__ = spec
     main.__loader__ = spec.loader
     main.__package__ = spec.parent
     if spec.has_location:
         main.__file__ = spec.origin
         vars(main)["__cached__"] = spec.cached
-    return lambda: code
 
 
 def _holds(path: str, source: bytes) -> bool:

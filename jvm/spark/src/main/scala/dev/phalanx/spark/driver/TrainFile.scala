@@ -37,13 +37,19 @@ private[spark] object TrainFile {
     path match {
       case Uri() if !local.exists => ofHadoop(path, hadoop)
       case _                      =>
-        val found = if (local.exists) local else new File(shipped(path)).getAbsoluteFile
-        val main = Mains.find(name => new File(local, name).isFile).getOrElse("")
-        val isFolder = local.isDirectory && main.isEmpty
-        Core(_.checkTrainFile(local.toString, found.isFile || local.exists, isFolder, path))
+        val other = if (runs(local)) None else Some(new File(shipped(path)).getAbsoluteFile)
+        val found = other.filter(file => runs(file) || !local.exists).getOrElse(local)
+        val main = mainOf(found)
+        val isFolder = found.isDirectory && main.isEmpty
+        Core(_.checkTrainFile(local.toString, found.exists, isFolder, path))
         read(found, main)
     }
   }
+
+  private def mainOf(folder: File): String =
+    Mains.find(name => new File(folder, name).isFile).getOrElse("")
+
+  private def runs(file: File): Boolean = file.isFile || mainOf(file).nonEmpty
 
   private def read(file: File, main: String): TrainFile =
     TrainFile(file.toPath.normalize.toString, Files.readAllBytes(file.toPath.resolve(main)), main)

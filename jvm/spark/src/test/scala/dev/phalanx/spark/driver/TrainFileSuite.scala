@@ -40,6 +40,21 @@ class TrainFileSuite extends PhalanxSuite {
     }
   }
 
+  test("a folder of data hides no program that Spark has shipped, which may be a folder, too") {
+    withFolder { folder =>
+      val data = Files.createDirectory(folder.resolve("data")).toString
+      val file = python(folder, "train.py", "x = 4")
+      assert(new String(found(data, shipped = file).source) == "x = 4")
+      val program = Files.createDirectory(folder.resolve("program"))
+      python(program, "__main__.py", "x = 5")
+      for (path <- Seq(data, "program-of-spark")) {
+        val train = found(path, shipped = program.toString)
+        assert((train.path, train.main) == (program.toString, "__main__.py"))
+        assert(new String(train.source) == "x = 5")
+      }
+    }
+  }
+
   test("what is nowhere is told in a sentence") {
     withFolder { folder =>
       val missing = intercept[FileNotFoundException](found(s"$folder/none.py"))
