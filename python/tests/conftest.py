@@ -74,6 +74,7 @@ def run_rank(tmp_path: Path) -> Callable[..., RankRun]:
         beats = [note["beat"] for note in notes if "beat" in note]
         error = next((note["error"] for note in notes if "error" in note), None)
         out, err = done.stdout.decode(), done.stderr.decode()
-        return RankRun(done.returncode, out, err, phases, error, directory, beats)
+        returned = {"returned": True} in notes
+        return RankRun(done.returncode, out, err, phases, error, directory, beats, returned)
 
     return run

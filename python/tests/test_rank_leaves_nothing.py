@@ -255,17 +255,13 @@ def test_what_is_still_busy_after_the_result_was_left_is_not_waited_for_for_ever
     assert "in _end" in end.err, "its stacks are shown"
 
 
-def test_a_rank_that_has_left_its_result_and_is_still_busy_does_not_hang(run_rank: RunRank) -> None:
-    def train() -> int:
-        import threading
-        import time
-
-        threading.Thread(target=time.sleep, args=(2.5,)).start()
-        return 7
-
-    end = run_rank(sent(train))
-    assert (end.code, end.result) == (0, 7)
-    assert end.beats[-1]["ran"], "RANK-3"
+def test_a_rank_says_once_that_it_has_left_the_result_which_it_had_promised(
+    run_rank: RunRank, tmp_path: Path
+) -> None:
+    assert run_rank(sent(int)).returned, "DRIVER-20"
+    assert run_rank(script(tmp_path, "import phalanx; phalanx.set_result(7)")).returned
+    assert not run_rank(script(tmp_path, "pass")).returned
+    assert not run_rank(script(tmp_path, "import phalanx; phalanx.set_result(7); 1 / 0")).returned
 
 
 @pytest.mark.parametrize("end_of_child", ["sys.exit(0)", "sys.exit(3)", "1 / 0", "pass"])

@@ -26,6 +26,7 @@ class RankRun:
     noted_error: dict[str, Any] | None
     directory: Path
     beats: list[dict[str, Any]]
+    returned: bool
 
     @property
     def result(self) -> Any:

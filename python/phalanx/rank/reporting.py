@@ -119,7 +119,9 @@ def settle() -> None:
     if rank is None:
         return
     rank.returned = os.path.exists(rank.owed) and os.path.exists(rank.left)
-    if not rank.returned:
+    if rank.returned:
+        rank.node.send({contract.NOTE_RETURNED: True}, keep=True)
+    else:
         with contextlib.suppress(OSError):
             os.unlink(rank.owed)
 
@@ -264,7 +266,9 @@ def set_result(value: object) -> None:
             rank.result = value
             return
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write("phalanx: set_result was called after the end of the training code; the value is not kept\n")
+        sys.stderr.write(
+            "phalanx: set_result was called after the end of the training code; the value is not kept\n"
+        )
 
 
 def result(returned: object = None) -> object:

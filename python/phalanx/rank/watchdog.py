@@ -97,8 +97,7 @@ def _watch(node: NodeSocket, directory: str, main: int) -> None:
             next_beat = time.monotonic() + BEAT_SECONDS
             with contextlib.suppress(Exception):
                 operations, doing, busy = _collectives(directory)
-                # One that has left its result ends in its own time (RANK-3).
-                ran, seen = _ran != seen or reporting.has_returned(), _ran
+                ran, seen = _ran != seen, _ran
                 if ran:
                     recorder.forget()
                 elif not doing:

@@ -90,6 +90,27 @@ fn ranks_that_end_well_while_their_stacks_are_asked_for_did_not_hang() {
 }
 
 #[test]
+fn a_rank_that_has_left_its_result_hides_no_hang_and_is_none() {
+    let told = |rank, idle_ms| RankActivity { rank, idle_ms, returned: true, ..RankActivity::default() };
+    let returned = |rank, idle_ms| NodeMessage::Activity { ranks: vec![told(rank, idle_ms)] };
+    let mut play = Play::hanging(10);
+    play.tell(12, 0, returned(0, 11_000));
+    play.tell(12, 1, returned(1, 11_000));
+    assert_eq!(play.orders(), [], "DRIVER-20: both end in their own time");
+    for busy_for in [0, 60_000] {
+        let mut play = Play::hanging(10);
+        play.tell(12, 0, returned(0, busy_for));
+        play.tell(12, 1, doing(1, 11_000));
+        assert!(matches!(play.orders()[..], [(_, HubMessage::Stacks { .. }), ..]), "DRIVER-20");
+        play.tick(18);
+        for rank in 0..2 {
+            play.ends(19, rank, RankState::Stopped);
+        }
+        assert_eq!((play.failure().kind, play.failure().rank), (FailureKind::Hang, Some(1)));
+    }
+}
+
+#[test]
 fn a_stopped_process_is_the_one_that_hangs() {
     for victim in [ended(0, RankState::Stopped, 0), missed_a_peer(0)] {
         let mut play = Play::hanging(10);

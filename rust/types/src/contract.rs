@@ -150,6 +150,8 @@ names! {
     NOTE_COLD = "cold";
     /// Note: what the rank's watchdog sees, a [`Beat`].
     NOTE_BEAT = "beat";
+    /// Note: the rank has left the result that it had promised, and is on its way out.
+    NOTE_RETURNED = "returned";
     /// Note: what the training code reports, a [`Report`].
     NOTE_REPORT = "report";
     /// Key of a beat: whether the main thread has run Python since the beat before.
@@ -299,6 +301,8 @@ pub enum RankNote {
     Cold(String),
     /// [`NOTE_BEAT`].
     Beat(Beat),
+    /// [`NOTE_RETURNED`].
+    Returned(bool),
     /// [`NOTE_REPORT`].
     Report(Report),
 }
@@ -362,6 +366,7 @@ mod tests {
             (NOTE_ERROR, RankNote::Error(Box::default())),
             (NOTE_COLD, RankNote::Cold(String::new())),
             (NOTE_BEAT, RankNote::Beat(Beat::default())),
+            (NOTE_RETURNED, RankNote::Returned(true)),
             (NOTE_REPORT, RankNote::Report(Report::default())),
         ];
         for (key, note) in notes {

@@ -169,6 +169,8 @@ pub struct RankActivity {
     pub idle_ms: u64,
     /// Whether its process is stopped, as by SIGSTOP.
     pub stopped: bool,
+    /// Whether it has left its result, and only its process has not ended.
+    pub returned: bool,
     /// Its collective operation, in words; empty if there is none, or none that is known.
     pub doing: String,
     /// The step that it reported last.

@@ -2,7 +2,8 @@
 //!
 //! DRIVER-20 (all-idle): a rank hangs when, as its node tells, for `hang_timeout` it has written nothing, its main
 //! thread has run no Python, it has reported nothing, and no collective operation of the `phalanx` backend has begun or
-//! ended. The job hangs when all ranks have started and every rank that still runs hangs.
+//! ended. The job hangs when all ranks have started and every rank that still runs hangs. One that has left its result
+//! ends in its own time, and is no part of this.
 //! DRIVER-48 (last-report): what a rank reported last is known of it also where it was ended.
 //! DRIVER-21 (stacks-first): nothing is ended before the stacks were asked for, and have come or were waited for.
 
@@ -70,12 +71,12 @@ impl JobState {
         if timeout.is_zero() || !self.ranks.all_started() || self.stacks.is_about_hang() {
             return;
         }
-        if !self.ranks.all_running_are_idle() {
+        if !self.ranks.any_trains() || !self.ranks.all_running_are_idle() {
             return;
         }
         let longest = |told: &&RankActivity| (told.stopped, told.idle_ms);
-        let running = self.ranks.running().filter_map(|(_, rank)| rank.doing());
-        let Some(first) = running.max_by_key(longest) else { return };
+        let train = self.ranks.running().filter_map(|(_, rank)| rank.doing()).filter(|told| !told.returned);
+        let Some(first) = train.max_by_key(longest) else { return };
         let host = self.host_of(first.rank);
         let doing = match (first.stopped, first.doing.as_str()) {
             (true, _) => "; its process is stopped".to_string(),
@@ -128,7 +129,7 @@ impl JobState {
         let stacks: Vec<RankStacks> =
             told.map(|(rank, text)| RankStacks { rank, text }).chain(missing).collect();
         // The ranks that it was about may have ended meanwhile, and well.
-        if let Some(failure) = answer.hang.filter(|_| self.ranks.running().next().is_some()) {
+        if let Some(failure) = answer.hang.filter(|_| self.ranks.any_trains()) {
             self.fail(now, Failure { stacks: group(&stacks), ..*failure }, out);
         }
         self.news.stacks.push(stacks);

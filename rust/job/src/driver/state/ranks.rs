@@ -63,6 +63,10 @@ impl Rank {
         }
     }
 
+    fn has_returned(&self) -> bool {
+        self.doing().is_some_and(|told| told.returned)
+    }
+
     pub(super) fn exit(&self) -> Option<&RankExit> {
         match self {
             Rank::Ended { exit, .. } => Some(exit),
@@ -85,8 +89,10 @@ pub(super) struct Ranks {
     idle_after: Duration,
     not_started: usize,
     running: usize,
-    /// How many of those that run told that they are idle.
+    /// How many of those that run told that they are idle, or have left their results.
     idle: usize,
+    /// How many of those that run have left their results.
+    returned: usize,
     finished: usize,
     /// How many ranks are at each step that was told.
     steps: BTreeMap<u64, usize>,
@@ -107,6 +113,7 @@ impl Ranks {
             not_started: index(count),
             running: 0,
             idle: 0,
+            returned: 0,
             finished: 0,
             steps: BTreeMap::new(),
             of_node: BTreeMap::new(),
@@ -144,13 +151,15 @@ impl Ranks {
 
     /// Counts a rank in, or out.
     fn count(&mut self, rank: &Rank, add: impl Fn(&mut usize, usize)) {
-        let is_idle = |told: &RankActivity| Duration::from_millis(told.idle_ms) >= self.idle_after;
+        let is_idle =
+            |told: &RankActivity| told.returned || Duration::from_millis(told.idle_ms) >= self.idle_after;
         match rank {
             Rank::NotStarted => add(&mut self.not_started, 1),
             Rank::Running { doing, .. } => {
                 let idle = doing.as_ref().is_some_and(is_idle);
                 add(&mut self.running, 1);
                 add(&mut self.idle, usize::from(idle));
+                add(&mut self.returned, usize::from(rank.has_returned()));
             }
             Rank::Ended { exit, .. } => {
                 add(&mut self.finished, usize::from(exit.state == RankState::Finished))
@@ -246,7 +255,12 @@ impl Ranks {
         self.not_started == 0
     }
 
-    /// Whether each that runs has told that it makes no progress. So it is if none runs, too.
+    /// Whether one runs that has not left its result.
+    pub(super) fn any_trains(&self) -> bool {
+        self.running > self.returned
+    }
+
+    /// Whether each that runs has told that it makes no progress, or has left its result. So it is if none runs, too.
     pub(super) fn all_running_are_idle(&self) -> bool {
         self.idle == self.running
     }
@@ -313,10 +327,12 @@ mod tests {
                 2..6 => _ = ranks.start(rank, rank / 2),
                 _ => {
                     let (idle_ms, step) = (what * 500, (what % 3 > 0).then_some(what));
-                    ranks.note(RankActivity { rank, idle_ms, step, ..RankActivity::default() });
+                    let returned = what % 7 == 0;
+                    ranks.note(RankActivity { rank, idle_ms, returned, step, ..RankActivity::default() });
                 }
             }
-            let is_idle = |rank: &Rank| rank.doing().is_some_and(|told| told.idle_ms >= 10_000);
+            let is_idle =
+                |rank: &Rank| rank.doing().is_some_and(|told| told.returned || told.idle_ms >= 10_000);
             let is_started = |rank: &Rank| *rank != Rank::NotStarted;
             assert_eq!(ranks.all_started(), ranks.ranks.iter().all(is_started), "DRIVER-29");
             assert_eq!(
@@ -324,6 +340,8 @@ mod tests {
                 ranks.running().all(|(_, rank)| is_idle(rank)),
                 "DRIVER-29"
             );
+            let trains = ranks.running().any(|(_, rank)| !rank.has_returned());
+            assert_eq!(ranks.any_trains(), trains, "DRIVER-29");
             let steps = ranks.all().filter_map(|(_, rank)| rank.doing()?.step);
             assert_eq!(ranks.newest_step(), steps.max(), "DRIVER-29");
             assert_eq!(ranks.all_finished(), ranks.finished().len() == 4, "DRIVER-29");

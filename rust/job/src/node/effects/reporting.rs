@@ -34,7 +34,7 @@ impl Effects<'_, '_> {
         for note in notes {
             of.progress.take(&note);
             match note {
-                RankNote::Beat(_) => {}
+                RankNote::Beat(_) | RankNote::Returned(_) => {}
                 RankNote::Report(report) => {
                     of.reports.note(&report);
                     reports = true;

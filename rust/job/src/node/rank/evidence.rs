@@ -1,8 +1,9 @@
 //! How a rank ended: from the exit that its guard saw, what it wrote down, and whether its node told it to end.
 //!
-//! NODE-55 (result-stands): a rank whose own process had promised a result and has left it whole has ended well, however
-//! that process ended then, unless its node ended it. How that was is told where it was not with exit code 0. Of a rank
-//! that has promised none, or for which a process that it had started did, the exit code is all that there is.
+//! NODE-55 (result-stands): a rank whose own process had promised a result and has left it whole has ended well,
+//! however that process ended then, unless its node ended it. How that was is told where it was not with exit code 0.
+//! Of a rank that has promised none, or for which a process that it had started did, the exit code is all that there
+//! is.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};

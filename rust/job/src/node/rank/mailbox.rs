@@ -24,11 +24,12 @@ struct Waiting {
     /// How many reports came before it and were not looked at.
     overtaken: u64,
     beat: Option<RankNote>,
+    returned: Option<RankNote>,
 }
 
 impl Waiting {
     fn is_empty(&self) -> bool {
-        let newest = [&self.error, &self.cold, &self.report, &self.beat];
+        let newest = [&self.error, &self.cold, &self.report, &self.beat, &self.returned];
         self.phases.is_empty() && newest.into_iter().all(Option::is_none)
     }
 }
@@ -47,6 +48,7 @@ impl Mailbox {
             RankNote::Report(_) => {
                 waiting.overtaken += u64::from(waiting.report.replace(note).is_some());
             }
+            RankNote::Returned(_) => waiting.returned = Some(note),
             RankNote::Beat(mut beat) => {
                 // That it ran since the beat before is progress, whichever beat says it.
                 if let Some(RankNote::Beat(before)) = &waiting.beat {
@@ -60,8 +62,9 @@ impl Mailbox {
 
     /// All that waits, and how many reports its report has overtaken; then nothing does.
     pub(crate) fn take(&self) -> (impl Iterator<Item = RankNote> + use<>, u64) {
-        let Waiting { phases, error, cold, report, overtaken, beat } = std::mem::take(&mut *self.lock());
-        (phases.into_iter().chain(cold).chain(report).chain(beat).chain(error), overtaken)
+        let Waiting { phases, error, cold, report, overtaken, beat, returned } =
+            std::mem::take(&mut *self.lock());
+        (phases.into_iter().chain(cold).chain(report).chain(beat).chain(returned).chain(error), overtaken)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {

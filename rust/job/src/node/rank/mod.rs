@@ -79,13 +79,14 @@ impl Rank {
 
     /// What is told of it; `pid` is its process, if it runs.
     pub(crate) fn activity(&self, rank: u32, pid: Option<u32>) -> RankActivity {
-        let RankProgress { last, doing, step, total_steps, step_us, values, collectives, .. } =
+        let RankProgress { last, doing, step, total_steps, step_us, values, collectives, returned, .. } =
             &self.progress;
         let last = self.log.last_output().map_or(*last, |output| output.max(*last));
         RankActivity {
             rank,
             idle_ms: u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX),
             stopped: pid.is_some_and(is_stopped),
+            returned: *returned,
             doing: doing.clone(),
             step: *step,
             total_steps: *total_steps,

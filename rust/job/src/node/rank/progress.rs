@@ -14,6 +14,8 @@ use phalanx_types::RankNote;
 pub(crate) struct RankProgress {
     /// When it last made some.
     pub(crate) last: Instant,
+    /// It has left its result, which stays so.
+    pub(crate) returned: bool,
     pub(crate) doing: String,
     /// How many collective operations had begun and ended.
     operations: u64,
@@ -55,6 +57,7 @@ impl RankProgress {
     pub(crate) fn new() -> RankProgress {
         RankProgress {
             last: Instant::now(),
+            returned: false,
             doing: String::new(),
             operations: 0,
             reported: None,
@@ -83,6 +86,10 @@ impl RankProgress {
         let progress = match note {
             RankNote::Phase(_) => true,
             RankNote::Error(_) | RankNote::Cold(_) => false,
+            RankNote::Returned(returned) => {
+                self.returned |= returned;
+                true
+            }
             RankNote::Beat(beat) => {
                 self.collectives.beat(Instant::now(), beat.operations, beat.collective_us);
                 self.doing = beat.doing.chars().take(120).collect();
