@@ -164,7 +164,7 @@ fn recorded(
 fn forget(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io(&format!("remove {}", path.display()), &e))
+            Err(Error::io(format!("remove {}", path.display()), &e))
         }
         _ => Ok(()),
     }
