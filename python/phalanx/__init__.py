@@ -9,6 +9,7 @@ import os
 
 from .feeding.partitions.pyspark_loader import install as _tell_pyspark
 from .process_group.registration import install as _tell_torch
+from .rank.contract import ENV_RANK_DIR as _ENV_RANK_DIR
 
 TYPE_CHECKING = False  # as typing's, without the milliseconds that importing typing costs every rank
 if TYPE_CHECKING:
@@ -119,9 +120,7 @@ def __dir__() -> list[str]:
 
 _tell_torch()
 _tell_pyspark()
-if (
-    "PHALANX_RANK_DIR" in os.environ
-):  # in a rank or below it, as `rank.contract` says; others import nothing for this
+if _ENV_RANK_DIR in os.environ:  # in a rank, or in a program below one
     from .rank import child_ending
 
     child_ending.install()

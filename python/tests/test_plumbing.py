@@ -93,7 +93,8 @@ print(sorted(name for name in set(sys.modules) - before), threading.active_count
     assert done.stdout.strip() == (
         "['__future__', 'phalanx', 'phalanx.feeding', 'phalanx.feeding.partitions', "
         "'phalanx.feeding.partitions.pyspark_loader', 'phalanx.plumbing', "
-        "'phalanx.plumbing.import_hooks', 'phalanx.process_group', 'phalanx.process_group.registration'] 1"
+        "'phalanx.plumbing.import_hooks', 'phalanx.process_group', 'phalanx.process_group.registration', "
+        "'phalanx.rank', 'phalanx.rank.contract'] 1"
     )
 
 
