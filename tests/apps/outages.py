@@ -105,7 +105,7 @@ class Trial:
     def lines(self, shown: str) -> dict[str, bool]:
         """Whether a rank's lines were shown: each once, and in order."""
         by_rank = {
-            rank: re.findall(rf"^\[rank {rank}\] {self.face} {self.name} (\d+)$", shown, re.M)
+            rank: re.findall(rf"^\[(?:.+: )?rank {rank}\] {self.face} {self.name} (\d+)$", shown, re.M)
             for rank in (0, 1)
         }
         return {
