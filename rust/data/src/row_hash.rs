@@ -3,15 +3,12 @@
 //!
 //! The hash of a row is a chain through its values, each step of which waits for the one before it. So many rows go
 //! beside each other: some hundreds column by column, and those of one column of arrays by eight, element by element.
-//! What isn't a number, or an array of numbers without nulls, goes row by row. The two loops that take most of the time
-//! are compiled for the wider vectors of newer processors, too, and a processor takes the best that it has. A step has
-//! four multiplications of 64 bits, of which a processor without such vectors begins one a cycle.
+//! What isn't a number, or an array of numbers without nulls, goes row by row.
 
 mod column;
 mod sums;
 mod xxh64;
 
-use multiversion::multiversion;
 use phalanx_types::Result;
 
 use crate::ends::Ends;
@@ -60,14 +57,11 @@ fn chain(columns: &[Column<'_>], first: usize, hashes: &mut [u64]) -> Option<()>
     }
     // Nulls leave a chain as it is, so it is told where they are.
     for group in columns.chunks(FLAGS) {
-        let mut nulls = [0; ROWS];
-        let nulls = &mut nulls[..hashes.len()];
-        for (bit, column) in group.iter().enumerate().filter(|(_, column)| !column.is_whole()) {
-            for (row, flags) in (first..).zip(nulls.iter_mut()) {
-                *flags |= u64::from(!column.is_valid(row)) << bit;
-            }
+        let with_nulls: Vec<_> = group.iter().enumerate().filter(|(_, column)| !column.is_whole()).collect();
+        for (row, hash) in (first..).zip(hashes.iter_mut()) {
+            let null = |(bit, column): &(usize, &Column<'_>)| u64::from(!column.is_valid(row)) << bit;
+            *hash = xxh64::long(with_nulls.iter().map(null).sum(), *hash);
         }
-        each(nulls, xxh64::long, hashes);
     }
     Some(())
 }
@@ -98,10 +92,11 @@ impl Column<'_> {
         if let Values::Fixed(fixed) = self.values {
             return with_fixed!(fixed, |values, step| {
                 let values = values.get(first..first + hashes.len())?;
+                let each = hashes.iter_mut().zip(values);
                 if self.is_whole() {
-                    each(values, step, hashes);
+                    each.for_each(|(hash, value)| *hash = step(*value, *hash));
                 } else {
-                    for (row, (hash, value)) in (first..).zip(hashes.iter_mut().zip(values)) {
+                    for (row, (hash, value)) in (first..).zip(each) {
                         let next = step(*value, *hash);
                         *hash = if self.is_valid(row) { next } else { *hash };
                     }
@@ -197,16 +192,8 @@ impl Column<'_> {
     }
 }
 
-/// Takes a value for each row.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-fn each<V: Copy>(values: &[V], step: impl Fn(V, u64) -> u64, hashes: &mut [u64]) {
-    for (hash, value) in hashes.iter_mut().zip(values) {
-        *hash = step(*value, *hash);
-    }
-}
-
 /// Takes as many numbers of each row as all have, which is one at least.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
+#[inline(always)]
 fn beside<const WIDTH: usize>(
     lanes: &mut [(usize, &[[u8; WIDTH]]); LANES],
     step: impl Fn([u8; WIDTH], u64) -> u64,
