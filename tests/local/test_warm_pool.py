@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 from phalanx import TorchDistributor, _native
+from phalanx.warm_pool import openblas
 from phalanx.warm_pool.module_check import Imported
-from phalanx.warm_pool.process_reset import openblas_threads
 from support.places import PYTHON
 from support.tiers import whole
 
@@ -442,7 +442,7 @@ def test_the_threads_of_openblas_are_read_as_it_reads_them() -> None:
         ({"OMP_NUM_THREADS": "4,2"}, 4),
         ({"GOTO_NUM_THREADS": "none", "OMP_NUM_THREADS": "0"}, cores),
     ]:
-        assert openblas_threads(env) == threads, env
+        assert openblas.threads(env) == threads, env
 
 
 def test_shadows_are_modules_that_come_first_and_no_namespaces(

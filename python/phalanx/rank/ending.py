@@ -2,8 +2,8 @@
 
 RANK-1 (nothing-lost): threads that are no daemons are waited for, and exit handlers run. What the training code's
 modules and reference cycles hold is let go. Files that are open still are flushed, and so are C's streams. C's exit
-handlers run. A module is known by the object, whatever names `sys.modules` has for it: what was there before the
-training code is nobody's to take apart.
+handlers run. What was there before the training code is nobody's to take apart, whatever names `sys.modules` has for
+it.
 RANK-2 (torch-whole): torch's own modules stay as they are, and C's handlers from before torch was loaded don't run,
 torch's among them: gloo's threads abort a process that takes torch apart under them, and it takes a third of a
 second. If there is a process group and CUDA is in use, none of C's handlers run, and the rank says so: NCCL's threads
@@ -61,8 +61,10 @@ NATIVE_SECONDS = 5.0
 _KEPT = ("phalanx", "torch")
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
-# Modules that were there before the training code; held, so that none of them is another one later.
-_before: list[object] = list(sys.modules.values())
+# Modules that were there before the training code, by id; held, so that no other gets the id of one. And their names:
+# a rank copies the memory of each object that it looks at. `__main__` isn't among these, since a script has its own.
+_before: dict[int, object] = {id(module): module for module in sys.modules.values()}
+_names = frozenset(sys.modules) - {"__main__"}
 _marked = False
 # Of this module's own: those of others may be gone by then.
 _exit_at_once = os._exit
@@ -71,10 +73,16 @@ _namespace = vars(ModuleType)["__dict__"].__get__
 
 def arrange() -> None:
     """To be called when a rank, or a pool that will fork ranks, has just begun."""
-    global _before
-    _before = list(sys.modules.values())
+    global _before, _names
+    _before = {id(module): module for module in sys.modules.values()}
+    _names = frozenset(sys.modules) - {"__main__"}
     if not _marked:
         after_import(("torch",), _mark)
+
+
+def keep(module: ModuleType) -> None:
+    """Has a module count as one that was there before the training code."""
+    _before[id(module)] = module
 
 
 def leave(code: int) -> NoReturn:
@@ -192,12 +200,12 @@ def _let_go() -> None:
     import weakref
 
     held = []
-    kept = {id(module) for module in _before}
-    kept.update(id(module) for name, module in sys.modules.items() if _root(name) in _KEPT)
-    for name in [name for name, module in sys.modules.items() if id(module) not in kept]:
-        module = sys.modules.pop(name)
-        if issubclass(type(module), ModuleType):  # anything can be put there
-            held.append(weakref.ref(module))
+    for name in [name for name in sys.modules if name not in _names and _root(name) not in _KEPT]:
+        module = sys.modules[name]
+        if not _is_kept(module):
+            del sys.modules[name]
+            if issubclass(type(module), ModuleType):  # anything can be put there
+                held.append(weakref.ref(module))
         del module
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
@@ -212,6 +220,12 @@ def _let_go() -> None:
         if alive is not None:
             _empty(alive)
     gc.collect()
+
+
+def _is_kept(module: object) -> bool:
+    if issubclass(type(module), ModuleType) and _root(_namespace(module).get("__name__")) in _KEPT:
+        return True
+    return id(module) in _before
 
 
 def _root(name: object) -> str:

@@ -44,6 +44,11 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 def main() -> NoReturn:
     """Runs the payload and ends the process."""
     ending.arrange()
+    run()
+
+
+def run() -> NoReturn:
+    """As `main`, in a process that has arranged its end."""
     _open_output()
     # popped: a program that the training code starts has another file at that number
     node = NodeSocket(int(os.environ.pop(contract.ENV_NOTES_FD, "-1")))

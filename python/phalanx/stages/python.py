@@ -59,7 +59,7 @@ class PythonStage(SparkStage):
         if self._job.logs_uri is not None:
             logger.warning(
                 "The ranks' logs stay on their hosts: this run's tasks are in Spark's Python workers, which "
-                "can't write to {self._job.logs_uri} (spark.phalanx.logs.directory); use the jvm stage, or a "
+                f"can't write to {self._job.logs_uri} (spark.phalanx.logs.directory); use the jvm stage, or a "
                 "folder that all hosts share"
             )
 

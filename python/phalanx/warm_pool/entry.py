@@ -23,7 +23,7 @@ import socket
 import sys
 
 from ..rank import contract, ending, spark_files
-from ..rank.entry import main as run_rank
+from ..rank.entry import run as run_rank
 from ..rank.payload import Payload, merged_path
 from ..rank.script import script_of
 from .fork_safety import fork_problem, unfit
@@ -57,6 +57,9 @@ def main() -> NoReturn:
     problem = unfit(pool.imported) or fork_problem()
     if problem is not None:
         pool.refuse(problem)
+    # Not in each rank, which would copy the memory of every module.
+    hide(told["imports"], reads)
+    ending.arrange()
     _silence()
     program, args, given = pool.serve()
     # From here on this is a rank.
@@ -71,6 +74,7 @@ def main() -> NoReturn:
     if why is not None:
         _start_anew(program, args, why)
     hide(told["imports"], reads)
+    ending.keep(sys.modules["__main__"])
     run_rank()
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
+
+from .late_import import loaded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def unfit(imported: Imported) -> str | None:
     if len(threads) > 1:
         names = ", ".join(sorted(_thread_name(t) for t in threads if t != str(os.getpid())))
         return f"something that it imported started a thread ({names})"
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "something that it imported initialized CUDA"
     for fd in os.listdir("/proc/self/fd"):
@@ -34,7 +35,7 @@ def unfit(imported: Imported) -> str | None:
 
 def fork_problem() -> str | None:
     """Why a fork of this process could not use CUDA, or can't be made; found out by making one."""
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     try:
         pid = os.fork()
     except OSError as error:

@@ -13,7 +13,7 @@ import sys
 from importlib.machinery import ModuleSpec
 
 from ..rank import contract
-from .process_reset import restore_openblas_threads
+from . import openblas
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,26 +85,43 @@ class Reads:
 
 
 def hide(imports: Iterable[str], reads: Reads) -> None:
-    """Takes what a pool has imported out of `sys.modules`, until somebody imports it; called in a rank."""
-    env = dict(os.environ)
+    """Takes what a pool has imported out of `sys.modules`, until somebody imports it.
+
+    The pool does so before it is forked. A rank calls this once more, when it has its environment.
+    """
     for root in dict.fromkeys(name.partition(".")[0] for name in imports):
         if root in sys.modules and root not in _IN_SIGHT:
-            sys.meta_path.insert(0, _Hidden(root, env, reads.of.get(root, set())))
+            sys.meta_path.insert(0, _Hidden(root, reads.of.get(root, set())))
+    env = dict(os.environ)
+    for hidden in _all_hidden():
+        hidden.env = env
+
+
+def loaded(name: str) -> ModuleType | None:
+    """A module that is there, in sight or hidden; None where it isn't."""
+    hidden = (finder.modules.get(name) for finder in _all_hidden())
+    return next(filter(None, hidden), sys.modules.get(name))
+
+
+def _all_hidden() -> list[_Hidden]:
+    return [finder for finder in sys.meta_path if isinstance(finder, _Hidden)]
 
 
 class _Hidden:
     """The finder and the loader of a package that is there already."""
 
-    def __init__(self, root: str, env: dict[str, str], read: set[str]) -> None:
-        self._env, self._read = env, read
+    def __init__(self, root: str, read: set[str]) -> None:
+        self.env: dict[str, str] = {}
+        """What the environment was, when the training code could first set a variable."""
+        self._read = read
         below = f"{root}."
         names = [name for name in sys.modules if name == root or name.startswith(below)]
-        self._modules = {name: sys.modules.pop(name) for name in names}
+        self.modules = {name: sys.modules.pop(name) for name in names}
         self._root = root
-        self._spec = self._modules[root].__spec__
+        self._spec = self.modules[root].__spec__
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
-        if name != self._root or not self._modules:
+        if name != self._root or not self.modules:
             return None
         own = self._spec
         if own is None:
@@ -115,7 +132,7 @@ class _Hidden:
         return spec
 
     def create_module(self, _spec: ModuleSpec) -> ModuleType:
-        modules, self._modules = self._modules, {}
+        modules, self.modules = self.modules, {}
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(self)
         for name, module in modules.items():
@@ -128,7 +145,7 @@ class _Hidden:
         read = {name for name in self._read if not name.startswith("PHALANX_")}
         if self._root == "torch":
             read.update(name for name in os.environ if name.startswith(_READ_IN_C))
-        catch_up({name for name in read if os.environ.get(name) != self._env.get(name)})
+        catch_up({name for name in read if os.environ.get(name) != self.env.get(name)})
 
 
 def catch_up(changed: set[str]) -> None:
@@ -166,7 +183,7 @@ def _set_threads(torch: Any) -> None:
     if text:
         count = int(text.partition(",")[0])
         torch.set_num_threads(min(count, len(os.sched_getaffinity(0))))
-    restore_openblas_threads(os.environ)
+    openblas.restore_threads(os.environ)
 
 
 def _set_debug_level(torch: Any) -> None:

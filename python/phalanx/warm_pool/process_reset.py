@@ -11,21 +11,13 @@ import sys
 import types
 from zipimport import zipimporter
 
-from ..rank import contract
+from . import openblas
+from .late_import import loaded
 from .module_check import stat_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-# What OpenBLAS calls the function that sets its threads, as built by whom.
-_OPENBLAS_SETTERS = [
-    f"{prefix}openblas_set_num_threads{suffix}"
-    for prefix in ("scipy_", "")
-    for suffix in ("64_", "", "_64", "64")
-]
-# Where it looks for their number when it is loaded.
-_OPENBLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", contract.ENV_OMP_THREADS)
 
 
 class Restorer:
@@ -48,8 +40,8 @@ class Restorer:
         sys.modules["__main__"] = types.ModuleType("__main__")
         self.forget_folders()
         _seed()
-        if openblas_threads(os.environ) != 1:
-            restore_openblas_threads(os.environ)
+        if openblas.threads(os.environ) != 1:
+            openblas.restore_threads(os.environ)
 
     def forget_folders(self) -> None:
         """Has the next import look at what there is on disk now. `invalidate_caches` alone would also read the
@@ -101,45 +93,9 @@ def _seed() -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if torch is not None:
         torch.default_generator.seed()  # torch.seed would see to other devices, too
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
         processes.current_process().authkey = os.urandom(32)
-
-
-def restore_openblas_threads(env: Mapping[str, str]) -> None:
-    """Gives each OpenBLAS the threads that it would have started with in this environment; a pool's has one."""
-    import ctypes
-
-    count = openblas_threads(env)
-    for path in _loaded("openblas"):
-        with contextlib.suppress(OSError):
-            library = ctypes.CDLL(path)
-            for name in _OPENBLAS_SETTERS:
-                if hasattr(library, name):
-                    getattr(library, name)(count)
-                    break
-
-
-def openblas_threads(env: Mapping[str, str]) -> int:
-    """How many threads OpenBLAS begins with in this environment."""
-    for name in _OPENBLAS_VARIABLES:
-        digits = ""
-        for character in env.get(name, "").strip():  # as atoi reads it
-            if not character.isdigit():
-                break
-            digits += character
-        if digits and int(digits) > 0:
-            return int(digits)
-    return len(os.sched_getaffinity(0))
-
-
-def _loaded(part: str) -> set[str]:
-    """The libraries of this process with `part` in their file's name."""
-    with open("/proc/self/maps") as file:
-        paths = {
-            line.split(maxsplit=5)[5].rstrip("\n") for line in file if line.count(" ") > 4 and "/" in line
-        }
-    return {path for path in paths if part in os.path.basename(path).lower()}
