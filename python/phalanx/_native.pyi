@@ -149,12 +149,12 @@ class Job:
 def setting_keys() -> list[str]:
     """The keys of all settings."""
 
-def read_settings(settings: dict[str, str]) -> tuple[float, str, str, str, float, str, int]:
+def read_settings(settings: dict[str, str]) -> tuple[float, str, str, str, float, str, int, str]:
     """Checks all settings; returns those that a driver goes by itself: the seconds to wait for task slots, the stage
     (auto, jvm or python), how a run is shown (auto, rich, plain or off), how tasks reach a client of Spark Connect
     (auto, direct or relay), after how many seconds of silence a node is lost, in which order rows of data sets come
-    (auto, computed or content), and how often ranks may start again. A bad value is a ValueError that names the key,
-    the value and what is allowed."""
+    (auto, computed or content), how often ranks may start again, and what the run's tasks are to Spark (barrier or
+    tasks). A bad value is a ValueError that names the key, the value and what is allowed."""
 
 def rank_variables(settings: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     """The variables that a caller gives its ranks: what `spark.phalanx.env.pass` names of this process's, and `given`,

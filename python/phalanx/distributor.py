@@ -19,7 +19,7 @@ from .connect import relay
 from .connect.client import is_remote
 from .display.shown import Shown
 from .display.spark_ui import SparkUi
-from .feeding.given import check_data, is_data, is_table
+from .feeding.given import check_data, check_gang, is_data, is_table
 from .feeding.partitions.partitions import numbers_of
 from .feeding.partitions.partitions import partition_data_loader as _get_spark_partition_data_loader
 from .feeding.preparation import Preparation
@@ -109,6 +109,7 @@ class TorchDistributor(Distributor):
         env: Mapping[str, str] | None = None,
         mlflow: bool | Literal["all"] | None = None,
         local_ranks: str | None = None,
+        gang: str | None = None,
         logs: str | int | Iterable[int] | None = None,
         progress: str | None = None,
     ) -> None:
@@ -133,6 +134,7 @@ class TorchDistributor(Distributor):
             env=env,
             mlflow=mlflow,
             local_ranks=local_ranks,
+            gang=gang,
             logs=logs,
             progress=progress,
         )
@@ -290,6 +292,8 @@ class TorchDistributor(Distributor):
         settings = Settings.read(conf, keys=session.keys, given=given, defaults=defaults)
         if settings.connect == "relay" and is_remote(self.spark) and not self.local_mode and not may_relay:
             raise RuntimeError(relay.NO_PLUGIN)
+        if not self.local_mode:
+            check_gang(settings.gang, sets, has_rows=rows is not None)
         inputs = self._inputs(sets, settings)
         if inputs is not None and inputs.streamed is not None:
             if rows is not None:

@@ -32,6 +32,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "checkpoint_dir": ("spark.phalanx.checkpoint.directory", os.fspath),
     "checkpoint_name": ("spark.phalanx.checkpoint.name", str),
     "local_ranks": ("spark.phalanx.localRanks", str),
+    "gang": ("spark.phalanx.gang", str),
     "logs": ("spark.phalanx.logs", _texts),
     "progress": ("spark.phalanx.progress", str),
 }
@@ -84,6 +85,10 @@ class Options:
     local_ranks     what counts as a node for `LOCAL_RANK`, `GROUP_RANK` and `CUDA_VISIBLE_DEVICES`: "task" for a Spark
                     task, "host" for all tasks on a host; else what `spark.phalanx.localRanks` says, which is task
 
+    gang            what the run's tasks are to Spark: "barrier", a stage that starts as a whole, or "tasks", a job
+                    each, for which dynamic allocation starts executors; else what `spark.phalanx.gang` says, which is
+                    tasks where dynamic allocation is on, and else barrier
+
     logs            which of the ranks' output is shown: "all", "dedup" (equal lines once, with their ranks), "errors"
                     (the newest lines of a rank that failed), "off", a rank, or a list of ranks; else what
                     `spark.phalanx.logs` says, which is all of up to 8 ranks, and of more dedup
@@ -107,6 +112,7 @@ class Options:
     env: Mapping[str, str] | None = dataclasses.field(default=None, hash=False)
     mlflow: bool | Literal["all"] | None = None
     local_ranks: str | None = None
+    gang: str | None = None
     logs: str | int | Iterable[int] | None = None
     progress: str | None = None
 

@@ -414,11 +414,12 @@ def test_what_prevents_a_run_is_a_finding_and_no_exception() -> None:
     assert "spark.phalanx.grace" in errors["settings"]
     assert "spark.task.resource.gpu.amount" in errors["GPUs"]
     assert "driver" in errors
-    again = doctor(
-        NoCluster(spark__master="yarn", spark__dynamicAllocation__enabled="true"), 4, False, timeout=5
-    )  # type: ignore[arg-type]
-    refused = [finding for finding in again.findings if finding.check == "dynamic allocation"]
-    assert [finding.level for finding in refused] == ["error"]
+    for gang, level in (("barrier", "error"), ("auto", "ok")):
+        cluster: Any = NoCluster(
+            spark__master="yarn", spark__dynamicAllocation__enabled="true", spark__phalanx__gang=gang
+        )
+        again = doctor(cluster, 4, False, timeout=5)
+        assert [finding.level for finding in again.findings if finding.check == "gang"] == [level]
     unknown = doctor(NoCluster(spark__master="local[2]", spark__phalanx__graec="1s"), 2, False, timeout=5)  # type: ignore[arg-type]
     said = [
         (finding.level, finding.check)

@@ -32,7 +32,7 @@ class Runner:
         self.tags: list[str] = []
         self.calls: list[tuple[Any, ...]] = []
         self.pythonExec, self.environment, self._python_includes = "python9", {"A": "b"}, ["x.zip"]
-        self.cancelJobsWithTag = self.addJobTag = self.tags.append
+        self.addJobTag = self.tags.append
 
     def version(self) -> str:
         if not self._version:
@@ -44,6 +44,9 @@ class Runner:
 
     def sc(self) -> str:
         return "the context"
+
+    def cancel(self, _context: str, tag: str) -> None:
+        self.tags.append(tag)
 
     def runPython(self, *arguments: Any) -> None:
         self.calls.append(arguments)
@@ -134,7 +137,7 @@ def test_what_the_jvm_is_handed(runner: Runner) -> None:
     hub: Any = SimpleNamespace(node_spec=node_spec_into(asked))
     stage = stage_of(runner, b"payload")
     stage._run(hub, 2)
-    assert runner.calls == [("the context", 4, b"the spec", b"payload", "Phalanx: train, 8 ranks")]
+    assert runner.calls == [("the context", 4, b"the spec", b"payload", "Phalanx: train, 8 ranks", "barrier")]
     env = {"A": "b", "PHALANX_PY_FILES": "x.zip"}
     assert asked == [(2, {"python": "python9", "env": env, "local_gpus": ["0"]})]
     stage.cancel()

@@ -138,14 +138,16 @@ class _Examination:
         with self._refusals("settings", ""), _warnings("phalanx") as said:
             try:
                 preflight.check_start(self._conf, logging.getLogger("phalanx"))
-                self.findings.append(
-                    Finding("ok", "", "dynamic allocation", "It is off, as a barrier stage needs.")
+                # Without a barrier the hosts are looked at by an ordinary stage, whose tasks can't meet.
+                self._barrier = self._settings is None or self._settings.gang == "barrier"
+                starts = (
+                    "start together" if self._barrier else "are a job each, for which Spark starts executors"
                 )
+                self.findings.append(Finding("ok", "", "gang", f"A run's tasks {starts}."))
             except RuntimeError as problem:
-                # Then the hosts are looked at by an ordinary stage, whose tasks can't meet.
                 self._barrier = False
-                do = "Set spark.dynamicAllocation.enabled to false when the application starts."
-                self.findings.append(Finding("error", "driver", "dynamic allocation", str(problem), do))
+                do = "Set what it names, when the application starts."
+                self.findings.append(Finding("error", "driver", "gang", str(problem), do))
         self.findings += [Finding("warning", "driver", "TLS", text) for text in said]
         if not said:
             wish = (self._settings.values if self._settings else {}).get("spark.phalanx.encryption", "auto")

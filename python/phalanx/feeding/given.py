@@ -4,6 +4,8 @@ FEED-31 (refused-first): data that can't become tensors, or can't be read to its
 starts, in a sentence that names the data set and the column.
 FEED-36 (streamed-once): a run has one `streamed` data set at most, on executors, and never starts its ranks again. It
 has no blocks: it is the input of the run's own stage.
+FEED-70 (kept-apart): a gang of tasks has data only where no executor holds it. Spark takes idle executors away, and
+rows that are a stage's input need one stage.
 """
 
 from __future__ import annotations
@@ -46,6 +48,25 @@ def check_data(data: Mapping[str, Any]) -> None:
             raise TypeError(f"the name of a data set has to be a str, not {type(name).__name__}")
         if not _is_ours(value):
             raise TypeError(f"the data set {name!r} has to be a Spark DataFrame, not {type(value).__name__}")
+
+
+def check_gang(gang: str, sets: Mapping[str, Any], *, has_rows: bool) -> None:
+    """Raises `RuntimeError` where a gang of tasks can't have its data, with what to do. FEED-70"""
+    if gang != "tasks":
+        return
+    do = "or run it with gang='barrier', for which spark.dynamicAllocation.enabled has to be false"
+    if has_rows:
+        raise RuntimeError(
+            "_train_on_dataframe needs one stage for all tasks, and this run's tasks are a Spark job each "
+            f"(spark.phalanx.gang); give the DataFrame to run(data=...) as phalanx.stored, {do}"
+        )
+    for name, value in sets.items():
+        kept = value.data if isinstance(value, Replicated) else value
+        if not isinstance(kept, Stored):
+            raise RuntimeError(
+                f"the data set {name!r} would be on executors that Spark may take away, since this run's tasks are a "
+                f"Spark job each (spark.phalanx.gang); keep it in a shared place by phalanx.stored(df, uri), {do}"
+            )
 
 
 def _is_ours(value: object) -> bool:

@@ -93,7 +93,7 @@ def plan(
 def check_start(conf_get: ConfGet, logger: logging.Logger, *, given: Mapping[str, str] | None = None) -> None:
     """Whether a distributed run may start on this cluster; `given` are settings that win over the session's.
 
-    Raises `RuntimeError` for one with dynamic allocation.
+    Raises `RuntimeError` where its tasks can't be on it what `spark.phalanx.gang` says.
     """
     conf = _asked(_START_KEYS, conf_get) | dict(given or {})
     warning = _native.may_start(conf=conf)

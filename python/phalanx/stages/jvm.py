@@ -24,7 +24,7 @@ DIRECT_BYTES = 1 << 20
 
 
 class JvmStage(SparkStage):
-    """A barrier stage of tasks of the JVM (`dev.phalanx.spark.BarrierRunner`), submitted by py4j."""
+    """Tasks of the JVM (`dev.phalanx.spark.BarrierRunner`), submitted by py4j."""
 
     def _run(self, hub: _native.Hub, attempt: int) -> None:
         context = self._spark.sparkContext
@@ -46,7 +46,13 @@ class JvmStage(SparkStage):
                 spec,
                 payload,
                 self._description,
+                self._request.settings.gang,
             )
+
+    def _cancel_jobs(self) -> None:
+        # A gang that waits for its turn has no jobs yet.
+        context = self._spark.sparkContext
+        self._cancel_by(lambda: barrier_runner(context).cancel(context._jsc.sc(), self._tag))
 
 
 @contextlib.contextmanager

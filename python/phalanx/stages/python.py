@@ -18,10 +18,11 @@ from ..connect.relay import Relay, Unavailable, has_plugin, hub_end, is_preferre
 from ..spark.driver_jvm import barrier_runner
 from ..spark.jar import PLUGIN
 from ..spark.session import application_conf, is_local
+from .seats import gathering, run_seats, wait_for_free_slots
 from .spark import SparkStage
 
 if TYPE_CHECKING:
-    from pyspark import RDDBarrier, SparkContext
+    from pyspark import RDD, SparkContext
     from pyspark.sql import SparkSession
 
     from ..request.run_request import RunRequest
@@ -48,7 +49,7 @@ class ClientWay(NamedTuple):
 
 
 class PythonStage(SparkStage):
-    """A barrier stage of Python workers."""
+    """Tasks in Python workers: one barrier stage, or a job each."""
 
     def __init__(self, request: RunRequest, *, spark: SparkSession, local_gpus: list[str]) -> None:
         super().__init__(request, spark=spark, local_gpus=local_gpus)
@@ -103,14 +104,32 @@ class PythonStage(SparkStage):
             stream=None if stream is None else (stream, self._job.ranks // tasks),
             in_executor=not is_local(self._spark),
             relay=relay,
+            barrier=not self._seats,
         )
         if frame is None:
-            barrier = None if is_remote(self._spark) else _barrier_of(self._spark.sparkContext, tasks)
-            if barrier is not None:
-                barrier.mapPartitions(task).collect()
+            numbers = None if is_remote(self._spark) else _numbers(self._spark.sparkContext, tasks)
+            if numbers is not None and self._seats:
+                self._sit(numbers, task)
+                return
+            if numbers is not None:
+                numbers.barrier().mapPartitions(task).collect()
                 return
             frame = self._spark.range(0, tasks, 1, tasks)
-        frame.mapInArrow(task, "nothing int", barrier=True).collect()
+        # Where tasks can't be jobs, they are one stage of Spark's, which starts executors for them, too.
+        frame.mapInArrow(task, "nothing int", barrier=not self._seats).collect()
+
+    def _sit(self, numbers: RDD[int], task: Callable[..., Any]) -> None:
+        context = self._spark.sparkContext
+        with gathering(context, lambda: self._cancelled) as turn:
+            wait_for_free_slots(context, self._tag, self._seats, lambda: self._cancelled)
+            if self._cancelled:
+                return
+
+            def look() -> None:
+                if self._all_run.is_set():
+                    turn.end()
+
+            run_seats(self._spark, numbers, task, cancel=self._cancel_jobs, meanwhile=look)
 
     def _relayed(self, hub: _native.Hub) -> str | None:
         """Where tasks reach this client through the Spark Connect server; None where they don't.
@@ -142,12 +161,12 @@ def _client_way(request: RunRequest) -> ClientWay:
     return ClientWay(settings.connect, request.endpoint[0], settings.node_timeout, port)
 
 
-def _barrier_of(context: SparkContext, tasks: int) -> RDDBarrier[int] | None:
-    """The rows of a barrier stage, one a task; None where Python may have no RDDs, as on some hosted Sparks."""
+def _numbers(context: SparkContext, tasks: int) -> RDD[int] | None:
+    """A row a task; None where Python may have no RDDs, as on some hosted Sparks."""
     from py4j.protocol import Py4JError
 
     try:
-        return context.parallelize(range(tasks), tasks).barrier()
+        return context.parallelize(range(tasks), tasks)
     except Py4JError as problem:
         logger.debug("The python stage goes through a DataFrame: %s", problem)
         return None

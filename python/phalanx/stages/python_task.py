@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import tempfile
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .here import Here, Home
 from .spark_files import workers_files
+
+if TYPE_CHECKING:
+    from pyspark import BarrierTaskContext
 
 
 def run_task(
@@ -21,15 +25,17 @@ def run_task(
     stream: tuple[str, int] | None,
     in_executor: bool,
     relay: str | None,
+    barrier: bool,
 ) -> None:
-    """The node of one barrier task, to its end.
+    """The node of one task, to its end.
 
     `rows` are the partition's: Arrow's batches if it is one `of_dataframe` or a `stream` (the name of a data set, and
     how many ranks of this task take it), of no meaning else. `spec` is what the hub tells every node; `payload` is a
     name where it came as a file of Spark's. `in_executor` says that this worker's stderr is an executor's, and not the
-    driver's. `relay` is the way to the hub through the Spark Connect server, if there is one.
+    driver's. `relay` is the way to the hub through the Spark Connect server, if there is one. `barrier` says that the
+    task is in a barrier stage.
     """
-    from pyspark import BarrierTaskContext
+    from pyspark import BarrierTaskContext, TaskContext
 
     from .. import _native
 
@@ -39,16 +45,16 @@ def run_task(
         with open(SparkFiles.get(payload), "rb") as file:
             payload = file.read()
     node_spec = _native.NodeSpec(spec)
-    context = BarrierTaskContext.get()
+    context = BarrierTaskContext.get() if barrier else TaskContext.get()
+    assert context is not None
     partition = context.partitionId()
     # WAY-6
     tunnel = context.getLocalProperty(f"phalanx.tunnel.address.{partition}")
-    addresses = [info.address for info in context.getTaskInfos()]
-    tasks = node_spec.tasks
-    if len(addresses) != tasks:
-        raise RuntimeError(
-            f"the DataFrame has {len(addresses)} partitions and the run has {tasks} tasks; repartition it to {tasks}"
-        )
+    host = (
+        _host_in(context, node_spec.tasks)
+        if isinstance(context, BarrierTaskContext)
+        else socket.gethostname()
+    )
     given = context.resources().get("gpu")
     work_dir = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
     with contextlib.ExitStack() as stack:
@@ -69,7 +75,7 @@ def run_task(
             pass
         here = Here(
             partition=partition,
-            host=host_of(addresses[partition]),
+            host=host,
             gpus=None if given is None else list(given.addresses),
             work_dir=work_dir,
             env=env,
@@ -78,6 +84,16 @@ def run_task(
         )
         own_home = Home.find(in_python_worker=True)
         _native.run_node(node_spec, payload, here, own_home, in_executor=in_executor)
+
+
+def _host_in(context: BarrierTaskContext, tasks: int) -> str:
+    """The host of this task of a barrier stage, as Spark calls it."""
+    addresses = [info.address for info in context.getTaskInfos()]
+    if len(addresses) != tasks:
+        raise RuntimeError(
+            f"the DataFrame has {len(addresses)} partitions and the run has {tasks} tasks; repartition it to {tasks}"
+        )
+    return host_of(addresses[context.partitionId()])
 
 
 def host_of(address: str) -> str:

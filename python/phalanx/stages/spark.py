@@ -54,6 +54,9 @@ class SparkStage(Stage):
         super().__init__(request)
         job = self._job = request.job
         self._local_gpus = local_gpus
+        # How many tasks are a Spark job each; none in a barrier stage.
+        self._seats = job.tasks if request.settings.gang == "tasks" else 0
+        self._all_run = threading.Event()
         self._description = f"Phalanx: {job.name}, {job.ranks} ranks"
         self._tag = _new_tag()
         self._deaf = False
@@ -64,14 +67,20 @@ class SparkStage(Stage):
     def _make_room(self) -> None:
         self._cancel_jobs()
         self._tag = _new_tag()
+        if self._seats:
+            return  # executors come for tasks that wait
         # Spark itself would look only every 15 s whether the lost executor has been replaced.
         within = self._request.settings.slots_timeout
         wait_for_slots(self._spark, self._job.tasks, within, lambda: self._cancelled)
 
     @contextlib.contextmanager
     def _watched(self, hub: _native.Hub, attempt: int) -> Iterator[None]:
+        self._all_run.clear()
+
         def tell(seen: StageLook) -> None:
             hub.stage_seen(attempt, *seen)
+            if seen.running:
+                self._all_run.set()
 
         with contextlib.ExitStack() as stack:
             if is_remote(self._spark):
@@ -79,7 +88,7 @@ class SparkStage(Stage):
                 ask = functools.partial(look_through_server, self._spark, server, self._tag)
                 stack.enter_context(StageWatch(ask, tell, interval=CONNECT_INTERVAL_S))
             else:
-                look = functools.partial(look_at_scheduler, self._spark.sparkContext, self._tag)
+                look = functools.partial(look_at_scheduler, self._spark.sparkContext, self._tag, self._seats)
                 stack.enter_context(StageWatch(look, tell))
             yield
 

@@ -88,8 +88,9 @@ class StageWatch:
             logger.debug("Spark no longer says how the stage stands: %s", problem)
 
 
-def look_at_scheduler(context: Any, tag: str) -> StageLook:
-    """How the scheduler of a classic session has the barrier stage of the job with this tag.
+def look_at_scheduler(context: Any, tag: str, seats: int = 0) -> StageLook:
+    """How the scheduler of a classic session has the barrier stage of the job with this tag; of so many `seats` the
+    jobs with it, of which none counts as running before all do.
 
     The scheduler itself is asked. What the status tracker knows is written at intervals, and may be 10 s old.
     """
@@ -100,8 +101,10 @@ def look_at_scheduler(context: Any, tag: str) -> StageLook:
     running = None
     for tasks in _task_sets(pool):
         # Earlier stages of a DataFrame have the same tag.
-        if tasks.isBarrier() and tag in _tags(tasks):
+        if (seats or tasks.isBarrier()) and tag in _tags(tasks):
             running = (running or 0) + int(tasks.runningTasks())
+    if running is not None and running < seats:
+        running = 0
     return StageLook(running, slots, free)
 
 

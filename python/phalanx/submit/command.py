@@ -5,7 +5,7 @@
 LAUNCH-7 (said-first): what the job asks for and Spark can't give is said, each item, before anything starts.
 LAUNCH-8 (nothing-left): packages that were made for the submission are gone when it is over, however it ends.
 LAUNCH-11 (executors-stay): the application has no dynamic allocation, whatever is the platform's default, and as many
-executors as ranks, unless `--conf` says otherwise. Spark refuses a run under dynamic allocation.
+executors as ranks, unless `--conf` says otherwise: a job says how many machines it has.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ methods! {
     setting_warnings(settings: [JString]) -> [JString];
     rank_variables(settings: [JString], given: [JString]) -> [JString];
     job_grace_millis(job: [jbyte]) -> jlong;
+    job_gang(job: [jbyte]) -> JString;
     slots_timeout_millis(settings: [JString]) -> jlong;
     grace_millis(settings: [JString]) -> jlong;
     hub_endpoint(driver_bind: JString, driver_host: JString, set_bind: JString, set_host: JString) -> [JString];
@@ -116,6 +117,15 @@ fn job_grace_millis<'local>(
     job: JByteArray<'local>,
 ) -> Call<jlong> {
     Ok(millis(read_job(env, &job)?.policy.grace))
+}
+
+fn job_gang<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    job: JByteArray<'local>,
+) -> Call<JString<'local>> {
+    let gang = read_job(env, &job)?.policy.gang;
+    java_string(env, gang.name())
 }
 
 fn read_job<'local>(env: &mut Env<'local>, job: &JByteArray<'local>) -> Call<Job> {

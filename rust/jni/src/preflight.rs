@@ -37,7 +37,6 @@ methods! {
 fn preflight_keys<'local>(env: &mut Env<'local>, _this: JObject<'local>) -> Call<JStringArray<'local>> {
     let mut keys: Vec<&str> = settings::keys().collect();
     keys.extend(preflight::PLAN_KEYS);
-    keys.extend(preflight::START_KEYS);
     keys.extend(preflight::SLOT_KEYS);
     java_strings(env, &keys)
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use phalanx_rendezvous::wire;
 use phalanx_types::{
-    CheckpointPolicy, CpuPolicy, Error, ErrorKind, EveryReport, FailureKind, Job, LocalRanks, LogPolicy,
-    MAX_CHECKPOINT_NAME_BYTES, Owner, Policy, Result, WarmPolicy,
+    CheckpointPolicy, CpuPolicy, Error, ErrorKind, EveryReport, FailureKind, Gang, Job, LocalRanks,
+    LogPolicy, MAX_CHECKPOINT_NAME_BYTES, Owner, Policy, Result, WarmPolicy,
 };
 
 use crate::preflight::{self, EncryptionWish};
@@ -161,6 +161,8 @@ pub struct Settings {
     pub hub_host: String,
     /// Where the hub listens; empty for where Spark's driver does.
     pub hub_bind: String,
+    /// What a run's tasks are to Spark; `None` for what the cluster asks for. What follows is in the policy.
+    pub gang: Option<Gang>,
     /// How long to wait for task slots.
     pub slots_timeout: Duration,
     /// `auto`, `jvm` or `python`.
@@ -193,6 +195,7 @@ impl Default for Settings {
             every_report: EveryReport::default(),
             hub_host: String::new(),
             hub_bind: String::new(),
+            gang: None,
             slots_timeout: Duration::from_secs(30),
             stage: "auto".into(),
             data_order: "auto".into(),
@@ -222,6 +225,7 @@ impl Settings {
         settings.allow_plain_gradients |= preflight::ignores_ssl(conf);
         settings.policy.encryption =
             preflight::encryption(settings.encryption, settings.allow_plain_gradients, conf)?;
+        settings.policy.gang = preflight::gang(settings.gang, conf);
         read_cpus(conf, &mut settings.cpus);
         settings.data_folder = conf.get(DATA_FOLDER).cloned().unwrap_or_default();
         settings.every_report = conf.get(EVERY_REPORT).map_or(Ok(EveryReport::None), |told| told.parse())?;
@@ -287,7 +291,8 @@ fn read_cpus(conf: &BTreeMap<String, String>, cpus: &mut CpuPolicy) {
 
 /// Every key that [`Settings::read`] looks at: the settings, and those of Spark's that they follow.
 pub fn keys() -> impl Iterator<Item = &'static str> {
-    SETTINGS.iter().map(|setting| setting.key).chain(preflight::ENCRYPTION_KEYS).chain(CPU_KEYS)
+    let followed = preflight::ENCRYPTION_KEYS.into_iter().chain(preflight::GANG_KEYS).chain(CPU_KEYS);
+    SETTINGS.iter().map(|setting| setting.key).chain(followed)
 }
 
 /// A sentence for every `spark.phalanx.*` key that is no setting, with the nearest one that is.

@@ -24,8 +24,8 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 #[pyfunction]
 fn preflight_keys() -> [Vec<&'static str>; 3] {
-    let start = preflight::START_KEYS.into_iter().chain(settings::keys()).collect();
-    [preflight::PLAN_KEYS.into(), start, preflight::SLOT_KEYS.into()]
+    let slots = preflight::SLOT_KEYS.into_iter().chain(preflight::GANG_KEYS).collect();
+    [preflight::PLAN_KEYS.into(), settings::keys().collect(), slots]
 }
 
 #[pyfunction]

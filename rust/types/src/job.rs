@@ -12,6 +12,8 @@ use sha2::{Digest, Sha256};
 use crate::encryption::Encryption;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure_kind::FailureKind;
+use crate::gang::Gang;
+use crate::local_ranks::LocalRanks;
 use crate::network::Network;
 use crate::owner::Owner;
 use crate::shown_output::ShownOutput;
@@ -149,6 +151,11 @@ pub struct Policy {
     /// How long tasks have to join, once Spark has started them.
     #[serde(with = "millis")]
     pub join_timeout: Duration,
+    /// What the job's tasks are to Spark.
+    pub gang: Gang,
+    /// How long a gang of tasks may take to gather, in place of `join_timeout`.
+    #[serde(with = "millis")]
+    pub gang_wait: Duration,
     /// How long a stage may wait for slots that others hold; zero for ever.
     #[serde(with = "millis")]
     pub queue_timeout: Duration,
@@ -219,22 +226,6 @@ impl ExecutorLog {
         [("off", ExecutorLog::Off), ("errors", ExecutorLog::Errors), ("all", ExecutorLog::All)];
 }
 
-/// Whose ranks are a local world, which `LOCAL_RANK`, `GROUP_RANK` and `CUDA_VISIBLE_DEVICES` are about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LocalRanks {
-    /// A task, as in pyspark and torchrun.
-    #[default]
-    Task,
-    /// A host, with the ranks and GPUs of all its tasks.
-    Host,
-}
-
-impl LocalRanks {
-    /// All of them, by name.
-    pub const ALL: [(&'static str, LocalRanks); 2] = [("task", LocalRanks::Task), ("host", LocalRanks::Host)];
-}
-
 /// Whether and from what ranks are forked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -255,6 +246,14 @@ impl Default for WarmPolicy {
 }
 
 impl Policy {
+    /// How long tasks have to join, once Spark has started one of them.
+    pub fn join_limit(&self) -> Duration {
+        match self.gang {
+            Gang::Barrier => self.join_timeout,
+            Gang::Tasks => self.gang_wait,
+        }
+    }
+
     /// [`Policy::hub_port`] as a port.
     ///
     /// # Errors
@@ -282,6 +281,8 @@ impl Default for Policy {
     fn default() -> Self {
         Policy {
             join_timeout: Duration::from_secs(120),
+            gang: Gang::default(),
+            gang_wait: Duration::from_secs(600),
             queue_timeout: Duration::ZERO,
             connect_timeout: Duration::from_secs(3),
             hub_port: 0,

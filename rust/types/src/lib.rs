@@ -14,9 +14,11 @@ pub mod encryption;
 pub mod error;
 pub mod failure;
 pub mod failure_kind;
+pub mod gang;
 pub mod generation;
 pub mod job;
 pub mod keys;
+pub mod local_ranks;
 pub mod message;
 pub mod network;
 pub mod node_spec;
@@ -38,12 +40,14 @@ pub use encryption::Encryption;
 pub use error::{Error, ErrorClass, ErrorKind, Result, panic_text};
 pub use failure::Failure;
 pub use failure_kind::FailureKind;
+pub use gang::Gang;
 pub use generation::Generation;
 pub use job::{
-    CheckpointPolicy, CpuPolicy, EveryReport, ExecutorLog, Job, LocalRanks, LogPolicy,
-    MAX_CHECKPOINT_NAME_BYTES, Policy, WarmPolicy,
+    CheckpointPolicy, CpuPolicy, EveryReport, ExecutorLog, Job, LogPolicy, MAX_CHECKPOINT_NAME_BYTES, Policy,
+    WarmPolicy,
 };
 pub use keys::Key;
+pub use local_ranks::LocalRanks;
 pub use network::Network;
 pub use node_spec::{NodeSpec, RankProgram};
 pub use owner::{Owner, OwnerKind};

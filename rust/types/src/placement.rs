@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::Generation;
-use crate::job::{Job, LocalRanks};
+use crate::job::Job;
+use crate::local_ranks::LocalRanks;
 
 /// What a task says of itself when it joins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use phalanx_types::{Error, ErrorKind, Result};
 
 use super::conf::{Conf, is_local, number};
+use super::gang::{check_executors, is_dynamic};
 
 const TASK_CPUS: &str = "spark.task.cpus";
 const EXECUTOR_CORES: &str = "spark.executor.cores";
@@ -50,18 +51,23 @@ pub enum Slots {
 ///
 /// # Errors
 /// [`ErrorKind::State`] that says how many there are: at once where the number can't change (a local master) or can't
-/// get there (the executors' number and cores are set), else at the time-out (JOB-15).
+/// get there (the executors' number and cores are set, or dynamic allocation has a limit), else at the time-out
+/// (JOB-15).
 pub fn look(need: &SlotNeed<'_>, there: Option<u32>, waited: Duration, looks: u32) -> Result<Slots> {
-    let SlotNeed { tasks, master, .. } = *need;
+    let SlotNeed { tasks, master, conf, .. } = *need;
+    if is_dynamic(conf) {
+        // Executors come for tasks that wait.
+        return check_executors(tasks, most_on_one(master, conf), conf).map(|()| Slots::Enough);
+    }
     if there.is_some_and(|there| there >= tasks) {
         return Ok(Slots::Enough);
     }
     let limit = match there {
         Some(there) if is_local(master) => Some(there),
-        None => threads(master).map(|threads| threads / per_task(need.conf)),
+        None => threads(master).map(|threads| threads / per_task(conf)),
         Some(_) => None,
     };
-    if let Some(most) = limit.or_else(|| most_slots(master, need.conf)).filter(|most| *most < tasks) {
+    if let Some(most) = limit.or_else(|| most_slots(master, conf)).filter(|most| *most < tasks) {
         return Err(Error::new(
             ErrorKind::State,
             format!(
@@ -111,6 +117,12 @@ pub fn most_slots(master: &str, conf: &Conf) -> Option<u32> {
         return number(conf, CORES_MAX).map(|cores| cores / per_task);
     }
     None
+}
+
+/// How many tasks an executor of this master has at once, as Spark counts on.
+fn most_on_one(master: &str, conf: &Conf) -> u32 {
+    let cores = local_cluster(master).map_or(1, |(_, cores)| cores);
+    number(conf, EXECUTOR_CORES).unwrap_or(cores) / per_task(conf)
 }
 
 fn per_task(conf: &Conf) -> u32 {

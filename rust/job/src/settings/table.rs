@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use phalanx_types::contract::{ENV_CHECKPOINT_DIR, ENV_CUT_TIMEOUT};
-use phalanx_types::{ExecutorLog, FailureKind, LocalRanks, Network, ShownOutput};
+use phalanx_types::{ExecutorLog, FailureKind, Gang, LocalRanks, Network, ShownOutput};
 
 use super::Settings;
 use crate::preflight::EncryptionWish;
@@ -45,12 +45,24 @@ pub(super) enum Zero {
 }
 
 /// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 36] = [
+pub const SETTINGS: [Setting; 38] = [
     Setting {
         key: "spark.phalanx.joinTimeout",
         default: "120s",
         meaning: "Every task must join within this time after Spark has started them. Otherwise the run fails and says which are missing. Where Spark doesn't tell whether tasks run, as over Spark Connect without the plugin, the time counts from the run's start.",
         takes: Takes::Time(|s| &mut s.policy.join_timeout, Zero::Refused),
+    },
+    Setting {
+        key: "spark.phalanx.gang",
+        default: "auto",
+        meaning: "What a run's tasks are to Spark: one stage whose tasks start together (`barrier`), or a job each, for which Spark also starts executors (`tasks`). auto: tasks where dynamic allocation is on, else barrier.",
+        takes: Takes::Choice(|s, name| s.gang = Gang::named(name), &["auto", "barrier", "tasks"]),
+    },
+    Setting {
+        key: "spark.phalanx.gang.wait",
+        default: "10min",
+        meaning: "All of a gang of tasks must join within this time, in place of `spark.phalanx.joinTimeout`. Otherwise their slots are given back, and the run fails.",
+        takes: Takes::Time(|s| &mut s.policy.gang_wait, Zero::Refused),
     },
     Setting {
         key: "spark.phalanx.queueTimeout",

@@ -48,16 +48,19 @@ pub(super) struct JoinClock {
     /// Whether a task runs or has joined, so that nothing moves it any more.
     has_started: bool,
     queued: Option<Queued>,
+    /// How many slots the last look showed.
+    slots: Option<u32>,
 }
 
 impl JoinClock {
     /// That of an attempt which begins now.
     pub(super) fn new(now: Instant) -> JoinClock {
-        JoinClock { runs_from: now, has_started: false, queued: None }
+        JoinClock { runs_from: now, has_started: false, queued: None, slots: None }
     }
 
     /// Somebody has looked at Spark. DRIVER-42
     pub(super) fn look(&mut self, now: Instant, tasks: u32, look: StageLook) {
+        self.slots = Some(look.slots);
         if self.has_started {
             return;
         }
@@ -81,7 +84,12 @@ impl JoinClock {
     }
 
     fn start(&mut self, at: Instant) {
-        *self = JoinClock { runs_from: at, has_started: true, queued: None };
+        *self = JoinClock { runs_from: at, has_started: true, queued: None, slots: self.slots };
+    }
+
+    /// How many slots the executors had at the last look.
+    pub(super) fn slots(&self) -> Option<u32> {
+        self.slots
     }
 
     /// How many slots are free, while these are too few for the stage.

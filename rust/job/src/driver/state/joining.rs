@@ -6,7 +6,7 @@ use std::time::Instant;
 use log::Level;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::HubMessage;
-use phalanx_types::{Attempt, Join, place};
+use phalanx_types::{Attempt, Gang, Join, place};
 
 use super::job_state::{JobState, start};
 use super::join_clock::{StageLook, TooLate};
@@ -93,7 +93,7 @@ impl JobState {
 
     fn join_end(&self) -> Option<(Instant, TooLate)> {
         let JobPhase::Joining(joining) = &self.phase else { return None };
-        Some(joining.clock.due(self.job.policy.join_timeout, self.job.policy.queue_timeout))
+        Some(joining.clock.due(self.job.policy.join_limit(), self.job.policy.queue_timeout))
     }
 
     /// When joining fails.
@@ -112,19 +112,32 @@ impl JobState {
         if let Some((since, partition)) = first {
             let why = format!(
                 "it left before all tasks had joined, and neither it nor a replacement joined within {:.0?}",
-                self.job.policy.join_timeout
+                self.job.policy.join_limit()
             );
             self.node_lost(now, partition, since, &why, out);
         } else {
-            let message = format!(
-                "{} did not join within {:.0?}; {} of {} tasks have joined. Are the executors up, and can \
-                 they connect to the driver?",
-                self.missing(),
-                self.job.policy.join_timeout,
-                self.known(),
-                self.job.tasks
-            );
-            self.fail(now, start(message), out);
+            self.fail(now, start(self.too_few_joined()), out);
+        }
+    }
+
+    fn too_few_joined(&self) -> String {
+        let (limit, known, tasks) = (self.job.policy.join_limit(), self.known(), self.job.tasks);
+        let missing = self.missing();
+        let slots = match &self.phase {
+            JobPhase::Joining(joining) => joining.clock.slots(),
+            _ => None,
+        };
+        match (self.job.policy.gang, slots) {
+            (Gang::Tasks, Some(slots)) if slots < tasks => format!(
+                "Spark did not bring the executors for {tasks} tasks within {limit:.0?} (spark.phalanx.gang.wait): \
+                 there are {slots} task slots, and {} are missing. The others are given back. Can the cluster grow so \
+                 far? If not, lower num_processes; if it takes longer, raise the setting",
+                tasks - slots
+            ),
+            _ => format!(
+                "{missing} did not join within {limit:.0?}; {known} of {tasks} tasks have joined. Are the executors \
+                 up, and can they connect to the driver?"
+            ),
         }
     }
 

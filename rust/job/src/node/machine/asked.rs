@@ -15,8 +15,8 @@ impl Machine {
                 let not_yet = |rank| RankStacks { rank, text: "(it has not started yet)".into() };
                 out.push(answer(placement.ranks.iter().map(|place| not_yet(place.rank)).collect()));
             }
-            State::Running(gang) | State::Ending(gang, _) | State::Draining(Draining { gang, .. }) => {
-                let ranks = gang.living();
+            State::Running(ranks) | State::Ending(ranks, _) | State::Draining(Draining { ranks, .. }) => {
+                let ranks = ranks.living();
                 let is_none = ranks.is_empty();
                 out.push(if is_none { answer(Vec::new()) } else { Action::AskStacks { request, ranks } });
             }
@@ -34,8 +34,8 @@ impl Machine {
             State::Reaching | State::Joining { .. } | State::Preparing(_) => {
                 no(format!("rank {rank} has not started yet"))
             }
-            State::Running(gang) | State::Ending(gang, _) | State::Draining(Draining { gang, .. }) => {
-                Action::Read { request, wanted, runs: gang.runs(rank) }
+            State::Running(ranks) | State::Ending(ranks, _) | State::Draining(Draining { ranks, .. }) => {
+                Action::Read { request, wanted, runs: ranks.runs(rank) }
             }
             // Its files stay for as long as the node does.
             State::Leaving(_) | State::Over(_) => Action::Read { request, wanted, runs: false },
@@ -44,7 +44,7 @@ impl Machine {
 
     /// The hub says it again and again, so it may pass before there are ranks to tell.
     pub(super) fn carried(&mut self, carrier: Carrier, out: &mut Vec<Action>) {
-        if self.gang().is_some() {
+        if self.ranks().is_some() {
             out.push(Action::TellCarrier(carrier));
         }
     }

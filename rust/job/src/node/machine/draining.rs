@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::gang::Gang;
+use super::ranks::NodeRanks;
 use super::told::Action;
 use crate::node::output::executor_log;
 
 /// What is left of the ranks.
 #[derive(Debug)]
 pub(super) struct Draining {
-    pub(super) gang: Gang,
+    pub(super) ranks: NodeRanks,
     /// When the ranks were told to end, if they were.
     stopped: Option<Instant>,
     output: Output,
@@ -27,8 +27,8 @@ enum Output {
 }
 
 impl Draining {
-    pub(super) fn new(gang: Gang, stopped: Option<Instant>) -> Draining {
-        Draining { gang, stopped, output: Output::Open }
+    pub(super) fn new(ranks: NodeRanks, stopped: Option<Instant>) -> Draining {
+        Draining { ranks, stopped, output: Output::Open }
     }
 
     /// What was in the pipes is taken.
@@ -46,11 +46,11 @@ impl Draining {
         is_interrupted: bool,
         out: &mut Vec<Action>,
     ) -> Option<Option<String>> {
-        let Draining { gang, stopped, output } = self;
-        gang.gather(now, *stopped, out);
+        let Draining { ranks, stopped, output } = self;
+        ranks.gather(now, *stopped, out);
         let (relay_until, log_until) = match *output {
             Output::Open => {
-                if gang.all_told() {
+                if ranks.all_told() {
                     *output = Output::Closing;
                     out.push(Action::CloseOutput);
                 }
@@ -59,19 +59,19 @@ impl Draining {
             Output::Closing => return None,
             Output::Copied { relay_until, log_until } => (relay_until, log_until),
         };
-        if !gang.relayed && now >= relay_until {
-            gang.relayed = true;
+        if !ranks.relayed && now >= relay_until {
+            ranks.relayed = true;
             out.push(Action::StopRelay);
         }
-        gang.logged |= now >= log_until;
+        ranks.logged |= now >= log_until;
         // DRIVER-19
-        let is_needed = gang.serves
-            && !gang.may_stop_serving
-            && !gang.has_failed
-            && gang.problem.is_none()
+        let is_needed = ranks.serves
+            && !ranks.may_stop_serving
+            && !ranks.has_failed
+            && ranks.problem.is_none()
             && stopped.is_none()
             && !is_interrupted;
-        let is_out = gang.all_told() && gang.uploads == 0 && gang.relayed && gang.logged;
-        (is_out && !is_needed).then(|| gang.problem.take())
+        let is_out = ranks.all_told() && ranks.uploads == 0 && ranks.relayed && ranks.logged;
+        (is_out && !is_needed).then(|| ranks.problem.take())
     }
 }

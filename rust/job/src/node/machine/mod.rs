@@ -24,9 +24,9 @@
 
 mod asked;
 mod draining;
-mod gang;
 mod leaving;
 mod preparing;
+mod ranks;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -43,8 +43,8 @@ pub(crate) use told::{Action, AfterAttempt, Ended, Event, Evidence, Exit, Proces
 
 use crate::node::line::Heard;
 use crate::node::machine::draining::Draining;
-use crate::node::machine::gang::Gang;
 use crate::node::machine::leaving::Leaving;
+use crate::node::machine::ranks::NodeRanks;
 
 /// One attempt of a node.
 #[derive(Debug)]
@@ -68,9 +68,9 @@ enum State {
     /// What the ranks need is made.
     Preparing(Preparing),
     /// The ranks run, those that have not ended by themselves.
-    Running(Gang),
+    Running(NodeRanks),
     /// They were told to end, at that time.
-    Ending(Gang, Instant),
+    Ending(NodeRanks, Instant),
     /// Nothing of them is left. What they left goes to the hub.
     Draining(Draining),
     /// The hub has all of it, and says what follows.
@@ -162,13 +162,13 @@ impl Machine {
             Event::NotLaunched(why) => self.not_launched(now, &why, out),
             Event::Guard(event) => self.guard(now, event, out),
             Event::GuardEnded => self.helpers.guard_lives = false,
-            Event::OutputEnded { rank } => self.with_gang(|gang| gang.output_ended(rank)),
-            Event::Reported => self.with_gang(|gang| gang.reported(now)),
-            Event::Gathered(evidence) => self.with_gang(|gang| gang.gathered(evidence, now, out)),
-            Event::Uploaded(uploaded) => self.with_gang(|gang| {
-                gang.uploads = gang.uploads.saturating_sub(1);
+            Event::OutputEnded { rank } => self.with_ranks(|ranks| ranks.output_ended(rank)),
+            Event::Reported => self.with_ranks(|ranks| ranks.reported(now)),
+            Event::Gathered(evidence) => self.with_ranks(|ranks| ranks.gathered(evidence, now, out)),
+            Event::Uploaded(uploaded) => self.with_ranks(|ranks| {
+                ranks.uploads = ranks.uploads.saturating_sub(1);
                 if let Err(why) = uploaded {
-                    gang.blame(why.to_string());
+                    ranks.blame(why.to_string());
                 }
             }),
             Event::OutputClosed => {
@@ -176,18 +176,18 @@ impl Machine {
                     draining.output_closed(now, self.rules.drain_timeout, out);
                 }
             }
-            Event::Relayed => self.with_gang(|gang| gang.relayed = true),
-            Event::LogCopied => self.with_gang(|gang| gang.logged = true),
+            Event::Relayed => self.with_ranks(|ranks| ranks.relayed = true),
+            Event::LogCopied => self.with_ranks(|ranks| ranks.logged = true),
             Event::Tick => {}
         }
         self.go_on(now, out);
     }
 
     /// The ranks, while there are any.
-    fn gang(&mut self) -> Option<&mut Gang> {
+    fn ranks(&mut self) -> Option<&mut NodeRanks> {
         match &mut self.state {
-            State::Running(gang) | State::Ending(gang, _) | State::Draining(Draining { gang, .. }) => {
-                Some(gang)
+            State::Running(ranks) | State::Ending(ranks, _) | State::Draining(Draining { ranks, .. }) => {
+                Some(ranks)
             }
             State::Reaching
             | State::Joining { .. }
@@ -197,9 +197,9 @@ impl Machine {
         }
     }
 
-    fn with_gang(&mut self, act: impl FnOnce(&mut Gang)) {
-        if let Some(gang) = self.gang() {
-            act(gang);
+    fn with_ranks(&mut self, act: impl FnOnce(&mut NodeRanks)) {
+        if let Some(ranks) = self.ranks() {
+            act(ranks);
         }
     }
 
@@ -215,7 +215,7 @@ impl Machine {
             HubMessage::Stacks { request } => self.asked_for_stacks(request, out),
             HubMessage::Read { request, wanted } => self.asked_to_read(request, wanted, out),
             HubMessage::Carried(carrier) => self.carried(carrier, out),
-            HubMessage::StopServing => self.with_gang(|gang| gang.may_stop_serving = true),
+            HubMessage::StopServing => self.with_ranks(|ranks| ranks.may_stop_serving = true),
             HubMessage::Released => self.word(AfterAttempt::Over, out),
             HubMessage::Again { attempt, reason } => self.word(AfterAttempt::Again { attempt, reason }, out),
             HubMessage::Pong => {}
@@ -223,7 +223,7 @@ impl Machine {
     }
 
     fn not_launched(&mut self, now: Instant, why: &Error, out: &mut Vec<Action>) {
-        self.with_gang(|gang| gang.blame(why.to_string()));
+        self.with_ranks(|ranks| ranks.blame(why.to_string()));
         self.stop(now, "not all of its ranks could be started", out);
     }
 
@@ -234,11 +234,13 @@ impl Machine {
                 self.state = State::Leaving(Leaving::told(AfterAttempt::Over));
             }
             State::Preparing(_) => self.is_done(now, out),
-            State::Running(gang) => {
-                gang.may_stop_serving = true;
+            State::Running(ranks) => {
+                ranks.may_stop_serving = true;
                 self.stop(now, reason, out);
             }
-            State::Ending(gang, _) | State::Draining(Draining { gang, .. }) => gang.may_stop_serving = true,
+            State::Ending(ranks, _) | State::Draining(Draining { ranks, .. }) => {
+                ranks.may_stop_serving = true
+            }
             // It has said that it is done, or has nothing to stop.
             State::Reaching | State::Leaving(_) | State::Over(_) => {}
         }
@@ -270,7 +272,7 @@ impl Machine {
     }
 
     fn renewed(&mut self, out: &mut Vec<Action>) {
-        if self.gang().is_some() {
+        if self.ranks().is_some() {
             out.push(Action::Renew);
         }
     }
@@ -284,9 +286,9 @@ impl Machine {
             State::Preparing(_) => {
                 self.leave(Leaving::failed(Error::new(ErrorKind::Unreachable, why)), out);
             }
-            State::Running(gang) | State::Ending(gang, _) | State::Draining(Draining { gang, .. }) => {
-                gang.blame(why.to_string());
-                gang.may_stop_serving = true;
+            State::Running(ranks) | State::Ending(ranks, _) | State::Draining(Draining { ranks, .. }) => {
+                ranks.blame(why.to_string());
+                ranks.may_stop_serving = true;
                 out.push(Action::Abandon);
                 self.stop(now, why, out);
             }
@@ -301,21 +303,21 @@ impl Machine {
             let why = format!("phalanx-guard, which starts the ranks, has ended ({reason})");
             return self.fails(Error::new(ErrorKind::Closed, why), out);
         }
-        let Some(gang) = self.gang() else { return };
-        gang.hear(event, now, out);
+        let Some(ranks) = self.ranks() else { return };
+        ranks.hear(event, now, out);
         if is_end {
             out.push(Action::EndGuard);
         }
         let state = std::mem::replace(&mut self.state, State::Over(None));
         self.state = match state {
-            State::Running(gang) if is_end => State::Draining(Draining::new(gang, None)),
-            State::Ending(gang, stopped) if is_end => State::Draining(Draining::new(gang, Some(stopped))),
-            State::Running(gang) => {
-                if gang.is_over() {
+            State::Running(ranks) if is_end => State::Draining(Draining::new(ranks, None)),
+            State::Ending(ranks, stopped) if is_end => State::Draining(Draining::new(ranks, Some(stopped))),
+            State::Running(ranks) => {
+                if ranks.is_over() {
                     // Ends what the ranks left behind; answers with Empty.
                     out.push(Action::StopRanks { reason: None });
                 }
-                State::Running(gang)
+                State::Running(ranks)
             }
             State::Ending(..)
             | State::Draining(_)
@@ -331,9 +333,9 @@ impl Machine {
     fn stop(&mut self, now: Instant, reason: &str, out: &mut Vec<Action>) {
         let state = std::mem::replace(&mut self.state, State::Over(None));
         self.state = match state {
-            State::Running(gang) => {
+            State::Running(ranks) => {
                 out.push(Action::StopRanks { reason: Some(reason.to_string()) });
-                State::Ending(gang, now)
+                State::Ending(ranks, now)
             }
             State::Ending(..)
             | State::Draining(_)
@@ -377,11 +379,11 @@ impl Machine {
                 let late = format!("the disk for its files has not answered for {within:?}");
                 self.fails(Error::new(ErrorKind::Timeout, late), out);
             }
-            State::Running(gang) => {
-                gang.gather(now, None, out);
-                gang.tell_activity(now, self.rules.activity_every, out);
+            State::Running(ranks) => {
+                ranks.gather(now, None, out);
+                ranks.tell_activity(now, self.rules.activity_every, out);
             }
-            State::Ending(gang, stopped) => gang.gather(now, Some(*stopped), out),
+            State::Ending(ranks, stopped) => ranks.gather(now, Some(*stopped), out),
             State::Draining(draining) => {
                 if let Some(problem) = draining.go_on(now, self.interrupted.is_some(), out) {
                     let interrupted = self.interrupted.clone();

@@ -5,8 +5,8 @@ use std::time::Instant;
 use phalanx_types::message::NodeMessage;
 use phalanx_types::{Error, ErrorKind, Join, NodePlacement, Result};
 
-use super::gang::Gang;
 use super::leaving::Leaving;
+use super::ranks::NodeRanks;
 use super::{Action, Machine, Preparing, State};
 
 impl Machine {
@@ -72,7 +72,7 @@ impl Machine {
         let is_alone = placement.world_size as usize == placement.ranks.len();
         let serves = !is_alone && (placement.serves_store || self.rules.has_data);
         out.push(Action::Launch);
-        self.state = State::Running(Gang::new(placement, serves, now));
+        self.state = State::Running(NodeRanks::new(placement, serves, now));
     }
 
     /// The process wants the end before the node has its place.

@@ -13,7 +13,7 @@ use phalanx_types::{
 };
 use proptest::prelude::*;
 
-use super::gang::DISK_PATIENCE;
+use super::ranks::DISK_PATIENCE;
 use super::*;
 
 const RANKS: u32 = 3;

@@ -4,22 +4,26 @@ import java.net.InetSocketAddress
 
 import scala.util.control.NonFatal
 
-import org.apache.spark.{SerializableWritable, SparkContext}
+import org.apache.spark.SparkContext
 
-import dev.phalanx.spark.driver.{OwnJar, StageFailure}
+import dev.phalanx.spark.driver.{Gathering, OwnJar, Seats, StageFailure}
 import dev.phalanx.spark.internal.{SparkFit, Version}
 import dev.phalanx.spark.jni.Core
-import dev.phalanx.spark.node.{NodeTask, PayloadFile}
+import dev.phalanx.spark.node.NodeTask
 import dev.phalanx.spark.ui.RunStore
 import dev.phalanx.spark.ways.TunnelExits
 
-/** The jvm stage: a barrier stage of an RDD, without SQL, with one task for each node of a job.
+/** The jvm stage: tasks over an RDD, without SQL, one for each node of a job. They are one barrier stage, or a gang
+  * of tasks (`driver.Seats`).
   *
   * As STAGE-5, the caller's Spark properties (job group, tags, pool) hold for the stage. Nothing that the stage sets
   * is left behind in the caller's properties.
   */
 object BarrierRunner {
   private val Description = "spark.job.description"
+
+  /** The turn that the Python driver has for a gang of its own. */
+  @volatile private var turn = Option.empty[Gathering.Turn]
 
   /** The version of this jar. */
   def version(): String = Version.phalanx
@@ -33,20 +37,22 @@ object BarrierRunner {
     * failed, and Spark's own exception where its job was cancelled.
     *
     * {{{
-    * jvm.dev.phalanx.spark.BarrierRunner.runPython(jsc.sc(), 4, hub.node_spec(...), payload, "Phalanx: train, 8 ranks")
+    * BarrierRunner.runPython(jsc.sc(), 4, hub.node_spec(...), payload, "Phalanx: train, 8 ranks", "tasks")
     * }}}
     *
     * @param tasks how many tasks the job has
     * @param spec what the hub tells every node; opaque
     * @param description what the Spark UI shows, if the caller has set nothing
+    * @param gang `barrier` for one barrier stage, `tasks` for a gang of tasks
     */
   def runPython(
       sc: SparkContext,
       tasks: Int,
       spec: Array[Byte],
       payload: Array[Byte],
-      description: String
-  ): Unit = run(sc, tasks, description, new NodeTask(spec, payload))
+      description: String,
+      gang: String
+  ): Unit = run(sc, tasks, description, new NodeTask(spec, payload), gang)
 
   /** As the other, for a large payload: py4j sends bytes as one line of text, and a closure is one array.
     *
@@ -57,11 +63,30 @@ object BarrierRunner {
       tasks: Int,
       spec: Array[Byte],
       payloadFile: String,
-      description: String
-  ): Unit = {
-    val payload = sc.broadcast(new SerializableWritable(new PayloadFile(payloadFile)))
-    try run(sc, tasks, description, new NodeTask(spec, Array.empty, Some(payload)))
-    finally payload.destroy()
+      description: String,
+      gang: String
+  ): Unit = NodeTask.withPayloadFile(sc, spec, payloadFile)(run(sc, tasks, description, _, gang))
+
+  /** Ends what `runPython` runs in a thread whose jobs have this tag, also before it has a job: while a gang of tasks
+    * waits for its turn or for slots, Spark has none to cancel. Returns at once.
+    */
+  def cancel(sc: SparkContext, tag: String): Unit = Seats.cancel(sc, tag)
+
+  /** Waits for the turn of a gang of tasks that the Python driver submits by itself, at most so long; false if it
+    * hasn't come. While it has the turn no other gang of this driver is submitted; `leaveGang` gives it back.
+    */
+  def enterGang(millis: Long): Boolean = {
+    val until = System.nanoTime + millis * 1000000
+    val entered = Gathering.enter(() => System.nanoTime - until < 0)
+    if (entered.nonEmpty) turn = entered
+    entered.nonEmpty
+  }
+
+  /** The gang of `enterGang` has all its tasks, or is over. Without one nothing happens. */
+  def leaveGang(): Unit = {
+    val left = turn
+    turn = None // before the next one enters
+    left.foreach(_.close())
   }
 
   /** Lets executors reach the hub of a job in the Python driver through Spark, until `endTunnels`: for a stage of
@@ -76,13 +101,13 @@ object BarrierRunner {
   def endTunnels(job: String): Unit = TunnelExits.here.end(job)
 
   /** Runs `task` in so many tasks; what `runPython` does. */
-  private[spark] def run(sc: SparkContext, tasks: Int, description: String, task: NodeTask): Unit = {
+  private[spark] def run(sc: SparkContext, tasks: Int, description: String, task: NodeTask, gang: String): Unit = {
     OwnJar.ship(sc)
     val described = sc.getLocalProperty(Description) != null
     if (!described) sc.setLocalProperty(Description, description)
     val hub = hubOf(task.spec)
     hub.foreach { case (job, _) => sc.setLocalProperty(RunStore.RunProperty, job) }
-    try withTunnel(hub)(sc.parallelize(0 until tasks, tasks).barrier().mapPartitions(task).foreach(_ => ()))
+    try withTunnel(hub)(runGang(sc, tasks, task, gang))
     catch {
       case NonFatal(problem) =>
         val failure = StageFailure.of(problem)
@@ -92,6 +117,12 @@ object BarrierRunner {
       if (!described) sc.setLocalProperty(Description, null)
       hub.foreach(_ => sc.setLocalProperty(RunStore.RunProperty, null))
     }
+  }
+
+  private def runGang(sc: SparkContext, tasks: Int, task: NodeTask, gang: String): Unit = gang match {
+    case "tasks"   => Seats.run(sc, tasks, task)
+    case "barrier" => sc.parallelize(0 until tasks, tasks).barrier().mapPartitions(identity(_)).foreachPartition(task)
+    case other     => throw new IllegalArgumentException(s"a gang is barrier or tasks, not $other")
   }
 
   /** The id of the job and where its hub is; none without the native library on this driver. */

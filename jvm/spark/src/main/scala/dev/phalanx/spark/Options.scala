@@ -104,6 +104,11 @@ abstract class WithOptions[Own] private[spark] () {
     */
   def withLocalRanks(by: String): Own = having("spark.phalanx.localRanks" -> by)
 
+  /** What the run's tasks are to Spark: one stage whose tasks start together (`barrier`), or a job each, for which
+    * Spark also starts executors (`tasks`). By default they are a job each where dynamic allocation is on.
+    */
+  def withGang(kind: String): Own = having("spark.phalanx.gang" -> kind)
+
   /** Shows this of the ranks' output: `all`, `dedup` (equal lines of several ranks once), `errors` (the newest of a
     * rank that failed), `off`, or that of some ranks, `0,8`. By default it is all of up to 8 ranks, and of more
     * `dedup`.

@@ -183,7 +183,7 @@ class TorchDistributor private (
         Settings.hubEndpoint(all, conf("spark.driver.bindAddress").getOrElse(""), driver)
       }
     val lease = leased()
-    try new Run(training.name, job, bind, advertise, stage(training, lease.gpus, ofRanks, slotsTimeout), lease)
+    try new Run(training.name, job, bind, advertise, stage(training, job, lease.gpus, ofRanks, slotsTimeout), lease)
     catch {
       case problem: Throwable =>
         lease.close()
@@ -191,13 +191,19 @@ class TorchDistributor private (
     }
   }
 
-  private def stage(training: Training, gpus: Seq[String], variables: Seq[String], slotsTimeout: Long): Stage = {
+  private def stage(
+      training: Training,
+      job: Job,
+      gpus: Seq[String],
+      variables: Seq[String],
+      slotsTimeout: Long
+  ): Stage = {
     val Training(name, payload, program, _) = training
     val ranks = RankOptions(program, PyFiles.shipped(sc), gpus, variables)
     if (localMode) new LocalStage(payload, ranks)
     else {
       val description = s"Phalanx: $name, $numRanks ranks"
-      new SparkStage(sc, payload, ranks, plan.tasks, description, slotsTimeout)
+      new SparkStage(sc, payload, ranks, plan.tasks, job.gang, description, slotsTimeout)
     }
   }
 

@@ -287,7 +287,13 @@ class DistributorSuite extends PhalanxSuite {
 
   test("what the nodes can't read is told before there is a stage") {
     val failed =
-      intercept[TrainingException](BarrierRunner.run(sc, 1, "none", new NodeTask(Array.empty, Array.empty)))
+      intercept[TrainingException](BarrierRunner.run(
+        sc,
+        1,
+        "none",
+        new NodeTask(Array.empty, Array.empty),
+        "barrier"
+      ))
     assert(failed.message.contains("can't decode the node spec"), failed.message)
   }
 
@@ -299,7 +305,7 @@ class DistributorSuite extends PhalanxSuite {
     hub.close()
     val task = new NodeTask(spec, Payload.none)
     Cluster.spark
-    val failed = intercept[TrainingException](BarrierRunner.run(sc, 2, "closed", task))
+    val failed = intercept[TrainingException](BarrierRunner.run(sc, 2, "closed", task, "barrier"))
     assert(failed.message.contains("the job is over"), failed.message)
     assert(failed.message.linesIterator.length == 1 && !failed.message.contains("Exception"), failed.message)
     assert(failed.getCause.isInstanceOf[org.apache.spark.SparkException])

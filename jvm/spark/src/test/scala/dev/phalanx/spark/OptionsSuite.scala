@@ -12,6 +12,7 @@ class OptionsSuite extends PhalanxSuite {
     assert(careful == new Options().withHangTimeout(Duration.ofMinutes(10)).withMaxRestarts(2))
     assert(careful != more)
     assert(more.settings("spark.phalanx.logs") == "0,3")
+    assert(new Options().withGang("tasks").settings == Map("spark.phalanx.gang" -> "tasks"))
     assert(
       more.toString == "Options(spark.phalanx.hangTimeout=600000ms, spark.phalanx.logs=0,3, " +
         "spark.phalanx.maxRestarts=2, env=[TOKEN])"

@@ -262,7 +262,7 @@ class RunSuite extends PhalanxSuite {
     }
   }
 
-  test("a lost executor has the stage submitted again") {
+  for (gang <- Seq("barrier", "tasks")) test(s"a lost executor has the tasks of a run submitted again, gang=$gang") {
     withFolder { folder =>
       val file = python(
         folder,
@@ -283,7 +283,7 @@ class RunSuite extends PhalanxSuite {
            |phalanx.set_result("again")"""
       )
       val output = printed {
-        val run = distributor().withMaxRestarts(1).start(file)
+        val run = distributor().withGang(gang).withMaxRestarts(1).start(file)
         val names = Seq("0", "1").map(folder.resolve)
         eventually(assert(names.forall(Files.exists(_))))
         // The first JVM above a rank is its executor.

@@ -1,7 +1,9 @@
 package dev.phalanx.spark.internal;
 
 import java.io.File;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Properties;
 import java.util.concurrent.TimeUnit;
 import org.apache.arrow.memory.BufferAllocator;
@@ -31,6 +33,12 @@ import scala.runtime.BoxedUnit;
 
 /** What Spark keeps for its own packages. Scala hides it from others, Java doesn't. All uses of it are here. */
 public final class SparkInternals {
+  /** The property of a Spark job that says of which gang of tasks it is a seat. */
+  public static final String GANG = "phalanx.gang";
+
+  /** The property of such a job that says how many seats the gang has. */
+  public static final String SEATS = "phalanx.seats";
+
   private SparkInternals() {}
 
   /** Whether the executor of this id is the driver itself: on a local master. */
@@ -77,6 +85,11 @@ public final class SparkInternals {
   /** Arrow's memory for one use, out of what Spark has for all; to be closed, once all of it is given back. */
   public static BufferAllocator newArrowAllocator(String name) {
     return ArrowUtils.rootAllocator().newChildAllocator(name, 0, Long.MAX_VALUE);
+  }
+
+  /** The host at which other executors reach this one, as Spark tells it to them. */
+  public static String executorHost() {
+    return SparkEnv.get().blockManager().blockManagerId().host();
   }
 
   /** This host's name, by Spark's rules. */
@@ -134,9 +147,9 @@ public final class SparkInternals {
   }
 
   /**
-   * How the scheduler has the barrier stage of the job with a tag that ends so: how many of its tasks run (-1 if it
-   * isn't submitted yet), how many slots there are, and how many of these are free. Spark Connect puts its own names
-   * before a client's tag.
+   * How the scheduler has the barrier stage, or the gang of tasks, of the jobs with a tag that ends so: how many of
+   * its tasks run (-1 if it isn't submitted yet; of a gang of tasks 0 until all run), how many slots there are, and
+   * how many of these are free. Spark Connect puts its own names before a client's tag.
    *
    * <p>The scheduler itself is asked. What the status tracker knows is written at intervals, and may be 10 s old.
    */
@@ -145,25 +158,50 @@ public final class SparkInternals {
     int slots = taskSlots(context);
     int free = Math.max(0, slots - pool.runningTasks());
     // Behind the others: slots that its own tasks have taken by now are never told to be other jobs'.
-    return new int[] {runningOf(pool, tag), slots, free};
+    int running = -1;
+    int seats = 0;
+    for (TaskSetManager stage : stagesOf(pool)) {
+      Properties ofJob = stage.taskSet().properties();
+      int ofGang = Integer.parseInt(property(ofJob, SEATS, "0"));
+      if ((stage.isBarrier() || ofGang > 0) && hasTag(ofJob, tag)) {
+        running = Math.max(running, 0) + stage.runningTasks();
+        seats = ofGang;
+      }
+    }
+    return new int[] {running < seats ? Math.min(running, 0) : running, slots, free};
   }
 
-  private static int runningOf(Schedulable of, String tag) {
-    if (of.schedulableQueue() == null) {
-      return of instanceof TaskSetManager tasks && tasks.isBarrier() && hasTag(tasks.taskSet().properties(), tag)
-          ? tasks.runningTasks()
-          : -1;
+  /** How many seats of a gang of tasks run; `gang` is what its jobs have for {@link #GANG}. */
+  public static int seatsRunning(SparkContext context, String gang) {
+    return stagesOf(context.taskScheduler().rootPool()).stream()
+        .filter(stage -> gang.equals(property(stage.taskSet().properties(), GANG, "")))
+        .mapToInt(TaskSetManager::runningTasks)
+        .sum();
+  }
+
+  /** How many more tasks of the default resource profile the registered executors could run now. */
+  public static int freeSlots(SparkContext context) {
+    return taskSlots(context) - context.taskScheduler().rootPool().runningTasks();
+  }
+
+  private static List<TaskSetManager> stagesOf(Pool pool) {
+    List<TaskSetManager> stages = new ArrayList<>();
+    for (Schedulable member : pool.schedulableQueue()) {
+      if (member instanceof TaskSetManager stage) {
+        stages.add(stage);
+      } else if (member instanceof Pool below) {
+        stages.addAll(stagesOf(below));
+      }
     }
-    int all = -1;
-    for (Schedulable member : of.schedulableQueue()) {
-      int running = runningOf(member, tag);
-      all = running < 0 ? all : Math.max(all, 0) + running;
-    }
-    return all;
+    return stages;
+  }
+
+  private static String property(Properties ofJob, String name, String otherwise) {
+    return ofJob == null ? otherwise : ofJob.getProperty(name, otherwise);
   }
 
   private static boolean hasTag(Properties ofJob, String tag) {
-    String tags = ofJob == null ? "" : ofJob.getProperty("spark.job.tags", "");
+    String tags = property(ofJob, "spark.job.tags", "");
     return Arrays.stream(tags.split(",")).anyMatch(each -> each.endsWith(tag));
   }
 

@@ -7,6 +7,9 @@ final private[spark] class Job private (val packed: Array[Byte]) {
 
   /** Between SIGTERM and SIGKILL when the ranks are ended. */
   lazy val graceMillis: Long = Core(_.jobGraceMillis(packed))
+
+  /** What its tasks are to Spark: `barrier` or `tasks`. */
+  lazy val gang: String = Core(_.jobGang(packed))
 }
 
 private[spark] object Job {

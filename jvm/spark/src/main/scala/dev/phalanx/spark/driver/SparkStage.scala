@@ -2,43 +2,43 @@ package dev.phalanx.spark.driver
 
 import java.util.UUID
 
-import scala.util.control.NonFatal
-
 import org.apache.spark.SparkContext
-import org.slf4j.LoggerFactory
 
 import dev.phalanx.spark.BarrierRunner
 import dev.phalanx.spark.internal.SparkInternals
 import dev.phalanx.spark.node.NodeTask
 
-/** `localMode = false`: a barrier stage, with the caller's Spark properties and a tag of its own to cancel it by. */
+/** `localMode = false`: a barrier stage or a gang of tasks, with the caller's Spark properties and a tag of its own
+  * to cancel it by.
+  */
 final private[spark] class SparkStage(
     sc: SparkContext,
     payload: Array[Byte],
     ranks: RankOptions,
     tasks: Int,
+    gang: String,
     description: String,
     slotsTimeoutMillis: Long
 ) extends Stage("the Spark stage") {
-  private val log = LoggerFactory.getLogger("dev.phalanx")
   @volatile private var tag = newTag()
 
   override protected def run(hub: Hub, attempt: Int): Unit = {
     sc.addJobTag(tag)
     val task = new NodeTask(hub.nodeSpec(attempt, ranks), payload)
-    BarrierRunner.run(sc, tasks, description, task)
+    BarrierRunner.run(sc, tasks, description, task, gang)
   }
 
   override protected def makeRoom(): Unit = {
     cancelJobs()
     tag = newTag()
-    // Spark itself would look only every 15 s whether the lost executor has been replaced.
-    Preflight.awaitSlotsAgain(
-      tasks,
-      slotsTimeoutMillis,
-      () => SparkInternals.taskSlots(sc),
-      () => cancellation != null
-    )
+    // Of a barrier stage Spark itself would look only every 15 s whether the lost executor has been replaced.
+    if (gang == "barrier")
+      Preflight.awaitSlotsAgain(
+        tasks,
+        slotsTimeoutMillis,
+        () => SparkInternals.taskSlots(sc),
+        () => cancellation != null
+      )
   }
 
   override protected def look: Option[() => StageLook] = {
@@ -51,9 +51,7 @@ final private[spark] class SparkStage(
     cancelJobs()
   }
 
-  private def cancelJobs(): Unit =
-    try sc.cancelJobsWithTag(tag)
-    catch { case NonFatal(problem) => log.debug("The Spark job can't be cancelled", problem) } // the context has gone
+  private def cancelJobs(): Unit = Seats.cancel(sc, tag)
 
   private def newTag() = s"phalanx-${UUID.randomUUID()}"
 }

@@ -19,7 +19,9 @@ final private[spark] case class StageLook(running: Option[Int], slots: Int, free
 
 private[spark] object StageLook {
 
-  /** How Spark's scheduler has the barrier stage of the job with this tag. */
+  /** How Spark's scheduler has the barrier stage, or the gang of tasks, of this tag. Of a gang of tasks none counts
+    * as running until all do.
+    */
   def of(sc: SparkContext, tag: String): StageLook = {
     val seen = SparkInternals.stageLook(sc, tag)
     StageLook(Some(seen(0)).filter(_ >= 0), seen(1), seen(2))

@@ -29,6 +29,9 @@ final private[spark] class Native {
 
   @native def jobGraceMillis(job: Array[Byte]): Long
 
+  /** What the tasks of a job are to Spark: one barrier stage (`barrier`), or a job each (`tasks`). */
+  @native def jobGang(job: Array[Byte]): String
+
   @native def slotsTimeoutMillis(settings: Array[String]): Long
 
   /** `spark.phalanx.grace`. */

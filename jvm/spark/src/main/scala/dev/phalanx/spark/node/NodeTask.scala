@@ -3,12 +3,12 @@ package dev.phalanx.spark.node
 import java.lang.ref.Reference
 
 import org.apache.spark.broadcast.Broadcast
-import org.apache.spark.{BarrierTaskContext, SerializableWritable, TaskContext}
+import org.apache.spark.{SerializableWritable, SparkContext, TaskContext}
 
 import dev.phalanx.spark.TrainingException
 import dev.phalanx.spark.internal.SparkInternals
 
-/** What each task of the barrier stage does: it is a node of the job.
+/** What each task of a run does, in a barrier stage or as a seat: it is a node of the job.
   *
   * JAR-21 (killed-task): a task that Spark kills ends its ranks, and then ends as Spark expects, by
   * `TaskKilledException`.
@@ -18,31 +18,37 @@ import dev.phalanx.spark.internal.SparkInternals
   */
 final private[spark] class NodeTask(
     val spec: Array[Byte],
-    payload: Array[Byte],
+    val payload: Array[Byte],
     payloadFile: Option[Broadcast[SerializableWritable[PayloadFile]]] = None
-) extends (Iterator[Int] => Iterator[Unit])
+) extends (Iterator[Int] => Unit)
     with Serializable {
 
-  override def apply(partition: Iterator[Int]): Iterator[Unit] = {
-    val context = BarrierTaskContext.get()
-    val number = context.partitionId()
-    val host = NodeTask.hostOf(context.getTaskInfos()(number).address)
+  override def apply(partition: Iterator[Int]): Unit = {
+    val context = TaskContext.get()
+    val host = NodeTask.hostOf(SparkInternals.executorHost)
     val file = payloadFile.map(_.value.value)
     try {
       val gpus = context.resources().get("gpu").map(_.addresses.toSeq)
-      Node(spec, payload, number, host, gpus, file.map(_.file)).run(() => NodeTask.interruption(context))
+      Node(spec, payload, context.partitionId(), host, gpus, file.map(_.file))
+        .run(() => NodeTask.interruption(context))
     } catch {
       case problem: Throwable =>
         SparkInternals.throwIfKilled(context)
         throw NodeTask.failure(problem)
     } finally Reference.reachabilityFence(file) // the file goes with it
     SparkInternals.throwIfKilled(context)
-    Iterator.empty
   }
 
 }
 
 private[spark] object NodeTask {
+
+  /** Calls `run` with a task whose payload is a file at the driver, which has to stay until this returns. */
+  def withPayloadFile(sc: SparkContext, spec: Array[Byte], file: String)(run: NodeTask => Unit): Unit = {
+    val payload = sc.broadcast(new SerializableWritable(new PayloadFile(file)))
+    try run(new NodeTask(spec, Array.empty, Some(payload)))
+    finally payload.destroy()
+  }
 
   /** Why what runs in a task has to end; null while it may go on. */
   def interruption(context: TaskContext): String = {

@@ -15,7 +15,7 @@ import org.apache.spark.scheduler.{
 import org.apache.spark.util.kvstore.KVStore
 import org.slf4j.LoggerFactory
 
-import dev.phalanx.spark.internal.Json
+import dev.phalanx.spark.internal.{Json, SparkInternals}
 
 /** The runs of an application, in Spark's own store of what its UI shows: the driver's, or a history server's.
   *
@@ -46,15 +46,15 @@ final private[spark] class RunStore(store: KVStore) {
       val text = event.snapshot.toString
       if (id.nonEmpty && id.length <= RunStore.MostIdChars && text.length <= RunStore.MostChars) {
         val started = (event.snapshot.path("started").asDouble(0) * 1000).toLong
-        keep(id, started)(before => before.withSnapshot(text, tasks.executorsOf(before.stages.asScala.lastOption)))
+        keep(id, started)(_.withSnapshot(text, tasks.executorsOf(id)))
       }
     }
 
-  /** A job of Spark's that is a run's. */
-  def began(run: String, millis: Long, stages: Seq[Int]): Unit =
+  /** A job of Spark's that is a run's; all those of one `gang` have its tasks together. */
+  def began(run: String, millis: Long, stages: Seq[Int], gang: Option[String] = None): Unit =
     keep(run, millis) { before =>
       val all = (before.stages.asScala ++ stages.map(Int.box)).distinct.takeRight(RunStore.MostStages)
-      tasks.expect(all.last)
+      tasks.expect(run, gang, all.last)
       before.withStages(all.asJava)
     }
 
@@ -87,7 +87,7 @@ final private[spark] class RunStore(store: KVStore) {
 
 private[spark] object RunStore {
   val MostRuns = 50
-  val MostStages = 100 // each restart by another stage has one
+  val MostStages = 100 // each restart by another stage has one, or one for each task
 
   /** Of a snapshot; one of 1,000 ranks has a quarter of a million. */
   val MostChars: Int = 1 << 20
@@ -109,11 +109,15 @@ private[spark] object RunStore {
 
     override def onJobStart(start: SparkListenerJobStart): Unit =
       Option(start.properties).flatMap(all => Option(all.getProperty(RunProperty))).foreach { run =>
-        if (run.nonEmpty && run.length <= MostIdChars) quietly(store.began(run, start.time, start.stageIds))
+        if (run.nonEmpty && run.length <= MostIdChars) quietly {
+          store.began(run, start.time, start.stageIds, Option(start.properties.getProperty(SparkInternals.GANG)))
+        }
       }
 
     override def onTaskStart(start: SparkListenerTaskStart): Unit = quietly {
-      store.placed(start.stageId, start.taskInfo.index, start.taskInfo.executorId)
+      // A seat's task has index 0, whatever its partition; that of an old log has no partition.
+      val info = start.taskInfo
+      store.placed(start.stageId, if (info.partitionId < 0) info.index else info.partitionId, info.executorId)
     }
 
     override def onApplicationEnd(end: SparkListenerApplicationEnd): Unit = quietly(store.applicationEnded())

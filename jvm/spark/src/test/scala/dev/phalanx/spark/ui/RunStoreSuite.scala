@@ -5,10 +5,17 @@ import java.util.Properties
 import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.JsonNode
-import org.apache.spark.scheduler.{SparkListenerApplicationEnd, SparkListenerJobStart, StageInfo}
+import org.apache.spark.scheduler.{
+  SparkListenerApplicationEnd,
+  SparkListenerJobStart,
+  SparkListenerTaskStart,
+  StageInfo,
+  TaskInfo,
+  TaskLocality
+}
 import org.apache.spark.util.kvstore.{InMemoryStore, KVStoreSerializer}
 
-import dev.phalanx.spark.internal.Json
+import dev.phalanx.spark.internal.{Json, SparkInternals}
 import dev.phalanx.spark.support.PhalanxSuite
 
 class RunStoreSuite extends PhalanxSuite {
@@ -71,6 +78,34 @@ class RunStoreSuite extends PhalanxSuite {
     assert(told.findValuesAsText("executor").asScala == Seq("9", "4"), "what nobody knows isn't said")
     val cut = RunSnapshot.withSparks(store.run("a").get.whenCut())
     assert(cut.get("state").asText == "failed when the application ended")
+  }
+
+  test("the tasks of a gang have a stage each, and all their places are known") {
+    val store = new RunStore(new InMemoryStore)
+    val listener = RunStore.listener(store)
+    val seats = 1000
+    def gather(gang: String, first: Int, executor: String, started: Int): Unit = {
+      val properties = new Properties
+      properties.setProperty(RunStore.RunProperty, "a")
+      properties.setProperty(SparkInternals.GANG, gang)
+      (0 until seats).foreach { seat =>
+        val stages = Seq(new StageInfo(first + seat, 0, "seat", 1, Nil, Nil, "", resourceProfileId = 0))
+        listener.onJobStart(SparkListenerJobStart(first + seat, 1790000000000L, stages, properties))
+      }
+      (0 until started).foreach { seat =>
+        val task = new TaskInfo(seat, 0, 0, seat, 0, s"$executor$seat", "host", TaskLocality.ANY, false)
+        listener.onTaskStart(SparkListenerTaskStart(first + seat, 0, task))
+      }
+    }
+    def executors = {
+      listener.onOtherEvent(Samples.event(Samples.run("a")))
+      store.run("a").get.executors.asScala.map { case (partition, at) => partition.toInt -> at }.toMap
+    }
+    gather("one", 10, "x", seats)
+    assert(executors == (0 until seats).map(seat => seat -> s"x$seat").toMap)
+    gather("two", 5000, "y", 3)
+    assert(executors == Map(0 -> "y0", 1 -> "y1", 2 -> "y2"), "those of the newest gang")
+    assert(store.run("a").get.stages.size == RunStore.MostStages)
   }
 
   test("what runs when the application ends is marked, and what is over is not") {

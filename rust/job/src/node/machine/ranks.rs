@@ -18,7 +18,7 @@ pub(super) const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 /// The ranks, and what else a node has while they live.
 #[derive(Debug)]
-pub(super) struct Gang {
+pub(super) struct NodeRanks {
     lives: BTreeMap<u32, Life>,
     /// Whether ranks of other nodes may need this one: it serves the store, or blocks.
     pub(super) serves: bool,
@@ -77,10 +77,10 @@ impl Process {
     }
 }
 
-impl Gang {
-    pub(super) fn new(placement: &NodePlacement, serves: bool, now: Instant) -> Gang {
+impl NodeRanks {
+    pub(super) fn new(placement: &NodePlacement, serves: bool, now: Instant) -> NodeRanks {
         let life = || Life { process: Process::Launched, output_ended: false };
-        Gang {
+        NodeRanks {
             lives: placement.ranks.iter().map(|place| (place.rank, life())).collect(),
             serves,
             may_stop_serving: false,

@@ -1,0 +1,127 @@
+package dev.phalanx.spark.driver
+
+import java.nio.file.Files
+import java.util.UUID
+import java.util.concurrent.{LinkedBlockingQueue, TimeUnit}
+
+import scala.collection.mutable
+import scala.concurrent.ExecutionContext
+import scala.util.Try
+import scala.util.control.NonFatal
+
+import org.apache.spark.{FutureAction, SparkContext, SparkException}
+import org.slf4j.LoggerFactory
+
+import dev.phalanx.spark.internal.{SparkInternals, TempFolder}
+import dev.phalanx.spark.node.{NodeTask, SeatTask}
+
+/** A gang of tasks: each task of a run, its *seat*, is a Spark job over one partition. Seats that wait have Spark
+  * start executors under dynamic allocation.
+  *
+  * JAR-27 (one-end): when one seat fails, or the caller is interrupted, the others are cancelled.
+  *
+  * JAR-28 (one-gathers): of the gangs of a driver one at a time gathers, from its first job until all its seats run.
+  * Without dynamic allocation it is submitted once as many slots are free as it has seats.
+  */
+final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: NodeTask) {
+  import Seats._
+
+  private val gang = s"phalanx-gang-${UUID.randomUUID()}"
+  private val rows = sc.parallelize(0 until tasks, tasks)
+  private val tags = sc.getJobTags()
+  private val seats = mutable.ArrayBuffer.empty[FutureAction[String]]
+  private val ends = new LinkedBlockingQueue[Try[String]]
+
+  private def run(): Unit = {
+    val turn = Gathering.enter(() => mayWait).getOrElse(throw cancelled)
+    try {
+      if (!hasExecutorsStarted(sc)) awaitFreeSlots()
+      submit()
+      awaitEnds(turn)
+    } finally {
+      seats.filterNot(_.isCompleted).foreach(_.cancel())
+      turn.close()
+    }
+  }
+
+  private def mayWait: Boolean = !Gathering.isGivenUp(tags)
+
+  private def awaitFreeSlots(): Unit =
+    while (SparkInternals.freeSlots(sc) < tasks) {
+      if (!mayWait) throw cancelled
+      Thread.sleep(PollMillis)
+    }
+
+  /** The jobs have the properties that this thread has now. */
+  private def submit(): Unit = {
+    sc.setLocalProperty(SparkInternals.GANG, gang)
+    sc.setLocalProperty(SparkInternals.SEATS, tasks.toString)
+    try {
+      val task = new SeatTask(this.task)
+      (0 until tasks).foreach { partition =>
+        var problem = ""
+        val took = (_: Int, end: String) => problem = end
+        val seat = sc.submitJob(rows, task, Seq(partition), took, problem)
+        seats += seat
+        seat.onComplete(ends.add)(AtOnce)
+      }
+    } finally {
+      sc.setLocalProperty(SparkInternals.GANG, null)
+      sc.setLocalProperty(SparkInternals.SEATS, null)
+    }
+    // Who gave up before the first job was there has found none to cancel.
+    if (!mayWait) throw cancelled
+  }
+
+  private def awaitEnds(turn: Gathering.Turn): Unit = {
+    var ended = 0
+    while (ended < tasks) {
+      if (turn.isHeld && SparkInternals.seatsRunning(sc, gang) + ended >= tasks) turn.close()
+      val end = if (turn.isHeld) ends.poll(PollMillis, TimeUnit.MILLISECONDS) else ends.take()
+      if (end != null) {
+        val problem = end.get
+        if (problem.nonEmpty) throw new SparkException(problem)
+        ended += 1
+      }
+    }
+  }
+}
+
+private[spark] object Seats {
+  private val PollMillis = 100L
+
+  /** What each seat's stage may carry itself; a larger payload is broadcast once for all. */
+  private val MostPayloadBytes = 64 << 10
+
+  private val log = LoggerFactory.getLogger("dev.phalanx")
+
+  /** Runs where a job ends: in Spark's own thread, which may not wait. */
+  private val AtOnce = ExecutionContext.fromExecutor((body: Runnable) => body.run())
+
+  /** Runs the seats of a gang to their end, with this thread's Spark properties. Blocks. Throws what the first seat
+    * that fails throws, in a `SparkException`, as Spark does where a job of it was cancelled; `InterruptedException`.
+    */
+  def run(sc: SparkContext, tasks: Int, task: NodeTask): Unit =
+    if (task.payload.length <= MostPayloadBytes) new Seats(sc, tasks, task).run()
+    else {
+      val folder = new TempFolder("phalanx-payload-").path
+      try {
+        val file = Files.write(folder.resolve("payload"), task.payload)
+        NodeTask.withPayloadFile(sc, task.spec, file.toString)(new Seats(sc, tasks, _).run())
+      } finally SparkInternals.delete(folder.toFile)
+    }
+
+  /** Ends the jobs of a tag, also those of a gang that waits and has none yet. Returns at once. */
+  def cancel(sc: SparkContext, tag: String): Unit = {
+    Gathering.giveUp(tag)
+    try sc.cancelJobsWithTag(tag)
+    catch { case NonFatal(problem) => log.debug("The Spark job can't be cancelled", problem) } // the context has gone
+  }
+
+  /** Whether Spark starts executors for tasks that wait. */
+  private def hasExecutorsStarted(sc: SparkContext): Boolean =
+    sc.getConf.getBoolean("spark.dynamicAllocation.enabled", defaultValue = false) && !sc.isLocal
+
+  /** Under the name of Spark's own error, as which it is understood. */
+  private def cancelled = new SparkException("[SPARK_JOB_CANCELLED] The gang was cancelled while it waited for slots")
+}

@@ -1,0 +1,115 @@
+//! What a run's tasks are to Spark, and what must be so for that.
+//!
+//! JOB-26 (one-or-each): under dynamic allocation Spark refuses barrier stages, and so a run's tasks are a Spark job
+//! each there. Those that wait have Spark start executors; what can never start all of them is refused before.
+
+use phalanx_types::{Error, ErrorKind, Gang, Result};
+
+use super::conf::{Conf, is_local, is_true, master, number};
+
+const DYNAMIC_ALLOCATION: &str = "spark.dynamicAllocation.enabled";
+const ALLOCATION_RATIO: &str = "spark.dynamicAllocation.executorAllocationRatio";
+const MAX_EXECUTORS: &str = "spark.dynamicAllocation.maxExecutors";
+const SPECULATION: &str = "spark.speculation";
+const SPECULATION_THRESHOLD: &str = "spark.speculation.task.duration.threshold";
+
+/// What is asked of Spark's configuration here.
+pub const GANG_KEYS: [&str; 6] =
+    ["spark.master", DYNAMIC_ALLOCATION, ALLOCATION_RATIO, MAX_EXECUTORS, SPECULATION, SPECULATION_THRESHOLD];
+
+/// What the tasks of a run are; `wish` is what the settings say.
+pub(crate) fn gang(wish: Option<Gang>, conf: &Conf) -> Gang {
+    wish.unwrap_or(if is_dynamic(conf) { Gang::Tasks } else { Gang::Barrier })
+}
+
+/// Whether Spark starts executors for tasks that wait. On a local master it has the driver alone.
+pub(super) fn is_dynamic(conf: &Conf) -> bool {
+    is_true(conf, DYNAMIC_ALLOCATION) && !is_local(master(conf))
+}
+
+/// Whether this kind of gang can be on this cluster.
+pub(super) fn check(gang: Gang, conf: &Conf) -> Result<()> {
+    match gang {
+        Gang::Barrier if is_dynamic(conf) => Err(refused(
+            "spark.phalanx.gang is barrier, which Spark refuses under dynamic allocation; set it to auto or tasks, or \
+             spark.dynamicAllocation.enabled to false with a fixed number of executors"
+                .into(),
+        )),
+        // A task alone in its stage is not speculated about, unless this says after which time.
+        Gang::Tasks if is_true(conf, SPECULATION) && conf.contains_key(SPECULATION_THRESHOLD) => {
+            Err(refused(format!(
+                "Spark would start the run's tasks a second time, because {SPECULATION} is true and \
+                 {SPECULATION_THRESHOLD} is set; unset one of them"
+            )))
+        }
+        Gang::Barrier | Gang::Tasks => Ok(()),
+    }
+}
+
+/// Whether dynamic allocation can ever have so many tasks run at once, with `each` on an executor.
+pub(super) fn check_executors(tasks: u32, each: u32, conf: &Conf) -> Result<()> {
+    let executors = tasks.div_ceil(each.max(1));
+    if let Some(most) = number(conf, MAX_EXECUTORS).filter(|most| *most < executors) {
+        return Err(refused(format!(
+            "the run needs {tasks} task slots at once, which are {executors} executors, but {MAX_EXECUTORS} is {most}; \
+             raise it, or lower num_processes"
+        )));
+    }
+    let ratio: f64 = conf.get(ALLOCATION_RATIO).and_then(|text| text.trim().parse().ok()).unwrap_or(1.0);
+    // As `ExecutorAllocationManager.maxNumExecutorsNeededPerResourceProfile` has it.
+    let asked_for = (f64::from(tasks) * ratio / f64::from(each.max(1))).ceil();
+    if asked_for < f64::from(executors) {
+        return Err(refused(format!(
+            "the run needs {tasks} task slots at once, which are {executors} executors, but with \
+             {ALLOCATION_RATIO}={ratio} Spark asks for {asked_for}; set it to 1"
+        )));
+    }
+    Ok(())
+}
+
+fn refused(message: String) -> Error {
+    Error::new(ErrorKind::State, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conf(set: &[(&str, &str)]) -> Conf {
+        let dynamic = [("spark.master", "yarn"), (DYNAMIC_ALLOCATION, "true")];
+        dynamic.iter().chain(set).map(|(key, value)| ((*key).into(), (*value).into())).collect()
+    }
+
+    #[test]
+    fn the_cluster_says_what_a_gang_is_where_nobody_else_does() {
+        assert_eq!(gang(None, &conf(&[])), Gang::Tasks);
+        assert_eq!(gang(None, &conf(&[("spark.master", "local[4]")])), Gang::Barrier);
+        assert_eq!(gang(None, &conf(&[(DYNAMIC_ALLOCATION, "false")])), Gang::Barrier);
+        for wish in [Gang::Barrier, Gang::Tasks] {
+            assert_eq!(gang(Some(wish), &conf(&[])), wish, "JOB-26");
+        }
+    }
+
+    #[test]
+    fn what_can_never_start_all_tasks_is_refused_with_the_setting() {
+        for (tasks, each, set, refused) in [
+            (4, 2, (MAX_EXECUTORS, "2"), None),
+            (
+                5,
+                2,
+                (MAX_EXECUTORS, "2"),
+                Some("which are 3 executors, but spark.dynamicAllocation.maxExecutors is 2"),
+            ),
+            (4, 1, (ALLOCATION_RATIO, "0.5"), Some("executorAllocationRatio=0.5 Spark asks for 2")),
+            (3, 4, (ALLOCATION_RATIO, "0.5"), None),
+            (1000, 4, (ALLOCATION_RATIO, "1"), None),
+            (2, 0, (MAX_EXECUTORS, "2"), None),
+        ] {
+            let said = check_executors(tasks, each, &conf(&[set])).map_err(|problem| problem.to_string());
+            match refused {
+                None => assert_eq!(said, Ok(()), "JOB-26: {set:?}"),
+                Some(why) => assert!(said.clone().unwrap_err().contains(why), "JOB-26: {said:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+"""Gangs of tasks: under dynamic allocation, two at the same time, and what is refused."""
+
+from __future__ import annotations
+
+import textwrap
+
+import phalanx
+import pytest
+from support.own_session import in_session
+from support.tiers import whole
+
+pytestmark = pytest.mark.timeout(240)
+
+BREATHES = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.initialExecutors": "0",
+    "spark.dynamicAllocation.executorIdleTimeout": "2s",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+}
+
+PARTS = """
+import logging, threading, time
+import phalanx
+
+def executors():
+    return spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+
+def train(step=0):
+    import os
+    import torch
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    return int(ones), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+def of(stage, **options):
+    spark.conf.set("spark.phalanx.stage", stage)
+    return phalanx.TorchDistributor(num_processes=2, local_mode=False, use_gpu=False, **options)
+
+def jobs():
+    status = spark.sparkContext.statusTracker()
+    return list(status.getActiveJobsIds())
+
+def until(is_so, seconds=60):
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+"""
+
+
+def jar() -> dict[str, str]:
+    return {"spark.jars": phalanx.jar_path()}
+
+
+def in_breathing(code: str, conf: dict[str, str] | None = None) -> dict[str, object]:
+    return in_session(
+        "local-cluster[2,1,1024]",
+        PARTS + textwrap.dedent(code),
+        conf=BREATHES | jar() | (conf or {}),
+        timeout=200,
+    )
+
+
+@pytest.mark.parametrize("starter", ["python", pytest.param("jvm", marks=whole("over the jvm stage"))])
+def test_a_gang_brings_its_executors_and_lets_them_go(starter: str) -> None:
+    answer = in_breathing(
+        f"""
+        before = executors()
+        result = of({starter!r}).run(train)
+        there = executors()
+        until(lambda: executors() == 0)
+        again = of({starter!r}).run(train)
+        answer = dict(before=before, result=result, there=there, again=again, jobs=jobs())
+        """
+    )
+    assert answer == {"before": 0, "result": [2, 0, 2], "there": 2, "again": [2, 0, 2], "jobs": []}, "STAGE-9"
+
+
+@whole("a cluster of its own")
+def test_a_failed_rank_fails_its_run_once_and_leaves_no_job() -> None:
+    answer = in_breathing(
+        """
+        def fails():
+            import os
+            print("begins", flush=True)
+            if os.environ["RANK"] == "1":
+                raise KeyError("of mine")
+            import time
+            time.sleep(60)
+
+        began = time.monotonic()
+        try:
+            of("python", logs="all").run(fails)
+        except phalanx.TrainingError as problem:
+            told = [problem.kind, problem.rank, "of mine" in str(problem)]
+        until(lambda: not jobs(), 20)
+        answer = dict(told=told, seconds=time.monotonic() - began)
+        """
+    )
+    assert answer["told"] == ["exception", 1, True]
+
+
+@whole("a cluster of its own")
+def test_two_gangs_that_each_could_get_half_both_finish() -> None:
+    answer = in_breathing(
+        """
+        runs = [of("python").start(train) for _ in range(2)]
+        answer = dict(results=[run.result(120) for run in runs])
+        """
+    )
+    assert answer["results"] == [[2, 0, 2], [2, 0, 2]], "STAGE-10"
+
+
+def test_what_can_not_be_is_refused_before_anything_starts() -> None:
+    answer = in_breathing(
+        """
+        said = []
+        def refused(run):
+            try:
+                run()
+            except RuntimeError as problem:
+                said.append(str(problem))
+        refused(lambda: of("python", gang="barrier").run(train))
+        df = spark.range(10)
+        refused(lambda: of("python").with_data(train=df).run(train))
+        refused(lambda: of("python")._train_on_dataframe(train, df))
+        refused(lambda: phalanx.TorchDistributor(num_processes=3, local_mode=False, use_gpu=False).run(train))
+        answer = dict(said=said, executors=executors())
+        """,
+        conf={"spark.dynamicAllocation.maxExecutors": "2"},
+    )
+    barrier, data, rows, many = answer["said"]  # type: ignore[misc]
+    assert "spark.phalanx.gang is barrier, which Spark refuses under dynamic allocation" in barrier
+    assert "the data set 'train' would be on executors that Spark may take away" in data, "FEED-70"
+    assert "_train_on_dataframe needs one stage for all tasks" in rows, "FEED-70"
+    assert "spark.dynamicAllocation.maxExecutors is 2" in many, "JOB-26"
+    assert answer["executors"] == 0
+
+
+@whole("a cluster of its own")
+def test_a_gang_that_does_not_gather_gives_its_slots_back_and_says_what_was_missing() -> None:
+    answer = in_session(
+        "local-cluster[1,1,1024]",
+        PARTS
+        + textwrap.dedent("""
+        from phalanx.request import preflight
+        preflight.check_slots = lambda *arguments: None  # as where nobody knows how far a cluster can grow
+        try:
+            of("python").run(train)
+        except phalanx.TrainingError as problem:
+            said = str(problem)
+        until(lambda: not jobs(), 20)
+        answer = dict(said=said, after=spark.range(10).count())
+        """),
+        conf=BREATHES | {"spark.phalanx.gang.wait": "20s"},
+        timeout=120,
+    )
+    assert "did not bring the executors for 2 tasks within 20s (spark.phalanx.gang.wait)" in answer["said"]
+    assert "there are 1 task slots, and 1 are missing" in answer["said"]
+    assert answer["after"] == 10
+
+
+@whole("a cluster of its own")
+@pytest.mark.parametrize("when", ["it waits", "it trains"])
+def test_an_executor_that_ends_is_replaced(when: str) -> None:
+    answer = in_breathing(
+        f"""
+        import os, signal, psutil, tempfile
+        waits = {when == "it waits"}
+        marks = tempfile.mkdtemp()
+
+        def trains(marks):
+            import os, time
+            rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+            open(os.path.join(marks, f"{{attempt}}-{{rank}}"), "w").close()
+            while attempt == "0" and {when == "it trains"}:
+                time.sleep(0.1)
+            return int(attempt)
+
+        def executors_here():
+            mine = psutil.Process().children(recursive=True)
+            return [p for p in mine if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline())]
+
+        def holds_a_slot():
+            sleeps = lambda _: __import__("time").sleep(25)
+            spark.sparkContext.parallelize([0], 1).foreach(sleeps)
+
+        if waits:
+            threading.Thread(target=holds_a_slot, daemon=True).start()
+            until(lambda: len(executors_here()) == 1 and jobs())
+        run = of("python", max_restarts=0 if waits else 1).start(trains, marks)
+        if waits:
+            until(lambda: len(executors_here()) == 2)
+            time.sleep(8)
+        else:
+            until(lambda: len(os.listdir(marks)) == 2)
+        max(executors_here(), key=lambda process: process.create_time()).kill()
+        answer = dict(result=run.result(150), attempts=len(os.listdir(marks)))
+        """
+    )
+    assert answer == ({"result": 0, "attempts": 2} if when == "it waits" else {"result": 1, "attempts": 4})
