@@ -129,7 +129,14 @@ class PythonStage(SparkStage):
                 if self._all_run.is_set():
                     turn.end()
 
-            run_seats(self._spark, numbers, task, cancel=self._cancel_jobs, meanwhile=look)
+            run_seats(
+                self._spark,
+                numbers,
+                task,
+                given_up=lambda: self._cancelled,
+                cancel=self._cancel_jobs,
+                meanwhile=look,
+            )
 
     def _relayed(self, hub: _native.Hub) -> str | None:
         """Where tasks reach this client through the Spark Connect server; None where they don't.

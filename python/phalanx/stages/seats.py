@@ -50,7 +50,8 @@ class Gathering:
         """Lets the next gang begin; again is harmless."""
         leave, self._leave = self._leave, None
         if leave is not None:
-            leave()
+            with contextlib.suppress(Exception):  # the JVM has ended, and with it the queue
+                leave()
 
 
 @contextlib.contextmanager
@@ -82,13 +83,15 @@ def run_seats(
     numbers: RDD[int],
     task: Callable[..., Any],
     *,
+    given_up: Callable[[], bool],
     cancel: Callable[[], None],
     meanwhile: Callable[[], None],
 ) -> None:
     """Runs `task` on each partition, in a job each, with the properties of the calling thread. Returns when all are
     over; `meanwhile` is called now and then.
 
-    Raises what the first seat that failed raised; `cancel` has to end the others then.
+    Raises what the first seat that failed raised. `cancel` has to end the others then, or when the gang is given up; it
+    is called until they have ended, since a seat's job may begin just after.
     """
     context = spark.sparkContext
     failures: list[BaseException] = []
@@ -108,13 +111,11 @@ def run_seats(
         )
         threads.append(thread)
         thread.start()
-    cancelled = False
     for thread in threads:
         while thread.is_alive():
             thread.join(_POLL_S)
             meanwhile()
-            if failures and not cancelled:
-                cancelled = True
+            if failures or given_up():
                 cancel()
     if failures:
         raise failures[0]
