@@ -144,8 +144,8 @@ def test_a_client_of_connect_is_asked_for_each_key_once() -> None:
         for _ in range(2):
             assert Settings.read(conf.get, keys=conf.keys).slots_timeout == 8.0
         assert len(server.asked) == count
-        assert conf.get("spark.master") is None
-        assert server.asked[count:] == ["spark.master"], "what it says of its keys is not taken for all"
+        assert conf.get("spark.app.name") is None
+        assert server.asked[count:] == ["spark.app.name"], "what it says of its keys is not taken for all"
 
 
 def test_a_session_whose_jvm_tells_no_keys_is_asked_for_each(
