@@ -59,21 +59,29 @@ class SeatsSuite extends PhalanxSuite {
     val jobs = new ConcurrentLinkedQueue[SparkListenerJobStart]
     val tasks = new ConcurrentLinkedQueue[SparkListenerTaskStart]
 
-    override def onJobStart(start: SparkListenerJobStart): Unit =
-      if (start.properties.getProperty(SparkInternals.GANG) != null) jobs.add(start): Unit
+    @volatile var hasSeenLast = false
+
+    override def onJobStart(start: SparkListenerJobStart): Unit = {
+      if (start.properties.getProperty(SparkInternals.GANG) != null) jobs.add(start)
+      if (start.properties.getProperty(Last) != null) hasSeenLast = true
+    }
 
     override def onTaskStart(start: SparkListenerTaskStart): Unit =
       if (jobs.asScala.exists(_.stageIds.contains(start.stageId))) tasks.add(start): Unit
   }
+
+  private val Last = "phalanx.test.last"
 
   private def told(body: => Any): Told = {
     val told = new Told
     sc.addSparkListener(told)
     try body
     finally {
-      // Behind everything that is on Spark's bus by now.
+      // Behind everything that this listener is told by now.
+      sc.setLocalProperty(Last, "yes")
       sc.parallelize(0 until 1, 1).count()
-      eventually(assert(sc.statusTracker.getActiveJobIds().isEmpty))
+      sc.setLocalProperty(Last, null)
+      eventually(assert(told.hasSeenLast && sc.statusTracker.getActiveJobIds().isEmpty))
       sc.removeSparkListener(told)
     }
     told
