@@ -30,9 +30,11 @@ class Runner:
         self._jsparkSession = self._jsc = self.sparkContext = self
         self._temp_dir = str(folder)
         self.tags: list[str] = []
+        self.left: list[str] = []
         self.calls: list[tuple[Any, ...]] = []
         self.pythonExec, self.environment, self._python_includes = "python9", {"A": "b"}, ["x.zip"]
         self.addJobTag = self.tags.append
+        self.removeJobTag = self.left.append
 
     def version(self) -> str:
         if not self._version:
@@ -143,6 +145,7 @@ def test_what_the_jvm_is_handed(runner: Runner) -> None:
     stage.cancel()
     assert len(runner.tags) == 2
     assert len(set(runner.tags)) == 1, "cancelled by the tag that it began with"
+    assert runner.left == runner.tags[:1], "the next attempt has another"
 
 
 def test_a_large_payload_goes_through_a_file_that_is_gone_afterwards(runner: Runner, tmp_path: Path) -> None:

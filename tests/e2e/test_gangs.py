@@ -166,8 +166,10 @@ def test_a_gang_that_does_not_gather_gives_its_slots_back_and_says_what_was_miss
 
 
 @whole("a cluster of its own")
-@pytest.mark.parametrize("when", ["it waits", "it trains"])
-def test_an_executor_that_ends_is_replaced(when: str) -> None:
+@pytest.mark.parametrize(
+    ("starter", "when"), [("python", "it waits"), ("python", "it trains"), ("jvm", "it trains")]
+)
+def test_an_executor_that_ends_is_replaced(starter: str, when: str) -> None:
     answer = in_breathing(
         f"""
         import os, signal, psutil, tempfile
@@ -193,7 +195,7 @@ def test_an_executor_that_ends_is_replaced(when: str) -> None:
         if waits:
             threading.Thread(target=holds_a_slot, daemon=True).start()
             until(lambda: len(executors_here()) == 1 and jobs())
-        run = of("python", max_restarts=0 if waits else 1).start(trains, marks)
+        run = of({starter!r}, max_restarts=0 if waits else 1).start(trains, marks)
         if waits:
             until(lambda: len(executors_here()) == 2)
             time.sleep(8)

@@ -28,7 +28,6 @@ class JvmStage(SparkStage):
 
     def _run(self, hub: _native.Hub, attempt: int) -> None:
         context = self._spark.sparkContext
-        context.addJobTag(self._tag)
         spec = hub.node_spec(
             attempt,
             python=context.pythonExec,
@@ -39,7 +38,7 @@ class JvmStage(SparkStage):
             },
             local_gpus=self._local_gpus,
         )
-        with _for_jvm(context, self._request.payload.packed) as payload:
+        with self._tagged(), _for_jvm(context, self._request.payload.packed) as payload:
             barrier_runner(context).runPython(
                 context._jsc.sc(),
                 self._job.tasks,
@@ -49,10 +48,10 @@ class JvmStage(SparkStage):
                 self._request.settings.gang,
             )
 
-    def _cancel_jobs(self) -> None:
+    def _cancel_jobs(self, tag: str) -> None:
         # A gang that waits for its turn has no jobs yet.
         context = self._spark.sparkContext
-        self._cancel_by(lambda: barrier_runner(context).cancel(context._jsc.sc(), self._tag))
+        self._cancel_by(lambda: barrier_runner(context).cancel(context._jsc.sc(), tag))
 
 
 @contextlib.contextmanager

@@ -66,11 +66,8 @@ class PythonStage(SparkStage):
 
     def _run(self, hub: _native.Hub, attempt: int) -> None:
         remote = is_remote(self._spark)
-        if remote:
-            self._spark.addTag(self._tag)
-        else:
+        if not remote:
             context = self._spark.sparkContext
-            context.addJobTag(self._tag)
             context.setLocalProperty(_RUN_PROPERTY, self._job.id)
             if context.getLocalProperty("spark.job.description") is None:
                 context.setLocalProperty("spark.job.description", self._description)
@@ -85,15 +82,16 @@ class PythonStage(SparkStage):
             by=relay if is_only_way else None,
         )
         with contextlib.ExitStack() as stack:
+            tag = stack.enter_context(self._tagged())
             if not remote:
                 stack.enter_context(_tunnels(self._spark.sparkContext, self._job.id, hub.address))
-            self._tasks(spec, None if is_only_way else relay)
+            self._tasks(spec, None if is_only_way else relay, tag)
 
     def carrier_spec(self, hub: _native.Hub, attempt: int) -> bytes:
         by = None if self._relay is None else self._relay.address
         return hub.node_spec(attempt, python=None, env={}, local_gpus=[], by=by)
 
-    def _tasks(self, spec: bytes, relay: str | None) -> None:
+    def _tasks(self, spec: bytes, relay: str | None, tag: str) -> None:
         """Runs the tasks to their end."""
         rows, tasks, payload = self._request.rows, self._job.tasks, self._request.payload.packed
         frame, stream = (None, None) if rows is None else rows
@@ -109,7 +107,7 @@ class PythonStage(SparkStage):
         if frame is None:
             numbers = None if is_remote(self._spark) else _numbers(self._spark.sparkContext, tasks)
             if numbers is not None and self._seats:
-                self._sit(numbers, task)
+                self._sit(numbers, task, tag)
                 return
             if numbers is not None:
                 numbers.barrier().mapPartitions(task).collect()
@@ -118,15 +116,15 @@ class PythonStage(SparkStage):
         # Where tasks can't be jobs, they are one stage of Spark's, which starts executors for them, too.
         frame.mapInArrow(task, "nothing int", barrier=not self._seats).collect()
 
-    def _sit(self, numbers: RDD[int], task: Callable[..., Any]) -> None:
-        context = self._spark.sparkContext
+    def _sit(self, numbers: RDD[int], task: Callable[..., Any], tag: str) -> None:
+        context, all_run = self._spark.sparkContext, self._all_run
         with gathering(context, lambda: self._cancelled) as turn:
-            wait_for_free_slots(context, self._tag, self._seats, lambda: self._cancelled)
+            wait_for_free_slots(context, tag, self._seats, lambda: self._cancelled)
             if self._cancelled:
                 return
 
             def look() -> None:
-                if self._all_run.is_set():
+                if all_run.is_set():
                     turn.end()
 
             run_seats(
@@ -134,7 +132,7 @@ class PythonStage(SparkStage):
                 numbers,
                 task,
                 given_up=lambda: self._cancelled,
-                cancel=self._cancel_jobs,
+                cancel=lambda: self._cancel_jobs(tag),
                 meanwhile=look,
             )
 

@@ -64,8 +64,21 @@ class SparkStage(Stage):
     def _inheriting(self, target: Callable[..., None]) -> Callable[..., None]:
         return inheriting(self._spark, target)
 
+    @contextlib.contextmanager
+    def _tagged(self) -> Iterator[str]:
+        """Has the jobs of the calling thread carry the attempt's tag. The threads of all attempts have the same
+        properties, so that a tag which stayed would also be on the jobs of the next."""
+        tag, of = self._tag, self._spark if is_remote(self._spark) else self._spark.sparkContext
+        add, remove = (of.addTag, of.removeTag) if is_remote(self._spark) else (of.addJobTag, of.removeJobTag)
+        add(tag)
+        try:
+            yield tag
+        finally:
+            with contextlib.suppress(Exception):  # the session may be gone
+                remove(tag)
+
     def _make_room(self) -> None:
-        self._cancel_jobs()
+        self._cancel_jobs(self._tag)
         self._tag = _new_tag()
         if self._seats:
             return  # executors come for tasks that wait
@@ -75,12 +88,12 @@ class SparkStage(Stage):
 
     @contextlib.contextmanager
     def _watched(self, hub: _native.Hub, attempt: int) -> Iterator[None]:
-        self._all_run.clear()
+        all_run = self._all_run = threading.Event()
 
         def tell(seen: StageLook) -> None:
             hub.stage_seen(attempt, *seen)
             if seen.running:
-                self._all_run.set()
+                all_run.set()
 
         with contextlib.ExitStack() as stack:
             if is_remote(self._spark):
@@ -95,16 +108,14 @@ class SparkStage(Stage):
     def cancel(self) -> None:
         """Cancels the stage's Spark job; safe when it is over. Blocks for `_CANCEL_S` at most."""
         super().cancel()
-        self._cancel_jobs()
+        self._cancel_jobs(self._tag)
 
-    def _cancel_jobs(self) -> None:
+    def _cancel_jobs(self, tag: str) -> None:
         if not is_remote(self._spark):
-            self._cancel_by(functools.partial(self._spark.sparkContext.cancelJobsWithTag, self._tag))
+            self._cancel_by(lambda: self._spark.sparkContext.cancelJobsWithTag(tag))
         elif not self._deaf:
             # A client tries for ten minutes to reach a server that has gone.
-            interrupt = functools.partial(
-                self._cancel_by, functools.partial(self._spark.interruptTag, self._tag)
-            )
+            interrupt = functools.partial(self._cancel_by, lambda: self._spark.interruptTag(tag))
             telling = threading.Thread(target=interrupt, name="phalanx-cancel", daemon=True)
             telling.start()
             telling.join(_CANCEL_S)
