@@ -225,8 +225,10 @@ impl Settings {
         settings.allow_plain_gradients |= preflight::ignores_ssl(conf);
         settings.policy.encryption =
             preflight::encryption(settings.encryption, settings.allow_plain_gradients, conf)?;
-        settings.policy.gang = preflight::gang(settings.gang, conf);
         read_cpus(conf, &mut settings.cpus);
+        if !settings.cpus.local_mode {
+            settings.policy.gang = preflight::gang(settings.gang, conf);
+        }
         settings.data_folder = conf.get(DATA_FOLDER).cloned().unwrap_or_default();
         settings.every_report = conf.get(EVERY_REPORT).map_or(Ok(EveryReport::None), |told| told.parse())?;
         settings.checkpoint.owner = owner(conf, &settings.checkpoint.name)?;

@@ -74,6 +74,7 @@ fn refused(message: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Settings;
 
     fn conf(set: &[(&str, &str)]) -> Conf {
         let dynamic = [("spark.master", "yarn"), (DYNAMIC_ALLOCATION, "true")];
@@ -88,6 +89,8 @@ mod tests {
         for wish in [Gang::Barrier, Gang::Tasks] {
             assert_eq!(gang(Some(wish), &conf(&[])), wish, "JOB-26");
         }
+        let local = Settings::read(&conf(&[("phalanx.localMode", "true")])).unwrap();
+        assert_eq!(local.policy.gang, Gang::Barrier, "JOB-26: the ranks of local mode are in no task");
     }
 
     #[test]

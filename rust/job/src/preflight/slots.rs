@@ -11,10 +11,13 @@ const TASK_CPUS: &str = "spark.task.cpus";
 const EXECUTOR_CORES: &str = "spark.executor.cores";
 const EXECUTOR_INSTANCES: &str = "spark.executor.instances";
 const CORES_MAX: &str = "spark.cores.max";
+const TASK_GPUS: &str = "spark.task.resource.gpu.amount";
+const EXECUTOR_GPUS: &str = "spark.executor.resource.gpu.amount";
 const TIMEOUT: &str = "spark.phalanx.slots.timeout";
 
 /// What [`look`] wants to know of Spark's configuration.
-pub const SLOT_KEYS: [&str; 4] = [TASK_CPUS, EXECUTOR_CORES, EXECUTOR_INSTANCES, CORES_MAX];
+pub const SLOT_KEYS: [&str; 6] =
+    [TASK_CPUS, EXECUTOR_CORES, EXECUTOR_INSTANCES, CORES_MAX, TASK_GPUS, EXECUTOR_GPUS];
 
 /// How long until the next look.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -57,7 +60,9 @@ pub fn look(need: &SlotNeed<'_>, there: Option<u32>, waited: Duration, looks: u3
     let SlotNeed { tasks, master, conf, .. } = *need;
     if is_dynamic(conf) {
         // Executors come for tasks that wait.
-        return check_executors(tasks, most_on_one(master, conf), conf).map(|()| Slots::Enough);
+        return most_on_one(master, conf)
+            .map_or(Ok(()), |each| check_executors(tasks, each, conf))
+            .map(|()| Slots::Enough);
     }
     if there.is_some_and(|there| there >= tasks) {
         return Ok(Slots::Enough);
@@ -119,10 +124,16 @@ pub fn most_slots(master: &str, conf: &Conf) -> Option<u32> {
     None
 }
 
-/// How many tasks an executor of this master has at once, as Spark counts on.
-fn most_on_one(master: &str, conf: &Conf) -> u32 {
-    let cores = local_cluster(master).map_or(1, |(_, cores)| cores);
-    number(conf, EXECUTOR_CORES).unwrap_or(cores) / per_task(conf)
+/// How many tasks an executor of this master has at once; `None` where it has all cores of whatever host it is on.
+fn most_on_one(master: &str, conf: &Conf) -> Option<u32> {
+    let all = match local_cluster(master) {
+        Some((_, cores)) => Some(cores),
+        None => (!master.starts_with("spark://")).then_some(1),
+    };
+    let by_cores = number(conf, EXECUTOR_CORES).or(all)? / per_task(conf);
+    let amount = |key| conf.get(key)?.trim().parse::<f64>().ok().filter(|amount| *amount > 0.0);
+    let by_gpus = amount(EXECUTOR_GPUS).zip(amount(TASK_GPUS)).map(|(has, takes)| (has / takes) as u32);
+    Some(by_gpus.map_or(by_cores, |gpus| gpus.min(by_cores)))
 }
 
 fn per_task(conf: &Conf) -> u32 {
@@ -180,6 +191,22 @@ mod tests {
         assert_eq!(at(0, 0).unwrap(), Slots::Wait { pause: PAUSE, log: Some(line.into()) });
         assert_eq!(at(19, 190).unwrap(), Slots::Wait { pause: PAUSE, log: None });
         assert_eq!(at(20, 200).unwrap_err().kind(), ErrorKind::State, "JOB-15");
+    }
+
+    #[test]
+    fn the_executors_that_a_run_needs_follow_from_their_cores_and_gpus_where_these_are_known() {
+        for (master, set, each) in [
+            ("yarn", vec![], Some(1)),
+            ("yarn", vec![(EXECUTOR_CORES, "8"), (TASK_CPUS, "3")], Some(2)),
+            ("yarn", vec![(EXECUTOR_CORES, "8"), (EXECUTOR_GPUS, "1"), (TASK_GPUS, "1")], Some(1)),
+            ("yarn", vec![(EXECUTOR_CORES, "8"), (EXECUTOR_GPUS, "1"), (TASK_GPUS, "0.25")], Some(4)),
+            ("spark://x:7077", vec![(EXECUTOR_CORES, "4")], Some(4)),
+            ("spark://x:7077", vec![], None),
+            ("local-cluster[2,3,1024]", vec![], Some(3)),
+        ] {
+            let conf = set.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+            assert_eq!(most_on_one(master, &conf), each, "JOB-26: {master} {set:?}");
+        }
     }
 
     #[test]

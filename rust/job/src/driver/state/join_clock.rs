@@ -2,13 +2,16 @@
 //!
 //! - DRIVER-42 (queue-is-no-fault): while looks at Spark show that the stage's tasks wait, and that slots enough exist,
 //!   the clock for joining stands. It starts when a look shows that tasks run, or when the first one joins, and then
-//!   runs to its end, whatever later looks show. Where nobody looks it runs from the attempt's beginning.
+//!   runs to its end, whatever later looks show. Where nobody looks it runs from the attempt's beginning. It stands, too,
+//!   while a gang of tasks is not submitted, which waits for another to gather.
 //! - DRIVER-43 (looks-expire): a look counts for [`LOOK_LASTS`]. If no other follows, the clock runs from then on. So
 //!   an observer that is gone leaves no run that waits for ever.
 //! - DRIVER-44 (queue-has-a-limit): a stage that has been submitted waits for slots for `queueTimeout` at most, if that
 //!   is set.
 
 use std::time::{Duration, Instant};
+
+use phalanx_types::Gang;
 
 /// How long a look at Spark counts. It comes once a second, and may be late where the driver is busy.
 const LOOK_LASTS: Duration = Duration::from_secs(30);
@@ -59,7 +62,7 @@ impl JoinClock {
     }
 
     /// Somebody has looked at Spark. DRIVER-42
-    pub(super) fn look(&mut self, now: Instant, tasks: u32, look: StageLook) {
+    pub(super) fn look(&mut self, now: Instant, tasks: u32, gang: Gang, look: StageLook) {
         self.slots = Some(look.slots);
         if self.has_started {
             return;
@@ -68,8 +71,9 @@ impl JoinClock {
             return self.start(now);
         }
         let exist = look.slots >= tasks;
+        let has_no_turn = gang == Gang::Tasks && look.running.is_none();
         // Too few slots: that is not others' doing, and today's wait for executors goes on.
-        self.runs_from = if exist { now + LOOK_LASTS } else { self.runs_from.min(now) };
+        self.runs_from = if exist || has_no_turn { now + LOOK_LASTS } else { self.runs_from.min(now) };
         self.queued = look
             .running
             .filter(|_| exist)
@@ -139,7 +143,7 @@ mod tests {
     }
 
     /// What the rules say of a history: times in seconds, in order.
-    fn due_by_the_rules(history: &[(u64, Event)], queue: Duration) -> (u64, bool) {
+    fn due_by_the_rules(history: &[(u64, Event)], gang: Gang, queue: Duration) -> (u64, bool) {
         let (join, lasts) = (JOIN.as_secs(), LOOK_LASTS.as_secs());
         // From when on the clock runs, as long as nothing has started it.
         let (mut runs_from, mut queued) = (0, None);
@@ -147,6 +151,9 @@ mod tests {
             match event {
                 Event::Joined => return (runs_from.min(*at) + join, false),
                 Event::Look(StageLook { running: Some(1..), .. }) => return (at + join, false),
+                Event::Look(StageLook { running: None, .. }) if gang == Gang::Tasks => {
+                    (runs_from, queued) = (at + lasts, None);
+                }
                 Event::Look(look) if look.slots < TASKS => (runs_from, queued) = (runs_from.min(*at), None),
                 Event::Look(look) => {
                     runs_from = at + lasts;
@@ -165,6 +172,7 @@ mod tests {
         fn the_clock_for_joining_stands_exactly_while_the_stage_is_seen_to_wait(
             events in proptest::collection::vec((0..60_u64, event()), 0..40),
             has_limit in any::<bool>(),
+            gang in prop_oneof![Just(Gang::Barrier), Just(Gang::Tasks)],
         ) {
             let began = Instant::now();
             let queue = if has_limit { QUEUE } else { Duration::ZERO };
@@ -173,13 +181,13 @@ mod tests {
                 at += pause;
                 let now = began + Duration::from_secs(at);
                 match &event {
-                    Event::Look(look) => clock.look(now, TASKS, *look),
+                    Event::Look(look) => clock.look(now, TASKS, gang, *look),
                     Event::Joined => clock.joined(now),
                 }
                 history.push((at, event));
                 let (due, why) = clock.due(JOIN, queue);
                 let told = ((due - began).as_secs(), matches!(why, TooLate::Queued { .. }));
-                prop_assert_eq!(told, due_by_the_rules(&history, queue), "DRIVER-42, DRIVER-43, DRIVER-44");
+                prop_assert_eq!(told, due_by_the_rules(&history, gang, queue), "DRIVER-42, DRIVER-43, DRIVER-44");
             }
         }
     }
@@ -197,7 +205,7 @@ mod tests {
             (look(Some(TASKS), TASKS, 0), None),
             (look(Some(0), TASKS, 2), None),
         ] {
-            clock.look(now, TASKS, seen);
+            clock.look(now, TASKS, Gang::Barrier, seen);
             assert_eq!(clock.free(TASKS), told, "{seen:?}");
         }
     }

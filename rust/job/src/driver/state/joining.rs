@@ -70,12 +70,12 @@ impl JobState {
     /// Somebody has looked at Spark: how the stage that was submitted for `attempt` stands. One that was submitted for
     /// an earlier attempt has its tasks, and says nothing of the present one.
     pub fn stage_seen(&mut self, now: Instant, attempt: Attempt, look: StageLook) {
-        let (present, tasks) = (self.attempts.present, self.job.tasks);
+        let (present, tasks, gang) = (self.attempts.present, self.job.tasks, self.job.policy.gang);
         let JobPhase::Joining(joining) = &mut self.phase else { return };
         if attempt != present {
             return;
         }
-        joining.clock.look(now, tasks, look);
+        joining.clock.look(now, tasks, gang, look);
         let waits = joining.clock.free(tasks).is_some();
         if waits && !std::mem::replace(&mut joining.told, true) {
             self.reason(Level::Info, self.status());
