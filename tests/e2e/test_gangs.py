@@ -106,12 +106,14 @@ def test_a_failed_rank_fails_its_run_once_and_leaves_no_job() -> None:
 
 
 @whole("a cluster of its own")
-def test_two_gangs_that_each_could_get_half_both_finish() -> None:
+@pytest.mark.parametrize("with_jar", [True, False])
+def test_two_gangs_that_each_could_get_half_both_finish(with_jar: bool) -> None:
     answer = in_breathing(
         """
         runs = [of("python").start(train) for _ in range(2)]
         answer = dict(results=[run.result(120) for run in runs])
-        """
+        """,
+        conf={} if with_jar else {"spark.jars": ""},
     )
     assert answer["results"] == [[2, 0, 2], [2, 0, 2]], "STAGE-10"
 
@@ -206,3 +208,73 @@ def test_an_executor_that_ends_is_replaced(starter: str, when: str) -> None:
         """
     )
     assert answer == ({"result": 0, "attempts": 2} if when == "it waits" else {"result": 1, "attempts": 4})
+
+
+@whole("a cluster of its own")
+@pytest.mark.parametrize("starter", ["python", "jvm"])
+def test_a_gang_that_others_keep_from_its_slots_waits_no_longer_than_the_queue_may(starter: str) -> None:
+    answer = in_breathing(
+        f"""
+        def holds_a_slot():
+            sleeps = lambda _: __import__("time").sleep(20)
+            spark.sparkContext.parallelize([0], 1).foreach(sleeps)
+
+        until(lambda: executors() == 2)
+        threading.Thread(target=holds_a_slot, daemon=True).start()
+        until(jobs)
+        run = of({starter!r}, gang="tasks").start(train)
+        until(lambda: run.status == "waiting for 2 slots; 1 is free")
+        try:
+            run.result(100)
+        except phalanx.TrainingError as problem:
+            said = str(problem)
+        until(lambda: not jobs())
+        answer = dict(said=said, next=of({starter!r}, gang="tasks").run(train))
+        """,
+        conf={"spark.dynamicAllocation.enabled": "false", "spark.phalanx.queueTimeout": "5s"},
+    )
+    assert "did not have 2 free task slots at once within 5s (spark.phalanx.queueTimeout)" in answer["said"]
+    assert answer["next"] == [2, 0, 2], "STAGE-10: its turn is over"
+
+
+@whole("a cluster of its own")
+def test_what_a_node_refuses_fails_its_run_at_once_and_is_not_tried_again() -> None:
+    answer = in_breathing(
+        """
+        import phalanx.stages.python as stage
+        real = stage._task
+
+        def breaks(**arguments):
+            def task(rows):
+                raise ValueError("no node of mine")
+            return task
+
+        stage._task = breaks
+        try:
+            of("python").run(train)
+        except phalanx.TrainingError as problem:
+            said = str(problem)
+        until(lambda: not jobs())
+        tracker = spark.sparkContext.statusTracker()
+        ids = tracker.getJobIdsForGroup(None)
+        stages = [tracker.getStageInfo(s) for job in ids for s in tracker.getJobInfo(job).stageIds]
+        answer = dict(said=said, failed=sum(stage.numFailedTasks for stage in stages if stage))
+        """
+    )
+    assert "ValueError: no node of mine" in answer["said"], "STAGE-9"
+    assert answer["failed"] == 0, "STAGE-9"
+
+
+@whole("a cluster of its own")
+def test_a_large_payload_is_sent_once_for_all_seats() -> None:
+    answer = in_breathing(
+        """
+        ballast = bytes(3 << 20)
+
+        def weighs():
+            return len(ballast)
+
+        answer = dict(result=of("python").run(weighs))
+        """
+    )
+    assert answer == {"result": 3 << 20}

@@ -22,6 +22,15 @@ def barrier_runner(context: Any) -> Any:
     return found if isinstance(found, JavaClass) else None
 
 
+def own_runner(context: Any) -> Any:
+    """The same if it is that of this package's own version, which alone has all that this package asks for."""
+    runner = barrier_runner(context)
+    try:
+        return runner if runner is not None and str(runner.version()) == VERSION else None
+    except Exception:  # whatever a jar of another version does
+        return None
+
+
 def why_not(spark: SparkSession) -> str | None:
     """Why a session can't have the jvm stage, with what to do; None if it can."""
     if is_remote(spark):

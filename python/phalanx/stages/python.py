@@ -8,6 +8,7 @@ so has a driver where Spark keeps RDDs from Python.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ from ..connect.relay import Relay, Unavailable, has_plugin, hub_end, is_preferre
 from ..spark.driver_jvm import barrier_runner
 from ..spark.jar import PLUGIN
 from ..spark.session import application_conf, is_local
-from .seats import gathering, run_seats, wait_for_free_slots
+from .seats import Seats
 from .spark import SparkStage
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ logger = logging.getLogger("phalanx")
 
 # The property of a Spark job that says whose it is; `dev.phalanx.spark.ui.RunStore` reads it.
 _RUN_PROPERTY = "phalanx.run"
+# What each seat's job may carry itself; a larger payload is broadcast once for all.
+_SEAT_BYTES = 64 << 10
 # The job whose nodes are in a Spark job's Python workers; `dev.phalanx.spark.ways.TaskTunnel` reads it.
 _TUNNEL_JOB = "phalanx.tunnel.job"
 
@@ -85,19 +88,36 @@ class PythonStage(SparkStage):
             tag = stack.enter_context(self._tagged())
             if not remote:
                 stack.enter_context(_tunnels(self._spark.sparkContext, self._job.id, hub.address))
-            self._tasks(spec, None if is_only_way else relay, tag)
+            payload = stack.enter_context(self._sent_payload())
+            self._tasks(spec, payload, None if is_only_way else relay, tag)
 
     def carrier_spec(self, hub: _native.Hub, attempt: int) -> bytes:
         by = None if self._relay is None else self._relay.address
         return hub.node_spec(attempt, python=None, env={}, local_gpus=[], by=by)
 
-    def _tasks(self, spec: bytes, relay: str | None, tag: str) -> None:
+    @contextlib.contextmanager
+    def _sent_payload(self) -> Iterator[Any]:
+        """The payload as tasks are handed it."""
+        payload = self._request.payload.packed
+        if is_remote(self._spark):
+            yield shipped(self._spark, payload)
+        elif self._seats and len(payload) > _SEAT_BYTES:
+            shared = self._spark.sparkContext.broadcast(payload)
+            try:
+                yield shared
+            finally:
+                with contextlib.suppress(Exception):  # the session may be gone
+                    shared.destroy()
+        else:
+            yield payload
+
+    def _tasks(self, spec: bytes, payload: Any, relay: str | None, tag: str) -> None:
         """Runs the tasks to their end."""
-        rows, tasks, payload = self._request.rows, self._job.tasks, self._request.payload.packed
+        rows, tasks = self._request.rows, self._job.tasks
         frame, stream = (None, None) if rows is None else rows
         task = _task(
             spec=spec,
-            payload=shipped(self._spark, payload) if is_remote(self._spark) else payload,
+            payload=payload,
             of_dataframe=frame is not None and stream is None,
             stream=None if stream is None else (stream, self._job.ranks // tasks),
             in_executor=not is_local(self._spark),
@@ -107,7 +127,9 @@ class PythonStage(SparkStage):
         if frame is None:
             numbers = None if is_remote(self._spark) else _numbers(self._spark.sparkContext, tasks)
             if numbers is not None and self._seats:
-                self._sit(numbers, task, tag)
+                all_run, cancelled = self._all_run, lambda: self._cancelled
+                cancel = functools.partial(self._cancel_jobs, tag)
+                Seats(self._spark, numbers, tag, given_up=cancelled, cancel=cancel).run(task, all_run)
                 return
             if numbers is not None:
                 numbers.barrier().mapPartitions(task).collect()
@@ -115,26 +137,6 @@ class PythonStage(SparkStage):
             frame = self._spark.range(0, tasks, 1, tasks)
         # Where tasks can't be jobs, they are one stage of Spark's, which starts executors for them, too.
         frame.mapInArrow(task, "nothing int", barrier=not self._seats).collect()
-
-    def _sit(self, numbers: RDD[int], task: Callable[..., Any], tag: str) -> None:
-        context, all_run = self._spark.sparkContext, self._all_run
-        with gathering(context, lambda: self._cancelled) as turn:
-            wait_for_free_slots(context, tag, self._seats, lambda: self._cancelled)
-            if self._cancelled:
-                return
-
-            def look() -> None:
-                if all_run.is_set():
-                    turn.end()
-
-            run_seats(
-                self._spark,
-                numbers,
-                task,
-                given_up=lambda: self._cancelled,
-                cancel=lambda: self._cancel_jobs(tag),
-                meanwhile=look,
-            )
 
     def _relayed(self, hub: _native.Hub) -> str | None:
         """Where tasks reach this client through the Spark Connect server; None where they don't.

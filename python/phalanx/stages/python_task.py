@@ -13,14 +13,14 @@ from .here import Here, Home
 from .spark_files import workers_files
 
 if TYPE_CHECKING:
-    from pyspark import BarrierTaskContext
+    from pyspark import BarrierTaskContext, Broadcast
 
 
 def run_task(
     rows: Iterable[Any],
     *,
     spec: bytes,
-    payload: bytes | str,
+    payload: bytes | str | Broadcast[bytes],
     of_dataframe: bool,
     stream: tuple[str, int] | None,
     in_executor: bool,
@@ -31,11 +31,11 @@ def run_task(
 
     `rows` are the partition's: Arrow's batches if it is one `of_dataframe` or a `stream` (the name of a data set, and
     how many ranks of this task take it), of no meaning else. `spec` is what the hub tells every node; `payload` is a
-    name where it came as a file of Spark's. `in_executor` says that this worker's stderr is an executor's, and not the
-    driver's. `relay` is the way to the hub through the Spark Connect server, if there is one. `barrier` says that the
-    task is in a barrier stage.
+    name where it came as a file of Spark's, and a broadcast where many jobs share it. `in_executor` says that this
+    worker's stderr is an executor's, and not the driver's. `relay` is the way to the hub through the Spark Connect
+    server, if there is one. `barrier` says that the task is in a barrier stage.
     """
-    from pyspark import BarrierTaskContext, TaskContext
+    from pyspark import BarrierTaskContext, Broadcast, TaskContext
 
     from .. import _native
 
@@ -44,6 +44,8 @@ def run_task(
 
         with open(SparkFiles.get(payload), "rb") as file:
             payload = file.read()
+    elif isinstance(payload, Broadcast):
+        payload = payload.value
     node_spec = _native.NodeSpec(spec)
     context = BarrierTaskContext.get() if barrier else TaskContext.get()
     assert context is not None

@@ -1,121 +1,135 @@
 """A gang of tasks from Python: a Spark job for each, its *seat*, over one partition of one RDD.
 
-STAGE-9 (own-fate): a seat waits for an executor by itself, so that Spark starts executors for all that wait, and Spark
-may try it again without the others. When one ends badly, the others are cancelled.
-STAGE-10 (one-gathers): while a gang gathers, no other of this driver begins to: else each could hold the slots that
-the other needs. Where Spark starts no executors, a gang begins only when slots are free for all of it, since seats that
-wait go before later jobs.
+STAGE-9 (own-fate): a seat waits for an executor by itself, so that Spark starts executors for all that wait, and tries
+again alone the seat of an executor that is lost. What a node raises is the seat's result, since Spark would try that
+again, too. When a seat ends badly, the others are cancelled.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..spark.driver_jvm import barrier_runner
+from ..spark.session import is_local
 from ..spark.versions import inheriting
+from . import gathering
 from .stage_watch import look_at_scheduler
 
 if TYPE_CHECKING:
-    from pyspark import RDD, SparkContext
+    from pyspark import RDD
     from pyspark.sql import SparkSession
 
 _POLL_S = 0.1
 
-
-class _OwnQueue:
-    """What `BarrierRunner` has, in this process: where the driver's JVM has no jar."""
-
-    _gathers = threading.Lock()
-
-    @classmethod
-    def enterGang(cls, millis: int) -> bool:
-        return cls._gathers.acquire(timeout=millis / 1000)
-
-    @classmethod
-    def leaveGang(cls) -> None:
-        cls._gathers.release()
+# The property of a Spark job that says of which gang it is; `dev.phalanx.spark.ui.RunStore` reads it.
+_GANG_PROPERTY = "phalanx.gang"
 
 
-class Gathering:
-    """The turn of a gang that gathers; it is over when all seats run, or the gang is over."""
+class Seats:
+    """The seats of a gang, a partition of `numbers` each.
 
-    def __init__(self, leave: Callable[[], object]) -> None:
-        self._leave: Callable[[], object] | None = leave
-
-    def end(self) -> None:
-        """Lets the next gang begin; again is harmless."""
-        leave, self._leave = self._leave, None
-        if leave is not None:
-            with contextlib.suppress(Exception):  # the JVM has ended, and with it the queue
-                leave()
-
-
-@contextlib.contextmanager
-def gathering(context: SparkContext, given_up: Callable[[], bool]) -> Iterator[Gathering]:
-    """Waits for the turn to gather, until it is given up: then it goes on without, to no effect. STAGE-10"""
-    runner = barrier_runner(context)
-    if runner is None:
-        runner = _OwnQueue
-    entered = False
-    while not entered and not given_up():
-        entered = bool(runner.enterGang(round(_POLL_S * 1000)))
-    turn = Gathering(runner.leaveGang if entered else lambda: None)
-    try:
-        yield turn
-    finally:
-        turn.end()
-
-
-def wait_for_free_slots(context: SparkContext, tag: str, seats: int, given_up: Callable[[], bool]) -> None:
-    """Waits until slots are free for all seats, unless Spark starts executors."""
-    if (context.getConf().get("spark.dynamicAllocation.enabled") or "").lower() == "true":
-        return
-    while not given_up() and look_at_scheduler(context, tag).free < seats:
-        time.sleep(_POLL_S)
-
-
-def run_seats(
-    spark: SparkSession,
-    numbers: RDD[int],
-    task: Callable[..., Any],
-    *,
-    given_up: Callable[[], bool],
-    cancel: Callable[[], None],
-    meanwhile: Callable[[], None],
-) -> None:
-    """Runs `task` on each partition, in a job each, with the properties of the calling thread. Returns when all are
-    over; `meanwhile` is called now and then.
-
-    Raises what the first seat that failed raised. `cancel` has to end the others then, or when the gang is given up; it
-    is called until they have ended, since a seat's job may begin just after.
+    tag             that of their jobs, which the calling thread's properties have
+    given_up        whether the run is to end
+    cancel          cancels the jobs with the tag; may be called again
     """
-    context = spark.sparkContext
-    failures: list[BaseException] = []
 
-    def sit(partition: int) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        numbers: RDD[int],
+        tag: str,
+        *,
+        given_up: Callable[[], bool],
+        cancel: Callable[[], None],
+    ) -> None:
+        self._spark, self._numbers, self._tag = spark, numbers, tag
+        self._given_up, self._cancel = given_up, cancel
+        self._count: int = numbers.getNumPartitions()
+        self._failures: list[BaseException] = []
+
+    def run(self, task: Callable[..., Any], all_run: threading.Event) -> None:
+        """Runs `task` on each partition, with the properties of the calling thread. Returns when all are over, or the
+        gang was given up before it began. The next gang may gather once `all_run` is set.
+
+        Raises what the first seat that failed raised.
+        """
+        turn = gathering.join(self._spark.sparkContext, self._tag)
         try:
-            context.runJob(numbers, task, [partition])
-        except BaseException as problem:
-            failures.append(problem)
+            if self._may_begin(turn):
+                self._spark.sparkContext.setLocalProperty(_GANG_PROPERTY, self._tag)
+                self._run(_as_result(task), turn, all_run)
+        finally:
+            with contextlib.suppress(Exception):  # the JVM has ended, and with it the line
+                turn.close()
+        if self._failures:
+            raise self._failures[0]
 
-    threads = []
-    for partition in range(numbers.getNumPartitions()):
-        # Each has copies of the properties of its own, which its job is submitted with.
-        target = inheriting(spark, sit)
-        thread = threading.Thread(
-            target=target, args=(partition,), name=f"phalanx-seat-{partition}", daemon=True
-        )
-        threads.append(thread)
-        thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(_POLL_S)
-            meanwhile()
-            if failures or given_up():
-                cancel()
-    if failures:
-        raise failures[0]
+    def _may_begin(self, turn: gathering.Turn) -> bool:
+        """Waits for the turn and, unless Spark starts executors, until slots are free for all seats: seats that wait
+        go before later jobs. False if the gang was given up meanwhile."""
+        while not self._given_up():
+            if turn.isHeld() and self._has_room():
+                return True
+            time.sleep(_POLL_S)
+        return False
+
+    def _has_room(self) -> bool:
+        context = self._spark.sparkContext
+        starts_executors = (context.getConf().get("spark.dynamicAllocation.enabled") or "").lower() == "true"
+        if starts_executors and not is_local(self._spark):
+            return True
+        return look_at_scheduler(context, self._tag, self._count).free >= self._count
+
+    def _run(self, task: Callable[..., Any], turn: gathering.Turn, all_run: threading.Event) -> None:
+        threads = [
+            threading.Thread(
+                # Each has copies of the properties of its own, which its job is submitted with.
+                target=self._recording(inheriting(self._spark, functools.partial(self._sit, task))),
+                args=(partition,),
+                name=f"phalanx-seat-{partition}",
+                daemon=True,
+            )
+            for partition in range(self._count)
+        ]
+        for thread in threads:
+            thread.start()
+        gathers = True
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_POLL_S)
+                if gathers and turn.isHeld() and all_run.is_set():
+                    gathers = False
+                    turn.close()
+                if self._failures or self._given_up():
+                    self._cancel()  # again and again: a seat's job may begin just after
+
+    def _sit(self, task: Callable[..., Any], partition: int) -> None:
+        for problem in self._spark.sparkContext.runJob(self._numbers, task, [partition]):
+            raise RuntimeError(problem)
+
+    def _recording(self, target: Callable[..., None]) -> Callable[..., None]:
+        def recording(partition: int) -> None:
+            try:
+                target(partition)
+            except BaseException as problem:
+                self._failures.append(problem)
+
+        return recording
+
+
+def _as_result(task: Callable[..., Any]) -> Callable[[Iterable[Any]], Iterator[str]]:
+    # Nested, it travels by value, as the task does.
+    def seat(rows: Iterable[Any]) -> Iterator[str]:
+        import traceback
+
+        try:
+            return iter(task(rows))
+        except Exception as problem:
+            traceback.print_exc()
+            return iter(["".join(traceback.format_exception_only(type(problem), problem)).strip()])
+
+    return seat

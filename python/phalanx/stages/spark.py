@@ -98,7 +98,7 @@ class SparkStage(Stage):
         with contextlib.ExitStack() as stack:
             if is_remote(self._spark):
                 server = stack.enter_context(contextlib.closing(ConnectServer(self._spark)))
-                ask = functools.partial(look_through_server, self._spark, server, self._tag)
+                ask = functools.partial(look_through_server, self._spark, server, self._tag, self._seats)
                 stack.enter_context(StageWatch(ask, tell, interval=CONNECT_INTERVAL_S))
             else:
                 look = functools.partial(look_at_scheduler, self._spark.sparkContext, self._tag, self._seats)

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..connect.relay import has_plugin
 from ..connect.server import STAGE, ConnectServer, Refused
 from ..request.preflight import task_slots
+from ..spark.driver_jvm import own_runner
+from .gathering import is_gathering
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,8 +94,12 @@ def look_at_scheduler(context: Any, tag: str, seats: int = 0) -> StageLook:
     """How the scheduler of a classic session has the barrier stage of the job with this tag; of so many `seats` the
     jobs with it, of which none counts as running before all do.
 
-    The scheduler itself is asked. What the status tracker knows is written at intervals, and may be 10 s old.
+    The scheduler itself is asked. What the status tracker knows is written at intervals, and may be 10 s old. A gang
+    that waits for free slots, though it has no jobs yet, waits.
     """
+    runner = own_runner(context)
+    if runner is not None:  # one call, however many seats there are
+        return _look_of(str(runner.stageLook(context._jsc.sc(), tag, seats)))
     pool = context._jsc.sc().taskScheduler().rootPool()
     slots = task_slots(context)
     free = max(0, slots - int(pool.runningTasks()))
@@ -103,19 +109,23 @@ def look_at_scheduler(context: Any, tag: str, seats: int = 0) -> StageLook:
         # Earlier stages of a DataFrame have the same tag.
         if (seats or tasks.isBarrier()) and tag in _tags(tasks):
             running = (running or 0) + int(tasks.runningTasks())
-    if running is not None and running < seats:
+    if (running is None and is_gathering(tag)) or (running is not None and running < seats):
         running = 0
     return StageLook(running, slots, free)
 
 
-def look_through_server(spark: SparkSession, server: ConnectServer, tag: str) -> StageLook:
+def look_through_server(spark: SparkSession, server: ConnectServer, tag: str, seats: int = 0) -> StageLook:
     """The same of a client of Spark Connect, by the plugin of its server.
 
     Raises `Refused` where that doesn't tell, and `Away` where it can't be reached.
     """
     if not has_plugin(spark):
         raise Refused("the server doesn't have Phalanx's plugin")
-    running, slots, free = map(int, server.ask(tag.encode(), _ASK_S, STAGE).split())
+    return _look_of(server.ask(f"{tag} {seats}".encode(), _ASK_S, STAGE).decode())
+
+
+def _look_of(numbers: str) -> StageLook:
+    running, slots, free = map(int, numbers.split())
     return StageLook(running if running >= 0 else None, slots, free)
 
 

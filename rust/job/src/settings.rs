@@ -226,9 +226,7 @@ impl Settings {
         settings.policy.encryption =
             preflight::encryption(settings.encryption, settings.allow_plain_gradients, conf)?;
         read_cpus(conf, &mut settings.cpus);
-        if !settings.cpus.local_mode {
-            settings.policy.gang = preflight::gang(settings.gang, conf);
-        }
+        settings.policy.gang = preflight::gang(settings.gang, settings.cpus.local_mode, conf);
         settings.data_folder = conf.get(DATA_FOLDER).cloned().unwrap_or_default();
         settings.every_report = conf.get(EVERY_REPORT).map_or(Ok(EveryReport::None), |told| told.parse())?;
         settings.checkpoint.owner = owner(conf, &settings.checkpoint.name)?;

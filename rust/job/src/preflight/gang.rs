@@ -17,9 +17,14 @@ const SPECULATION_THRESHOLD: &str = "spark.speculation.task.duration.threshold";
 pub const GANG_KEYS: [&str; 6] =
     ["spark.master", DYNAMIC_ALLOCATION, ALLOCATION_RATIO, MAX_EXECUTORS, SPECULATION, SPECULATION_THRESHOLD];
 
-/// What the tasks of a run are; `wish` is what the settings say.
-pub(crate) fn gang(wish: Option<Gang>, conf: &Conf) -> Gang {
-    wish.unwrap_or(if is_dynamic(conf) { Gang::Tasks } else { Gang::Barrier })
+/// What the tasks of a run are; `wish` is what the settings say. In local mode there are none.
+pub(crate) fn gang(wish: Option<Gang>, local_mode: bool, conf: &Conf) -> Gang {
+    match wish {
+        _ if local_mode => Gang::Barrier,
+        Some(gang) => gang,
+        None if is_dynamic(conf) => Gang::Tasks,
+        None => Gang::Barrier,
+    }
 }
 
 /// Whether Spark starts executors for tasks that wait. On a local master it has the driver alone.
@@ -83,14 +88,14 @@ mod tests {
 
     #[test]
     fn the_cluster_says_what_a_gang_is_where_nobody_else_does() {
-        assert_eq!(gang(None, &conf(&[])), Gang::Tasks);
-        assert_eq!(gang(None, &conf(&[("spark.master", "local[4]")])), Gang::Barrier);
-        assert_eq!(gang(None, &conf(&[(DYNAMIC_ALLOCATION, "false")])), Gang::Barrier);
+        assert_eq!(gang(None, false, &conf(&[])), Gang::Tasks);
+        assert_eq!(gang(None, false, &conf(&[("spark.master", "local[4]")])), Gang::Barrier);
+        assert_eq!(gang(None, false, &conf(&[(DYNAMIC_ALLOCATION, "false")])), Gang::Barrier);
         for wish in [Gang::Barrier, Gang::Tasks] {
-            assert_eq!(gang(Some(wish), &conf(&[])), wish, "JOB-26");
+            assert_eq!(gang(Some(wish), false, &conf(&[])), wish, "JOB-26");
         }
         let local = Settings::read(&conf(&[("phalanx.localMode", "true")])).unwrap();
-        assert_eq!(local.policy.gang, Gang::Barrier, "JOB-26: the ranks of local mode are in no task");
+        assert_eq!(local.policy.gang, Gang::Barrier, "JOB-26");
     }
 
     #[test]

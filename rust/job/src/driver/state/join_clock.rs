@@ -2,8 +2,8 @@
 //!
 //! - DRIVER-42 (queue-is-no-fault): while looks at Spark show that the stage's tasks wait, and that slots enough exist,
 //!   the clock for joining stands. It starts when a look shows that tasks run, or when the first one joins, and then
-//!   runs to its end, whatever later looks show. Where nobody looks it runs from the attempt's beginning. It stands, too,
-//!   while a gang of tasks is not submitted, which waits for another to gather.
+//!   runs to its end, whatever later looks show. Where nobody looks it runs from the attempt's beginning. It also
+//!   stands while a gang of tasks waits for another to gather, and so is not submitted.
 //! - DRIVER-43 (looks-expire): a look counts for [`LOOK_LASTS`]. If no other follows, the clock runs from then on. So
 //!   an observer that is gone leaves no run that waits for ever.
 //! - DRIVER-44 (queue-has-a-limit): a stage that has been submitted waits for slots for `queueTimeout` at most, if that

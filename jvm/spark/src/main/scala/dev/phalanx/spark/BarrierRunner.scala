@@ -6,7 +6,7 @@ import scala.util.control.NonFatal
 
 import org.apache.spark.SparkContext
 
-import dev.phalanx.spark.driver.{Gathering, OwnJar, Seats, StageFailure}
+import dev.phalanx.spark.driver.{Gathering, OwnJar, Seats, StageFailure, StageLook}
 import dev.phalanx.spark.internal.{SparkFit, Version}
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.node.NodeTask
@@ -21,9 +21,6 @@ import dev.phalanx.spark.ways.TunnelExits
   */
 object BarrierRunner {
   private val Description = "spark.job.description"
-
-  /** The turn that the Python driver has for a gang of its own. */
-  @volatile private var turn = Option.empty[Gathering.Turn]
 
   /** The version of this jar. */
   def version(): String = Version.phalanx
@@ -72,21 +69,17 @@ object BarrierRunner {
     */
   def cancel(sc: SparkContext, tag: String): Unit = Seats.cancel(sc, tag)
 
-  /** Waits for the turn of a gang of tasks that the Python driver submits by itself, at most so long; false if it
-    * hasn't come. While it has the turn no other gang of this driver is submitted; `leaveGang` gives it back.
+  /** A place in the line of this driver's gangs of tasks, for one that the Python driver submits by itself. It asks
+    * for its turn at least every 30 seconds while it waits and gathers, and closes it.
     */
-  def enterGang(millis: Long): Boolean = {
-    val until = System.nanoTime + millis * 1000000
-    val entered = Gathering.enter(() => System.nanoTime - until < 0)
-    if (entered.nonEmpty) turn = entered
-    entered.nonEmpty
-  }
+  def gather(tag: String): Gathering.Turn = Gathering.join(Set(tag))
 
-  /** The gang of `enterGang` has all its tasks, or is over. Without one nothing happens. */
-  def leaveGang(): Unit = {
-    val left = turn
-    turn = None // before the next one enters
-    left.foreach(_.close())
+  /** How Spark's scheduler has the stage with this tag, or the gang of tasks of so many `seats`:
+    * `running slots free`, -1 running where nothing is submitted yet.
+    */
+  def stageLook(sc: SparkContext, tag: String, seats: Int): String = {
+    val StageLook(running, slots, free) = StageLook.of(sc, tag, seats)
+    s"${running.getOrElse(-1)} $slots $free"
   }
 
   /** Lets executors reach the hub of a job in the Python driver through Spark, until `endTunnels`: for a stage of

@@ -46,7 +46,8 @@ public final class ConnectPlugin implements CommandPlugin {
         Relays.here().process(value, owner, context.getConf(), bytes -> answer(planner, RELAY, bytes));
       }
       case STAGE -> {
-        int[] look = SparkInternals.stageLook(context, command.getValue().toStringUtf8());
+        String[] asked = command.getValue().toStringUtf8().split(" ");
+        int[] look = SparkInternals.stageLook(context, asked[0], Integer.parseInt(asked[1]));
         String numbers = look[0] + " " + look[1] + " " + look[2];
         answer(planner, STAGE, numbers.getBytes(StandardCharsets.UTF_8));
       }

@@ -36,8 +36,6 @@ public final class SparkInternals {
   /** The property of a Spark job that says of which gang of tasks it is a seat. */
   public static final String GANG = "phalanx.gang";
 
-  /** The property of such a job that says how many seats the gang has. */
-  public static final String SEATS = "phalanx.seats";
 
   private SparkInternals() {}
 
@@ -147,25 +145,22 @@ public final class SparkInternals {
   }
 
   /**
-   * How the scheduler has the barrier stage, or the gang of tasks, of the jobs with a tag that ends so: how many of
-   * its tasks run (-1 if it isn't submitted yet; of a gang of tasks 0 until all run), how many slots there are, and
-   * how many of these are free. Spark Connect puts its own names before a client's tag.
+   * How the scheduler has the barrier stage of the jobs with a tag that ends so, or their gang of tasks of so many
+   * {@code seats}: how many of its tasks run (-1 if it isn't submitted yet; of a gang of tasks 0 until all run), how
+   * many slots there are, and how many of these are free. Spark Connect puts its own names before a client's tag.
    *
    * <p>The scheduler itself is asked. What the status tracker knows is written at intervals, and may be 10 s old.
    */
-  public static int[] stageLook(SparkContext context, String tag) {
+  public static int[] stageLook(SparkContext context, String tag, int seats) {
     Pool pool = context.taskScheduler().rootPool();
     int slots = taskSlots(context);
     int free = Math.max(0, slots - pool.runningTasks());
     // Behind the others: slots that its own tasks have taken by now are never told to be other jobs'.
     int running = -1;
-    int seats = 0;
     for (TaskSetManager stage : stagesOf(pool)) {
-      Properties ofJob = stage.taskSet().properties();
-      int ofGang = Integer.parseInt(property(ofJob, SEATS, "0"));
-      if ((stage.isBarrier() || ofGang > 0) && hasTag(ofJob, tag)) {
+      // Earlier stages of a DataFrame have the same tag; a gang of tasks has none.
+      if ((stage.isBarrier() || seats > 0) && hasTag(stage.taskSet().properties(), tag)) {
         running = Math.max(running, 0) + stage.runningTasks();
-        seats = ofGang;
       }
     }
     return new int[] {running < seats ? Math.min(running, 0) : running, slots, free};

@@ -6,7 +6,7 @@ import java.util.{ArrayDeque, Collections, LinkedHashMap => JLinkedHashMap, Map 
   * together could each hold half of the slots, and wait for the rest.
   */
 private[spark] object Gathering {
-  private val PollMillis = 100L
+  private val LeaseMillis = 30000L
   private val MostGivenUp = 1000
 
   /** The first has the turn. */
@@ -18,31 +18,41 @@ private[spark] object Gathering {
       size > MostGivenUp
   })
 
-  /** The turn of a gang. Whoever has it closes it, once its seats run or the gang is over; any thread may. */
-  final class Turn private[Gathering] () extends AutoCloseable {
+  /** The place of a gang in the line, until it is closed by whoever has it: once its seats run, or it is over.
+    *
+    * JAR-29 (asks-or-goes): it is a lease. Of a Python driver that ended nobody hears, so one that hasn't asked for
+    * its turn for `leaseMillis` holds up no other.
+    */
+  final class Turn private[Gathering] (val tags: Set[String], leaseMillis: Long) extends AutoCloseable {
+    private var asked = System.nanoTime
+    private var isOver = false
 
-    /** Lets the next gang gather; a turn that is over stays so. */
-    override def close(): Unit = line.synchronized {
-      line.remove(this)
-      line.notifyAll()
+    /** Whether it is this gang's turn. */
+    def isHeld: Boolean = line.synchronized {
+      asked = System.nanoTime
+      if (!isOver && !line.contains(this)) line.add(this)
+      while ((line.peek ne null) && line.peek.hasGone(asked)) line.poll()
+      line.peek eq this
     }
 
-    def isHeld: Boolean = line.synchronized(line.peek eq this)
+    private def hasGone(now: Long): Boolean = now - asked > leaseMillis * 1000000
+
+    /** Lets the next gang gather; again is harmless. */
+    override def close(): Unit = line.synchronized {
+      isOver = true
+      line.remove(this): Unit
+    }
   }
 
-  /** Waits for the turn, for as long as the caller `mayWait`; `None` if it hasn't come by then. Throws
-    * `InterruptedException`.
-    */
-  def enter(mayWait: () => Boolean): Option[Turn] = line.synchronized {
-    val turn = new Turn
-    var has = false
-    line.add(turn)
-    try {
-      while (!turn.isHeld && mayWait()) line.wait(PollMillis)
-      has = turn.isHeld
-    } finally if (!has) turn.close()
-    Some(turn).filter(_ => has)
+  /** A place at the end of the line, for a gang whose jobs have these tags. */
+  def join(tags: Set[String], leaseMillis: Long = LeaseMillis): Turn = {
+    val turn = new Turn(tags, leaseMillis)
+    turn.isHeld
+    turn
   }
+
+  /** Whether it is the turn of the gang with this tag. */
+  def isGathering(tag: String): Boolean = line.synchronized(Option(line.peek).exists(_.tags.contains(tag)))
 
   /** Has the gang whose jobs have this tag wait no longer, neither for its turn nor for slots. */
   def giveUp(tag: String): Unit = givenUp.synchronized(givenUp.add(tag): Unit)

@@ -33,9 +33,12 @@ final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: No
   private val ends = new LinkedBlockingQueue[Try[String]]
 
   private def run(): Unit = {
-    val turn = Gathering.enter(() => mayWait).getOrElse(throw cancelled)
+    val turn = Gathering.join(tags)
     try {
-      if (!hasExecutorsStarted(sc)) awaitFreeSlots()
+      while (!(turn.isHeld && hasRoom)) {
+        if (!mayWait) throw cancelled
+        Thread.sleep(PollMillis)
+      }
       submit()
       awaitEnds(turn)
     } finally {
@@ -44,18 +47,13 @@ final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: No
     }
   }
 
-  private def mayWait: Boolean = !Gathering.isGivenUp(tags)
+  private def mayWait: Boolean = !sc.isStopped && !Gathering.isGivenUp(tags)
 
-  private def awaitFreeSlots(): Unit =
-    while (SparkInternals.freeSlots(sc) < tasks) {
-      if (!mayWait) throw cancelled
-      Thread.sleep(PollMillis)
-    }
+  private def hasRoom: Boolean = hasExecutorsStarted(sc) || SparkInternals.freeSlots(sc) >= tasks
 
   /** The jobs have the properties that this thread has now. */
   private def submit(): Unit = {
     sc.setLocalProperty(SparkInternals.GANG, gang)
-    sc.setLocalProperty(SparkInternals.SEATS, tasks.toString)
     try {
       val task = new SeatTask(this.task)
       (0 until tasks).foreach { partition =>
@@ -65,10 +63,7 @@ final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: No
         seats += seat
         seat.onComplete(ends.add)(AtOnce)
       }
-    } finally {
-      sc.setLocalProperty(SparkInternals.GANG, null)
-      sc.setLocalProperty(SparkInternals.SEATS, null)
-    }
+    } finally sc.setLocalProperty(SparkInternals.GANG, null)
     // Who gave up before the first job was there has found none to cancel.
     if (!mayWait) throw cancelled
   }

@@ -43,7 +43,8 @@ final private[spark] class SparkStage(
 
   override protected def look: Option[() => StageLook] = {
     val ofAttempt = tag
-    Some(() => StageLook.of(sc, ofAttempt))
+    val seats = if (gang == "tasks") tasks else 0
+    Some(() => StageLook.of(sc, ofAttempt, seats))
   }
 
   override def cancel(): Unit = {

@@ -1,60 +1,51 @@
 package dev.phalanx.spark.driver
 
-import java.util.concurrent.ConcurrentLinkedQueue
-
-import scala.jdk.CollectionConverters._
-
 import dev.phalanx.spark.BarrierRunner
-import dev.phalanx.spark.support.Cluster.Going
 import dev.phalanx.spark.support.PhalanxSuite
 
 class GatheringSuite extends PhalanxSuite {
-  private def entered(): Gathering.Turn = Gathering.enter(() => true).get
+  private def joined(tag: String) = Gathering.join(Set(tag))
 
   test("gangs gather one at a time, in the order in which they came") {
-    val first = entered()
-    val order = new ConcurrentLinkedQueue[Int]
-    val others = (1 to 3).map { number =>
-      val asked = new java.util.concurrent.CountDownLatch(1)
-      val going = new Going({
-        val turn = Gathering.enter { () => asked.countDown(); true }.get
-        order.add(number)
-        Thread.sleep(5)
-        turn.close()
-      })
-      asked.await()
-      going
+    val turns = (0 to 3).map(number => joined(number.toString))
+    turns.indices.foreach { number =>
+      assert(turns.map(_.isHeld) == turns.indices.map(_ == number), "JAR-28")
+      assert(turns.indices.filter(at => Gathering.isGathering(at.toString)) == Seq(number))
+      turns(number).close()
+      turns(number).close()
     }
-    assert(order.isEmpty && first.isHeld)
-    first.close()
-    others.foreach(_.end().get)
-    assert(order.asScala.toSeq == Seq(1, 2, 3), "JAR-28")
+    assert(!turns.exists(_.isHeld), "a turn that is over stays so")
   }
 
-  test("whoever gives up, or is interrupted, leaves the line") {
-    val first = entered()
-    try {
-      assert(Gathering.enter(() => false).isEmpty)
-      val waits = new Going(
-        try entered().isHeld
-        catch { case _: InterruptedException => false }
-      )
-      waits.interrupt()
-      assert(!waits.end().get)
-    } finally first.close()
+  test("whoever leaves the line before its turn holds up nobody") {
+    val (first, second, third) = (joined("a"), joined("b"), joined("c"))
+    second.close()
     first.close()
-    entered().close()
+    assert(third.isHeld)
+    third.close()
   }
 
-  test("the Python driver takes turns with the others, and a turn that it hasn't is nobody's") {
-    BarrierRunner.leaveGang()
-    assert(BarrierRunner.enterGang(0))
-    assert(!BarrierRunner.enterGang(50))
-    val next = new Going(entered())
-    BarrierRunner.leaveGang()
-    val turn = next.end().get
-    BarrierRunner.leaveGang()
-    assert(turn.isHeld && !BarrierRunner.enterGang(0))
-    turn.close()
+  test("the Python driver takes turns with the others") {
+    val first = joined("a")
+    val python = BarrierRunner.gather("b")
+    val third = joined("c")
+    assert(first.isHeld && !python.isHeld && !third.isHeld)
+    first.close()
+    assert(!third.isHeld && python.isHeld)
+    python.close()
+    assert(third.isHeld)
+    third.close()
+  }
+
+  test("one that asks for its turn no more loses it") {
+    val gone = Gathering.join(Set("a"), leaseMillis = 50)
+    val next = joined("b")
+    assert(!next.isHeld)
+    Thread.sleep(100)
+    assert(next.isHeld, "JAR-29")
+    assert(!gone.isHeld)
+    next.close()
+    assert(gone.isHeld, "it was not gone, and came back")
+    gone.close()
   }
 }

@@ -176,7 +176,7 @@ class SeatsSuite extends PhalanxSuite {
         val run = distributor().withGang("tasks").start(sleeper(folder))
         eventually(assert(Seq("0", "1").forall(rank => Files.exists(folder.resolve(rank)))))
         val waits = distributor().withGang("tasks").start(ranks(folder))
-        eventually(assert(waits.status == "waiting for 2 of 2 tasks"))
+        eventually(assert(waits.status == "waiting for 2 slots; 0 are free"))
         val queues = distributor().withGang("tasks").start(ranks(folder))
         eventually(assert(queues.status == "waiting for 2 of 2 tasks"))
         Seq(queues, waits, run).foreach { each =>
@@ -185,8 +185,9 @@ class SeatsSuite extends PhalanxSuite {
         }
       }
       assert(seats.jobs.size == 2)
-      assert(BarrierRunner.enterGang(0), "JAR-28")
-      BarrierRunner.leaveGang()
+      val next = Gathering.join(Set("next"))
+      assert(next.isHeld, "JAR-28")
+      next.close()
     }
   }
 
