@@ -278,3 +278,27 @@ def test_a_large_payload_is_sent_once_for_all_seats() -> None:
         """
     )
     assert answer == {"result": 3 << 20}
+
+
+@whole("over Connect")
+def test_over_connect_a_gang_of_tasks_is_one_stage_for_which_executors_come() -> None:
+    answer = in_session(
+        "local-cluster[2,1,1024]",
+        """
+        import phalanx
+
+        def train():
+            import torch
+            import torch.distributed as dist
+            dist.init_process_group("gloo")
+            ones = torch.ones(1)
+            dist.all_reduce(ones)
+            return int(ones)
+
+        answer = phalanx.TorchDistributor(num_processes=2, local_mode=False, use_gpu=False).run(train)
+        """,
+        conf=BREATHES,
+        connect=True,
+        timeout=200,
+    )
+    assert answer == 2
