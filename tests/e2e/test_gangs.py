@@ -302,3 +302,30 @@ def test_over_connect_a_gang_of_tasks_is_one_stage_for_which_executors_come() ->
         timeout=200,
     )
     assert answer == 2
+
+
+@whole("a cluster of its own")
+@pytest.mark.parametrize("starter", ["python", "jvm"])
+def test_a_session_that_stops_while_a_gang_waits_for_slots_holds_up_none_of_the_next(starter: str) -> None:
+    answer = in_breathing(
+        f"""
+        def holds_a_slot():
+            sleeps = lambda _: __import__("time").sleep(600)
+            spark.sparkContext.parallelize([0], 1).foreach(sleeps)
+
+        until(lambda: executors() == 2)
+        threading.Thread(target=holds_a_slot, daemon=True).start()
+        until(jobs)
+        run = of({starter!r}, gang="tasks").start(train)
+        until(lambda: run.status == "waiting for 2 slots; 1 is free")
+        spark.stop()
+        try:
+            run.result(60)
+        except RuntimeError as problem:
+            said = type(problem).__name__
+        spark = builder.getOrCreate()
+        answer = dict(said=said, next=of({starter!r}, gang="tasks").run(train))
+        """,
+        conf={"spark.dynamicAllocation.enabled": "false"},
+    )
+    assert answer == {"said": "TrainingError", "next": [2, 0, 2]}, "STAGE-10"

@@ -140,9 +140,7 @@ class _Examination:
                 preflight.check_start(self._conf, logging.getLogger("phalanx"))
                 # Without a barrier the hosts are looked at by an ordinary stage, whose tasks can't meet.
                 self._barrier = self._settings is None or self._settings.gang == "barrier"
-                starts = (
-                    "start together" if self._barrier else "are a job each, for which Spark starts executors"
-                )
+                starts = "start together" if self._barrier else "are a Spark job each"
                 self.findings.append(Finding("ok", "", "gang", f"A run's tasks {starts}."))
             except RuntimeError as problem:
                 self._barrier = False
