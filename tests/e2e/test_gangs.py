@@ -6,51 +6,11 @@ import textwrap
 
 import phalanx
 import pytest
+from support.breathing import BREATHES, PARTS
 from support.own_session import in_session
 from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(240)
-
-BREATHES = {
-    "spark.dynamicAllocation.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-    "spark.dynamicAllocation.minExecutors": "0",
-    "spark.dynamicAllocation.initialExecutors": "0",
-    "spark.dynamicAllocation.executorIdleTimeout": "2s",
-    "spark.executor.cores": "1",
-    "spark.executor.memory": "512m",
-}
-
-PARTS = """
-import logging, threading, time
-import phalanx
-
-def executors():
-    return spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
-
-def train(step=0):
-    import os
-    import torch
-    import torch.distributed as dist
-    dist.init_process_group("gloo")
-    ones = torch.ones(1)
-    dist.all_reduce(ones)
-    return int(ones), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-
-def of(stage, **options):
-    spark.conf.set("spark.phalanx.stage", stage)
-    return phalanx.TorchDistributor(num_processes=2, local_mode=False, use_gpu=False, **options)
-
-def jobs():
-    status = spark.sparkContext.statusTracker()
-    return list(status.getActiveJobsIds())
-
-def until(is_so, seconds=60):
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-"""
 
 
 def jar() -> dict[str, str]:
@@ -186,9 +146,14 @@ def test_an_executor_that_ends_is_replaced(starter: str, when: str) -> None:
                 time.sleep(0.1)
             return int(attempt)
 
+        def is_executor(process):
+            try:
+                return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+            except psutil.Error:  # it has ended meanwhile
+                return False
+
         def executors_here():
-            mine = psutil.Process().children(recursive=True)
-            return [p for p in mine if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline())]
+            return [p for p in psutil.Process().children(recursive=True) if is_executor(p)]
 
         def holds_a_slot():
             sleeps = lambda _: __import__("time").sleep(25)
@@ -197,6 +162,7 @@ def test_an_executor_that_ends_is_replaced(starter: str, when: str) -> None:
         if waits:
             threading.Thread(target=holds_a_slot, daemon=True).start()
             until(lambda: len(executors_here()) == 1 and jobs())
+        before = max(all_jobs(), default=-1)
         run = of({starter!r}, max_restarts=0 if waits else 1).start(trains, marks)
         if waits:
             until(lambda: len(executors_here()) == 2)
@@ -204,10 +170,13 @@ def test_an_executor_that_ends_is_replaced(starter: str, when: str) -> None:
         else:
             until(lambda: len(os.listdir(marks)) == 2)
         max(executors_here(), key=lambda process: process.create_time()).kill()
-        answer = dict(result=run.result(150), attempts=len(os.listdir(marks)))
+        result = run.result(150)
+        seats = [job for job in all_jobs() if job > before]
+        answer = dict(result=result, attempts=len(os.listdir(marks)), seats=len(seats))
         """
     )
-    assert answer == ({"result": 0, "attempts": 2} if when == "it waits" else {"result": 1, "attempts": 4})
+    times = {"result": 0, "attempts": 2} if when == "it waits" else {"result": 1, "attempts": 4}
+    assert answer == times | {"seats": 2}, "DRIVER-31: whoever lives keeps its seat"
 
 
 @whole("a cluster of its own")

@@ -14,6 +14,8 @@ class Here(NamedTuple):
     """What only the task knows."""
 
     partition: int
+    task: tuple[int, int, int]
+    """Spark's stage id, task attempt id and attempt number; 0 where there is no task."""
     host: str
     """The machine's name: equal for tasks on the same machine."""
     gpus: Sequence[str] | None

@@ -44,7 +44,7 @@ class LocalStage(Stage):
         _native.run_node(
             _native.NodeSpec(spec),
             self._request.payload.packed,
-            Here(0, socket.gethostname(), None, self._request.work_dir, self._env),
+            Here(0, (0, 0, 0), socket.gethostname(), None, self._request.work_dir, self._env),
             Home.find(in_python_worker=False),
             copy_files=self._copy_files,
         )

@@ -77,6 +77,7 @@ def run_task(
             pass
         here = Here(
             partition=partition,
+            task=(context.stageId(), context.taskAttemptId(), context.attemptNumber()),
             host=host,
             gpus=None if given is None else list(given.addresses),
             work_dir=work_dir,

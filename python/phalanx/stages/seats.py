@@ -1,14 +1,16 @@
 """A gang of tasks from Python: a Spark job for each, its *seat*, over one partition of one RDD.
 
 STAGE-9 (own-fate): a seat waits for an executor by itself, so that Spark starts executors for all that wait, and tries
-again alone the seat of an executor that is lost. What a node raises is the seat's result, since Spark would try that
-again, too. When a seat ends badly, the others are cancelled.
+again alone the seat of an executor that is lost. Where it has tried often enough, the seat is submitted again, three
+times. What a node raises is the seat's result, since Spark would try that again, too, unless it is that the node can't
+reach the driver: another executor may. When a seat ends badly, the others are cancelled.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,13 +19,19 @@ from typing import TYPE_CHECKING, Any
 from ..spark.session import is_local
 from ..spark.versions import inheriting
 from . import gathering
+from .spark_errors import explain
 from .stage_watch import look_at_scheduler
 
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger("phalanx")
+
 _POLL_S = 0.1
+
+# How often a seat is submitted, at most.
+_SUBMISSIONS = 4
 
 # The property of a Spark job that says of which gang it is; `dev.phalanx.spark.ui.RunStore` reads it.
 _GANG_PROPERTY = "phalanx.gang"
@@ -108,8 +116,18 @@ class Seats:
                     self._cancel()  # again and again: a seat's job may begin just after
 
     def _sit(self, task: Callable[..., Any], partition: int) -> None:
-        for problem in self._spark.sparkContext.runJob(self._numbers, task, [partition]):
-            raise RuntimeError(problem)
+        for submission in range(1, _SUBMISSIONS + 1):
+            try:
+                problems = self._spark.sparkContext.runJob(self._numbers, task, [partition])
+            except Exception as error:
+                kind, said = explain(error)
+                if kind != "lost_node" or submission == _SUBMISSIONS or self._failures or self._given_up():
+                    raise
+                logger.warning("The task of partition %d is submitted again: %s", partition, said)
+            else:
+                for problem in problems:
+                    raise RuntimeError(problem)
+                return
 
     def _recording(self, target: Callable[..., None]) -> Callable[..., None]:
         def recording(partition: int) -> None:
@@ -129,6 +147,8 @@ def _as_result(task: Callable[..., Any]) -> Callable[[Iterable[Any]], Iterator[s
         try:
             return iter(task(rows))
         except Exception as problem:
+            if getattr(problem, "kind", None) == "unreachable":
+                raise
             traceback.print_exc()
             return iter(["".join(traceback.format_exception_only(type(problem), problem)).strip()])
 

@@ -11,7 +11,7 @@ use phalanx_job::{
     Endpoint, Here, Home, Hub, HubOptions, Metric, Payload, StageLook, Way, collect_logs, take_logs,
 };
 use phalanx_types::stacks::group;
-use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Job, NodeSpec, RankProgram, Result};
+use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Job, NodeSpec, RankProgram, Result, SparkTask};
 
 use crate::callbacks::JvmCallbacks;
 use crate::errors::{Call, ThrowException};
@@ -322,6 +322,13 @@ fn hub_of<'local>(
 #[derive(serde::Deserialize)]
 struct TaskHere {
     partition: u32,
+    /// `TaskContext`'s stage, task attempt id and attempt number; absent where there is no task.
+    #[serde(default)]
+    stage: u32,
+    #[serde(default)]
+    task: u64,
+    #[serde(default)]
+    attempt_number: u32,
     host: String,
     gpus: Option<Vec<String>>,
     work_dir: PathBuf,
@@ -354,10 +361,12 @@ fn run_node<'local>(
         Some(file) => Payload::File(Path::new(file)),
         None => Payload::Bytes(&payload),
     };
-    let TaskHere { partition, host, gpus, work_dir, tunnel } = TaskHere::from_json(&string(env, &here)?)?;
+    let TaskHere { partition, stage, task: id, attempt_number: number, host, gpus, work_dir, tunnel } =
+        TaskHere::from_json(&string(env, &here)?)?;
     let home = home_at(env, &home, &variables)?;
     let other_ways = tunnel.map(Way::Tunnel).into_iter().collect();
-    let here = Here { partition, host, gpus, work_dir, home, other_ways };
+    let task = SparkTask { instance: 0, stage, id, number };
+    let here = Here { partition, task, host, gpus, work_dir, home, other_ways };
     let mut jvm = JvmCallbacks::new(env, &callbacks);
     let outcome = phalanx_job::run_node(&spec, payload, &here, &mut jvm);
     match jvm.failed() {

@@ -13,7 +13,7 @@ use phalanx_io::{Identity, raise_descriptor_limit};
 use phalanx_rendezvous::blocks::{BlockServer, host_name};
 use phalanx_rendezvous::{HubAddress, listen_at};
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Carrier, Error, ErrorKind, Key, NodeSpec, Result};
+use phalanx_types::{Carrier, Error, ErrorKind, Key, NodeSpec, Result, SparkTask};
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -57,6 +57,7 @@ pub fn run_carrier(
     };
     let here = Here {
         partition: spec.job.tasks.saturating_add(number),
+        task: SparkTask::default(),
         host,
         gpus: None,
         work_dir: PathBuf::new(),
@@ -67,6 +68,7 @@ pub fn run_carrier(
         ways: Ways::to(hub, &here.other_ways),
         spec,
         here: &here,
+        task: here.task,
         payload: Payload::Bytes(&[]),
         gpus: Vec::new(),
         program: Vec::new(),

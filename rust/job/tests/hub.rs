@@ -16,7 +16,7 @@ use phalanx_job::{Event, Hub, HubOptions};
 use phalanx_rendezvous::wire::Frame;
 use phalanx_rendezvous::{HubAddress, HubConnection, Sender};
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Attempt, ErrorKind, FailureKind, Job, RankExit, RankProgram, RankState};
+use phalanx_types::{Attempt, ErrorKind, FailureKind, Job, RankExit, RankProgram, RankState, SparkTask};
 
 #[test]
 fn garbage_slow_and_half_open_clients_disturb_no_job() {
@@ -62,9 +62,12 @@ fn a_token_of_another_job_and_a_job_of_another_id_are_refused() {
     let driver = open(&job);
     let mut other = hub_of(&driver);
     other.job = "else".into();
-    let refused =
-        HubConnection::open(&other, Role::Control { partition: 0, attempt: Attempt::first() }, soon())
-            .unwrap_err();
+    let refused = HubConnection::open(
+        &other,
+        Role::Control { partition: 0, attempt: Attempt::first(), task: SparkTask::default() },
+        soon(),
+    )
+    .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused);
     let mut wrong = hub_of(&driver);
     wrong.token[31] ^= 1;
@@ -95,8 +98,12 @@ fn a_connection_that_ends_while_both_sides_prove_themselves_is_not_taken_for_a_r
             node.write_all(&handshake[..read]).unwrap();
             assert!(node.read(&mut handshake).unwrap() > 0, "its proof, which gets no further");
         });
-        HubConnection::open(&hub, Role::Control { partition: 0, attempt: Attempt::first() }, soon())
-            .unwrap_err()
+        HubConnection::open(
+            &hub,
+            Role::Control { partition: 0, attempt: Attempt::first(), task: SparkTask::default() },
+            soon(),
+        )
+        .unwrap_err()
     });
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
 }
@@ -131,7 +138,7 @@ fn a_node_that_comes_back_in_time_goes_on_and_repeats_itself_without_harm() {
     drop(node);
     let mut back = HubConnection::open(
         &hub_of(&driver),
-        Role::Control { partition: 0, attempt: Attempt::first() },
+        Role::Control { partition: 0, attempt: Attempt::first(), task: SparkTask::default() },
         soon(),
     )
     .unwrap();
@@ -221,7 +228,12 @@ fn a_driver_whose_advertised_address_is_not_its_own_is_reached_through_the_other
     assert_eq!(host, "198.51.100.7");
     let mut hub = hub_of(&driver);
     hub.address = format!("127.0.0.1:{port}");
-    HubConnection::open(&hub, Role::Control { partition: 0, attempt: Attempt::first() }, soon()).unwrap();
+    HubConnection::open(
+        &hub,
+        Role::Control { partition: 0, attempt: Attempt::first(), task: SparkTask::default() },
+        soon(),
+    )
+    .unwrap();
     let bound = HubOptions { bind: "198.51.100.7".into(), ..options };
     assert!(Hub::open(job, &bound).is_err(), "a bind address that was asked for is no wish");
 }

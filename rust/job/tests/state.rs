@@ -5,10 +5,11 @@
 mod play;
 
 use phalanx_job::driver::state::JobOutcome;
+use phalanx_rendezvous::Seat;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Attempt, FailureKind, Join, RankState};
+use phalanx_types::{Attempt, FailureKind, RankState, SparkTask};
 
-use play::{Play, ended, join, missed_a_peer};
+use play::{Play, copy, ended, join, missed_a_peer};
 
 #[test]
 fn a_job_is_finished_when_every_rank_ended_well_and_every_node_is_done() {
@@ -369,11 +370,10 @@ fn a_node_that_missed_the_order_is_told_again() {
 }
 
 #[test]
-fn a_task_that_spark_started_again_by_itself_is_a_lost_node_first() {
+fn a_task_of_another_try_of_the_stage_means_that_the_node_before_is_lost() {
     let mut play = Play::with_restarts(1);
-    // Its store may listen at the same port: the user can name one.
-    let other = Join { instance: 2, ..join(1) };
-    play.tell(5, 1, NodeMessage::Join(other));
+    assert_eq!(play.comes(5, 1, SparkTask { number: 0, ..copy(1) }), Seat::Inherited, "DRIVER-51");
+    play.tell(5, 1, NodeMessage::Join(join(1)));
     let orders = play.orders();
     assert!(
         orders.iter().any(|(p, order)| *p == 0 && matches!(order, HubMessage::Stop { .. })),

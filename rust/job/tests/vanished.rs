@@ -4,10 +4,11 @@
 #[path = "common/play.rs"]
 mod play;
 
+use phalanx_rendezvous::Seat;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Attempt, FailureKind, Join, Policy};
+use phalanx_types::{Attempt, FailureKind, Policy};
 
-use play::{Play, join};
+use play::{Play, copy, join};
 
 fn one_restart(policy: &mut Policy) {
     policy.max_restarts = 1;
@@ -62,7 +63,8 @@ fn a_node_that_is_gone_before_its_first_rank_started_is_a_lost_node_and_the_rank
 #[test]
 fn another_task_in_the_stead_of_one_that_is_gone_needs_no_restart() {
     let mut play = one_is_gone(one_restart, true);
-    play.tell(29, 0, NodeMessage::Join(Join { instance: 2, ..join(0) }));
+    assert_eq!(play.comes(29, 0, copy(1)), Seat::Inherited, "DRIVER-52");
+    play.tell(29, 0, NodeMessage::Join(join(0)));
     play.joins(29, 1);
     assert_eq!(placed(&mut play), [0, 1]);
     play.tick(31);

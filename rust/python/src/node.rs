@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 
 use phalanx_job::{Here, Home, NodeCallbacks, Payload, Way, collect_logs};
-use phalanx_types::{Error, ErrorKind, Result};
+use phalanx_types::{Error, ErrorKind, Result, SparkTask};
 use pyo3::prelude::*;
 
 use crate::errors::detached;
@@ -89,6 +89,8 @@ pub(crate) fn run_carrier(
 #[derive(FromPyObject)]
 pub(crate) struct TaskHere {
     partition: u32,
+    /// `TaskContext`'s stage, task attempt id and attempt number.
+    task: (u32, u64, u32),
     host: String,
     gpus: Option<Vec<String>>,
     work_dir: PathBuf,
@@ -118,11 +120,12 @@ pub(crate) fn run_node(
     copy_files: Option<Py<PyAny>>,
 ) -> PyResult<()> {
     collect_logs();
-    let TaskHere { partition, host, gpus, work_dir, env, tunnel, relay } = here;
+    let TaskHere { partition, task: (stage, id, number), host, gpus, work_dir, env, tunnel, relay } = here;
     let PythonHome { guard, package, python, in_python_worker } = home;
     let home = Home { guard, package, python, env, in_python_worker };
     let other_ways = tunnel.map(Way::Tunnel).into_iter().chain(relay.map(Way::Relay)).collect();
-    let here = Here { partition, host, gpus, work_dir, home, other_ways };
+    let task = SparkTask { instance: 0, stage, id, number };
+    let here = Here { partition, task, host, gpus, work_dir, home, other_ways };
     let mut callbacks = PythonCallbacks { in_executor, copy_files, raised: None };
     let outcome =
         detached(py, || phalanx_job::run_node(&spec.0, Payload::Bytes(payload), &here, &mut callbacks));

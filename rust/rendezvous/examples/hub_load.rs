@@ -19,7 +19,7 @@ use common::{Disk, Heard, serve};
 use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_rendezvous::{HubAddress, HubConnection};
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Attempt, Deadline};
+use phalanx_types::{Attempt, Deadline, SparkTask};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -69,7 +69,11 @@ fn join(hub: &HubAddress, clients: u32) -> Fallible<()> {
                 scope.spawn(move || -> Fallible<()> {
                     for partition in (first..clients).step_by(THREADS as usize) {
                         let deadline = Deadline::after(PATIENCE);
-                        let role = Role::Control { partition, attempt: Attempt::first() };
+                        let role = Role::Control {
+                            partition,
+                            attempt: Attempt::first(),
+                            task: SparkTask::default(),
+                        };
                         let mut node = HubConnection::open(hub, role, deadline)?;
                         node.send(&NodeMessage::Ping, deadline)?;
                         let HubMessage::Pong = node.receive(deadline)? else { return Err("no pong".into()) };

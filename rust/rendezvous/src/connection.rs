@@ -11,6 +11,7 @@ use phalanx_io::{FrameBuffer, TlsChannel};
 use phalanx_types::{Attempt, Error, ErrorKind, Result};
 
 use crate::arrival::Arrival;
+use crate::spare::Spare;
 use crate::unsent::Unsent;
 use crate::wire;
 
@@ -28,6 +29,8 @@ pub(crate) enum Stage {
     Unproved { bytes: usize },
     /// Joins, facts and orders of this partition.
     Control { partition: u32, attempt: Attempt },
+    /// A task that waits for the seat of its partition.
+    Spare(Box<Spare>),
     /// Live output of this partition.
     Logs { partition: u32, attempt: Attempt },
     /// A result on its way to the disk.
@@ -49,7 +52,15 @@ impl Stage {
         match self {
             Stage::Logs { partition, attempt } => Some((Brings::Logs(*partition), *attempt)),
             Stage::Result { rank, arrival } => Some((Brings::Result(*rank), arrival.attempt())),
-            Stage::Unproved { .. } | Stage::Control { .. } => None,
+            Stage::Unproved { .. } | Stage::Control { .. } | Stage::Spare(_) => None,
+        }
+    }
+
+    /// The task that waits, if it is one.
+    pub(crate) fn spare(&self) -> Option<&Spare> {
+        match self {
+            Stage::Spare(spare) => Some(spare),
+            _ => None,
         }
     }
 
@@ -57,7 +68,7 @@ impl Stage {
     pub(crate) fn max_frame_bytes(&self) -> usize {
         match self {
             Stage::Unproved { .. } => wire::MAX_HELLO_BYTES,
-            Stage::Control { .. } => wire::MAX_FRAME_BYTES,
+            Stage::Control { .. } | Stage::Spare(_) => wire::MAX_FRAME_BYTES,
             Stage::Logs { .. } | Stage::Result { .. } => wire::MAX_DATA_BYTES + 64,
         }
     }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Attempt, Error, Result};
+use phalanx_types::{Attempt, Error, Result, SparkTask};
 
 /// Orders that a handler wants sent.
 #[derive(Debug, Default)]
@@ -23,6 +23,19 @@ impl Outbox {
     pub fn take(&mut self) -> Vec<(u32, HubMessage)> {
         std::mem::take(&mut self.orders)
     }
+}
+
+/// Whether a task may have the seat of its partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seat {
+    /// It has it, and nobody else had it before.
+    Yours,
+    /// It has it from now on, in the place of another task.
+    Inherited,
+    /// Another task has it, and this one may get it later.
+    Spare,
+    /// It never will, for this reason.
+    Over(String),
 }
 
 /// Where a result goes while it arrives, over one connection after the other. Dropped before it was kept, it leaves
@@ -47,6 +60,11 @@ pub trait Handler: Send + 'static {
     fn admits(&self, attempt: Attempt) -> bool;
     /// Whether this attempt is the present one: the results of others, which are on their way yet, are passed over.
     fn is_present(&self, attempt: Attempt) -> bool;
+    /// Whether a task may have the seat of a partition. Asked when it connects, and while it waits when seats have
+    /// changed.
+    fn seat(&mut self, now: Instant, partition: u32, task: SparkTask, out: &mut Outbox) -> Seat;
+    /// Another number than before if one that waits for a seat is to be asked about again.
+    fn seats(&self) -> u64;
     /// A node told a fact, over its connection for an attempt.
     fn message(
         &mut self,

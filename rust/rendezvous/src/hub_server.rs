@@ -16,6 +16,7 @@
 
 mod admission;
 mod results;
+mod spares;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::ErrorKind as IoKind;
@@ -97,6 +98,8 @@ impl<C: Send + 'static> HubServer<C> {
             inbox,
             connections: HashMap::new(),
             control: HashMap::new(),
+            spares: BTreeSet::new(),
+            seats_seen: None,
             bringing: HashMap::new(),
             unfinished: BTreeSet::new(),
             unproved: Unproved::new(admission::MAX_UNPROVED),
@@ -174,6 +177,10 @@ struct Server<H: Handler> {
     connections: HashMap<MioToken, Connection>,
     /// The control connection of each partition.
     control: HashMap<u32, MioToken>,
+    /// The connections of tasks that wait for a seat.
+    spares: BTreeSet<MioToken>,
+    /// [`Handler::seats`] when they were last asked about, if no other has come since.
+    seats_seen: Option<u64>,
     /// The connection that brings this, if one does.
     bringing: HashMap<Brings, MioToken>,
     /// Connections that were left with bytes to read.
@@ -228,6 +235,7 @@ impl<H: Handler> Server<H> {
             }
             self.take_outcomes(now);
             self.close_unproved(now);
+            self.seat_spares(now);
             wake_at = self.handler.tick(now, &mut self.out);
             self.drop_results_of_the_past();
             self.deliver(now);
@@ -236,7 +244,7 @@ impl<H: Handler> Server<H> {
 
     /// When there will be something to do, if nothing happens before.
     fn due(&self, wake_at: Option<Instant>) -> Option<Instant> {
-        if self.unfinished.iter().any(|token| !self.is_paused(*token)) {
+        if self.unfinished.iter().any(|token| !self.is_paused(*token)) || self.may_seat_spares() {
             return Some(self.clock.now(Instant::now()));
         }
         [self.unproved.due(), wake_at, self.backlog.due()].into_iter().flatten().min()
@@ -302,6 +310,11 @@ impl<H: Handler> Server<H> {
                 (Stage::Control { partition, attempt }, Frame::Json(json)) => {
                     let (partition, attempt, message) = (*partition, *attempt, wire::message(json)?);
                     self.handler.message(now, partition, attempt, message, &mut self.out);
+                }
+                (Stage::Spare(spare), Frame::Json(json)) => {
+                    if let Some(answer) = spare.hear(wire::message(json)?)? {
+                        self.order(now, token, &answer);
+                    }
                 }
                 (Stage::Logs { partition, attempt }, Frame::Output { rank, offset, bytes }) => {
                     self.handler.output(*partition, *attempt, rank, offset, bytes);
@@ -381,6 +394,7 @@ impl<H: Handler> Server<H> {
     fn drop_connection(&mut self, token: MioToken) -> Option<Connection> {
         let mut connection = self.connections.remove(&token)?;
         self.unfinished.remove(&token);
+        self.spares.remove(&token);
         self.unproved.retain(|unproved| *unproved != token);
         if let Some((what, _)) = connection.stage.brings()
             && self.bringing.get(&what) == Some(&token)
@@ -405,11 +419,9 @@ impl<H: Handler> Server<H> {
                 return;
             }
             for (partition, message) in orders {
-                let Some(token) = self.control.get(&partition).copied() else { continue };
-                let mut frame = Vec::new();
-                wire::encode_json(&message, &mut frame);
-                let sent = self.connections.get_mut(&token).map_or(Ok(()), |c| c.send(&frame));
-                self.check(now, token, sent);
+                if let Some(token) = self.control.get(&partition).copied() {
+                    self.order(now, token, &message);
+                }
             }
         }
     }

@@ -19,12 +19,13 @@ pub mod interfaces;
 mod listener;
 mod result_writer;
 mod secure;
+mod spare;
 pub mod store;
 mod unsent;
 pub mod wire;
 
 pub use client::{HubAddress, HubConnection, Sender};
-pub use handler::{Arriving, Handler, Opening, Outbox};
+pub use handler::{Arriving, Handler, Opening, Outbox, Seat};
 pub use hub_server::{HubServer, HubServerOptions};
 pub use listener::listen_at;
 pub use wire::Token;

@@ -184,7 +184,7 @@ pub fn hub_is_proved(token: &Token, binding: &Binding, hello: &Hello, welcome: &
 #[cfg(test)]
 mod tests {
     use phalanx_io::split_frame;
-    use phalanx_types::Attempt;
+    use phalanx_types::{Attempt, SparkTask};
     use proptest::prelude::*;
 
     use super::*;
@@ -194,12 +194,19 @@ mod tests {
     #[test]
     fn only_the_right_token_connection_and_role_prove_a_client() {
         let (token, other) = ([1; 32], [2; 32]);
-        let said = hello(&token, &HERE, "job", Role::Control { partition: 3, attempt: Attempt::first() });
+        let said = hello(
+            &token,
+            &HERE,
+            "job",
+            Role::Control { partition: 3, attempt: Attempt::first(), task: SparkTask::default() },
+        );
         assert!(client_is_proved(&token, &HERE, &said));
         assert!(!client_is_proved(&other, &HERE, &said), "another token");
         assert!(!client_is_proved(&token, &[8; 32], &said), "HUB-21: another connection");
-        let promoted =
-            Hello { role: Role::Control { partition: 0, attempt: Attempt::first() }, ..said.clone() };
+        let promoted = Hello {
+            role: Role::Control { partition: 0, attempt: Attempt::first(), task: SparkTask::default() },
+            ..said.clone()
+        };
         assert!(!client_is_proved(&token, &HERE, &promoted), "HUB-21: another role");
         for mac in ["", "zz", "abc", &"0".repeat(64)] {
             assert!(!client_is_proved(&token, &HERE, &Hello { mac: mac.into(), ..said.clone() }));

@@ -15,7 +15,7 @@ use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_rendezvous::{HubAddress, HubConnection};
 use phalanx_testkit::eventually;
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Attempt, Deadline, ErrorKind};
+use phalanx_types::{Attempt, Carrier, Deadline, ErrorKind, SparkTask};
 
 #[test]
 fn a_hub_that_says_nothing_is_waited_for_until_the_deadline() {
@@ -259,4 +259,86 @@ fn of_many_results_and_outputs_only_that_which_comes_again_ends_its_older_connec
         output.send(&NodeMessage::Ping, soon()).unwrap();
         assert_eq!(output.receive::<HubMessage>(soon()).unwrap(), HubMessage::Pong, "HUB-14");
     }
+}
+
+/// Who comes second, third, ...
+fn come(hub: &HubAddress, instance: u64) -> HubConnection {
+    let task = SparkTask { instance, stage: 0, id: instance, number: 0 };
+    let role = Role::Control { partition: 0, attempt: Attempt::first(), task };
+    HubConnection::open(hub, role, soon()).unwrap()
+}
+
+fn says(node: &mut HubConnection, order: &HubMessage) {
+    assert_eq!(&node.receive::<HubMessage>(soon()).unwrap(), order);
+}
+
+fn carries(host: &str) -> NodeMessage {
+    NodeMessage::Carries(Carrier { host: host.into(), address: ([127, 0, 0, 1], 1).into(), key: Vec::new() })
+}
+
+#[test]
+fn a_spare_waits_and_what_it_told_is_heard_when_it_gets_the_seat() {
+    let heard = Heard::default();
+    let (server, hub) = serve(&heard);
+    let mut first = come(&hub, 1);
+    let mut spares = [come(&hub, 2), come(&hub, 3)];
+    for (nth, spare) in spares.iter_mut().enumerate() {
+        says(spare, &HubMessage::Spare);
+        spare.send(&carries(&format!("spare {nth}")), soon()).unwrap();
+        spare.send(&NodeMessage::Ping, soon()).unwrap();
+        says(spare, &HubMessage::Pong);
+    }
+    first.send(&carries("first"), soon()).unwrap();
+    says(&mut first, &HubMessage::Pong);
+    assert_eq!(*heard.told.lock().unwrap(), [carries("first")], "HUB-22");
+
+    *heard.holder.lock().unwrap() = None;
+    heard.seats.fetch_add(1, Ordering::AcqRel);
+    server.wake();
+    let [second, third] = &mut spares;
+    says(third, &HubMessage::Pong);
+    assert_eq!(
+        *heard.told.lock().unwrap(),
+        [carries("first"), carries("spare 1")],
+        "HUB-22: the newest first"
+    );
+    // Who had the seat is gone, and the other waits on.
+    assert!(first.receive::<HubMessage>(soon()).is_err());
+    second.send(&NodeMessage::Ping, soon()).unwrap();
+    says(second, &HubMessage::Pong);
+}
+
+#[test]
+fn a_spare_that_leaves_or_waits_in_vain_is_let_go() {
+    let heard = Heard::default();
+    let (server, hub) = serve(&heard);
+    let _first = come(&hub, 1);
+    let (mut leaves, mut waits) = (come(&hub, 2), come(&hub, 3));
+    says(&mut leaves, &HubMessage::Spare);
+    says(&mut waits, &HubMessage::Spare);
+    let done = NodeMessage::Done { problem: None, interrupted: Some("killed".into()), output: Vec::new() };
+    leaves.send(&done, soon()).unwrap();
+    says(&mut leaves, &HubMessage::Released);
+    heard.is_over.store(true, Ordering::Release);
+    heard.seats.fetch_add(1, Ordering::AcqRel);
+    server.wake();
+    says(&mut waits, &HubMessage::Stop { reason: "enough".into() });
+    waits.send(&done, soon()).unwrap();
+    says(&mut waits, &HubMessage::Released);
+    // One that comes now hears both at once.
+    let mut late = come(&hub, 4);
+    says(&mut late, &HubMessage::Spare);
+    says(&mut late, &HubMessage::Stop { reason: "enough".into() });
+    assert_eq!(*heard.told.lock().unwrap(), [], "HUB-22");
+}
+
+#[test]
+fn a_spare_that_tells_more_than_one_that_waits_is_cut_off() {
+    let (_server, hub) = serve(&Heard::default());
+    let _first = come(&hub, 1);
+    let mut spare = come(&hub, 2);
+    says(&mut spare, &HubMessage::Spare);
+    // The hub may close before all of it is out.
+    let _ = (0..100).try_for_each(|_| spare.send(&carries("much"), soon()));
+    assert!(spare.receive::<HubMessage>(soon()).is_err(), "HUB-22");
 }

@@ -18,7 +18,7 @@ use mio::{Events, Poll, Token};
 use phalanx_io::{PublicKey, raise_descriptor_limit};
 use phalanx_rendezvous::wire::{self, Frame, MAX_DATA_BYTES};
 use phalanx_types::message::{HubMessage, NodeMessage, OutputTotal, Role};
-use phalanx_types::{Attempt, Deadline, Join, NodePlacement, NodeSpec, RankExit, RankState};
+use phalanx_types::{Attempt, Deadline, Join, NodePlacement, NodeSpec, RankExit, RankState, SparkTask};
 
 use line::{Line, Turn};
 
@@ -131,7 +131,8 @@ impl Fleet {
     pub fn join(&mut self, partition: u32) {
         let mut first = Vec::new();
         wire::encode_json(&NodeMessage::Join(join_of(partition)), &mut first);
-        self.to_dial.push_back((Role::Control { partition, attempt: self.attempt }, first));
+        self.to_dial
+            .push_back((Role::Control { partition, attempt: self.attempt, task: task_of(partition) }, first));
     }
 
     /// Has a node tell something; one that has no connection says nothing.
@@ -329,7 +330,10 @@ impl Fleet {
                 let took = node.pinged.take().map(|at| at.elapsed()).unwrap_or_default();
                 node.slowest_pong = node.slowest_pong.max(took);
             }
-            HubMessage::StopServing | HubMessage::Read { .. } | HubMessage::Carried(_) => {}
+            HubMessage::Spare
+            | HubMessage::StopServing
+            | HubMessage::Read { .. }
+            | HubMessage::Carried(_) => {}
         }
     }
 
@@ -360,11 +364,15 @@ pub fn host_of(partition: u32) -> String {
     format!("host-{partition}")
 }
 
+fn task_of(partition: u32) -> SparkTask {
+    let id = u64::from(partition);
+    SparkTask { instance: id + 1, stage: partition, id, number: 0 }
+}
+
 fn join_of(partition: u32) -> Join {
     let [_, a, b, c] = partition.to_be_bytes();
     Join {
         partition,
-        instance: u64::from(partition) + 1,
         name: host_of(partition),
         host: host_of(partition),
         address: [10, a, b, c].into(),

@@ -29,6 +29,7 @@ pub mod rank_file;
 pub mod rank_outcome;
 pub mod run_snapshot;
 pub mod shown_output;
+pub mod spark_task;
 pub mod stacks;
 pub mod text;
 
@@ -56,3 +57,4 @@ pub use rank_exit::{RankError, RankErrorKind, RankExit, RankState};
 pub use rank_outcome::RankOutcome;
 pub use run_snapshot::RunSnapshot;
 pub use shown_output::ShownOutput;
+pub use spark_task::SparkTask;

@@ -15,6 +15,7 @@ use crate::carrier::Carrier;
 use crate::placement::{Join, NodePlacement};
 use crate::rank_exit::RankExit;
 use crate::rank_file::{Piece, PieceWanted};
+use crate::spark_task::SparkTask;
 use crate::stacks::RankStacks;
 
 /// How many phases of a rank are told in one attempt, at most: they are kept until the run is over.
@@ -30,6 +31,8 @@ pub enum Role {
         partition: u32,
         /// Which start of the ranks this is, from 0.
         attempt: Attempt,
+        /// Who wants the seat of this partition; of a carrier the default.
+        task: SparkTask,
     },
     /// The live output of the ranks of this partition.
     Logs {
@@ -214,6 +217,8 @@ pub struct OutputTotal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum HubMessage {
+    /// Another task has your seat: wait, you may get it.
+    Spare,
     /// All have joined; this is your place.
     Place(Box<NodePlacement>),
     /// End your ranks.

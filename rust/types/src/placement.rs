@@ -24,8 +24,6 @@ use crate::local_ranks::LocalRanks;
 pub struct Join {
     /// The Spark partition of the task: 0 up to the number of tasks.
     pub partition: u32,
-    /// A random number, which another process that comes in this one's place has not.
-    pub instance: u64,
     /// The host's own name (`uname -n`), by which the index of a data set knows it.
     pub name: String,
     /// What tells one host from another: tasks with the same text are on the same host.
@@ -233,7 +231,6 @@ mod tests {
     fn join(partition: u32, host: &str, address: IpAddr, gpus: &[&str]) -> Join {
         Join {
             partition,
-            instance: u64::from(partition),
             name: host.into(),
             host: host.into(),
             address,

@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use phalanx_rendezvous::{Handler, Opening, Outbox};
+use phalanx_rendezvous::{Handler, Opening, Outbox, Seat};
 use phalanx_types::message::{HubMessage, NodeMessage, OutputTotal};
 use phalanx_types::rank_file::PieceWanted;
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Attempt, Error, ErrorKind, Job, Result, RunSnapshot};
+use phalanx_types::{Attempt, Error, ErrorKind, Job, Result, RunSnapshot, SparkTask};
 
 use crate::console::Console;
 use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
@@ -243,6 +243,19 @@ impl Handler for JobHandler {
 
     fn is_present(&self, attempt: Attempt) -> bool {
         attempt == self.state.attempt()
+    }
+
+    fn seat(&mut self, now: Instant, partition: u32, task: SparkTask, out: &mut Outbox) -> Seat {
+        let seat = self.state.seat(now, partition, task, out);
+        if seat == Seat::Inherited {
+            // The logs of another node begin anew.
+            self.received.retain(|(of, _), _| *of != partition);
+        }
+        seat
+    }
+
+    fn seats(&self) -> u64 {
+        self.state.seats()
     }
 
     fn message(

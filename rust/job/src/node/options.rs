@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use phalanx_rendezvous::HubAddress;
 use phalanx_types::contract::{ENV_OMP_THREADS, ENV_VISIBLE_GPUS};
-use phalanx_types::{NodeSpec, Result};
+use phalanx_types::{Error, ErrorKind, NodeSpec, Result, SparkTask};
 
 use crate::node::home::Home;
 use crate::node::line::ways::{Way, Ways};
@@ -17,6 +17,8 @@ use crate::preflight::TaskGpus;
 pub struct Here {
     /// The task's partition.
     pub partition: u32,
+    /// The task as Spark counts it; its instance is the node's to choose.
+    pub task: SparkTask,
     /// The machine's name: equal for tasks on the same machine.
     pub host: String,
     /// The addresses of the GPUs that Spark gave the task; `None` where it gave none.
@@ -48,6 +50,8 @@ pub(crate) fn own_variable(name: &str) -> Option<String> {
 pub(crate) struct Options<'a> {
     pub(crate) spec: &'a NodeSpec,
     pub(crate) here: &'a Here,
+    /// Who this is, among those that want the seat of its partition.
+    pub(crate) task: SparkTask,
     /// What the ranks execute; each finds it in the file that `PHALANX_PAYLOAD` names.
     pub(crate) payload: Payload<'a>,
     pub(crate) ways: Ways,
@@ -58,6 +62,10 @@ pub(crate) struct Options<'a> {
     pub(crate) pool: Vec<String>,
     /// Variables of the ranks beyond those that this process has and those of the placement.
     pub(crate) env: BTreeMap<String, String>,
+}
+
+fn random() -> Result<u64> {
+    getrandom::u64().map_err(|e| Error::new(ErrorKind::Io, format!("get a random number: {e}")))
 }
 
 impl<'a> Options<'a> {
@@ -86,6 +94,7 @@ impl<'a> Options<'a> {
             program: program::of_rank(&spec.program, &here.home),
             pool: program::of_pool(&spec.program, &here.home),
             env: here.home.environment(&spec.env, own_variable),
+            task: SparkTask { instance: random()?, ..here.task },
             spec,
             here,
             payload,

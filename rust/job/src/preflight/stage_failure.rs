@@ -51,7 +51,7 @@ pub struct Said<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageFailure {
     /// [`FailureKind::Cancelled`] where somebody cancelled the Spark job (its group, its tag, its stage, or all jobs),
-    /// else [`FailureKind::Start`].
+    /// [`FailureKind::LostNode`] where Spark names a lost executor, else [`FailureKind::Start`].
     pub kind: FailureKind,
     /// A sentence or two: what the task raised or threw, where that is in the text; else what Spark says.
     pub sentence: String,
@@ -60,8 +60,12 @@ pub struct StageFailure {
 /// What an exception says of the stage that it ended; `said` has the exception first, then its causes.
 pub fn explain(said: &[Said<'_>]) -> StageFailure {
     let cancelled = said.iter().any(|one| is_cancel(one.text));
-    let kind = if cancelled { FailureKind::Cancelled } else { FailureKind::Start };
     let sentence = said.first().map_or_else(String::new, sentence);
+    let kind = match cancelled {
+        true => FailureKind::Cancelled,
+        false if names_lost_executor(&sentence) => FailureKind::LostNode,
+        false => FailureKind::Start,
+    };
     let for_want_of_memory = OUT_OF_MEMORY.iter().any(|words| sentence.contains(words));
     let hint = if for_want_of_memory && !sentence.contains(OVERHEAD) { HINT } else { "" };
     let sentence = match sentence.char_indices().nth(MAX_CHARS) {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use phalanx_job::Hub;
 use phalanx_rendezvous::{HubAddress, HubConnection};
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Attempt, Deadline, Join, NodePlacement, RankExit, RankProgram, RankState};
+use phalanx_types::{Attempt, Deadline, Join, NodePlacement, RankExit, RankProgram, RankState, SparkTask};
 
 use crate::common::LONG;
 
@@ -28,11 +28,10 @@ pub(crate) fn join_by_hand(driver: &Hub, partition: u32, store_port: u16) -> Hub
 
 /// The same for this attempt.
 pub(crate) fn join_attempt(driver: &Hub, attempt: Attempt, partition: u32, store_port: u16) -> HubConnection {
-    let role = Role::Control { partition, attempt };
+    let role = Role::Control { partition, attempt, task: SparkTask::default() };
     let mut node = HubConnection::open(&hub_of(driver), role, soon()).unwrap();
     let join = Join {
         partition,
-        instance: 1,
         name: "by-hand".into(),
         host: "by-hand".into(),
         address: [127, 0, 0, 1].into(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use phalanx_job::driver::state::{Progress, RankReports};
 use phalanx_job::{Event, Here, Home, Hub, HubOptions, MetricChange, NodeCallbacks, Payload, run_node};
-use phalanx_types::{Attempt, Deadline, Failure, Job, NodeSpec, RankProgram, Result};
+use phalanx_types::{Attempt, Deadline, Failure, Job, NodeSpec, RankProgram, Result, SparkTask};
 
 /// No test waits longer for anything.
 pub const LONG: Duration = Duration::from_secs(40);
@@ -83,6 +83,7 @@ pub fn test_node(driver: &Hub, partition: u32, script: &str, dir: &Path) -> Test
         spec: driver.node_spec(Attempt::first(), program, BTreeMap::new(), Vec::new()),
         here: Here {
             partition,
+            task: SparkTask::default(),
             host: format!("host-{partition}"),
             gpus: None,
             work_dir: dir.to_path_buf(),

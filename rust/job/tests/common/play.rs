@@ -5,9 +5,11 @@
 use std::time::{Duration, Instant};
 
 use phalanx_job::driver::state::{JobOutcome, JobState, StageLook};
-use phalanx_rendezvous::Outbox;
+use phalanx_rendezvous::{Outbox, Seat};
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Attempt, Failure, Job, Join, Policy, RankError, RankErrorKind, RankExit, RankState};
+use phalanx_types::{
+    Attempt, Failure, Job, Join, Policy, RankError, RankErrorKind, RankExit, RankState, SparkTask,
+};
 
 /// Of all jobs that are played.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
@@ -67,7 +69,7 @@ impl Play {
     /// Both nodes join the present attempt and start their ranks.
     pub(crate) fn starts(&mut self, seconds: u64) {
         for partition in 0..2 {
-            self.tell(seconds, partition, NodeMessage::Join(join(partition)));
+            self.joins(seconds, partition);
         }
         assert!(matches!(self.orders()[..], [(0, HubMessage::Place(_)), (1, HubMessage::Place(_))]));
         for rank in 0..2 {
@@ -101,7 +103,14 @@ impl Play {
     }
 
     pub(crate) fn joins(&mut self, seconds: u64, partition: u32) {
+        assert_ne!(self.comes(seconds, partition, task(1)), Seat::Spare);
         self.tell(seconds, partition, NodeMessage::Join(join(partition)));
+    }
+
+    /// A task connects.
+    pub(crate) fn comes(&mut self, seconds: u64, partition: u32, task: SparkTask) -> Seat {
+        let now = self.at(seconds);
+        self.state.seat(now, partition, task, &mut self.out)
     }
 
     /// A look at Spark shows how many of the stage's two tasks run, and how many of two slots are free.
@@ -143,10 +152,19 @@ impl Play {
     }
 }
 
+/// The first task of a stage of this number.
+pub(crate) fn task(stage: u32) -> SparkTask {
+    SparkTask { instance: stage.into(), stage, id: stage.into(), number: 0 }
+}
+
+/// A task that Spark starts while the first is there, as it thinks or not.
+pub(crate) fn copy(nth: u32) -> SparkTask {
+    SparkTask { instance: 100 + u64::from(nth), id: 100 + u64::from(nth), number: nth, ..task(1) }
+}
+
 pub(crate) fn join(partition: u32) -> Join {
     Join {
         partition,
-        instance: 1,
         name: format!("host-{partition}"),
         host: format!("host-{partition}"),
         address: [127, 0, 0, 1].into(),

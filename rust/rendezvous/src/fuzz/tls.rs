@@ -4,8 +4,8 @@ use std::io::{self, ErrorKind as IoKind, Read, Write};
 use std::sync::LazyLock;
 
 use phalanx_io::{Identity, PublicKey, TlsChannel, TlsServer, split_frame};
-use phalanx_types::Attempt;
 use phalanx_types::message::{Hello, NodeMessage, Role, Welcome};
+use phalanx_types::{Attempt, SparkTask};
 
 use super::TOKEN;
 use super::on_the_way::{self, End};
@@ -101,7 +101,7 @@ impl End for Client {
                 &self.token,
                 &binding,
                 JOB,
-                Role::Control { partition: 0, attempt: Attempt::first() },
+                Role::Control { partition: 0, attempt: Attempt::first(), task: SparkTask::default() },
             );
             let mut frame = Vec::new();
             wire::encode_json(&hello, &mut frame);

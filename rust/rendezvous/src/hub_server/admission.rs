@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use mio::{Interest, Token as MioToken};
-use phalanx_types::message::{Hello, Role, Welcome};
+use phalanx_types::message::{Hello, HubMessage, Role, Welcome};
 use phalanx_types::{Error, ErrorKind, Result};
 use socket2::SockRef;
 
@@ -73,13 +73,7 @@ impl<H: Handler> Server<H> {
         }
         let mut received = Vec::new();
         let stage = match hello.role {
-            Role::Control { partition, attempt } => {
-                // A node that comes back replaces its old connection, which may be half open for a long time yet.
-                if let Some(old) = self.control.insert(partition, token) {
-                    self.drop_connection(old);
-                }
-                Stage::Control { partition, attempt }
-            }
+            Role::Control { partition, attempt, task } => self.seat(now, token, partition, attempt, task),
             Role::Logs { partition, attempt } => {
                 // What the old one still had on its way is sent again.
                 self.close_older(now, Brings::Logs(partition), attempt);
@@ -100,8 +94,12 @@ impl<H: Handler> Server<H> {
         if let Some((what, _)) = stage.brings() {
             self.bringing.entry(what).or_insert(token);
         }
+        let is_spare = matches!(stage, Stage::Spare(_));
         connection.stage = stage;
         connection.send(&frame)?;
+        if is_spare {
+            self.order(now, token, &HubMessage::Spare);
+        }
         self.keep_whole_result(now, token);
         Ok(())
     }

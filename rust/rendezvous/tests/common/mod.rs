@@ -4,14 +4,14 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use phalanx_rendezvous::wire;
-use phalanx_rendezvous::{Arriving, Handler, HubAddress, HubServer, HubServerOptions, Opening, Outbox};
+use phalanx_rendezvous::{Arriving, Handler, HubAddress, HubServer, HubServerOptions, Opening, Outbox, Seat};
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Attempt, Deadline, Error, Result};
+use phalanx_types::{Attempt, Deadline, Error, Result, SparkTask};
 
 /// No test waits longer for anything.
 pub const LONG: Duration = Duration::from_secs(30);
@@ -30,6 +30,14 @@ pub struct Heard {
     pub disk: Disk,
     /// How many results could not be kept.
     pub lost: Arc<AtomicUsize>,
+    /// Who has the seat.
+    pub holder: Arc<Mutex<Option<SparkTask>>>,
+    /// The version of the seats.
+    pub seats: Arc<AtomicU64>,
+    /// Whether spares wait in vain.
+    pub is_over: Arc<AtomicBool>,
+    /// What was told, and by whom.
+    pub told: Arc<Mutex<Vec<NodeMessage>>>,
 }
 
 /// A disk that takes everything until it is full, but hangs for as long as somebody holds its lock.
@@ -75,14 +83,32 @@ impl Handler for Heard {
         attempt == Attempt::new(self.attempt.load(Ordering::Acquire))
     }
 
+    fn seat(&mut self, _now: Instant, _partition: u32, task: SparkTask, _out: &mut Outbox) -> Seat {
+        let mut holder = self.holder.lock().unwrap();
+        match *holder {
+            None => {
+                *holder = Some(task);
+                Seat::Yours
+            }
+            Some(before) if before.instance == task.instance => Seat::Yours,
+            Some(_) if self.is_over.load(Ordering::Acquire) => Seat::Over("enough".into()),
+            Some(_) => Seat::Spare,
+        }
+    }
+
+    fn seats(&self) -> u64 {
+        self.seats.load(Ordering::Acquire)
+    }
+
     fn message(
         &mut self,
         _now: Instant,
         partition: u32,
         _attempt: Attempt,
-        _: NodeMessage,
+        message: NodeMessage,
         out: &mut Outbox,
     ) {
+        self.told.lock().unwrap().push(message);
         self.pings.fetch_add(1, Ordering::AcqRel);
         out.send(partition, HubMessage::Pong);
     }
@@ -150,5 +176,5 @@ pub fn serve(heard: &Heard) -> (HubServer<()>, HubAddress) {
 }
 
 pub fn control() -> Role {
-    Role::Control { partition: 0, attempt: Attempt::first() }
+    Role::Control { partition: 0, attempt: Attempt::first(), task: SparkTask::default() }
 }

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use phalanx_job::{Event, Here, Home, Hub, HubOptions, NodeCallbacks, Payload, run_node};
-use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Failure, Job, RankOutcome, RankProgram, Result};
+use phalanx_types::{
+    Attempt, Deadline, Error, ErrorKind, Failure, Job, RankOutcome, RankProgram, Result, SparkTask,
+};
 use tch::Tensor;
 
 use crate::{RANK, Task};
@@ -76,6 +78,7 @@ pub(crate) fn run(task: &Task) -> Result<()> {
 fn here(work: &Path) -> Here {
     Here {
         partition: 0,
+        task: SparkTask::default(),
         host: "localhost".into(),
         gpus: None,
         work_dir: work.to_path_buf(),

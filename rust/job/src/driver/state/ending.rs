@@ -141,6 +141,7 @@ impl JobState {
         self.release_carriers(out);
         self.step_all(Node::released);
         self.phase.end(outcome);
+        self.seats.touch();
         self.point(now, 0, Point::AllEnded);
     }
 

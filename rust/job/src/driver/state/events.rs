@@ -69,8 +69,9 @@ impl JobState {
                 out.send(partition, HubMessage::Released);
             }
             NodeMessage::Done { problem, interrupted, .. } => {
+                let may_stay = interrupted.is_none();
                 self.blame_node(now, partition, problem, interrupted, out);
-                self.node_done(now, partition, out);
+                self.node_done(now, partition, may_stay, out);
             }
         }
         self.conclude(now, out);
@@ -87,9 +88,9 @@ impl JobState {
         }
     }
 
-    /// Keeps a node that is done while its ranks may have to start again; else lets it go.
-    fn node_done(&mut self, now: Instant, partition: u32, out: &mut Outbox) {
-        let holds = self.budget_left();
+    /// Keeps a node that is done while its ranks may have to start again, unless its task ends; else lets it go.
+    fn node_done(&mut self, now: Instant, partition: u32, may_stay: bool, out: &mut Outbox) {
+        let holds = may_stay && self.budget_left();
         self.step(partition, |node| (if holds { node } else { node.released() }.done(now, holds), ()));
         if !matches!(self.nodes.get(&partition), Some(Node::Held { .. })) {
             out.send(partition, HubMessage::Released);
@@ -149,6 +150,7 @@ impl JobState {
 
     /// The control connection of a node broke.
     pub fn disconnected(&mut self, now: Instant, partition: u32) {
+        self.seats.disconnected(partition);
         if self.step(partition, |node| (node.disconnected(now), ())).is_none() {
             self.carriers.disconnected(now, partition);
         }

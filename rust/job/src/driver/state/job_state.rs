@@ -15,6 +15,7 @@ use super::phase::{JobOutcome, JobPhase, Problem};
 use super::rank_counts::RankCounts;
 use super::ranks::Ranks;
 use super::reports::ReportNumbers;
+use super::seats::Seats;
 use super::stacks::StackRequests;
 use super::straggler::Stragglers;
 
@@ -44,6 +45,7 @@ pub struct JobState {
     pub(super) phase: JobPhase,
     /// By partition.
     pub(super) nodes: BTreeMap<u32, Node>,
+    pub(super) seats: Seats,
     pub(super) carriers: Carriers,
     pub(super) ranks: Ranks,
     pub(super) reports: ReportNumbers,
@@ -64,6 +66,7 @@ impl JobState {
             generation: Generation::first(),
             phase: JobPhase::joining(opened),
             nodes: (0..job.tasks).map(|partition| (partition, Node::default())).collect(),
+            seats: Seats::default(),
             carriers: Carriers::default(),
             ranks: Ranks::new(job.ranks, job.policy.hang_timeout),
             reports: ReportNumbers::default(),

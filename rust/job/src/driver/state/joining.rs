@@ -24,9 +24,6 @@ impl JobState {
             self.point(now, 0, Point::FirstJoin);
         }
         let arrival = self.step(partition, |node| node.joined(now, join));
-        if arrival == Some(Arrival::Another) {
-            self.node_lost(now, partition, now, "Spark has started its task again", out);
-        }
         match (&self.phase, arrival) {
             (JobPhase::Stopping(_) | JobPhase::Over(_), _) | (JobPhase::Running(_), Some(Arrival::Late)) => {
                 out.send(partition, HubMessage::Stop { reason: "the job is over".into() });

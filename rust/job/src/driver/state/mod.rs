@@ -11,7 +11,8 @@
 //! without a word. That for slots which others hold ends with the looks that show them, or by `queueTimeout`.
 //!
 //! ```text
-//! events -> joining, carrying, silence, hang, ending -> restart, verdict -> job_state -> phase, node, ranks, news, ...
+//! events, seating -> joining, carrying, silence, hang, ending -> restart, verdict -> job_state
+//! job_state -> phase, node, seats, ranks, news, ...
 //! joining, phase -> join_clock
 //! ```
 
@@ -33,6 +34,8 @@ mod rank_counts;
 mod ranks;
 mod reports;
 mod restart;
+mod seating;
+mod seats;
 mod silence;
 mod stacks;
 mod status;

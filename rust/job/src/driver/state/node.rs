@@ -78,8 +78,6 @@ pub(super) enum Arrival {
     New,
     /// It had its place already, and may not have read it.
     Again,
-    /// Another task than the one that was there: Spark has started it again. The node that was there is gone.
-    Another,
     /// It comes too late.
     Late,
 }
@@ -107,13 +105,11 @@ impl Node {
 
     pub(super) fn joined(self, now: Instant, join: Join) -> (Node, Arrival) {
         let contact = Contact::Open { heard: now };
-        let is_another = self.join().is_some_and(|before| before.instance != join.instance);
         match self {
             Node::Absent | Node::Called { .. } | Node::Joined { .. } => {
                 (Node::Joined { join, contact }, Arrival::New)
             }
             Node::Lost { .. } => (self, Arrival::Late),
-            before if is_another => (before, Arrival::Another),
             Node::Placed { .. } => (Node::Placed { join, contact }, Arrival::Again),
             Node::Held { .. } | Node::Done { .. } => (self, Arrival::Late),
         }
@@ -254,6 +250,11 @@ impl Node {
         matches!(self, Node::Joined { contact: Contact::Broken { .. }, .. } | Node::Called { .. })
     }
 
+    /// Whether it has its place or had it, and is not lost.
+    pub(super) fn had_its_place(&self) -> bool {
+        matches!(self, Node::Placed { .. } | Node::Held { .. } | Node::Done { .. })
+    }
+
     /// Whether it has no place yet.
     pub(super) fn is_unplaced(&self) -> bool {
         matches!(self, Node::Joined { .. })
@@ -264,9 +265,14 @@ impl Node {
         matches!(self, Node::Held { contact: Contact::Open { .. }, .. })
     }
 
-    /// Whether it should have said something: nodes speak four times within the node time-out.
+    /// Whether it is held, and it isn't clear whether it is still there: its connection broke, or it should have said
+    /// something. Nodes speak four times within the node time-out.
     pub(super) fn is_overdue(&self, now: Instant, node_timeout: Duration) -> bool {
-        matches!(self, Node::Held { contact, .. } if now >= contact.heard() + node_timeout / 2)
+        match self {
+            Node::Held { contact: Contact::Broken { .. }, .. } => true,
+            Node::Held { contact, .. } => now >= contact.heard() + node_timeout / 2,
+            _ => false,
+        }
     }
 
     /// What it told of its task.
@@ -304,7 +310,6 @@ mod tests {
     fn join() -> Join {
         Join {
             partition: 0,
-            instance: 1,
             name: "h".into(),
             host: "h".into(),
             address: [127, 0, 0, 1].into(),
@@ -351,16 +356,6 @@ mod tests {
         ];
         for event in events {
             assert_eq!(event(lost.clone(), now), lost, "DRIVER-27");
-        }
-    }
-
-    #[test]
-    fn a_task_that_spark_started_again_is_another_node() {
-        let now = Instant::now();
-        let other = Join { instance: 2, ..join() };
-        assert_eq!(placed(now).joined(now, join()).1, Arrival::Again);
-        for node in [placed(now), placed(now).done(now, true)] {
-            assert_eq!(node.joined(now, other.clone()).1, Arrival::Another);
         }
     }
 }

@@ -183,8 +183,8 @@ impl Stopping {
         self.interrupted.as_ref()
     }
 
-    /// Whether nothing speaks against starting again in the same tasks, if all of them are there.
-    pub(super) fn leaves_tasks_as_they_are(&self) -> bool {
-        self.placed && self.interrupted.is_none()
+    /// Whether all tasks had their places, so that they have stayed unless they were lost.
+    pub(super) fn had_places(&self) -> bool {
+        self.placed
     }
 }

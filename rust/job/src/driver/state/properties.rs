@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use phalanx_rendezvous::Outbox;
+use phalanx_rendezvous::{Outbox, Seat};
 use phalanx_types::message::{HubMessage, NodeMessage, RankActivity, TimedReport};
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Attempt, Job, Join, RankExit, RankState};
+use phalanx_types::{Attempt, Gang, Job, Join, RankExit, RankState, SparkTask};
 use proptest::prelude::*;
 
 use super::job_state::JobState;
@@ -25,6 +25,7 @@ enum Event {
     Goes(u32, RankState),
     AllJoin,
     Disconnected(u32),
+    Comes(u32, SparkTask),
     StageEnded(Option<String>),
     Seen(StageLook),
     Cancelled,
@@ -34,10 +35,9 @@ enum Event {
     Passes(u64),
 }
 
-fn join(partition: u32, instance: u64) -> Join {
+fn join(partition: u32) -> Join {
     Join {
         partition,
-        instance,
         name: format!("host-{partition}"),
         host: format!("host-{partition}"),
         address: [127, 0, 0, 1].into(),
@@ -75,7 +75,7 @@ fn rank() -> impl Strategy<Value = u32> {
 fn message() -> impl Strategy<Value = NodeMessage> {
     prop_oneof![
         4 => Just(NodeMessage::Ping),
-        4 => (0..TASKS, 1..3_u64).prop_map(|(partition, nth)| NodeMessage::Join(join(partition, nth))),
+        4 => (0..TASKS).prop_map(|partition| NodeMessage::Join(join(partition))),
         4 => rank().prop_map(|rank| NodeMessage::RankStarted { rank, pid: 1, age_us: 0 }),
         4 => (rank(), state()).prop_map(|(rank, state)| NodeMessage::RankEnded { exit: Box::new(exit(rank, state)) }),
         3 => (reason(), reason())
@@ -101,6 +101,14 @@ fn look() -> impl Strategy<Value = StageLook> {
     (running, 0..TASKS + 3).prop_map(|(running, slots)| StageLook { running, slots, free: slots / 2 })
 }
 
+/// A few, so that they meet again.
+fn task() -> impl Strategy<Value = SparkTask> {
+    (0..2_u32, 0..2_u64, 0..2_u32).prop_map(|(stage, id, number)| {
+        let instance = u64::from(stage) * 4 + id * 2 + u64::from(number);
+        SparkTask { instance, stage, id, number }
+    })
+}
+
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         12 => (0..TASKS + 1, prop_oneof![6 => Just(0), 1 => 1..3_u32], message())
@@ -108,6 +116,7 @@ fn event() -> impl Strategy<Value = Event> {
         8 => (0..TASKS, state()).prop_map(|(partition, state)| Event::Goes(partition, state)),
         4 => Just(Event::AllJoin),
         2 => (0..TASKS).prop_map(Event::Disconnected),
+        4 => (0..TASKS, task()).prop_map(|(partition, task)| Event::Comes(partition, task)),
         1 => reason().prop_map(Event::StageEnded),
         3 => look().prop_map(Event::Seen),
         1 => Just(Event::Cancelled),
@@ -125,16 +134,26 @@ struct Play {
     /// How the ranks of the present attempt were first said to have ended.
     told: BTreeMap<u32, RankState>,
     attempt: Attempt,
+    /// Who has a seat, and whether its connection has stayed since.
+    holders: BTreeMap<u32, (SparkTask, bool)>,
 }
 
 impl Play {
-    fn new(max_restarts: u32, hang_timeout: Duration) -> Play {
+    fn new(max_restarts: u32, hang_timeout: Duration, gang: Gang) -> Play {
         let mut job = Job::new("random", "t", RANKS, TASKS).unwrap();
         job.policy.max_restarts = max_restarts;
+        job.policy.gang = gang;
         job.policy.hang_timeout = hang_timeout;
         let now = Instant::now();
         let state = JobState::new(job, now);
-        Play { state, now, outcome: None, told: BTreeMap::new(), attempt: Attempt::first() }
+        Play {
+            state,
+            now,
+            outcome: None,
+            told: BTreeMap::new(),
+            attempt: Attempt::first(),
+            holders: BTreeMap::new(),
+        }
     }
 
     fn lost(&self) -> BTreeSet<u32> {
@@ -162,6 +181,7 @@ impl Play {
         self.outcome = self.state.outcome().cloned();
         if self.state.attempt() != self.attempt {
             (self.attempt, self.told) = (self.state.attempt(), BTreeMap::new());
+            self.holders.values_mut().for_each(|(_, stayed)| *stayed = false);
         }
         let _ = self.state.status();
     }
@@ -206,12 +226,14 @@ impl Play {
             }
             Event::AllJoin => {
                 for partition in 0..TASKS {
-                    self.tell(partition, 0, NodeMessage::Join(join(partition, 1)));
+                    self.tell(partition, 0, NodeMessage::Join(join(partition)));
                 }
             }
             Event::Disconnected(partition) => {
+                self.holders.entry(partition).and_modify(|(_, stayed)| *stayed = false);
                 self.step(None, |state, now, _| state.disconnected(now, partition));
             }
+            Event::Comes(partition, task) => self.comes(partition, task),
             Event::StageEnded(problem) => self.step(None, |state, now, out| {
                 let attempt = state.attempt();
                 state.stage_ended(now, attempt, problem, out);
@@ -229,6 +251,35 @@ impl Play {
                 self.now += Duration::from_millis(ms);
                 self.step(None, |state, now, out| _ = state.tick(now, out));
             }
+        }
+    }
+
+    fn comes(&mut self, partition: u32, task: SparkTask) {
+        let mut seat = Seat::Spare;
+        let version = self.state.seats();
+        self.step(Some(partition), |state, now, out| seat = state.seat(now, partition, task, out));
+        let holder = self.holders.get(&partition).copied();
+        let is_holder = holder.is_some_and(|(before, _)| before == task);
+        match (&seat, holder) {
+            (Seat::Yours, None) => {}
+            (Seat::Yours, Some(_)) => assert!(is_holder, "DRIVER-50: {holder:?}"),
+            (_, None) => panic!("DRIVER-52: {seat:?} of a seat that nobody had"),
+            (_, Some(_)) if is_holder => panic!("DRIVER-50: {seat:?} for who has it"),
+            (Seat::Inherited, Some((before, stayed))) => {
+                assert!(!stayed || task.supersedes(&before), "DRIVER-50: {before:?} has stayed");
+                assert!(!before.supersedes(&task), "DRIVER-51");
+            }
+            (Seat::Spare, Some((before, _))) => {
+                assert!(!task.supersedes(&before) && !before.supersedes(&task), "DRIVER-51");
+                assert_eq!(self.outcome, None, "a spare of a run that is over");
+                assert_eq!(self.state.seats(), version, "a spare changes nothing");
+            }
+            (Seat::Over(_), Some((before, _))) => {
+                assert!(before.supersedes(&task) || self.outcome.is_some(), "DRIVER-52");
+            }
+        }
+        if matches!(seat, Seat::Yours | Seat::Inherited) {
+            self.holders.insert(partition, (task, true));
         }
     }
 
@@ -256,10 +307,11 @@ proptest! {
         max_restarts in 0..3_u32,
         watches in any::<bool>(),
         ends in any::<bool>(),
+        gang in prop_oneof![Just(Gang::Barrier), Just(Gang::Tasks)],
         events in proptest::collection::vec(event(), 0..60),
     ) {
         let hang_timeout = if watches { Duration::from_secs(10) } else { Duration::ZERO };
-        let mut play = Play::new(max_restarts, hang_timeout);
+        let mut play = Play::new(max_restarts, hang_timeout, gang);
         for event in events {
             play.play(event);
         }

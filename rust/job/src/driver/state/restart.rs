@@ -2,8 +2,9 @@
 //!
 //! DRIVER-30 (one-budget): the budget is the job's, whichever rank fails.
 //! DRIVER-31 (in-place-or-resubmit): ranks start again in place, in the tasks that they were in, if every task is
-//! alive, and Spark has not asked for it to end. Otherwise the caller submits the Spark
-//! stage again. If a task should have said something, the decision waits until it has, or is lost.
+//! alive, and Spark has not asked for it to end. In a gang of tasks those that live stay also where others went: Spark
+//! starts the others again by themselves. Otherwise the caller submits the Spark stage again. If a task should have
+//! said something, the decision waits until it has, or is lost.
 //! DRIVER-32 (past-is-past): what a node of an earlier attempt says no longer counts.
 
 use std::time::Instant;
@@ -11,12 +12,12 @@ use std::time::Instant;
 use log::Level;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Attempt, Failure};
+use phalanx_types::{Attempt, Failure, Gang};
 
 use super::job_state::JobState;
 use super::news::{Point, Restart};
 use super::node::Node;
-use super::phase::JobPhase;
+use super::phase::{JobPhase, Stopping};
 use super::ranks::Ranks;
 use super::reports::ReportNumbers;
 use super::straggler::Stragglers;
@@ -41,11 +42,12 @@ impl JobState {
         if !self.budget_left() || !self.job.policy.restart_on.contains(&failure.kind) {
             return Next::Outcome;
         }
-        let tasks_stay = self.phase.stopping().is_some_and(|stopping| stopping.leaves_tasks_as_they_are());
+        let are_replaced = self.job.policy.gang == Gang::Tasks;
+        let stays = |node: &Node| node.is_ready_again() || (are_replaced && node.is_over());
         let in_place = !self.attempts.has_lost_blocks
-            && tasks_stay
+            && self.phase.stopping().is_some_and(Stopping::had_places)
             && self.stage_ended.is_none()
-            && self.nodes.values().all(Node::is_ready_again);
+            && self.nodes.values().all(stays);
         let timeout = self.job.policy.node_timeout;
         match in_place && self.nodes.values().any(|node| node.is_overdue(now, timeout)) {
             true => Next::Wait,
@@ -59,18 +61,26 @@ impl JobState {
         self.attempts.present = attempt;
         self.generation = self.generation.next();
         let cause = failure.message.lines().next().unwrap_or_default();
-        let how = if in_place { "" } else { "; the Spark stage is submitted again" };
+        let gone = self.nodes.values().filter(|node| !node.is_ready_again()).count();
+        let how = match in_place {
+            true if gone == 0 => String::new(),
+            true => format!("; {gone} of {} tasks are replaced", self.job.tasks),
+            false => "; the Spark stage is submitted again".into(),
+        };
         let of = self.job.policy.max_restarts;
         let line = format!("[phalanx] restart {attempt} of {of}: {cause}{how}");
         self.reason(Level::Info, &line);
         self.attempts.has_lost_blocks = false;
         self.attempts.cause = cause.to_string();
         if in_place {
-            for partition in self.nodes.keys() {
+            for (partition, _) in self.nodes.iter().filter(|(_, node)| node.is_ready_again()) {
                 out.send(*partition, self.again());
             }
+            let nodes = &self.nodes;
+            self.seats.free(|partition| !nodes.get(&partition).is_some_and(Node::is_ready_again));
             self.step_all(Node::called);
         } else {
+            self.seats.free(|_| true);
             self.release_held(out);
             self.step_all(|_| Node::Absent);
             self.attempts.of_stage = attempt;

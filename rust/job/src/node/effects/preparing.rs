@@ -120,8 +120,6 @@ fn join_at(options: &Options<'_>, address: IpAddr) -> Result<(Box<Join>, StoreSo
     let store = StoreSocket { listener, identity };
     let join = Join {
         partition: options.here.partition,
-        instance: getrandom::u64()
-            .map_err(|e| Error::new(ErrorKind::Io, format!("get a random number: {e}")))?,
         name: host_name(),
         host: options.here.host.clone(),
         address,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use phalanx_io::pause;
-use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Policy, Result};
+use phalanx_types::message::Role;
+use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Policy, Result, SparkTask};
 
 use crate::node::line::control::Control;
 use crate::node::line::ways::Ways;
@@ -20,6 +21,7 @@ pub(super) struct Caller {
     pub(super) job: String,
     pub(super) policy: Policy,
     pub(super) partition: u32,
+    pub(super) task: SparkTask,
     pub(super) host: String,
     pub(super) attempt: Attempt,
     /// Whether the node wants the line no more: then nothing is connected any more.
@@ -32,7 +34,11 @@ impl Caller {
     /// # Errors
     /// As [`Control::open`].
     pub(super) fn connection(&self, deadline: Deadline) -> Result<Control> {
-        Control::open(&self.ways, self.partition, self.attempt, deadline, &self.over)
+        Control::open(&self.ways, self.role(), deadline, &self.over)
+    }
+
+    fn role(&self) -> Role {
+        Role::Control { partition: self.partition, attempt: self.attempt, task: self.task }
     }
 
     /// A connection by the first way that leads to the hub. All of the node's connections take that way from then on.

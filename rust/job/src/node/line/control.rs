@@ -9,7 +9,7 @@ use std::time::Instant;
 use crossbeam_channel::Receiver;
 use phalanx_rendezvous::Sender;
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Attempt, Deadline, Error, Result};
+use phalanx_types::{Deadline, Error, Result};
 
 use crate::node::line::limits::SEND_TIMEOUT;
 use crate::node::line::ways::Ways;
@@ -26,14 +26,8 @@ pub(super) struct Control {
 
 impl Control {
     /// Connects by the way that is taken, unless `stop` is set.
-    pub(super) fn open(
-        ways: &Ways,
-        partition: u32,
-        attempt: Attempt,
-        deadline: Deadline,
-        stop: &AtomicBool,
-    ) -> Result<Control> {
-        let mut connection = ways.open(stop, Role::Control { partition, attempt }, deadline)?;
+    pub(super) fn open(ways: &Ways, role: Role, deadline: Deadline, stop: &AtomicBool) -> Result<Control> {
+        let mut connection = ways.open(stop, role, deadline)?;
         let sender = connection.sender();
         let local_address = connection.local_address().filter(|_| ways.is_direct());
         let (tx, inbox) = crossbeam_channel::unbounded();

@@ -73,6 +73,7 @@ impl Line {
             job: options.spec.job.id.clone(),
             policy: options.spec.job.policy.clone(),
             partition: options.here.partition,
+            task: options.task,
             host: options.here.host.clone(),
             attempt,
             over: Arc::clone(&over),

@@ -17,6 +17,7 @@
 //! - NODE-18 (starts-nothing): a node that is to end starts no rank.
 //! - NODE-19 (disk-hangs): the hub is told how a rank ended though its disk says nothing for [`DISK_PATIENCE`].
 //! - NODE-20 (hears): whatever its helpers do, a node goes on telling the hub that it is there, and obeys its orders.
+//! - NODE-59 (spare): a node whose seat another task has waits for as long as the hub does.
 //! - NODE-21 (files-in-time): a disk that takes longer than `join_timeout` for the files that ranks begin with fails
 //!   the job.
 
@@ -63,8 +64,8 @@ pub(crate) struct Machine {
 enum State {
     /// The hub is connected to.
     Reaching,
-    /// The hub gives places when every task has joined; until then it has to.
-    Joining { until: Instant, has_joined: bool },
+    /// The hub gives places when every task has joined; until then it has to, unless this is a spare.
+    Joining { until: Option<Instant>, has_joined: bool },
     /// What the ranks need is made.
     Preparing(Preparing),
     /// The ranks run, those that have not ended by themselves.
@@ -210,6 +211,7 @@ impl Machine {
             leaving.heard(now);
         }
         match order {
+            HubMessage::Spare => self.waits_as_spare(),
             HubMessage::Place(placement) => self.placed(now, placement, out),
             HubMessage::Stop { reason } => self.told_to_stop(now, &reason, out),
             HubMessage::Stacks { request } => self.asked_for_stacks(request, out),
@@ -219,6 +221,13 @@ impl Machine {
             HubMessage::Released => self.word(AfterAttempt::Over, out),
             HubMessage::Again { attempt, reason } => self.word(AfterAttempt::Again { attempt, reason }, out),
             HubMessage::Pong => {}
+        }
+    }
+
+    /// NODE-59
+    fn waits_as_spare(&mut self) {
+        if let State::Joining { until, .. } = &mut self.state {
+            *until = None;
         }
     }
 
@@ -370,7 +379,7 @@ impl Machine {
     /// What follows from the time, and from what has come together.
     fn go_on(&mut self, now: Instant, out: &mut Vec<Action>) {
         match &mut self.state {
-            State::Joining { until, .. } if now >= *until => {
+            State::Joining { until: Some(until), .. } if now >= *until => {
                 let late = "the driver did not say in time which ranks to start";
                 self.state = State::Leaving(Leaving::failed(Error::new(ErrorKind::Timeout, late)));
             }

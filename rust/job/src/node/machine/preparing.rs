@@ -13,7 +13,7 @@ impl Machine {
     pub(super) fn reached(&mut self, now: Instant, out: &mut Vec<Action>) {
         if matches!(self.state, State::Reaching) {
             self.helpers.locating = true;
-            self.state = State::Joining { until: now + self.rules.place_within, has_joined: false };
+            self.state = State::Joining { until: Some(now + self.rules.place_within), has_joined: false };
             out.push(Action::Locate);
         }
     }

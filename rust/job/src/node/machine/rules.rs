@@ -31,7 +31,7 @@ impl Rules {
     pub(crate) fn of(spec: &NodeSpec) -> Rules {
         let (job, policy) = (&spec.job, &spec.job.policy);
         Rules {
-            place_within: policy.join_timeout + SEND_TIMEOUT,
+            place_within: policy.join_limit() + SEND_TIMEOUT,
             files_within: policy.join_timeout,
             drain_timeout: job.logs.drain_timeout,
             activity_every: activity_every(policy),
@@ -51,7 +51,33 @@ fn activity_every(policy: &Policy) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use phalanx_types::{Attempt, Gang, Generation, Job, RankProgram};
+
     use super::*;
+
+    #[test]
+    fn a_node_waits_for_its_place_for_longer_than_the_hub_lets_tasks_join() {
+        for gang in [Gang::Barrier, Gang::Tasks] {
+            let mut job = Job::new("place", "t", 1, 1).unwrap();
+            job.policy.gang = gang;
+            let limit = job.policy.join_limit();
+            let spec = NodeSpec {
+                phalanx: String::new(),
+                job,
+                hub: String::new(),
+                hub_key: Vec::new(),
+                token: [0; 32],
+                attempt: Attempt::first(),
+                generation: Generation::first(),
+                program: RankProgram::Command(Vec::new()),
+                env: BTreeMap::new(),
+                local_gpus: Vec::new(),
+            };
+            assert!(Rules::of(&spec).place_within > limit, "{gang:?}");
+        }
+    }
 
     #[test]
     fn what_ranks_do_is_told_eight_times_in_a_time_out_for_hangs_and_every_5_s_at_least() {

@@ -54,7 +54,6 @@ fn placement(serves_store: bool) -> NodePlacement {
 fn join() -> Box<Join> {
     Box::new(Join {
         partition: 0,
-        instance: 1,
         name: "h".into(),
         host: "h".into(),
         address: LOCALHOST,
@@ -101,6 +100,7 @@ enum OrderOf {
     StopServing,
     Released,
     Again,
+    Spare,
     Pong,
 }
 
@@ -114,6 +114,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(OrderOf::StopServing),
         1 => Just(OrderOf::Released),
         1 => Just(OrderOf::Again),
+        1 => Just(OrderOf::Spare),
         1 => Just(OrderOf::Pong),
     ];
     let step = prop_oneof![
@@ -386,6 +387,7 @@ impl World {
                 OrderOf::StopServing => HubMessage::StopServing,
                 OrderOf::Released => HubMessage::Released,
                 OrderOf::Again => HubMessage::Again { attempt: Attempt::new(1), reason: "r".into() },
+                OrderOf::Spare => HubMessage::Spare,
                 OrderOf::Pong => HubMessage::Pong,
             }),
             Step::Interrupted => self.on(Event::Interrupted("its task was killed".into())),
@@ -446,6 +448,27 @@ proptest! {
             let order = if stacks { OrderOf::Stacks } else { OrderOf::Stop };
             world.step(Step::Order(order));
             world.step(Step::Interrupted);
+        }
+    }
+
+    #[test]
+    fn a_spare_waits_without_a_limit_and_any_other_as_long_as_the_hub_may_take(is_spare: bool, gets_place: bool) {
+        let mut world = World::new();
+        world.back(0, true);
+        world.back(0, true);
+        if is_spare {
+            world.order(HubMessage::Spare);
+        }
+        world.passes(29_000);
+        prop_assert_eq!(world.outcomes, 0);
+        world.passes(3_600_000);
+        prop_assert_eq!(world.outcomes, usize::from(!is_spare), "NODE-59");
+        if is_spare && gets_place {
+            world.order(HubMessage::Place(Box::new(placement(false))));
+            prop_assert!(world.away.contains(&Away::Guard), "NODE-59");
+        } else if is_spare {
+            world.order(HubMessage::Stop { reason: "the job is over".into() });
+            prop_assert!(world.done && world.outcomes == 1, "NODE-59");
         }
     }
 

@@ -6,8 +6,8 @@ import java.util.concurrent.{LinkedBlockingQueue, TimeUnit}
 
 import scala.collection.mutable
 import scala.concurrent.ExecutionContext
-import scala.util.Try
 import scala.util.control.NonFatal
+import scala.util.{Failure, Success, Try}
 
 import org.apache.spark.{FutureAction, SparkContext, SparkException}
 import org.slf4j.LoggerFactory
@@ -18,7 +18,8 @@ import dev.phalanx.spark.node.{NodeTask, SeatTask}
 /** A gang of tasks: each task of a run, its *seat*, is a Spark job over one partition. Seats that wait have Spark
   * start executors under dynamic allocation.
   *
-  * JAR-27 (one-end): when one seat fails, or the caller is interrupted, the others are cancelled.
+  * JAR-27 (one-end): when one seat fails, or the caller is interrupted, the others are cancelled. A seat that Spark
+  * gives up since it lost its executors is submitted again, three times.
   *
   * JAR-28 (one-gathers): of the gangs of a driver one at a time gathers, from its first job until all its seats run.
   * Without dynamic allocation it is submitted once as many slots are free as it has seats.
@@ -30,7 +31,8 @@ final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: No
   private val rows = sc.parallelize(0 until tasks, tasks)
   private val tags = sc.getJobTags()
   private val seats = mutable.ArrayBuffer.empty[FutureAction[String]]
-  private val ends = new LinkedBlockingQueue[Try[String]]
+  private val submissions = Array.fill(tasks)(0)
+  private val ends = new LinkedBlockingQueue[(Int, Try[String])]
 
   private def run(): Unit = {
     val turn = Gathering.join(tags)
@@ -39,7 +41,7 @@ final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: No
         if (!mayWait) throw cancelled
         Thread.sleep(PollMillis)
       }
-      submit()
+      submit(0 until tasks)
       awaitEnds(turn)
     } finally {
       seats.filterNot(_.isCompleted).foreach(_.cancel())
@@ -52,16 +54,17 @@ final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: No
   private def hasRoom: Boolean = hasExecutorsStarted(sc) || SparkInternals.freeSlots(sc) >= tasks
 
   /** The jobs have the properties that this thread has now. */
-  private def submit(): Unit = {
+  private def submit(partitions: Seq[Int]): Unit = {
     sc.setLocalProperty(SparkInternals.GANG, gang)
     try {
       val task = new SeatTask(this.task)
-      (0 until tasks).foreach { partition =>
+      partitions.foreach { partition =>
+        submissions(partition) += 1
         var problem = ""
         val took = (_: Int, end: String) => problem = end
         val seat = sc.submitJob(rows, task, Seq(partition), took, problem)
         seats += seat
-        seat.onComplete(ends.add)(AtOnce)
+        seat.onComplete(end => ends.add(partition -> end))(AtOnce)
       }
     } finally sc.setLocalProperty(SparkInternals.GANG, null)
     // Who gave up before the first job was there has found none to cancel.
@@ -73,10 +76,14 @@ final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: No
     while (ended < tasks) {
       if (turn.isHeld && SparkInternals.seatsRunning(sc, gang) + ended >= tasks) turn.close()
       val end = if (turn.isHeld) ends.poll(PollMillis, TimeUnit.MILLISECONDS) else ends.take()
-      if (end != null) {
-        val problem = end.get
-        if (problem.nonEmpty) throw new SparkException(problem)
-        ended += 1
+      if (end != null) end match {
+        case (_, Success(""))              => ended += 1
+        case (_, Success(problem))         => throw new SparkException(problem)
+        case (partition, Failure(problem)) =>
+          val failure = StageFailure.of(problem)
+          if (!failure.isLostExecutor || submissions(partition) == MaxSubmissions) throw problem
+          log.warn("The task of partition {} is submitted again: {}", partition, failure.sentence)
+          submit(Seq(partition))
       }
     }
   }
@@ -84,6 +91,9 @@ final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: No
 
 private[spark] object Seats {
   private val PollMillis = 100L
+
+  /** How often a seat is submitted, at most. */
+  private val MaxSubmissions = 4
 
   /** What each seat's stage may carry itself; a larger payload is broadcast once for all. */
   private val MostPayloadBytes = 64 << 10

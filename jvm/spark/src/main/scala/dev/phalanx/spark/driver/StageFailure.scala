@@ -4,12 +4,13 @@ import dev.phalanx.spark.jni.Core
 
 /** Why a Spark stage failed: what the Rust core makes of Spark's words.
   *
-  * @param kind `cancelled` where somebody cancelled the Spark job (its group, its tag, its stage, or all jobs), else
-  *   `start`
+  * @param kind `cancelled` where somebody cancelled the Spark job (its group, its tag, its stage, or all jobs),
+  *   `lost_node` where Spark names a lost executor, else `start`
   * @param sentence what the task threw, where that is in the text; else what Spark says
   */
 final private[spark] case class StageFailure(kind: String, sentence: String) {
   def isCancellation: Boolean = kind == "cancelled"
+  def isLostExecutor: Boolean = kind == "lost_node"
 }
 
 private[spark] object StageFailure {

@@ -24,6 +24,7 @@ private[spark] object Json {
     fields.foreach {
       case (name, value: String)  => node.put(name, value)
       case (name, value: Int)     => node.put(name, value)
+      case (name, value: Long)    => node.put(name, value)
       case (name, values: Seq[_]) =>
         val array = node.putArray(name)
         values.foreach(value => array.add(value.toString))

@@ -2,6 +2,8 @@ package dev.phalanx.spark.node
 
 import java.nio.file.Path
 
+import org.apache.spark.TaskContext
+
 import dev.phalanx.spark.TrainingException
 import dev.phalanx.spark.internal.{Json, SparkInternals}
 import dev.phalanx.spark.jni.{Core, CoreLog, Native, NodeCallbacks}
@@ -47,7 +49,14 @@ final private[spark] case class Node(
   /** What only the task knows. */
   private def here(tunnel: Option[String]): String = {
     val always = Seq("partition" -> partition, "host" -> host, "work_dir" -> SparkInternals.localDir.getAbsolutePath)
-    Json.write(always ++ gpus.map("gpus" -> _) ++ tunnel.map("tunnel" -> _): _*)
+    val task = Option(TaskContext.get()).toSeq.flatMap { context =>
+      Seq(
+        "stage" -> context.stageId(),
+        "task" -> context.taskAttemptId(),
+        "attempt_number" -> context.attemptNumber()
+      )
+    }
+    Json.write(always ++ task ++ gpus.map("gpus" -> _) ++ tunnel.map("tunnel" -> _): _*)
   }
 
   /** A failure names the host, whose disks may be mounted like no other's. */

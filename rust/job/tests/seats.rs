@@ -1,0 +1,127 @@
+//! Who has the seat of a partition, as the driver decides it, and what becomes of seats in a gang of tasks.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on panics")]
+
+#[path = "common/play.rs"]
+mod play;
+
+use phalanx_rendezvous::Seat;
+use phalanx_types::message::{HubMessage, NodeMessage};
+use phalanx_types::{Attempt, FailureKind, Gang, Policy, RankState};
+
+use play::{Play, copy, ended, join, task};
+
+fn of_tasks(policy: &mut Policy) {
+    policy.max_restarts = 1;
+    policy.gang = Gang::Tasks;
+}
+
+/// Both tasks have their places, and the node of partition 1 is lost in the second 5; rank 0 was stopped.
+fn one_is_lost(change: fn(&mut Policy)) -> Play {
+    let mut play = Play::under(change);
+    play.breaks(5, 1);
+    play.tick(8);
+    play.tell(8, 0, ended(0, RankState::Stopped, 0));
+    play.orders();
+    play.done(8, 0);
+    play
+}
+
+#[test]
+fn a_copy_of_a_task_waits_while_the_node_of_the_first_lives_and_changes_nothing() {
+    let mut play = Play::under(of_tasks);
+    for seconds in 5..8 {
+        assert_eq!(play.comes(seconds, 1, copy(1)), Seat::Spare, "DRIVER-50");
+    }
+    assert_eq!(play.orders(), []);
+    // A connection that breaks may come back, and its task has its place.
+    play.breaks(8, 1);
+    assert_eq!(play.comes(8, 1, copy(1)), Seat::Spare, "DRIVER-50");
+    assert_eq!(play.comes(9, 1, task(1)), Seat::Yours);
+    play.tell(9, 1, NodeMessage::Ping);
+    play.tick(20);
+    play.finishes(20);
+    assert!(play.is_finished());
+    assert!(matches!(play.comes(21, 1, copy(1)), Seat::Over(_)), "the run is over");
+}
+
+#[test]
+fn a_spare_has_the_seat_of_a_task_that_goes_before_it_has_its_place() {
+    let mut play = Play::joining(of_tasks);
+    play.joins(0, 0);
+    let version = play.state.seats();
+    assert_eq!(play.comes(1, 0, copy(1)), Seat::Spare, "DRIVER-50");
+    play.breaks(2, 0);
+    assert_ne!(play.state.seats(), version, "spares are asked about");
+    assert_eq!(play.comes(2, 0, copy(1)), Seat::Inherited, "DRIVER-52");
+    play.tell(2, 0, NodeMessage::Join(join(0)));
+    assert_eq!(play.comes(3, 0, task(1)), Seat::Spare, "the one that went is the spare now");
+    play.joins(3, 1);
+    assert!(matches!(play.orders()[..], [(0, HubMessage::Place(_)), (1, HubMessage::Place(_))]));
+}
+
+#[test]
+fn in_a_gang_of_tasks_the_others_stay_where_one_is_lost_and_its_replacement_has_its_seat() {
+    let mut play = one_is_lost(of_tasks);
+    let [restart] = &play.state.take_restarts()[..] else { panic!("DRIVER-31") };
+    assert!(restart.in_place, "DRIVER-31");
+    assert!(restart.line.ends_with("; 1 of 2 tasks are replaced"), "{}", restart.line);
+    assert!(matches!(play.orders()[..], [(0, HubMessage::Again { .. })]), "DRIVER-27");
+    // Spark's next task for the seat knows of the first attempt only.
+    assert_eq!(play.comes(9, 1, copy(1)), Seat::Inherited, "DRIVER-52");
+    play.tell(9, 1, NodeMessage::Join(join(1)));
+    assert!(
+        matches!(play.orders()[..], [(1, HubMessage::Again { attempt, .. })] if attempt == Attempt::new(1))
+    );
+    play.attempt = Attempt::new(1);
+    assert_eq!(play.comes(10, 1, copy(1)), Seat::Yours);
+    assert_eq!(play.comes(10, 1, task(1)), Seat::Spare, "DRIVER-50: the first comes back too late");
+    play.joins(10, 0);
+    play.tell(10, 1, NodeMessage::Join(join(1)));
+    assert!(matches!(play.orders()[..], [(0, HubMessage::Place(_)), (1, HubMessage::Place(_))]));
+}
+
+#[test]
+fn in_a_barrier_stage_all_go_where_one_is_lost() {
+    let mut play = one_is_lost(|policy| policy.max_restarts = 1);
+    let [restart] = &play.state.take_restarts()[..] else { panic!("DRIVER-31") };
+    assert!(!restart.in_place, "DRIVER-31");
+    // The stage that is submitted again has tasks of its own.
+    assert_eq!(play.comes(9, 0, task(2)), Seat::Inherited, "DRIVER-51");
+    assert!(matches!(play.comes(9, 0, task(1)), Seat::Over(_)), "DRIVER-51");
+}
+
+#[test]
+fn a_seat_whose_replacement_does_not_come_fails_the_run_in_time() {
+    let mut play = one_is_lost(of_tasks);
+    play.state.take_restarts();
+    play.attempt = Attempt::new(1);
+    play.joins(9, 0);
+    for seconds in (10..620).step_by(5) {
+        play.tell(seconds, 0, NodeMessage::Ping);
+        play.tick(seconds);
+    }
+    assert!(play.state.outcome().is_none() || play.failure().kind == FailureKind::Start);
+    play.tell(620, 0, NodeMessage::Done { problem: None, interrupted: None, output: vec![] });
+    play.tick(640);
+    assert!(
+        play.failure().message.contains("partition 1 did not join within 600s"),
+        "{}",
+        play.failure().message
+    );
+}
+
+#[test]
+fn a_task_that_spark_ends_goes_alone_and_is_let_go_at_once() {
+    let mut play = Play::under(of_tasks);
+    play.tell(5, 1, ended(1, RankState::Stopped, 0));
+    let interrupted = Some("its Spark task was killed: preempted".to_string());
+    play.tell(5, 1, NodeMessage::Done { problem: None, interrupted, output: vec![] });
+    assert!(play.orders().contains(&(1, HubMessage::Released)));
+    play.tell(6, 0, ended(0, RankState::Stopped, 0));
+    play.done(6, 0);
+    // Spark's own word on it may be on its way.
+    play.tick(9);
+    let [restart] = &play.state.take_restarts()[..] else { panic!("DRIVER-31") };
+    assert!(restart.in_place, "DRIVER-31");
+    assert!(restart.line.contains("preempted"), "{}", restart.line);
+}

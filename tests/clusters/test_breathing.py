@@ -1,0 +1,88 @@
+"""Gangs of tasks on a standalone cluster: executors that come and go, two applications, copies by speculation."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import phalanx
+import pytest
+from support.breathing import BREATHES, PARTS
+from support.cluster import Host, Standalone
+from support.own_session import in_session
+from support.tiers import whole
+
+pytestmark = [pytest.mark.timeout(300), whole("a standalone cluster")]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """Two hosts of two cores each, as Spark sees it: it starts no copy on the host of the first."""
+    hosts = (Host(), Host("127.0.0.2"))
+    standalone = Standalone(tmp_path_factory.mktemp("breathing"), hosts, cores=2)
+    yield standalone
+    standalone.stop()
+
+
+def in_application(cluster: Standalone, code: str, conf: dict[str, str] | None = None) -> Any:
+    local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    conf = BREATHES | local | {"spark.jars": phalanx.jar_path(), "spark.phalanx.grace": "1s"} | (conf or {})
+    return in_session(cluster.url, PARTS + textwrap.dedent(code), conf=conf, timeout=250)
+
+
+@pytest.mark.parametrize("starter", ["python", "jvm"])
+def test_a_gang_brings_its_executors_and_lets_them_go(cluster: Standalone, starter: str) -> None:
+    answer = in_application(
+        cluster,
+        f"""
+        before = executors()
+        results = [of({starter!r}).run(train)]
+        until(lambda: executors() == 0)
+        results.append(of({starter!r}).run(train))
+        answer = dict(before=before, results=results)
+        """,
+    )
+    assert answer == {"before": 0, "results": [[2, 0, 2]] * 2}
+
+
+@pytest.mark.parametrize("starter", ["python", "jvm"])
+def test_a_copy_that_spark_starts_of_a_task_waits_and_changes_nothing(
+    cluster: Standalone, starter: str
+) -> None:
+    answer = in_application(
+        cluster,
+        f"""
+        import os, tempfile
+        from phalanx.request import preflight
+        preflight.check_start = lambda *arguments, **_: None  # it refuses this, since copies hold slots
+        done = os.path.join(tempfile.mkdtemp(), "done")
+
+        def waits(done):
+            import os, time
+            while not os.path.exists(done):
+                time.sleep(0.1)
+            return os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+
+        def tasks():
+            tracker = spark.sparkContext.statusTracker()
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            return sum(stage.numActiveTasks for stage in stages if stage)
+
+        run = of({starter!r}).start(waits, done)
+        until(lambda: tasks() > 2, 120)
+        time.sleep(3)  # the copy is with the hub by then
+        held = tasks()
+        open(done, "w").close()
+        answer = dict(held=held, result=run.result(60))
+        until(lambda: not jobs() and tasks() == 0)
+        """,
+        {
+            "spark.speculation": "true",
+            "spark.speculation.interval": "100ms",
+            "spark.speculation.minTaskRuntime": "100ms",
+            "spark.speculation.task.duration.threshold": "1s",
+        },
+    )
+    assert answer["held"] > 2, "DRIVER-50"
+    assert answer["result"] == ["0", "0"], "DRIVER-50"
