@@ -90,7 +90,6 @@ CELLS = [
     Cell("vanishes_with_3", JOINS, "exit_code", "exited with code 3"),
     Cell("vanishes_with_3", GLOO, "exit_code", "exited with code 3", culprit=0),
     Cell("vanishes_with_3", PHALANX, "exit_code", "exited with code 3"),
-    Cell("vanishes_with_3", EXIT, "exit_code", "exited with code 3"),
     Cell("vanishes_with_0", COMPUTES, "exit_code", NO_END, faces=WITH_COLD),
     Cell("vanishes_with_0", GLOO, "exit_code", NO_END),
     Cell("vanishes_with_0", PHALANX, "exit_code", NO_END, culprit=0),
@@ -113,7 +112,6 @@ CELLS = [
     Cell("is_killed", PHALANX, "signal", KILLED),
     Cell("is_killed", RETURN, "signal", KILLED),
     Cell("is_killed", RETURN, "signal", KILLED, culprit=0),
-    Cell("is_killed", EXIT, "signal", KILLED, faces=WITH_COLD),
     Cell("crashes", COMPUTES, "signal", SEGFAULT),
     Cell("is_stopped", COMPUTES, "hang", STOPPED, hang_timeout=True),
     Cell("is_stopped", PHALANX, "hang", STOPPED, hang_timeout=True),
@@ -132,6 +130,9 @@ HARMLESS = [
     Cell("closes_stdout", COMPUTES, faces=WITH_COLD),
     Cell("leaves_a_daemon", COMPUTES, faces=WITH_COLD),
     Cell("leaves_a_daemon", EXIT, faces=WITH_COLD),
+    # Its result is there.
+    Cell("vanishes_with_3", EXIT),
+    Cell("is_killed", EXIT, faces=WITH_COLD),
 ]
 
 

@@ -2,8 +2,8 @@
 
 STAGE-9 (own-fate): a seat waits for an executor by itself, so that Spark starts executors for all that wait, and tries
 again alone the seat of an executor that is lost. Where it has tried often enough, the seat is submitted again, three
-times. What a node raises is the seat's result, since Spark would try that again, too, unless it is that the node can't
-reach the driver: another executor may. When a seat ends badly, the others are cancelled.
+times. What a node raises is the seat's result, since Spark would try that again, too. It does only where the node can't
+reach the driver, or was told to end though the run goes on. When a seat ends badly, the others are cancelled.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _as_result(task: Callable[..., Any]) -> Callable[[Iterable[Any]], Iterator[s
         try:
             return iter(task(rows))
         except Exception as problem:
-            if getattr(problem, "kind", None) == "unreachable":
+            if getattr(problem, "kind", None) in ("unreachable", "cancelled"):
                 raise
             traceback.print_exc()
             return iter(["".join(traceback.format_exception_only(type(problem), problem)).strip()])

@@ -158,8 +158,12 @@ fn a_node_that_connects_for_output_again_is_told_what_has_arrived_of_its_own_log
     let own = place_of(&mut node).ranks[0].rank;
     place_of(&mut other);
     let opened = |partition| {
-        HubConnection::open(&hub_of(&driver), Role::Logs { partition, attempt: Attempt::first() }, soon())
-            .unwrap()
+        HubConnection::open(
+            &hub_of(&driver),
+            Role::Logs { partition, attempt: Attempt::first(), instance: 0 },
+            soon(),
+        )
+        .unwrap()
     };
     let writes = |connection: &mut HubConnection, rank, offset, bytes: &[u8]| {
         let frame = Frame::Output { rank, offset, bytes };

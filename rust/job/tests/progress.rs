@@ -111,6 +111,18 @@ fn a_rank_that_has_left_its_result_hides_no_hang_and_is_none() {
 }
 
 #[test]
+fn a_rank_that_has_left_its_result_and_is_stopped_hangs_as_nobody_else_ends_it() {
+    let mut play = Play::hanging(10);
+    play.ends(5, 0, RankState::Finished);
+    let told = RankActivity { rank: 1, idle_ms: 11_000, returned: true, ..RankActivity::default() };
+    let stopped = RankActivity { stopped: true, ..told.clone() };
+    play.tell(12, 1, NodeMessage::Activity { ranks: vec![told] });
+    assert_eq!(play.orders(), [], "DRIVER-20");
+    play.tell(12, 1, NodeMessage::Activity { ranks: vec![stopped] });
+    assert!(matches!(play.orders()[..], [(1, HubMessage::Stacks { .. })]), "DRIVER-20");
+}
+
+#[test]
 fn a_stopped_process_is_the_one_that_hangs() {
     for victim in [ended(0, RankState::Stopped, 0), missed_a_peer(0)] {
         let mut play = Play::hanging(10);

@@ -81,13 +81,88 @@ fn in_a_gang_of_tasks_the_others_stay_where_one_is_lost_and_its_replacement_has_
 }
 
 #[test]
+fn a_node_that_was_lost_and_is_there_fails_so_that_spark_starts_its_task_again() {
+    for comes_back in [6, 9] {
+        let mut play = Play::under(of_tasks);
+        play.breaks(5, 1);
+        play.tick(8);
+        if comes_back == 9 {
+            play.tell(8, 0, ended(0, RankState::Stopped, 0));
+            play.done(8, 0);
+            assert_eq!(play.state.take_restarts().len(), 1);
+        }
+        play.orders();
+        assert_eq!(play.comes(comes_back, 1, task(1)), Seat::Yours);
+        play.tell(comes_back, 1, NodeMessage::Ping);
+        let orders = play.orders();
+        // Before the restart it is told to fail. After it, to stop; it is told of the new attempt once it is done.
+        if comes_back == 9 {
+            let stop = |(p, order): &(u32, HubMessage)| *p == 1 && matches!(order, HubMessage::Stop { .. });
+            assert!(orders.iter().any(stop), "{orders:?}");
+            play.done(10, 1);
+            assert!(matches!(play.orders()[..], [(1, HubMessage::Again { .. })]));
+        } else {
+            assert!(matches!(orders[..], [(1, HubMessage::GivenUp { .. })]), "{orders:?}");
+            play.done(6, 1);
+            assert!(matches!(play.orders()[..], [(1, HubMessage::GivenUp { .. })]));
+        }
+    }
+}
+
+#[test]
+fn a_seat_that_is_submitted_again_waits_until_the_attempt_is_over_and_fails_it() {
+    let mut play = Play::under(of_tasks);
+    assert_eq!(play.comes(5, 1, task(2)), Seat::Spare, "DRIVER-51");
+    assert!(play.state.is_lost(1), "DRIVER-51");
+    play.tell(6, 0, ended(0, RankState::Stopped, 0));
+    play.orders();
+    play.done(6, 0);
+    let [restart] = &play.state.take_restarts()[..] else { panic!("DRIVER-31") };
+    assert!(restart.in_place, "DRIVER-31");
+    assert_eq!(play.comes(6, 1, task(2)), Seat::Inherited, "DRIVER-52");
+    assert!(matches!(play.comes(7, 1, task(1)), Seat::Never(_)), "DRIVER-51");
+    assert!(!play.state.is_seated(1, 1) && play.state.is_seated(1, 2));
+}
+
+#[test]
+fn a_seat_whose_node_has_ended_well_is_submitted_again_without_harm() {
+    let mut play = Play::under(of_tasks);
+    play.ends(5, 1, RankState::Finished);
+    assert_eq!(play.comes(6, 1, task(2)), Seat::Spare);
+    play.ends(7, 0, RankState::Finished);
+    assert!(play.is_finished());
+    assert!(matches!(play.comes(8, 1, task(2)), Seat::Over(_)));
+}
+
+#[test]
+fn a_task_that_joined_and_fell_silent_leaves_its_seat_to_the_next() {
+    let mut play = Play::joining(|policy| policy.gang = Gang::Tasks);
+    play.joins(0, 0);
+    assert_eq!(play.comes(1, 0, copy(1)), Seat::Spare, "DRIVER-50");
+    play.tick(31);
+    assert_eq!(play.comes(31, 0, copy(1)), Seat::Inherited, "DRIVER-52");
+    play.joins(32, 1);
+    assert_eq!(play.orders(), [], "the join of the one before counts no more");
+}
+
+#[test]
+fn a_node_that_is_called_to_the_next_attempt_keeps_its_seat_while_it_connects_anew() {
+    let mut play = Play::under(of_tasks);
+    assert_eq!(play.comes(4, 1, copy(1)), Seat::Spare);
+    play.fails(5, RankState::Signaled(9));
+    play.breaks(5, 1);
+    assert_eq!(play.comes(5, 1, copy(1)), Seat::Spare, "DRIVER-50");
+    assert_eq!(play.comes(5, 1, task(1)), Seat::Yours);
+}
+
+#[test]
 fn in_a_barrier_stage_all_go_where_one_is_lost() {
     let mut play = one_is_lost(|policy| policy.max_restarts = 1);
     let [restart] = &play.state.take_restarts()[..] else { panic!("DRIVER-31") };
     assert!(!restart.in_place, "DRIVER-31");
     // The stage that is submitted again has tasks of its own.
     assert_eq!(play.comes(9, 0, task(2)), Seat::Inherited, "DRIVER-51");
-    assert!(matches!(play.comes(9, 0, task(1)), Seat::Over(_)), "DRIVER-51");
+    assert!(matches!(play.comes(9, 0, task(1)), Seat::Never(_)), "DRIVER-51");
 }
 
 #[test]

@@ -34,8 +34,10 @@ pub enum Seat {
     Inherited,
     /// Another task has it, and this one may get it later.
     Spare,
-    /// It never will, for this reason.
+    /// The run needs nobody any more, for this reason.
     Over(String),
+    /// It never will, for this reason, and has to fail.
+    Never(String),
 }
 
 /// Where a result goes while it arrives, over one connection after the other. Dropped before it was kept, it leaves
@@ -63,6 +65,8 @@ pub trait Handler: Send + 'static {
     /// Whether a task may have the seat of a partition. Asked when it connects, and while it waits when seats have
     /// changed.
     fn seat(&mut self, now: Instant, partition: u32, task: SparkTask, out: &mut Outbox) -> Seat;
+    /// Whether output of this node of a partition is shown.
+    fn is_seated(&self, partition: u32, instance: u64) -> bool;
     /// Another number than before if one that waits for a seat is to be asked about again.
     fn seats(&self) -> u64;
     /// A node told a fact, over its connection for an attempt.

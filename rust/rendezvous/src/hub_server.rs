@@ -312,7 +312,7 @@ impl<H: Handler> Server<H> {
                     self.handler.message(now, partition, attempt, message, &mut self.out);
                 }
                 (Stage::Spare(spare), Frame::Json(json)) => {
-                    if let Some(answer) = spare.hear(wire::message(json)?)? {
+                    if let Some(answer) = spare.hear(now, wire::message(json)?) {
                         self.order(now, token, &answer);
                     }
                 }

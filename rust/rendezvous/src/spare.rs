@@ -1,13 +1,16 @@
 //! A connection whose task has no seat.
 //!
-//! HUB-22 (spares-wait): a spare has answers to its pings, and to the word that it leaves. What it tells besides waits
-//! until it gets its seat, and the handler hears it then.
+//! HUB-22 (spares-wait): a spare has answers to its pings, and to the word that it leaves. That it joins waits until it
+//! gets its seat, and the handler hears it then. One that tells anything else has ranks, and so had the seat before: it
+//! is to end them. One that is silent gets no seat.
+
+use std::time::{Duration, Instant};
 
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Attempt, Error, ErrorKind, Result, SparkTask};
+use phalanx_types::{Attempt, SparkTask};
 
-/// A node that waits tells that it joins, and perhaps that it leaves. One that tells more than this is none of ours.
-const MAX_TOLD: usize = 16;
+/// Nodes ping every five seconds at least.
+const SILENCE: Duration = Duration::from_secs(15);
 
 /// A connection whose task has no seat.
 #[derive(Debug)]
@@ -15,30 +18,42 @@ pub(crate) struct Spare {
     pub(crate) partition: u32,
     pub(crate) attempt: Attempt,
     pub(crate) task: SparkTask,
-    /// What the handler has yet to hear.
-    pub(crate) told: Vec<NodeMessage>,
+    heard: Instant,
+    /// That it joins, which the handler has yet to hear.
+    pub(crate) told: Option<NodeMessage>,
     /// Whether it was told that there is nothing to wait for.
     pub(crate) is_over: bool,
 }
 
 impl Spare {
+    pub(crate) fn new(now: Instant, partition: u32, attempt: Attempt, task: SparkTask) -> Spare {
+        Spare { partition, attempt, task, heard: now, told: None, is_over: false }
+    }
+
+    /// Whether there is somebody who waits.
+    pub(crate) fn may_be_seated(&self, now: Instant) -> bool {
+        !self.is_over && now < self.heard + SILENCE
+    }
+
     /// Takes what it says; the answer.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Protocol`] if it tells more than one that waits has to tell.
-    pub(crate) fn hear(&mut self, message: NodeMessage) -> Result<Option<HubMessage>> {
+    pub(crate) fn hear(&mut self, now: Instant, message: NodeMessage) -> Option<HubMessage> {
+        self.heard = now;
         match message {
-            NodeMessage::Ping => Ok(Some(HubMessage::Pong)),
+            NodeMessage::Ping => Some(HubMessage::Pong),
+            NodeMessage::Join(_) => {
+                self.told = Some(message);
+                None
+            }
+            NodeMessage::Done { .. } if self.is_over => Some(HubMessage::Released),
+            // It was told of its end already.
+            _ if self.is_over => None,
             NodeMessage::Done { .. } => {
                 self.is_over = true;
-                Ok(Some(HubMessage::Released))
+                Some(HubMessage::Released)
             }
-            _ if self.told.len() == MAX_TOLD => {
-                Err(Error::new(ErrorKind::Protocol, "a task without a seat tells too much"))
-            }
-            told => {
-                self.told.push(told);
-                Ok(None)
+            _ => {
+                self.is_over = true;
+                Some(HubMessage::GivenUp { reason: "another task has its seat".into() })
             }
         }
     }

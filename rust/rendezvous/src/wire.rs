@@ -216,7 +216,8 @@ mod tests {
     #[test]
     fn a_clients_proof_can_not_be_sent_back_as_the_hubs() {
         let token = [1; 32];
-        let said = hello(&token, &HERE, "job", Role::Logs { partition: 0, attempt: Attempt::first() });
+        let said =
+            hello(&token, &HERE, "job", Role::Logs { partition: 0, attempt: Attempt::first(), instance: 0 });
         assert!(hub_is_proved(&token, &HERE, &said, &welcome(&token, &HERE, &said, vec![])));
         let echoed = Welcome { mac: said.mac.clone(), received: vec![] };
         assert!(!hub_is_proved(&token, &HERE, &said, &echoed), "HUB-21");

@@ -15,7 +15,7 @@ use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_rendezvous::{HubAddress, HubConnection};
 use phalanx_testkit::eventually;
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Attempt, Carrier, Deadline, ErrorKind, SparkTask};
+use phalanx_types::{Attempt, Deadline, ErrorKind, Join, SparkTask};
 
 #[test]
 fn a_hub_that_says_nothing_is_waited_for_until_the_deadline() {
@@ -65,8 +65,12 @@ fn a_crowd_of_strangers_crowds_out_nobody_from_elsewhere() {
 fn output_that_nobody_takes_stays_with_its_sender_and_facts_pass_it() {
     let heard = Heard::default();
     let (server, hub) = serve(&heard);
-    let mut logs =
-        HubConnection::open(&hub, Role::Logs { partition: 0, attempt: Attempt::first() }, soon()).unwrap();
+    let mut logs = HubConnection::open(
+        &hub,
+        Role::Logs { partition: 0, attempt: Attempt::first(), instance: 0 },
+        soon(),
+    )
+    .unwrap();
     let mut sender = logs.sender();
     let bytes = vec![b'x'; MAX_DATA_BYTES];
     let mut sent = 0;
@@ -235,7 +239,8 @@ fn of_many_results_and_outputs_only_that_which_comes_again_ends_its_older_connec
     let (_server, hub) = serve(&heard);
     let mut results: Vec<HubConnection> = (0..20).map(|rank| half(&hub, rank, 1)).collect();
     let logs = |partition| {
-        HubConnection::open(&hub, Role::Logs { partition, attempt: Attempt::first() }, soon()).unwrap()
+        HubConnection::open(&hub, Role::Logs { partition, attempt: Attempt::first(), instance: 0 }, soon())
+            .unwrap()
     };
     let mut outputs: Vec<HubConnection> = (0..20).map(logs).collect();
     for again in [7, 13, 7] {
@@ -272,8 +277,19 @@ fn says(node: &mut HubConnection, order: &HubMessage) {
     assert_eq!(&node.receive::<HubMessage>(soon()).unwrap(), order);
 }
 
-fn carries(host: &str) -> NodeMessage {
-    NodeMessage::Carries(Carrier { host: host.into(), address: ([127, 0, 0, 1], 1).into(), key: Vec::new() })
+fn joins(host: &str) -> NodeMessage {
+    NodeMessage::Join(Join {
+        partition: 0,
+        name: host.into(),
+        host: host.into(),
+        address: [127, 0, 0, 1].into(),
+        interface: String::new(),
+        addresses: Vec::new(),
+        store_port: 1,
+        store_key: Vec::new(),
+        gpus: Vec::new(),
+        folder: String::new(),
+    })
 }
 
 #[test]
@@ -284,24 +300,20 @@ fn a_spare_waits_and_what_it_told_is_heard_when_it_gets_the_seat() {
     let mut spares = [come(&hub, 2), come(&hub, 3)];
     for (nth, spare) in spares.iter_mut().enumerate() {
         says(spare, &HubMessage::Spare);
-        spare.send(&carries(&format!("spare {nth}")), soon()).unwrap();
+        spare.send(&joins(&format!("spare {nth}")), soon()).unwrap();
         spare.send(&NodeMessage::Ping, soon()).unwrap();
         says(spare, &HubMessage::Pong);
     }
-    first.send(&carries("first"), soon()).unwrap();
+    first.send(&joins("first"), soon()).unwrap();
     says(&mut first, &HubMessage::Pong);
-    assert_eq!(*heard.told.lock().unwrap(), [carries("first")], "HUB-22");
+    assert_eq!(*heard.told.lock().unwrap(), [joins("first")], "HUB-22");
 
     *heard.holder.lock().unwrap() = None;
     heard.seats.fetch_add(1, Ordering::AcqRel);
     server.wake();
     let [second, third] = &mut spares;
     says(third, &HubMessage::Pong);
-    assert_eq!(
-        *heard.told.lock().unwrap(),
-        [carries("first"), carries("spare 1")],
-        "HUB-22: the newest first"
-    );
+    assert_eq!(*heard.told.lock().unwrap(), [joins("first"), joins("spare 1")], "HUB-22: the newest first");
     // Who had the seat is gone, and the other waits on.
     assert!(first.receive::<HubMessage>(soon()).is_err());
     second.send(&NodeMessage::Ping, soon()).unwrap();
@@ -333,12 +345,26 @@ fn a_spare_that_leaves_or_waits_in_vain_is_let_go() {
 }
 
 #[test]
-fn a_spare_that_tells_more_than_one_that_waits_is_cut_off() {
-    let (_server, hub) = serve(&Heard::default());
+fn a_spare_that_has_ranks_is_to_end_them_and_fail() {
+    let heard = Heard::default();
+    let (_server, hub) = serve(&heard);
     let _first = come(&hub, 1);
     let mut spare = come(&hub, 2);
     says(&mut spare, &HubMessage::Spare);
-    // The hub may close before all of it is out.
-    let _ = (0..100).try_for_each(|_| spare.send(&carries("much"), soon()));
-    assert!(spare.receive::<HubMessage>(soon()).is_err(), "HUB-22");
+    spare.send(&NodeMessage::RankStarted { rank: 0, pid: 1, age_us: 0 }, soon()).unwrap();
+    says(&mut spare, &HubMessage::GivenUp { reason: "another task has its seat".into() });
+    (0..100).for_each(|_| spare.send(&joins("it"), soon()).unwrap());
+    spare.send(&NodeMessage::Ping, soon()).unwrap();
+    says(&mut spare, &HubMessage::Pong);
+    assert_eq!(*heard.told.lock().unwrap(), [], "HUB-22");
+}
+
+#[test]
+fn a_spare_that_comes_over_another_connection_has_that_one_alone() {
+    let (_server, hub) = serve(&Heard::default());
+    let _first = come(&hub, 1);
+    let (mut before, mut now) = (come(&hub, 2), come(&hub, 2));
+    says(&mut before, &HubMessage::Spare);
+    assert!(before.receive::<HubMessage>(soon()).is_err(), "HUB-22");
+    says(&mut now, &HubMessage::Spare);
 }

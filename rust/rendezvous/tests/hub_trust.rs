@@ -245,8 +245,12 @@ fn who_listens_on_the_way_reads_nothing() {
     let (_server, hub) = serve(&heard);
     let (between, kept) = proxy(&hub.address, None);
     let through = HubAddress { address: between, ..hub };
-    let logs = HubConnection::open(&through, Role::Logs { partition: 0, attempt: Attempt::first() }, soon())
-        .unwrap();
+    let logs = HubConnection::open(
+        &through,
+        Role::Logs { partition: 0, attempt: Attempt::first(), instance: 0 },
+        soon(),
+    )
+    .unwrap();
     let line = b"what a rank prints";
     let output = Frame::Output { rank: 0, offset: 0, bytes: line };
     logs.sender().send_frame(&output, soon()).unwrap();
@@ -345,7 +349,7 @@ fn another_role_than_the_one_that_was_proved_is_refused() {
     let (_server, hub) = serve(&heard);
     let mut stranger = End::to(&hub.address, &hub.key);
     assert!(stranger.shakes_hands().unwrap());
-    let logs = Role::Logs { partition: 0, attempt: Attempt::first() };
+    let logs = Role::Logs { partition: 0, attempt: Attempt::first(), instance: 0 };
     let proved = wire::hello(&TOKEN, &stranger.tls.binding().unwrap(), "job", logs);
     stranger.say(&json(&Hello { role: control(), ..proved }));
     assert_eq!(message::<Welcome>(&stranger.next().unwrap()), Welcome::refusal(), "HUB-21");

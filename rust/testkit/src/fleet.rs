@@ -188,7 +188,10 @@ impl Fleet {
             (None, Some(unsaid)) => unsaid.extend(frames),
             (None, unsaid @ None) => {
                 *unsaid = Some(frames);
-                self.to_dial.push_back((Role::Logs { partition, attempt }, Vec::new()));
+                self.to_dial.push_back((
+                    Role::Logs { partition, attempt, instance: task_of(partition).instance },
+                    Vec::new(),
+                ));
             }
         }
     }
@@ -331,6 +334,7 @@ impl Fleet {
                 node.slowest_pong = node.slowest_pong.max(took);
             }
             HubMessage::Spare
+            | HubMessage::GivenUp { .. }
             | HubMessage::StopServing
             | HubMessage::Read { .. }
             | HubMessage::Carried(_) => {}

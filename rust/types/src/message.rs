@@ -40,6 +40,8 @@ pub enum Role {
         partition: u32,
         /// The attempt that writes it.
         attempt: Attempt,
+        /// [`SparkTask::instance`] of the node.
+        instance: u64,
     },
     /// The result of one rank, in data frames from the byte on that the hub doesn't have.
     Result {
@@ -219,6 +221,12 @@ pub struct OutputTotal {
 pub enum HubMessage {
     /// Another task has your seat: wait, you may get it.
     Spare,
+    /// Another task has your seat, or is to have it: end your ranks, and fail. Then Spark may start your task again,
+    /// and doesn't take it for one that has done its part.
+    GivenUp {
+        /// Why, for the log.
+        reason: String,
+    },
     /// All have joined; this is your place.
     Place(Box<NodePlacement>),
     /// End your ranks.

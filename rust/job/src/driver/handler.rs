@@ -254,6 +254,10 @@ impl Handler for JobHandler {
         seat
     }
 
+    fn is_seated(&self, partition: u32, instance: u64) -> bool {
+        self.state.is_seated(partition, instance)
+    }
+
     fn seats(&self) -> u64 {
         self.state.seats()
     }

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use crossbeam_channel::select;
 use phalanx_io::raise_descriptor_limit;
-use phalanx_types::{Attempt, ExecutorLog, NodeSpec, Result};
+use phalanx_types::{Attempt, Error, ErrorKind, ExecutorLog, Gang, NodeSpec, Result};
 
 use crate::node::callbacks::NodeCallbacks;
 use crate::node::effects::Effects;
@@ -74,7 +74,13 @@ impl Node<'_> {
             log::info!("job {job}: partition {partition} starts its ranks again: {reason}");
             (attempt, why) = (next, Some(reason));
         }
-        Ok(())
+        match self.interrupted.take() {
+            // Spark starts a seat's task again only where it failed.
+            Some(reason) if self.options.spec.job.policy.gang == Gang::Tasks => {
+                Err(Error::new(ErrorKind::Cancelled, reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// From the first connection to the hub's word on what follows. `why` there is another attempt than the first.

@@ -74,7 +74,11 @@ impl<H: Handler> Server<H> {
         let mut received = Vec::new();
         let stage = match hello.role {
             Role::Control { partition, attempt, task } => self.seat(now, token, partition, attempt, task),
-            Role::Logs { partition, attempt } => {
+            Role::Logs { partition, instance, .. } if !self.handler.is_seated(partition, instance) => {
+                let why = format!("output of a node that partition {partition} has no more");
+                return Err(Error::new(ErrorKind::Closed, why));
+            }
+            Role::Logs { partition, attempt, .. } => {
                 // What the old one still had on its way is sent again.
                 self.close_older(now, Brings::Logs(partition), attempt);
                 received = self.handler.logs_opened(partition);

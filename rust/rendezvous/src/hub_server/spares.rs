@@ -28,12 +28,12 @@ impl<H: Handler> Server<H> {
                 self.forget_holder(now, partition);
                 self.seated(token, partition, attempt)
             }
-            Seat::Spare | Seat::Over(_) => {
+            Seat::Spare | Seat::Over(_) | Seat::Never(_) => {
+                self.forget_spares(now, task);
                 self.spares.insert(token);
                 // It may be one for whom there is nothing to wait.
                 self.seats_seen = None;
-                let told = Vec::new();
-                Stage::Spare(Box::new(Spare { partition, attempt, task, told, is_over: false }))
+                Stage::Spare(Box::new(Spare::new(now, partition, attempt, task)))
             }
         }
     }
@@ -46,11 +46,23 @@ impl<H: Handler> Server<H> {
         Stage::Control { partition, attempt }
     }
 
-    /// What another node of this partition wrote is at other offsets of its own log.
+    /// Orders that go out are those of who had the seat, and what it wrote is at other offsets of its own log.
     fn forget_holder(&mut self, now: Instant, partition: u32) {
+        self.deliver(now);
         if let Some(logs) = self.bringing.get(&Brings::Logs(partition)).copied() {
             self.close_connection(now, logs, None);
         }
+    }
+
+    /// A spare comes over another connection: the one before may be half open for a long time yet.
+    fn forget_spares(&mut self, now: Instant, task: SparkTask) {
+        let is_its = |token: &MioToken| self.spare(*token).is_some_and(|spare| spare.task == task);
+        let before: Vec<MioToken> = self.spares.iter().copied().filter(is_its).collect();
+        before.into_iter().for_each(|token| self.close_connection(now, token, None));
+    }
+
+    fn spare(&self, token: MioToken) -> Option<&Spare> {
+        self.connections.get(&token)?.stage.spare()
     }
 
     /// Whether spares are to be asked about.
@@ -65,7 +77,8 @@ impl<H: Handler> Server<H> {
             return;
         }
         self.seats_seen = Some(self.handler.seats());
-        let id_of = |token: &MioToken| Some((self.connections.get(token)?.stage.spare()?.task.id, *token));
+        self.deliver(now);
+        let id_of = |token: &MioToken| Some((self.spare(*token)?.task.id, *token));
         let mut waiting: Vec<(u64, MioToken)> = self.spares.iter().filter_map(id_of).collect();
         waiting.sort_unstable_by(|a, b| b.cmp(a));
         for (_, token) in waiting {
@@ -76,25 +89,30 @@ impl<H: Handler> Server<H> {
     fn ask_about(&mut self, now: Instant, token: MioToken) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let Stage::Spare(spare) = &mut connection.stage else { return };
-        if spare.is_over {
+        if !spare.may_be_seated(now) {
             return;
         }
-        let (partition, attempt) = (spare.partition, spare.attempt);
-        match self.handler.seat(now, partition, spare.task, &mut self.out) {
+        let (partition, attempt, task) = (spare.partition, spare.attempt, spare.task);
+        match self.handler.seat(now, partition, task, &mut self.out) {
             Seat::Spare => {}
             Seat::Over(reason) => {
                 spare.is_over = true;
                 self.order(now, token, &HubMessage::Stop { reason });
             }
+            Seat::Never(reason) => {
+                spare.is_over = true;
+                self.order(now, token, &HubMessage::GivenUp { reason });
+            }
             Seat::Yours | Seat::Inherited => {
-                let told = std::mem::take(&mut spare.told);
+                let told = spare.told.take();
                 self.spares.remove(&token);
+                self.forget_spares(now, task);
                 self.forget_holder(now, partition);
                 let stage = self.seated(token, partition, attempt);
                 if let Some(connection) = self.connections.get_mut(&token) {
                     connection.stage = stage;
                 }
-                for message in told {
+                if let Some(message) = told {
                     self.handler.message(now, partition, attempt, message, &mut self.out);
                 }
             }

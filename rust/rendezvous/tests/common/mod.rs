@@ -96,6 +96,10 @@ impl Handler for Heard {
         }
     }
 
+    fn is_seated(&self, _partition: u32, _instance: u64) -> bool {
+        true
+    }
+
     fn seats(&self) -> u64 {
         self.seats.load(Ordering::Acquire)
     }

@@ -32,6 +32,13 @@ impl JobState {
             return self.message_of_the_past(partition, attempt, &message, out);
         }
         self.step(partition, |node| (node.heard(now), ()));
+        self.seats.heard(partition);
+        if self.is_lost(partition)
+            && matches!(message, NodeMessage::Ping | NodeMessage::Done { .. })
+            && let Some(order) = self.given_up()
+        {
+            return out.send(partition, order);
+        }
         match message {
             NodeMessage::Ping => self.ping(partition, out),
             // It goes to who asked for it, and says nothing about the job.

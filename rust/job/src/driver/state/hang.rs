@@ -3,7 +3,7 @@
 //! DRIVER-20 (all-idle): a rank hangs when, as its node tells, for `hang_timeout` it has written nothing, its main
 //! thread has run no Python, it has reported nothing, and no collective operation of the `phalanx` backend has begun or
 //! ended. The job hangs when all ranks have started and every rank that still runs hangs. One that has left its result
-//! ends in its own time, and is no part of this.
+//! ends in its own time, and is no part of this, unless its process is stopped.
 //! DRIVER-48 (last-report): what a rank reported last is known of it also where it was ended.
 //! DRIVER-21 (stacks-first): nothing is ended before the stacks were asked for, and have come or were waited for.
 
@@ -18,6 +18,7 @@ use phalanx_types::{Failure, FailureKind};
 use super::job_state::JobState;
 use super::news::Progress;
 use super::phase::JobPhase;
+use super::ranks::ends_by_itself;
 use super::straggler;
 
 impl JobState {
@@ -75,7 +76,8 @@ impl JobState {
             return;
         }
         let longest = |told: &&RankActivity| (told.stopped, told.idle_ms);
-        let train = self.ranks.running().filter_map(|(_, rank)| rank.doing()).filter(|told| !told.returned);
+        let train =
+            self.ranks.running().filter_map(|(_, rank)| rank.doing()).filter(|told| !ends_by_itself(told));
         let Some(first) = train.max_by_key(longest) else { return };
         let host = self.host_of(first.rank);
         let doing = match (first.stopped, first.doing.as_str()) {

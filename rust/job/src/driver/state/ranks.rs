@@ -30,6 +30,11 @@ pub(super) enum Rank {
     },
 }
 
+/// Whether a rank that runs has left its result, and needs nobody to end. One that is stopped does.
+pub(super) fn ends_by_itself(told: &RankActivity) -> bool {
+    told.returned && !told.stopped
+}
+
 impl Rank {
     fn started(self, on: u32) -> Rank {
         match self {
@@ -64,7 +69,7 @@ impl Rank {
     }
 
     fn has_returned(&self) -> bool {
-        self.doing().is_some_and(|told| told.returned)
+        self.doing().is_some_and(ends_by_itself)
     }
 
     pub(super) fn exit(&self) -> Option<&RankExit> {
@@ -151,8 +156,9 @@ impl Ranks {
 
     /// Counts a rank in, or out.
     fn count(&mut self, rank: &Rank, add: impl Fn(&mut usize, usize)) {
-        let is_idle =
-            |told: &RankActivity| told.returned || Duration::from_millis(told.idle_ms) >= self.idle_after;
+        let is_idle = |told: &RankActivity| {
+            ends_by_itself(told) || Duration::from_millis(told.idle_ms) >= self.idle_after
+        };
         match rank {
             Rank::NotStarted => add(&mut self.not_started, 1),
             Rank::Running { doing, .. } => {
@@ -327,12 +333,14 @@ mod tests {
                 2..6 => _ = ranks.start(rank, rank / 2),
                 _ => {
                     let (idle_ms, step) = (what * 500, (what % 3 > 0).then_some(what));
-                    let returned = what % 7 == 0;
-                    ranks.note(RankActivity { rank, idle_ms, returned, step, ..RankActivity::default() });
+                    let (returned, stopped) = (what % 7 == 0, what % 2 == 0);
+                    let told =
+                        RankActivity { rank, idle_ms, returned, stopped, step, ..RankActivity::default() };
+                    ranks.note(told);
                 }
             }
             let is_idle =
-                |rank: &Rank| rank.doing().is_some_and(|told| told.returned || told.idle_ms >= 10_000);
+                |rank: &Rank| rank.doing().is_some_and(|told| ends_by_itself(told) || told.idle_ms >= 10_000);
             let is_started = |rank: &Rank| *rank != Rank::NotStarted;
             assert_eq!(ranks.all_started(), ranks.ranks.iter().all(is_started), "DRIVER-29");
             assert_eq!(

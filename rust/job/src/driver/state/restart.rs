@@ -121,10 +121,12 @@ impl JobState {
         match message {
             NodeMessage::Ping => {
                 out.send(partition, HubMessage::Pong);
-                if !is_of_this_stage {
-                    let reason = "the Spark stage is submitted again".into();
-                    out.send(partition, HubMessage::Stop { reason });
-                }
+                // One that was lost doesn't know yet that its ranks are to end; who is done passes over it.
+                let reason = match is_of_this_stage {
+                    true => self.attempts.cause.clone(),
+                    false => "the Spark stage is submitted again".into(),
+                };
+                out.send(partition, HubMessage::Stop { reason });
             }
             // It hasn't heard of the present attempt yet.
             NodeMessage::Join(_) | NodeMessage::Done { .. } if goes_on => {

@@ -20,6 +20,9 @@ impl JobState {
             self.nodes.iter().filter_map(due).filter(|(_, loss)| loss.due <= now).collect();
         for (partition, loss) in lost {
             if self.waits_for_place(partition) && !self.acts_on_loss_before_place() {
+                // Another task may have its seat.
+                self.seats.disconnected(partition);
+                self.step(partition, |node| (node.disconnected(now), ()));
                 continue;
             }
             if self.outlives_stage(partition, now) {
@@ -29,15 +32,24 @@ impl JobState {
                 "the driver heard nothing from its task for {:.1} s; its executor or host probably ended",
                 now.saturating_duration_since(loss.since).as_secs_f64()
             );
-            // The others don't miss a node whose ranks have ended: only a restart would.
-            let is_held = matches!(self.nodes.get(&partition), Some(Node::Held { .. }));
-            let has_ended = is_held && self.ranks.running_on(partition).is_empty();
-            if has_ended && matches!(self.phase, JobPhase::Running(_)) {
-                self.reason(Level::Warn, format!("the task of partition {partition} is lost: {why}"));
-                self.step(partition, |node| (node.lost(), ()));
-            } else {
-                self.node_lost(now, partition, loss.since, &why, out);
-            }
+            self.lose(now, partition, loss.since, &why, out);
+        }
+    }
+
+    /// Spark has started the task of a node again that has or had its place.
+    pub(super) fn superseded(&mut self, now: Instant, partition: u32, out: &mut Outbox) {
+        self.lose(now, partition, now, "Spark has started its task again", out);
+    }
+
+    fn lose(&mut self, now: Instant, partition: u32, since: Instant, why: &str, out: &mut Outbox) {
+        // The others don't miss a node whose ranks have ended: only a restart would.
+        let is_held = matches!(self.nodes.get(&partition), Some(Node::Held { .. } | Node::Done { .. }));
+        let has_ended = is_held && self.ranks.running_on(partition).is_empty();
+        if has_ended && matches!(self.phase, JobPhase::Running(_)) {
+            self.reason(Level::Warn, format!("the task of partition {partition} is lost: {why}"));
+            self.step(partition, |node| (node.lost(), ()));
+        } else {
+            self.node_lost(now, partition, since, why, out);
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use phalanx_supervisor::{Launch, RankLog, RankPipes, notes, pump, stacks_signal};
+use phalanx_types::message::Role;
 use phalanx_types::{Error, ErrorKind, NodePlacement, RankPlace, Result, contract};
 
 use super::Effects;
@@ -55,9 +56,10 @@ impl Effects<'_, '_> {
             self.executor_log = Some(copy);
         }
         if job.logs.live {
-            let (ways, partition) = (self.options.ways.clone(), self.options.here.partition);
+            let (partition, instance) = (self.options.here.partition, self.options.task.instance);
+            let role = Role::Logs { partition, attempt: self.attempt, instance };
             let at_end = self.at_end(Event::Relayed);
-            self.relay = Some(Relay::start(ways, partition, self.attempt, logs, most_lag, at_end)?);
+            self.relay = Some(Relay::start(self.options.ways.clone(), role, logs, most_lag, at_end)?);
         }
         Ok(())
     }

@@ -18,6 +18,7 @@
 //! - NODE-19 (disk-hangs): the hub is told how a rank ended though its disk says nothing for [`DISK_PATIENCE`].
 //! - NODE-20 (hears): whatever its helpers do, a node goes on telling the hub that it is there, and obeys its orders.
 //! - NODE-59 (spare): a node whose seat another task has waits for as long as the hub does.
+//! - NODE-60 (given-up): a node that the hub has given up ends its ranks and fails as one without a hub.
 //! - NODE-21 (files-in-time): a disk that takes longer than `join_timeout` for the files that ranks begin with fails
 //!   the job.
 
@@ -212,6 +213,7 @@ impl Machine {
         }
         match order {
             HubMessage::Spare => self.waits_as_spare(),
+            HubMessage::GivenUp { reason } => self.given_up(now, reason, out),
             HubMessage::Place(placement) => self.placed(now, placement, out),
             HubMessage::Stop { reason } => self.told_to_stop(now, &reason, out),
             HubMessage::Stacks { request } => self.asked_for_stacks(request, out),
@@ -229,6 +231,16 @@ impl Machine {
         if let State::Joining { until, .. } = &mut self.state {
             *until = None;
         }
+    }
+
+    /// NODE-60
+    fn given_up(&mut self, now: Instant, reason: String, out: &mut Vec<Action>) {
+        if let State::Joining { .. } = &self.state {
+            self.state = State::Leaving(Leaving::failed(Error::new(ErrorKind::Unreachable, reason)));
+            return;
+        }
+        self.hub_goes(now, &reason, out);
+        self.hub_gone = Some(reason);
     }
 
     fn not_launched(&mut self, now: Instant, why: &Error, out: &mut Vec<Action>) {

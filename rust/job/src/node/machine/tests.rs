@@ -101,6 +101,7 @@ enum OrderOf {
     Released,
     Again,
     Spare,
+    GivenUp,
     Pong,
 }
 
@@ -115,6 +116,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(OrderOf::Released),
         1 => Just(OrderOf::Again),
         1 => Just(OrderOf::Spare),
+        1 => Just(OrderOf::GivenUp),
         1 => Just(OrderOf::Pong),
     ];
     let step = prop_oneof![
@@ -167,6 +169,7 @@ struct World {
     disk: Instant,
     done: bool,
     outcomes: usize,
+    outcome: Option<Result<AfterAttempt>>,
 }
 
 fn exit_of(rank: u32, state: RankState) -> RankExit {
@@ -202,6 +205,7 @@ impl World {
             disk: now,
             done: false,
             outcomes: 0,
+            outcome: None,
         }
     }
 
@@ -229,7 +233,8 @@ impl World {
         );
         assert!(!is_over || asked.is_some() || out.is_empty(), "NODE-14: {out:?}");
         out.into_iter().for_each(|action| self.act(action));
-        if self.machine.outcome().is_some() {
+        if let Some(outcome) = self.machine.outcome() {
+            self.outcome = Some(outcome);
             self.outcomes += 1;
             assert_eq!(self.outcomes, 1, "NODE-14");
             let helpers = [Away::Locate, Away::Files, Away::Guard, Away::Store, Away::GuardEnd];
@@ -388,6 +393,7 @@ impl World {
                 OrderOf::Released => HubMessage::Released,
                 OrderOf::Again => HubMessage::Again { attempt: Attempt::new(1), reason: "r".into() },
                 OrderOf::Spare => HubMessage::Spare,
+                OrderOf::GivenUp => HubMessage::GivenUp { reason: "given up".into() },
                 OrderOf::Pong => HubMessage::Pong,
             }),
             Step::Interrupted => self.on(Event::Interrupted("its task was killed".into())),
@@ -470,6 +476,24 @@ proptest! {
             world.order(HubMessage::Stop { reason: "the job is over".into() });
             prop_assert!(world.done && world.outcomes == 1, "NODE-59");
         }
+    }
+
+    #[test]
+    fn a_node_that_is_given_up_ends_its_ranks_and_fails_as_one_without_a_hub(helpers in 0..20_usize) {
+        let mut world = World::new();
+        (0..2).for_each(|_| world.back(0, true));
+        if helpers > 0 {
+            world.order(HubMessage::Place(Box::new(placement(false))));
+            (0..helpers).for_each(|_| world.back(0, true));
+        }
+        world.order(HubMessage::GivenUp { reason: "given up".into() });
+        while world.outcome.is_none() {
+            (0..world.away.len()).for_each(|_| world.back(0, true));
+            (0..RANKS).for_each(|rank| world.ends(rank, 0));
+            world.passes(1000);
+        }
+        let error = world.outcome.unwrap().unwrap_err();
+        prop_assert_eq!((error.kind(), error.to_string()), (ErrorKind::Unreachable, "given up".into()), "NODE-60");
     }
 
     #[test]

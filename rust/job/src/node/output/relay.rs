@@ -20,7 +20,7 @@ use phalanx_rendezvous::Sender;
 use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_supervisor::RankLog;
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
-use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Result};
+use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 use crate::node::helpers::helper::join_or_leave;
 use crate::node::line::ways::Ways;
@@ -77,26 +77,17 @@ impl Shared {
 }
 
 impl Relay {
-    /// Relays `logs` (rank and log) of `partition` to the hub, for an attempt. `at_end` is called when it has ended.
+    /// Relays `logs` (rank and log) to the hub, over connections of this role. `at_end` is called when it has ended.
     pub(crate) fn start(
         hub: Ways,
-        partition: u32,
-        attempt: Attempt,
+        role: Role,
         logs: Vec<(u32, Arc<RankLog>)>,
         max_lag_bytes: u64,
         at_end: impl FnOnce() + Send + 'static,
     ) -> Result<Relay> {
         let shared = Arc::new(Shared::default());
         let logs = logs.into_iter().map(|(rank, log)| FollowedLog::new(rank, log)).collect();
-        let worker = Worker {
-            hub,
-            partition,
-            attempt,
-            logs,
-            max_lag_bytes,
-            told_loss: None,
-            shared: Arc::clone(&shared),
-        };
+        let worker = Worker { hub, role, logs, max_lag_bytes, told_loss: None, shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new()
             .name("phalanx-relay".into())
             .spawn(move || {
@@ -141,8 +132,7 @@ impl Drop for Relay {
 
 struct Worker {
     hub: Ways,
-    partition: u32,
-    attempt: Attempt,
+    role: Role,
     logs: Vec<FollowedLog>,
     max_lag_bytes: u64,
     told_loss: Option<Instant>,
@@ -155,7 +145,7 @@ impl Worker {
             match self.relay() {
                 Ok(()) => break,
                 Err(e) => {
-                    log::debug!("the live view of partition {} is interrupted: {e}", self.partition);
+                    log::debug!("the live view of a node's ranks is interrupted: {e}");
                     self.shared.with(|state| state.connection = None);
                     self.shared.wait(RECONNECT_PAUSE, |_| false);
                 }
@@ -166,8 +156,8 @@ impl Worker {
 
     /// Connects and relays until everything is sent.
     fn relay(&mut self) -> Result<()> {
-        let role = Role::Logs { partition: self.partition, attempt: self.attempt };
-        let mut connection = self.hub.open(&self.shared.abandoned, role, Deadline::after(CONNECT_TIMEOUT))?;
+        let mut connection =
+            self.hub.open(&self.shared.abandoned, self.role, Deadline::after(CONNECT_TIMEOUT))?;
         // What was on its way when an earlier connection broke is sent again; the hub knows what it has.
         let received = &connection.welcome().received;
         for log in &mut self.logs {
