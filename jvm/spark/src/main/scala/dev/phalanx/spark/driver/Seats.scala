@@ -62,7 +62,9 @@ final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: No
         submissions(partition) += 1
         var problem = ""
         val took = (_: Int, end: String) => problem = end
-        val seat = sc.submitJob(rows, task, Seq(partition), took, problem)
+        // With the last RDD shared, Spark would end all seats with the first that fails (`DAGScheduler.stageDependsOn`).
+        val own = rows.map(identity)
+        val seat = sc.submitJob(own, task, Seq(partition), took, problem)
         seats += seat
         seat.onComplete(end => ends.add(partition -> end))(AtOnce)
       }
