@@ -12,6 +12,7 @@ const TRACEBACK: &str = "Traceback (most recent call last):";
 const WORKER_SAID: &str = "\nError from python worker:\n";
 const WORKER_PATH: &str = "\nPYTHONPATH was:\n";
 const OWN_EXCEPTION: &str = "dev.phalanx.spark.TrainingException";
+const ABORTED: &str = "Job aborted due to stage failure: ";
 
 /// Names of Spark's error conditions for a job that somebody cancelled, as its messages carry them; the second is Spark
 /// Connect's.
@@ -155,6 +156,10 @@ fn without_wrapping(line: &str) -> &str {
 }
 
 fn unwrapped(line: &str) -> Option<&str> {
+    // Of a task that Spark has tried often enough: which it was, and what it threw last.
+    if let Some((_, rest)) = line.strip_prefix(ABORTED).and_then(|line| line.split_once(OWN_EXCEPTION)) {
+        return rest.strip_prefix(": ");
+    }
     let word = |c: char| c.is_alphanumeric() || c == '_';
     if let Some((class, rest)) = line.strip_prefix('(').and_then(|line| line.split_once(") ")) {
         let is_class = !class.is_empty() && class.chars().all(|c| word(c) || c == '.' || c == '$');

@@ -62,7 +62,7 @@ final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: No
         submissions(partition) += 1
         var problem = ""
         val took = (_: Int, end: String) => problem = end
-        // With the last RDD shared, Spark would end all seats with the first that fails (`DAGScheduler.stageDependsOn`).
+        // Spark ends all jobs that share their last RDD with one that fails (`DAGScheduler.stageDependsOn`).
         val own = rows.map(identity)
         val seat = sc.submitJob(own, task, Seq(partition), took, problem)
         seats += seat

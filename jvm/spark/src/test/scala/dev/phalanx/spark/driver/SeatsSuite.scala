@@ -150,7 +150,8 @@ class SeatsSuite extends PhalanxSuite {
     // Which task is told, and its ports, are chance.
     def words(failed: TrainingException) = (failed.kind, failed.message.replaceAll("[0-9]+", "N"))
     assert(words(ofTasks) == words(failed("barrier")))
-    assert(seats.tasks.asScala.forall(_.taskInfo.attemptNumber == 0), "JAR-27")
+    // Another executor might have reached the driver.
+    assert(seats.tasks.asScala.map(_.taskInfo.attemptNumber).max == 3, "JAR-27")
     assert(intercept[TrainingException] {
       BarrierRunner.run(sc, 2, "none", new NodeTask(spec, Payload.none), "swarm")
     }.message == "a gang is barrier or tasks, not swarm")
