@@ -118,7 +118,7 @@ def test_a_dataframe_of_another_number_of_partitions_is_repartitioned(stage: Any
 @pytest.mark.remote
 def test_another_number_of_partitions_is_found_out_by_the_tasks(stage: Any, spark: Any) -> None:
     with pytest.raises(
-        TrainingError, match="the DataFrame has 1 partitions and the run 2 tasks; repartition it to 2"
+        TrainingError, match="the DataFrame has 1 partitions and the run has 2 tasks; repartition it to 2"
     ):
         taken(stage, spark.range(0, 10, 1, 1))
 

@@ -55,12 +55,10 @@ def test_a_snapshot_tells_what_the_ranks_report_and_how_the_run_ended(spark: Any
     end = run.snapshot()
     assert (end["state"], end["failure"]["rank"], end["failure"]["kind"]) == ("failed", 1, "exception")
     assert "<script>" in end["failure"]["traceback"]
-    assert [phase["name"] for phase in end["phases"]] == [
-        "waiting for tasks",
-        "starting ranks",
-        "training",
-        "ending the ranks",
-    ]
+    phases = [phase["name"] for phase in end["phases"]]
+    # Both ends may have come at the same time.
+    assert phases[3:] in (["ending the ranks"], [])
+    assert phases[:3] == ["waiting for tasks", "starting ranks", "training"]
     assert end["ended"] is not None
     counts = end["counts"]
     assert (counts["ranks.started"], counts["ranks.running"], counts["ranks.failed"]) == (2, 0, 1)
