@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import phalanx
@@ -11,6 +13,7 @@ import pytest
 from support.breathing import BREATHES, PARTS
 from support.cluster import Host, Standalone
 from support.own_session import in_session
+from support.programs import eventually
 from support.tiers import whole
 
 pytestmark = [pytest.mark.timeout(300), whole("a standalone cluster")]
@@ -86,3 +89,30 @@ def test_a_copy_that_spark_starts_of_a_task_waits_and_changes_nothing(
     )
     assert answer["held"] > 2, "DRIVER-50"
     assert answer["result"] == ["0", "0"], "DRIVER-50"
+
+
+def test_of_two_applications_the_second_gathers_once_the_first_lets_its_executors_go(
+    cluster: Standalone, tmp_path: Path
+) -> None:
+    def application(name: str, seconds: int) -> Any:
+        code = f"""
+        import os
+
+        def takes_its_time(folder):
+            import os, time
+            open(os.path.join(folder, {name!r} + os.environ["RANK"]), "w").close()
+            time.sleep({seconds})
+            return os.environ["WORLD_SIZE"]
+
+        # Of four slots each wants three.
+        distributor = phalanx.TorchDistributor(num_processes=3, local_mode=False, use_gpu=False)
+        answer = distributor.run(takes_its_time, {str(tmp_path)!r})
+        """
+        return in_application(cluster, code)
+
+    with ThreadPoolExecutor(2) as both:
+        first = both.submit(application, "first", 15)
+        eventually("the first has gathered", 90, lambda: len(list(tmp_path.iterdir())) == 3)
+        second = both.submit(application, "second", 0)
+        assert (first.result(200), second.result(200)) == ("3", "3")
+    assert len(list(tmp_path.iterdir())) == 6

@@ -114,6 +114,7 @@ fn a_rank_that_has_left_its_result_hides_no_hang_and_is_none() {
 fn a_rank_that_has_left_its_result_and_is_stopped_hangs_as_nobody_else_ends_it() {
     let mut play = Play::hanging(10);
     play.ends(5, 0, RankState::Finished);
+    play.orders();
     let told = RankActivity { rank: 1, idle_ms: 11_000, returned: true, ..RankActivity::default() };
     let stopped = RankActivity { stopped: true, ..told.clone() };
     play.tell(12, 1, NodeMessage::Activity { ranks: vec![told] });

@@ -96,9 +96,9 @@ object BarrierRunner {
   /** Runs `task` in so many tasks; what `runPython` does. */
   private[spark] def run(sc: SparkContext, tasks: Int, description: String, task: NodeTask, gang: String): Unit = {
     OwnJar.ship(sc)
+    val hub = hubOf(task.spec)
     val described = sc.getLocalProperty(Description) != null
     if (!described) sc.setLocalProperty(Description, description)
-    val hub = hubOf(task.spec)
     hub.foreach { case (job, _) => sc.setLocalProperty(RunStore.RunProperty, job) }
     try withTunnel(hub)(runGang(sc, tasks, task, gang))
     catch {

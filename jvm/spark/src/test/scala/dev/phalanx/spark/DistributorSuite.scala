@@ -295,6 +295,7 @@ class DistributorSuite extends PhalanxSuite {
         "barrier"
       ))
     assert(failed.message.contains("can't decode the node spec"), failed.message)
+    assert(sc.getLocalProperty("spark.job.description") == null, "STAGE-5")
   }
 
   test("tasks that find the hub closed end in a sentence, and nobody trains without a driver") {

@@ -262,7 +262,9 @@ class RunSuite extends PhalanxSuite {
     }
   }
 
-  for (gang <- Seq("barrier", "tasks")) test(s"a lost executor has the tasks of a run submitted again, gang=$gang") {
+  for {
+    (gang, how) <- Seq("barrier" -> "the Spark stage is submitted again", "tasks" -> "1 of 2 tasks are replaced")
+  } test(s"after the loss of an executor, $how") {
     withFolder { folder =>
       val file = python(
         folder,
@@ -290,7 +292,7 @@ class RunSuite extends PhalanxSuite {
         ProcessHandle.of(Files.readString(names(1)).trim.toLong).get.destroyForcibly()
         assert(run.result(Soon).resultJson.contains("\"again\""))
       }
-      assert(output.contains("; the Spark stage is submitted again"), output)
+      assert(output.contains(s"; $how"), output)
     }
   }
 }
