@@ -14,6 +14,7 @@ use common::{Heard, LONG, TOKEN, control, serve, soon};
 use phalanx_rendezvous::wire::{Frame, MAX_DATA_BYTES};
 use phalanx_rendezvous::{HubAddress, HubConnection};
 use phalanx_testkit::eventually;
+use phalanx_testkit::fleet::join_of;
 use phalanx_types::message::{HubMessage, NodeMessage, Role};
 use phalanx_types::{Attempt, Deadline, ErrorKind, Join, SparkTask};
 
@@ -278,18 +279,7 @@ fn says(node: &mut HubConnection, order: &HubMessage) {
 }
 
 fn joins(host: &str) -> NodeMessage {
-    NodeMessage::Join(Join {
-        partition: 0,
-        name: host.into(),
-        host: host.into(),
-        address: [127, 0, 0, 1].into(),
-        interface: String::new(),
-        addresses: Vec::new(),
-        store_port: 1,
-        store_key: Vec::new(),
-        gpus: Vec::new(),
-        folder: String::new(),
-    })
+    NodeMessage::Join(Join { host: host.into(), ..join_of(0) })
 }
 
 #[test]
@@ -361,10 +351,19 @@ fn a_spare_that_has_ranks_is_to_end_them_and_fail() {
 
 #[test]
 fn a_spare_that_comes_over_another_connection_has_that_one_alone() {
-    let (_server, hub) = serve(&Heard::default());
+    let heard = Heard::default();
+    let (server, hub) = serve(&heard);
     let _first = come(&hub, 1);
     let (mut before, mut now) = (come(&hub, 2), come(&hub, 2));
     says(&mut before, &HubMessage::Spare);
     assert!(before.receive::<HubMessage>(soon()).is_err(), "HUB-22");
     says(&mut now, &HubMessage::Spare);
+    // It comes once more, and has the seat at once.
+    *heard.holder.lock().unwrap() = None;
+    let mut seated = come(&hub, 2);
+    assert!(now.receive::<HubMessage>(soon()).is_err(), "HUB-22");
+    heard.seats.fetch_add(1, Ordering::AcqRel);
+    server.wake();
+    seated.send(&NodeMessage::Ping, soon()).unwrap();
+    says(&mut seated, &HubMessage::Pong);
 }

@@ -373,7 +373,8 @@ fn task_of(partition: u32) -> SparkTask {
     SparkTask { instance: id + 1, stage: partition, id, number: 0 }
 }
 
-fn join_of(partition: u32) -> Join {
+/// What a node of the fleet says of itself when it joins.
+pub fn join_of(partition: u32) -> Join {
     let [_, a, b, c] = partition.to_be_bytes();
     Join {
         partition,

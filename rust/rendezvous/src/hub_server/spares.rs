@@ -22,6 +22,7 @@ impl<H: Handler> Server<H> {
         attempt: Attempt,
         task: SparkTask,
     ) -> Stage {
+        self.forget_spares(now, task);
         match self.handler.seat(now, partition, task, &mut self.out) {
             Seat::Yours => self.seated(token, partition, attempt),
             Seat::Inherited => {
@@ -29,7 +30,6 @@ impl<H: Handler> Server<H> {
                 self.seated(token, partition, attempt)
             }
             Seat::Spare | Seat::Over(_) | Seat::Never(_) => {
-                self.forget_spares(now, task);
                 self.spares.insert(token);
                 // It may be one for whom there is nothing to wait.
                 self.seats_seen = None;
@@ -54,7 +54,7 @@ impl<H: Handler> Server<H> {
         }
     }
 
-    /// A spare comes over another connection: the one before may be half open for a long time yet.
+    /// A task comes over another connection: that over which it waited may be half open for a long time yet.
     fn forget_spares(&mut self, now: Instant, task: SparkTask) {
         let is_its = |token: &MioToken| self.spare(*token).is_some_and(|spare| spare.task == task);
         let before: Vec<MioToken> = self.spares.iter().copied().filter(is_its).collect();
