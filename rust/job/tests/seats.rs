@@ -140,7 +140,10 @@ fn a_task_that_joined_and_fell_silent_leaves_its_seat_to_the_next() {
     play.joins(0, 0);
     assert_eq!(play.comes(1, 0, copy(1)), Seat::Spare, "DRIVER-50");
     play.tick(31);
-    assert_eq!(play.comes(31, 0, copy(1)), Seat::Inherited, "DRIVER-52");
+    let version = play.state.seats();
+    play.tick(32);
+    assert_eq!(play.state.seats(), version, "spares are asked about once");
+    assert_eq!(play.comes(32, 0, copy(1)), Seat::Inherited, "DRIVER-52");
     play.joins(32, 1);
     assert_eq!(play.orders(), [], "the join of the one before counts no more");
 }

@@ -20,9 +20,7 @@ impl JobState {
             self.nodes.iter().filter_map(due).filter(|(_, loss)| loss.due <= now).collect();
         for (partition, loss) in lost {
             if self.waits_for_place(partition) && !self.acts_on_loss_before_place() {
-                // Another task may have its seat.
-                self.seats.disconnected(partition);
-                self.step(partition, |node| (node.disconnected(now), ()));
+                self.may_be_replaced(now, partition);
                 continue;
             }
             if self.outlives_stage(partition, now) {
@@ -33,6 +31,15 @@ impl JobState {
                 now.saturating_duration_since(loss.since).as_secs_f64()
             );
             self.lose(now, partition, loss.since, &why, out);
+        }
+    }
+
+    /// A task that has joined is silent: another may have its seat.
+    fn may_be_replaced(&mut self, now: Instant, partition: u32) {
+        // Once: who waits for seats is asked about again with each change.
+        if self.nodes.get(&partition).is_some_and(|node| node.waits().is_some()) {
+            self.seats.disconnected(partition);
+            self.step(partition, |node| (node.disconnected(now), ()));
         }
     }
 
