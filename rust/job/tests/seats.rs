@@ -156,6 +156,8 @@ fn a_node_that_is_called_to_the_next_attempt_keeps_its_seat_while_it_connects_an
     play.breaks(5, 1);
     assert_eq!(play.comes(5, 1, copy(1)), Seat::Spare, "DRIVER-50");
     assert_eq!(play.comes(5, 1, task(1)), Seat::Yours);
+    // Its job has failed: it doesn't come.
+    assert_eq!(play.comes(6, 1, task(2)), Seat::Inherited, "DRIVER-51");
 }
 
 #[test]

@@ -104,7 +104,9 @@ fn decide(holder: Option<&Holder>, node: &Node, over: Option<&str>, stays: bool,
         return Seat::Never("Spark has started its stage again".into()); // DRIVER-51
     }
     match node {
-        Node::Absent | Node::Joined { .. } if task.supersedes(before) => Seat::Inherited, // DRIVER-51
+        Node::Absent | Node::Joined { .. } | Node::Called { .. } if task.supersedes(before) => {
+            Seat::Inherited // DRIVER-51
+        }
         Node::Absent | Node::Joined { contact: Contact::Broken { .. }, .. } if !is_connected => {
             Seat::Inherited // DRIVER-52
         }
