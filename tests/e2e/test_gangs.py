@@ -162,13 +162,9 @@ def test_an_executor_that_ends_is_replaced(starter: str, when: str, tries: int) 
         def executors_here():
             return [p for p in psutil.Process().children(recursive=True) if is_executor(p)]
 
-        def holds_a_slot():
-            sleeps = lambda _: __import__("time").sleep(25)
-            spark.sparkContext.parallelize([0], 1).foreach(sleeps)
-
         if waits:
-            threading.Thread(target=holds_a_slot, daemon=True).start()
-            until(lambda: len(executors_here()) == 1 and jobs())
+            take_a_slot(25)
+            until(lambda: len(executors_here()) == 1)
         before = max(all_jobs(), default=-1)
         run = of({starter!r}, max_restarts=0 if waits else 1).start(trains, marks)
         if waits:
@@ -193,13 +189,8 @@ def test_an_executor_that_ends_is_replaced(starter: str, when: str, tries: int) 
 def test_a_gang_that_others_keep_from_its_slots_waits_no_longer_than_the_queue_may(starter: str) -> None:
     answer = in_breathing(
         f"""
-        def holds_a_slot():
-            sleeps = lambda _: __import__("time").sleep(20)
-            spark.sparkContext.parallelize([0], 1).foreach(sleeps)
-
         until(lambda: executors() == 2)
-        threading.Thread(target=holds_a_slot, daemon=True).start()
-        until(jobs)
+        take_a_slot(20)
         run = of({starter!r}, gang="tasks").start(train)
         until(lambda: run.status == "waiting for 2 slots; 1 is free")
         try:
@@ -287,13 +278,8 @@ def test_over_connect_a_gang_of_tasks_is_one_stage_for_which_executors_come() ->
 def test_a_session_that_stops_while_a_gang_waits_for_slots_holds_up_none_of_the_next(starter: str) -> None:
     answer = in_breathing(
         f"""
-        def holds_a_slot():
-            sleeps = lambda _: __import__("time").sleep(600)
-            spark.sparkContext.parallelize([0], 1).foreach(sleeps)
-
         until(lambda: executors() == 2)
-        threading.Thread(target=holds_a_slot, daemon=True).start()
-        until(jobs)
+        take_a_slot(600)
         run = of({starter!r}, gang="tasks").start(train)
         until(lambda: run.status == "waiting for 2 slots; 1 is free")
         spark.stop()

@@ -40,6 +40,12 @@ def jobs():
 def all_jobs():
     return list(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
 
+def take_a_slot(seconds):
+    sleep = lambda _: __import__("time").sleep(seconds)
+    hold = lambda: spark.sparkContext.parallelize([0], 1).foreach(sleep)
+    threading.Thread(target=hold, daemon=True).start()
+    until(jobs)
+
 def until(is_so, seconds=60):
     end = time.monotonic() + seconds
     while not is_so():

@@ -36,7 +36,6 @@ public final class SparkInternals {
   /** The property of a Spark job that says of which gang of tasks it is a seat. */
   public static final String GANG = "phalanx.gang";
 
-
   private SparkInternals() {}
 
   /** Whether the executor of this id is the driver itself: on a local master. */
