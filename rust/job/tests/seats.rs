@@ -64,7 +64,7 @@ fn in_a_gang_of_tasks_the_others_stay_where_one_is_lost_and_its_replacement_has_
     let mut play = one_is_lost(of_tasks);
     let [restart] = &play.state.take_restarts()[..] else { panic!("DRIVER-31") };
     assert!(restart.in_place, "DRIVER-31");
-    assert!(restart.line.ends_with("; 1 of 2 tasks are replaced"), "{}", restart.line);
+    assert!(restart.line.ends_with("; 1 of 2 tasks is replaced"), "{}", restart.line);
     assert!(matches!(play.orders()[..], [(0, HubMessage::Again { .. })]), "DRIVER-27");
     // Spark's next task for the seat knows of the first attempt only.
     assert_eq!(play.comes(9, 1, copy(1)), Seat::Inherited, "DRIVER-52");

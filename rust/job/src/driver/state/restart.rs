@@ -64,6 +64,7 @@ impl JobState {
         let gone = self.nodes.values().filter(|node| !node.is_ready_again()).count();
         let how = match in_place {
             true if gone == 0 => String::new(),
+            true if gone == 1 => format!("; 1 of {} tasks is replaced", self.job.tasks),
             true => format!("; {gone} of {} tasks are replaced", self.job.tasks),
             false => "; the Spark stage is submitted again".into(),
         };

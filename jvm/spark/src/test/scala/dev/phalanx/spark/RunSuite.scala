@@ -263,7 +263,7 @@ class RunSuite extends PhalanxSuite {
   }
 
   for {
-    (gang, how) <- Seq("barrier" -> "the Spark stage is submitted again", "tasks" -> "1 of 2 tasks are replaced")
+    (gang, how) <- Seq("barrier" -> "the Spark stage is submitted again", "tasks" -> "1 of 2 tasks is replaced")
   } test(s"after the loss of an executor, $how") {
     withFolder { folder =>
       val file = python(
