@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from .launch.local import run_local as run_local
     from .options import Options as Options
     from .process_group.comm_hook import average_hook as average_hook
+    from .rank.notices import Notice as Notice
+    from .rank.notices import Preempted as Preempted
+    from .rank.notices import preempted as preempted
     from .rank.reporting import phase as phase
     from .rank.reporting import report as report
     from .rank.reporting import set_result as set_result
@@ -43,7 +46,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "DeepspeedTorchDistributor": "integrations.deepspeed",
     "MissingResultError": "results",
+    "Notice": "rank.notices",
     "Options": "options",
+    "Preempted": "rank.notices",
     "RankOutcome": "errors",
     "Run": "run.run",
     "TorchDistributor": "distributor",
@@ -58,6 +63,7 @@ _HOMES = {
     "data": "feeding.source",
     "doctor": "diagnosis.doctor",
     "phase": "rank.reporting",
+    "preempted": "rank.notices",
     "replicated": "feeding.replicated",
     "report": "rank.reporting",
     "run_local": "launch.local",
@@ -69,7 +75,9 @@ _HOMES = {
 __all__ = [
     "DeepspeedTorchDistributor",
     "MissingResultError",
+    "Notice",
     "Options",
+    "Preempted",
     "RankOutcome",
     "Run",
     "TorchDistributor",
@@ -85,6 +93,7 @@ __all__ = [
     "jar_path",
     "notebook_launcher",
     "phase",
+    "preempted",
     "replicated",
     "report",
     "run_local",

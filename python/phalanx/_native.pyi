@@ -16,6 +16,8 @@ __all__ += ["unknown_settings", "use_huge_pages"]
 
 VERSION: str
 
+# slots_timeout, stage, progress, connect, node_timeout, data_order, max_restarts, max_preemptions, gang.
+_Settings = tuple[float, str, str, str, float, str, int, int | None, str]
 # Memory is an address and its bytes.
 _Memory = tuple[int, int]
 # The strings or bytes of a block as Arrow's format has them: where each row begins, and where the last one ends,
@@ -149,12 +151,9 @@ class Job:
 def setting_keys() -> list[str]:
     """The keys of all settings."""
 
-def read_settings(settings: dict[str, str]) -> tuple[float, str, str, str, float, str, int, str]:
-    """Checks all settings; returns those that a driver goes by itself: the seconds to wait for task slots, the stage
-    (auto, jvm or python), how a run is shown (auto, rich, plain or off), how tasks reach a client of Spark Connect
-    (auto, direct or relay), after how many seconds of silence a node is lost, in which order rows of data sets come
-    (auto, computed or content), how often ranks may start again, and what the run's tasks are to Spark (barrier or
-    tasks). A bad value is a ValueError that names the key, the value and what is allowed."""
+def read_settings(settings: dict[str, str]) -> _Settings:
+    """Checks all settings; returns those that a driver goes by itself. A bad value is a ValueError that names the key,
+    the value and what is allowed."""
 
 def rank_variables(settings: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     """The variables that a caller gives its ranks: what `spark.phalanx.env.pass` names of this process's, and `given`,
@@ -267,6 +266,8 @@ class Hub:
         """What Spark shows of the stage that was submitted for `attempt`: how many of its tasks run (None if it isn't
         submitted yet), how many task slots there are, and how many of these are free. Told once a second until tasks
         run, it lets the time to join begin then."""
+    def notice(self, task: int, seconds: float | None, reason: str) -> None:
+        """The host of the task with this attempt id is to go, in so many seconds if that is known."""
     def stacks(self, timeout: float) -> tuple[dict[int, str], str] | None:
         """What the ranks' threads are doing, by rank and as text, equal ones once; None after `timeout` seconds. Nodes
         are waited for 5 s. For a thread other than the one that waits in next()."""
@@ -378,6 +379,8 @@ class RankWords:
     def __new__(cls, path: str) -> RankWords: ...
     def ask(self, step: int) -> bool:
         """Asks for a step; whether the rank may begin it. Never waits."""
+    def go_on(self, step: int) -> None:
+        """Begins this step though the rank is frozen."""
 
 @final
 class StoreServer:

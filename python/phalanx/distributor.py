@@ -101,6 +101,7 @@ class TorchDistributor(Distributor):
         warm: bool | None = None,
         max_restarts: int | None = None,
         restart_on: Iterable[str] | None = None,
+        max_preemptions: int | None = None,
         hang_timeout: float | None = None,
         grace: float | None = None,
         cpus_per_rank: int | None = None,
@@ -126,6 +127,7 @@ class TorchDistributor(Distributor):
             warm=warm,
             max_restarts=max_restarts,
             restart_on=restart_on,
+            max_preemptions=max_preemptions,
             hang_timeout=hang_timeout,
             grace=grace,
             cpus_per_rank=cpus_per_rank,
@@ -317,6 +319,11 @@ class TorchDistributor(Distributor):
             settings=settings.values
             | owner_settings(train_object, self.spark)
             | {"phalanx.localMode": str(self.local_mode).lower()}
+            | (
+                {"spark.phalanx.maxPreemptions": "0"}
+                if inputs is not None and inputs.streamed is not None
+                else {}
+            )
             | ({} if inputs is None or not inputs.folder else {"phalanx.dataFolder": inputs.folder})
             | ({} if tracked is None else tracked.settings),
         )
@@ -347,7 +354,7 @@ class TorchDistributor(Distributor):
     def _inputs(self, sets: dict[str, Any], settings: Settings) -> Preparation | None:
         if not sets:
             return None
-        restarts = settings.max_restarts > 0
+        restarts = settings.max_restarts > 0 or settings.max_preemptions != 0
         order = settings.data_order
         return Preparation(self.spark, sets, local_mode=self.local_mode, order=order, restarts=restarts)
 

@@ -40,7 +40,7 @@ class TrainingError(RuntimeError):
 
     `str()` is the whole story; `__cause__` is the rank's own exception where it unpickles.
 
-    kind            exception, signal, exit_code, out_of_memory, hang, lost_node, start or cancelled
+    kind            exception, signal, exit_code, out_of_memory, hang, lost_node, preempted, start or cancelled
     message         the cause in one sentence
     rank, host      the rank that failed first and its host; None and "" where no rank did
     exit_code, signal   how its process ended, where it did so

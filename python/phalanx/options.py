@@ -26,6 +26,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "warm": ("spark.phalanx.warm.enabled", lambda value: str(bool(value)).lower()),
     "max_restarts": ("spark.phalanx.maxRestarts", str),
     "restart_on": ("spark.phalanx.restartOn", _texts),
+    "max_preemptions": ("spark.phalanx.maxPreemptions", str),
     "hang_timeout": ("spark.phalanx.hangTimeout", _milliseconds),
     "grace": ("spark.phalanx.grace", _milliseconds),
     "cpus_per_rank": ("spark.phalanx.cpusPerRank", str),
@@ -60,6 +61,10 @@ class Options:
                     says, which is 0
     restart_on      the kinds of failure (`TrainingError.kind`) after which the ranks start again; else what
                     `spark.phalanx.restartOn` says, which is lost_node, signal and hang
+
+    max_preemptions how often in a run all ranks start again because a host was announced to go, which is no restart
+                    (`phalanx.preempted`); else what `spark.phalanx.maxPreemptions` says, which is as often as that
+                    happens
 
     hang_timeout    the run fails, with the stacks of all ranks, when no rank makes progress for this many seconds;
                     else what `spark.phalanx.hangTimeout` says, which is never
@@ -104,6 +109,7 @@ class Options:
     warm: bool | None = None
     max_restarts: int | None = None
     restart_on: str | Iterable[str] | None = None
+    max_preemptions: int | None = None
     hang_timeout: float | None = None
     grace: float | None = None
     cpus_per_rank: int | None = None

@@ -14,9 +14,9 @@ from phalanx.rank.node_socket import NodeSocket
 
 # What the words say where there is no step.
 NO_STEP = 2**64 - 1
-# How long a block of a rank's reports is, and the memory of its words and its reports.
+# How long a block of a rank's reports is, and the memory of its words, its reports and its notices.
 BLOCK_BYTES = 64 << 10
-MEMORY_BYTES = 4096 + 16 * BLOCK_BYTES
+MEMORY_BYTES = 4096 + 16 * BLOCK_BYTES + (256 << 10)
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -57,7 +57,7 @@ def tell_words(node: socket.socket, generation: int) -> memoryview:
     os.ftruncate(fd, MEMORY_BYTES)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     words = memoryview(mmap.mmap(fd, MEMORY_BYTES)).cast("B").cast("Q")
-    words[0], words[1], words[2], words[3] = 1, generation, NO_STEP, NO_STEP
+    words[0], words[1], words[2], words[3], words[7] = 1, generation, NO_STEP, NO_STEP, NO_STEP
     socket.send_fds(node, [b'{"version":1,"kind":"words"}'], [fd])
     os.close(fd)
     return words

@@ -17,6 +17,7 @@ attempts left goes at once, what another run left only when it is a day old.
 from .background import Saving
 from .layout import KEEP
 from .place import checkpoint_dir
+from .preempted import save_if_preempted
 from .sharded import load_sharded, save_sharded, save_sharded_async
 from .whole import latest, save, save_async
 
@@ -28,6 +29,7 @@ __all__ = [
     "load_sharded",
     "save",
     "save_async",
+    "save_if_preempted",
     "save_sharded",
     "save_sharded_async",
 ]

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..connect.client import is_remote
 from ..distributor import TorchDistributor
+from ..rank.notices import Preempted, preempted
 from ..request.settings import ANY_FAILURE
 from ..spark.session import active_session, is_local
 
@@ -96,3 +97,15 @@ def _what_there_is(local_mode: bool | None) -> tuple[bool, bool]:
     if local:
         return True, not remote and bool(spark.sparkContext.resources.get("gpu"))
     return False, spark.conf.get("spark.task.resource.gpu.amount", None) is not None
+
+
+def save_if_preempted(accelerator: Any, folder: str | os.PathLike[str], step: int) -> None:
+    """Where a host of the run is to go (`phalanx.preempted`), has the `Accelerator` save its state into `folder`, which
+    all hosts share, and raises `phalanx.Preempted`; else returns at once. All ranks call it at the same steps.
+
+    Raises as `phalanx.preempted`, and as `accelerator.save_state`.
+    """
+    notice = preempted(step)
+    if notice is not None:
+        accelerator.save_state(os.fspath(folder))
+        raise Preempted(step, notice)

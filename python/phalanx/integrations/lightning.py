@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from contextlib import suppress
 from typing import Any
 
+from ..checkpoint import checkpoint_dir
+from ..rank.notices import Preempted, preempted
 from .step_report import StepReport
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -27,7 +30,9 @@ class PhalanxCallback:
     ranks and hangs.
 
     It reports optimizer steps (`trainer.global_step`) and how many there will be, the epoch, and the loss where
-    `training_step` returns one. Outside a rank it does nothing.
+    `training_step` returns one. Where a host of the run is to go (`phalanx.preempted`), it saves `last.ckpt`, in the
+    folder of the trainer's own checkpoints, or else in `phalanx.checkpoint_dir()`, and raises `phalanx.Preempted`, so
+    that the run starts again elsewhere. Outside a rank it does nothing.
 
     Making one raises `ModuleNotFoundError` where neither package is installed.
     """
@@ -38,6 +43,7 @@ class PhalanxCallback:
     def __init__(self) -> None:
         self._report = StepReport()
         self._of: int | None = None
+        self._asked: int | None = None
 
     def __reduce__(self) -> Any:
         # Its class is made where it is used; a function that travels brings the callback along as the class that the
@@ -57,6 +63,18 @@ class PhalanxCallback:
         """A batch is done; a step of the optimizer may take several."""
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         self._report(trainer.global_step, of=self._of, loss=loss, epoch=trainer.current_epoch)
+        self._leave_if_preempted(trainer)
+
+    def _leave_if_preempted(self, trainer: Any) -> None:
+        step = trainer.global_step
+        if step == self._asked:  # the optimizer takes its step after more batches
+            return
+        self._asked = step
+        notice = preempted(step)
+        if notice is not None:
+            own = getattr(trainer.checkpoint_callback, "dirpath", None)
+            trainer.save_checkpoint(os.path.join(own or checkpoint_dir(), "last.ckpt"))
+            raise Preempted(step, notice)
 
 
 def _callbacks() -> tuple[type, ...]:

@@ -168,10 +168,23 @@ ERROR_PEER_LOST = "peer_lost"
 """Key of an error: whether it says that a peer went away."""
 ERROR_BEFORE_START = "before_start"
 """Key of an error: whether the training code never began."""
+ERROR_PREEMPTED = "preempted"
+"""Key of an error: whether it is `phalanx.Preempted`."""
 ERROR_AT_US = "at_us"
 """Key of an error: when it was raised, on the host's monotonic clock, in microseconds."""
 ERROR_PICKLE = "pickle"
 """Key of an error: the pickled exception, base64."""
+
+NOTICE_STEP = "step"
+"""Key of a notice: from which step on it is told."""
+NOTICE_HOSTS = "hosts"
+"""Key of a notice: the hosts that go."""
+NOTICE_RANKS = "ranks"
+"""Key of a notice: the ranks on them."""
+NOTICE_DEADLINE_MS = "deadline_ms"
+"""Key of a notice: when the first of them goes, in milliseconds since 1970, or null."""
+NOTICE_REASON = "reason"
+"""Key of a notice: why."""
 
 PHASE_READY = "rank ready"
 """Phase that each Python rank tells when it has begun."""
@@ -190,6 +203,8 @@ WORDS_BYTES = 4096
 """How large their memory is."""
 REPORTS_BYTES = 1 << 20
 """How large the memory of a rank's reports is, which lies behind its words."""
+NOTICES_BYTES = 256 << 10
+"""How large the memory of a rank's notices is, which lies behind that of its reports: a line of JSON for each."""
 REPORT_BLOCK_BYTES = 64 << 10
 """How large each of the blocks is that it is made of."""
 NEWS_VERSION = "version"

@@ -9,7 +9,7 @@ bring back. In the second case the training code is at its end, or what runs is 
 `os._exit`. If `owed` is in the directory, the process whose id it has promised a result: without `result` exit code 0
 means neither, and with it the exit code means nothing, as NODE-55 says. Nothing is promised once the result is settled.
 RANK-5 (recorded-first): an exception that leaves the training code is in `error.json` before the process ends, with
-exit code 1. `sys.exit(n)` ends the process with n and no such file.
+exit code 1, or 75 where it is `phalanx.Preempted`. `sys.exit(n)` ends the process with n and no such file.
 RANK-6 (few-imports): nothing is imported here that the training code may not want, and torch least of all.
 RANK-7 (one-rank): a process that the training code forks is no rank. It ends as a child of a Python program does, and
 leaves neither result nor record.
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 LAST_NOTES_SECONDS = 2.0
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: try again later
 
 
 def main() -> NoReturn:
@@ -60,7 +61,7 @@ def run() -> NoReturn:
     code = _run(os.environ[contract.ENV_PAYLOAD], directory)
     try:
         reporting.settle()
-        if code != 0:
+        if code not in (0, PREEMPTED):
             reporting.fail()
         node.finish(LAST_NOTES_SECONDS)
     finally:
@@ -98,7 +99,7 @@ def _run(payload_path: str, directory: str) -> int:
             error_record.write_error(exc, directory, at_us=at_us, before_start=not started)
             reporting.phase(contract.PHASE_RAISED)
         error_record.show(exc)
-        return 1
+        return PREEMPTED if error_record.is_preemption(exc) else 1
 
 
 def _keep_result(payload: Payload, value: object, directory: str) -> None:

@@ -71,6 +71,7 @@ def write_error(exc: BaseException, directory: str, *, at_us: int, before_start:
         contract.ERROR_TRACEBACK: _without_middle(formatted(exc), MAX_TRACEBACK_CHARS),
         contract.ERROR_PEER_LOST: is_peer_loss(exc),
         contract.ERROR_BEFORE_START: before_start,
+        contract.ERROR_PREEMPTED: is_preemption(exc),
         contract.ERROR_AT_US: at_us,
         contract.ERROR_PICKLE: "",
     }
@@ -86,7 +87,10 @@ def write_error(exc: BaseException, directory: str, *, at_us: int, before_start:
 
 
 def show(exc: BaseException) -> None:
-    """Prints the traceback to stderr as Python does at an uncaught exception."""
+    """Prints the traceback to stderr as Python does at an uncaught exception; of `phalanx.Preempted` a line."""
+    if is_preemption(exc):
+        _complain(f"phalanx: {_text(exc)}\n")
+        return
     hook = sys.excepthook
     # init_process_group puts "[rank3]:" before every line; the node does so, too. Python's own hook is
     # passed by because before 3.13 it looks for source lines in files only, and a notebook's cells are none.
@@ -125,6 +129,12 @@ def is_peer_loss(exc: BaseException) -> bool:
     only the first place among several failures.
     """
     return any(_says_peer_loss(link) for link in _chain(exc))
+
+
+def is_preemption(exc: BaseException) -> bool:
+    """Whether the exception is `phalanx.Preempted`: the training code has left its work, and has not failed."""
+    notices = sys.modules.get(f"{__package__}.notices")
+    return notices is not None and isinstance(exc, notices.Preempted)
 
 
 def pickled(exc: BaseException) -> str:

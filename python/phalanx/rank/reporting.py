@@ -23,6 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .words import Words
+
 # A node reads lines of up to 4096 bytes; names stay well below.
 MAX_NAME_CHARS = 60
 
@@ -77,6 +79,12 @@ def _this_rank() -> _Rank | None:
 def in_rank() -> bool:
     """Whether this process is a rank."""
     return _this_rank() is not None
+
+
+def words() -> Words | None:
+    """What this rank and its node have in common memory; None outside a rank, and in one that was given none."""
+    rank = _this_rank()
+    return None if rank is None else rank.node.words
 
 
 def enter(node: NodeSocket, directory: str) -> None:

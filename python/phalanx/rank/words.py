@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .._native import RankWords
 
 # Which word of the memory is what.
-_VERSION, _GENERATION, _ASKED, _REPORTED, _FROZEN = range(5)
+_VERSION, _GENERATION, _ASKED, _REPORTED, _FROZEN, _NOTICES = range(6)
 
 
 class Words:
@@ -29,7 +29,7 @@ class Words:
         if self._words[_VERSION] != contract.WORDS_FORMAT:
             raise ValueError(f"words of version {self._words[_VERSION]}")
         self.reports = ReportMemory(fd)
-        self._fd = fd
+        self.fd = fd
         self._native: RankWords | None = None
 
     @property
@@ -44,8 +44,26 @@ class Words:
     def ask(self, step: int) -> bool:
         """Asks for a step; whether this rank may begin it now. To store and then load takes a fence, so the core does
         it: `rust/supervisor/src/freeze.rs`."""
+        return self._core().ask(step)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether this rank may begin no step."""
+        return self._words[_FROZEN] != 0
+
+    def go_on(self, step: int) -> None:
+        """Begins this step though the rank is frozen, since it has waited long enough. Its node knows of it, or the
+        rank finds what it is told; GUARD-22."""
+        self._core().go_on(step)
+
+    @property
+    def notices(self) -> int:
+        """How many bytes of notices there are."""
+        return self._words[_NOTICES]
+
+    def _core(self) -> RankWords:
         if self._native is None:
             from .. import _native
 
-            self._native = _native.RankWords(f"/proc/self/fd/{self._fd}")
-        return self._native.ask(step)
+            self._native = _native.RankWords(f"/proc/self/fd/{self.fd}")
+        return self._native

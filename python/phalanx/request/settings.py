@@ -24,6 +24,7 @@ class Settings:
     node_timeout    seconds after which a silent node is lost
     data_order      `auto`, `computed` or `content`
     max_restarts    how often ranks may start again
+    max_preemptions how often they may besides, since a host was to go; None for as often as that happens
     gang            what the run's tasks are to Spark: `barrier`, a stage that starts as a whole, or `tasks`, a job each
     """
 
@@ -31,7 +32,7 @@ class Settings:
         self.values = values
         told = _native.read_settings(values)
         self.slots_timeout, self.stage, self.progress, self.connect, self.node_timeout = told[:5]
-        self.data_order, self.max_restarts, self.gang = told[5:]
+        self.data_order, self.max_restarts, self.max_preemptions, self.gang = told[5:]
 
     @classmethod
     def read(

@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING
 from ..connect.client import is_remote
 from ..connect.server import ConnectServer
 from ..request.preflight import wait_for_slots
+from ..spark.driver_jvm import own_runner
 from ..spark.versions import inheriting
 from .stage import Stage
 from .stage_watch import (
-    CONNECT_INTERVAL_S,
+    OVER_CONNECT,
+    PACE,
+    WITHOUT_JAR,
     StageLook,
     StageWatch,
     look_at_scheduler,
@@ -91,7 +94,9 @@ class SparkStage(Stage):
         all_run = self._all_run = threading.Event()
 
         def tell(seen: StageLook) -> None:
-            hub.stage_seen(attempt, *seen)
+            hub.stage_seen(attempt, seen.running, seen.slots, seen.free)
+            for task in seen.leaving:
+                hub.notice(task, None, "Spark decommissions its executor")
             if seen.running:
                 all_run.set()
 
@@ -99,10 +104,11 @@ class SparkStage(Stage):
             if is_remote(self._spark):
                 server = stack.enter_context(contextlib.closing(ConnectServer(self._spark)))
                 ask = functools.partial(look_through_server, self._spark, server, self._tag, self._seats)
-                stack.enter_context(StageWatch(ask, tell, interval=CONNECT_INTERVAL_S))
+                stack.enter_context(StageWatch(ask, tell, pace=OVER_CONNECT))
             else:
                 look = functools.partial(look_at_scheduler, self._spark.sparkContext, self._tag, self._seats)
-                stack.enter_context(StageWatch(look, tell))
+                pace = PACE if own_runner(self._spark.sparkContext) is not None else WITHOUT_JAR
+                stack.enter_context(StageWatch(look, tell, pace=pace))
             yield
 
     def cancel(self) -> None:

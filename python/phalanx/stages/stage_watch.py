@@ -1,11 +1,12 @@
-"""Tells the hub whether Spark has started a stage's tasks, and how many slots are free for them until then.
+"""Tells the hub whether Spark has started a stage's tasks, how many slots are free for them until then, and which of
+them run on executors that Spark decommissions.
 
 The hub gives tasks their time to join once they run (DRIVER-42). Spark starts all tasks of a barrier stage at once, and
 until it can, others hold the slots that they need.
 
-STAGE-7 (looks-until-they-run): a stage of Spark's is looked at, once a second, until a look shows that tasks run, or
-the stage is over, by one thread, which ends with the stage. Looking never fails a run: where it fails, it ends. Over
-Spark Connect the server's plugin is asked every five seconds; without it nobody looks.
+STAGE-7 (looks): a stage of Spark's is looked at, once a second until a look shows that tasks run, and then less often,
+by one thread, which ends with the stage. Looking never fails a run: where it fails, it ends. Over Spark Connect the
+server's plugin is asked; without it nobody looks.
 """
 
 from __future__ import annotations
@@ -27,11 +28,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("phalanx")
 
-# Most stages have their tasks by then, so that they are looked at once.
+# Most stages have their tasks by then.
 _FIRST_S = 0.5
-_INTERVAL_S = 1.0
+
+
+class Pace(NamedTuple):
+    """How many seconds are between two looks."""
+
+    waiting: float
+    """While no tasks run."""
+    running: float
+    """Once they do: Spark may decommission their executors."""
+
+
+PACE = Pace(1.0, 2.0)
+# Without the jar a look at all executors takes two calls into the JVM for each.
+WITHOUT_JAR = Pace(1.0, 5.0)
 # Each question to a Spark Connect server is an operation in its UI. The hub believes a look for longer.
-CONNECT_INTERVAL_S = 5.0
+OVER_CONNECT = Pace(5.0, 30.0)
 _ASK_S = 10.0
 # How long a last look may take.
 _END_S = 3.0
@@ -49,6 +63,8 @@ class StageLook(NamedTuple):
     """How many task slots there are."""
     free: int
     """How many of these are free."""
+    leaving: tuple[int, ...] = ()
+    """Which of its tasks run on executors that Spark decommissions, by their attempt ids."""
 
 
 class StageWatch:
@@ -59,11 +75,11 @@ class StageWatch:
         look: Callable[[], StageLook],
         tell: Callable[[StageLook], None],
         *,
-        interval: float = _INTERVAL_S,
+        pace: Pace = PACE,
     ) -> None:
         self._look = look
         self._tell = tell
-        self._interval = interval
+        self._pace = pace
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="phalanx-stage-watch", daemon=True)
 
@@ -83,9 +99,7 @@ class StageWatch:
             while not self._over.wait(pause):
                 seen = self._look()
                 self._tell(seen)
-                if seen.running:
-                    return
-                pause = self._interval
+                pause = self._pace.running if seen.running else self._pace.waiting
         except Exception as problem:  # the JVM or the hub is going, or this Spark doesn't tell
             logger.debug("Spark no longer says how the stage stands: %s", problem)
 
@@ -111,7 +125,24 @@ def look_at_scheduler(context: Any, tag: str, seats: int = 0) -> StageLook:
             running = (running or 0) + int(tasks.runningTasks())
     if (running is None and is_gathering(tag)) or (running is not None and running < seats):
         running = 0
-    return StageLook(running, slots, free)
+    return StageLook(running, slots, free, _leaving(context, pool, tag) if running else ())
+
+
+def _leaving(context: Any, pool: Any, tag: str) -> tuple[int, ...]:
+    """The tasks of the jobs with this tag on executors that Spark decommissions; it tells nobody of them."""
+    scala = context._jsc.sc()
+    scheduler = scala.taskScheduler()
+    executors = str(scala.getExecutorIds().mkString(" ")).split()
+    going = {each for each in executors if scheduler.getExecutorDecommissionState(each).isDefined()}
+    if not going:
+        return ()
+    of_run = (tasks for tasks in _task_sets(pool) if tag in _tags(tasks))
+    return tuple(
+        task
+        for tasks in of_run
+        for task in map(int, str(tasks.runningTasksSet().mkString(" ")).split())
+        if str(tasks.taskInfos().apply(task).executorId()) in going
+    )
 
 
 def look_through_server(spark: SparkSession, server: ConnectServer, tag: str, seats: int = 0) -> StageLook:
@@ -125,8 +156,8 @@ def look_through_server(spark: SparkSession, server: ConnectServer, tag: str, se
 
 
 def _look_of(numbers: str) -> StageLook:
-    running, slots, free = map(int, numbers.split())
-    return StageLook(running if running >= 0 else None, slots, free)
+    running, slots, free, *leaving = map(int, numbers.split())
+    return StageLook(running if running >= 0 else None, slots, free, tuple(leaving))
 
 
 def _task_sets(pool: Any) -> Iterator[Any]:

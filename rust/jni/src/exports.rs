@@ -11,7 +11,9 @@ use phalanx_job::{
     Endpoint, Here, Home, Hub, HubOptions, Metric, Payload, StageLook, Way, collect_logs, take_logs,
 };
 use phalanx_types::stacks::group;
-use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Job, NodeSpec, RankProgram, Result, SparkTask};
+use phalanx_types::{
+    Attempt, Deadline, Error, ErrorKind, Job, NodeSpec, Notice, RankProgram, Result, SparkTask,
+};
 
 use crate::callbacks::JvmCallbacks;
 use crate::errors::{Call, ThrowException};
@@ -44,6 +46,7 @@ methods! {
     stacks(hub: jlong, timeout_millis: jlong) -> [JString];
     stage_ended(hub: jlong, attempt: jint, problem: JString) -> void;
     stage_seen(hub: jlong, attempt: jint, running: jint, slots: jint, free: jint) -> void;
+    notice(hub: jlong, task: jlong, reason: JString) -> void;
     stop(hub: jlong, reason: JString) -> void;
     close_hub(hub: jlong) -> void;
     drop_logs(hub: jlong) -> void;
@@ -286,6 +289,20 @@ fn stage_seen<'local>(
     let running = u32::try_from(running).ok();
     let (slots, free) = (number("the number of slots", slots)?, number("the number of free slots", free)?);
     hubs::get(hub)?.stage_seen(attempt_of(attempt)?, StageLook { running, slots, free });
+    Ok(())
+}
+
+fn notice<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    hub: jlong,
+    task: jlong,
+    reason: JString<'local>,
+) -> Call<()> {
+    let invalid =
+        |_| Error::new(ErrorKind::Invalid, format!("the task's id is {task}, but can't be negative"));
+    let task = u64::try_from(task).map_err(invalid)?;
+    hubs::get(hub)?.notice(task, Notice { in_ms: None, reason: string(env, &reason)? });
     Ok(())
 }
 

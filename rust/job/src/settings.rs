@@ -17,8 +17,10 @@ use phalanx_types::{
 use crate::preflight::{self, EncryptionWish};
 use crate::units::{bytes, time};
 
+mod cpus;
 mod table;
 
+use cpus::{CPU_KEYS, read_cpus};
 pub use table::{SETTINGS, Setting, VARIABLES, Variable};
 use table::{Takes, Zero};
 
@@ -32,6 +34,8 @@ impl Setting {
             Takes::Bytes(..) => "bytes".into(),
             Takes::Flag(_) => "boolean".into(),
             Takes::Count(_) => "number".into(),
+            Takes::Limit(_) => "number or unlimited".into(),
+            Takes::Text(_) => "command".into(),
             Takes::Kinds(_) => "kinds of failure".into(),
             Takes::Choice(_, choices) => choices.join(", "),
             Takes::Folder(_) => "folder or URI".into(),
@@ -71,6 +75,12 @@ impl Setting {
                 Ok(count) => keep(field(into), count),
                 Err(_) => refused("a whole number, 0 or more"),
             },
+            Takes::Limit(field) => match lower.parse() {
+                Ok(count) => keep(field(into), Some(count)),
+                Err(_) if lower == "unlimited" => keep(field(into), None),
+                Err(_) => refused("a whole number, 0 or more, or unlimited"),
+            },
+            Takes::Text(field) => keep(field(into), text.trim().to_string()),
             Takes::Kinds(field) => match kinds(&lower) {
                 Some(kinds) => keep(field(into), kinds),
                 None => {
@@ -252,15 +262,6 @@ impl Settings {
     }
 }
 
-/// Keys of Spark's own from which the number of a rank's threads follows.
-const CPU_KEYS: [&str; 5] = [
-    "spark.task.cpus",
-    "spark.executorEnv.OMP_NUM_THREADS",
-    "spark.driver.cores",
-    "spark.yarn.appMasterEnv.OMP_NUM_THREADS",
-    "spark.kubernetes.driverEnv.OMP_NUM_THREADS",
-];
-
 /// What a distributor says beside the settings: whether the ranks are on the driver's host, outside of any task.
 const LOCAL_MODE: &str = "phalanx.localMode";
 /// The same: what the folders of the run's data sets are called.
@@ -277,16 +278,6 @@ fn owner(conf: &BTreeMap<String, String>, name: &str) -> Result<Option<Owner>> {
     let unread =
         |e| Error::new(ErrorKind::Invalid, format!("{OWNER} can't be read as an owner of checkpoints: {e}"));
     read.map(|owner| Some(owner.settled())).map_err(unread)
-}
-
-/// What Spark's configuration says of cores.
-fn read_cpus(conf: &BTreeMap<String, String>, cpus: &mut CpuPolicy) {
-    let [task, executors, cores, yarn, kubernetes] = CPU_KEYS.map(|key| conf.get(key));
-    cpus.per_task = task.and_then(|text| text.trim().parse().ok()).unwrap_or(1);
-    cpus.user_says_on_executors = executors.is_some();
-    cpus.user_says_on_driver = yarn.or(kubernetes).is_some();
-    cpus.driver_cores = cores.cloned();
-    cpus.local_mode = conf.get(LOCAL_MODE).is_some_and(|text| text == "true");
 }
 
 /// Every key that [`Settings::read`] looks at: the settings, and those of Spark's that they follow.
@@ -312,9 +303,10 @@ pub fn unknown_keys<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> 
         .collect()
 }
 
-/// The kinds that a run can be restarted after: all but the caller's own wish.
+/// The kinds that a run can be restarted after: all but the caller's own wish, and what has a budget of its own.
 fn retryable() -> impl Iterator<Item = FailureKind> {
-    FailureKind::ALL.into_iter().filter(|kind| *kind != FailureKind::Cancelled)
+    let is_other = |kind: &FailureKind| matches!(kind, FailureKind::Cancelled | FailureKind::Preempted);
+    FailureKind::ALL.into_iter().filter(move |kind| !is_other(kind))
 }
 
 fn keep<T>(field: &mut T, value: T) -> Result<()> {

@@ -103,6 +103,7 @@ fn given(case: &Value) -> Decision {
         Some(settings) => serde_json::from_value(settings.clone()).unwrap(),
         None => [
             setting("spark.phalanx.maxRestarts", "max_restarts"),
+            setting("spark.phalanx.maxPreemptions", "max_preemptions"),
             setting("spark.phalanx.restartOn", "restart_on"),
             setting("spark.phalanx.hangTimeout", "hang_timeout"),
         ]

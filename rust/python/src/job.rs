@@ -84,11 +84,12 @@ pub(crate) fn read_settings(py: Python<'_>, settings: Conf) -> PyResult<Settings
     let settings = detached(py, || Settings::read(&settings))?;
     let Settings { policy, slots_timeout, stage, progress, connect, data_order, .. } = settings;
     let (slots, node) = (slots_timeout.as_secs_f64(), policy.node_timeout.as_secs_f64());
-    Ok((slots, stage, progress, connect, node, data_order, policy.max_restarts, policy.gang.name()))
+    let (restarts, preemptions) = (policy.max_restarts, policy.max_preemptions);
+    Ok((slots, stage, progress, connect, node, data_order, restarts, preemptions, policy.gang.name()))
 }
 
 /// As `_native.pyi` says.
-type SettingsRead = (f64, String, String, String, f64, String, u32, &'static str);
+type SettingsRead = (f64, String, String, String, f64, String, u32, Option<u32>, &'static str);
 
 #[pyfunction]
 pub(crate) fn rank_variables(py: Python<'_>, settings: Conf, given: Conf) -> PyResult<Conf> {

@@ -19,4 +19,8 @@ impl RankWords {
     fn ask(&self, step: u64) -> bool {
         self.0.ask(step)
     }
+
+    fn go_on(&self, step: u64) {
+        self.0.go_on(step);
+    }
 }

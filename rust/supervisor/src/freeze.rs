@@ -8,6 +8,8 @@
 //! - GUARD-3 (no-step-unknown): a step that the rank was let to begin is known to whoever froze it: `freeze` told it,
 //!   or a later one. Any other step is begun only after a `thaw`.
 //! - GUARD-4 (never-waits): neither waits for the other. What a rank does that may not begin is its own affair.
+//! - GUARD-22 (told-or-late): of a rank that begins a step though it is frozen, and a node that tells it something: the
+//!   rank finds what it is told, or the node knows of the step.
 //!
 //! `tests/freeze_model.rs` runs this file under loom, with the fences and without.
 
@@ -25,6 +27,20 @@ pub(crate) fn freeze(asked: &AtomicU64, frozen: &AtomicU64) -> u64 {
     frozen.store(1, Ordering::Release);
     fence(Ordering::SeqCst);
     asked.load(Ordering::Acquire)
+}
+
+/// As the rank: begins this step though it is frozen. What it is told by now.
+pub(crate) fn go_on(late: &AtomicU64, told: &AtomicU64, step: u64) -> u64 {
+    late.store(step, Ordering::Release);
+    fence(Ordering::SeqCst);
+    told.load(Ordering::Acquire)
+}
+
+/// As the node: tells the rank so much. The last step that it has begun though it was frozen.
+pub(crate) fn tell(told: &AtomicU64, late: &AtomicU64, so_much: u64) -> u64 {
+    told.store(so_much, Ordering::Release);
+    fence(Ordering::SeqCst);
+    late.load(Ordering::Acquire)
 }
 
 /// As the node: the rank may ask again.

@@ -28,6 +28,7 @@ mod freeze;
 pub mod fuzz;
 pub mod guard;
 mod notes;
+mod notice_writer;
 pub mod oom;
 pub mod pipe_reader;
 pub mod rank_log;

@@ -26,11 +26,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use phalanx_io::send_with_descriptors;
-use phalanx_types::{Generation, RankNews};
+use phalanx_types::{Generation, RankNews, RankNotice};
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size};
 use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
+use crate::notice_writer::NoticeWriter;
 use crate::rank_words::RankWords;
 use crate::report_reader::ReportReader;
 
@@ -53,6 +54,7 @@ struct End {
     news: Mutex<AllNews>,
     words: RankWords,
     reports: Mutex<ReportReader>,
+    notices: Mutex<NoticeWriter>,
 }
 
 #[derive(Debug, Default)]
@@ -81,13 +83,14 @@ impl RankSocket {
         set_socket_send_buffer_size(&theirs, NOTES_BYTES)?;
         let longest = socket_send_buffer_size(&theirs)?;
         let (words, memory) = RankWords::create(generation)?;
-        let reports = Mutex::new(ReportReader::of(&memory)?);
+        let (reports, notices) = (ReportReader::of(&memory)?, NoticeWriter::of(&memory)?);
+        let (reports, notices) = (Mutex::new(reports), Mutex::new(notices));
         // Without them a rank is as any program. The kernel refuses where too much of this user is on its way.
         let (packet, flags) = (RankNews::Words.packet(), SendFlags::DONTWAIT);
         if let Err(errno) = send_with_descriptors(&fd, &packet, &[memory.as_fd()], flags) {
             log::warn!("a rank runs without the memory page that it shares with its task: {errno}");
         }
-        let end = End { fd, longest, news: Mutex::default(), words, reports };
+        let end = End { fd, longest, news: Mutex::default(), words, reports, notices };
         Ok((RankSocket(Arc::new(end)), theirs))
     }
 
@@ -99,6 +102,14 @@ impl RankSocket {
     /// What it has reported, for one at a time who reads it.
     pub fn reports(&self) -> MutexGuard<'_, ReportReader> {
         self.0.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the rank of a notice, and lets it go on. Whether it has begun a step at which it was to be told of it.
+    pub fn notify(&self, notice: &RankNotice) -> bool {
+        let mut notices = self.0.notices.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = notices.write(notice, &self.0.words);
+        self.0.words.thaw();
+        begun.is_some_and(|step| step >= notice.step)
     }
 
     /// Tells the rank, now or when there is room: see [`RankSocket::send_news`].

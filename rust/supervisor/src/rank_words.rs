@@ -1,10 +1,10 @@
 //! What a node and a rank of its tell each other without a message: words in memory that both have.
 //!
 //! The first packet that a rank finds in its socket has the memory's descriptor with it (`SCM_RIGHTS`); its kind is
-//! `words`. They are the first 4,096 bytes of a memfd, and behind them are the rank's reports (`report_reader.rs`).
-//! Words have 64 bits, little-endian, and lie at multiples of eight, so a plain load or store of one is whole on every
-//! machine that we run on. Whoever has the descriptor reads them, in any language, without the rank's help: also while
-//! it is stopped, and after its end.
+//! `words`. They are the first 4,096 bytes of a memfd. Behind them are the rank's reports (`report_reader.rs`), and
+//! then its notices (`notice_writer.rs`). Words have 64 bits, little-endian, and lie at multiples of eight, so a plain
+//! load or store of one is whole on every machine that we run on. Whoever has the descriptor reads them, in any
+//! language, without the rank's help: also while it is stopped, and after its end.
 //!
 //! | byte | word | written by |
 //! | --- | --- | --- |
@@ -13,9 +13,10 @@
 //! | 16 | the last step that the rank asked for; all ones where there is none | the rank |
 //! | 24 | the last step that it reported; all ones where there is none | the rank |
 //! | 32 | frozen: 1 while the rank may begin no step, else 0 | the node |
-//! | 40 | S, for notices to come: 0 | the node |
+//! | 40 | how many bytes of notices there are | the node |
 //! | 48 | how many blocks of its reports it has begun: 0 where there is none | the rank |
-//! | 56 | zeros, of later versions | |
+//! | 56 | the last step that it has begun though it was frozen; all ones where there is none | the rank |
+//! | 64 | zeros, of later versions | |
 //!
 //! - GUARD-18 (layout): the words are those of the table. A program that knows none of them is not disturbed.
 //! - GUARD-19 (sealed): the memory's size never changes, so neither end can make an access of the other's fault.
@@ -26,7 +27,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use phalanx_types::contract::{REPORTS_BYTES, WORDS_BYTES, WORDS_FORMAT};
+use phalanx_types::contract::{NOTICES_BYTES, REPORTS_BYTES, WORDS_BYTES, WORDS_FORMAT};
 use phalanx_types::{Error, ErrorKind, Generation, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
@@ -39,6 +40,8 @@ const GENERATION: usize = 1;
 const ASKED: usize = 2;
 const REPORTED: usize = 3;
 const FROZEN: usize = 4;
+const NOTICES: usize = 5;
+const LATE: usize = 7;
 
 /// Of a step that there is none of.
 const NONE: u64 = u64::MAX;
@@ -55,10 +58,11 @@ impl RankWords {
     pub fn create(generation: Generation) -> io::Result<(RankWords, OwnedFd)> {
         let fd = memfd_create("phalanx-rank-words", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         // The kernel has pages for it only where something was written.
-        rustix::fs::ftruncate(&fd, (WORDS_BYTES + REPORTS_BYTES) as u64)?;
+        rustix::fs::ftruncate(&fd, (WORDS_BYTES + REPORTS_BYTES + NOTICES_BYTES) as u64)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let words = RankWords(SharedWords::map(&fd, WORDS_BYTES)?);
-        for (at, value) in [(GENERATION, generation.number()), (ASKED, NONE), (REPORTED, NONE)] {
+        for (at, value) in [(GENERATION, generation.number()), (ASKED, NONE), (REPORTED, NONE), (LATE, NONE)]
+        {
             words.at(at).store(value, Ordering::Relaxed);
         }
         words.at(VERSION).store(WORDS_FORMAT, Ordering::Release);
@@ -113,6 +117,18 @@ impl RankWords {
         freeze::thaw(self.at(FROZEN));
     }
 
+    /// Begins this step though it is frozen, as the rank that has waited long enough (GUARD-22). How many bytes of
+    /// notices there are.
+    pub fn go_on(&self, step: u64) -> u64 {
+        freeze::go_on(self.at(LATE), self.at(NOTICES), step)
+    }
+
+    /// Says that there are so many bytes of notices. The last step that the rank has begun though it was frozen
+    /// (GUARD-22).
+    pub(crate) fn tell(&self, notices: u64) -> Option<u64> {
+        step(freeze::tell(self.at(NOTICES), self.at(LATE), notices))
+    }
+
     fn at(&self, word: usize) -> &AtomicU64 {
         &self.0.words()[word]
     }
@@ -145,12 +161,14 @@ mod tests {
             let words = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
             words.collect::<Vec<_>>()
         };
-        assert_eq!(read()[..6], [1, 7, NONE, NONE, 0, 0], "GUARD-18");
-        assert!(read()[6..].iter().all(|word| *word == 0), "GUARD-18");
+        assert_eq!(read()[..8], [1, 7, NONE, NONE, 0, 0, 0, NONE], "GUARD-18");
+        assert!(read()[8..].iter().all(|word| *word == 0), "GUARD-18");
         let rank = RankWords::open(&path_of(&fd)).unwrap();
         assert_eq!((rank.generation(), node.reported()), (Generation::new(7), None));
         rank.report(120);
         assert_eq!((node.reported(), read()[3]), (Some(120), 120), "GUARD-18");
+        assert_eq!(rank.go_on(121), 0);
+        assert_eq!((node.tell(99), read()[5], read()[7]), (Some(121), 99, 121), "GUARD-18");
         drop((rank, node));
         assert_eq!(read()[3], 120, "also when both ends have gone");
     }

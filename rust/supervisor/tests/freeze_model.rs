@@ -29,7 +29,7 @@ mod freeze;
 
 use std::panic::catch_unwind;
 
-use freeze::{ask, freeze, thaw};
+use freeze::{ask, freeze, go_on, tell, thaw};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 
@@ -71,6 +71,32 @@ fn without_a_fence_at_both_ends_they_could_both_go_on() {
         let both = catch_unwind(|| a_step_that_was_begun_is_known(fenced)).unwrap_err();
         let said = both.downcast_ref::<String>().unwrap();
         assert!(said.starts_with("GUARD-3"), "the model can't see what the fence is for: {said}");
+    }
+}
+
+/// A rank begins a step though it is frozen, and its node tells it something, with fences at these ends.
+fn a_rank_is_told_or_known_to_be_late(fenced: [bool; 2]) {
+    sync::FENCED.set(fenced);
+    loom::model(|| {
+        let (told, late) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let of_rank = (Arc::clone(&told), Arc::clone(&late));
+        let rank = loom::thread::spawn(move || {
+            sync::IS_RANK.with(|is_rank| is_rank.set(true));
+            go_on(&of_rank.1, &of_rank.0, 7)
+        });
+        let known = tell(&told, &late, 9);
+        let found = rank.join().unwrap();
+        assert!(found == 9 || known == 7, "GUARD-22: it found {found}, and {known} is known");
+    });
+}
+
+#[test]
+fn a_rank_that_did_not_wait_finds_what_it_is_told_or_is_known() {
+    a_rank_is_told_or_known_to_be_late([true, true]);
+    for fenced in [[true, false], [false, true], [false, false]] {
+        let neither = catch_unwind(|| a_rank_is_told_or_known_to_be_late(fenced)).unwrap_err();
+        let said = neither.downcast_ref::<String>().unwrap();
+        assert!(said.starts_with("GUARD-22"), "the model can't see what the fence is for: {said}");
     }
 }
 

@@ -336,6 +336,9 @@ impl Fleet {
             HubMessage::Spare
             | HubMessage::GivenUp { .. }
             | HubMessage::StopServing
+            | HubMessage::Freeze { .. }
+            | HubMessage::Thaw
+            | HubMessage::Notice(_)
             | HubMessage::Read { .. }
             | HubMessage::Carried(_) => {}
         }

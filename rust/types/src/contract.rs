@@ -184,10 +184,23 @@ names! {
     ERROR_PEER_LOST = "peer_lost";
     /// Key of an error: whether the training code never began.
     ERROR_BEFORE_START = "before_start";
+    /// Key of an error: whether it is `phalanx.Preempted`.
+    ERROR_PREEMPTED = "preempted";
     /// Key of an error: when it was raised, on the host's monotonic clock, in microseconds.
     ERROR_AT_US = "at_us";
     /// Key of an error: the pickled exception, base64.
     ERROR_PICKLE = "pickle";
+
+    /// Key of a notice: from which step on it is told.
+    NOTICE_STEP = "step";
+    /// Key of a notice: the hosts that go.
+    NOTICE_HOSTS = "hosts";
+    /// Key of a notice: the ranks on them.
+    NOTICE_RANKS = "ranks";
+    /// Key of a notice: when the first of them goes, in milliseconds since 1970, or null.
+    NOTICE_DEADLINE_MS = "deadline_ms";
+    /// Key of a notice: why.
+    NOTICE_REASON = "reason";
 
     /// Phase that each Python rank tells when it has begun.
     PHASE_READY = "rank ready";
@@ -235,6 +248,10 @@ pub const WORDS_BYTES: usize = 4096;
 /// How large the memory of a rank's reports is, which lies behind its words.
 pub const REPORTS_BYTES: usize = 1 << 20;
 
+/// How large the memory of a rank's notices is, which lies behind that of its reports: a line of JSON for each, a
+/// [`RankNotice`](crate::RankNotice).
+pub const NOTICES_BYTES: usize = 256 << 10;
+
 /// How large each of the blocks is that it is made of.
 pub const REPORT_BLOCK_BYTES: usize = 64 << 10;
 
@@ -245,6 +262,7 @@ pub const NUMBERS: &[(&str, u64)] = &[
     ("WORDS_FORMAT", WORDS_FORMAT),
     ("WORDS_BYTES", WORDS_BYTES as u64),
     ("REPORTS_BYTES", REPORTS_BYTES as u64),
+    ("NOTICES_BYTES", NOTICES_BYTES as u64),
     ("REPORT_BLOCK_BYTES", REPORT_BLOCK_BYTES as u64),
 ];
 

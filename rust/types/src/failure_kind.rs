@@ -18,6 +18,8 @@ pub enum FailureKind {
     Hang,
     /// A node, its task or its executor is gone.
     LostNode,
+    /// A host was announced to go, and the ranks left their work, or the host went.
+    Preempted,
     /// The job or a rank could not be started.
     Start,
     /// The caller asked for the end.
@@ -26,13 +28,14 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// Every kind, in the order of the error table.
-    pub const ALL: [FailureKind; 8] = [
+    pub const ALL: [FailureKind; 9] = [
         FailureKind::Exception,
         FailureKind::Signal,
         FailureKind::ExitCode,
         FailureKind::OutOfMemory,
         FailureKind::Hang,
         FailureKind::LostNode,
+        FailureKind::Preempted,
         FailureKind::Start,
         FailureKind::Cancelled,
     ];
@@ -46,6 +49,7 @@ impl FailureKind {
             FailureKind::OutOfMemory => "out_of_memory",
             FailureKind::Hang => "hang",
             FailureKind::LostNode => "lost_node",
+            FailureKind::Preempted => "preempted",
             FailureKind::Start => "start",
             FailureKind::Cancelled => "cancelled",
         }

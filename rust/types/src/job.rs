@@ -3,7 +3,6 @@
 //! TYPES-5 (refuses-strangers): a job of another version, or with a field this version doesn't know, is refused with an
 //! error that names it.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::encryption::Encryption;
 use crate::error::{Error, ErrorKind, Result};
+use crate::every_report::EveryReport;
 use crate::failure_kind::FailureKind;
 use crate::gang::Gang;
 use crate::local_ranks::LocalRanks;
@@ -59,46 +59,6 @@ pub struct Job {
     pub data_folder: String,
     /// Of which ranks the caller wants every report, beside what displays show.
     pub every_report: EveryReport,
-}
-
-/// Of which ranks a run's caller wants every report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EveryReport {
-    /// Of none.
-    #[default]
-    None,
-    /// Of rank 0.
-    First,
-    /// Of all.
-    All,
-}
-
-impl EveryReport {
-    /// Whether `rank` is one of them.
-    pub fn is_of(self, rank: u32) -> bool {
-        match self {
-            EveryReport::None => false,
-            EveryReport::First => rank == 0,
-            EveryReport::All => true,
-        }
-    }
-}
-
-impl FromStr for EveryReport {
-    type Err = Error;
-
-    /// As a caller that wants them says it.
-    fn from_str(told: &str) -> Result<EveryReport> {
-        match told {
-            "first" => Ok(EveryReport::First),
-            "all" => Ok(EveryReport::All),
-            other => {
-                let why = format!("every report is wanted of {other}, but it has to be first or all");
-                Err(Error::new(ErrorKind::Invalid, why))
-            }
-        }
-    }
 }
 
 /// What the number of a rank's threads follows from.
@@ -176,6 +136,10 @@ pub struct Policy {
     pub max_restarts: u32,
     /// The kinds of failure after which they are.
     pub restart_on: Vec<FailureKind>,
+    /// How often they may besides, since a host was to go; `None` for as often as that happens.
+    pub max_preemptions: Option<u32>,
+    /// The program that prints when the host of a node is to go; empty for none.
+    pub notice_command: String,
     /// Ranks that make no progress for this long hang; zero for ever.
     #[serde(with = "millis")]
     pub hang_timeout: Duration,
@@ -291,6 +255,8 @@ impl Default for Policy {
             max_other_result_bytes: 64 << 20,
             max_restarts: 0,
             restart_on: vec![FailureKind::LostNode, FailureKind::Signal, FailureKind::Hang],
+            max_preemptions: None,
+            notice_command: String::new(),
             hang_timeout: Duration::ZERO,
             store_port: 0,
             store_networks: Vec::new(),

@@ -12,6 +12,7 @@ pub mod contract;
 pub mod deadline;
 pub mod encryption;
 pub mod error;
+pub mod every_report;
 pub mod failure;
 pub mod failure_kind;
 pub mod gang;
@@ -22,6 +23,7 @@ pub mod local_ranks;
 pub mod message;
 pub mod network;
 pub mod node_spec;
+pub mod notice;
 pub mod owner;
 pub mod placement;
 pub mod rank_exit;
@@ -39,18 +41,19 @@ pub use contract::{RankNews, RankNote};
 pub use deadline::Deadline;
 pub use encryption::Encryption;
 pub use error::{Error, ErrorClass, ErrorKind, Result, panic_text};
+pub use every_report::EveryReport;
 pub use failure::Failure;
 pub use failure_kind::FailureKind;
 pub use gang::Gang;
 pub use generation::Generation;
 pub use job::{
-    CheckpointPolicy, CpuPolicy, EveryReport, ExecutorLog, Job, LogPolicy, MAX_CHECKPOINT_NAME_BYTES, Policy,
-    WarmPolicy,
+    CheckpointPolicy, CpuPolicy, ExecutorLog, Job, LogPolicy, MAX_CHECKPOINT_NAME_BYTES, Policy, WarmPolicy,
 };
 pub use keys::Key;
 pub use local_ranks::LocalRanks;
 pub use network::Network;
 pub use node_spec::{NodeSpec, RankProgram};
+pub use notice::{Notice, RankNotice};
 pub use owner::{Owner, OwnerKind};
 pub use placement::{Join, NodePlacement, Placement, RankPlace, place};
 pub use rank_exit::{RankError, RankErrorKind, RankExit, RankState};

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::Attempt;
 use crate::carrier::Carrier;
+use crate::notice::{Notice, RankNotice};
 use crate::placement::{Join, NodePlacement};
 use crate::rank_exit::RankExit;
 use crate::rank_file::{Piece, PieceWanted};
@@ -158,6 +159,22 @@ pub enum NodeMessage {
         /// The piece, its bytes in hexadecimal digits; or in a sentence why there is none.
         piece: std::result::Result<Piece<String>, String>,
     },
+    /// My host is going to go.
+    Notice(Notice),
+    /// My ranks begin no step since I was told to freeze them. Not repeated.
+    Frozen {
+        /// The number of the order.
+        number: u32,
+        /// The last step that one of them asked for, and may have begun; `None` where none has asked.
+        asked: Option<u64>,
+    },
+    /// My ranks are told of a notice. Not repeated.
+    Noticed {
+        /// [`RankNotice::number`].
+        number: u32,
+        /// Whether one of them had not waited for it, and has begun a step at which it was to be told of it.
+        late: bool,
+    },
     /// I am no node, and serve the blocks of my host to the ranks.
     Carries(Carrier),
     /// Still here.
@@ -246,6 +263,15 @@ pub enum HubMessage {
         /// Which piece.
         wanted: PieceWanted,
     },
+    /// Let your ranks begin no step, and tell which they have asked for.
+    Freeze {
+        /// The number of this order.
+        number: u32,
+    },
+    /// Let them go on: there is no notice for them yet.
+    Thaw,
+    /// Tell your ranks, and let them go on. Told again until the node has said that they are.
+    Notice(Box<RankNotice>),
     /// The blocks of a host where the run has no node are served: tell the ranks. For the node that serves the store;
     /// told again and again.
     Carried(Carrier),

@@ -92,6 +92,8 @@ pub enum RankErrorKind {
     PeerLost,
     /// The training code never began: the function could not be read back, the file not be opened.
     BeforeStart,
+    /// `phalanx.Preempted`: the training code has saved what it has, since a host is going to go.
+    Preempted,
 }
 
 /// What a rank's entry point writes down when the training code raises.
@@ -121,18 +123,21 @@ struct ErrorRecord {
     traceback: String,
     peer_lost: bool,
     before_start: bool,
+    preempted: bool,
     at_us: u64,
     pickle: String,
 }
 
 impl From<ErrorRecord> for RankError {
     fn from(record: ErrorRecord) -> RankError {
-        let ErrorRecord { type_name, message, traceback, peer_lost, before_start, at_us, pickle } = record;
+        let ErrorRecord { type_name, message, traceback, peer_lost, before_start, preempted, at_us, pickle } =
+            record;
         // What never began has missed no peer of the training.
-        let kind = match (before_start, peer_lost) {
-            (true, _) => RankErrorKind::BeforeStart,
-            (false, true) => RankErrorKind::PeerLost,
-            (false, false) => RankErrorKind::TrainingCode,
+        let kind = match (before_start, preempted, peer_lost) {
+            (true, ..) => RankErrorKind::BeforeStart,
+            (false, true, _) => RankErrorKind::Preempted,
+            (false, false, true) => RankErrorKind::PeerLost,
+            (false, false, false) => RankErrorKind::TrainingCode,
         };
         RankError { type_name, message, traceback, kind, at_us, pickle }
     }
@@ -143,7 +148,8 @@ impl From<RankError> for ErrorRecord {
         let RankError { type_name, message, traceback, kind, at_us, pickle } = error;
         let peer_lost = kind == RankErrorKind::PeerLost;
         let before_start = kind == RankErrorKind::BeforeStart;
-        ErrorRecord { type_name, message, traceback, peer_lost, before_start, at_us, pickle }
+        let preempted = kind == RankErrorKind::Preempted;
+        ErrorRecord { type_name, message, traceback, peer_lost, before_start, preempted, at_us, pickle }
     }
 }
 
@@ -207,6 +213,8 @@ pub struct RankExit {
     pub at_us: i64,
     /// When it last wrote output, likewise; `None` if never.
     pub last_output_us: Option<i64>,
+    /// The last step for which it asked whether it is preempted; `None` if it never did.
+    pub asked: Option<u64>,
 }
 
 impl RankExit {
@@ -222,15 +230,18 @@ impl RankExit {
             log_path: String::new(),
             at_us: 0,
             last_output_us: None,
+            asked: None,
         }
     }
 
     /// The kind of failure this exit is; `None` if it is none.
     pub fn failure(&self) -> Option<FailureKind> {
         match (self.state.failure(), &self.error) {
-            (Some(FailureKind::Exception), Some(error)) if error.kind == RankErrorKind::BeforeStart => {
-                Some(FailureKind::Start)
-            }
+            (Some(FailureKind::Exception), Some(error)) => Some(match error.kind {
+                RankErrorKind::BeforeStart => FailureKind::Start,
+                RankErrorKind::Preempted => FailureKind::Preempted,
+                RankErrorKind::TrainingCode | RankErrorKind::PeerLost => FailureKind::Exception,
+            }),
             (kind, _) => kind,
         }
     }
@@ -358,13 +369,14 @@ mod tests {
     #[test]
     fn the_record_of_an_exception_keeps_its_written_form() {
         for (kind, flags) in [
-            (RankErrorKind::TrainingCode, [false, false]),
-            (RankErrorKind::PeerLost, [true, false]),
-            (RankErrorKind::BeforeStart, [false, true]),
+            (RankErrorKind::TrainingCode, [false, false, false]),
+            (RankErrorKind::PeerLost, [true, false, false]),
+            (RankErrorKind::BeforeStart, [false, true, false]),
+            (RankErrorKind::Preempted, [false, false, true]),
         ] {
             let error = RankError { kind, at_us: 7, ..RankError::default() };
             let written = serde_json::to_value(&error).unwrap();
-            assert_eq!([&written["peer_lost"], &written["before_start"]], flags);
+            assert_eq!([&written["peer_lost"], &written["before_start"], &written["preempted"]], flags);
             assert_eq!(serde_json::from_value::<RankError>(written).unwrap(), error);
         }
         let both: RankError = serde_json::from_str(r#"{"peer_lost": true, "before_start": true}"#).unwrap();

@@ -25,6 +25,8 @@ pub const MAX_RANKS: usize = 1000;
 pub const MAX_PHASES: usize = 100;
 /// How many restarts: the newest ones.
 pub const MAX_RESTARTS: usize = 100;
+/// How many hosts that are to go: those that go first.
+pub const MAX_NOTICES: usize = 100;
 /// How many lines of output: the newest ones.
 pub const MAX_LINES: usize = 20;
 /// How many points the curve of the loss has.
@@ -65,6 +67,9 @@ pub struct RunSnapshot {
     pub phases: Vec<Span>,
     /// Its restarts, oldest first.
     pub restarts: Vec<Restart>,
+    /// The hosts that are to go.
+    #[serde(default)]
+    pub notices: Vec<NoticeLine>,
     /// Its ranks, by rank.
     pub ranks: Vec<RankLine>,
     /// How many ranks are not in `ranks`.
@@ -147,6 +152,18 @@ pub struct Restart {
     pub time: f64,
     /// The failure before it, in a sentence.
     pub cause: String,
+}
+
+/// A host that is to go.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoticeLine {
+    /// The host.
+    pub host: String,
+    /// When it goes; null where nobody knows.
+    pub deadline: Option<f64>,
+    /// Why.
+    pub reason: String,
 }
 
 /// One rank.
@@ -252,6 +269,7 @@ impl RunSnapshot {
             world_size,
             phases: Vec::new(),
             restarts: Vec::new(),
+            notices: Vec::new(),
             ranks: Vec::new(),
             ranks_left_out: world_size,
             waits_for: None,

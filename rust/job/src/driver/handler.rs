@@ -10,14 +10,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::Sender;
 use phalanx_rendezvous::{Handler, Opening, Outbox, Seat};
 use phalanx_types::message::{HubMessage, NodeMessage, OutputTotal};
 use phalanx_types::rank_file::PieceWanted;
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Attempt, Error, ErrorKind, Job, Result, RunSnapshot, SparkTask};
+use phalanx_types::{Attempt, Error, ErrorKind, Job, Notice, Result, RunSnapshot, SparkTask};
 
 use crate::console::Console;
 use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
@@ -33,6 +33,8 @@ use crate::log_tail::LogTails;
 pub(super) enum Command {
     StageEnded(Attempt, Option<String>),
     StageSeen(Attempt, StageLook),
+    /// The host is to go on which Spark runs this task, by its attempt id.
+    Notice(u64, Notice),
     Stop(String),
     Stacks(Sender<Vec<RankStacks>>),
     Read(PieceWanted, Answer),
@@ -226,6 +228,13 @@ impl JobHandler {
     }
 }
 
+/// Milliseconds since 1970, as the driver has it.
+#[expect(clippy::disallowed_methods, reason = "ranks are told it, whose hosts have other clocks")]
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 impl Drop for JobHandler {
     fn drop(&mut self) {
         if !matches!(self.last, Last::Told) {
@@ -278,6 +287,9 @@ impl Handler for JobHandler {
             NodeMessage::Done { output, .. } if attempt == self.state.attempt() => {
                 self.output_ends.extend(output.iter().map(|end| (partition, end.clone())));
                 self.reads.gone(partition);
+            }
+            NodeMessage::Notice(notice) if attempt == self.state.attempt() => {
+                self.state.notice(now, unix_ms(), partition, notice.clone(), out);
             }
             _ => {}
         }
@@ -355,6 +367,7 @@ impl Handler for JobHandler {
         match command {
             Command::StageEnded(attempt, problem) => self.state.stage_ended(now, attempt, problem, out),
             Command::StageSeen(attempt, look) => self.state.stage_seen(now, attempt, look),
+            Command::Notice(task, notice) => self.state.notice_of_task(now, unix_ms(), task, notice, out),
             Command::Stacks(answer) => {
                 self.askers.push(answer);
                 self.state.ask_for_stacks(now, out);

@@ -13,7 +13,7 @@ use phalanx_rendezvous::{HubServer, HubServerOptions, Token, wire};
 use phalanx_types::node_spec::PACKAGE_VERSION;
 use phalanx_types::rank_file::PieceWanted;
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Attempt, Deadline, Error, Job, NodeSpec, RankProgram, Result};
+use phalanx_types::{Attempt, Deadline, Error, Job, NodeSpec, Notice, RankProgram, Result};
 
 use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
 use crate::driver::event_queue::{EventReceiver, event_queue, next_of};
@@ -164,6 +164,11 @@ impl Hub {
     /// do. Who looks tells it once a second; where nobody looks, the time to join runs from the beginning.
     pub fn stage_seen(&self, attempt: Attempt, look: StageLook) {
         self.hub.command(Command::StageSeen(attempt, look));
+    }
+
+    /// The host is to go on which Spark runs this task, by its attempt id; told again it is no news.
+    pub fn notice(&self, task: u64, notice: Notice) {
+        self.hub.command(Command::Notice(task, notice));
     }
 
     /// Asks what the ranks' threads are doing. The answer comes within seconds; the ranks go on.

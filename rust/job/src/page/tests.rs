@@ -205,6 +205,12 @@ fn what_may_be_said_of_a_run_that_goes_on_is_not_said_when_it_is_over() {
     assert!(said(&[]).contains(note) && !said(&[("ended", json!(150))]).contains(note));
     let waits = "waiting for 4 slots; 2 are free";
     assert!(said(&[("waits_for", json!(waits))]).contains(waits));
+    let going = |deadline| json!({"host": "far", "deadline": deadline, "reason": "spot"});
+    let going: Vec<Value> = [165, 140, -1, 1, 1, 1].map(|at| going(Some(at).filter(|at| *at > 0))).into();
+    let shown = said(&[("time", json!(150)), ("notices", json!(going))]);
+    let lines = ["is to go in 15 s: spot", "far was to go by now: spot", "far is to go: spot", "1 host more"];
+    assert!(lines.iter().all(|line| shown.contains(line)), "{shown}");
+    assert!(!said(&[("ended", json!(150)), ("notices", json!(going))]).contains("to go"));
     let cut = said(&[("state", json!("running when the application ended"))]);
     assert!(cut.contains("running when the application ended</span>") && !cut.contains(" left"), "{cut}");
 }
@@ -410,6 +416,7 @@ fn odd_snapshot() -> BoxedStrategy<Value> {
     let (start, end) = (("start", number()), ("end", number()));
     let phases = list(odd_object(&[("kind", text()), ("name", text()), start, end]));
     let restarts = list(odd_object(&[("time", number()), ("cause", text())]));
+    let notices = list(odd_object(&[("host", text()), ("deadline", number()), ("reason", text())]));
     let place = [
         ("rank", count()),
         ("host", text()),
@@ -448,6 +455,7 @@ fn odd_snapshot() -> BoxedStrategy<Value> {
         ("waits_for", text()),
         ("phases", phases),
         ("restarts", restarts),
+        ("notices", notices),
         ("ranks", ranks),
         ("ranks_left_out", count()),
         ("slow", list(count())),

@@ -3,7 +3,7 @@
 //! - PAGE-3 (reads-any): unknown fields are passed over, and what is missing, or of another type, is empty.
 
 use phalanx_types::run_snapshot::{
-    MAX_LINE_BYTES, MAX_LINES, MAX_LOSSES, MAX_PHASES, MAX_RANKS, MAX_RESTARTS, MAX_TEXT_BYTES,
+    MAX_LINE_BYTES, MAX_LINES, MAX_LOSSES, MAX_NOTICES, MAX_PHASES, MAX_RANKS, MAX_RESTARTS, MAX_TEXT_BYTES,
 };
 use phalanx_types::text::cut;
 use serde_json::Value;
@@ -31,6 +31,8 @@ pub(super) struct Told {
     pub(super) phases: Vec<Phase>,
     /// When, and why.
     pub(super) restarts: Vec<(f64, String)>,
+    /// Which host, when if that is known, and why.
+    pub(super) notices: Vec<(String, Option<f64>, String)>,
     pub(super) ranks: Vec<Rank>,
     pub(super) ranks_left_out: u64,
     /// By rank.
@@ -94,6 +96,11 @@ impl Told {
             restarts: newest(&json, "restarts", MAX_RESTARTS)
                 .iter()
                 .map(|at| (moment(at, "time").unwrap_or_default(), line(at, "cause")))
+                .collect(),
+            notices: each(&json, "notices")
+                .iter()
+                .take(MAX_NOTICES)
+                .map(|at| (line(at, "host"), moment(at, "deadline"), line(at, "reason")))
                 .collect(),
             ranks: each(&json, "ranks").iter().take(MAX_RANKS).map(rank).collect(),
             ranks_left_out: count(&json, "ranks_left_out")

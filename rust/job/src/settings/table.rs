@@ -27,6 +27,8 @@ pub(super) enum Takes {
     Bytes(fn(&mut Settings) -> &mut u64, Zero),
     Flag(fn(&mut Settings) -> &mut bool),
     Count(fn(&mut Settings) -> &mut u32),
+    Limit(fn(&mut Settings) -> &mut Option<u32>),
+    Text(fn(&mut Settings) -> &mut String),
     Kinds(fn(&mut Settings) -> &mut Vec<FailureKind>),
     Choice(fn(&mut Settings, &'static str), &'static [&'static str]),
     Folder(fn(&mut Settings) -> &mut String),
@@ -45,7 +47,7 @@ pub(super) enum Zero {
 }
 
 /// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 38] = [
+pub const SETTINGS: [Setting; 40] = [
     Setting {
         key: "spark.phalanx.joinTimeout",
         default: "120s",
@@ -117,6 +119,18 @@ pub const SETTINGS: [Setting; 38] = [
         default: "lost_node,signal,hang",
         meaning: "The kinds of failure after which the ranks start again.",
         takes: Takes::Kinds(|s| &mut s.policy.restart_on),
+    },
+    Setting {
+        key: "spark.phalanx.maxPreemptions",
+        default: "unlimited",
+        meaning: "How often in a run all ranks start again because a host was announced to go; it doesn't count as a restart. A run whose code asks `phalanx.preempted` is started again so, or one with `spark.phalanx.maxRestarts`.",
+        takes: Takes::Limit(|s| &mut s.policy.max_preemptions),
+    },
+    Setting {
+        key: "spark.phalanx.notice.command",
+        default: "",
+        meaning: "A program that each task runs beside its ranks, by the shell, and that prints when its host is to go, as a line of JSON: `{\"seconds\": 120, \"reason\": \"spot\"}`. It may look once and end, and is started again, or stay. Empty: none.",
+        takes: Takes::Text(|s| &mut s.policy.notice_command),
     },
     Setting {
         key: "spark.phalanx.hangTimeout",

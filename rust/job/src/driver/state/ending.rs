@@ -31,6 +31,7 @@ pub(super) const TELL_AFTER: Duration = Duration::from_secs(2);
 impl JobState {
     /// Decides what is to be decided by now. Every event ends with it.
     pub(super) fn conclude(&mut self, now: Instant, out: &mut Outbox) {
+        self.go_on_with_notices(now, out);
         let stage_is_over = self.stage_ended.is_some_and(|at| now >= at + STAGE_GRACE);
         match &self.phase {
             JobPhase::Over(_) => {}
@@ -117,6 +118,7 @@ impl JobState {
 
     /// The attempt is over, and failed.
     fn failed(&mut self, now: Instant, failure: Failure, out: &mut Outbox) {
+        let failure = self.as_preemption(now, failure);
         match self.after(&failure, now) {
             Next::Wait => {}
             Next::Restart { in_place } => {

@@ -11,7 +11,7 @@ use super::ending::TELL_AFTER;
 use super::job_state::{JobState, STAGE_GRACE};
 use super::news::Point;
 use super::node::Node;
-use super::phase::Problem;
+use super::phase::{JobPhase, Problem};
 use crate::preflight::names_lost_executor;
 
 impl JobState {
@@ -43,6 +43,10 @@ impl JobState {
             NodeMessage::Ping => self.ping(partition, out),
             // It goes to who asked for it, and says nothing about the job.
             NodeMessage::Piece { .. } => {}
+            // Who knows the time has told of it.
+            NodeMessage::Notice(_) => {}
+            NodeMessage::Frozen { number, asked } => self.frozen(partition, number, asked),
+            NodeMessage::Noticed { number, late } => self.noticed(now, partition, number, late, out),
             // A node serves what is on its host anyway.
             NodeMessage::Carries(_) => {}
             NodeMessage::Join(join) => self.join(now, partition, join, out),
@@ -93,11 +97,15 @@ impl JobState {
         } else if self.may_stop_serving(partition) {
             out.send(partition, HubMessage::StopServing);
         }
+        if matches!(self.phase, JobPhase::Running(_)) {
+            self.repeat_notice(partition, out);
+        }
     }
 
     /// Keeps a node that is done while its ranks may have to start again, unless its task ends; else lets it go.
     fn node_done(&mut self, now: Instant, partition: u32, may_stay: bool, out: &mut Outbox) {
         let holds = may_stay && self.budget_left();
+        self.notices.gone(partition);
         self.step(partition, |node| (if holds { node } else { node.released() }.done(now, holds), ()));
         if !matches!(self.nodes.get(&partition), Some(Node::Held { .. })) {
             out.send(partition, HubMessage::Released);
@@ -142,16 +150,15 @@ impl JobState {
         exit.at_us = exit.at_us.saturating_add(now_us);
         exit.last_output_us = exit.last_output_us.map(|at| at.saturating_add(now_us));
         let age_us = u64::try_from(now_us.saturating_sub(exit.at_us)).unwrap_or(0);
-        let failed = exit.failure().is_some();
+        let failed = exit.failure();
+        self.notices.asked(exit.asked);
         let why = format!("rank {rank} {}", exit.state.describe());
         if !self.ranks.end(exit) {
             return;
         }
-        self.counts.ended(failed);
+        self.counts.ended(failed.is_some());
         self.point(now, age_us, Point::RankEnded(rank));
-        if failed {
-            self.stop_all(now, &why, out);
-        }
+        self.ends_others(now, failed, &why, out);
         self.stop_serving(out);
     }
 
@@ -186,7 +193,7 @@ impl JobState {
 
     /// The caller asks for the end.
     pub fn cancel(&mut self, now: Instant, reason: &str, out: &mut Outbox) {
-        if self.attempts.present.restarts() < self.job.policy.max_restarts
+        if self.restarts() < self.job.policy.max_restarts
             && let Some(stopping) = self.phase.stopping_mut()
         {
             stopping.forget_retryable();
@@ -243,7 +250,7 @@ impl JobState {
         let timeout = self.job.policy.node_timeout;
         let losses = self.nodes.values().filter_map(|node| node.loss(timeout));
         let losses = losses.chain(self.carriers.losses(timeout).map(|(_, loss)| loss));
-        let all = self.join_due().into_iter().chain(others.into_iter().flatten());
+        let all = self.join_due().into_iter().chain(others.into_iter().flatten()).chain(self.notices.due());
         all.chain(losses.map(|loss| loss.due)).filter(|at| *at > now).min()
     }
 }

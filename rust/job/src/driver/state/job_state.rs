@@ -11,6 +11,7 @@ use phalanx_types::{Attempt, Failure, FailureKind, Generation, Job};
 use super::carriers::Carriers;
 use super::news::{HostCarried, HostsPlaced, News, Phase, Point, Progress, RankReports, Reason, Restart};
 use super::node::Node;
+use super::notices::Notices;
 use super::phase::{JobOutcome, JobPhase, Problem};
 use super::rank_counts::RankCounts;
 use super::ranks::Ranks;
@@ -28,6 +29,8 @@ pub(super) struct Attempts {
     pub(super) present: Attempt,
     /// The one with which the present stage began.
     pub(super) of_stage: Attempt,
+    /// How many of those before followed a notice.
+    pub(super) preemptions: u32,
     /// Whether blocks went with a carrier in the present one: they are written again before the ranks start again.
     pub(super) has_lost_blocks: bool,
     /// Why the present one had to be.
@@ -46,6 +49,7 @@ pub struct JobState {
     /// By partition.
     pub(super) nodes: BTreeMap<u32, Node>,
     pub(super) seats: Seats,
+    pub(super) notices: Notices,
     pub(super) carriers: Carriers,
     pub(super) ranks: Ranks,
     pub(super) reports: ReportNumbers,
@@ -67,6 +71,7 @@ impl JobState {
             phase: JobPhase::joining(opened),
             nodes: (0..job.tasks).map(|partition| (partition, Node::default())).collect(),
             seats: Seats::default(),
+            notices: Notices::default(),
             carriers: Carriers::default(),
             ranks: Ranks::new(job.ranks, job.policy.hang_timeout),
             reports: ReportNumbers::default(),
@@ -220,12 +225,15 @@ impl JobState {
         self.nodes.values().filter(|node| node.is_known()).count()
     }
 
+    /// How often the ranks have started again after a failure.
+    pub(super) fn restarts(&self) -> u32 {
+        self.attempts.present.restarts() - self.attempts.preemptions
+    }
+
     /// Whether a failed attempt may be followed by another, so that nodes that are done wait.
     pub(super) fn budget_left(&self) -> bool {
         let cancelled = self.phase.stopping().is_some_and(|stopping| stopping.is_cancelled());
-        self.outcome().is_none()
-            && self.attempts.present.restarts() < self.job.policy.max_restarts
-            && !cancelled
+        self.outcome().is_none() && self.restarts() < self.job.policy.max_restarts && !cancelled
     }
 
     /// A failure that is no rank's ends the attempt.

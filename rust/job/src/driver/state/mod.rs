@@ -11,8 +11,8 @@
 //! without a word. That for slots which others hold ends with the looks that show them, or by `queueTimeout`.
 //!
 //! ```text
-//! events, seating -> joining, carrying, silence, hang, ending -> restart, verdict -> job_state
-//! job_state -> phase, node, seats, ranks, news, ...
+//! events, seating -> joining, carrying, silence, hang, preempting, ending -> restart, verdict -> job_state
+//! job_state -> phase, node, seats, notices, ranks, news, ...
 //! joining, phase -> join_clock
 //! ```
 
@@ -27,7 +27,9 @@ mod joining;
 mod listing;
 mod news;
 mod node;
+mod notices;
 mod phase;
+mod preempting;
 #[cfg(test)]
 mod properties;
 mod rank_counts;

@@ -2,9 +2,9 @@
 //!
 //! DRIVER-30 (one-budget): the budget is the job's, whichever rank fails.
 //! DRIVER-31 (in-place-or-resubmit): ranks start again in place, in the tasks that they were in, if every task is
-//! alive, and Spark has not asked for it to end. In a gang of tasks those that live stay also where others went: Spark
-//! starts the others again by themselves. Otherwise the caller submits the Spark stage again. If a task should have
-//! said something, the decision waits until it has, or is lost.
+//! alive, Spark has not asked for it to end, and no host of theirs is to go. In a gang of tasks those that live stay
+//! also where others went: Spark starts the others again by themselves. Otherwise the caller submits the Spark stage
+//! again. If a task should have said something, the decision waits until it has, or is lost.
 //! DRIVER-32 (past-is-past): what a node of an earlier attempt says no longer counts.
 
 use std::time::Instant;
@@ -12,7 +12,7 @@ use std::time::Instant;
 use log::Level;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Attempt, Failure, Gang};
+use phalanx_types::{Attempt, Failure, FailureKind, Gang};
 
 use super::job_state::JobState;
 use super::news::{Point, Restart};
@@ -39,12 +39,18 @@ pub(super) enum Next {
 impl JobState {
     /// What follows an attempt that failed so.
     pub(super) fn after(&self, failure: &Failure, now: Instant) -> Next {
-        if !self.budget_left() || !self.job.policy.restart_on.contains(&failure.kind) {
+        let is_preemption = failure.kind == FailureKind::Preempted;
+        let is_allowed = match is_preemption {
+            true => self.preemption_budget_left(),
+            false => self.budget_left() && self.job.policy.restart_on.contains(&failure.kind),
+        };
+        if !is_allowed {
             return Next::Outcome;
         }
         let are_replaced = self.job.policy.gang == Gang::Tasks;
         let stays = |node: &Node| node.is_ready_again() || (are_replaced && node.is_over());
         let in_place = !self.attempts.has_lost_blocks
+            && !(is_preemption && self.is_on_going_host(now))
             && self.phase.stopping().is_some_and(Stopping::had_places)
             && self.stage_ended.is_none()
             && self.nodes.values().all(stays);
@@ -68,8 +74,14 @@ impl JobState {
             true => format!("; {gone} of {} tasks are replaced", self.job.tasks),
             false => "; the Spark stage is submitted again".into(),
         };
-        let of = self.job.policy.max_restarts;
-        let line = format!("[phalanx] restart {attempt} of {of}: {cause}{how}");
+        let is_preemption = failure.kind == FailureKind::Preempted;
+        self.attempts.preemptions += u32::from(is_preemption);
+        self.begin_attempt_of_notices(now, &failure.host, is_preemption);
+        let (restarts, of) = (self.restarts(), self.job.policy.max_restarts);
+        let line = match is_preemption {
+            true => format!("[phalanx] preempted, restart {attempt}: {cause}{how}"),
+            false => format!("[phalanx] restart {restarts} of {of}: {cause}{how}"),
+        };
         self.reason(Level::Info, &line);
         self.attempts.has_lost_blocks = false;
         self.attempts.cause = cause.to_string();

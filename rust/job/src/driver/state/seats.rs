@@ -63,6 +63,11 @@ impl Seats {
         self.holders.get(&partition).is_none_or(|holder| holder.task.instance == instance)
     }
 
+    /// The partition whose seat this task has, by Spark's task attempt id.
+    pub(super) fn partition_of(&self, task: u64) -> Option<u32> {
+        self.holders.iter().find(|(_, holder)| holder.task.id == task).map(|(partition, _)| *partition)
+    }
+
     /// Who has the seat says something.
     pub(super) fn heard(&mut self, partition: u32) {
         if let Some(holder) = self.holders.get_mut(&partition) {

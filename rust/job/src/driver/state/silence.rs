@@ -54,7 +54,7 @@ impl JobState {
         let has_ended = is_held && self.ranks.running_on(partition).is_empty();
         if has_ended && matches!(self.phase, JobPhase::Running(_)) {
             self.reason(Level::Warn, format!("the task of partition {partition} is lost: {why}"));
-            self.step(partition, |node| (node.lost(), ()));
+            self.is_gone(partition);
         } else {
             self.node_lost(now, partition, since, why, out);
         }
@@ -68,7 +68,7 @@ impl JobState {
         let gone: Vec<(u32, Instant)> =
             self.nodes.iter().filter_map(broken).filter(|(_, since)| *since <= before).collect();
         for (partition, since) in gone {
-            self.step(partition, |node| (node.lost(), ()));
+            self.is_gone(partition);
             self.cut_off(partition, since, said, RankState::Lost);
         }
     }
@@ -89,7 +89,7 @@ impl JobState {
         out: &mut Outbox,
     ) {
         let host = self.host(partition);
-        self.step(partition, |node| (node.lost(), ()));
+        self.is_gone(partition);
         let goes_on = self.phase.stop_reason().is_none();
         let is_lost = goes_on || self.went_before_its_victims(since);
         let state = if is_lost { RankState::Lost } else { RankState::Stopped };
@@ -101,6 +101,11 @@ impl JobState {
         } else {
             self.stop_all(now, &message, out);
         }
+    }
+
+    fn is_gone(&mut self, partition: u32) {
+        self.notices.gone(partition);
+        self.step(partition, |node| (node.lost(), ()));
     }
 
     /// Those of a node's ranks that ran end with it, in this state; which they are.

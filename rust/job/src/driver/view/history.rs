@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use phalanx_types::Job;
 use phalanx_types::run_snapshot::{
-    FailureNote, MAX_LINE_BYTES, MAX_RANKS, MAX_RESTARTS, Restart, RunSnapshot,
+    FailureNote, MAX_LINE_BYTES, MAX_NOTICES, MAX_RANKS, MAX_RESTARTS, Restart, RunSnapshot,
 };
 use phalanx_types::text::cut;
 
@@ -118,6 +118,7 @@ impl History {
             waits_for: state.waits_for_slots(),
             phases: self.timeline.spans(self.opened_at),
             restarts: self.restarts.iter().map(restart).collect(),
+            notices: state.going_hosts(MAX_NOTICES),
             ranks,
             ranks_left_out: self.world_size.saturating_sub(listed),
             slow: state.slow_ranks().take(MAX_RANKS).collect(),

@@ -8,6 +8,7 @@ use phalanx_types::message::Role;
 use phalanx_types::{Error, ErrorKind, NodePlacement, RankPlace, Result, contract};
 
 use super::Effects;
+use crate::node::helpers::notice_command::NoticeCommand;
 use crate::node::machine::Event;
 use crate::node::news::News;
 use crate::node::output::executor_log::ExecutorLogCopy;
@@ -39,6 +40,7 @@ impl Effects<'_, '_> {
         };
         self.ranks = ranks.into_iter().map(rank).collect();
         self.start_copies()?;
+        self.watch_host();
         let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
         let files = SharedFiles { payload: text(payload), flight_recorder: text(flight_recorder) };
         placement.ranks.iter().try_for_each(|place| self.launch_rank(&placement, place, &files))
@@ -62,6 +64,21 @@ impl Effects<'_, '_> {
             self.relay = Some(Relay::start(self.options.ways.clone(), role, logs, most_lag, at_end)?);
         }
         Ok(())
+    }
+
+    /// Begins what says when this host is to go. Ranks run without it, too.
+    fn watch_host(&mut self) {
+        let (job, home) = (&self.options.spec.job, &self.options.here.home);
+        let command = job.policy.notice_command.clone();
+        if command.is_empty() {
+            return;
+        }
+        let tell = self.tell.clone();
+        let noticed = move |notice| drop(tell.send(News::Event(Event::Noticed(notice))));
+        match NoticeCommand::start(command, home.guard.clone(), noticed) {
+            Ok(running) => self.notice_command = Some(running),
+            Err(why) => log::warn!("job {}: nothing says when this host is to go: {why}", job.id),
+        }
     }
 
     fn at_end(&self, event: Event) -> impl FnOnce() + Send + 'static {

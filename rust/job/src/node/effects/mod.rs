@@ -12,14 +12,15 @@ use std::thread::Scope;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
-use phalanx_supervisor::{GuardEvent, OomWatch, PipeReader, stacks_signal};
+use phalanx_supervisor::{GuardEvent, OomWatch, PipeReader, RankSocket, stacks_signal};
 use phalanx_types::contract::FILE_RESULT;
 use phalanx_types::message::{NodeMessage, OutputTotal};
 use phalanx_types::rank_file::PieceWanted;
-use phalanx_types::{Attempt, Carrier, NodePlacement, Result};
+use phalanx_types::{Attempt, Carrier, NodePlacement, RankNotice, Result};
 
 use crate::node::helpers::guardian::Guardian;
 use crate::node::helpers::helper::Helper;
+use crate::node::helpers::notice_command::NoticeCommand;
 use crate::node::helpers::pieces::{self, FilesOf, Reading};
 use crate::node::helpers::results::Uploads;
 use crate::node::helpers::stacks::{StacksWanted, Writer, stacks};
@@ -77,6 +78,7 @@ pub(crate) struct Effects<'scope, 'env> {
     pieces: Option<Helper<Reading>>,
     carriers: Option<Helper<Carrier>>,
     closing: Option<Helper<Vec<PipeReader>>>,
+    notice_command: Option<NoticeCommand>,
 }
 
 /// How many carriers wait for their notes: the hub tells of each again.
@@ -132,6 +134,7 @@ impl<'scope, 'env> Effects<'scope, 'env> {
             pieces: None,
             carriers: None,
             closing: None,
+            notice_command: None,
         })
     }
 
@@ -209,6 +212,9 @@ impl<'scope, 'env> Effects<'scope, 'env> {
             Action::StopRanks { reason } => self.stop_ranks(reason),
             Action::AskStacks { request, ranks } => self.ask_stacks(request, ranks),
             Action::Read { request, wanted, runs } => self.read(request, wanted, runs),
+            Action::Freeze { number } => self.freeze(number),
+            Action::Thaw => self.sockets().for_each(|socket| socket.words().thaw()),
+            Action::Notify(notice) => self.notify(&notice),
             Action::TellCarrier(carrier) => self.tell_carrier(carrier),
             Action::TellActivity(ranks) => self.tell_activity(&ranks),
             Action::Started { rank, at } => self.started(rank, at),
@@ -233,6 +239,23 @@ impl<'scope, 'env> Effects<'scope, 'env> {
             Action::StopRelay => self.relay.iter().for_each(Relay::abandon),
             Action::TellDone { problem, interrupted } => self.tell_done(problem, interrupted),
         }
+    }
+
+    /// The ways to the ranks that have not ended.
+    fn sockets(&self) -> impl Iterator<Item = &RankSocket> {
+        self.ranks.values().filter_map(|rank| rank.socket.as_ref())
+    }
+
+    fn freeze(&self, number: u32) {
+        let asked = self.sockets().filter_map(|socket| socket.words().freeze()).max();
+        let asked = self.ranks.values().filter_map(|rank| rank.asked).chain(asked).max();
+        self.line.teller().send(NodeMessage::Frozen { number, asked });
+    }
+
+    fn notify(&self, notice: &RankNotice) {
+        // Of each, also behind one that is late.
+        let late = self.sockets().filter(|socket| socket.notify(notice)).count() > 0;
+        self.line.teller().send(NodeMessage::Noticed { number: notice.number, late });
     }
 
     fn stop_ranks(&self, reason: Option<String>) {

@@ -96,7 +96,7 @@ impl Effects<'_, '_> {
             self.line.teller().tell(Instant::now(), NodeMessage::Activity { ranks: vec![last] });
         }
         if let Some(of) = self.ranks.get_mut(&rank) {
-            of.socket = None;
+            of.asked = of.socket.take().and_then(|socket| socket.words().freeze());
         }
         let Some(leftovers) = self.leftovers(ended) else { return };
         let tell = self.tell.clone();
@@ -129,7 +129,8 @@ impl Effects<'_, '_> {
     }
 
     pub(super) fn tell_exit(&mut self, evidence: Evidence) {
-        let Evidence { exit, at, .. } = evidence;
+        let Evidence { mut exit, at, .. } = evidence;
+        exit.asked = self.ranks.get(&exit.rank).and_then(|of| of.asked);
         let is_failure = exit.failure().is_some();
         if exit.state != RankState::NotStarted {
             self.metrics.rank_ended(is_failure);

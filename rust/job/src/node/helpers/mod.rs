@@ -2,6 +2,7 @@
 
 pub(crate) mod guardian;
 pub(crate) mod helper;
+pub(crate) mod notice_command;
 pub(crate) mod pieces;
 pub(crate) mod results;
 pub(crate) mod stacks;

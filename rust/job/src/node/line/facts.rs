@@ -58,6 +58,9 @@ pub(super) fn aged(message: &NodeMessage, at: Instant) -> NodeMessage {
     let mut message = message.clone();
     match &mut message {
         NodeMessage::RankStarted { age_us, .. } | NodeMessage::Phase { age_us, .. } => *age_us = age,
+        NodeMessage::Notice(notice) => {
+            notice.in_ms = notice.in_ms.map(|ms| ms.saturating_sub(age / 1000));
+        }
         NodeMessage::RankEnded { exit } => {
             exit.at_us = -i64::try_from(age).unwrap_or(i64::MAX);
             exit.last_output_us = exit.last_output_us.map(|before| before + exit.at_us);

@@ -27,6 +27,7 @@
 mod asked;
 mod draining;
 mod leaving;
+mod notices;
 mod preparing;
 mod ranks;
 mod rules;
@@ -180,6 +181,7 @@ impl Machine {
             }
             Event::Relayed => self.with_ranks(|ranks| ranks.relayed = true),
             Event::LogCopied => self.with_ranks(|ranks| ranks.logged = true),
+            Event::Noticed(notice) => self.noticed(now, notice, out),
             Event::Tick => {}
         }
         self.go_on(now, out);
@@ -218,6 +220,9 @@ impl Machine {
             HubMessage::Stop { reason } => self.told_to_stop(now, &reason, out),
             HubMessage::Stacks { request } => self.asked_for_stacks(request, out),
             HubMessage::Read { request, wanted } => self.asked_to_read(request, wanted, out),
+            HubMessage::Freeze { number } => self.freeze(number, out),
+            HubMessage::Thaw => self.thaw(out),
+            HubMessage::Notice(notice) => self.notify(notice, out),
             HubMessage::Carried(carrier) => self.carried(carrier, out),
             HubMessage::StopServing => self.with_ranks(|ranks| ranks.may_stop_serving = true),
             HubMessage::Released => self.word(AfterAttempt::Over, out),

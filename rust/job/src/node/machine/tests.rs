@@ -1,6 +1,7 @@
 //! The machine in a world of helpers that come back in any order, or fail, and of a hub, ranks and a process that do
 //! what they like.
 
+mod notices;
 mod seats;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,7 @@ use phalanx_supervisor::{ExitStatus, GuardEvent};
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::rank_file::{PieceWanted, RankFile};
 use phalanx_types::{
-    Attempt, Carrier, Error, ErrorKind, Join, NodePlacement, Policy, RankExit, RankPlace, RankState,
+    Attempt, Carrier, Error, ErrorKind, Join, NodePlacement, Notice, Policy, RankExit, RankPlace, RankState,
 };
 use proptest::prelude::*;
 
@@ -99,6 +100,8 @@ enum OrderOf {
     Stacks,
     Read { rank: u32 },
     Carried,
+    Freeze,
+    Thaw,
     StopServing,
     Released,
     Again,
@@ -114,6 +117,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(OrderOf::Stacks),
         1 => (0..RANKS + 1).prop_map(|rank| OrderOf::Read { rank }),
         1 => Just(OrderOf::Carried),
+        1 => Just(OrderOf::Freeze),
+        1 => Just(OrderOf::Thaw),
         1 => Just(OrderOf::StopServing),
         1 => Just(OrderOf::Released),
         1 => Just(OrderOf::Again),
@@ -185,6 +190,7 @@ fn exit_of(rank: u32, state: RankState) -> RankExit {
         log_path: String::new(),
         at_us: 0,
         last_output_us: None,
+        asked: None,
     }
 }
 
@@ -283,6 +289,9 @@ impl World {
             | Action::Forget
             | Action::AskStacks { .. }
             | Action::Read { .. }
+            | Action::Freeze { .. }
+            | Action::Thaw
+            | Action::Notify(_)
             | Action::TellCarrier(_)
             | Action::TellActivity(_)
             | Action::Started { .. }
@@ -391,6 +400,8 @@ impl World {
                     let address = SocketAddr::new(LOCALHOST, 1);
                     HubMessage::Carried(Carrier { host: "c".into(), address, key: Vec::new() })
                 }
+                OrderOf::Freeze => HubMessage::Freeze { number: 5 },
+                OrderOf::Thaw => HubMessage::Thaw,
                 OrderOf::StopServing => HubMessage::StopServing,
                 OrderOf::Released => HubMessage::Released,
                 OrderOf::Again => HubMessage::Again { attempt: Attempt::new(1), reason: "r".into() },

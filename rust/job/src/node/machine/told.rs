@@ -5,7 +5,7 @@ use std::time::Instant;
 use phalanx_supervisor::{ExitStatus, GuardEvent};
 use phalanx_types::message::NodeMessage;
 use phalanx_types::rank_file::PieceWanted;
-use phalanx_types::{Attempt, Carrier, Error, Join, NodePlacement, RankExit, Result};
+use phalanx_types::{Attempt, Carrier, Error, Join, NodePlacement, Notice, RankExit, RankNotice, Result};
 
 use crate::node::line::Heard;
 
@@ -47,6 +47,8 @@ pub(crate) enum Event {
     Relayed,
     /// After [`Action::FinishCopies`]: the executor's log has what goes there.
     LogCopied,
+    /// This host is going to go.
+    Noticed(Notice),
     /// A moment has passed.
     Tick,
 }
@@ -123,6 +125,12 @@ pub(crate) enum Action {
     AskStacks { request: u32, ranks: Vec<(u32, Option<u32>)> },
     /// Send a piece of a rank's file.
     Read { request: u32, wanted: PieceWanted, runs: bool },
+    /// Let the ranks begin no step, and tell the hub which they have asked for.
+    Freeze { number: u32 },
+    /// Let them go on.
+    Thaw,
+    /// Tell them of a notice, let them go on, and tell the hub.
+    Notify(Box<RankNotice>),
     /// Tell the ranks who serves the blocks of a host.
     TellCarrier(Carrier),
     /// Tell the hub what these ranks do, which run as these processes.

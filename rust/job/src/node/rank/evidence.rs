@@ -124,6 +124,7 @@ impl Leftovers {
             log_path: log.path().to_string_lossy().into_owned(),
             at_us: 0,
             last_output_us: log.last_output().map(|last| signed_us(last, at)),
+            asked: None,
         };
         Evidence { exit, at, has_result: on_disk.has_result }
     }

@@ -36,6 +36,8 @@ pub(crate) struct Rank {
     pub(crate) noted_error: Option<RankError>,
     /// How many phases it has told.
     pub(crate) phases: u32,
+    /// The last step for which it had asked whether it is preempted, once it has ended.
+    pub(crate) asked: Option<u64>,
 }
 
 impl Rank {
@@ -53,6 +55,7 @@ impl Rank {
             reports: RankReports::new(every_report),
             noted_error: None,
             phases: 0,
+            asked: None,
         }
     }
 

@@ -75,11 +75,12 @@ object BarrierRunner {
   def gather(tag: String): Gathering.Turn = Gathering.join(Set(tag))
 
   /** How Spark's scheduler has the stage with this tag, or the gang of tasks of so many `seats`:
-    * `running slots free`, -1 running where nothing is submitted yet.
+    * `running slots free`, -1 running where nothing is submitted yet, and then the tasks on executors that Spark
+    * decommissions.
     */
   def stageLook(sc: SparkContext, tag: String, seats: Int): String = {
-    val StageLook(running, slots, free) = StageLook.of(sc, tag, seats)
-    s"${running.getOrElse(-1)} $slots $free"
+    val StageLook(running, slots, free, leaving) = StageLook.of(sc, tag, seats)
+    leaving.foldLeft(s"${running.getOrElse(-1)} $slots $free")((said, task) => s"$said $task")
   }
 
   /** Lets executors reach the hub of a job in the Python driver through Spark, until `endTunnels`: for a stage of

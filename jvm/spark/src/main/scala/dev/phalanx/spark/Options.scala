@@ -68,6 +68,11 @@ abstract class WithOptions[Own] private[spark] () {
     */
   @varargs def withRestartOn(kinds: String*): Own = having("spark.phalanx.restartOn" -> kinds.mkString(","))
 
+  /** Has the ranks start again at most `count` times in a run because a host was announced to go, which is no
+    * restart. By default that is as often as it happens.
+    */
+  def withMaxPreemptions(count: Int): Own = having("spark.phalanx.maxPreemptions" -> count.toString)
+
   /** Has a run fail, with the stacks of all ranks, when no rank makes progress for this time. */
   def withHangTimeout(time: Duration): Own = having("spark.phalanx.hangTimeout" -> s"${time.toMillis}ms")
 

@@ -27,8 +27,8 @@ final class TrainingException private (text: String, failure: TrainingException.
   def this(kind: String, message: String, cause: Throwable) =
     this(message, TrainingException.Fields(kind, message), cause)
 
-  /** `exception`, `signal`, `exit_code`, `out_of_memory`, `hang`, `lost_node`, `start` or `cancelled`; for a call
-    * that fails in the Rust core its own kind, such as `closed` or `timeout`.
+  /** `exception`, `signal`, `exit_code`, `out_of_memory`, `hang`, `lost_node`, `preempted`, `start` or `cancelled`;
+    * for a call that fails in the Rust core its own kind, such as `closed` or `timeout`.
     */
   def kind: String = failure.kind
 

@@ -48,8 +48,11 @@ public final class ConnectPlugin implements CommandPlugin {
       case STAGE -> {
         String[] asked = command.getValue().toStringUtf8().split(" ");
         int[] look = SparkInternals.stageLook(context, asked[0], Integer.parseInt(asked[1]));
-        String numbers = look[0] + " " + look[1] + " " + look[2];
-        answer(planner, STAGE, numbers.getBytes(StandardCharsets.UTF_8));
+        StringBuilder numbers = new StringBuilder(look[0] + " " + look[1] + " " + look[2]);
+        for (long task : SparkInternals.leavingTasks(context, asked[0])) {
+          numbers.append(' ').append(task);
+        }
+        answer(planner, STAGE, numbers.toString().getBytes(StandardCharsets.UTF_8));
       }
       default -> {
         return false;

@@ -21,6 +21,8 @@ import org.apache.spark.rdd.RDD;
 import org.apache.spark.scheduler.Pool;
 import org.apache.spark.scheduler.Schedulable;
 import org.apache.spark.scheduler.SparkListenerEvent;
+import org.apache.spark.scheduler.TaskInfo;
+import org.apache.spark.scheduler.TaskScheduler;
 import org.apache.spark.scheduler.TaskSetManager;
 import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.ui.SparkUI;
@@ -29,6 +31,7 @@ import org.apache.spark.util.ShutdownHookManager;
 import org.apache.spark.util.Utils;
 import org.apache.spark.util.kvstore.KVStore;
 import scala.Option;
+import scala.collection.Iterator;
 import scala.runtime.BoxedUnit;
 
 /** What Spark keeps for its own packages. Scala hides it from others, Java doesn't. All uses of it are here. */
@@ -163,6 +166,30 @@ public final class SparkInternals {
       }
     }
     return new int[] {running < seats ? Math.min(running, 0) : running, slots, free};
+  }
+
+  /**
+   * Which tasks of the jobs with a tag that ends so run on executors that Spark decommissions, by their attempt ids.
+   * Spark tells no plugin of it.
+   */
+  public static long[] leavingTasks(SparkContext context, String tag) {
+    TaskScheduler scheduler = context.taskScheduler();
+    List<Long> leaving = new ArrayList<>();
+    synchronized (scheduler) { // who changes what is read here holds it
+      for (TaskSetManager stage : stagesOf(scheduler.rootPool())) {
+        if (hasTag(stage.taskSet().properties(), tag)) {
+          for (Iterator<Object> running = stage.runningTasksSet().iterator(); running.hasNext(); ) {
+            Object task = running.next();
+            Option<TaskInfo> info = stage.taskInfos().get(task);
+            if (info.isDefined()
+                && scheduler.getExecutorDecommissionState(info.get().executorId()).isDefined()) {
+              leaving.add((Long) task);
+            }
+          }
+        }
+      }
+    }
+    return leaving.stream().mapToLong(Long::longValue).toArray();
   }
 
   /** How many seats of a gang of tasks run; `gang` is what its jobs have for {@link #GANG}. */

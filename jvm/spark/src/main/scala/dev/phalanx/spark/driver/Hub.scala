@@ -44,8 +44,10 @@ final private[spark] class Hub private (private[spark] val handle: Long) extends
     Core(_.stageEnded(handle, attempt, problem.orNull))
 
   /** What Spark shows of the stage that was submitted for `attempt`. */
-  def stageSeen(attempt: Int, look: StageLook): Unit =
+  def stageSeen(attempt: Int, look: StageLook): Unit = {
     Core(_.stageSeen(handle, attempt, look.running.getOrElse(-1), look.slots, look.free))
+    look.leaving.foreach(task => Core(_.notice(handle, task, "Spark decommissions its executor")))
+  }
 
   def stop(reason: String): Unit = Core(_.stop(handle, reason))
 

@@ -14,8 +14,9 @@ import dev.phalanx.spark.internal.SparkInternals
   * @param running how many of its tasks run; none if it isn't submitted yet
   * @param slots how many task slots there are
   * @param free how many of these are free
+  * @param leaving which of its tasks run on executors that Spark decommissions, by their attempt ids
   */
-final private[spark] case class StageLook(running: Option[Int], slots: Int, free: Int)
+final private[spark] case class StageLook(running: Option[Int], slots: Int, free: Int, leaving: Seq[Long])
 
 private[spark] object StageLook {
 
@@ -25,14 +26,14 @@ private[spark] object StageLook {
   def of(sc: SparkContext, tag: String, seats: Int): StageLook = {
     val seen = SparkInternals.stageLook(sc, tag, seats)
     val running = Some(seen(0)).filter(_ >= 0).orElse(Some(0).filter(_ => Gathering.isGathering(tag)))
-    StageLook(running, seen(1), seen(2))
+    StageLook(running, seen(1), seen(2), SparkInternals.leavingTasks(sc, tag).toSeq)
   }
 }
 
-/** Looks at a stage until its tasks run, and tells what it sees: the hub gives tasks their time to join once they
-  * run.
+/** Looks at a stage, and tells what it sees: the hub gives tasks their time to join once they run, and learns which
+  * run on executors that Spark decommissions.
   *
-  * As STAGE-7, a look comes once a second, until one shows that tasks run, or the stage is over, by one thread, which
+  * As STAGE-7, a look comes once a second until one shows that tasks run, and then every two, by one thread, which
   * ends with the stage. Looking never fails a run: where it fails, it ends.
   */
 final private[driver] class StageWatch(look: () => StageLook, tell: StageLook => Unit) extends AutoCloseable {
@@ -50,8 +51,7 @@ final private[driver] class StageWatch(look: () => StageLook, tell: StageLook =>
       while (!over.await(pause, TimeUnit.MILLISECONDS)) {
         val seen = look()
         tell(seen)
-        if (seen.running.exists(_ > 0)) over.countDown()
-        pause = IntervalMillis
+        pause = if (seen.running.exists(_ > 0)) RunningMillis else IntervalMillis
       }
     } catch { // the context or the hub is going, or this Spark doesn't tell
       case problem @ (NonFatal(_) | _: LinkageError) =>
@@ -67,9 +67,10 @@ final private[driver] class StageWatch(look: () => StageLook, tell: StageLook =>
 
 private object StageWatch {
 
-  /** Most stages have their tasks by then, so that they are looked at once. */
+  /** Most stages have their tasks by then. */
   private val FirstMillis = 500L
   private val IntervalMillis = 1000L
+  private val RunningMillis = 2000L
 
   /** How long a last look may take. */
   private val EndMillis = 3000L

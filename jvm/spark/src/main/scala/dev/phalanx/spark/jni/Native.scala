@@ -84,6 +84,9 @@ final private[spark] class Native {
     */
   @native def stageSeen(hub: Long, attempt: Int, running: Int, slots: Int, free: Int): Unit
 
+  /** The host of a Spark task, by its attempt id, is to go, and nobody knows when. Told again it is no news. */
+  @native def notice(hub: Long, task: Long, reason: String): Unit
+
   @native def stop(hub: Long, reason: String): Unit
 
   @native def closeHub(hub: Long): Unit

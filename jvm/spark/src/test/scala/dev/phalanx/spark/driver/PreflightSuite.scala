@@ -64,8 +64,10 @@ class PreflightSuite extends PhalanxSuite {
       Option(wanted.get(name)).fold(options)(change(options, _))
     val warm = saying(new Options(), "warm")((options, set) => options.withWarm(set.asBoolean()))
     val restarts = saying(warm, "max_restarts")((options, set) => options.withMaxRestarts(set.asInt()))
+    val preemptions =
+      saying(restarts, "max_preemptions")((options, set) => options.withMaxPreemptions(set.asInt()))
     val kinds =
-      saying(restarts, "restart_on")((options, set) => options.withRestartOn(Json.texts(set).toSeq: _*))
+      saying(preemptions, "restart_on")((options, set) => options.withRestartOn(Json.texts(set).toSeq: _*))
     val hang = saying(kinds, "hang_timeout")((options, set) => options.withHangTimeout(time(set)))
     val settings = saying(hang, "grace")((options, set) => options.withGrace(time(set))).settings
     Core(_.newJob("given", 1, 1, false, Settings.of(settings)))

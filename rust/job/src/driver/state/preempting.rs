@@ -1,0 +1,234 @@
+//! What follows for a job from a host that is to go: its ranks are told, may save what they have, and start again
+//! elsewhere.
+//!
+//! - DRIVER-55 (in-time): ranks on a host that goes are ended so early that they have their grace before it goes, and
+//!   at least half of the time.
+//! - DRIVER-56 (others-finish): where a rank has raised `phalanx.Preempted`, the others are not ended before that time,
+//!   or [`OTHERS_WAIT`] where nobody knows when the host goes: they may be saving.
+//! - DRIVER-57 (own-budget): what follows a notice counts as no restart, but as a preemption. Without restarts those
+//!   are followed by another attempt whose code asks whether it is preempted: other code may not be able to go on.
+//! - DRIVER-58 (told-too-late): where a rank hadn't waited, and so was told of a notice later than others, all ranks
+//!   start again from what they saved before.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use log::Level;
+use phalanx_rendezvous::Outbox;
+use phalanx_types::message::HubMessage;
+use phalanx_types::notice::MAX_REASON_BYTES;
+use phalanx_types::run_snapshot::NoticeLine;
+use phalanx_types::text::cut;
+use phalanx_types::{Failure, FailureKind, Notice, RankExit};
+
+use super::job_state::JobState;
+use super::node::Node;
+use super::notices::{Chosen, Going};
+use super::phase::JobPhase;
+
+/// How long ranks have after another has left its work, where nobody knows when the host goes.
+const OTHERS_WAIT: Duration = Duration::from_secs(120);
+
+impl JobState {
+    /// The host of the task of `partition` is to go. `unix_ms` is the time, in milliseconds since 1970.
+    pub fn notice(&mut self, now: Instant, unix_ms: u64, partition: u32, notice: Notice, out: &mut Outbox) {
+        let host = self.host(partition);
+        if host.is_empty() || self.outcome().is_some() {
+            return;
+        }
+        let notice = Notice { reason: cut(&notice.reason, MAX_REASON_BYTES), ..notice };
+        let when = notice.in_ms.map(|ms| format!(" in {} s", ms / 1000)).unwrap_or_default();
+        let line = format!("{host} is to go{when}: {}", notice.reason);
+        if self.notices.announce(now, unix_ms, &host, notice, self.job.policy.grace) {
+            self.reason(Level::Info, &line);
+            self.announce(format!("[phalanx] {line}"));
+            self.conclude(now, out);
+        }
+    }
+
+    /// The same of the host on which Spark runs this task, by its attempt id.
+    pub fn notice_of_task(
+        &mut self,
+        now: Instant,
+        unix_ms: u64,
+        task: u64,
+        notice: Notice,
+        out: &mut Outbox,
+    ) {
+        if let Some(partition) = self.seats.partition_of(task) {
+            self.notice(now, unix_ms, partition, notice, out);
+        }
+    }
+
+    /// A node has frozen its ranks.
+    pub(super) fn frozen(&mut self, partition: u32, number: u32, asked: Option<u64>) {
+        self.notices.frozen(partition, number, asked);
+    }
+
+    /// What a node is told with each answer to its pings: an order may have gone with a connection.
+    pub(super) fn repeat_notice(&self, partition: u32, out: &mut Outbox) {
+        let told = self.tell_untold(partition, out);
+        if told == 0 && self.notices.may_be_frozen(partition) {
+            out.send(partition, HubMessage::Thaw);
+        }
+    }
+
+    /// Tells a node, in their order, of all notices of which it hasn't said that its ranks know; how many these are.
+    fn tell_untold(&self, partition: u32, out: &mut Outbox) -> usize {
+        let untold = self.notices.untold(partition);
+        untold.map(|notice| out.send(partition, HubMessage::Notice(Box::new(notice.clone())))).count()
+    }
+
+    /// A node has told its ranks of a notice.
+    pub(super) fn noticed(
+        &mut self,
+        now: Instant,
+        partition: u32,
+        number: u32,
+        late: bool,
+        out: &mut Outbox,
+    ) {
+        self.notices.confirmed(partition, number);
+        if late && matches!(self.phase, JobPhase::Running(_)) {
+            let host = self.host(partition);
+            let message = format!(
+                "ranks on {host} were told later than others that a host is to go, so all begin again together"
+            );
+            self.fail(now, Failure { host, ..Failure::without_rank(FailureKind::Preempted, message) }, out);
+        }
+    }
+
+    /// What is due of notices while the ranks run.
+    pub(super) fn go_on_with_notices(&mut self, now: Instant, out: &mut Outbox) {
+        if !matches!(self.phase, JobPhase::Running(_)) {
+            return;
+        }
+        self.end_preempted_in_time(now, out);
+        if self.ranks.all_started() && self.notices.wants_choice(now) {
+            let hosts: BTreeSet<&str> = self.notices.unspent().map(|(host, _)| host).collect();
+            let has_ranks = |(_, node): &(&u32, &Node)| matches!(node, Node::Placed { .. });
+            let nodes = || self.nodes.iter().filter(has_ranks);
+            if nodes().any(|(_, node)| hosts.contains(node.host())) {
+                let nodes: BTreeSet<u32> = nodes().map(|(partition, _)| *partition).collect();
+                let number = self.notices.choose(now, nodes.clone());
+                nodes.into_iter().for_each(|node| out.send(node, HubMessage::Freeze { number }));
+            } else {
+                self.notices.settle();
+            }
+        }
+        match self.notices.conclude(now) {
+            Some(Chosen::Step(step, nodes)) => {
+                let (all, ranks) = (&self.nodes, &self.ranks);
+                let on = |host: &str| {
+                    let there = all.iter().filter(|(_, node)| node.host() == host);
+                    there.flat_map(|(partition, _)| ranks.running_on(*partition)).collect()
+                };
+                let notice = self.notices.tell(step, nodes.clone(), on);
+                self.reason(
+                    Level::Info,
+                    format!("ranks learn from step {step} on that {} is to go", notice.hosts.join(", ")),
+                );
+                for node in nodes {
+                    self.tell_untold(node, out);
+                }
+            }
+            Some(Chosen::TakenBack(nodes)) => {
+                self.reason(Level::Info, "not all tasks have answered in time; their ranks are told later");
+                nodes.into_iter().for_each(|node| out.send(node, HubMessage::Thaw));
+            }
+            None => {}
+        }
+    }
+
+    /// DRIVER-55, DRIVER-56
+    fn end_preempted_in_time(&mut self, now: Instant, out: &mut Outbox) {
+        if self.notices.others_until.is_some_and(|until| until <= now) {
+            return self.stop_all(now, "other ranks have left their work, since a host is to go", out);
+        }
+        let due = |going: &Going| going.ranks_until.is_some_and(|until| until <= now);
+        let hosts: Vec<(String, String)> = self
+            .notices
+            .unspent()
+            .filter(|(_, going)| due(going))
+            .map(|(host, going)| (host.to_string(), going.reason.clone()))
+            .collect();
+        for (host, reason) in hosts {
+            let runs = |(partition, node): (&u32, &Node)| {
+                node.host() == host && !self.ranks.running_on(*partition).is_empty()
+            };
+            if self.nodes.iter().any(runs) {
+                let message =
+                    format!("{host} is to go ({reason}), and its ranks had not left their work in time");
+                let failure = Failure { host, ..Failure::without_rank(FailureKind::Preempted, message) };
+                return self.fail(now, failure, out);
+            }
+        }
+    }
+
+    /// A rank has ended, and how it failed if it did.
+    pub(super) fn ends_others(
+        &mut self,
+        now: Instant,
+        failed: Option<FailureKind>,
+        why: &str,
+        out: &mut Outbox,
+    ) {
+        if failed == Some(FailureKind::Preempted) && matches!(self.phase, JobPhase::Running(_)) {
+            let known = self.notices.unspent().filter_map(|(_, going)| going.ranks_until).min();
+            self.notices.others_until.get_or_insert(known.unwrap_or(now + OTHERS_WAIT));
+        }
+        let has_left = self.notices.others_until.is_some();
+        let is_last = self.ranks.all_started() && self.ranks.running_count() == 0;
+        if (failed.is_some() && !has_left) || (has_left && is_last) {
+            self.stop_all(now, why, out);
+        }
+    }
+
+    /// The failure as what it is where it follows from a notice.
+    pub(super) fn as_preemption(&self, now: Instant, failure: Failure) -> Failure {
+        match self.notices.of(now, &failure.host) {
+            Some(going) if failure.kind == FailureKind::LostNode => {
+                let message = format!("{}; it was to go: {}", failure.message, going.reason);
+                Failure { kind: FailureKind::Preempted, message, ..failure }
+            }
+            _ => failure,
+        }
+    }
+
+    /// Whether an attempt that was preempted may be followed by another. DRIVER-57
+    pub(super) fn preemption_budget_left(&self) -> bool {
+        let cancelled = self.phase.stopping().is_some_and(|stopping| stopping.is_cancelled());
+        let has_left = |exit: &RankExit| exit.failure() == Some(FailureKind::Preempted);
+        let asks = self.notices.is_asked_for() || self.ranks.exits().any(has_left);
+        let can_go_on = asks || self.job.policy.max_restarts > 0;
+        let is_left = self.job.policy.max_preemptions.is_none_or(|most| self.attempts.preemptions < most);
+        self.outcome().is_none() && !cancelled && can_go_on && is_left
+    }
+
+    /// So many of the hosts that are to go, as they are shown: those that go first.
+    pub fn going_hosts(&self, most: usize) -> Vec<NoticeLine> {
+        let mut all: Vec<(&str, &Going)> = self.notices.all().collect();
+        all.sort_by_key(|(_, going)| (going.due.is_none(), going.due));
+        let line = |(host, going): (&str, &Going)| NoticeLine {
+            host: host.into(),
+            deadline: going.deadline_ms.map(|ms| Duration::from_millis(ms).as_secs_f64()),
+            reason: going.reason.clone(),
+        };
+        all.into_iter().take(most).map(line).collect()
+    }
+
+    /// Whether a task is on a host that is to go.
+    pub(super) fn is_on_going_host(&self, now: Instant) -> bool {
+        self.nodes.values().any(|node| self.notices.of(now, node.host()).is_some())
+    }
+
+    /// Another attempt begins, after a failure on this host. A host that has gone is announced no more: what is lost
+    /// there later is not because of that.
+    pub(super) fn begin_attempt_of_notices(&mut self, now: Instant, host: &str, is_preemption: bool) {
+        let is_lost = |node: &Node| node.host() == host && node.is_gone();
+        if is_preemption && self.nodes.values().any(is_lost) {
+            self.notices.has_gone(host);
+        }
+        self.notices.begin_attempt(now, is_preemption);
+    }
+}

@@ -1,0 +1,141 @@
+"""A host that is announced to go, on one host: what ranks are told, what they save, and how the run goes on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import phalanx
+import pytest
+from phalanx import TrainingError, run_local
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def command(tmp_path: Path, code: str) -> dict[str, str]:
+    """The setting of a program that says when its host is to go."""
+    program = tmp_path / "notice.py"
+    program.write_text(code)
+    return {"spark.phalanx.notice.command": f"exec {sys.executable} {program}"}
+
+
+def when_asked(tmp_path: Path, line: str) -> dict[str, str]:
+    """One that looks, as a platform's page is looked at, and says this when there is a file `go`."""
+    there = f"import os\nif os.path.exists({str(tmp_path / 'go')!r}):\n    print({line!r})\n"
+    return command(tmp_path, f"import time\nfor _ in range(40):\n    time.sleep(0.05)\n    exec({there!r})\n")
+
+
+def train(go: str, steps: int, folder: str) -> tuple[int, int, int]:
+    """Trains by itself, and has its host go at step 30 of its first attempt."""
+    import os
+    import time
+
+    import torch
+    from phalanx import checkpoint
+
+    saved = checkpoint.latest(directory=folder)
+    first, state = saved if saved is not None else (0, torch.zeros(1))
+    for step in range(first, steps):
+        checkpoint.save_if_preempted(state, step, directory=folder)
+        if step == 30 and first == 0:
+            open(go, "w").close()
+        state += 1
+        time.sleep(0.01)
+    return first, int(state), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+
+
+def test_what_is_saved_before_the_host_goes_is_where_the_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = when_asked(tmp_path, '{"seconds": 60, "reason": "spot"}')
+    run = run_local(train, str(tmp_path / "go"), 600, str(tmp_path), num_processes=2, conf=conf, wait=False)
+    first, steps, attempts = run.result(100)
+    assert first > 30
+    assert steps == 600, "no step is done twice, and none is left out"
+    assert attempts == 1, "DRIVER-57: the run has no restarts"
+    said = capsys.readouterr().out
+    assert " is to go in 60 s: spot" in said or " is to go in 59 s: spot" in said
+    assert "[phalanx] preempted, restart 1: rank " in said
+    assert "Traceback" not in said
+    (restart,) = run.snapshot()["restarts"]
+    assert "raised Preempted: left at step" in restart["cause"]
+
+
+def test_as_often_as_the_run_allows_and_no_oftener(tmp_path: Path) -> None:
+    def leaves() -> None:
+        raise phalanx.Preempted(3)
+
+    with pytest.raises(TrainingError, match="raised Preempted: left at step 3") as failed:
+        run_local(leaves, max_preemptions=2)
+    assert (failed.value.kind, failed.value.restarts) == ("preempted", 2)
+    assert isinstance(failed.value.__cause__, phalanx.Preempted)
+
+
+def test_code_that_never_asks_is_ended_in_time_and_not_started_again(tmp_path: Path) -> None:
+    def sleeps() -> None:
+        import time
+
+        time.sleep(600)
+
+    conf = command(tmp_path, "print('{\"seconds\": 4}', flush=True)") | {"spark.phalanx.grace": "1s"}
+    with pytest.raises(TrainingError, match="and its ranks had not left their work in time") as failed:
+        run_local(sleeps, conf=conf)
+    assert (failed.value.kind, failed.value.restarts) == ("preempted", 0), "DRIVER-55, DRIVER-57"
+
+
+def test_a_program_that_says_no_notice_is_heard_once_and_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def takes_its_time() -> int:
+        import time
+
+        time.sleep(1)
+        return 7
+
+    conf = command(tmp_path, "for _ in range(3):\n    print('<html>404</html>', flush=True)")
+    with caplog.at_level(logging.WARNING, "phalanx"):
+        assert run_local(takes_its_time, conf=conf) == 7
+    told = [record for record in caplog.records if "notice.command has not told a notice" in record.message]
+    assert len(told) == 1, "NODE-63"
+
+
+def test_two_hundred_notices_are_the_same_function_of_the_step_in_every_rank(tmp_path: Path) -> None:
+    """Ranks that go at their own pace; one asks at every tenth step, and one never."""
+
+    def asks(folder: str) -> None:
+        import json
+        import os
+        import random
+        import time
+
+        rank = int(os.environ["RANK"])
+        every = {6: 0, 7: 10}.get(rank, 1)
+        told = {}
+        for step in range(2500):
+            if every and step % every == 0:
+                notice = phalanx.preempted(step)
+                told[step] = None if notice is None else notice.deadline
+            time.sleep(random.random() * 0.01)
+        with open(f"{folder}/{rank}.json", "w") as file:
+            json.dump(told, file)
+
+    announces = (
+        "import json, random, time\n"
+        "for number in range(200):\n"
+        "    time.sleep(random.random() * 0.1)\n"
+        "    print(json.dumps({'seconds': 10_000 - 7 * number}), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    run_local(asks, str(tmp_path), num_processes=8, conf=command(tmp_path, announces))
+    ranks: list[Any] = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(8)]
+    told = [{int(step): notice for step, notice in steps.items()} for steps in ranks]
+    assert (len(told[7]), told[6]) == (250, {})
+    for step in range(2500):
+        at_step = {steps[step] for steps in told if step in steps}
+        assert len(at_step) == 1, f"DRIVER-53: at step {step}: {at_step}"
+    notices = [notice for notice in told[0].values() if notice is not None]
+    assert notices == sorted(notices, reverse=True)
+    assert len(set(notices)) > 20
