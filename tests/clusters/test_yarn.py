@@ -104,7 +104,7 @@ def test_a_container_that_takes_too_much_memory_is_named_with_what_yarn_says(
     kind, rank, host, text = json.loads(greedy.is_over(60).removeprefix("FAILED "))
     assert (kind, rank) == ("lost_node", 1), text
     assert host in ("127.0.0.1", "localhost"), "as YARN calls it, or the executor itself"
-    assert text.startswith("rank 1 (127.0.0.1) is lost with its task: "), text
+    assert text.startswith(f"rank 1 ({host}) is lost with its task: "), text
     assert "Container killed by YARN for exceeding physical memory limits" in text, text
     assert "spark.executor.memoryOverhead" in text, text
     eventually("no rank is left", 10, lambda: gone(ranks))

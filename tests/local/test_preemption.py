@@ -74,16 +74,74 @@ def test_as_often_as_the_run_allows_and_no_oftener(tmp_path: Path) -> None:
     assert isinstance(failed.value.__cause__, phalanx.Preempted)
 
 
-def test_code_that_never_asks_is_ended_in_time_and_not_started_again(tmp_path: Path) -> None:
-    def sleeps() -> None:
+def test_code_that_never_asks_is_ended_in_time_where_it_may_start_again(tmp_path: Path) -> None:
+    def sleeps_at_first() -> str:
+        import os
         import time
 
-        time.sleep(600)
+        count = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        time.sleep(600 if count == "0" else 0)
+        return count
 
     conf = command(tmp_path, "print('{\"seconds\": 4}', flush=True)") | {"spark.phalanx.grace": "1s"}
-    with pytest.raises(TrainingError, match="and its ranks had not left their work in time") as failed:
-        run_local(sleeps, conf=conf)
-    assert (failed.value.kind, failed.value.restarts) == ("preempted", 0), "DRIVER-55, DRIVER-57"
+    run = run_local(sleeps_at_first, conf=conf, max_restarts=1, restart_on="signal", wait=False)
+    assert run.result(60) == "1", "DRIVER-57"
+    (restart,) = run.snapshot()["restarts"]
+    assert "and its ranks had not left their work in time" in restart["cause"], "DRIVER-55"
+
+
+def test_a_rank_that_has_left_may_save_beside_its_end_and_one_that_can_not_save_is_the_cause(
+    tmp_path: Path,
+) -> None:
+    def leaves(folder: str) -> tuple[int, float]:
+        import os
+        import time
+
+        import torch
+        from phalanx import checkpoint
+
+        saved = checkpoint.latest(directory=folder)
+        if saved is not None:
+            return saved[0], float(saved[1])
+        if os.environ["RANK"] == "0":
+            checkpoint.save_async(torch.ones(1), 7, directory=folder)
+            time.sleep(0.1)
+        raise phalanx.Preempted(7)
+
+    assert run_local(leaves, str(tmp_path / "here"), num_processes=2) == (7, 1.0), "RANK-3"
+
+    def fails() -> None:
+        import os
+        import time
+
+        if os.environ["RANK"] == "0":
+            time.sleep(1)
+            raise OSError("no space is left")
+        raise phalanx.Preempted(7)
+
+    with pytest.raises(TrainingError, match="raised OSError: no space is left") as failed:
+        run_local(fails, num_processes=2)
+    assert (failed.value.kind, failed.value.rank, failed.value.restarts) == ("exception", 0, 0), "DRIVER-56"
+
+
+def test_what_is_saved_is_a_state_or_what_makes_one_and_never_what_a_module_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from phalanx import Notice, checkpoint
+    from phalanx.checkpoint import preempted
+
+    notice = Notice(("far",), (1,), None, "spot")
+    monkeypatch.setattr(preempted, "preempted", lambda step: notice if step >= 5 else None)
+    checkpoint.save_if_preempted(lambda: 1 / 0, 4, directory=str(tmp_path))
+    weights = torch.nn.Linear(1, 1).state_dict()
+    for step, state in enumerate([weights, lambda: weights, torch.nn.Identity()], 5):
+        with pytest.raises(phalanx.Preempted, match=f"left at step {step}, since far is to go: spot"):
+            checkpoint.save_if_preempted(state, step, directory=str(tmp_path))
+        found = checkpoint.latest(directory=str(tmp_path), trusted=True)
+        assert found is not None
+        assert found[0] == step
+        assert isinstance(found[1], torch.nn.Identity) or found[1].keys() == weights.keys()
 
 
 def test_a_program_that_says_no_notice_is_heard_once_and_changes_nothing(
@@ -95,7 +153,7 @@ def test_a_program_that_says_no_notice_is_heard_once_and_changes_nothing(
         time.sleep(1)
         return 7
 
-    conf = command(tmp_path, "for _ in range(3):\n    print('<html>404</html>', flush=True)")
+    conf = command(tmp_path, "for _ in range(9):\n    print('<html>404</html>', flush=True)")
     with caplog.at_level(logging.WARNING, "phalanx"):
         assert run_local(takes_its_time, conf=conf) == 7
     told = [record for record in caplog.records if "notice.command has not told a notice" in record.message]
@@ -122,9 +180,12 @@ def test_two_hundred_notices_are_the_same_function_of_the_step_in_every_rank(tmp
         with open(f"{folder}/{rank}.json", "w") as file:
             json.dump(told, file)
 
+    counted = str(tmp_path / "counted")  # in case that the run begins anew
     announces = (
-        "import json, random, time\n"
-        "for number in range(200):\n"
+        "import json, os, random, time\n"
+        f"first = os.path.getsize({counted!r}) if os.path.exists({counted!r}) else 0\n"
+        "for number in range(first, 200):\n"
+        f"    open({counted!r}, 'a').write('.')\n"
         "    time.sleep(random.random() * 0.1)\n"
         "    print(json.dumps({'seconds': 10_000 - 7 * number}), flush=True)\n"
         "time.sleep(600)\n"

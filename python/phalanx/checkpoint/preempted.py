@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 from ..rank import contract
 from ..rank.notices import Preempted, preempted
-from . import layout
+from . import background, layout
 from .sharded import save_sharded
 from .whole import save
 
@@ -38,6 +40,7 @@ def save_if_preempted(
     notice = preempted(step)
     if notice is None:
         return
+    background.finish()  # what a rank saves beside the training ends with it
     if sharded:
         save_sharded(_made(state), step, directory=directory, name=name, keep=keep)
     elif int(os.environ.get(contract.ENV_RANK, "0")) == 0:
@@ -46,4 +49,5 @@ def save_if_preempted(
 
 
 def _made(state: Any) -> Any:
-    return state() if callable(state) else state
+    # Modules can be called, too.
+    return state() if isinstance(state, FunctionType | MethodType | partial) else state

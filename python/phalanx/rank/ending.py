@@ -10,7 +10,8 @@ second. If there is a process group and CUDA is in use, none of C's handlers run
 and CUDA's driver hang on one another. What an extension gave to `Py_AtExit` isn't called: the interpreter is never
 taken apart.
 RANK-3 (in-time): a rank that failed is gone `FAILED_EXIT_SECONDS` later, whatever its threads and exit handlers do.
-One that has left its result waits for these for `HANDLERS_SECONDS`, and says so after `LAST_SECONDS`; a file that gave
+One that has left its result waits for these for `HANDLERS_SECONDS`, and says so after `LAST_SECONDS`; one that has left
+its work, since a host is to go, waits as long, or until its node ends it; a file that gave
 none waits as Python does. Then it takes `LAST_SECONDS` at most; it says what was not done. Where that decides nothing,
 because the result was left, it ends with `CUT_OFF` then, so that the run tells of it.
 RANK-36 (code-stands): the exit code is known before any of this begins. Nothing that Python raises on the way changes
@@ -50,6 +51,9 @@ LAST_SECONDS = 60.0
 # How long threads and exit handlers may take in a rank that has left its result: enough to send a large checkpoint
 # somewhere. The run has all that it needs, and waits for nothing but them.
 HANDLERS_SECONDS = 600.0
+
+# The exit code of a rank that has left its work, since a host is to go: EX_TEMPFAIL of sysexits.h, try again later.
+PREEMPTED = 75
 
 # The exit code of a rank that has left its result and could not do all that it had to do then.
 CUT_OFF = 1
@@ -94,7 +98,13 @@ def leave(code: int) -> NoReturn:
 
 
 def _end(code: int) -> None:
-    if code != 0:
+    if code == PREEMPTED:
+        _within(
+            HANDLERS_SECONDS,
+            code,
+            "threads or exit handlers still busy {} s after the rank has left its work",
+        )
+    elif code != 0:
         _within(FAILED_EXIT_SECONDS, code, "threads or exit handlers still busy {} s after the failure")
     busy = _thread.allocate_lock()
     busy.acquire()

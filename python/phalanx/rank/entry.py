@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 LAST_NOTES_SECONDS = 2.0
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: try again later
 
 
 def main() -> NoReturn:
@@ -61,7 +60,7 @@ def run() -> NoReturn:
     code = _run(os.environ[contract.ENV_PAYLOAD], directory)
     try:
         reporting.settle()
-        if code not in (0, PREEMPTED):
+        if code not in (0, ending.PREEMPTED):
             reporting.fail()
         node.finish(LAST_NOTES_SECONDS)
     finally:
@@ -99,7 +98,7 @@ def _run(payload_path: str, directory: str) -> int:
             error_record.write_error(exc, directory, at_us=at_us, before_start=not started)
             reporting.phase(contract.PHASE_RAISED)
         error_record.show(exc)
-        return PREEMPTED if error_record.is_preemption(exc) else 1
+        return ending.PREEMPTED if error_record.is_preemption(exc) else 1
 
 
 def _keep_result(payload: Payload, value: object, directory: str) -> None:

@@ -106,7 +106,8 @@ class SparkStage(Stage):
                 ask = functools.partial(look_through_server, self._spark, server, self._tag, self._seats)
                 stack.enter_context(StageWatch(ask, tell, pace=OVER_CONNECT))
             else:
-                look = functools.partial(look_at_scheduler, self._spark.sparkContext, self._tag, self._seats)
+                context, executors = self._spark.sparkContext, dict[int, str]()
+                look = functools.partial(look_at_scheduler, context, self._tag, self._seats, executors)
                 pace = PACE if own_runner(self._spark.sparkContext) is not None else WITHOUT_JAR
                 stack.enter_context(StageWatch(look, tell, pace=pace))
             yield

@@ -5,8 +5,8 @@ The hub gives tasks their time to join once they run (DRIVER-42). Spark starts a
 until it can, others hold the slots that they need.
 
 STAGE-7 (looks): a stage of Spark's is looked at, once a second until a look shows that tasks run, and then less often,
-by one thread, which ends with the stage. Looking never fails a run: where it fails, it ends. Over Spark Connect the
-server's plugin is asked; without it nobody looks.
+by one thread, which ends with the stage. Looking never fails a run: where it fails, it ends, or, once tasks run, begins
+anew half a minute later. Over Spark Connect the server's plugin is asked; without it nobody looks.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ WITHOUT_JAR = Pace(1.0, 5.0)
 # Each question to a Spark Connect server is an operation in its UI. The hub believes a look for longer.
 OVER_CONNECT = Pace(5.0, 30.0)
 _ASK_S = 10.0
+# When Spark is looked at again that did not tell while tasks ran: it may be a network.
+_AGAIN_S = 30.0
 # How long a last look may take.
 _END_S = 3.0
 
@@ -94,19 +96,28 @@ class StageWatch:
         self._thread.join(_END_S)
 
     def _watch(self) -> None:
-        pause = _FIRST_S
-        try:
-            while not self._over.wait(pause):
+        pause, runs = _FIRST_S, False
+        while not self._over.wait(pause):
+            try:
                 seen = self._look()
                 self._tell(seen)
-                pause = self._pace.running if seen.running else self._pace.waiting
-        except Exception as problem:  # the JVM or the hub is going, or this Spark doesn't tell
-            logger.debug("Spark no longer says how the stage stands: %s", problem)
+            except Exception as problem:  # the JVM or the hub is going, or this Spark doesn't tell
+                logger.debug("Spark doesn't say how the stage stands: %s", problem)
+                if not runs or isinstance(problem, Refused):
+                    return
+                pause = _AGAIN_S
+                continue
+            runs = runs or bool(seen.running)
+            pause = self._pace.running if seen.running else self._pace.waiting
 
 
-def look_at_scheduler(context: Any, tag: str, seats: int = 0) -> StageLook:
+def look_at_scheduler(
+    context: Any, tag: str, seats: int = 0, executors: dict[int, str] | None = None
+) -> StageLook:
     """How the scheduler of a classic session has the barrier stage of the job with this tag; of so many `seats` the
     jobs with it, of which none counts as running before all do.
+
+    `executors` remembers, between the looks at one stage, which executor each of its tasks has.
 
     The scheduler itself is asked. What the status tracker knows is written at intervals, and may be 10 s old. A gang
     that waits for free slots, though it has no jobs yet, waits.
@@ -125,24 +136,30 @@ def look_at_scheduler(context: Any, tag: str, seats: int = 0) -> StageLook:
             running = (running or 0) + int(tasks.runningTasks())
     if (running is None and is_gathering(tag)) or (running is not None and running < seats):
         running = 0
-    return StageLook(running, slots, free, _leaving(context, pool, tag) if running else ())
-
-
-def _leaving(context: Any, pool: Any, tag: str) -> tuple[int, ...]:
-    """The tasks of the jobs with this tag on executors that Spark decommissions; it tells nobody of them."""
-    scala = context._jsc.sc()
-    scheduler = scala.taskScheduler()
-    executors = str(scala.getExecutorIds().mkString(" ")).split()
-    going = {each for each in executors if scheduler.getExecutorDecommissionState(each).isDefined()}
-    if not going:
-        return ()
-    of_run = (tasks for tasks in _task_sets(pool) if tag in _tags(tasks))
-    return tuple(
-        task
-        for tasks in of_run
-        for task in map(int, str(tasks.runningTasksSet().mkString(" ")).split())
-        if str(tasks.taskInfos().apply(task).executorId()) in going
+    return StageLook(
+        running,
+        slots,
+        free,
+        _leaving(context, pool, tag, {} if executors is None else executors) if running else (),
     )
+
+
+def _leaving(context: Any, pool: Any, tag: str, executors: dict[int, str]) -> tuple[int, ...]:
+    """The tasks of the jobs with this tag on executors that Spark decommissions; it tells nobody of them."""
+    scheduler = context._jsc.sc().taskScheduler()
+    running = []
+    for tasks in _task_sets(pool):
+        if tag in _tags(tasks):
+            for task in map(int, str(tasks.runningTasksSet().mkString(" ")).split()):
+                if task not in executors:
+                    executors[task] = str(tasks.taskInfos().apply(task).executorId())
+                running.append(task)
+    going = {
+        executor
+        for executor in {executors[task] for task in running}
+        if scheduler.getExecutorDecommissionState(executor).isDefined()
+    }
+    return tuple(task for task in running if executors[task] in going)
 
 
 def look_through_server(spark: SparkSession, server: ConnectServer, tag: str, seats: int = 0) -> StageLook:

@@ -7,7 +7,7 @@ mod play;
 use std::time::Duration;
 
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{FailureKind, Notice, Policy, RankError, RankErrorKind, RankNotice, RankState};
+use phalanx_types::{FailureKind, Gang, Notice, Policy, RankError, RankErrorKind, RankNotice, RankState};
 use play::{GRACE, Play, ended};
 
 /// The time at which all plays begin, in milliseconds since 1970.
@@ -99,6 +99,7 @@ fn all_ranks_are_told_from_the_step_after_the_last_that_one_has_asked_for() {
     assert_eq!(lines, ["[phalanx] host-1 is to go in 120 s: spot"]);
     play.announces(3, 1, Some(119));
     assert!(play.orders().is_empty() && play.state.take_notices().is_empty(), "told again it is no news");
+    (0..2).for_each(|node| play.tell(3, node, NodeMessage::Noticed { number, late: false }));
     play.announces(4, 0, None);
     let number = play.is_choosing();
     play.frozen(4, number, [Some(9), None]);
@@ -131,7 +132,10 @@ fn ranks_do_not_wait_for_a_node_that_does_not_answer() {
     let first = play.is_choosing();
     play.tell(2, 0, NodeMessage::Frozen { number: first, asked: Some(7) });
     play.tick(3);
-    assert!(matches!(play.orders()[..], [(0, HubMessage::Thaw), (1, HubMessage::Thaw)]), "DRIVER-54");
+    assert!(
+        matches!(play.orders()[..], [(0, HubMessage::Thaw { .. }), (1, HubMessage::Thaw { .. })]),
+        "DRIVER-54"
+    );
     play.tell(3, 1, NodeMessage::Frozen { number: first, asked: Some(11) });
     assert!(play.orders().is_empty(), "DRIVER-54: too late");
     play.tick(4);
@@ -142,8 +146,12 @@ fn ranks_do_not_wait_for_a_node_that_does_not_answer() {
     play.tell(5, 0, NodeMessage::Ping);
     play.tell(5, 1, NodeMessage::Ping);
     let orders = play.orders();
-    let [(0, HubMessage::Pong), (0, HubMessage::Thaw), (1, HubMessage::Pong), (1, HubMessage::Notice(_))] =
-        &orders[..]
+    let [
+        (0, HubMessage::Pong),
+        (0, HubMessage::Thaw { .. }),
+        (1, HubMessage::Pong),
+        (1, HubMessage::Notice(_)),
+    ] = &orders[..]
     else {
         panic!("an order may have gone with a connection: {orders:?}")
     };
@@ -198,33 +206,107 @@ fn ranks_that_miss_who_has_left_do_not_hide_that_it_was_preempted() {
 
 #[test]
 fn ranks_that_do_not_react_are_ended_so_that_they_have_their_grace() {
-    for (asked, goes_on) in [(Some(7), true), (None, false)] {
-        let mut play = quiet();
-        play.announces(2, 1, Some(120));
-        let number = play.is_choosing();
-        play.frozen(2, number, [asked, None]);
-        play.is_told();
-        let due = 2 + 120 - GRACE.as_secs();
-        play.tick(due - 1);
-        assert_eq!(play.stopped(), [0; 0], "DRIVER-55");
-        play.tick(due);
-        assert_eq!(play.stopped(), [0, 1], "DRIVER-55");
-        (0..2).for_each(|rank| play.ends(due + 1, rank, RankState::Stopped));
-        assert_eq!(
-            play.restarts().len(),
-            usize::from(goes_on),
-            "DRIVER-57: code that never asked may not go on"
-        );
-        if !goes_on {
-            let failure = play.failure();
-            assert_eq!((failure.kind, failure.host.as_str()), (FailureKind::Preempted, "host-1"));
-            assert!(
-                failure.message.contains("its ranks had not left their work in time"),
-                "{}",
-                failure.message
-            );
+    let mut play = quiet();
+    play.announces(2, 1, Some(120));
+    let number = play.is_choosing();
+    play.frozen(2, number, [Some(7), None]);
+    play.is_told();
+    let due = 2 + 120 - GRACE.as_secs();
+    play.tick(due - 1);
+    assert_eq!(play.stopped(), [0; 0], "DRIVER-55");
+    play.tick(due);
+    assert_eq!(play.stopped(), [0, 1], "DRIVER-55");
+    (0..2).for_each(|rank| play.ends(due + 1, rank, RankState::Stopped));
+    assert_eq!(play.restarts(), [false], "DRIVER-57");
+}
+
+#[test]
+fn code_that_never_asks_goes_on_until_the_host_goes_and_is_not_started_again() {
+    let mut play = quiet();
+    play.announces(2, 1, Some(120));
+    let number = play.is_choosing();
+    play.frozen(2, number, [None, None]);
+    play.is_told();
+    play.tick(200);
+    assert_eq!(play.stopped(), [0; 0], "DRIVER-55: the host may have stayed");
+    play.breaks(170, 1);
+    play.tick(173);
+    play.tell(173, 0, ended(0, RankState::Stopped, 0));
+    play.done(173, 0);
+    assert!(play.restarts().is_empty(), "DRIVER-57: it may not be able to go on");
+    let failure = play.failure();
+    assert_eq!((failure.kind, failure.host.as_str()), (FailureKind::Preempted, "host-1"));
+    assert!(failure.message.ends_with("host-1 was to go: spot"), "{}", failure.message);
+}
+
+#[test]
+fn an_executor_that_ends_its_task_as_its_host_goes_is_what_was_announced() {
+    let mut play = Play::under(|policy| policy.max_restarts = 1);
+    play.announces(2, 1, None);
+    let number = play.is_choosing();
+    play.frozen(2, number, [None, None]);
+    play.is_told();
+    play.tell(3, 1, ended(1, RankState::Stopped, 0));
+    let interrupted = Some("its executor is shutting down".to_string());
+    play.tell(3, 1, NodeMessage::Done { problem: None, interrupted, output: vec![] });
+    play.tell(3, 0, ended(0, RankState::Stopped, 0));
+    play.done(3, 0);
+    let now = play.at(4);
+    let said = "the Spark stage failed: ExecutorLostFailure (executor 1 exited)".to_string();
+    play.state.stage_ended(now, play.attempt, Some(said), &mut play.out);
+    let restarts = play.state.take_restarts();
+    assert!(restarts[0].line.contains("preempted, restart 1"), "DRIVER-57: {restarts:?}");
+}
+
+#[test]
+fn a_rank_that_fails_by_itself_while_others_have_left_is_the_cause_and_ends_them() {
+    let mut play = quiet();
+    play.leaves(3, 1);
+    assert_eq!(play.stopped(), [0; 0]);
+    let NodeMessage::RankEnded { mut exit } = ended(0, RankState::Raised, 0) else { panic!() };
+    exit.error =
+        Some(RankError { type_name: "OSError".into(), message: "no space".into(), ..RankError::default() });
+    play.tell(4, 0, NodeMessage::RankEnded { exit });
+    play.done(4, 0);
+    let failure = play.failure();
+    assert_eq!(
+        (failure.kind, failure.rank),
+        (FailureKind::Exception, Some(0)),
+        "DRIVER-56: its save has failed"
+    );
+}
+
+#[test]
+fn in_a_gang_of_tasks_all_are_called_or_submitted_again() {
+    for announced in [true, false] {
+        let mut play = Play::under(|policy| policy.gang = Gang::Tasks);
+        if announced {
+            play.announces(2, 1, None);
+            let number = play.is_choosing();
+            play.frozen(2, number, [Some(1), Some(1)]);
         }
+        play.leaves(3, 1);
+        play.leaves(4, 0);
+        assert_eq!(play.restarts(), [!announced], "DRIVER-31");
+        play.orders();
+        play.attempt = play.state.attempt();
+        play.starts(5);
     }
+}
+
+#[test]
+fn a_host_on_which_no_rank_runs_any_more_is_no_news_for_the_others() {
+    let mut play = quiet();
+    play.announces(2, 1, None);
+    let number = play.is_choosing();
+    play.tell(2, 1, ended(1, RankState::Finished, 0));
+    play.frozen(2, number, [Some(1), None]);
+    let thawed =
+        |orders: &[(u32, HubMessage)]| orders.iter().all(|(_, of)| matches!(of, HubMessage::Thaw { .. }));
+    let orders = play.orders();
+    assert!(orders.len() == 2 && thawed(&orders), "{orders:?}");
+    play.tick(10);
+    assert!(play.orders().is_empty());
 }
 
 #[test]
@@ -256,7 +338,7 @@ fn a_host_that_went_as_announced_costs_no_restart() {
         let line = &restarts[0].line;
         assert_eq!(line.contains("preempted, restart 1"), announced, "DRIVER-57: {line}");
         assert_eq!(line.contains("restart 1 of 1"), !announced, "{line}");
-        assert_eq!(line.contains("it was to go: spot"), announced, "{line}");
+        assert_eq!(line.contains("host-1 was to go: spot"), announced, "{line}");
     }
 }
 
@@ -343,12 +425,21 @@ fn ranks_that_were_told_too_late_start_again_together() {
 
 #[test]
 fn a_cancel_counts_more_than_a_notice() {
-    let mut play = Play::placed();
-    play.announces(2, 1, Some(120));
-    play.leaves(3, 1);
-    let now = play.at(4);
-    play.state.cancel(now, "enough", &mut play.out);
-    play.ends(5, 0, RankState::Stopped);
-    assert_eq!(play.failure().kind, FailureKind::Cancelled, "{:?}", play.failure());
-    assert!(play.restarts().is_empty());
+    for begun in ["a rank has left", "the ranks were too slow", "nothing"] {
+        let mut play = quiet();
+        play.announces(2, 1, Some(120));
+        let number = play.is_choosing();
+        play.frozen(2, number, [Some(7), None]);
+        play.is_told();
+        match begun {
+            "a rank has left" => play.leaves(3, 1),
+            "the ranks were too slow" => play.tick(2 + 120 - GRACE.as_secs()),
+            _ => {}
+        }
+        let now = play.at(120);
+        play.state.cancel(now, "enough", &mut play.out);
+        (0..2).for_each(|rank| play.ends(121, rank, RankState::Stopped));
+        assert_eq!(play.failure().kind, FailureKind::Cancelled, "{begun}: {:?}", play.failure());
+        assert!(play.restarts().is_empty(), "{begun}");
+    }
 }

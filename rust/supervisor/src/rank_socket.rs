@@ -104,11 +104,10 @@ impl RankSocket {
         self.0.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the rank of a notice, and lets it go on. Whether it has begun a step at which it was to be told of it.
+    /// Tells the rank of a notice, which doesn't thaw it. Whether it has begun a step at which it was to be told of it.
     pub fn notify(&self, notice: &RankNotice) -> bool {
         let mut notices = self.0.notices.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = notices.write(notice, &self.0.words);
-        self.0.words.thaw();
         begun.is_some_and(|step| step >= notice.step)
     }
 

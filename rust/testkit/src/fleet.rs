@@ -337,7 +337,7 @@ impl Fleet {
             | HubMessage::GivenUp { .. }
             | HubMessage::StopServing
             | HubMessage::Freeze { .. }
-            | HubMessage::Thaw
+            | HubMessage::Thaw { .. }
             | HubMessage::Notice(_)
             | HubMessage::Read { .. }
             | HubMessage::Carried(_) => {}

@@ -412,6 +412,7 @@ mod tests {
             ERROR_TRACEBACK,
             ERROR_PEER_LOST,
             ERROR_BEFORE_START,
+            ERROR_PREEMPTED,
             ERROR_AT_US,
             ERROR_PICKLE,
         ];

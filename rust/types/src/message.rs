@@ -268,9 +268,13 @@ pub enum HubMessage {
         /// The number of this order.
         number: u32,
     },
-    /// Let them go on: there is no notice for them yet.
-    Thaw,
-    /// Tell your ranks, and let them go on. Told again until the node has said that they are.
+    /// Let them go on, unless they were frozen later than by this order: there is no notice for them yet.
+    Thaw {
+        /// [`HubMessage::Freeze::number`].
+        number: u32,
+    },
+    /// Tell your ranks, and let them go on, unless they were frozen later than for this notice. Told again until the
+    /// node has said that they are told.
     Notice(Box<RankNotice>),
     /// The blocks of a host where the run has no node are served: tell the ranks. For the node that serves the store;
     /// told again and again.

@@ -251,6 +251,17 @@ impl RankExit {
         self.error.as_ref().is_some_and(|error| error.kind == RankErrorKind::PeerLost)
     }
 
+    /// Whether it left its work, since a host was to go.
+    pub fn has_left(&self) -> bool {
+        self.failure() == Some(FailureKind::Preempted)
+    }
+
+    /// Whether it failed, and not because a peer was missing.
+    pub fn failed_by_itself(&self) -> bool {
+        let own = [FailureKind::Exception, FailureKind::OutOfMemory, FailureKind::Start];
+        self.failure().is_some_and(|kind| own.contains(&kind)) && !self.is_echo()
+    }
+
     /// The exception that ended the rank.
     pub fn raised(&self) -> Option<&RankError> {
         self.error.as_ref().filter(|_| self.state == RankState::Raised)
@@ -264,17 +275,26 @@ impl RankExit {
 
 /// Which of these exits is the cause of the job's failure, and why; `None` if no rank failed.
 ///
-/// Exits that are an echo (the exception says that a peer went away) are causes only when there is nothing else.
-/// Among the rest the earliest wins; ties go to the lower rank.
+/// Exits that are an echo (the exception says that a peer went away) are causes only when there is nothing else. Ranks
+/// that left their work, since a host was to go, come behind what failed by itself: an exception or want of memory, or
+/// anything before the first of them left. What ended otherwise after that may have missed it. Among the rest the
+/// earliest wins; ties go to the lower rank.
 pub fn first_cause<'a>(
     exits: impl Iterator<Item = &'a RankExit> + Clone,
 ) -> Option<(&'a RankExit, &'static str)> {
     let failed = || exits.clone().filter(|exit| exit.failure().is_some());
     let earliest = |a: &&RankExit, b: &&RankExit| (a.at_us, a.rank).cmp(&(b.at_us, b.rank));
+    let left = failed().filter(|exit| exit.has_left()).min_by(earliest);
+    let is_own = |exit: &&RankExit| match left {
+        _ if exit.is_echo() || exit.has_left() => false,
+        Some(left) => exit.at_us < left.at_us || exit.failed_by_itself(),
+        None => true,
+    };
     failed()
-        .filter(|exit| !exit.is_echo())
+        .filter(is_own)
         .min_by(earliest)
         .map(|exit| (exit, "it failed first"))
+        .or(left.map(|exit| (exit, "it left its work first")))
         .or_else(|| failed().min_by(earliest).map(|exit| (exit, "it was the first to miss its peer")))
 }
 
@@ -350,6 +370,28 @@ mod tests {
         let only = [victim, exit(1, RankState::Stopped, 200)];
         let cause = first_cause(only.iter()).unwrap().0.rank;
         assert_eq!(cause, 0, "TYPES-4: with nothing else the victim is still a failure");
+    }
+
+    #[test]
+    fn a_rank_that_left_its_work_is_the_cause_unless_another_failed_by_itself() {
+        let left = raised(1, 100, RankErrorKind::Preempted);
+        let cause = |other: RankExit| first_cause([left.clone(), other].iter()).unwrap().0.rank;
+        for other in [
+            raised(0, 500, RankErrorKind::PeerLost),
+            raised(0, 50, RankErrorKind::PeerLost),
+            exit(0, RankState::Signaled(6), 500),
+            exit(0, RankState::Lost, 500),
+            raised(2, 90, RankErrorKind::Preempted),
+        ] {
+            assert_eq!(cause(other.clone()), if other.rank == 2 { 2 } else { 1 }, "TYPES-20: {other:?}");
+        }
+        for other in [
+            raised(0, 500, RankErrorKind::TrainingCode),
+            exit(0, RankState::OutOfMemory, 500),
+            exit(0, RankState::Signaled(6), 50),
+        ] {
+            assert_eq!(cause(other.clone()), 0, "TYPES-20: {other:?}");
+        }
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl JobState {
 
     /// Keeps a node that is done while its ranks may have to start again, unless its task ends; else lets it go.
     fn node_done(&mut self, now: Instant, partition: u32, may_stay: bool, out: &mut Outbox) {
-        let holds = may_stay && self.budget_left();
+        let holds = may_stay && (self.budget_left() || self.may_be_preempted());
         self.notices.gone(partition);
         self.step(partition, |node| (if holds { node } else { node.released() }.done(now, holds), ()));
         if !matches!(self.nodes.get(&partition), Some(Node::Held { .. })) {
@@ -151,6 +151,7 @@ impl JobState {
         exit.last_output_us = exit.last_output_us.map(|at| at.saturating_add(now_us));
         let age_us = u64::try_from(now_us.saturating_sub(exit.at_us)).unwrap_or(0);
         let failed = exit.failure();
+        let by_itself = exit.failed_by_itself();
         self.notices.asked(exit.asked);
         let why = format!("rank {rank} {}", exit.state.describe());
         if !self.ranks.end(exit) {
@@ -158,7 +159,7 @@ impl JobState {
         }
         self.counts.ended(failed.is_some());
         self.point(now, age_us, Point::RankEnded(rank));
-        self.ends_others(now, failed, &why, out);
+        self.ends_others(now, failed, by_itself, &why, out);
         self.stop_serving(out);
     }
 
@@ -193,9 +194,8 @@ impl JobState {
 
     /// The caller asks for the end.
     pub fn cancel(&mut self, now: Instant, reason: &str, out: &mut Outbox) {
-        if self.restarts() < self.job.policy.max_restarts
-            && let Some(stopping) = self.phase.stopping_mut()
-        {
+        let may_go_on = self.restarts() < self.job.policy.max_restarts || self.preemption_budget_left();
+        if may_go_on && let Some(stopping) = self.phase.stopping_mut() {
             stopping.forget_retryable();
         }
         let message = format!("the job was cancelled: {reason}");

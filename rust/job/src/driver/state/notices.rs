@@ -17,7 +17,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MOST_PAUSE: Duration = Duration::from_secs(8);
 /// A host that goes sooner by less goes at the same time.
 const SAME_TIME: Duration = Duration::from_secs(1);
-/// A host that is there so long after it was to go has stayed.
+/// A host that is there so long after it was to go, and was said to, has stayed.
 const STAYED: Duration = Duration::from_secs(60);
 
 /// A host that is to go.
@@ -30,8 +30,21 @@ pub(super) struct Going {
     /// `due` in milliseconds since 1970.
     pub(super) deadline_ms: Option<u64>,
     pub(super) reason: String,
+    /// The task by which Spark's word was understood, if it was Spark that said it.
+    task: Option<u64>,
+    /// When it was said last.
+    said: Instant,
+    /// Ranks are told of it.
+    is_told: bool,
     /// Ranks have left their work because of it: those that start again are not told once more.
     is_spent: bool,
+}
+
+impl Going {
+    /// Whether it has stayed: it was to go long ago, and nobody says so any more.
+    fn has_stayed(&self, now: Instant) -> bool {
+        self.due.is_some_and(|due| now >= due.max(self.said) + STAYED)
+    }
 }
 
 /// A choice that is under way.
@@ -78,21 +91,32 @@ impl Notices {
         now: Instant,
         unix_ms: u64,
         host: &str,
+        task: Option<u64>,
         notice: Notice,
         grace: Duration,
     ) -> bool {
         self.forget_stayed(now);
         let left = notice.in_ms.map(Duration::from_millis);
         let due = left.and_then(|left| now.checked_add(left));
-        let is_news = self.hosts.get(host).is_none_or(|before| match (before.due, due) {
-            (None, due) => due.is_some(),
-            (Some(_), None) => false,
-            (Some(before), Some(due)) => due + SAME_TIME <= before,
+        let is_news = self.hosts.get_mut(host).is_none_or(|before| {
+            before.said = now;
+            match (before.due, due) {
+                // Spark takes another executor there.
+                (None, None) => before.is_spent && task.is_some() && task != before.task,
+                (None, Some(_)) => true,
+                (Some(_), None) => false,
+                (Some(before), Some(due)) => due + SAME_TIME <= before,
+            }
         });
         if is_news {
-            let ranks_until = left.and_then(|left| now.checked_add(left.saturating_sub(grace).max(left / 2)));
+            // Who hears of it when the time is over can only wait.
+            let in_time = left.filter(|left| *left >= SAME_TIME);
+            let ranks_until =
+                in_time.and_then(|left| now.checked_add(left.saturating_sub(grace).max(left / 2)));
             let deadline_ms = notice.in_ms.map(|ms| unix_ms.saturating_add(ms));
-            let going = Going { due, ranks_until, deadline_ms, reason: notice.reason, is_spent: false };
+            let reason = notice.reason;
+            let (said, is_told, is_spent) = (now, false, false);
+            let going = Going { due, ranks_until, deadline_ms, reason, task, said, is_told, is_spent };
             self.hosts.insert(host.to_string(), going);
             self.choose_at.get_or_insert(now);
         }
@@ -101,12 +125,12 @@ impl Notices {
 
     /// Those that were to go long ago have stayed.
     fn forget_stayed(&mut self, now: Instant) {
-        self.hosts.retain(|_, going| going.due.is_none_or(|due| now < due + STAYED));
+        self.hosts.retain(|_, going| !going.has_stayed(now));
     }
 
     /// What is known of a host, unless it was to go long ago.
     pub(super) fn of(&self, now: Instant, host: &str) -> Option<&Going> {
-        self.hosts.get(host).filter(|going| going.due.is_none_or(|due| now < due + STAYED))
+        self.hosts.get(host).filter(|going| !going.has_stayed(now))
     }
 
     /// All, by host.
@@ -127,6 +151,11 @@ impl Notices {
     /// There is nothing to tell the ranks.
     pub(super) fn settle(&mut self) {
         self.choose_at = None;
+    }
+
+    /// The number of the last choice.
+    pub(super) fn number(&self) -> u32 {
+        self.number
     }
 
     /// Begins a choice; the number of the order to these nodes.
@@ -177,20 +206,20 @@ impl Notices {
         Some(Chosen::TakenBack(choice.nodes))
     }
 
-    /// What is told the ranks of these nodes; `on` says which ranks are on a host.
+    /// What is told the ranks of these nodes; `on` says which ranks are on a host. `None` where none is.
     pub(super) fn tell(
         &mut self,
         step: u64,
         nodes: BTreeSet<u32>,
         on: impl Fn(&str) -> Vec<u32>,
-    ) -> RankNotice {
-        let going = self.hosts.iter().filter(|(_, going)| !going.is_spent);
-        let here: Vec<(&String, &Going, Vec<u32>)> = going
+    ) -> Option<RankNotice> {
+        let going = self.hosts.iter_mut().filter(|(_, going)| !going.is_spent);
+        let here: Vec<(&String, &mut Going, Vec<u32>)> = going
             .map(|(host, going)| (host, going, on(host)))
             .filter(|(.., ranks)| !ranks.is_empty())
             .collect();
-        let first =
-            here.iter().map(|(_, going, _)| *going).min_by_key(|going| (going.due.is_none(), going.due));
+        let (_, first, _) = here.iter().min_by_key(|(_, going, _)| (going.due.is_none(), going.due))?;
+        let (deadline_ms, reason) = (first.deadline_ms, first.reason.clone());
         let mut ranks: Vec<u32> = here.iter().flat_map(|(.., ranks)| ranks.iter().copied()).collect();
         ranks.sort_unstable();
         let notice = RankNotice {
@@ -198,11 +227,12 @@ impl Notices {
             step,
             hosts: here.iter().map(|(host, ..)| (*host).clone()).collect(),
             ranks,
-            deadline_ms: first.and_then(|going| going.deadline_ms),
-            reason: first.map(|going| going.reason.clone()).unwrap_or_default(),
+            deadline_ms,
+            reason,
         };
+        here.into_iter().for_each(|(_, going, _)| going.is_told = true);
         self.told.push((notice.clone(), nodes));
-        notice
+        Some(notice)
     }
 
     /// A node has told its ranks.
@@ -231,7 +261,9 @@ impl Notices {
     pub(super) fn begin_attempt(&mut self, now: Instant, is_preemption: bool) {
         self.forget_stayed(now);
         for going in self.hosts.values_mut() {
-            going.is_spent |= is_preemption;
+            let is_known = going.is_told || going.ranks_until.is_some_and(|until| until <= now);
+            going.is_spent |= is_preemption && is_known;
+            going.is_told = false;
         }
         (self.choice, self.asked, self.others_until) = (None, None, None);
         self.told.clear();
@@ -263,11 +295,12 @@ mod tests {
     #[test]
     fn ranks_have_their_grace_before_the_host_goes_and_half_of_the_time_before_that() {
         let now = Instant::now();
-        for (in_s, until_s) in [(120, 90), (60, 30), (40, 20), (10, 5), (0, 0)] {
+        for (in_s, until_s) in [(120, 90), (60, 30), (40, 20), (10, 5), (1, 0)] {
             let mut notices = Notices::default();
-            assert!(notices.announce(now, 5, "h", told(Some(in_s * 1000)), GRACE));
+            assert!(notices.announce(now, 5, "h", None, told(Some(in_s * 1000)), GRACE));
             let going = notices.of(now, "h").unwrap();
-            assert_eq!(going.ranks_until, Some(now + Duration::from_secs(until_s)), "DRIVER-55");
+            let until = now + Duration::from_secs(until_s);
+            assert!(going.ranks_until.is_some_and(|at| at - until < SAME_TIME), "DRIVER-55");
             assert_eq!(going.deadline_ms, Some(5 + in_s * 1000));
         }
     }
@@ -277,14 +310,34 @@ mod tests {
         let now = Instant::now();
         let later = |s| now + Duration::from_secs(s);
         let mut notices = Notices::default();
-        let mut says = |at, in_ms| notices.announce(later(at), 0, "h", told(in_ms), GRACE);
+        let mut says = |at, in_ms| notices.announce(later(at), 0, "h", None, told(in_ms), GRACE);
         assert!(says(0, None) && !says(1, None));
         assert!(
             says(2, Some(100_000)) && !says(3, Some(98_100)) && !says(4, None) && !says(5, Some(500_000))
         );
         assert!(says(5, Some(10_000)), "it goes sooner");
         assert!(!says(14, Some(1000)) && !says(15 + 59, Some(60_000)));
-        assert!(says(15 + 60, None), "it has stayed, and is announced again");
+        assert!((0..9).all(|nth| !says(80 + 50 * nth, Some(0))), "who says so for ever says nothing new");
+        assert!(says(480 + 60, None), "it has stayed, and is announced again");
+        let mut late = Notices::default();
+        assert!(late.announce(now, 0, "h", None, told(Some(0)), GRACE));
+        assert_eq!(
+            late.of(now, "h").unwrap().ranks_until,
+            None,
+            "DRIVER-55: there is no time left to end them in"
+        );
+    }
+
+    #[test]
+    fn another_executor_of_a_host_is_announced_once_the_first_has_gone() {
+        let now = Instant::now();
+        let mut notices = Notices::default();
+        let says = |notices: &mut Notices, task| notices.announce(now, 0, "h", Some(task), told(None), GRACE);
+        assert!(says(&mut notices, 1) && !says(&mut notices, 1) && !says(&mut notices, 2));
+        notices.choose(now, BTreeSet::new());
+        assert!(notices.tell(0, BTreeSet::new(), |_| vec![0]).is_some());
+        notices.begin_attempt(now, true);
+        assert!(!says(&mut notices, 1) && says(&mut notices, 7));
     }
 
     /// A rank that asks for its steps, as `rank_words.rs` has it.
@@ -377,7 +430,7 @@ mod tests {
                     Step::Announced(host) => {
                         announced += 1;
                         let in_ms = Some(100_000_000 - announced * 5000);
-                        notices.announce(now, 0, &format!("h{host}"), told(in_ms), GRACE);
+                        notices.announce(now, 0, &format!("h{host}"), None, told(in_ms), GRACE);
                     }
                     Step::Passes(ms) => now += Duration::from_millis(ms),
                 }
@@ -389,7 +442,7 @@ mod tests {
                 match notices.conclude(now) {
                     Some(Chosen::Step(step, nodes)) => {
                         chosen += 1;
-                        let notice = notices.tell(step, nodes, |_| vec![0]);
+                        let notice = notices.tell(step, nodes, |_| vec![0]).unwrap();
                         orders.iter_mut().for_each(|orders| orders.push_back(Order::Tell(notice.clone())));
                     }
                     Some(Chosen::TakenBack(_)) => {

@@ -1,8 +1,8 @@
 //! What follows for a job from a host that is to go: its ranks are told, may save what they have, and start again
 //! elsewhere.
 //!
-//! - DRIVER-55 (in-time): ranks on a host that goes are ended so early that they have their grace before it goes, and
-//!   at least half of the time.
+//! - DRIVER-55 (in-time): where another attempt may follow, ranks on a host that goes are ended so early that they have
+//!   their grace before it goes, and at least half of the time.
 //! - DRIVER-56 (others-finish): where a rank has raised `phalanx.Preempted`, the others are not ended before that time,
 //!   or [`OTHERS_WAIT`] where nobody knows when the host goes: they may be saving.
 //! - DRIVER-57 (own-budget): what follows a notice counts as no restart, but as a preemption. Without restarts those
@@ -32,14 +32,28 @@ const OTHERS_WAIT: Duration = Duration::from_secs(120);
 impl JobState {
     /// The host of the task of `partition` is to go. `unix_ms` is the time, in milliseconds since 1970.
     pub fn notice(&mut self, now: Instant, unix_ms: u64, partition: u32, notice: Notice, out: &mut Outbox) {
+        self.notice_of(now, unix_ms, partition, None, notice, out);
+    }
+
+    /// `task` is that by which Spark's word was understood, if it was Spark that said it.
+    fn notice_of(
+        &mut self,
+        now: Instant,
+        unix_ms: u64,
+        partition: u32,
+        task: Option<u64>,
+        notice: Notice,
+        out: &mut Outbox,
+    ) {
         let host = self.host(partition);
         if host.is_empty() || self.outcome().is_some() {
             return;
         }
-        let notice = Notice { reason: cut(&notice.reason, MAX_REASON_BYTES), ..notice };
+        let plain = notice.reason.replace(char::is_control, " ");
+        let notice = Notice { reason: cut(&plain, MAX_REASON_BYTES), ..notice };
         let when = notice.in_ms.map(|ms| format!(" in {} s", ms / 1000)).unwrap_or_default();
         let line = format!("{host} is to go{when}: {}", notice.reason);
-        if self.notices.announce(now, unix_ms, &host, notice, self.job.policy.grace) {
+        if self.notices.announce(now, unix_ms, &host, task, notice, self.job.policy.grace) {
             self.reason(Level::Info, &line);
             self.announce(format!("[phalanx] {line}"));
             self.conclude(now, out);
@@ -56,7 +70,7 @@ impl JobState {
         out: &mut Outbox,
     ) {
         if let Some(partition) = self.seats.partition_of(task) {
-            self.notice(now, unix_ms, partition, notice, out);
+            self.notice_of(now, unix_ms, partition, Some(task), notice, out);
         }
     }
 
@@ -69,7 +83,7 @@ impl JobState {
     pub(super) fn repeat_notice(&self, partition: u32, out: &mut Outbox) {
         let told = self.tell_untold(partition, out);
         if told == 0 && self.notices.may_be_frozen(partition) {
-            out.send(partition, HubMessage::Thaw);
+            out.send(partition, HubMessage::Thaw { number: self.notices.number() });
         }
     }
 
@@ -89,7 +103,7 @@ impl JobState {
         out: &mut Outbox,
     ) {
         self.notices.confirmed(partition, number);
-        if late && matches!(self.phase, JobPhase::Running(_)) {
+        if late && matches!(self.phase, JobPhase::Running(_)) && self.preemption_budget_left() {
             let host = self.host(partition);
             let message = format!(
                 "ranks on {host} were told later than others that a host is to go, so all begin again together"
@@ -106,9 +120,12 @@ impl JobState {
         self.end_preempted_in_time(now, out);
         if self.ranks.all_started() && self.notices.wants_choice(now) {
             let hosts: BTreeSet<&str> = self.notices.unspent().map(|(host, _)| host).collect();
-            let has_ranks = |(_, node): &(&u32, &Node)| matches!(node, Node::Placed { .. });
-            let nodes = || self.nodes.iter().filter(has_ranks);
-            if nodes().any(|(_, node)| hosts.contains(node.host())) {
+            let is_placed = |(_, node): &(&u32, &Node)| matches!(node, Node::Placed { .. });
+            let nodes = || self.nodes.iter().filter(is_placed);
+            let runs_there = |(partition, node): (&u32, &Node)| {
+                hosts.contains(node.host()) && !self.ranks.running_on(*partition).is_empty()
+            };
+            if nodes().any(runs_there) {
                 let nodes: BTreeSet<u32> = nodes().map(|(partition, _)| *partition).collect();
                 let number = self.notices.choose(now, nodes.clone());
                 nodes.into_iter().for_each(|node| out.send(node, HubMessage::Freeze { number }));
@@ -118,12 +135,16 @@ impl JobState {
         }
         match self.notices.conclude(now) {
             Some(Chosen::Step(step, nodes)) => {
+                let number = self.notices.number();
                 let (all, ranks) = (&self.nodes, &self.ranks);
                 let on = |host: &str| {
                     let there = all.iter().filter(|(_, node)| node.host() == host);
                     there.flat_map(|(partition, _)| ranks.running_on(*partition)).collect()
                 };
-                let notice = self.notices.tell(step, nodes.clone(), on);
+                let Some(notice) = self.notices.tell(step, nodes.clone(), on) else {
+                    // They have ended meanwhile.
+                    return nodes.into_iter().for_each(|node| out.send(node, HubMessage::Thaw { number }));
+                };
                 self.reason(
                     Level::Info,
                     format!("ranks learn from step {step} on that {} is to go", notice.hosts.join(", ")),
@@ -134,7 +155,8 @@ impl JobState {
             }
             Some(Chosen::TakenBack(nodes)) => {
                 self.reason(Level::Info, "not all tasks have answered in time; their ranks are told later");
-                nodes.into_iter().for_each(|node| out.send(node, HubMessage::Thaw));
+                let number = self.notices.number();
+                nodes.into_iter().for_each(|node| out.send(node, HubMessage::Thaw { number }));
             }
             None => {}
         }
@@ -144,6 +166,9 @@ impl JobState {
     fn end_preempted_in_time(&mut self, now: Instant, out: &mut Outbox) {
         if self.notices.others_until.is_some_and(|until| until <= now) {
             return self.stop_all(now, "other ranks have left their work, since a host is to go", out);
+        }
+        if !self.preemption_budget_left() {
+            return; // It may come to its end before, or the host stay.
         }
         let due = |going: &Going| going.ranks_until.is_some_and(|until| until <= now);
         let hosts: Vec<(String, String)> = self
@@ -165,11 +190,12 @@ impl JobState {
         }
     }
 
-    /// A rank has ended, and how it failed if it did.
+    /// A rank has ended, and how it failed if it did; `by_itself` says that no peer was missing.
     pub(super) fn ends_others(
         &mut self,
         now: Instant,
         failed: Option<FailureKind>,
+        by_itself: bool,
         why: &str,
         out: &mut Outbox,
     ) {
@@ -179,20 +205,32 @@ impl JobState {
         }
         let has_left = self.notices.others_until.is_some();
         let is_last = self.ranks.all_started() && self.ranks.running_count() == 0;
-        if (failed.is_some() && !has_left) || (has_left && is_last) {
+        if (failed.is_some() && !has_left) || by_itself || (has_left && is_last) {
             self.stop_all(now, why, out);
         }
     }
 
     /// The failure as what it is where it follows from a notice.
     pub(super) fn as_preemption(&self, now: Instant, failure: Failure) -> Failure {
-        match self.notices.of(now, &failure.host) {
-            Some(going) if failure.kind == FailureKind::LostNode => {
-                let message = format!("{}; it was to go: {}", failure.message, going.reason);
-                Failure { kind: FailureKind::Preempted, message, ..failure }
+        // Where Spark says that it lost an executor, it doesn't say of which of our hosts.
+        let is_there = |node: &Node| !node.speaks() && self.notices.of(now, node.host()).is_some();
+        let host = match failure.host.is_empty() {
+            true => self.nodes.values().find(|node| is_there(node)).map(|node| node.host().to_string()),
+            false => Some(failure.host.clone()),
+        };
+        let going = host.and_then(|host| Some((self.notices.of(now, &host)?, host)));
+        match going {
+            Some((going, host)) if failure.kind == FailureKind::LostNode => {
+                let message = format!("{}; {host} was to go: {}", failure.message, going.reason);
+                Failure { kind: FailureKind::Preempted, message, host, ..failure }
             }
             _ => failure,
         }
+    }
+
+    /// Whether a rank has left its work, and another attempt may follow.
+    pub(super) fn may_be_preempted(&self) -> bool {
+        self.notices.others_until.is_some() && self.preemption_budget_left()
     }
 
     /// Whether an attempt that was preempted may be followed by another. DRIVER-57

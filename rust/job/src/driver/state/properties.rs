@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use phalanx_rendezvous::{Outbox, Seat};
 use phalanx_types::message::{HubMessage, NodeMessage, RankActivity, TimedReport};
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Attempt, Gang, Job, Join, RankExit, RankState, SparkTask};
+use phalanx_types::{
+    Attempt, Gang, Job, Join, Notice, RankError, RankErrorKind, RankExit, RankState, SparkTask,
+};
 use proptest::prelude::*;
 
 use super::job_state::JobState;
@@ -31,6 +33,10 @@ enum Event {
     Cancelled,
     ResultLost(u32),
     AskedForStacks,
+    /// The host of a partition is to go, in so many milliseconds.
+    Announced(u32, Option<u64>),
+    /// A rank leaves its work.
+    Leaves(u32),
     /// Milliseconds pass, and the hub looks.
     Passes(u64),
 }
@@ -89,6 +95,9 @@ fn message() -> impl Strategy<Value = NodeMessage> {
             let report = TimedReport { step: first, at_ms: 0, values: "{}".into() };
             NodeMessage::Reports { rank, first, reports: vec![report; 3] }
         }),
+        2 => (0..4_u32, prop_oneof![Just(None), (0..9_u64).prop_map(Some)])
+            .prop_map(|(number, asked)| NodeMessage::Frozen { number, asked }),
+        2 => (0..4_u32, prop::bool::weighted(0.1)).prop_map(|(number, late)| NodeMessage::Noticed { number, late }),
         1 => (rank(), 0..3_u32).prop_map(|(rank, request)| NodeMessage::Stacks {
             request,
             ranks: vec![RankStacks { rank, text: "in train".into() }]
@@ -122,6 +131,9 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Cancelled),
         1 => rank().prop_map(Event::ResultLost),
         1 => Just(Event::AskedForStacks),
+        2 => (0..TASKS, prop_oneof![Just(None), (0..90_000_u64).prop_map(Some)])
+            .prop_map(|(partition, in_ms)| Event::Announced(partition, in_ms)),
+        2 => rank().prop_map(Event::Leaves),
         8 => prop_oneof![3 => 0..6_000_u64, 1 => 0..130_000_u64].prop_map(Event::Passes),
     ]
 }
@@ -139,9 +151,10 @@ struct Play {
 }
 
 impl Play {
-    fn new(max_restarts: u32, hang_timeout: Duration, gang: Gang) -> Play {
+    fn new(max_restarts: u32, max_preemptions: u32, hang_timeout: Duration, gang: Gang) -> Play {
         let mut job = Job::new("random", "t", RANKS, TASKS).unwrap();
         job.policy.max_restarts = max_restarts;
+        job.policy.max_preemptions = Some(max_preemptions);
         job.policy.gang = gang;
         job.policy.hang_timeout = hang_timeout;
         let now = Instant::now();
@@ -246,6 +259,14 @@ impl Play {
             Event::ResultLost(rank) => {
                 self.step(None, |state, now, out| state.result_lost(now, rank, "the disk is full", out));
             }
+            Event::Announced(partition, in_ms) => self.step(None, |state, now, out| {
+                state.notice(now, 0, partition, Notice { in_ms, reason: "spot".into() }, out);
+            }),
+            Event::Leaves(rank) => {
+                let error = RankError { kind: RankErrorKind::Preempted, ..RankError::default() };
+                let exit = RankExit { error: Some(error), ..exit(rank, RankState::Raised) };
+                self.tell(rank / 2, 0, NodeMessage::RankEnded { exit: Box::new(exit) });
+            }
             Event::AskedForStacks => self.step(None, |state, now, out| state.ask_for_stacks(now, out)),
             Event::Passes(ms) => {
                 self.now += Duration::from_millis(ms);
@@ -306,13 +327,14 @@ proptest! {
     #[test]
     fn whatever_happens_a_job_has_one_outcome_that_is_true(
         max_restarts in 0..3_u32,
+        max_preemptions in 0..3_u32,
         watches in any::<bool>(),
         ends in any::<bool>(),
         gang in prop_oneof![Just(Gang::Barrier), Just(Gang::Tasks)],
         events in proptest::collection::vec(event(), 0..60),
     ) {
         let hang_timeout = if watches { Duration::from_secs(10) } else { Duration::ZERO };
-        let mut play = Play::new(max_restarts, hang_timeout, gang);
+        let mut play = Play::new(max_restarts, max_preemptions, hang_timeout, gang);
         for event in events {
             play.play(event);
         }
@@ -320,6 +342,7 @@ proptest! {
             play.play(Event::StageEnded(None));
         }
         play.wait_for_the_outcome();
-        prop_assert!(play.attempt.restarts() <= max_restarts, "DRIVER-30");
+        prop_assert!(play.state.restarts() <= max_restarts, "DRIVER-30");
+        prop_assert!(play.state.attempts.preemptions <= max_preemptions, "DRIVER-57");
     }
 }

@@ -48,7 +48,12 @@ impl JobState {
             return Next::Outcome;
         }
         let are_replaced = self.job.policy.gang == Gang::Tasks;
-        let stays = |node: &Node| node.is_ready_again() || (are_replaced && node.is_over());
+        // Nobody comes again for the seat of one that was done.
+        let is_replaced = |node: &Node| match is_preemption {
+            true => node.is_gone(),
+            false => node.is_over(),
+        };
+        let stays = |node: &Node| node.is_ready_again() || (are_replaced && is_replaced(node));
         let in_place = !self.attempts.has_lost_blocks
             && !(is_preemption && self.is_on_going_host(now))
             && self.phase.stopping().is_some_and(Stopping::had_places)

@@ -12,7 +12,7 @@ use std::thread::Scope;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
-use phalanx_supervisor::{GuardEvent, OomWatch, PipeReader, RankSocket, stacks_signal};
+use phalanx_supervisor::{GuardEvent, OomWatch, PipeReader, stacks_signal};
 use phalanx_types::contract::FILE_RESULT;
 use phalanx_types::message::{NodeMessage, OutputTotal};
 use phalanx_types::rank_file::PieceWanted;
@@ -35,6 +35,7 @@ use crate::node::output::relay::Relay;
 use crate::node::process::Process;
 use crate::node::rank::Rank;
 use crate::node::rank::evidence::Leftovers;
+use crate::node::rank::frozen::Frozen;
 use crate::node::setup::store::{NodeStore, StoreSocket};
 
 /// All that an attempt of a node has. Dropping it ends what is left of it.
@@ -63,6 +64,7 @@ pub(crate) struct Effects<'scope, 'env> {
     guardian: Option<Guardian>,
     guard_events: Receiver<GuardEvent>,
     ranks: BTreeMap<u32, Rank>,
+    frozen: Frozen,
     /// The ranks that failed, and how, for the executor's log.
     failed: Vec<(u32, String)>,
     relay: Option<Relay>,
@@ -123,6 +125,7 @@ impl<'scope, 'env> Effects<'scope, 'env> {
             guardian: None,
             guard_events: crossbeam_channel::never(),
             ranks: BTreeMap::new(),
+            frozen: Frozen::default(),
             failed: Vec::new(),
             relay: None,
             executor_log: None,
@@ -213,7 +216,9 @@ impl<'scope, 'env> Effects<'scope, 'env> {
             Action::AskStacks { request, ranks } => self.ask_stacks(request, ranks),
             Action::Read { request, wanted, runs } => self.read(request, wanted, runs),
             Action::Freeze { number } => self.freeze(number),
-            Action::Thaw => self.sockets().for_each(|socket| socket.words().thaw()),
+            Action::Thaw { number } => {
+                self.frozen.thaw(number, self.ranks.values().filter_map(|rank| rank.socket.as_ref()));
+            }
             Action::Notify(notice) => self.notify(&notice),
             Action::TellCarrier(carrier) => self.tell_carrier(carrier),
             Action::TellActivity(ranks) => self.tell_activity(&ranks),
@@ -241,20 +246,16 @@ impl<'scope, 'env> Effects<'scope, 'env> {
         }
     }
 
-    /// The ways to the ranks that have not ended.
-    fn sockets(&self) -> impl Iterator<Item = &RankSocket> {
-        self.ranks.values().filter_map(|rank| rank.socket.as_ref())
-    }
-
-    fn freeze(&self, number: u32) {
-        let asked = self.sockets().filter_map(|socket| socket.words().freeze()).max();
+    fn freeze(&mut self, number: u32) {
+        let sockets = self.ranks.values().filter_map(|rank| rank.socket.as_ref());
+        let asked = self.frozen.freeze(number, sockets);
         let asked = self.ranks.values().filter_map(|rank| rank.asked).chain(asked).max();
         self.line.teller().send(NodeMessage::Frozen { number, asked });
     }
 
-    fn notify(&self, notice: &RankNotice) {
-        // Of each, also behind one that is late.
-        let late = self.sockets().filter(|socket| socket.notify(notice)).count() > 0;
+    fn notify(&mut self, notice: &RankNotice) {
+        let sockets = self.ranks.values().filter_map(|rank| rank.socket.as_ref());
+        let late = self.frozen.notify(notice, sockets);
         self.line.teller().send(NodeMessage::Noticed { number: notice.number, late });
     }
 

@@ -5,17 +5,19 @@
 //! `reason`, or `action`, is why. All may be left out. It is the form in which one cloud's page has it.
 //!
 //! - NODE-63 (program-watched): the program runs beside the ranks. One that ends is started again after
-//!   [`AGAIN_AFTER`], so it may look once, or stay. It ends with the attempt, with all that it started. What isn't a
-//!   notice goes to the log, once.
+//!   [`AGAIN_AFTER`], so it may look once, or stay. It ends with the attempt, with all that it started. Only the first
+//!   notice is told, and one that the host goes sooner. What isn't a notice goes to the log once, and little of it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use phalanx_io::pause;
 use phalanx_supervisor::{Guard, GuardEvent, GuardOptions, Launch};
+use phalanx_types::text::cut;
 use phalanx_types::{Deadline, Error, Notice, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
@@ -25,6 +27,11 @@ use serde::Deserialize;
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// How often the thread looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
+/// A host that goes sooner by less goes at the same time.
+const SOONER: Duration = Duration::from_secs(1);
+/// How much is said of what is no notice: of a line, and in all.
+const MAX_SHOWN_BYTES: usize = 200;
+const MOST_COMPLAINTS: usize = 5;
 /// A longer line is none.
 const MAX_LINE_BYTES: usize = 16 << 10;
 
@@ -49,7 +56,7 @@ impl NoticeCommand {
         let thread = std::thread::Builder::new()
             .name("phalanx-notice".into())
             .spawn(move || {
-                let mut heard = Heard { rest: Vec::new(), said: None, tell };
+                let mut heard = Heard::new(tell);
                 while !told.load(Ordering::Acquire) {
                     if let Err(why) = run(&command, &guard, &told, &mut heard) {
                         heard.complain(&why.to_string());
@@ -113,16 +120,22 @@ fn run(command: &str, guard: &Path, is_over: &AtomicBool, heard: &mut Heard<impl
     Ok(())
 }
 
-/// What the program has written.
+/// What the program has written, over all its starts.
 struct Heard<F> {
     /// The beginning of a line.
     rest: Vec<u8>,
-    /// What was told of it last that is no notice.
-    said: Option<String>,
+    /// What was said of it that is no notice, as far as there was room.
+    complaints: BTreeSet<String>,
+    /// When the host goes by what was told; `None` in it where nobody knows.
+    told: Option<Option<Instant>>,
     tell: F,
 }
 
 impl<F: Fn(Notice)> Heard<F> {
+    fn new(tell: F) -> Heard<F> {
+        Heard { rest: Vec::new(), complaints: BTreeSet::new(), told: None, tell }
+    }
+
     fn take(&mut self, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.rest.extend(piece);
@@ -140,15 +153,29 @@ impl<F: Fn(Notice)> Heard<F> {
             return;
         }
         match notice_of(line, now()) {
-            Ok(notice) => (self.tell)(notice),
-            Err(why) => self.complain(&format!("{why}: {line}")),
+            Ok(notice) => self.notice(notice),
+            Err(why) => self.complain(&format!("{why}: {}", cut(line, MAX_SHOWN_BYTES))),
+        }
+    }
+
+    /// Tells what is news: the first notice, and one that the host goes sooner.
+    fn notice(&mut self, notice: Notice) {
+        let due = notice.in_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
+        let is_news = match (self.told, due) {
+            (None, _) => true,
+            (Some(None), due) => due.is_some(),
+            (Some(Some(_)), None) => false,
+            (Some(Some(before)), Some(due)) => due + SOONER <= before || Instant::now() >= before,
+        };
+        if is_news {
+            self.told = Some(due);
+            (self.tell)(notice);
         }
     }
 
     fn complain(&mut self, why: &str) {
-        if self.said.as_deref() != Some(why) {
+        if self.complaints.len() < MOST_COMPLAINTS && self.complaints.insert(why.to_string()) {
             log::warn!("spark.phalanx.notice.command has not told a notice: {why}");
-            self.said = Some(why.to_string());
         }
     }
 }
@@ -209,6 +236,19 @@ mod tests {
         for line in ["TRUE", "[]", r#"{"seconds": -1}"#, r#"{"time": "soon"}"#, "<html>404</html>"] {
             notice_of(line, now).unwrap_err();
         }
+    }
+
+    #[test]
+    fn only_what_is_news_is_told_and_little_is_said_of_the_rest() {
+        let told = Mutex::new(Vec::new());
+        let mut heard = Heard::new(|notice: Notice| told.lock().unwrap().push(notice.in_ms));
+        let lines = ["{}", "{}", r#"{"seconds": 60}"#, r#"{"seconds": 90}"#, "{}", r#"{"seconds": 30}"#];
+        lines.iter().for_each(|line| heard.take(format!("{line}\n").as_bytes()));
+        assert_eq!(*told.lock().unwrap(), [None, Some(60_000), Some(30_000)], "NODE-63");
+        (0..50).for_each(|nth| heard.take(format!("Traceback {nth}\n").repeat(2).as_bytes()));
+        assert_eq!(heard.complaints.len(), MOST_COMPLAINTS, "NODE-63");
+        heard.take("x".repeat(MAX_LINE_BYTES + 1).as_bytes());
+        assert!(heard.rest.is_empty());
     }
 
     #[test]

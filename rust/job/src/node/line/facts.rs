@@ -43,7 +43,14 @@ impl Facts {
     /// What is told over a new connection. Reports come first, for nothing comes after a node is done.
     pub(super) fn retold(&self) -> impl Iterator<Item = NodeMessage> {
         let reports = self.reports.iter().map(|(reports, _)| reports.clone());
-        reports.chain(self.facts.iter().map(|fact| aged(&fact.message, fact.at)))
+        let is_over = |fact: &&Fact| match &fact.message {
+            NodeMessage::Notice(notice) => {
+                notice.in_ms.is_some_and(|ms| fact.at.elapsed() >= Duration::from_millis(ms))
+            }
+            _ => false,
+        };
+        let facts = self.facts.iter().filter(move |fact| !is_over(fact));
+        reports.chain(facts.map(|fact| aged(&fact.message, fact.at)))
     }
 
     /// Nobody needs them any more.
@@ -83,6 +90,7 @@ pub(super) fn fits(message: &NodeMessage) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use phalanx_types::Notice;
     use phalanx_types::message::TimedReport;
 
     use super::*;
@@ -103,6 +111,22 @@ mod tests {
         assert_eq!(retold[retold.len() - 2], reports(999), "NODE-54");
         facts.forget();
         assert_eq!(facts.retold().count(), 0);
+    }
+
+    #[test]
+    fn a_notice_is_told_again_with_the_time_that_is_left_and_not_when_that_is_over() {
+        let mut facts = Facts::default();
+        let notice = |in_ms| NodeMessage::Notice(Notice { in_ms, reason: "spot".into() });
+        let before = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
+        for in_ms in [Some(9000), Some(60_000), None] {
+            facts.keep(before, notice(in_ms));
+        }
+        let retold: Vec<NodeMessage> = facts.retold().collect();
+        let [NodeMessage::Notice(Notice { in_ms: Some(left), .. }), unknown] = &retold[..] else {
+            panic!("{retold:?}")
+        };
+        assert!((40_000..=50_000).contains(left), "{left}");
+        assert_eq!(*unknown, notice(None));
     }
 
     #[test]

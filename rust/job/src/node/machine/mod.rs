@@ -221,7 +221,7 @@ impl Machine {
             HubMessage::Stacks { request } => self.asked_for_stacks(request, out),
             HubMessage::Read { request, wanted } => self.asked_to_read(request, wanted, out),
             HubMessage::Freeze { number } => self.freeze(number, out),
-            HubMessage::Thaw => self.thaw(out),
+            HubMessage::Thaw { number } => self.thaw(number, out),
             HubMessage::Notice(notice) => self.notify(notice, out),
             HubMessage::Carried(carrier) => self.carried(carrier, out),
             HubMessage::StopServing => self.with_ranks(|ranks| ranks.may_stop_serving = true),

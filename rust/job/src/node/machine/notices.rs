@@ -27,8 +27,8 @@ impl Machine {
         self.if_ranks(Action::Freeze { number }, out); // NODE-61
     }
 
-    pub(super) fn thaw(&self, out: &mut Vec<Action>) {
-        self.if_ranks(Action::Thaw, out);
+    pub(super) fn thaw(&self, number: u32, out: &mut Vec<Action>) {
+        self.if_ranks(Action::Thaw { number }, out);
     }
 
     pub(super) fn notify(&self, notice: Box<RankNotice>, out: &mut Vec<Action>) {

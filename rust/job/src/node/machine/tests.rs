@@ -290,7 +290,7 @@ impl World {
             | Action::AskStacks { .. }
             | Action::Read { .. }
             | Action::Freeze { .. }
-            | Action::Thaw
+            | Action::Thaw { .. }
             | Action::Notify(_)
             | Action::TellCarrier(_)
             | Action::TellActivity(_)
@@ -401,7 +401,7 @@ impl World {
                     HubMessage::Carried(Carrier { host: "c".into(), address, key: Vec::new() })
                 }
                 OrderOf::Freeze => HubMessage::Freeze { number: 5 },
-                OrderOf::Thaw => HubMessage::Thaw,
+                OrderOf::Thaw => HubMessage::Thaw { number: 5 },
                 OrderOf::StopServing => HubMessage::StopServing,
                 OrderOf::Released => HubMessage::Released,
                 OrderOf::Again => HubMessage::Again { attempt: Attempt::new(1), reason: "r".into() },

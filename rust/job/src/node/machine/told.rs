@@ -127,9 +127,9 @@ pub(crate) enum Action {
     Read { request: u32, wanted: PieceWanted, runs: bool },
     /// Let the ranks begin no step, and tell the hub which they have asked for.
     Freeze { number: u32 },
-    /// Let them go on.
-    Thaw,
-    /// Tell them of a notice, let them go on, and tell the hub.
+    /// Let them go on, unless a later order has frozen them.
+    Thaw { number: u32 },
+    /// Tell them of a notice, let them go on as by [`Action::Thaw`], and tell the hub.
     Notify(Box<RankNotice>),
     /// Tell the ranks who serves the blocks of a host.
     TellCarrier(Carrier),

@@ -3,6 +3,7 @@
 
 pub mod environment;
 pub(crate) mod evidence;
+pub(crate) mod frozen;
 pub(crate) mod mailbox;
 pub(crate) mod program;
 pub(crate) mod progress;

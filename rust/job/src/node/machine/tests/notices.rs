@@ -37,10 +37,10 @@ fn ranks_are_thawed_when_the_hub_says_so_and_at_no_other_time() {
         world.now += Duration::from_secs(600);
         let mut out = Vec::new();
         world.machine.on(world.now, event, &mut out);
-        assert!(!out.iter().any(|action| matches!(action, Action::Thaw)), "NODE-62: {out:?}");
+        assert!(!out.iter().any(|action| matches!(action, Action::Thaw { .. })), "NODE-62: {out:?}");
     }
-    let out = asked(&mut world, HubMessage::Thaw);
-    assert!(matches!(out[..], [Action::Thaw]), "NODE-62: {out:?}");
+    let out = asked(&mut world, HubMessage::Thaw { number: 5 });
+    assert!(matches!(out[..], [Action::Thaw { number: 5 }]), "NODE-62: {out:?}");
 }
 
 #[test]

@@ -34,7 +34,7 @@ private[spark] object StageLook {
   * run on executors that Spark decommissions.
   *
   * As STAGE-7, a look comes once a second until one shows that tasks run, and then every two, by one thread, which
-  * ends with the stage. Looking never fails a run: where it fails, it ends.
+  * ends with the stage. Looking never fails a run: where it fails, it ends, or, once tasks run, begins anew later.
   */
 final private[driver] class StageWatch(look: () => StageLook, tell: StageLook => Unit) extends AutoCloseable {
   import StageWatch._
@@ -45,18 +45,22 @@ final private[driver] class StageWatch(look: () => StageLook, tell: StageLook =>
   thread.setDaemon(true)
   thread.start()
 
-  private def watch(): Unit =
-    try {
-      var pause = FirstMillis
-      while (!over.await(pause, TimeUnit.MILLISECONDS)) {
+  private def watch(): Unit = {
+    var pause = FirstMillis
+    var runs = false
+    while (!over.await(pause, TimeUnit.MILLISECONDS))
+      try {
         val seen = look()
         tell(seen)
-        pause = if (seen.running.exists(_ > 0)) RunningMillis else IntervalMillis
+        val now = seen.running.exists(_ > 0)
+        runs ||= now
+        pause = if (now) RunningMillis else IntervalMillis
+      } catch { // the context or the hub is going, or this Spark doesn't tell
+        case problem @ (NonFatal(_) | _: LinkageError) =>
+          log.debug("Spark doesn't say how the stage stands", problem)
+          if (runs) pause = AgainMillis else over.countDown()
       }
-    } catch { // the context or the hub is going, or this Spark doesn't tell
-      case problem @ (NonFatal(_) | _: LinkageError) =>
-        log.debug("Spark no longer says how the stage stands", problem)
-    }
+  }
 
   /** The stage is over. */
   override def close(): Unit = {
@@ -71,6 +75,9 @@ private object StageWatch {
   private val FirstMillis = 500L
   private val IntervalMillis = 1000L
   private val RunningMillis = 2000L
+
+  /** When Spark is looked at again that did not tell while tasks ran. */
+  private val AgainMillis = 30000L
 
   /** How long a last look may take. */
   private val EndMillis = 3000L
