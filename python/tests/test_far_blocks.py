@@ -13,7 +13,7 @@ import pytest
 from phalanx.feeding.blocks import far as far_blocks
 from phalanx.feeding.blocks import source as block_source
 from phalanx.feeding.blocks.index import Block, Facts, Index
-from phalanx.feeding.blocks.source import MappedBlocks
+from phalanx.feeding.blocks.source import LostBlocks, MappedBlocks
 from phalanx.feeding.blocks.write import write_partition
 from phalanx.feeding.source import DataSet
 from phalanx.rank.error_record import is_peer_loss
@@ -139,8 +139,8 @@ def test_bytes_that_were_changed_and_blocks_that_are_gone_are_named(world: World
         world.source().batch(far)  # FEED-19
     world.there.changes = False
     (world.far / "1-0").unlink()
-    with pytest.raises(
-        RuntimeError, match=r"'train' in .*1-0 on elsewhere can't be read: .*start the run again"
+    with pytest.raises(  # FEED-74
+        LostBlocks, match=r"'train' in .*1-0 on elsewhere can't be read: .*start the run again"
     ):
         world.source().batch(far)
 

@@ -28,10 +28,11 @@ def test_an_exception_is_written_down_with_its_pickle_and_traceback(run_rank: Ru
     after = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     assert end.code == 1
     assert set(end.error) == {
-        "type_name", "message", "traceback", "peer_lost", "before_start", "at_us", "pickle",
+        "type_name", "message", "traceback", "peer_lost", "blocks_lost", "before_start", "at_us", "pickle",
     }  # fmt: skip
     assert (end.error["type_name"], end.error["message"]) == ("ValueError", "lr: -1")
     assert not end.error["peer_lost"]
+    assert not end.error["blocks_lost"]
     assert not end.error["before_start"]
     assert before < end.error["at_us"] < after
     assert end.left == {"error.json"}, "RANK-8"
@@ -47,6 +48,20 @@ def test_an_exception_is_written_down_with_its_pickle_and_traceback(run_rank: Ru
     assert isinstance(exc, ValueError)
     assert "invalid literal" in str(exc.__cause__)
     assert end.notes == ["rank ready", "user code", "raised"]
+
+
+def test_blocks_that_are_gone_are_told_as_such_also_where_the_code_raises_something_else(
+    run_rank: RunRank,
+) -> None:
+    def train() -> None:
+        from phalanx.feeding.blocks.source import LostBlocks
+
+        try:
+            raise LostBlocks("they went with their executor")
+        except RuntimeError as problem:
+            raise ValueError("no batch") from problem
+
+    assert run_rank(sent(train)).error["blocks_lost"], "FEED-74"
 
 
 @pytest.mark.parametrize(

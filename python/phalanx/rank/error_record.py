@@ -70,6 +70,7 @@ def write_error(exc: BaseException, directory: str, *, at_us: int, before_start:
         contract.ERROR_MESSAGE: _with_limit(exc, _without_middle(_text(exc), MAX_MESSAGE_CHARS)),
         contract.ERROR_TRACEBACK: _without_middle(formatted(exc), MAX_TRACEBACK_CHARS),
         contract.ERROR_PEER_LOST: is_peer_loss(exc),
+        contract.ERROR_BLOCKS_LOST: any(getattr(link, "kind", "") == "blocks_lost" for link in _chain(exc)),
         contract.ERROR_BEFORE_START: before_start,
         contract.ERROR_PREEMPTED: is_preemption(exc),
         contract.ERROR_AT_US: at_us,

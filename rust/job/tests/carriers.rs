@@ -13,10 +13,12 @@ use std::time::Duration;
 use phalanx_job::{Event, Hub, run_carrier};
 use phalanx_rendezvous::blocks::{BlockAccess, BlockClient, host_name};
 use phalanx_types::message::{HubMessage, NodeMessage};
-use phalanx_types::{Attempt, Carrier, Deadline, ErrorKind, FailureKind, Job, Result};
+use phalanx_types::{
+    Attempt, Carrier, Deadline, ErrorKind, FailureKind, Job, RankError, RankErrorKind, RankState, Result,
+};
 
 use common::{LONG, TestCallbacks, TestNode, listen, open, spawn_node, test_node};
-use play::Play;
+use play::{Play, ended};
 
 const FOLDER: &str = "phalanx-data-1";
 
@@ -116,6 +118,28 @@ fn after_a_lost_carrier_ranks_start_again_in_another_stage() {
     play.tell(7, 2, carries("far", 1));
     assert_eq!(play.orders(), [(2, HubMessage::Released)], "DRIVER-17");
     assert_eq!(play.state.outcome(), None);
+}
+
+#[test]
+fn a_rank_that_misses_blocks_has_lost_them_and_all_start_again_in_another_stage() {
+    for max_restarts in [0, 1] {
+        let mut play = Play::with_data(max_restarts);
+        let NodeMessage::RankEnded { mut exit } = ended(1, RankState::Raised, 0) else { panic!() };
+        exit.error = Some(RankError { kind: RankErrorKind::BlocksLost, ..RankError::default() });
+        play.tell(5, 1, NodeMessage::RankEnded { exit });
+        play.done(5, 1);
+        play.ends(6, 0, RankState::Stopped);
+        if max_restarts == 0 {
+            assert_eq!(
+                (play.failure().kind, play.failure().rank),
+                (FailureKind::LostNode, Some(1)),
+                "DRIVER-61"
+            );
+        } else {
+            let [restart] = &play.state.take_restarts()[..] else { panic!("DRIVER-61") };
+            assert!(!restart.in_place, "DRIVER-61: the blocks have to be written again");
+        }
+    }
 }
 
 fn job_with_data() -> Job {

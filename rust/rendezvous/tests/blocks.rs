@@ -271,7 +271,7 @@ fn a_host_without_a_node_or_a_carrier_is_named() {
         BlockClient::new(access).fetch(host, "/a/b", 0, 1, &mut Vec::new()).unwrap_err()
     };
     let nobody = elsewhere(there.access(1), "elsewhere");
-    assert_eq!(nobody.kind(), ErrorKind::State, "{nobody}");
+    assert_eq!(nobody.kind(), ErrorKind::MissingFile, "{nobody}");
     let said = "no task serves the blocks on elsewhere: this run has none there, and Spark started none there \
                 within 100ms";
     assert!(nobody.to_string().starts_with(said), "BLOCKS-5: {nobody}");

@@ -182,6 +182,8 @@ names! {
     ERROR_TRACEBACK = "traceback";
     /// Key of an error: whether it says that a peer went away.
     ERROR_PEER_LOST = "peer_lost";
+    /// Key of an error: whether it says that blocks of a data set are gone.
+    ERROR_BLOCKS_LOST = "blocks_lost";
     /// Key of an error: whether the training code never began.
     ERROR_BEFORE_START = "before_start";
     /// Key of an error: whether it is `phalanx.Preempted`.
@@ -411,6 +413,7 @@ mod tests {
             ERROR_MESSAGE,
             ERROR_TRACEBACK,
             ERROR_PEER_LOST,
+            ERROR_BLOCKS_LOST,
             ERROR_BEFORE_START,
             ERROR_PREEMPTED,
             ERROR_AT_US,

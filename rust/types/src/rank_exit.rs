@@ -90,6 +90,8 @@ pub enum RankErrorKind {
     TrainingCode,
     /// A call that missed a peer which went away: probably the echo of another rank's failure.
     PeerLost,
+    /// Blocks of a data set that have gone with what had them: the rank reads what is not there any more.
+    BlocksLost,
     /// The training code never began: the function could not be read back, the file not be opened.
     BeforeStart,
     /// `phalanx.Preempted`: the training code has saved what it has, since a host is going to go.
@@ -122,6 +124,7 @@ struct ErrorRecord {
     message: String,
     traceback: String,
     peer_lost: bool,
+    blocks_lost: bool,
     before_start: bool,
     preempted: bool,
     at_us: u64,
@@ -130,14 +133,14 @@ struct ErrorRecord {
 
 impl From<ErrorRecord> for RankError {
     fn from(record: ErrorRecord) -> RankError {
-        let ErrorRecord { type_name, message, traceback, peer_lost, before_start, preempted, at_us, pickle } =
-            record;
+        let ErrorRecord { type_name, message, traceback, at_us, pickle, .. } = record;
         // What never began has missed no peer of the training.
-        let kind = match (before_start, preempted, peer_lost) {
+        let kind = match (record.before_start, record.preempted, record.blocks_lost, record.peer_lost) {
             (true, ..) => RankErrorKind::BeforeStart,
-            (false, true, _) => RankErrorKind::Preempted,
-            (false, false, true) => RankErrorKind::PeerLost,
-            (false, false, false) => RankErrorKind::TrainingCode,
+            (false, true, ..) => RankErrorKind::Preempted,
+            (false, false, true, _) => RankErrorKind::BlocksLost,
+            (false, false, false, true) => RankErrorKind::PeerLost,
+            (false, false, false, false) => RankErrorKind::TrainingCode,
         };
         RankError { type_name, message, traceback, kind, at_us, pickle }
     }
@@ -146,10 +149,17 @@ impl From<ErrorRecord> for RankError {
 impl From<RankError> for ErrorRecord {
     fn from(error: RankError) -> ErrorRecord {
         let RankError { type_name, message, traceback, kind, at_us, pickle } = error;
-        let peer_lost = kind == RankErrorKind::PeerLost;
-        let before_start = kind == RankErrorKind::BeforeStart;
-        let preempted = kind == RankErrorKind::Preempted;
-        ErrorRecord { type_name, message, traceback, peer_lost, before_start, preempted, at_us, pickle }
+        ErrorRecord {
+            type_name,
+            message,
+            traceback,
+            peer_lost: kind == RankErrorKind::PeerLost,
+            blocks_lost: kind == RankErrorKind::BlocksLost,
+            before_start: kind == RankErrorKind::BeforeStart,
+            preempted: kind == RankErrorKind::Preempted,
+            at_us,
+            pickle,
+        }
     }
 }
 
@@ -240,10 +250,16 @@ impl RankExit {
             (Some(FailureKind::Exception), Some(error)) => Some(match error.kind {
                 RankErrorKind::BeforeStart => FailureKind::Start,
                 RankErrorKind::Preempted => FailureKind::Preempted,
+                RankErrorKind::BlocksLost => FailureKind::LostNode,
                 RankErrorKind::TrainingCode | RankErrorKind::PeerLost => FailureKind::Exception,
             }),
             (kind, _) => kind,
         }
+    }
+
+    /// Whether the rank says of itself that blocks of a data set are gone.
+    pub fn misses_blocks(&self) -> bool {
+        self.error.as_ref().is_some_and(|error| error.kind == RankErrorKind::BlocksLost)
     }
 
     /// Whether the rank says of itself that a peer went away: most probably the echo of another rank's exit.
@@ -411,14 +427,16 @@ mod tests {
     #[test]
     fn the_record_of_an_exception_keeps_its_written_form() {
         for (kind, flags) in [
-            (RankErrorKind::TrainingCode, [false, false, false]),
-            (RankErrorKind::PeerLost, [true, false, false]),
-            (RankErrorKind::BeforeStart, [false, true, false]),
-            (RankErrorKind::Preempted, [false, false, true]),
+            (RankErrorKind::TrainingCode, [false, false, false, false]),
+            (RankErrorKind::PeerLost, [true, false, false, false]),
+            (RankErrorKind::BlocksLost, [false, true, false, false]),
+            (RankErrorKind::BeforeStart, [false, false, true, false]),
+            (RankErrorKind::Preempted, [false, false, false, true]),
         ] {
             let error = RankError { kind, at_us: 7, ..RankError::default() };
             let written = serde_json::to_value(&error).unwrap();
-            assert_eq!([&written["peer_lost"], &written["before_start"], &written["preempted"]], flags);
+            let told = ["peer_lost", "blocks_lost", "before_start", "preempted"].map(|flag| &written[flag]);
+            assert_eq!(told, flags);
             assert_eq!(serde_json::from_value::<RankError>(written).unwrap(), error);
         }
         let both: RankError = serde_json::from_str(r#"{"peer_lost": true, "before_start": true}"#).unwrap();

@@ -4,6 +4,8 @@ FEED-4 (says-so): a block that can't be read is an error which says where it sho
 FEED-5 (few-files): at most `OPEN_FILES` files are mapped at a time.
 FEED-6 (kept-whole): a block that is kept has the bytes that were written, however long ago: its checksum is compared
 when it is first read.
+FEED-74 (gone-is-lost): a block that is gone from its host went with an executor. The rank says so, and its run ends as
+one that lost a node, or has the block written again.
 """
 
 from __future__ import annotations
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 OPEN_FILES = 256
+
+
+class LostBlocks(RuntimeError):
+    """Blocks are gone from the host that had them."""
+
+    kind = "blocks_lost"
 
 
 class BlockSource(Protocol):
@@ -133,7 +141,7 @@ class MappedBlocks:
         try:
             return self._fetching().get(block)
         except FileNotFoundError as problem:
-            raise self._unreadable(self._index.blocks[block].file, str(problem)) from problem
+            raise self._unreadable(self._index.blocks[block].file, str(problem), gone=True) from problem
 
     def _file(self, number: int) -> mmap.mmap:
         found = self._files.get(number)
@@ -142,7 +150,8 @@ class MappedBlocks:
                 with open(self._index.files[number], "rb") as file:
                     found = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as problem:  # an empty file can't be mapped
-                raise self._unreadable(number, str(problem)) from problem
+                gone = isinstance(problem, FileNotFoundError)
+                raise self._unreadable(number, str(problem), gone=gone) from problem
             self._files[number] = found
             if len(self._files) > OPEN_FILES:
                 # Arrays that still use it keep it.
@@ -150,7 +159,7 @@ class MappedBlocks:
         self._files.move_to_end(number)
         return found
 
-    def _unreadable(self, number: int, problem: str) -> RuntimeError:
+    def _unreadable(self, number: int, problem: str, *, gone: bool = False) -> RuntimeError:
         host, here = self._index.hosts[number], socket.gethostname()
         if not host:
             return RuntimeError(
@@ -158,7 +167,8 @@ class MappedBlocks:
                 f"{problem}; every host with ranks has to reach them, and if they are gone for good, remove the index "
                 "beside their folder, and the next run writes them again"
             )
-        return RuntimeError(
+        kind = LostBlocks if gone else RuntimeError
+        return kind(
             f"the blocks of the data set {self.name!r} in {self._index.files[number]} on {host} "
             f"can't be read: {problem}; Spark removes them with the executor that wrote them, so start the run again"
         )

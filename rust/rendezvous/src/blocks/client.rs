@@ -41,9 +41,9 @@ impl BlockClient {
     /// Fetches `bytes` bytes from `start` on of `file` on `host`, and writes them to `to`.
     ///
     /// # Errors
-    /// [`ErrorKind::PeerLost`] if the server of that host can't be reached, or is lost on the way; [`ErrorKind::State`]
-    /// if nobody serves on that host, and no carrier comes in time; [`ErrorKind::MissingFile`] if the block isn't there
-    /// any more; [`ErrorKind::Refused`] for a server that is not the job's; [`ErrorKind::Io`] for what `to` says.
+    /// [`ErrorKind::PeerLost`] if the server of that host can't be reached, or is lost on the way;
+    /// [`ErrorKind::MissingFile`] if the block isn't there any more, or nobody serves on that host, and no carrier
+    /// comes in time; [`ErrorKind::Refused`] for a server that is not the job's; [`ErrorKind::Io`] for what `to` says.
     pub fn fetch(
         &mut self,
         host: &str,
@@ -88,7 +88,7 @@ impl BlockClient {
              within {:.0?}; its executors are gone, or other tasks hold all their slots",
             self.access.carrier_within
         );
-        Error::new(ErrorKind::State, said)
+        Error::new(ErrorKind::MissingFile, said)
     }
 
     /// Forgets a connection that is not in step any more.

@@ -6,6 +6,8 @@
 //! - DRIVER-16 (lost-is-lost): one that falls silent, or whose task ends, is lost with its blocks, as a node is with
 //!   its ranks (DRIVER-26). The attempt fails, and another begins in another Spark stage, for which the blocks are
 //!   written again.
+//! - DRIVER-61 (missed-is-lost): blocks that a rank doesn't find any more are lost as with a carrier: an executor went
+//!   that had no task of the run.
 //! - DRIVER-17 (attempt-only): they are let go with their attempt.
 
 use std::collections::BTreeSet;

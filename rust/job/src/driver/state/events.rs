@@ -153,12 +153,14 @@ impl JobState {
         let failed = exit.failure();
         let by_itself = exit.failed_by_itself();
         self.notices.asked(exit.asked);
+        let misses_blocks = exit.misses_blocks();
         let why = format!("rank {rank} {}", exit.state.describe());
         if !self.ranks.end(exit) {
             return;
         }
         self.counts.ended(failed.is_some());
         self.point(now, age_us, Point::RankEnded(rank));
+        self.attempts.has_lost_blocks |= misses_blocks;
         self.ends_others(now, failed, by_itself, &why, out);
         self.stop_serving(out);
     }

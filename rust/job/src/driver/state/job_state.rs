@@ -31,7 +31,8 @@ pub(super) struct Attempts {
     pub(super) of_stage: Attempt,
     /// How many of those before followed a notice.
     pub(super) preemptions: u32,
-    /// Whether blocks went with a carrier in the present one: they are written again before the ranks start again.
+    /// Whether blocks went in the present one, with a carrier or as a rank tells: they are written again before the
+    /// ranks start again.
     pub(super) has_lost_blocks: bool,
     /// Why the present one had to be.
     pub(super) cause: String,
