@@ -237,6 +237,7 @@ impl Settings {
             preflight::encryption(settings.encryption, settings.allow_plain_gradients, conf)?;
         read_cpus(conf, &mut settings.cpus);
         settings.policy.gang = preflight::gang(settings.gang, settings.cpus.local_mode, conf);
+        settings.policy.executor_blocks = preflight::has_executor_blocks(conf);
         settings.data_folder = conf.get(DATA_FOLDER).cloned().unwrap_or_default();
         settings.every_report = conf.get(EVERY_REPORT).map_or(Ok(EveryReport::None), |told| told.parse())?;
         settings.checkpoint.owner = owner(conf, &settings.checkpoint.name)?;

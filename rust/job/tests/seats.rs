@@ -80,6 +80,79 @@ fn in_a_gang_of_tasks_the_others_stay_where_one_is_lost_and_its_replacement_has_
     assert!(matches!(play.orders()[..], [(0, HubMessage::Place(_)), (1, HubMessage::Place(_))]));
 }
 
+fn with_blocks(policy: &mut Policy) {
+    of_tasks(policy);
+    policy.executor_blocks = true;
+}
+
+#[test]
+fn where_executors_have_blocks_all_seats_are_given_back_when_one_is_lost() {
+    let mut play = one_is_lost(with_blocks);
+    let [restart] = &play.state.take_restarts()[..] else { panic!("DRIVER-60") };
+    assert!(!restart.in_place, "DRIVER-60");
+    assert!(restart.line.ends_with("; all tasks are submitted again"), "{}", restart.line);
+    assert_eq!(
+        play.orders(),
+        [(0, HubMessage::Released)],
+        "DRIVER-60: the one that lives gives its slot back"
+    );
+    assert!(!play.state.admits(Attempt::first()), "DRIVER-60");
+    // Spark has started the task again that went; it joins an attempt that is over, and is let go.
+    assert_eq!(play.comes(9, 1, copy(1)), Seat::Inherited);
+    play.tell(9, 1, NodeMessage::Join(join(1)));
+    assert_eq!(play.orders(), [(1, HubMessage::Released)], "DRIVER-60");
+    // The gang gathers again once the blocks are written.
+    play.attempt = Attempt::new(1);
+    for partition in 0..2 {
+        assert_eq!(play.comes(60, partition, task(2)), Seat::Inherited, "DRIVER-51");
+        play.tell(60, partition, NodeMessage::Join(join(partition)));
+    }
+    assert!(matches!(play.orders()[..], [(0, HubMessage::Place(_)), (1, HubMessage::Place(_))]));
+    play.finishes(70);
+    assert!(play.is_finished());
+}
+
+#[test]
+fn where_executors_have_blocks_ranks_start_again_in_place_while_all_tasks_live() {
+    let mut play = Play::under(with_blocks);
+    play.fails(5, RankState::Signaled(9));
+    let [restart] = &play.state.take_restarts()[..] else { panic!("DRIVER-31") };
+    assert!(restart.in_place, "DRIVER-31, DRIVER-60");
+}
+
+#[test]
+fn where_executors_have_blocks_a_task_that_spark_ends_or_starts_again_has_all_submitted_again() {
+    for ends in [true, false] {
+        let mut play = Play::under(with_blocks);
+        if ends {
+            play.tell(5, 1, ended(1, RankState::Stopped, 0));
+            let interrupted = Some("its Spark task was killed: preempted".to_string());
+            play.tell(5, 1, NodeMessage::Done { problem: None, interrupted, output: vec![] });
+        } else {
+            assert_eq!(play.comes(5, 1, task(2)), Seat::Spare, "DRIVER-51");
+        }
+        play.tell(6, 0, ended(0, RankState::Stopped, 0));
+        play.done(6, 0);
+        play.tick(9);
+        let [restart] = &play.state.take_restarts()[..] else { panic!("DRIVER-60") };
+        assert!(!restart.in_place, "DRIVER-60");
+    }
+}
+
+#[test]
+fn where_executors_have_blocks_a_node_that_was_lost_is_not_told_to_have_its_task_started_again() {
+    let mut play = Play::under(with_blocks);
+    play.breaks(5, 1);
+    play.tick(8);
+    play.orders();
+    play.tell(8, 1, NodeMessage::Ping);
+    let orders = play.orders();
+    assert!(
+        !orders.iter().any(|(_, order)| matches!(order, HubMessage::GivenUp { .. })),
+        "DRIVER-60: {orders:?}"
+    );
+}
+
 #[test]
 fn a_node_that_was_lost_and_is_there_fails_so_that_spark_starts_its_task_again() {
     for comes_back in [6, 9] {

@@ -113,6 +113,8 @@ pub struct Policy {
     pub join_timeout: Duration,
     /// What the job's tasks are to Spark.
     pub gang: Gang,
+    /// Whether executors have blocks of the run's data sets, which go with them.
+    pub executor_blocks: bool,
     /// How long a gang of tasks may take to gather, in place of `join_timeout`.
     #[serde(with = "millis")]
     pub gang_wait: Duration,
@@ -246,6 +248,7 @@ impl Default for Policy {
         Policy {
             join_timeout: Duration::from_secs(120),
             gang: Gang::default(),
+            executor_blocks: false,
             gang_wait: Duration::from_secs(600),
             queue_timeout: Duration::ZERO,
             connect_timeout: Duration::from_secs(3),
@@ -422,8 +425,7 @@ mod tests {
 
     #[test]
     fn an_unknown_field_is_an_error_that_names_it() {
-        let mut json: serde_json::Value =
-            serde_json::from_slice(&Job::new("a1", "t", 1, 1).unwrap().to_json()).unwrap();
+        let mut json = serde_json::to_value(Job::new("a1", "t", 1, 1).unwrap()).unwrap();
         json["warp"] = 9.into();
         let error = Job::from_json(json.to_string().as_bytes()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Protocol);

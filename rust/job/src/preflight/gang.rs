@@ -1,21 +1,43 @@
 //! What a run's tasks are to Spark, and what must be so for that.
 //!
 //! JOB-26 (one-or-each): under dynamic allocation Spark refuses barrier stages, and so a run's tasks are a Spark job
-//! each there. Those that wait have Spark start executors; what can never start all of them is refused before.
+//! each there. Those that wait have Spark start executors; what can never start all of them is refused before. So is
+//! data on executors that Spark takes away for being idle, whatever they have.
+
+use std::time::Duration;
 
 use phalanx_types::{Error, ErrorKind, Gang, Result};
 
 use super::conf::{Conf, is_local, is_true, master, number};
+use crate::units::time;
 
 const DYNAMIC_ALLOCATION: &str = "spark.dynamicAllocation.enabled";
 const ALLOCATION_RATIO: &str = "spark.dynamicAllocation.executorAllocationRatio";
 const MAX_EXECUTORS: &str = "spark.dynamicAllocation.maxExecutors";
 const SPECULATION: &str = "spark.speculation";
 const SPECULATION_THRESHOLD: &str = "spark.speculation.task.duration.threshold";
+const CACHED_TIMEOUT: &str = "spark.dynamicAllocation.cachedExecutorIdleTimeout";
+const SHUFFLE_TIMEOUT: &str = "spark.dynamicAllocation.shuffleTracking.timeout";
+const SHUFFLE_SERVICE: &str = "spark.shuffle.service.enabled";
+/// What a distributor says beside the settings: whether executors have blocks of the run's data sets.
+const EXECUTOR_BLOCKS: &str = "phalanx.executorBlocks";
 
-/// What is asked of Spark's configuration here.
-pub const GANG_KEYS: [&str; 6] =
-    ["spark.master", DYNAMIC_ALLOCATION, ALLOCATION_RATIO, MAX_EXECUTORS, SPECULATION, SPECULATION_THRESHOLD];
+/// Spark's own word for never is the most seconds that an `Int` has.
+const NEVER: Duration = Duration::from_secs(i32::MAX as u64);
+
+/// What is asked of Spark's configuration here, and of the distributor.
+pub const GANG_KEYS: [&str; 10] = [
+    "spark.master",
+    DYNAMIC_ALLOCATION,
+    ALLOCATION_RATIO,
+    MAX_EXECUTORS,
+    SPECULATION,
+    SPECULATION_THRESHOLD,
+    CACHED_TIMEOUT,
+    SHUFFLE_TIMEOUT,
+    SHUFFLE_SERVICE,
+    EXECUTOR_BLOCKS,
+];
 
 /// What the tasks of a run are; `wish` is what the settings say. In local mode there are none.
 pub(crate) fn gang(wish: Option<Gang>, local_mode: bool, conf: &Conf) -> Gang {
@@ -30,6 +52,11 @@ pub(crate) fn gang(wish: Option<Gang>, local_mode: bool, conf: &Conf) -> Gang {
 /// Whether Spark starts executors for tasks that wait. On a local master it has the driver alone.
 pub(super) fn is_dynamic(conf: &Conf) -> bool {
     is_true(conf, DYNAMIC_ALLOCATION) && !is_local(master(conf))
+}
+
+/// Whether executors have blocks of the run's data sets.
+pub(crate) fn has_executor_blocks(conf: &Conf) -> bool {
+    is_true(conf, EXECUTOR_BLOCKS)
 }
 
 /// Whether this kind of gang can be on this cluster.
@@ -47,8 +74,27 @@ pub(super) fn check(gang: Gang, conf: &Conf) -> Result<()> {
                  {SPECULATION_THRESHOLD} is set; unset one of them"
             )))
         }
+        Gang::Tasks if is_dynamic(conf) && has_executor_blocks(conf) => check_idle_timeouts(conf),
         Gang::Barrier | Gang::Tasks => Ok(()),
     }
+}
+
+/// Whether Spark leaves idle executors alone that have a block of a cached RDD. Of those that have shuffled rows as
+/// well it looks at the shorter of two time-outs (`ExecutorMonitor.Tracker.updateTimeout`).
+fn check_idle_timeouts(conf: &Conf) -> Result<()> {
+    let tracks_shuffles = !is_true(conf, SHUFFLE_SERVICE);
+    let timeouts = [(CACHED_TIMEOUT, "s", true), (SHUFFLE_TIMEOUT, "ms", tracks_shuffles)];
+    for (key, unit, counts) in timeouts {
+        let Some(text) = conf.get(key).map(|text| text.trim()).filter(|_| counts) else { continue };
+        let unit = if text.ends_with(|c: char| c.is_ascii_digit()) { unit } else { "" };
+        if time(&format!("{}{unit}", text.to_lowercase())).is_some_and(|limit| limit < NEVER) {
+            return Err(refused(format!(
+                "Spark would take executors away with the blocks of the run's data sets, because {key} is {text}; \
+                 unset it, or keep the data in a shared place by phalanx.stored"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Whether dynamic allocation can ever have so many tasks run at once, with `each` on an executor.
@@ -96,6 +142,36 @@ mod tests {
         }
         let local = Settings::read(&conf(&[("phalanx.localMode", "true")])).unwrap();
         assert_eq!(local.policy.gang, Gang::Barrier, "JOB-26");
+    }
+
+    #[test]
+    fn data_on_executors_wants_these_to_stay_however_long_they_are_idle() {
+        let said =
+            |set: &[(&str, &str)]| check(Gang::Tasks, &conf(set)).map_err(|problem| problem.to_string());
+        let data = (EXECUTOR_BLOCKS, "true");
+        for (key, text, is_refused) in [
+            (CACHED_TIMEOUT, "10min", true),
+            (CACHED_TIMEOUT, "3600", true),
+            (CACHED_TIMEOUT, "2147483647s", false),
+            (CACHED_TIMEOUT, "2147483647", false),
+            (SHUFFLE_TIMEOUT, "1h", true),
+            (SHUFFLE_TIMEOUT, "600000", true),
+            (SHUFFLE_TIMEOUT, "9223372036854775807", false),
+        ] {
+            let found = said(&[data, (key, text)]);
+            assert_eq!(found.is_err(), is_refused, "JOB-26: {key} {text}");
+            assert!(
+                found.err().is_none_or(|why| why.contains(&format!("because {key} is {text}; unset it")))
+            );
+            assert_eq!(said(&[(key, text)]), Ok(()), "JOB-26: there is no data");
+        }
+        let service = (SHUFFLE_SERVICE, "true");
+        assert_eq!(
+            said(&[data, service, (SHUFFLE_TIMEOUT, "1h")]),
+            Ok(()),
+            "JOB-26: it has the shuffled rows"
+        );
+        assert_eq!(said(&[data, (DYNAMIC_ALLOCATION, "false"), (CACHED_TIMEOUT, "1h")]), Ok(()), "JOB-26");
     }
 
     #[test]

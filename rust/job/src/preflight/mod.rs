@@ -28,7 +28,7 @@ pub use conf::Conf;
 pub use encryption::{ENCRYPTION_KEYS, EncryptionWish, SSL_OVERRIDE};
 pub(crate) use encryption::{encryption, ignores_ssl};
 pub use gang::GANG_KEYS;
-pub(crate) use gang::gang;
+pub(crate) use gang::{gang, has_executor_blocks};
 pub use gpus::{PLAN_KEYS, Plan, Wish, plan};
 pub use lease::{DriverGpus, Lease, TaskGpus, release};
 pub use slots::{SLOT_KEYS, SlotNeed, Slots, look, look_before_restart, most_slots};

@@ -151,11 +151,18 @@ struct Play {
 }
 
 impl Play {
-    fn new(max_restarts: u32, max_preemptions: u32, hang_timeout: Duration, gang: Gang) -> Play {
+    fn new(
+        max_restarts: u32,
+        max_preemptions: u32,
+        hang_timeout: Duration,
+        gang: Gang,
+        executor_blocks: bool,
+    ) -> Play {
         let mut job = Job::new("random", "t", RANKS, TASKS).unwrap();
         job.policy.max_restarts = max_restarts;
         job.policy.max_preemptions = Some(max_preemptions);
         job.policy.gang = gang;
+        job.policy.executor_blocks = executor_blocks;
         job.policy.hang_timeout = hang_timeout;
         let now = Instant::now();
         let state = JobState::new(job, now);
@@ -177,6 +184,7 @@ impl Play {
     /// One step; `speaker` is the partition whose words it is.
     fn step(&mut self, speaker: Option<u32>, event: impl FnOnce(&mut JobState, Instant, &mut Outbox)) {
         let (mut lost, mut out) = (self.lost(), Outbox::default());
+        let lost_before = lost.clone();
         lost.retain(|partition| Some(*partition) != speaker);
         event(&mut self.state, self.now, &mut out);
         for (partition, order) in out.take() {
@@ -192,6 +200,9 @@ impl Play {
             assert!(self.all_finished(), "TYPES-4: {:?}", self.told);
         }
         self.outcome = self.state.outcome().cloned();
+        let restarts = self.state.take_restarts();
+        let have_gone = !lost_before.is_empty() && self.state.job.policy.executor_blocks;
+        assert!(!have_gone || restarts.iter().all(|restart| !restart.in_place), "DRIVER-60: {lost_before:?}");
         if self.state.attempt() != self.attempt {
             (self.attempt, self.told) = (self.state.attempt(), BTreeMap::new());
             self.holders.values_mut().for_each(|(_, stayed)| *stayed = false);
@@ -331,10 +342,11 @@ proptest! {
         watches in any::<bool>(),
         ends in any::<bool>(),
         gang in prop_oneof![Just(Gang::Barrier), Just(Gang::Tasks)],
+        executor_blocks in any::<bool>(),
         events in proptest::collection::vec(event(), 0..60),
     ) {
         let hang_timeout = if watches { Duration::from_secs(10) } else { Duration::ZERO };
-        let mut play = Play::new(max_restarts, max_preemptions, hang_timeout, gang);
+        let mut play = Play::new(max_restarts, max_preemptions, hang_timeout, gang, executor_blocks);
         for event in events {
             play.play(event);
         }

@@ -5,6 +5,8 @@
 //! alive, Spark has not asked for it to end, and no host of theirs is to go. In a gang of tasks those that live stay
 //! also where others went: Spark starts the others again by themselves. Otherwise the caller submits the Spark stage
 //! again. If a task should have said something, the decision waits until it has, or is lost.
+//! DRIVER-60 (blocks-before-seats): where executors have blocks of the data, a gang of tasks of which one went is
+//! submitted again as a whole. So no task has a slot while the blocks that went with an executor are written again.
 //! DRIVER-32 (past-is-past): what a node of an earlier attempt says no longer counts.
 
 use std::time::Instant;
@@ -47,13 +49,12 @@ impl JobState {
         if !is_allowed {
             return Next::Outcome;
         }
-        let are_replaced = self.job.policy.gang == Gang::Tasks;
         // Nobody comes again for the seat of one that was done.
         let is_replaced = |node: &Node| match is_preemption {
             true => node.is_gone(),
             false => node.is_over(),
         };
-        let stays = |node: &Node| node.is_ready_again() || (are_replaced && is_replaced(node));
+        let stays = |node: &Node| node.is_ready_again() || (self.replaces_tasks() && is_replaced(node));
         let in_place = !self.attempts.has_lost_blocks
             && !(is_preemption && self.is_on_going_host(now))
             && self.phase.stopping().is_some_and(Stopping::had_places)
@@ -77,6 +78,7 @@ impl JobState {
             true if gone == 0 => String::new(),
             true if gone == 1 => format!("; 1 of {} tasks is replaced", self.job.tasks),
             true => format!("; {gone} of {} tasks are replaced", self.job.tasks),
+            false if self.job.policy.gang == Gang::Tasks => "; all tasks are submitted again".into(),
             false => "; the Spark stage is submitted again".into(),
         };
         let is_preemption = failure.kind == FailureKind::Preempted;
@@ -120,6 +122,11 @@ impl JobState {
             line,
         });
         self.point(now, 0, Point::Restart(attempt));
+    }
+
+    /// Whether a task that went is replaced while the others stay. DRIVER-60
+    pub(super) fn replaces_tasks(&self) -> bool {
+        self.job.policy.gang == Gang::Tasks && !self.job.policy.executor_blocks
     }
 
     fn again(&self) -> HubMessage {

@@ -41,10 +41,10 @@ impl JobState {
         self.seats.is_of(partition, instance)
     }
 
-    /// What a node is told that was lost and is there: in a gang of tasks its seat is needed, or another's, so that
-    /// its task has to fail for Spark to start it again.
+    /// What a node is told that was lost and is there: where tasks are replaced its seat is needed, or another's, so
+    /// that its task has to fail for Spark to start it again.
     pub(super) fn given_up(&self) -> Option<HubMessage> {
-        let goes_on = self.job.policy.gang == Gang::Tasks && self.budget_left();
+        let goes_on = self.replaces_tasks() && self.budget_left();
         goes_on.then(|| HubMessage::GivenUp { reason: "the driver has given up its task".into() })
     }
 
