@@ -308,8 +308,9 @@ class TorchDistributor(Distributor):
         variables = _native.rank_variables(settings.values, env)
         context, tracked = callers_run(self.options.mlflow, local_mode=self.local_mode, given=env)
         payload = self._packed(train_object, args, kwargs, elsewhere=elsewhere)
+        of_data = {} if inputs is None else inputs.settings
         if not self.local_mode:
-            preflight.check_start(conf, self.logger, given=given)
+            preflight.check_start(conf, self.logger, given={**given, **of_data})
             preflight.check_slots(self.spark, self.num_tasks, settings.slots_timeout, self.logger)
         job = _native.Job(
             name=name_of(train_object),
@@ -319,12 +320,7 @@ class TorchDistributor(Distributor):
             settings=settings.values
             | owner_settings(train_object, self.spark)
             | {"phalanx.localMode": str(self.local_mode).lower()}
-            | (
-                {"spark.phalanx.maxPreemptions": "0"}
-                if inputs is not None and inputs.streamed is not None
-                else {}
-            )
-            | ({} if inputs is None or not inputs.folder else {"phalanx.dataFolder": inputs.folder})
+            | of_data
             | ({} if tracked is None else tracked.settings),
         )
         named = conf(f"spark.executorEnv.{contract.ENV_CHECKPOINT_NAME}") is not None

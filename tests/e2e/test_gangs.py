@@ -90,15 +90,20 @@ def test_what_can_not_be_is_refused_before_anything_starts() -> None:
         refused(lambda: of("python", gang="barrier").run(train))
         df = spark.range(10)
         refused(lambda: of("python").with_data(train=df).run(train))
+        refused(lambda: of("python").with_data(train=phalanx.streamed(df)).run(train))
         refused(lambda: of("python")._train_on_dataframe(train, df))
         refused(lambda: phalanx.TorchDistributor(num_processes=3, local_mode=False, use_gpu=False).run(train))
         answer = dict(said=said, executors=executors())
         """,
-        conf={"spark.dynamicAllocation.maxExecutors": "2"},
+        conf={
+            "spark.dynamicAllocation.maxExecutors": "2",
+            "spark.dynamicAllocation.cachedExecutorIdleTimeout": "10min",
+        },
     )
-    barrier, data, rows, many = answer["said"]  # type: ignore[misc]
+    barrier, data, streamed, rows, many = answer["said"]  # type: ignore[misc]
     assert "spark.phalanx.gang is barrier, which Spark refuses under dynamic allocation" in barrier
-    assert "the data set 'train' would be on executors that Spark may take away" in data, "FEED-70"
+    assert "because spark.dynamicAllocation.cachedExecutorIdleTimeout is 10min; unset it" in data, "JOB-26"
+    assert "the data set 'train' is streamed, which needs one stage for all tasks" in streamed, "FEED-70"
     assert "_train_on_dataframe needs one stage for all tasks" in rows, "FEED-70"
     assert "spark.dynamicAllocation.maxExecutors is 2" in many, "JOB-26"
     assert answer["executors"] == 0

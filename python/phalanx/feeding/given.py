@@ -4,8 +4,7 @@ FEED-31 (refused-first): data that can't become tensors, or can't be read to its
 starts, in a sentence that names the data set and the column.
 FEED-36 (streamed-once): a run has one `streamed` data set at most, on executors, and never starts its ranks again. It
 has no blocks: it is the input of the run's own stage.
-FEED-70 (kept-apart): a gang of tasks has data only where no executor holds it. Spark takes idle executors away, and
-rows that are a stage's input need one stage.
+FEED-70 (one-stage): rows that are a stage's input need one stage for all tasks, so a gang of tasks has none.
 """
 
 from __future__ import annotations
@@ -61,11 +60,10 @@ def check_gang(gang: str, sets: Mapping[str, Any], *, has_rows: bool) -> None:
             f"(spark.phalanx.gang); give the DataFrame to run(data=...) as phalanx.stored, {do}"
         )
     for name, value in sets.items():
-        kept = value.data if isinstance(value, Replicated) else value
-        if not isinstance(kept, Stored):
+        if isinstance(value, Streamed):
             raise RuntimeError(
-                f"the data set {name!r} would be on executors that Spark may take away, since this run's tasks are a "
-                f"Spark job each (spark.phalanx.gang); keep it in a shared place by phalanx.stored(df, uri), {do}"
+                f"the data set {name!r} is streamed, which needs one stage for all tasks, and this run's tasks are a "
+                f"Spark job each (spark.phalanx.gang); pass the DataFrame without streamed(), {do}"
             )
 
 

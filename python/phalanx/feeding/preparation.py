@@ -13,6 +13,9 @@ FEED-35 (kept-stays): what is `stored` is written by the first run, read by late
 FEED-37 (carried): on hosts with blocks where the run has no node, tasks beside it serve them (`blocks/carriers.py`).
 FEED-68 (same-order): where Spark may compute the rows in another order each time, each partition is sorted by the rows'
 hashes, unless the user has sorted them. `spark.phalanx.data.order` wants no sorting, or that of all rows.
+FEED-72 (held-so-long): executors that have blocks are held (FEED-71) until these are removed, however the run ends.
+FEED-73 (no-more-executors): where Spark starts executors for tasks that wait, a round of carriers has as many tasks as
+slots are free, and at least one.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ from typing import TYPE_CHECKING, Any
 from .. import _native
 from ..connect.client import is_remote
 from ..errors import TrainingError
+from ..request.preflight import free_slots
+from ..spark.session import starts_executors
 from ..spark.versions import inheriting
 from .blocks.carriers import Carriers
 from .blocks.index import Index
@@ -101,8 +106,17 @@ class Preparation:
         # Made in the caller's thread, whose Spark properties it is to have; the run may be driven by another.
         self._target = inheriting(spark, self._main)
         self._carriers = Carriers(
-            self._jobs, self._tagged, tasks=self._slots, apart=self._speculates, cancel=self._cancel_jobs
+            self._jobs, self._tagged, tasks=self._a_round, apart=self._speculates, cancel=self._cancel_jobs
         )
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What the job is told of the data sets."""
+        once = {} if self.streamed is None else {"spark.phalanx.maxPreemptions": "0"}
+        if not self._given:
+            return once
+        on_executors = any(given.store is None for given in self._given.values())
+        return once | {"phalanx.dataFolder": self.folder, "phalanx.executorBlocks": str(on_executors).lower()}
 
     def run(self) -> dict[str, dict[str, Any]]:
         """Prepares the data sets; their packed indexes, by name.
@@ -175,6 +189,7 @@ class Preparation:
         self._cancelled = True
         self._carriers.close()
         self._remove_files()
+        self._release_executors()
         # With these goes what Spark keeps for them, though whoever has the run keeps this object.
         self._given, self._sets, self.streamed = {}, {}, None
 
@@ -190,6 +205,9 @@ class Preparation:
             remove = functools.partial(self._remove_there, folders, own=self._tag, everywhere=everywhere)
             self._in_time(remove, _REMOVE_S, "removing blocks")
 
+    def _release_executors(self) -> None:
+        self._in_time(self._jobs.release, _REMOVE_S, "letting executors go")
+
     def _main(self) -> None:
         try:
             self._tag_jobs()
@@ -201,6 +219,7 @@ class Preparation:
             self._error = error
         if self._cancelled:  # the run may be over, and nobody else will
             self._remove_files()
+            self._release_executors()
 
     def _write(self) -> None:
         for name, given in self._given.items():
@@ -254,6 +273,12 @@ class Preparation:
     def _slots(self) -> int:
         """How many tasks get to every slot, where all are free."""
         return 16 if is_remote(self._spark) else self._spark.sparkContext.defaultParallelism
+
+    def _a_round(self) -> int:
+        """How many tasks a round of carriers has. FEED-73"""
+        if is_remote(self._spark) or not starts_executors(self._spark):
+            return self._slots()
+        return max(1, free_slots(self._spark.sparkContext))
 
     def _speculates(self) -> bool:
         """Whether Spark starts slow tasks a second time."""

@@ -224,3 +224,8 @@ def task_slots(context: Any) -> int:
     """How many tasks the registered executors of a classic session can run at once."""
     java = context._jsc.sc()
     return int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
+
+
+def free_slots(context: Any) -> int:
+    """How many more tasks the registered executors of a classic session could run now."""
+    return task_slots(context) - int(context._jsc.sc().taskScheduler().rootPool().runningTasks())

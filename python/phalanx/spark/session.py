@@ -115,6 +115,12 @@ def is_local(spark: SparkSession) -> bool:
     return master.split("[")[0] == "local"
 
 
+def starts_executors(spark: SparkSession) -> bool:
+    """Whether Spark starts executors for tasks that wait, and takes idle ones away."""
+    is_dynamic: str = spark.conf.get("spark.dynamicAllocation.enabled", None) or ""
+    return is_dynamic.lower() == "true" and not is_local(spark)
+
+
 def copy_by_hadoop(
     spark: SparkSession, files: list[str], folder: str, *, within: float = _COPY_SECONDS
 ) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..spark.session import is_local
+from ..spark.session import starts_executors
 from ..spark.versions import inheriting
 from . import gathering
 from .spark_errors import explain
@@ -86,11 +86,9 @@ class Seats:
         return False
 
     def _has_room(self) -> bool:
-        context = self._spark.sparkContext
-        starts_executors = (context.getConf().get("spark.dynamicAllocation.enabled") or "").lower() == "true"
-        if starts_executors and not is_local(self._spark):
+        if starts_executors(self._spark):
             return True
-        return look_at_scheduler(context, self._tag, self._count).free >= self._count
+        return look_at_scheduler(self._spark.sparkContext, self._tag, self._count).free >= self._count
 
     def _run(self, task: Callable[..., Any], turn: gathering.Turn, all_run: threading.Event) -> None:
         threads = [

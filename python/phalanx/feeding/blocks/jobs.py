@@ -4,8 +4,13 @@ node: in Python workers, or in executors' JVMs.
 Both write the same rows with the same Arrow types, and say the same of them (`feeding/blocks/write.py`). The JVMs do it
 sooner, since no row goes through a Python worker.
 
+Under dynamic allocation Spark takes idle executors away, and with them what is on their disks. It leaves those alone
+that have a block of its own cache, by `spark.dynamicAllocation.cachedExecutorIdleTimeout`, and that costs no slot.
+
 FEED-3 (jvm-first): the JVMs do it where the jvm stage could be had, unless `spark.phalanx.stage` is `python`; no Python
 worker takes part then. Places that only fsspec opens are written to by Python workers.
+FEED-71 (held): where Spark takes idle executors away, a block of its cache is left in each that has written blocks
+which are not kept, from then until `release`. What is cached is never taken for blocks that are there.
 """
 
 from __future__ import annotations
@@ -19,14 +24,19 @@ from ...connect.client import is_remote
 from ...plumbing.by_value import by_value
 from ...plumbing.store import is_uri
 from ...spark.driver_jvm import SETTING, why_not
+from ...spark.session import starts_executors
 from . import write as write_blocks
 from .carrier_task import carrier
 from .row_hash import HASH, DataRows
 
 if TYPE_CHECKING:
+    from pyspark import RDD
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger("phalanx")
+
+HOLDS = "Phalanx: executors with blocks"
+"""What Spark's UI calls a cached RDD that holds executors; so it is in the jar."""
 
 
 class WrittenBlock(NamedTuple):
@@ -76,6 +86,9 @@ class BlockJobs(Protocol):
         """Has so many tasks be carriers where their hosts are `wanted`, numbered from `first` on, until none is needed
         any more. `spec` is what the hub tells every node. Raises what Spark raises."""
 
+    def release(self) -> None:
+        """Lets executors go that have blocks: nobody needs these any more. Again is harmless."""
+
 
 def block_jobs(spark: SparkSession) -> BlockJobs:
     """The jobs of this session; says which, and why."""
@@ -95,9 +108,14 @@ class WorkerJobs:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        self._holding: list[_WorkerWriting] = []
 
     def writing(self, rows: DataRows, folder: str, *, kept: bool) -> WriteJob:
-        return _WorkerWriting(self._spark, rows, folder, kept=kept)
+        holds = not kept and starts_executors(self._spark)
+        writing = _WorkerWriting(self._spark, rows, folder, kept=kept, holds=holds)
+        if holds:
+            self._holding.append(writing)
+        return writing
 
     def present(self, files: Sequence[tuple[str, str]], tasks: int) -> set[int]:
         with by_value(write_blocks):
@@ -114,13 +132,20 @@ class WorkerJobs:
         task = carrier(spec, first, list(wanted))
         self._spark.range(0, tasks, 1, tasks).mapInArrow(task, "served boolean").collect()
 
+    def release(self) -> None:
+        for writing in self._holding:
+            writing.release()
+
 
 class _WorkerWriting:
-    """Tasks of partitions that survive compute them and write nothing: Spark has no other way to leave some out."""
+    """Tasks of partitions that survive compute them and write nothing: a DataFrame has no other way to leave some out.
+    Where it `holds` executors, the rows that say what was written are cached."""
 
-    def __init__(self, spark: SparkSession, rows: DataRows, folder: str, *, kept: bool) -> None:
+    def __init__(self, spark: SparkSession, rows: DataRows, folder: str, *, kept: bool, holds: bool) -> None:
         self._spark = spark
         self._remote = is_remote(spark)
+        self._holds = holds
+        self._cached: list[RDD[Any]] = []
         bounds = write_blocks.BLOCK_BYTES, write_blocks.BLOCK_ROWS
         hashed = rows.hashed()
         with by_value(write_blocks):
@@ -128,16 +153,43 @@ class _WorkerWriting:
             self._written = hashed.frame.mapInArrow(write, write_blocks.SCHEMA)
 
     def write(self, surviving: Collection[int] = ()) -> list[WrittenBlock]:
+        rows = self._cached_rows if self._holds and not self._remote else self._rows
+        found = rows(surviving)
+        return [WrittenBlock(**{**row.asDict(), "facts": json.loads(row.facts)}) for row in found]
+
+    def _rows(self, surviving: Collection[int]) -> list[Any]:
         if not self._remote:
             told = ",".join(map(str, sorted(surviving))) or None
             self._spark.sparkContext.setLocalProperty(write_blocks.SURVIVING, told)
         try:
             with by_value(write_blocks):
-                found = self._written.collect()
+                if self._holds:  # what was cached before is not what is written now
+                    self._written.unpersist(blocking=True)
+                    self._written.persist()
+                return list(self._written.collect())
         finally:
             if not self._remote:
                 self._spark.sparkContext.setLocalProperty(write_blocks.SURVIVING, None)
-        return [WrittenBlock(**{**row.asDict(), "facts": json.loads(row.facts)}) for row in found]
+
+    def _cached_rows(self, surviving: Collection[int]) -> list[Any]:
+        from pyspark import RDD, StorageLevel
+        from pyspark.serializers import BatchedSerializer, CPickleSerializer
+
+        context = self._spark.sparkContext
+        # Each time another RDD of the same plan. That of the first time would have what is gone.
+        of_plan = self._written._jdf.javaToPython()
+        rows: RDD[Any] = RDD(of_plan, context, BatchedSerializer(CPickleSerializer()))
+        self._cached.append(rows.setName(HOLDS).persist(StorageLevel.MEMORY_AND_DISK))
+        wanted = [number for number in range(rows.getNumPartitions()) if number not in surviving]
+        return list(context.runJob(rows, list, wanted))
+
+    def release(self) -> None:
+        """Lets the executors go that it holds."""
+        for rows in self._cached:
+            rows.unpersist()
+        if self._remote:
+            with by_value(write_blocks):
+                self._written.unpersist()
 
     def is_settled(self) -> bool:
         if self._remote:
@@ -152,6 +204,7 @@ class JvmJobs:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._workers = WorkerJobs(spark)
+        self._holds: Any = None
 
     def writing(self, rows: DataRows, folder: str, *, kept: bool) -> WriteJob:
         if is_uri(folder):
@@ -169,8 +222,17 @@ class JvmJobs:
                 kept,
                 write_blocks.BLOCK_BYTES,
                 write_blocks.BLOCK_ROWS,
+                self._hold(kept),
             ),
         )
+
+    def _hold(self, kept: bool) -> int | None:
+        """The id of the RDD that holds executors; None where none are to be held."""
+        if kept or not starts_executors(self._spark):
+            return None
+        if self._holds is None:
+            self._holds = self._jobs().hold(self._context())
+        return int(self._holds.id())
 
     def present(self, files: Sequence[tuple[str, str]], tasks: int) -> set[int]:
         hosts, paths = ([file[part] for file in files] for part in (0, 1))
@@ -184,6 +246,10 @@ class JvmJobs:
 
     def carry(self, spec: bytes, first: int, wanted: Sequence[str], tasks: int) -> None:
         self._jobs().carry(self._context(), spec, first, _list(self._spark, wanted), tasks)
+
+    def release(self) -> None:
+        if self._holds is not None:
+            self._holds.unpersist(False)
 
     def _context(self) -> Any:
         return self._spark.sparkContext._jsc.sc()

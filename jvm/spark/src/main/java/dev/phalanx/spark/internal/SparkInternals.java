@@ -25,6 +25,8 @@ import org.apache.spark.scheduler.TaskInfo;
 import org.apache.spark.scheduler.TaskScheduler;
 import org.apache.spark.scheduler.TaskSetManager;
 import org.apache.spark.sql.util.ArrowUtils;
+import org.apache.spark.storage.RDDBlockId;
+import org.apache.spark.storage.StorageLevel;
 import org.apache.spark.ui.SparkUI;
 import org.apache.spark.ui.UIUtils;
 import org.apache.spark.util.ShutdownHookManager;
@@ -32,6 +34,7 @@ import org.apache.spark.util.Utils;
 import org.apache.spark.util.kvstore.KVStore;
 import scala.Option;
 import scala.collection.Iterator;
+import scala.reflect.ClassTag$;
 import scala.runtime.BoxedUnit;
 
 /** What Spark keeps for its own packages. Scala hides it from others, Java doesn't. All uses of it are here. */
@@ -80,6 +83,18 @@ public final class SparkInternals {
   /** Where this JVM's block manager keeps files, a folder below each of Spark's local directories. They go with it. */
   public static File[] blockManagerDirs() {
     return SparkEnv.get().blockManager().diskBlockManager().localDirs();
+  }
+
+  /** Leaves a block of the cached RDD with this id in this executor, which Spark then doesn't take away as idle. */
+  public static void holdExecutor(int rdd, int partition) {
+    SparkEnv.get()
+        .blockManager()
+        .putSingle(
+            new RDDBlockId(rdd, partition),
+            Boolean.TRUE,
+            StorageLevel.MEMORY_AND_DISK(),
+            true,
+            ClassTag$.MODULE$.<Boolean>apply(Boolean.class));
   }
 
   /** Arrow's memory for one use, out of what Spark has for all; to be closed, once all of it is given back. */

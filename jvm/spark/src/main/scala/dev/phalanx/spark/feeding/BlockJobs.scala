@@ -7,8 +7,10 @@ import scala.jdk.CollectionConverters._
 import scala.util.Try
 
 import org.apache.spark.SparkContext
+import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.execution.QueryExecution
 import org.apache.spark.sql.types.StructType
+import org.apache.spark.storage.StorageLevel
 
 import dev.phalanx.spark.driver.OwnJar
 import dev.phalanx.spark.internal.{HostName, SparkInternals, SparkVersions}
@@ -28,6 +30,7 @@ object BlockJobs {
     * @param kept whether the files are to stay
     * @param blockBytes how many bytes a block has at most, unless one row has more
     * @param blockRows how many rows a block has at most
+    * @param held the id of what [[hold]] made, to hold the executors that have blocks then; null to hold none
     */
   def writing(
       query: QueryExecution,
@@ -37,14 +40,23 @@ object BlockJobs {
       folder: String,
       kept: Boolean,
       blockBytes: Long,
-      blockRows: Int
+      blockRows: Int,
+      held: Integer
   ): BlockWriting = {
     // As the DataFrame says it: types of an optimized plan may leave out nulls inside of values.
     val all = query.analyzed.schema
     val columns = if (hashed) StructType(all.dropRight(1)) else all
     val schema = BlockTask.packed(SparkVersions.arrowSchema(columns, timeZone, large))
-    new BlockWriting(query, new BlockTask(schema, columns.length, hashed, folder, kept, blockBytes, blockRows))
+    val hold = Option(held).map(_.intValue)
+    new BlockWriting(query, new BlockTask(schema, columns.length, hashed, folder, kept, blockBytes, blockRows, hold))
   }
+
+  /** What holds executors, by its id: until it is unpersisted. Under dynamic allocation Spark leaves an executor alone
+    * that has a block of a cached RDD, by `spark.dynamicAllocation.cachedExecutorIdleTimeout`. It is such an RDD, which
+    * nobody computes: who writes a partition leaves a block of it. FEED-71 holds.
+    */
+  def hold(sc: SparkContext): RDD[Int] =
+    sc.emptyRDD[Int].setName("Phalanx: executors with blocks").persist(StorageLevel.MEMORY_AND_DISK)
 
   /** Which files are there, as far as tasks get to their hosts.
     *

@@ -21,6 +21,7 @@ import dev.phalanx.spark.internal.{HostName, Json, SparkInternals}
   * @param columns how many columns it has
   * @param hashed whether a row has its hash behind them; else the core computes the hashes of each block
   * @param folder a path where it is kept, else below one of Spark's local directories
+  * @param held what holds this executor once it has written blocks
   */
 final private[spark] class BlockTask(
     schema: Array[Byte],
@@ -29,7 +30,8 @@ final private[spark] class BlockTask(
     folder: String,
     kept: Boolean,
     blockBytes: Long,
-    blockRows: Int
+    blockRows: Int,
+    held: Option[Int]
 ) extends (Iterator[InternalRow] => Iterator[String])
     with Serializable {
 
@@ -70,6 +72,7 @@ final private[spark] class BlockTask(
         }
       finally block.close()
     } finally allocator.close()
+    held.foreach(SparkInternals.holdExecutor(_, context.partitionId()))
     answer.toString
   }
 

@@ -123,6 +123,23 @@ class BlockJobsSuite extends PhalanxSuite {
     assert(BlockJobs.present(Cluster.sc, hosts.asJava, files.asJava, 4) == "[]")
   }
 
+  test("who writes blocks leaves a block of the RDD that holds executors, until it is unpersisted") {
+    val hold = BlockJobs.hold(Cluster.sc)
+    assert(Cluster.sc.getPersistentRDDs.contains(hold.id), "FEED-71")
+    val rows = Cluster.spark.range(0, 90, 1, 3).where("id < 30 or id >= 60").toDF("id")
+    def there = (0 until 3).filter(CachedBlocks.isThere(hold.id, _)).toSet
+    writing(rows).write(util.List.of())
+    assert(there.isEmpty)
+    val job = writing(rows, held = hold.id)
+    assert(partsOf(job.write(Seq(2).map(Int.box).asJava)).map(_.get("partition").asInt()) == Seq(0))
+    assert(there == Set(0), "FEED-71: an empty partition holds nobody")
+    job.write(Seq(0).map(Int.box).asJava)
+    assert(there == Set(0, 2), "FEED-71")
+    hold.unpersist(blocking = true)
+    assert(there.isEmpty && !Cluster.sc.getPersistentRDDs.contains(hold.id), "FEED-71")
+    BlockJobs.remove(Cluster.sc, util.List.of(), Folder, 4)
+  }
+
   test("a row that can't be computed is told, and leaves no file of its partition") {
     withFolder { folder =>
       val rows = Cluster.spark.range(0, 300, 1, 3)
@@ -246,10 +263,11 @@ object BlockJobsSuite {
       kept: Boolean = false,
       blockBytes: Long = 1L << 24,
       blockRows: Int = 1 << 20,
-      hashed: Boolean = false
+      hashed: Boolean = false,
+      held: Integer = null
   ): BlockWriting = {
     val rows = if (hashed) frame.selectExpr("*", s"$Hash as hash") else frame
-    BlockJobs.writing(executed(rows), hashed, Zone, false, folder, kept, blockBytes, blockRows)
+    BlockJobs.writing(executed(rows), hashed, Zone, false, folder, kept, blockBytes, blockRows, held)
   }
 
   /** As `feeding/blocks/row_hash.py` has it, of columns `id` and `text`. */
