@@ -67,11 +67,16 @@ def kill_the_other_executor(application: str, mine: int) -> None:
 
 
 def wait_for_both_hosts(spark: Any) -> None:
-    """Waits until the driver has an executor on each host that takes tasks: one that was killed comes again."""
+    """Waits until the driver has an executor on each host that takes tasks: one that was killed comes again. Under
+    dynamic allocation tasks that wait bring them."""
     context, until = spark.sparkContext, time.monotonic() + 60
+    comes_and_goes = spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true"
     while context._jsc.sc().getExecutorMemoryStatus().size() < 3 and time.monotonic() < until:
+        if comes_and_goes:
+            context.parallelize(range(4), 4).foreach(lambda _: time.sleep(1))
         time.sleep(0.05)
-    context.parallelize(range(4), 4).barrier().mapPartitions(iter).collect()
+    if not comes_and_goes:
+        context.parallelize(range(4), 4).barrier().mapPartitions(iter).collect()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.breathing import BREATHES
 from support.cluster import Standalone
 from support.hosts import TwoHosts
 from support.places import APPS
@@ -17,14 +18,20 @@ from support.tiers import whole
 pytestmark = [pytest.mark.timeout(400), whole("two hosts")]
 
 
-@pytest.fixture(scope="module")
-def seen(hosts: TwoHosts, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+@pytest.fixture(scope="module", params=["fixed", "breathing"])
+def seen(
+    request: pytest.FixtureRequest, hosts: TwoHosts, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """What was seen where executors stay, and under dynamic allocation."""
     folder: Path = tmp_path_factory.mktemp("cluster")
     cluster = Standalone(folder, [hosts.host_with_disk(at, folder / "disk") for at in range(2)])
     try:
         driver = hosts.addresses[0]
+        comes_and_goes = BREATHES if request.param == "breathing" else {}
         conf = cluster.conf(executor_cores=2) | {
             **WARM_IF_ASKED,
+            **comes_and_goes,
+            "spark.executor.cores": "2",
             "spark.driver.host": driver,
             "spark.driver.bindAddress": driver,
             "spark.executor.memory": "600m",
