@@ -51,9 +51,9 @@ object BlockJobs {
     new BlockWriting(query, new BlockTask(schema, columns.length, hashed, folder, kept, blockBytes, blockRows, hold))
   }
 
-  /** What holds executors, by its id: until it is unpersisted. Under dynamic allocation Spark leaves an executor alone
-    * that has a block of a cached RDD, by `spark.dynamicAllocation.cachedExecutorIdleTimeout`. It is such an RDD, which
-    * nobody computes: who writes a partition leaves a block of it. FEED-71 holds.
+  /** What holds executors, by its id: until it is unpersisted. Under dynamic allocation Spark leaves an executor
+    * alone that has a block of a cached RDD, by `spark.dynamicAllocation.cachedExecutorIdleTimeout`. It is such an
+    * RDD, which nobody computes: who writes a partition leaves a block of it. FEED-71 holds.
     */
   def hold(sc: SparkContext): RDD[Int] =
     sc.emptyRDD[Int].setName("Phalanx: executors with blocks").persist(StorageLevel.MEMORY_AND_DISK)
