@@ -408,7 +408,7 @@ mod tests {
             let (mut announced, mut chosen) = (0, 0);
             for step in steps {
                 match step {
-                    Step::Asks(rank) if rank == 3 => {}
+                    Step::Asks(3) => {}
                     Step::Asks(rank) => ranks[rank].asks([1, 2, 10][rank]),
                     Step::Hears(node) => match orders[node].pop_front() {
                         Some(Order::Freeze(number)) => {

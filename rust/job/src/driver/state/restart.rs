@@ -55,8 +55,8 @@ impl JobState {
             false => node.is_over(),
         };
         let stays = |node: &Node| node.is_ready_again() || (self.replaces_tasks() && is_replaced(node));
-        let in_place = !self.attempts.has_lost_blocks
-            && !(is_preemption && self.is_on_going_host(now))
+        let must_move = self.attempts.has_lost_blocks || (is_preemption && self.is_on_going_host(now));
+        let in_place = !must_move
             && self.phase.stopping().is_some_and(Stopping::had_places)
             && self.stage_ended.is_none()
             && self.nodes.values().all(stays);
