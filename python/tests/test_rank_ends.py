@@ -28,7 +28,8 @@ def test_an_exception_is_written_down_with_its_pickle_and_traceback(run_rank: Ru
     after = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     assert end.code == 1
     assert set(end.error) == {
-        "type_name", "message", "traceback", "peer_lost", "blocks_lost", "before_start", "at_us", "pickle",
+        "type_name", "message", "traceback", "peer_lost", "blocks_lost", "before_start", "preempted", "at_us",
+        "pickle",
     }  # fmt: skip
     assert (end.error["type_name"], end.error["message"]) == ("ValueError", "lr: -1")
     assert not end.error["peer_lost"]
