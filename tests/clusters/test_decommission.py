@@ -61,7 +61,12 @@ def test_ranks_save_before_a_decommissioned_worker_goes_and_go_on_elsewhere(
 ) -> None:
     worker = cluster.workers[1].process.pid
     local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    elastic = BREATHES if gang == "tasks" else {"spark.executor.cores": "1", "spark.executor.memory": "512m"}
+    fixed = {
+        "spark.executor.cores": "1",
+        "spark.executor.memory": "512m",
+        "spark.cores.max": "2",
+    }  # one on each host
+    elastic = BREATHES if gang == "tasks" else fixed
     conf: dict[str, Any] = (
         elastic
         | local
