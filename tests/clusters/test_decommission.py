@@ -36,7 +36,8 @@ def train(folder, steps):
         dist.all_reduce(ones)
         state += ones / dist.get_world_size()
         if step == 20 and first == 0:
-            open(os.path.join(folder, "trains-" + os.environ["RANK"]), "w").close()
+            with open(os.path.join(folder, "trains-" + os.environ["RANK"]), "w") as file:
+                file.write(os.environ["SPARK_LOCAL_IP"])
         time.sleep(0.05)
     return first, int(state), os.environ["TORCHELASTIC_RESTART_COUNT"]
 
@@ -59,14 +60,9 @@ def cluster(tmp_path: Path) -> Iterator[Standalone]:
 def test_ranks_save_before_a_decommissioned_worker_goes_and_go_on_elsewhere(
     cluster: Standalone, starter: str, gang: str
 ) -> None:
-    worker = cluster.workers[1].process.pid
+    workers = {host.address: worker.pid for host, worker in zip(cluster.hosts, cluster.workers, strict=True)}
     local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    fixed = {
-        "spark.executor.cores": "1",
-        "spark.executor.memory": "512m",
-        "spark.cores.max": "2",
-    }  # one on each host
-    elastic = BREATHES if gang == "tasks" else fixed
+    elastic = BREATHES if gang == "tasks" else {"spark.executor.cores": "1", "spark.executor.memory": "512m"}
     conf: dict[str, Any] = (
         elastic
         | local
@@ -84,7 +80,8 @@ def test_ranks_save_before_a_decommissioned_worker_goes_and_go_on_elsewhere(
         + textwrap.dedent(f"""
         run = of({starter!r}).start(train, folder, 400)
         until(lambda: trains() == 2, 120)
-        os.kill({worker}, {int(signal.SIGPWR)})
+        time.sleep(1)
+        os.kill({workers}[open(os.path.join(folder, "trains-0")).read()], {int(signal.SIGPWR)})
         result = run.result(150)
         answer = dict(result=result, restarts=run.snapshot()["restarts"])
         """),
