@@ -167,9 +167,6 @@ impl JobState {
         if self.notices.others_until.is_some_and(|until| until <= now) {
             return self.stop_all(now, "other ranks have left their work, since a host is to go", out);
         }
-        if !self.preemption_budget_left() {
-            return; // It may come to its end before, or the host stay.
-        }
         let due = |going: &Going| going.ranks_until.is_some_and(|until| until <= now);
         let hosts: Vec<(String, String)> = self
             .notices
@@ -177,6 +174,10 @@ impl JobState {
             .filter(|(_, going)| due(going))
             .map(|(host, going)| (host.to_string(), going.reason.clone()))
             .collect();
+        // Else it may come to its end before, or the host stay. All ranks are looked at for that, so it comes last.
+        if hosts.is_empty() || !self.preemption_budget_left() {
+            return;
+        }
         for (host, reason) in hosts {
             let runs = |(partition, node): (&u32, &Node)| {
                 node.host() == host && !self.ranks.running_on(*partition).is_empty()
