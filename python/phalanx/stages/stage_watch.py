@@ -42,7 +42,7 @@ class Pace(NamedTuple):
 
 
 PACE = Pace(1.0, 2.0)
-# Without the jar a look at all executors takes two calls into the JVM for each.
+# Without the jar a look takes a call into the JVM for each executor that has tasks of the stage.
 WITHOUT_JAR = Pace(1.0, 5.0)
 # Each question to a Spark Connect server is an operation in its UI. The hub believes a look for longer.
 OVER_CONNECT = Pace(5.0, 30.0)
