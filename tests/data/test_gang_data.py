@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 
 # Each partition is written by an executor of its own. Of a later time it is told, and takes a while.
 DATA = """
-import os, psutil, tempfile
+import os, tempfile
 
 marks = tempfile.mkdtemp()
 
@@ -45,15 +45,6 @@ def feed(marks):
         time.sleep(0.05)
     loader = phalanx.data("train").loader(batch_size=4, uneven="pad")
     return [row for batch in loader for row in batch["id"][batch["mask"]].tolist()]
-
-def is_executor(process):
-    try:
-        return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
-    except psutil.Error:  # it has ended meanwhile
-        return False
-
-def executors_here():
-    return [process for process in psutil.Process().children(recursive=True) if is_executor(process)]
 
 def distributor(stage, ranks, **options):
     spark.conf.set("spark.phalanx.stage", stage)

@@ -146,7 +146,7 @@ def test_a_gang_that_does_not_gather_gives_its_slots_back_and_says_what_was_miss
 def test_an_executor_that_ends_is_replaced(starter: str, when: str, tries: int) -> None:
     answer = in_breathing(
         f"""
-        import os, signal, psutil, tempfile
+        import os, signal, tempfile
         waits = {when == "it waits"}
         marks = tempfile.mkdtemp()
 
@@ -157,15 +157,6 @@ def test_an_executor_that_ends_is_replaced(starter: str, when: str, tries: int) 
             while attempt == "0" and {when == "it trains"}:
                 time.sleep(0.1)
             return int(attempt)
-
-        def is_executor(process):
-            try:
-                return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
-            except psutil.Error:  # it has ended meanwhile
-                return False
-
-        def executors_here():
-            return [p for p in psutil.Process().children(recursive=True) if is_executor(p)]
 
         if waits:
             take_a_slot(25)

@@ -15,7 +15,16 @@ BREATHES = {
 
 PARTS = """
 import logging, threading, time
-import phalanx
+import phalanx, psutil
+
+def is_executor(process):
+    try:
+        return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+    except psutil.Error:  # it has ended meanwhile
+        return False
+
+def executors_here():
+    return [process for process in psutil.Process().children(recursive=True) if is_executor(process)]
 
 def executors():
     return spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
