@@ -81,16 +81,18 @@ impl JobState {
 
     /// What a node is told with each answer to its pings: an order may have gone with a connection.
     pub(super) fn repeat_notice(&self, partition: u32, out: &mut Outbox) {
-        let told = self.tell_untold(partition, out);
-        if told == 0 && self.notices.may_be_frozen(partition) {
+        self.tell_untold(partition, out);
+        let is_told = self.notices.untold(partition).next().is_none();
+        if is_told && self.notices.may_be_frozen(partition) {
             out.send(partition, HubMessage::Thaw { number: self.notices.number() });
         }
     }
 
-    /// Tells a node, in their order, of all notices of which it hasn't said that its ranks know; how many these are.
-    fn tell_untold(&self, partition: u32, out: &mut Outbox) -> usize {
-        let untold = self.notices.untold(partition);
-        untold.map(|notice| out.send(partition, HubMessage::Notice(Box::new(notice.clone())))).count()
+    /// Tells a node, in their order, of all notices of which it hasn't said that its ranks know.
+    fn tell_untold(&self, partition: u32, out: &mut Outbox) {
+        for notice in self.notices.untold(partition) {
+            out.send(partition, HubMessage::Notice(Box::new(notice.clone())));
+        }
     }
 
     /// A node has told its ranks of a notice.
