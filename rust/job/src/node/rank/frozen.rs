@@ -44,7 +44,7 @@ impl Frozen {
     ) -> bool {
         let late = *self.told.entry(notice.number).or_insert_with(|| {
             // Each is told, also behind one that is late.
-            ranks.clone().fold(false, |late, rank| rank.notify(notice) || late)
+            ranks.clone().filter(|rank| rank.notify(notice)).count() > 0
         });
         self.thaw(notice.number, ranks);
         late
