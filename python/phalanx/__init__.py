@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from .results import MissingResultError as MissingResultError
     from .results import UnavailableResult as UnavailableResult
     from .run.run import Run as Run
+    from .scoring.batch_function import predict_batch_udf as predict_batch_udf
+    from .scoring.predict import predict as predict
     from .spark.configure import configure as configure
     from .spark.jar import jar_path as jar_path
     from .spark.jar import spark_conf as spark_conf
@@ -63,6 +65,8 @@ _HOMES = {
     "data": "feeding.source",
     "doctor": "diagnosis.doctor",
     "phase": "rank.reporting",
+    "predict": "scoring.predict",
+    "predict_batch_udf": "scoring.batch_function",
     "preempted": "rank.notices",
     "replicated": "feeding.replicated",
     "report": "rank.reporting",
@@ -93,6 +97,8 @@ __all__ = [
     "jar_path",
     "notebook_launcher",
     "phase",
+    "predict",
+    "predict_batch_udf",
     "preempted",
     "replicated",
     "report",

@@ -3,23 +3,23 @@
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+from ._native_models import ModelAnswer, ModelConnection, ModelServer, ModelWork
 from .stages.here import Here, Home
 
 __all__ = ["STATE_COLORS", "VERSION", "BatchColumns", "BlockClient", "Call", "DataPlan", "Hub", "Job"]
-__all__ += ["NativeError", "NodeSpec", "ProcessGroup", "RankWords", "StoreServer", "WantedRows", "Work"]
-__all__ += ["check_train_object", "end_pools", "ended_snapshot", "even_rows", "explain_stage"]
-__all__ += ["fail_for_test", "hub_endpoint", "is_own_host", "lease_gpus", "look_before_restart"]
-__all__ += ["look_for_slots", "may_start", "num_processes", "plan", "pool_usage", "preflight_keys"]
-__all__ += ["rank_contract", "rank_variables", "read_activity", "read_settings", "read_texts"]
-__all__ += ["release_gpus", "run_carrier", "run_line", "run_node", "run_page", "serve_guard", "setting_keys"]
-__all__ += ["unknown_settings", "use_huge_pages"]
+__all__ += ["ModelAnswer", "ModelConnection", "ModelServer", "ModelWork", "NativeError", "NodeSpec"]
+__all__ += ["ProcessGroup", "RankWords", "StoreServer", "WantedRows", "Work", "check_train_object"]
+__all__ += ["end_pools", "ended_snapshot", "even_rows", "explain_stage", "fail_for_test", "hub_endpoint"]
+__all__ += ["is_own_host", "lease_gpus", "look_before_restart", "look_for_slots", "may_start"]
+__all__ += ["num_processes", "plan", "pool_usage", "preflight_keys", "rank_contract", "rank_variables"]
+__all__ += ["read_activity", "read_settings", "read_texts", "release_gpus", "run_carrier", "run_line"]
+__all__ += ["run_node", "run_page", "serve_guard", "setting_keys", "unknown_settings", "use_huge_pages"]
 
 VERSION: str
 
-# slots_timeout, stage, progress, connect, node_timeout, data_order, max_restarts, max_preemptions, gang.
-_Settings = tuple[float, str, str, str, float, str, int, int | None, str]
-# Memory is an address and its bytes.
-_Memory = tuple[int, int]
+# slots_timeout, stage, progress, connect, node_timeout, data_order, max_restarts, max_preemptions, gang, predict_idle.
+_Settings = tuple[float, str, str, str, float, str, int, int | None, str, float]
+_Memory = tuple[int, int]  # an address and its bytes
 # The strings or bytes of a block as Arrow's format has them: where each row begins, and where the last one ends,
 # whether that is said by 64 bits and not 32, their bytes, and, where some are null, for each row a byte that says
 # whether it is one. Nobody may write there, and all of it has to stay, until a call that is given it is over.
@@ -353,13 +353,13 @@ def run_node(
     """
 
 def serve_guard(
-    grace_ms: int, fork: Callable[[], int]
+    grace_ms: int, owned: bool, fork: Callable[[], int]
 ) -> tuple[str, list[str], list[tuple[str, str]]] | None:
     """Makes this process, a fork of a warm pool, the guard of one job's ranks, which it makes by `fork` (os.fork).
 
-    It has the control socket as descriptor 0, /dev/null as 1 to 3, a pidfd of the host as 4. Returns None when the
-    guard is over; in a rank, with descriptors and session of one and signals blocked, what that is to be: program,
-    arguments, environment.
+    It has the control socket as descriptor 0, /dev/null as 1 to 3, and as 4 a pidfd of the client, or where it is
+    `owned` of its owner, to which it may be left. Returns None when the guard is over; in a rank, with descriptors and
+    session of one and signals blocked, what that is to be: program, arguments, environment.
     """
 
 def use_huge_pages() -> None:

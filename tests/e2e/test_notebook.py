@@ -116,9 +116,9 @@ def test_deepspeed_trains_with_zero_2(tmp_path: Path) -> None:
 
 @whole("another notebook")
 @pytest.mark.timeout(300)
-def test_a_dataframe_trains_with_equal_steps_and_its_predictions_are_rows_again(tmp_path: Path) -> None:
+def test_a_dataframe_trains_with_equal_steps_and_the_model_scores_another(tmp_path: Path) -> None:
     notebook = run_notebook("dataframe.ipynb", tmp_path)
-    lines = printed(notebook, "distributor.start(train").splitlines()
+    lines = printed(notebook, "distributor.run(train").splitlines()
     for rank in (0, 1):
         epochs = [line for line in lines if line.startswith(f"[rank {rank}] epoch")]
         assert len(epochs) == 10, lines

@@ -178,8 +178,20 @@ LOOK_EVERY_S = 0.2
 WARM_IF_ASKED = {"spark.phalanx.warm.enabled": "false"}
 
 
+def models_here() -> list[psutil.Process]:
+    """The processes of models that score rows for these tests."""
+    found = []
+    for pid, entry in processes().items():
+        if entry.name == "phalanx-model" and not entry.has_ended:
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if is_mine(process):
+                    found.append(process)
+    return found
+
+
 def guards() -> list[psutil.Process]:
-    """The guards of ranks of these tests; not those of warm pools.
+    """The guards of ranks of these tests; not those of warm pools, nor of models.
 
     They are not all below this process: those of a Python worker's pool outlive the worker that started it.
     """
@@ -193,7 +205,9 @@ def guards() -> list[psutil.Process]:
             if not is_mine(process):
                 continue
             # Warm ranks have the pool's command line, too; their guard is the pool's child.
-            below_it = (psutil.Process(child) for child in children(table, pid))
+            below_it = [psutil.Process(child) for child in children(table, pid)]
+            if any(child.name() == "phalanx-model" for child in below_it):
+                continue
             has_pool = any("phalanx.warm_pool" in " ".join(child.cmdline()) for child in below_it)
             parent = table.get(entry.parent)
             if not has_pool or (parent is not None and parent.name == "phalanx-pool"):

@@ -47,6 +47,19 @@ def main() -> NoReturn:
     run()
 
 
+def path_to_be() -> list[str]:
+    """The `sys.path` that this rank will have; in a fork of a warm pool, before it is a rank."""
+    from . import spark_files
+    from .payload import merged_path
+    from .script import script_of
+
+    payload = Payload(os.environ[contract.ENV_PAYLOAD])
+    path = merged_path([*spark_files.entries(os.environ), *sys.path], payload.sys_path)
+    if payload.kind == "file":
+        return [script_of(payload, os.environ[contract.ENV_RANK_DIR]).path_entry, *path]
+    return [payload.folder, *path] if payload.folder else path
+
+
 def run() -> NoReturn:
     """As `main`, in a process that has arranged its end."""
     _open_output()

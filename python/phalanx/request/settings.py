@@ -26,13 +26,14 @@ class Settings:
     max_restarts    how often ranks may start again
     max_preemptions how often they may besides, since a host was to go; None for as often as that happens
     gang            what the run's tasks are to Spark: `barrier`, a stage that starts as a whole, or `tasks`, a job each
+    predict_idle    for how many seconds a model's process stays without a task
     """
 
     def __init__(self, values: dict[str, str]) -> None:
         self.values = values
         told = _native.read_settings(values)
         self.slots_timeout, self.stage, self.progress, self.connect, self.node_timeout = told[:5]
-        self.data_order, self.max_restarts, self.max_preemptions, self.gang = told[5:]
+        self.data_order, self.max_restarts, self.max_preemptions, self.gang, self.predict_idle = told[5:]
 
     @classmethod
     def read(

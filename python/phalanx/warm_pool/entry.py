@@ -23,9 +23,7 @@ import socket
 import sys
 
 from ..rank import contract, ending, spark_files
-from ..rank.entry import run as run_rank
-from ..rank.payload import Payload, merged_path
-from ..rank.script import script_of
+from ..rank import entry as rank_entry
 from .fork_safety import fork_problem, unfit
 from .late_import import Reads, hide
 from .module_check import Imported
@@ -35,10 +33,13 @@ from .wrapper_env import Wrapper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
 _SOCKET = 3
 _NAME = "phalanx-pool"
+# What a fork runs that is told no other module; it is imported before, with the rest of what ranks need.
+_RANK = rank_entry.__name__
 
 
 def main() -> NoReturn:
@@ -68,14 +69,16 @@ def main() -> NoReturn:
     if env is None:
         _start_anew(program, args, "the script that starts Python sets a variable from others")
     sys.orig_argv[:] = [program, *args]
+    own = importlib.import_module(os.environ.get(contract.ENV_ENTRY) or _RANK)
     why = None
     with contextlib.suppress(Exception):  # a payload that can't be read is the rank's to tell
-        why = pool.imported.shadowed(_path_to_be()) or reads.outdated(began, os.environ)
+        why = pool.imported.shadowed(own.path_to_be()) or reads.outdated(began, os.environ)
     if why is not None:
         _start_anew(program, args, why)
     hide(told["imports"], reads)
     ending.keep(sys.modules["__main__"])
-    run_rank()
+    run: Callable[[], NoReturn] = own.run
+    run()
 
 
 def _import(names: list[str], reads: Reads) -> list[str]:
@@ -103,15 +106,6 @@ def _import(names: list[str], reads: Reads) -> list[str]:
     gc.freeze()
     gc.enable()
     return missing
-
-
-def _path_to_be() -> list[str]:
-    """The `sys.path` that this rank will have."""
-    payload = Payload(os.environ[contract.ENV_PAYLOAD])
-    path = merged_path([*spark_files.entries(os.environ), *sys.path], payload.sys_path)
-    if payload.kind == "file":
-        return [script_of(payload, os.environ[contract.ENV_RANK_DIR]).path_entry, *path]
-    return [payload.folder, *path] if payload.folder else path
 
 
 def _start_anew(program: str, args: list[str], why: str) -> NoReturn:

@@ -66,7 +66,7 @@ class Pool:
             if pid == 0:
                 for other in (self._listener, *self._clients.values()):
                     other.detach()  # the number is another file's from here on
-                launch = _guard(request["grace_ms"], *fds)
+                launch = _guard(request["grace_ms"], request["owned"], *fds)
                 if launch is None:
                     os._exit(0)
                 return launch
@@ -152,7 +152,9 @@ def _say(client: socket.socket, message: dict[str, Any], *fds: int) -> None:
         socket.send_fds(client, [json.dumps(message).encode()], fds)
 
 
-def _guard(grace_ms: int, control: int, client: int) -> tuple[str, list[str], list[tuple[str, str]]] | None:
+def _guard(
+    grace_ms: int, owned: bool, control: int, client: int
+) -> tuple[str, list[str], list[tuple[str, str]]] | None:
     """Makes this process a guard; returns None when it is over, and in the ranks that it forks what each is to be."""
     null = os.open(os.devnull, os.O_RDWR)
     # numbers that none of the places has
@@ -161,7 +163,7 @@ def _guard(grace_ms: int, control: int, client: int) -> tuple[str, list[str], li
     for fd in range(_CONTROL + 1, _NULL + 1):
         os.dup2(null, fd)
     os.dup2(client, _CLIENT)
-    return _native.serve_guard(grace_ms, os.fork)
+    return _native.serve_guard(grace_ms, owned, os.fork)
 
 
 def _at_least(fd: int, lowest: int) -> int:

@@ -191,6 +191,8 @@ pub struct Settings {
     pub allow_plain_gradients: bool,
     /// What counts as a node for the ranks' local numbers and their GPUs.
     pub local_ranks: LocalRanks,
+    /// How long a model's process stays without a task.
+    pub predict_idle: Duration,
 }
 
 impl Default for Settings {
@@ -215,6 +217,7 @@ impl Default for Settings {
             encryption: EncryptionWish::Auto,
             allow_plain_gradients: false,
             local_ranks: LocalRanks::default(),
+            predict_idle: Duration::from_secs(600),
         }
     }
 }

@@ -82,14 +82,16 @@ pub(crate) fn setting_keys() -> Vec<&'static str> {
 #[pyfunction]
 pub(crate) fn read_settings(py: Python<'_>, settings: Conf) -> PyResult<SettingsRead> {
     let settings = detached(py, || Settings::read(&settings))?;
-    let Settings { policy, slots_timeout, stage, progress, connect, data_order, .. } = settings;
+    let Settings { policy, slots_timeout, stage, progress, connect, data_order, predict_idle, .. } = settings;
     let (slots, node) = (slots_timeout.as_secs_f64(), policy.node_timeout.as_secs_f64());
+    let idle = predict_idle.as_secs_f64();
     let (restarts, preemptions) = (policy.max_restarts, policy.max_preemptions);
-    Ok((slots, stage, progress, connect, node, data_order, restarts, preemptions, policy.gang.name()))
+    let gang = policy.gang.name();
+    Ok((slots, stage, progress, connect, node, data_order, restarts, preemptions, gang, idle))
 }
 
 /// As `_native.pyi` says.
-type SettingsRead = (f64, String, String, String, f64, String, u32, Option<u32>, &'static str);
+type SettingsRead = (f64, String, String, String, f64, String, u32, Option<u32>, &'static str, f64);
 
 #[pyfunction]
 pub(crate) fn rank_variables(py: Python<'_>, settings: Conf, given: Conf) -> PyResult<Conf> {

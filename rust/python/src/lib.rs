@@ -17,6 +17,7 @@ mod node;
 mod page;
 mod pool;
 mod preflight;
+mod scoring;
 mod store;
 mod words;
 
@@ -57,5 +58,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pool::pool_usage, module)?)?;
     module.add_function(wrap_pyfunction!(pool::end_pools, module)?)?;
     page::add_to(module)?;
+    scoring::add_to(module)?;
     preflight::add_to(module)
 }

@@ -102,10 +102,10 @@ pub(crate) struct TaskHere {
 /// Phalanx and Python on this machine: attributes of `Home` of `stages/here.py`.
 #[derive(FromPyObject)]
 pub(crate) struct PythonHome {
-    guard: PathBuf,
-    package: PathBuf,
-    python: String,
-    in_python_worker: bool,
+    pub(crate) guard: PathBuf,
+    pub(crate) package: PathBuf,
+    pub(crate) python: String,
+    pub(crate) in_python_worker: bool,
 }
 
 #[pyfunction]

@@ -15,6 +15,7 @@ type Launched = (String, Vec<String>, Vec<(String, String)>);
 pub(crate) fn serve_guard(
     py: Python<'_>,
     grace_ms: u64,
+    owned: bool,
     fork: Bound<'_, PyAny>,
 ) -> PyResult<Option<Launched>> {
     // Keeps the interpreter lock: this process has one thread, and forks in here.
@@ -25,7 +26,7 @@ pub(crate) fn serve_guard(
             .map_err(|error: PyErr| io::Error::other(error.to_string()))?;
         Ok(Pid::from_raw(pid))
     };
-    match phalanx_job::serve_forked(Duration::from_millis(grace_ms), &mut fork) {
+    match phalanx_job::serve_forked(Duration::from_millis(grace_ms), owned, &mut fork) {
         None => Ok(None),
         Some(entered) => {
             let launch = checked(

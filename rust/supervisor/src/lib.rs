@@ -46,7 +46,10 @@ mod sync {
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 }
 
-pub use guard::{ExitStatus, Guard, GuardEvent, GuardOptions, Launch, RankPipeEnds, RankPipes, serve_forked};
+pub use guard::{
+    ExitStatus, Guard, GuardEvent, GuardOptions, Launch, RankPipeEnds, RankPipes, python_program,
+    serve_forked,
+};
 pub use notes::notes;
 pub use oom::OomWatch;
 pub use pipe_reader::{PipeReader, pump};
@@ -54,4 +57,4 @@ pub use rank_log::{Loss, RankLog, ReadAt};
 pub use rank_socket::RankSocket;
 pub use rank_words::RankWords;
 pub use report_reader::{ReportReader, ReportRecord};
-pub use sys::{stacks_signal, use_huge_pages};
+pub use sys::{peer_uid, stacks_signal, use_huge_pages};

@@ -108,8 +108,11 @@ pub(crate) fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The user of the process that listened where `socket` is connected to.
-pub(crate) fn peer_uid(socket: &OwnedFd) -> io::Result<u32> {
+/// The user of the process at the other end of a Unix socket, when that was connected or began to listen.
+///
+/// # Errors
+/// Those of `getsockopt(2)`.
+pub fn peer_uid(socket: &OwnedFd) -> io::Result<u32> {
     // rustix takes the peer's process id for one, which it is not (0) where that lives in another namespace of ids.
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;

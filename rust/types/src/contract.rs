@@ -63,6 +63,10 @@ names! {
     ENV_MLFLOW = "PHALANX_MLFLOW";
     /// Variable of a warm pool: what it is to import and for how long it may be idle, as JSON.
     ENV_POOL = "PHALANX_POOL";
+    /// Variable: the module whose `run` a fork of a warm pool runs; unset for a rank's.
+    ENV_ENTRY = "PHALANX_ENTRY";
+    /// Variable of a model's process: what it is told by who starts it, as JSON.
+    ENV_MODEL = "PHALANX_MODEL";
 
     /// Variable of torchrun: the rank.
     ENV_RANK = "RANK";

@@ -26,13 +26,18 @@ Nulls = Any
 """`"error"`, or the value that stands for nulls in tensors; or one of these by column."""
 
 
+TRANSFORM = "give the loader a transform that makes tensors of its record batches"
+"""What a loader's user can do with a column that can't be a tensor."""
+
+
 def columns_of(schema: Any, facts: Facts, *, data_set: str, nulls: Nulls, pad: Any) -> list[Column]:
     """How each column of a data set becomes tensors.
 
     Raises `TypeError` and `ValueError` where one can't, and `ValueError` where `nulls` or `pad` names what isn't there.
     """
     check_names(schema, data_set=data_set, nulls=nulls, pad=pad)
-    columns = [Column(field, facts, data_set=data_set, nulls=nulls, pad=pad) for field in schema]
+    of = f"the data set {data_set!r}"
+    columns = [Column(field, facts, of=of, nulls=nulls, pad=pad) for field in schema]
     for column in columns:
         if column.listed and isinstance(nulls, Mapping) and column.name in nulls:
             raise ValueError(f"nulls= names {column.called}, whose nulls are None in a list")
@@ -60,16 +65,19 @@ def by_column(given: Any, name: str, default: Any) -> Any:
 class Column:
     """How one column becomes tensors.
 
-    `plain` says that each block's rows are numbers in one piece of memory, which `view` shows.
+    `plain` says that each block's rows are numbers in one piece of memory, which `view` shows. `of` is what has the
+    column, and `cure` what to do with one that can't be a tensor, for messages.
     """
 
-    def __init__(self, field: Any, facts: Facts, *, data_set: str, nulls: Nulls, pad: Any) -> None:
+    def __init__(
+        self, field: Any, facts: Facts, *, of: str, nulls: Nulls, pad: Any, cure: str = TRANSFORM
+    ) -> None:
         import pyarrow as pa
 
         self.name: str = field.name
         self._nulls = by_column(nulls, self.name, "error")
         self._pad = by_column(pad, self.name, None)
-        self.called = f"the column {self.name!r} of the data set {data_set!r}"
+        self.called = f"the column {self.name!r} of {of}"
         """How messages call it."""
         element, self.levels = field.type, 0
         """How deep its arrays are: 0 where it has none."""
@@ -85,8 +93,7 @@ class Column:
         """Whether its values are Python's, in a list."""
         if self._kind is None and not self.listed:
             raise TypeError(
-                f"{self.called} is of type {field.type}, which can't be a tensor; leave it out, or give the "
-                "loader a transform that makes tensors of its record batches"
+                f"{self.called} is of type {field.type}, which can't be a tensor; leave it out, or {cure}"
             )
         lengths = facts.lengths.get(self.name, [])
         self.shape: tuple[int, ...] | None = None
@@ -97,8 +104,7 @@ class Column:
             self.shape = tuple(max(longest, 0) for _, longest in lengths)
         elif self.levels > 1:
             raise TypeError(
-                f"{self.called} has arrays of arrays with different lengths, which can't be a tensor; give "
-                "the loader a transform that makes tensors of its record batches"
+                f"{self.called} has arrays of arrays with different lengths, which can't be a tensor; {cure}"
             )
         has_nulls = bool(facts.nulls.get(self.name) or facts.nulls.get(f"{self.name}[]"))
         if has_nulls and not self.listed:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from .arrow_memory import Numbers
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Ragged:
@@ -25,6 +27,8 @@ class Listed(Ragged):
     """Gives lists of tensors."""
 
     def __getitem__(self, rows: slice) -> list[torch.Tensor]:
+        import torch
+
         ends = self._offsets[rows.start : rows.stop + 1].tolist()
         return [torch.from_numpy(self._values[ends[i] : ends[i + 1]].copy()) for i in range(len(ends) - 1)]
 
@@ -33,6 +37,8 @@ class Jagged(Ragged):
     """Gives nested tensors of torch's jagged layout."""
 
     def __getitem__(self, rows: slice) -> torch.Tensor:
+        import torch
+
         ends = self._offsets[rows.start : rows.stop + 1].astype(np.int64)
         own = torch.from_numpy(self._values[ends[0] : ends[-1]].copy())
         return torch.nested.nested_tensor_from_jagged(own, torch.from_numpy(ends - ends[0]))
@@ -49,10 +55,16 @@ class Padded(Ragged):
         self._positions = np.arange(self._lengths.max(initial=0))
 
     def __getitem__(self, rows: slice) -> torch.Tensor:
+        import torch
+
+        return torch.from_numpy(self.numbers(rows))
+
+    def numbers(self, rows: slice) -> Numbers:
+        """The same, as numpy's."""
         lengths = self._lengths[rows]
         longest = lengths.max()
         padded = np.empty((len(lengths), longest), self._values.dtype)
         padded.fill(self._padding)
         first, last = self._offsets[rows.start], self._offsets[rows.stop]
         padded[self._positions[:longest] < lengths[:, None]] = self._values[first:last]
-        return torch.from_numpy(padded)
+        return padded

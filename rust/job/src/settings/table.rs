@@ -47,7 +47,7 @@ pub(super) enum Zero {
 }
 
 /// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 40] = [
+pub const SETTINGS: [Setting; 41] = [
     Setting {
         key: "spark.phalanx.joinTimeout",
         default: "120s",
@@ -302,6 +302,12 @@ pub const SETTINGS: [Setting; 40] = [
         default: "10min",
         meaning: "How long a warm pool stays without a run.",
         takes: Takes::Time(|s| &mut s.warm.idle_timeout, Zero::Refused),
+    },
+    Setting {
+        key: "spark.phalanx.predict.idleTimeout",
+        default: "10min",
+        meaning: "How long the process of a model that scores rows (`phalanx.predict`) stays on an executor after its last task.",
+        takes: Takes::Time(|s| &mut s.predict_idle, Zero::Allowed),
     },
 ];
 

@@ -1,6 +1,7 @@
 //! The client's end of a guard.
 
 use std::any::Any;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -220,7 +221,8 @@ impl Guard {
     /// Leaves a guard that has an owner, and what it has started, to that: it ends when it has no child, or with the
     /// owner. Its thread here still waits for the process, as long as this one runs.
     pub(crate) fn leave_to_owner(self) {
-        std::mem::forget(self);
+        let mut left = ManuallyDrop::new(self);
+        left.forked_from = None;
     }
 
     /// Has every process below the guard killed. Returns at once; `Empty` follows.

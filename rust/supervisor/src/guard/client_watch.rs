@@ -27,9 +27,9 @@ impl ClientWatch {
         ClientWatch { parent: Some(pid), pidfd, is_owner: false }
     }
 
-    /// By a pidfd that came from the client itself.
-    pub(super) fn by_pidfd(pidfd: OwnedFd) -> ClientWatch {
-        ClientWatch { parent: None, pidfd: Some(pidfd), is_owner: false }
+    /// By a pidfd that came from the client itself: its own, or its owner's.
+    pub(super) fn by_pidfd(pidfd: OwnedFd, is_owner: bool) -> ClientWatch {
+        ClientWatch { parent: None, pidfd: Some(pidfd), is_owner }
     }
 
     /// On `owner`, which has to be the parent of `client`, this process's own parent: so the ids are theirs.

@@ -1,6 +1,7 @@
 //! What a rank is to run, and with what.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use phalanx_types::contract::ENV_NOTES_FD;
 use phalanx_types::{Error, ErrorKind, Result};
@@ -48,6 +49,17 @@ impl Launch {
         };
         Ok(Launch { env: env.into_iter().collect(), env_remove: Vec::new(), cwd: Some(cwd), ..self.clone() })
     }
+}
+
+/// The command line that runs `main` of a module of the Phalanx in the folder `package`, whatever other Phalanx that
+/// Python has. The folder is the last on the process's path, so it shadows no module of the user's.
+pub fn python_program(python: &str, module: &str, package: &Path) -> Vec<String> {
+    // The path is whole again when the module's own imports begin: only `phalanx` itself is looked for in its folder.
+    let boot = format!(
+        "import sys; home = sys.argv.pop(); sys.path[:] = [home] + [p for p in sys.path if p]; import phalanx; \
+         sys.path.append(sys.path.pop(0)); from {module} import main; main()"
+    );
+    vec![python.into(), "-c".into(), boot, package.to_string_lossy().into_owned()]
 }
 
 /// This process's environment.

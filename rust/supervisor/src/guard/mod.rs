@@ -28,8 +28,8 @@ pub(crate) mod wire;
 
 pub use client::{Guard, GuardOptions, RankPipeEnds, RankPipes};
 pub use event::GuardEvent;
-pub use launch::Launch;
 pub(crate) use launch::own_environment;
+pub use launch::{Launch, python_program};
 pub use server::{main, serve_forked};
 pub(crate) use tree::started_at;
 pub use wire::ExitStatus;

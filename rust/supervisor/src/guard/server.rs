@@ -66,12 +66,15 @@ const CLIENT_FD: i32 = 4;
 /// Makes this process, which a pool has just forked and which has no other thread, the guard of one job's ranks.
 ///
 /// It has to have the control socket as descriptor 0, `/dev/null` as 1 to 3, and a pidfd of the client as 4; everything
-/// above is closed. `fork` makes a copy of the process. Returns `None` when the guard is over, and `Some` in a process
-/// that it forked as a rank: descriptors and session are a rank's then, signals still default and blocked.
-pub fn serve_forked(grace: Duration, fork: Fork<'_>) -> Option<io::Result<Launch>> {
+/// above is closed. Where it is `owned`, that is a pidfd of the client's owner, to which it may be left. `fork` makes a
+/// copy of the process. Returns `None` when the guard is over, and `Some` in a process that it forked as a rank:
+/// descriptors and session are a rank's then, signals still default and blocked.
+pub fn serve_forked(grace: Duration, owned: bool, fork: Fork<'_>) -> Option<io::Result<Launch>> {
     let set_up = sys::close_from(CLIENT_FD.unsigned_abs() + 1)
         .and_then(|()| Ok((sys::inherited(sys::NOTES_FD)?, sys::inherited(CLIENT_FD)?)))
-        .and_then(|(null, client)| Server::set_up(ClientWatch::by_pidfd(client), null, grace, Some(fork)));
+        .and_then(|(null, client)| {
+            Server::set_up(ClientWatch::by_pidfd(client, owned), null, grace, Some(fork))
+        });
     serve(set_up)
 }
 
@@ -155,7 +158,9 @@ impl<'f> Server<'f> {
                 return Some(rank);
             }
             let any_left = self.reap(&mut control);
-            if self.stays_without_client() && !any_left {
+            // A pool's guard has those of jobs below it, which go on without the pool; what else was left is not needed.
+            let is_over = if self.fork.is_some() { self.ranks.is_empty() } else { !any_left };
+            if self.stays_without_client() && is_over {
                 self.state.stop(Instant::now(), self.grace);
             }
             match self.state.step(Instant::now(), any_left) {

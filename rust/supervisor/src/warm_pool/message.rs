@@ -25,6 +25,8 @@ pub(super) enum Request {
         grace_ms: u64,
         /// As in [`Beginning`], from now on.
         idle_ms: u64,
+        /// Whether the pidfd is that of the client's owner, to which the guard may be left.
+        owned: bool,
     },
     /// This client won't ask any more; a pool that nobody else has a use for ends.
     Leave,

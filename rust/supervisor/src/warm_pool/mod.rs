@@ -13,8 +13,11 @@
 //! - POOL-13 (only-warmth): if something is wrong with a pool, callers start the rank cold. It loses its warmth and
 //!   nothing else.
 //! - POOL-14 (two-pools): a process uses two pools at most. A pool without a job for the idle time-out ends by itself.
+//! - POOL-15 (kept-by-owner): a process that is kept for a name is one for all processes of an owner. It ends with that
+//!   or when it likes, and needs neither the process that started it nor the pool that it was forked from.
 
 mod fingerprint;
+mod kept;
 pub(crate) mod message;
 mod options;
 mod process;
@@ -22,5 +25,6 @@ mod registry;
 mod sharing;
 
 pub use fingerprint::shapes;
-pub use options::PoolOptions;
+pub use kept::{Kept, kept_listener, meet, start_kept};
+pub use options::{IMPORTS, PoolOptions};
 pub use registry::{Usage, end_pools, pool_usage, prestart, warm_guard};

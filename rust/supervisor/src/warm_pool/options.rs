@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// What every pool imports.
+pub const IMPORTS: [&str; 4] = ["torch", "torch.distributed", "numpy", "cloudpickle"];
+
 /// Which pool to start.
 #[derive(Debug, Clone, Default)]
 pub struct PoolOptions {

@@ -14,7 +14,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::read;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrUnix, send, shutdown};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use super::fingerprint::{ARROW_JEMALLOC, Fingerprint};
 use super::message::{Answer, Beginning, Request};
@@ -65,7 +64,7 @@ impl Pool {
         fingerprint: &Fingerprint,
     ) -> Result<(Pool, Vec<String>), String> {
         let owner = Owner::of(options.shared);
-        let address = owner.address(fingerprint).map_err(|error| error.to_string())?;
+        let address = owner.address("pool", fingerprint).map_err(|error| error.to_string())?;
         let deadline = Deadline::after(START_TIMEOUT);
         let mut why = String::from("no process starts it");
         while !deadline.passed() {
@@ -142,31 +141,44 @@ impl Pool {
         Pool { socket: Mutex::new(socket), _guard: guard, client, pid, idle_timeout }
     }
 
-    /// Has a guard forked whose client is this process: a copy of the pool's process, as its ranks will be.
+    /// Has a guard forked whose client is this process: a copy of the pool's process, as its ranks will be. One with an
+    /// owner may be left to that.
     ///
     /// # Errors
     /// Why there is none, and whether the pool is still of use.
-    pub(super) fn fork_guard(self: &Arc<Pool>, grace: Duration) -> Result<Guard, Refusal> {
+    pub(super) fn fork_guard(
+        self: &Arc<Pool>,
+        grace: Duration,
+        owner: Option<Owner>,
+    ) -> Result<Guard, Refusal> {
         let other = |error: &dyn Display| Refusal::Other(error.to_string());
         let (ours, theirs) = UnixStream::pair().map_err(|error| other(&error))?;
-        let (pid, pidfd) = self.ask_for_guard(&theirs, grace)?;
+        let (pid, pidfd) = self.ask_for_guard(&theirs, grace, owner)?;
         Guard::forked(ours, pid, pidfd, Arc::clone(self) as _).map_err(|error| other(&error))
     }
 
     /// Has the pool fork a guard with `control` as its socket: its process id and pidfd.
-    fn ask_for_guard(&self, control: &UnixStream, grace: Duration) -> Result<(u32, OwnedFd), Refusal> {
+    fn ask_for_guard(
+        &self,
+        control: &UnixStream,
+        grace: Duration,
+        owner: Option<Owner>,
+    ) -> Result<(u32, OwnedFd), Refusal> {
         if std::process::id() != self.client {
             return Err(Refusal::Other(
                 "its pool belongs to the process that this one was forked from".into(),
             ));
         }
-        let client = pidfd_open(getpid(), PidfdFlags::empty())
-            .map_err(|error| Refusal::Other(format!("this kernel has no pidfds: {error}")))?;
-        let request = Request::Guard { grace_ms: millis(grace), idle_ms: millis(self.idle_timeout) };
+        let watched = owner
+            .unwrap_or(Owner::This)
+            .pidfd()
+            .map_err(|error| Refusal::Other(format!("no pidfd of its client: {error}")))?;
+        let idle_ms = millis(self.idle_timeout);
+        let request = Request::Guard { grace_ms: millis(grace), idle_ms, owned: owner.is_some() };
         let text =
             serde_json::to_vec(&request).map_err(|error| Refusal::Other(format!("no request: {error}")))?;
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        send_with_descriptors(&*socket, &text, &[control.as_fd(), client.as_fd()], SendFlags::DONTWAIT)
+        send_with_descriptors(&*socket, &text, &[control.as_fd(), watched.as_fd()], SendFlags::DONTWAIT)
             .map_err(|error| Refusal::Gone(format!("it takes no request: {error}")))?;
         let deadline = Deadline::after(ANSWER_TIMEOUT);
         loop {

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use super::fingerprint::Fingerprint;
 use super::options::PoolOptions;
 use super::process::{Pool, Refusal};
+use super::sharing::Owner;
 use crate::guard::{Guard, own_environment};
 
 /// How many pools a process has at most: each holds torch's memory.
@@ -68,6 +69,17 @@ pub fn warm_guard(
     deadline: Deadline,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Guard, String> {
+    guard_of(options, grace, None, deadline, go_on)
+}
+
+/// As [`warm_guard`], of one that may be left to an owner.
+pub(super) fn guard_of(
+    options: &PoolOptions,
+    grace: Duration,
+    owner: Option<Owner>,
+    deadline: Deadline,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Guard, String> {
     // Would be found out rank by rank.
     own_environment().map_err(|error| error.to_string())?;
     std::env::current_dir().map_err(|error| format!("the working directory is gone: {error}"))?;
@@ -76,7 +88,7 @@ pub fn warm_guard(
     for _ in 0..2 {
         let slot = slot_of(&fingerprint, options)?;
         let pool = slot.wait(deadline, go_on)?;
-        match pool.fork_guard(grace) {
+        match pool.fork_guard(grace, owner) {
             Ok(guard) => {
                 slot.used();
                 registry().forks += 1;

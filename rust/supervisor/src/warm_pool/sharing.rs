@@ -1,8 +1,9 @@
-//! Which processes share a pool: those of the same owner and fingerprint. They meet it at an abstract socket, whose
-//! name no other process comes to by chance.
+//! Which processes share a pool, or a process beside it: those of the same owner, by the same name. They meet it at an
+//! abstract socket, whose name no other process comes to by chance.
 //!
-//! The process that binds the name starts the pool. The kernel frees the name when the pool ends.
+//! The process that binds the name starts what is met there. The kernel frees the name when that ends.
 
+use std::fmt::Debug;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -10,10 +11,9 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use rustix::process::{Pid, getpid, getppid, getuid};
+use rustix::process::{Pid, PidfdFlags, getpid, getppid, getuid, pidfd_open};
 use sha2::{Digest as _, Sha256};
 
-use super::fingerprint::Fingerprint;
 use crate::guard::started_at;
 use crate::sys;
 
@@ -38,16 +38,32 @@ impl Owner {
         }
     }
 
-    /// Where a pool with this fingerprint is met.
-    pub(super) fn address(self, fingerprint: &Fingerprint) -> io::Result<SocketAddrUnix> {
-        let pid = match self {
+    fn pid(self) -> Pid {
+        match self {
             Owner::This => getpid(),
             Owner::Parent(parent) => parent,
-        };
+        }
+    }
+
+    /// A pidfd of it.
+    pub(super) fn pidfd(self) -> io::Result<OwnedFd> {
+        let pidfd = pidfd_open(self.pid(), PidfdFlags::empty())?;
+        match self {
+            // While it is still the parent, its id is its own.
+            Owner::Parent(parent) if getppid() != Some(parent) => {
+                Err(io::Error::other("its parent has gone"))
+            }
+            _ => Ok(pidfd),
+        }
+    }
+
+    /// Where what is called `name`, such as a fingerprint, is met; `kind` says what it is.
+    pub(super) fn address(self, kind: &str, name: &dyn Debug) -> io::Result<SocketAddrUnix> {
+        let pid = self.pid();
         let since = started_at(pid).ok_or_else(|| io::Error::other("/proc does not show when it began"))?;
         let user = getuid();
-        let all = format!("{} {pid} {since} {} {fingerprint:?}", env!("CARGO_PKG_VERSION"), user.as_raw());
-        let name = format!("phalanx-pool-{}", hex::encode(Sha256::digest(all)));
+        let all = format!("{} {pid} {since} {} {name:?}", env!("CARGO_PKG_VERSION"), user.as_raw());
+        let name = format!("phalanx-{kind}-{}", hex::encode(Sha256::digest(all)));
         Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
     }
 }
@@ -85,6 +101,7 @@ fn seqpacket() -> rustix::io::Result<OwnedFd> {
 mod tests {
     use rustix::thread::set_thread_uid;
 
+    use super::super::fingerprint::Fingerprint;
     use super::super::options::PoolOptions;
     use super::*;
 
@@ -126,9 +143,10 @@ mod tests {
     fn pools_of_other_owners_and_fingerprints_are_met_elsewhere() {
         let options = |program: &str| PoolOptions { program: vec![program.into()], ..PoolOptions::default() };
         let (one, other) = (Fingerprint::of(&options("a")), Fingerprint::of(&options("b")));
-        let at = |owner: Owner, fingerprint| owner.address(fingerprint).unwrap();
+        let at = |owner: Owner, fingerprint: &Fingerprint| owner.address("pool", fingerprint).unwrap();
         assert_eq!(at(Owner::This, &one), at(Owner::of(false), &one));
         assert_ne!(at(Owner::This, &one), at(Owner::This, &other));
         assert_ne!(at(Owner::This, &one), at(Owner::of(true), &one));
+        assert_ne!(at(Owner::This, &one), Owner::This.address("model", &one).unwrap());
     }
 }

@@ -3,6 +3,7 @@
 //! - NODE-34 (own-package): a rank's `phalanx` is the package of the node that starts it, whatever other Phalanx is
 //!   installed there. Its folder is the last on the rank's path, so it shadows no module of the user's.
 
+use phalanx_supervisor::python_program;
 use phalanx_types::RankProgram;
 
 use crate::node::home::Home;
@@ -28,13 +29,7 @@ pub(crate) fn of_pool(program: &RankProgram, home: &Home) -> Vec<String> {
 }
 
 fn entry(python: Option<&String>, module: &str, home: &Home) -> Vec<String> {
-    // The path is whole again when the module's own imports begin: only `phalanx` itself is looked for in its folder.
-    let boot = format!(
-        "import sys; home = sys.argv.pop(); sys.path[:] = [home] + [p for p in sys.path if p]; import phalanx; \
-         sys.path.append(sys.path.pop(0)); from {module} import main; main()"
-    );
-    let python = python.unwrap_or(&home.python).clone();
-    vec![python, "-c".into(), boot, home.package.to_string_lossy().into_owned()]
+    python_program(python.unwrap_or(&home.python), module, &home.package)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use phalanx_io::raise_descriptor_limit;
-use phalanx_supervisor::warm_pool::{PoolOptions, prestart, shapes, warm_guard};
+use phalanx_supervisor::warm_pool::{IMPORTS, PoolOptions, prestart, shapes, warm_guard};
 use phalanx_supervisor::{Guard, GuardOptions};
 use phalanx_types::contract::ENV_OMP_THREADS;
 use phalanx_types::{
@@ -21,9 +21,6 @@ use crate::node::rank::program;
 
 /// How long a run waits for a pool that is being started. Ranks that start cold import the same, each for itself.
 const POOL_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// What every pool imports.
-const IMPORTS: [&str; 4] = ["torch", "torch.distributed", "numpy", "cloudpickle"];
 
 /// Variables of a run's own that libraries read when they are imported (Lightning: its logger for MLflow). Where a pool
 /// imports libraries, it is one for these values.

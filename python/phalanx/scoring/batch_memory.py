@@ -1,0 +1,86 @@
+"""The memory of batches, mapped; both ends of a model's process write and read it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+ARROW = "arrow"
+"""The element of a column that is an IPC stream, as strings are."""
+PICKLE = "pickle"
+"""The element of one that is a pickle: of a process of the same user, which has proved that."""
+
+
+class NewColumn(NamedTuple):
+    """A column that is to be written."""
+
+    name: str
+    values: Any
+    """Numbers of numpy's, an array of Arrow's, or a pickle, in a batch of one row."""
+
+    def written(self) -> tuple[tuple[str, str, Sequence[int], int], Any]:
+        """What the native module is told of it, and its bytes."""
+        if isinstance(self.values, np.ndarray):
+            values = np.ascontiguousarray(self.values)
+            return (self.name, values.dtype.name, values.shape, values.nbytes), values
+        if isinstance(self.values, bytes):
+            return (self.name, PICKLE, (1,), len(self.values)), self.values
+        import pyarrow as pa
+
+        sink = pa.BufferOutputStream()
+        batch = pa.record_batch([self.values], [self.name])
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        stream_bytes = sink.getvalue()
+        return (self.name, ARROW, (len(self.values),), stream_bytes.size), stream_bytes
+
+
+def listed(array: Any) -> list[Any]:
+    """The values of an array of Arrow's as Python's."""
+    import pyarrow as pa
+
+    from ..feeding.loader.arrow_memory import Texts
+
+    types = pa.types
+    tests = types.is_string, types.is_large_string, types.is_binary, types.is_large_binary
+    is_text = any(test(array.type) for test in tests)
+    return Texts(array).values() if is_text else list(array.to_pylist())
+
+
+def mapped(file: tuple[int, int], *, writable: bool) -> mmap.mmap:
+    """Maps memory, and closes the descriptor."""
+    descriptor, size = file
+    try:
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)
+
+
+def write(memory: mmap.mmap, at: Sequence[int], columns: Sequence[Any]) -> None:
+    """Writes the bytes of columns to where they belong."""
+    for start, values in zip(at, columns, strict=True):
+        if isinstance(values, np.ndarray):
+            if values.size:
+                there: Any = np.frombuffer(memory, values.dtype, values.size, start)
+                there.reshape(values.shape)[...] = values
+        else:
+            memory[start : start + len(values)] = values
+
+
+def read(memory: mmap.mmap, column: tuple[str, str, list[int], int, int]) -> Any:
+    """A column that is in memory: numbers in the memory itself, an array of Arrow's own, or what a pickle has."""
+    _, element, shape, start, size = column
+    if element == ARROW:
+        import pyarrow as pa
+
+        with pa.ipc.open_stream(memory[start : start + size]) as stream:
+            return stream.read_next_batch().column(0)
+    if element == PICKLE:
+        return pickle.loads(memory[start : start + size])
+    kind = np.dtype(element)
+    return np.frombuffer(memory, kind, size // kind.itemsize, start).reshape(shape)

@@ -1,0 +1,91 @@
+"""A task's connection to the process of its model."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from typing import TYPE_CHECKING, Any
+
+from .. import _native
+from ..stages.here import Home
+from ..stages.spark_files import workers_files
+from .batch_memory import NewColumn, mapped, read, write
+
+if TYPE_CHECKING:
+    from .shipping import ShippedModel
+
+
+class ModelFailed(RuntimeError):
+    """The model raised an exception; the text ends with its traceback."""
+
+    def about(self, rows: str) -> ModelFailed:
+        """The same, with the rows that it failed with."""
+        return ModelFailed(f"with {rows} {self}")
+
+
+class NoModel(RuntimeError):
+    """The model can't be had; the text ends with the traceback of who tried."""
+
+
+class ModelProcess:
+    """The process that has a model, to a task. It is started with the first batch, if it isn't there."""
+
+    def __init__(self, key: str, model: ShippedModel, told: dict[str, Any]) -> None:
+        self._native = _native.ModelConnection(
+            f"model {key}",
+            json.dumps(told),
+            list(workers_files().items()),
+            Home.find(in_python_worker=True),
+            self._bring,
+        )
+        self._model = model
+        self._given = self._taken = 0
+        self._inputs: dict[int, mmap.mmap] = {}
+        self._results: dict[int, mmap.mmap] = {}
+
+    def _bring(self) -> int:
+        return self._model.open()
+
+    def close(self) -> None:
+        """Lets go of the process."""
+        self._native.close()
+        self._inputs.clear()
+        self._results.clear()
+
+    def call(self, what: str, arguments: bytes) -> Any:
+        """Has it do what `serving.py` says, with pickled arguments. Raises as `take`."""
+        self.give(1, [NewColumn(what, arguments)], what)
+        return self.take()[0]
+
+    def give(self, rows: int, columns: list[NewColumn], asked: str) -> None:
+        """Gives it a batch, and says what is asked (`serving.py`); it has at most two without an answer.
+
+        Raises `NoModel`, and `NativeError` where its process ends again and again.
+        """
+        slot = self._given % 2
+        told, values = zip(*(column.written() for column in columns), strict=True) if columns else ((), ())
+        memory, at = self._native.lay_out(slot, rows, told, asked)
+        if memory is not None:
+            self._inputs[slot] = mapped(memory, writable=True)
+        write(self._inputs[slot], at, values)
+        self._given += 1
+        trouble = self._native.give(slot)
+        if trouble is not None:
+            raise NoModel("the model can't be had: {}\n\n{}".format(*trouble))
+
+    def take(self) -> list[Any]:
+        """The outputs of the oldest batch without an answer: numbers, or Arrow's arrays.
+
+        Raises as `give`, and `ModelFailed`.
+        """
+        slot = self._taken % 2
+        answer = self._native.take()
+        self._taken += 1
+        if answer.trouble is not None:
+            error, traceback = answer.trouble
+            if not answer.has_model:
+                raise NoModel(f"the model can't be had: {error}\n\n{traceback}")
+            raise ModelFailed(f"the model failed: {error}\n\n{traceback}")
+        if answer.memory is not None:
+            self._results[slot] = mapped(answer.memory, writable=False)
+        return [read(self._results[slot], column) for column in answer.columns]

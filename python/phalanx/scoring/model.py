@@ -1,0 +1,173 @@
+"""A model on its way to the executors: what is packed of it, and its key."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import sys
+import uuid
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..request.payload import function_payload
+from . import loading
+
+
+class GivenModel(NamedTuple):
+    """A model that is packed."""
+
+    key: str
+    """The same for the same model: a hash of the packed one."""
+    packed: bytes
+
+
+class _Kept(NamedTuple):
+    tensors: list[tuple[weakref.ref[Any], int, int]]
+    """Each with its version and the sum of its bits."""
+    rest: str
+    """A hash of all that is not a tensor."""
+    given: GivenModel
+
+
+_kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
+
+
+def given_model(model: Any) -> GivenModel:
+    """Packs a model.
+
+    A module that is as it was when it was packed last isn't packed again: the tensors are the same objects with the
+    same bits, and so is all the rest of it.
+
+    Raises `TypeError` and `ValueError` for what is no model, `OSError` for a file that can't be read, and
+    `UnpicklableError` where a module or a function can't be sent.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        return _module(model, torch)
+    if (
+        torch is not None
+        and "torch.export" in sys.modules
+        and isinstance(model, torch.export.ExportedProgram)
+    ):
+        buffer = io.BytesIO()
+        torch.export.save(model, buffer)
+        return _packed(loading.exported, buffer.getvalue())
+    if isinstance(model, (str, os.PathLike)):
+        return _named(os.fspath(model))
+    if callable(model):
+        return given_function(model)
+    raise TypeError(
+        f"model={type(model).__name__} is none: give a torch.nn.Module, a TorchScript or torch.export file, an MLflow "
+        "URI, or a function without arguments that returns the function from a batch to its outputs"
+    )
+
+
+def given_function(factory: Callable[[], Any]) -> GivenModel:
+    """Packs a function that makes a model. What it reads may be another model the next time, so its key is new.
+
+    Raises `UnpicklableError`.
+    """
+    given = _packed(loading.made, factory)
+    return given._replace(key=f"{given.key} {uuid.uuid4()}")
+
+
+def _packed(load: Callable[..., Any], *args: Any) -> GivenModel:
+    packed = function_payload(load, args, {}, sys_path=sys.path)
+    return GivenModel(hashlib.sha256(packed).hexdigest(), packed)
+
+
+def _module(model: Any, torch: Any) -> GivenModel:
+    if isinstance(model, torch.jit.ScriptModule):
+        buffer = io.BytesIO()
+        torch.jit.save(model, buffer)
+        return _packed(loading.torchscript, buffer.getvalue())
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        model = model.module
+    model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
+    tensors = [*model.parameters(), *model.buffers()]
+    now = [(weakref.ref(tensor), tensor._version, _bits(tensor, torch)) for tensor in tensors]
+    rest = _rest(model, torch)
+    kept = _kept.get(model)
+    if kept is not None and (kept.tensors, kept.rest) == (now, rest):
+        return kept.given
+    if any(tensor.device.type != "cpu" for tensor in tensors):
+        import copy
+
+        given = _packed(loading.module, copy.deepcopy(model).cpu())
+    else:
+        given = _packed(loading.module, model)
+    _kept[model] = _Kept(now, rest, given)
+    return given
+
+
+def _bits(tensor: Any, torch: Any) -> int:
+    """The sum of a tensor's bits: what is written past autograd (`tensor.data`) changes no version."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    if not flat.numel() or flat.is_quantized:
+        return 0
+    sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return int(flat.view(sizes[flat.element_size()]).sum(dtype=torch.int64))
+
+
+def _rest(model: Any, torch: Any) -> str:
+    """A hash of a module without its tensors."""
+    from ..request.pickling import CallPickler
+
+    class Rest(CallPickler):
+        def persistent_id(self, obj: Any) -> Any:
+            return "tensor" if isinstance(obj, torch.Tensor) else None
+
+    buffer = io.BytesIO()
+    try:
+        Rest(buffer).dump(model)
+    except Exception:
+        return os.urandom(8).hex()  # packing it says why
+    return hashlib.sha256(buffer.getvalue()).hexdigest()
+
+
+def _named(name: str) -> GivenModel:
+    scheme = name.split(":", 1)[0]
+    if scheme in ("models", "runs"):
+        given = _packed(loading.mlflow, name)
+        # An alias or a stage may name another version the next time.
+        is_fixed = scheme == "runs" or name.rpartition("/")[2].isdigit()
+        return given if is_fixed else given._replace(key=f"{given.key} {uuid.uuid4()}")
+    if "://" in name:
+        try:
+            import fsspec
+        except ImportError as problem:
+            raise ValueError(f"a model at {name} needs fsspec: pip install fsspec") from problem
+        with fsspec.open(name, "rb") as file:
+            content = file.read()
+    elif os.path.isdir(name):
+        raise ValueError(
+            f"{name} is a folder; give the file of a model, or for a folder of MLflow's a function that loads it"
+        )
+    else:
+        with open(name, "rb") as file:
+            content = file.read()
+    return _packed(_loader_of(name, content), content)
+
+
+def _loader_of(name: str, content: bytes) -> Callable[..., Any]:
+    """Which of torch's formats a file has."""
+    import zipfile
+
+    names: list[str] = []
+    if zipfile.is_zipfile(io.BytesIO(content)):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            names = [entry.partition("/")[2] for entry in archive.namelist()] + archive.namelist()
+    if "constants.pkl" in names and any(entry.startswith("code/") for entry in names):
+        return loading.torchscript
+    if "archive_format" in names or any(entry.startswith("serialized_exported_program") for entry in names):
+        return loading.exported
+    if "data.pkl" in names:
+        raise ValueError(
+            f"{name} was written by torch.save: it has tensors or pickled objects, and no model by itself; make the "
+            "module, load the file into it (load_state_dict), and give the module"
+        )
+    raise ValueError(f"{name} is neither a TorchScript nor a torch.export file")

@@ -1,0 +1,154 @@
+"""Batch after batch: from a task's memory into tensors, through the model, into memory again.
+
+What a task asks for is the names of the outputs, as a JSON list; or, of a function for `predict_batch_udf`, one of:
+
+parameters  how many parameters the function has
+arguments   what it returns for these arguments
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import pickle
+import traceback
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .batch_memory import NewColumn, listed, mapped, read, write
+from .tensors import SINGLE
+
+if TYPE_CHECKING:
+    from .. import _native
+
+
+PARAMETERS = "parameters"
+ARGUMENTS = "arguments"
+
+
+class Trouble(NamedTuple):
+    """What a task is told of an exception."""
+
+    error: str
+    traceback: str
+
+    @staticmethod
+    def of(problem: BaseException) -> Trouble:
+        """Without the frames of this package."""
+        from ..rank.error_record import formatted
+
+        line = traceback.format_exception_only(problem)[-1].strip()
+        return Trouble(line, formatted(problem))
+
+
+class Serving:
+    """A model, and the memory of the tasks that use it."""
+
+    def __init__(self, server: _native.ModelServer, model: Callable[[Any], Any]) -> None:
+        self._server, self._model = server, model
+        self._inputs: dict[tuple[int, int], mmap.mmap] = {}
+        self._results: dict[tuple[int, int], mmap.mmap] = {}
+
+    def serve(self) -> None:
+        """Until the process is to end."""
+        while self._server.wait():
+            self._forget_tasks()
+            work = self._server.next()
+            if work is not None:
+                self._answer(work)
+
+    def _answer(self, work: _native.ModelWork) -> None:
+        place = work.task, work.slot
+        if work.memory is not None:
+            self._inputs[place] = mapped(work.memory, writable=False)
+        try:
+            columns = self._computed(work, self._inputs[place])
+            told, values = zip(*(column.written() for column in columns), strict=True)
+            laid_out = self._server.lay_out(work.task, work.slot, work.rows, told)
+        except Exception as problem:
+            self._server.refused(work.task, work.slot, *Trouble.of(problem))
+            return
+        if laid_out is None:
+            return
+        memory, at = laid_out
+        if memory is not None:
+            self._results[place] = mapped(memory, writable=True)
+        write(self._results[place], at, values)
+        self._server.done(work.task, work.slot)
+
+    def _forget_tasks(self) -> None:
+        for known in (self._inputs, self._results):
+            for place in [place for place in known if not self._server.has(place[0])]:
+                del known[place]
+
+    def _computed(self, work: _native.ModelWork, memory: mmap.mmap) -> list[NewColumn]:
+        if work.asked in (PARAMETERS, ARGUMENTS):
+            arguments = read(memory, work.columns[0])
+            is_count = work.asked == PARAMETERS
+            result = len(signature(self._model).parameters) if is_count else self._model(*arguments)
+            return [NewColumn(work.asked, pickle.dumps(result, pickle.HIGHEST_PROTOCOL))]
+        import torch
+
+        given = {column[0]: _tensor(read(memory, column)) for column in work.columns}
+        batch = given[SINGLE] if list(given) == [SINGLE] else given
+        with torch.inference_mode():
+            returned = self._model(batch)
+        return [
+            NewColumn(name, _rows(name, value, work.rows))
+            for name, value in _named(returned, json.loads(work.asked)).items()
+        ]
+
+
+def _tensor(values: Any) -> Any:
+    """In memory of its own: a model may keep it, and write there."""
+    import torch
+
+    return torch.from_numpy(values.copy()) if isinstance(values, np.ndarray) else listed(values)
+
+
+def _named(returned: Any, names: list[str]) -> dict[str, Any]:
+    """What a model returned, by the names of the outputs."""
+    if isinstance(returned, Mapping) or (hasattr(returned, "columns") and hasattr(returned, "iloc")):
+        has = list(returned)
+        if len(names) == len(has) and not set(names) & set(has) and not isinstance(returned, Mapping):
+            return {name: returned[key] for name, key in zip(names, has, strict=True)}
+        missing = [name for name in names if name not in has]
+        if missing:
+            raise TypeError(
+                f"the model returned {', '.join(map(str, has))}, and outputs= asks for {', '.join(missing)}"
+            )
+        return {name: returned[name] for name in names}
+    if isinstance(returned, tuple) or (isinstance(returned, list) and len(names) > 1):
+        if len(returned) != len(names):
+            raise TypeError(f"the model returned {len(returned)} outputs, and outputs= names {len(names)}")
+        return dict(zip(names, returned, strict=True))
+    if len(names) > 1:
+        raise TypeError(f"the model returned one {type(returned).__name__}, and outputs= names {len(names)}")
+    return {names[0]: returned}
+
+
+def _rows(name: str, value: Any, rows: int) -> Any:
+    """An output as numbers of numpy's, or as an array of Arrow's; a row for each of the batch."""
+    import pyarrow as pa
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        if value.dtype == torch.bfloat16:
+            value = value.float()
+        value = value.cpu().numpy()
+    elif hasattr(value, "to_numpy"):  # pandas
+        value = value.to_numpy()
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        value = pa.array([item.tolist() if hasattr(item, "tolist") else item for item in value])
+    if not isinstance(value, (np.ndarray, pa.Array)):
+        raise TypeError(f"the model's output {name!r} is {type(value).__name__}, and no tensor or list")
+    shape = value.shape if isinstance(value, np.ndarray) else (len(value),)
+    if not shape or shape[0] != rows:
+        raise TypeError(f"the model's output {name!r} has shape {tuple(shape)} for a batch of {rows} rows")
+    return value

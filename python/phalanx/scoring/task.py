@@ -1,0 +1,177 @@
+"""What a task of Spark does: it gives its rows to the model's process, and takes the outputs.
+
+SCORE-13 (as-trained): columns become tensors as in `phalanx.data`.
+SCORE-14 (row-named): what can't be a tensor is an error that names the column, and the row where it is one row's.
+SCORE-15 (in-order): outputs are beside the rows that they belong to, whatever fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .arrow_outputs import as_arrow, empty
+from .connection import ModelFailed, ModelProcess
+from .tensors import Tensors
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from .shipping import ShippedModel
+
+ON_ERROR = ("raise", "null")
+
+# As many as the model's process takes of a task (SCORE-2).
+_UNDER_WAY = 2
+
+
+class _Piece(NamedTuple):
+    """Rows that the model is given at once."""
+
+    first: int
+    """The number of the first in the partition."""
+    rows: Any
+    """A record batch: the inputs and the keys, by their names."""
+    beside: Any
+    """What goes along."""
+
+
+class Scoring:
+    """How tasks score: what `phalanx.predict` was told."""
+
+    def __init__(
+        self,
+        *,
+        key: str,
+        model: ShippedModel,
+        told: dict[str, Any],
+        inputs: str | list[str],
+        outputs: StructType,
+        batch_size: int,
+        preprocess: Callable[[Any], Any] | None,
+        nulls: Any,
+        pad: Any,
+        on_error: str,
+        keys: list[str],
+    ) -> None:
+        self._key, self._model, self._told = key, model, told
+        self._inputs, self._outputs, self._keys = inputs, list(outputs.names), keys
+        self._schema = outputs
+        self._batch_size, self._preprocess = batch_size, preprocess
+        self._nulls, self._pad, self._on_error = nulls, pad, on_error
+
+    def arrays(self, arrays: Iterator[Any]) -> Iterator[Any]:
+        """Arrow's structs of the inputs and keys to structs of the outputs."""
+        import pyarrow as pa
+
+        for _, made in self._scored((batch, None) for batch in map(pa.RecordBatch.from_struct_array, arrays)):
+            yield pa.StructArray.from_arrays(made, fields=self._fields())
+
+    def rows(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Record batches whose last columns are the inputs and keys, to the others and the outputs."""
+        import pyarrow as pa
+
+        names = list(dict.fromkeys([*self._input_names(), *self._keys]))
+        width = len(names)
+
+        def parted() -> Iterator[tuple[Any, Any]]:
+            for batch in batches:
+                columns = batch.columns
+                inputs = pa.RecordBatch.from_arrays(columns[-width:], names)
+                yield inputs, (columns[:-width], batch.schema.names[:-width])
+
+        for piece, made in self._scored(parted()):
+            columns, has = piece.beside
+            fields = self._fields()
+            yield pa.RecordBatch.from_arrays([*columns, *made], [*has, *(field.name for field in fields)])
+
+    def _input_names(self) -> list[str]:
+        return [self._inputs] if isinstance(self._inputs, str) else self._inputs
+
+    @cached_property
+    def _types(self) -> list[Any]:
+        """The Arrow types of the outputs."""
+        from pyspark.sql.pandas.types import to_arrow_type
+
+        return [to_arrow_type(field.dataType) for field in self._schema.fields]
+
+    def _fields(self) -> list[Any]:
+        import pyarrow as pa
+
+        return [pa.field(name, kind) for name, kind in zip(self._outputs, self._types, strict=True)]
+
+    def _pieces(self, batches: Iterator[tuple[Any, Any]]) -> Iterator[_Piece]:
+        first = 0
+        for rows, beside in batches:
+            for start in range(0, rows.num_rows, self._batch_size):
+                piece = rows.slice(start, self._batch_size)
+                along = beside and ([c.slice(start, self._batch_size) for c in beside[0]], beside[1])
+                yield _Piece(first + start, piece, along)
+            first += rows.num_rows
+
+    def _scored(self, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[_Piece, list[Any]]]:
+        """Pieces of the rows with their outputs, in order."""
+        tensors = Tensors(self._inputs, self._keys, nulls=self._nulls, pad=self._pad)
+        waiting: deque[_Piece] = deque()
+        with contextlib.closing(ModelProcess(self._key, self._model, self._told)) as process:
+            for piece in self._pieces(batches):
+                if len(waiting) == _UNDER_WAY:
+                    yield from self._taken(process, tensors, waiting)
+                self._give(process, tensors, piece)
+                waiting.append(piece)
+            while waiting:
+                yield from self._taken(process, tensors, waiting)
+
+    def _give(self, process: ModelProcess, tensors: Tensors, piece: _Piece) -> None:
+        given = tensors.of(piece.rows, piece.first)
+        if self._preprocess is not None:
+            given = tensors.preprocessed(given, self._preprocess, piece.rows, piece.first)
+        process.give(piece.rows.num_rows, given, json.dumps(self._outputs))
+
+    def _taken(
+        self, process: ModelProcess, tensors: Tensors, waiting: deque[_Piece]
+    ) -> Iterator[tuple[_Piece, list[Any]]]:
+        """What became of the oldest piece, and, where the model fails with that, of those behind it."""
+        piece = waiting.popleft()
+        try:
+            yield piece, self._arrow(process.take(), piece)
+        except ModelFailed as problem:
+            if self._on_error == "raise":
+                raise problem.about(tensors.rows_named(piece.rows, piece.first)) from None
+            # The others' outputs come first; what failed is tried again by itself then.
+            behind: list[tuple[_Piece, list[Any] | None]] = []
+            for other in waiting:
+                try:
+                    behind.append((other, self._arrow(process.take(), other)))
+                except ModelFailed:
+                    behind.append((other, None))
+            waiting.clear()
+            for other, made in [(piece, None), *behind]:
+                yield other, self._by_parts(process, tensors, other) if made is None else made
+
+    def _by_parts(self, process: ModelProcess, tensors: Tensors, piece: _Piece) -> list[Any]:
+        """The outputs of rows with which the model failed: nulls for those with which it fails alone."""
+        import pyarrow as pa
+
+        count = piece.rows.num_rows
+        if count == 1:
+            return [empty(kind, 1) for kind in self._types]
+        made = []
+        for start, length in ((0, count // 2), (count // 2, count - count // 2)):
+            part = _Piece(piece.first + start, piece.rows.slice(start, length), None)
+            self._give(process, tensors, part)
+            try:
+                made.append(self._arrow(process.take(), part))
+            except ModelFailed:
+                made.append(self._by_parts(process, tensors, part))
+        return [pa.concat_arrays(halves) for halves in zip(*made, strict=True)]
+
+    def _arrow(self, columns: Sequence[Any], piece: _Piece) -> list[Any]:
+        return [
+            as_arrow(values, kind, name, piece.rows.num_rows)
+            for values, kind, name in zip(columns, self._types, self._outputs, strict=True)
+        ]

@@ -1,0 +1,36 @@
+"""What the process of a model is told by who starts it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..request.settings import Settings
+from ..spark.session import SessionConf
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def told_of(spark: SparkSession) -> dict[str, Any]:
+    """As `model_process.py` says.
+
+    Raises `ValueError` for a setting that can't be read.
+    """
+    conf = SessionConf(spark)
+    settings = Settings.read(conf.get, keys=conf.keys)
+    path = list(dict.fromkeys(os.path.abspath(entry) for entry in sys.path))
+    return {"idle": settings.predict_idle, "threads": _cores(conf.get), "sys_path": path}
+
+
+def _cores(conf: Callable[[str], str | None]) -> int:
+    """How many processors an executor has; 0 for all of its host's."""
+    master = conf("spark.master") or ""
+    if master.startswith("local["):
+        count = master.removeprefix("local[").partition("]")[0].partition(",")[0]
+        return int(count) if count.isdigit() else 0
+    if master.startswith("local-cluster["):
+        return int(master.split(",")[1])
+    return int(conf("spark.executor.cores") or 0)

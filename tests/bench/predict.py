@@ -1,0 +1,267 @@
+"""Rows that a model scores: ours beside other ways of Spark's, with a model that returns what it is given.
+
+    python tests/bench/predict.py [--quick] [--reps N] [CASE...]
+
+The data sets are those of data.py. Each way reads the Parquet files, gives the model batches and writes the outputs to
+Spark's `noop`; all take turns in one session on this machine. A model that does nothing shows what the way costs.
+
+`mapInArrow` is written by hand: to the same tensors and lists, and back. `predict_batch_udf` is pyspark's, in three
+sizes of batches, and `ours of that name` the drop-in for it. `pandas_udf` is an iterator's. `first rows` is the time
+until a second `phalanx.predict` of the same module of 25 million parameters has its first five rows. `net` scores with
+that module, beside a loop over the same rows in memory and Spark's own time for them; together they are a bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from common import Report, interleaved, note
+from data import ROWS, generated
+from launch import quiet_builder
+
+BATCH = 1024
+# pyspark's batches never cross one of Arrow's, of 10,000 rows.
+PYSPARK_BATCHES = (256, 1024, 10_000)
+OUTPUTS = {
+    "numbers": "out array<double>",
+    "floats": "out array<float>",
+    "text": "a string, b string",
+    "bytes": "out binary",
+}
+
+
+def inputs_of(case: str) -> str | list[str]:
+    if case == "numbers":
+        return [*(f"f{at}" for at in range(5)), *(f"d{at}" for at in range(5)), "label"]
+    return {"floats": "x", "bytes": "x"}.get(case) or ["q", "t"]
+
+
+def identity(case: str) -> Callable[[], Callable[[Any], Any]]:
+    def make() -> Callable[[Any], Any]:
+        import torch
+
+        def model(batch: Any) -> Any:
+            if case == "numbers":
+                return torch.stack([column.double() for column in batch.values()], 1)
+            return tuple(batch.values()) if isinstance(batch, dict) else batch
+
+        return model
+
+    return make
+
+
+def by_hand(case: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def rows(batches: Iterator[Any]) -> Iterator[Any]:
+        import numpy as np
+        import pyarrow as pa
+        import torch
+
+        for batch in batches:
+            if case == "numbers":
+                columns = [torch.from_numpy(c.to_numpy().copy()).double() for c in batch.columns]
+                flat = torch.stack(columns, 1)
+            elif case == "floats":
+                column = batch.column(0)
+                flat = torch.from_numpy(column.flatten().to_numpy().copy()).reshape(len(column), -1)
+            else:
+                lists = [pa.array(column.to_pylist()) for column in batch.columns]
+                yield pa.RecordBatch.from_arrays(lists, ["a", "b"] if case == "text" else ["out"])
+                continue
+            ends = pa.array(np.arange(len(flat) + 1, dtype=np.int32) * flat.shape[1])
+            array = pa.ListArray.from_arrays(ends, pa.array(flat.numpy().reshape(-1)))
+            yield pa.RecordBatch.from_arrays([array], ["out"])
+
+    return rows
+
+
+class Ways:
+    """The ways to score a data set."""
+
+    def __init__(self, spark: Any, case: str, folder: str) -> None:
+        self.spark, self.case, self.folder = spark, case, folder
+        self.inputs = inputs_of(case)
+        self.names = [self.inputs] if isinstance(self.inputs, str) else self.inputs
+
+    @property
+    def frame(self) -> Any:
+        return self.spark.read.parquet(self.folder)
+
+    def phalanx(self) -> float:
+        import phalanx
+
+        scored = phalanx.predict(
+            self.frame, identity(self.case), inputs=self.inputs, outputs=OUTPUTS[self.case], batch_size=BATCH
+        )
+        return rate(scored.select(*scored.columns[-(2 if self.case == "text" else 1) :]))
+
+    def by_hand(self) -> float:
+        return rate(self.frame.select(*self.names).mapInArrow(by_hand(self.case), OUTPUTS[self.case]))
+
+    def batch_udf(self, module: str, size: int) -> float:
+        import importlib
+
+        from pyspark.sql.types import _parse_datatype_string
+
+        make: Any = importlib.import_module(module).predict_batch_udf
+        case = self.case
+
+        def factory() -> Callable[..., Any]:
+            if case == "text":
+                return lambda q, t: {"a": q, "b": t}
+            return lambda x: x
+
+        kind: Any = _parse_datatype_string(OUTPUTS[case])
+        shapes = {"floats": [[784]]}.get(case)
+        made = make(
+            factory,
+            return_type=kind if case == "text" else kind.fields[0].dataType,
+            batch_size=size,
+            input_tensor_shapes=shapes,
+        )
+        return rate(self.frame.select(made(*self.names).alias("out")))
+
+    def pandas(self) -> float:
+        import pandas as pd
+        from pyspark.sql.functions import pandas_udf
+        from pyspark.sql.types import _parse_datatype_string
+
+        case = self.case
+        kind: Any = _parse_datatype_string(OUTPUTS[case])
+
+        def scored(batches: Iterator[Any]) -> Iterator[Any]:
+            import numpy as np
+
+            for batch in batches:
+                if case == "numbers":
+                    yield pd.Series(list(np.stack([column.to_numpy(float) for column in batch], 1)))
+                elif case == "text":
+                    yield pd.DataFrame({"a": batch[0].tolist(), "b": batch[1].tolist()})
+                elif case == "floats":
+                    yield pd.Series(list(np.stack(batch.tolist())))
+                else:
+                    yield pd.Series(batch.tolist())
+
+        made = pandas_udf(scored, kind if case == "text" else kind.fields[0].dataType, functionType=204)
+        return rate(self.frame.select(made(*self.names).alias("out")))
+
+
+def rate(frame: Any) -> float:
+    """Rows a second of what is written to nowhere."""
+    counted = COUNTS[0]
+    began = time.monotonic()
+    frame.write.format("noop").mode("overwrite").save()
+    return counted / (time.monotonic() - began)
+
+
+# How many rows the data set of the case has.
+COUNTS = [0]
+
+
+def net(report: Report, spark: Any, folder: str, rows: int, repetitions: int) -> None:
+    """A net of 25 million parameters over the floats."""
+    import numpy as np
+    import phalanx
+    import torch
+
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(784, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 4096), torch.nn.ReLU(),
+        torch.nn.Linear(4096, 1280), torch.nn.ReLU(), torch.nn.Linear(1280, 10),
+    )  # fmt: skip
+    frame = spark.read.parquet(folder).limit(rows).repartition(2).cache()
+    counted = frame.count()
+
+    def scored() -> float:
+        began = time.monotonic()
+        out = phalanx.predict(frame, model, inputs="x", outputs="out array<float>", batch_size=BATCH)
+        out.select("out").write.format("noop").mode("overwrite").save()
+        return counted / (time.monotonic() - began)
+
+    def looped() -> float:
+        data = torch.from_numpy(np.random.default_rng(1).random((counted, 784), dtype=np.float32))
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        began = time.monotonic()
+        with torch.inference_mode():
+            for batch in data.split(BATCH):
+                model(batch)
+        return counted / (time.monotonic() - began)
+
+    def fed() -> float:
+        began = time.monotonic()
+        out = phalanx.predict(
+            frame, identity("floats"), inputs="x", outputs="out array<float>", batch_size=BATCH
+        )
+        out.select("out").write.format("noop").mode("overwrite").save()
+        return counted / (time.monotonic() - began)
+
+    def first() -> float:
+        began = time.monotonic()
+        phalanx.predict(frame, model, inputs="x", outputs="out array<float>", batch_size=BATCH).limit(
+            5
+        ).collect()
+        return time.monotonic() - began
+
+    scored()
+    values = interleaved({"phalanx": scored, "loop": looped, "feed": fed}, repetitions)
+    for impl, found in values.items():
+        report.add(impl, "net", "rows", "rows/s", found)
+    bound = [1 / (1 / loop + 1 / feed) for loop, feed in zip(values["loop"], values["feed"], strict=True)]
+    report.add("1/(1/loop + 1/feed)", "net", "rows", "rows/s", bound)
+    report.add("phalanx", "net", "first rows", "s", [first() for _ in range(repetitions)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join([*ROWS, "net"]))
+    parser.add_argument("--quick", action="store_true", help="a quarter of the rows, one repetition")
+    parser.add_argument("--reps", type=int, default=3)
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
+    )
+    report = Report("predict")
+    spark = quiet_builder("local[2]").config("spark.driver.memory", "6g").getOrCreate()
+    repetitions = 1 if options.quick else options.reps
+    for case in options.cases or [*ROWS, "net"]:
+        source = "floats" if case == "net" else case
+        rows = ROWS[source] // (4 if options.quick else 1)
+        folder = generated(spark, source, rows)
+        COUNTS[0] = rows
+        if case == "net":
+            net(report, spark, folder, 4_000 if options.quick else 16_000, repetitions)
+            continue
+        ways = Ways(spark, case, folder)
+        runs: dict[str, Callable[[], float]] = {
+            "phalanx": ways.phalanx,
+            "mapInArrow by hand": ways.by_hand,
+            "pandas_udf": ways.pandas,
+        }
+        if case != "bytes":
+            for size in PYSPARK_BATCHES:
+                runs[f"predict_batch_udf {size}"] = partial(ways.batch_udf, "pyspark.ml.functions", size)
+            runs["ours of that name, 1024"] = partial(ways.batch_udf, "phalanx", 1024)
+        for impl, run in runs.items():
+            note(f"{case}: {impl}, once before")
+            run()
+        for impl, values in interleaved(runs, repetitions).items():
+            report.add(impl, case, "rows", "rows/s", values)
+    spark.stop()
+    report.table()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,461 @@
+"""`phalanx.predict` over executors: outputs, calls of the model, errors, and what is left."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import models
+import phalanx
+import psutil
+import pytest
+import torch
+from pyspark.sql import functions as f
+from support.programs import eventually, executors, gone, models_here
+from support.tiers import whole
+
+IDLE_SECONDS = 2
+_LOCK = threading.Lock()
+
+
+@pytest.fixture
+def session(spark: Any) -> Iterator[Any]:
+    spark.conf.set("spark.phalanx.predict.idleTimeout", f"{IDLE_SECONDS}s")
+    yield spark
+    spark.conf.unset("spark.phalanx.predict.idleTimeout")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_model_is_left() -> Iterator[None]:
+    yield
+    eventually("no process of a model is left", 30, lambda: not models_here())
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> models.Counting:
+    return models.Counting(str(tmp_path / "calls"))
+
+
+def whole_case(*values: Any) -> Any:
+    """A case that is left to the whole tier: it has another query, or other rows."""
+    return pytest.param(*values, marks=whole("another case"))
+
+
+def numbers(session: Any, rows: int = 100, partitions: int = 3) -> Any:
+    return session.range(0, rows, 1, partitions).selectExpr("id", "cast(id as double) as x")
+
+
+def error_of(query: Callable[[], Any]) -> str:
+    with pytest.raises(Exception) as raised:  # noqa: PT011 (Spark's classes differ by line and by client)
+        query()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("rows", [whole_case(0), whole_case(1), 1000])
+def test_outputs_are_bit_for_bit_those_of_the_model_beside_the_rows_in_their_order(
+    session: Any, rows: int
+) -> None:
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Dropout(0.5), torch.nn.Linear(5, 2))
+    frame = session.range(0, rows, 1, 4).selectExpr(
+        "id", "array(float(id), float(id * 0.5), 1F) as features", "concat('row', id) as name"
+    )
+    scored = phalanx.predict(frame, net, inputs="features", outputs="out array<float>", batch_size=64)
+    assert scored.columns == ["id", "features", "name", "out"]
+    found = scored.collect()
+    assert [row.id for row in found] == list(range(rows))
+    net.eval()
+    at = 0
+    for part in frame.rdd.glom().map(len).collect():
+        for first in range(at, at + part, 64):
+            batch = found[first : min(first + 64, at + part)]
+            with torch.inference_mode():
+                expected = net(torch.tensor([row.features for row in batch]))
+            assert torch.equal(torch.tensor([row.out for row in batch]), expected), "SCORE-15"
+        at += part
+
+
+def test_several_columns_are_a_dictionary_and_several_outputs_are_told_apart(session: Any) -> None:
+    from pyspark.ml.functions import array_to_vector
+
+    def make() -> Any:
+        def model(batch: dict[str, Any]) -> dict[str, Any]:
+            assert batch["x"].dtype == torch.float64
+            assert batch["v"].shape == (len(batch["x"]), 2)
+            return {
+                "label": batch["x"].long() % 3,
+                "sums": (batch["v"].sum(1) + batch["flag"]).float(),
+                "texts": [None if text is None else text.upper() for text in batch["t"]],
+                "raw": [bytes(blob or b"") for blob in batch["b"]],
+                "grid": batch["x"].float().reshape(-1, 1, 1).expand(-1, 2, 3),
+                "unwanted": None,
+            }
+
+        return model
+
+    frame = numbers(session).select(
+        "*",
+        array_to_vector(f.array("x", f.lit(1.0))).alias("v"),
+        f.expr("id % 2 = 0").alias("flag"),
+        f.expr("if(id = 5, null, concat('t', id))").alias("t"),
+        f.expr("encode(string(id), 'utf-8')").alias("b"),
+    )
+    scored = phalanx.predict(
+        frame,
+        make,
+        inputs=["x", "v", "flag", "t", "b"],
+        outputs="label int, sums double, texts string, raw binary, grid array<array<float>>",
+        batch_size=17,
+    )
+    for row in scored.collect():
+        assert (row.label, row.sums) == (row.id % 3, row.id + 1 + (row.id % 2 == 0)), "SCORE-13"
+        assert row.texts == (None if row.id == 5 else f"T{row.id}")
+        assert (bytes(row.raw), row.grid) == (str(row.id).encode(), [[float(row.id)] * 3] * 2)
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        (lambda scored: scored.filter("y > 10"), 100),
+        whole_case(lambda scored: scored.select("y", "process"), 100),
+        whole_case(lambda scored: scored.select(f.col("y") + f.col("y"), f.col("process") * f.col("y")), 100),
+        whole_case(
+            lambda scored: scored.filter("y > 10").filter("process > 0").select("process").distinct(), 100
+        ),
+        whole_case(lambda scored: scored.groupBy("process").agg(f.sum("y")), 100),
+        (lambda scored: scored.alias("a").join(scored.alias("b"), "id"), 200),
+        whole_case(lambda scored: scored.filter("id < 50"), 100),
+    ],
+    ids=["filter", "select", "expressions", "filters", "group", "self-join", "pushed"],
+)
+def test_the_model_is_asked_once_for_each_row(
+    session: Any, counting: models.Counting, query: Callable[[Any], Any], rows: int
+) -> None:
+    scored = phalanx.predict(numbers(session), counting, inputs="x", outputs="y double, process long")
+    query(scored).collect()
+    # A filter of a column that was there before may go first.
+    assert counting.rows <= rows, "SCORE-12"
+    assert counting.rows >= rows or counting.rows == 50, "SCORE-12"
+
+
+@whole("another query")
+def test_a_limit_asks_for_no_more_than_its_partitions_and_a_cache_once(
+    session: Any, counting: models.Counting
+) -> None:
+    scored = phalanx.predict(
+        numbers(session, 5000, 2), counting, inputs="x", outputs="y double, process long", batch_size=100
+    )
+    assert len(scored.limit(5).collect()) == 5
+    assert counting.rows <= 2500, "SCORE-12"
+    counting.forget()
+    cached = scored.cache()
+    assert cached.count() == cached.count() == 5000
+    assert counting.rows == 5000, "SCORE-12"
+    cached.unpersist()
+
+
+def test_tasks_of_an_executor_share_one_process_which_stays_for_the_next_query_and_no_longer(
+    session: Any,
+) -> None:
+    frame, model = numbers(session, 400, 8), models.WithProcess()
+
+    def processes_of(model: Any) -> set[int]:
+        scored = phalanx.predict(frame, model, inputs="x", outputs="y double, process long", batch_size=10)
+        return {row.process for row in scored.select("process").distinct().collect()}
+
+    eventually("processes of other tests end (SCORE-3)", IDLE_SECONDS + 20, lambda: not models_here())
+    session.conf.set("spark.phalanx.predict.idleTimeout", "1min")
+    first = processes_of(model)
+    assert 1 <= len(first) <= 2, "two executors"
+    assert {process.pid for process in models_here()} == first
+    again = processes_of(model)
+    assert again & first, "a process stays for the next query"
+    assert {process.pid for process in models_here()} == first | again
+    for pid in first | again:
+        # SCORE-7: whoever may connect is this user's. POOL-15: it belongs to the executor, by a guard of its own.
+        guard = psutil.Process(pid).parent()
+        assert guard is not None
+        assert (guard.name(), guard.username()) == ("phalanx-guard", psutil.Process().username())
+    # What a function reads may have changed, so it is called again; and it stays no longer than it was told.
+    session.conf.set("spark.phalanx.predict.idleTimeout", f"{IDLE_SECONDS}s")
+    others = processes_of(lambda: model)
+    assert not others & (first | again)
+    eventually("idle processes end (SCORE-3)", IDLE_SECONDS + 20, lambda: gone(list(others)))
+    for pid in first | again:
+        os.kill(pid, signal.SIGKILL)
+
+
+@whole("another end")
+def test_what_a_model_has_started_ends_with_it(session: Any, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+
+    def make() -> Any:
+        import subprocess
+
+        with started.open("a") as file:
+            file.write(f"{subprocess.Popen(['sleep', '1000']).pid}\n")
+        return lambda x: x
+
+    phalanx.predict(numbers(session), make, inputs="x", outputs="y double").collect()
+    pids = [int(pid) for pid in started.read_text().split()]
+    assert not gone(pids)
+    eventually("what a model started ends with it (SCORE-3)", IDLE_SECONDS + 20, lambda: gone(pids))
+
+
+def test_the_callers_model_stays_as_it_is_and_is_sent_again_once_it_has_changed(session: Any) -> None:
+    net, frame = models.Twice(), numbers(session, 4, 1)
+
+    def scores() -> list[float]:
+        scored = phalanx.predict(frame, net, inputs="x", outputs="y double")
+        return [row.y for row in scored.collect()]
+
+    assert scores() == [0, 2, 4, 6]
+    assert net.training, "SCORE-11"
+    with torch.no_grad():
+        net.factor.add_(1)
+    assert scores() == [0, 3, 6, 9], "SCORE-11"
+    net.factor.data.mul_(2)  # changes no version
+    assert scores() == [0, 6, 12, 18], "SCORE-11"
+
+
+@whole("another kind of model")
+def test_files_of_torchscript_and_export_are_models_and_one_of_weights_is_not(
+    session: Any, tmp_path: Path
+) -> None:
+    net, frame = models.Twice().eval(), numbers(session, 4, 1)
+    example = torch.zeros(3, dtype=torch.float64)
+    torch.jit.save(torch.jit.trace(net, (example,)), tmp_path / "script.pt")
+    rows = torch.export.Dim("rows", min=1)
+    program = torch.export.export(net, (example,), dynamic_shapes=({0: rows},))
+    torch.export.save(program, tmp_path / "program.pt2")
+    torch.save(net.state_dict(), tmp_path / "weights.pt")
+    for model in (tmp_path / "script.pt", str(tmp_path / "program.pt2"), program):
+        scored = phalanx.predict(frame, model, inputs="x", outputs="y double")
+        assert [row.y for row in scored.collect()] == [0, 2, 4, 6]
+    with pytest.raises(ValueError, match=r"weights\.pt was written by torch\.save"):
+        phalanx.predict(frame, tmp_path / "weights.pt", inputs="x", outputs="y double")
+
+
+@whole("another way to the model")
+def test_preprocess_runs_in_the_tasks_and_the_model_gets_what_it_makes(session: Any) -> None:
+    def decode(blobs: list[bytes]) -> torch.Tensor:
+        assert "phalanx-model" not in Path("/proc/self/comm").read_text()
+        return torch.tensor([[float(len(blob)), float(blob[0])] for blob in blobs])
+
+    frame = session.range(5).selectExpr("id", "encode(repeat('a', int(id) + 1), 'utf-8') as image")
+    scored = phalanx.predict(
+        frame, lambda: lambda x: x.sum(1), inputs="image", outputs="y float", preprocess=decode
+    )
+    assert [row.y for row in scored.orderBy("id").collect()] == [98, 99, 100, 101, 102]
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "said"),
+    [
+        ("if(id = 7, null, x)", {}, "the column 'c' has a null in the row 7 of the partition (id=7); say what"),
+        whole_case("if(id = 7, null, array(x))", {}, "has a null in the row 7 of the partition (id=7); fill"),
+        whole_case("array(x, if(id = 7, null, x))", {}, "the column 'c' has an array with a null in the row 7 "),
+        ("if(id = 7, array(x, x), array(x))", {}, "has 2 elements in the row 7 of the partition (id=7), and 1"),
+        whole_case("struct(x)", {}, "the column 'c' of the DataFrame is of type struct"),
+    ],
+    ids=["null", "no-array", "null-within", "lengths", "struct"],
+)  # fmt: skip
+def test_a_row_that_can_t_be_a_tensor_is_named(
+    session: Any, column: str, options: dict[str, Any], said: str
+) -> None:
+    frame = numbers(session, 10, 1).selectExpr("id", f"{column} as c")
+    scored = phalanx.predict(
+        frame, lambda: lambda x: x, inputs="c", outputs="y double", keys="id", batch_size=4, **options
+    )
+    assert said in error_of(scored.collect), "SCORE-14"
+
+
+@whole("other rows")
+def test_nulls_and_lengths_are_what_the_caller_says(session: Any) -> None:
+    frame = numbers(session, 4, 1).selectExpr("id", "array_repeat(if(id = 2, null, x), int(id) + 1) as c")
+    scored = phalanx.predict(
+        frame, lambda: lambda x: x.sum(1), inputs="c", outputs="y double", nulls=-1, pad=0
+    )
+    assert [row.y for row in scored.orderBy("id").collect()] == [0, 2, -3, 12]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "model", "said"),
+    [
+        ("y int", lambda x: x, "the model's output 'y' is double, and outputs= says int32"),
+        whole_case(
+            "y double", lambda x: torch.stack([x, x], 1), "has shape (4, 2) for 4 rows, which is not double"
+        ),
+        whole_case(
+            "y array<double>", lambda x: x, "has shape (4,) for 4 rows, which is not an array of double"
+        ),
+        whole_case("y double", lambda x: x[1:], "has shape (3,) for a batch of 4 rows"),
+        whole_case("y double, z double", lambda x: x, "the model returned one Tensor, and outputs= names 2"),
+        ("y double, z double", lambda x: {"y": x}, "the model returned y, and outputs= asks for z"),
+        whole_case(
+            "y tinyint", lambda x: (x + 300).long(), "the model's output 'y' is int64, and outputs= says int8"
+        ),
+        whole_case("y double", lambda x: object(), "the model's output 'y' is object, and no tensor or list"),
+    ],
+    ids=["fraction", "matrix", "no-array", "rows", "one", "missing", "range", "object"],
+)
+def test_an_output_that_is_not_what_was_named_is_an_error_and_never_another_value(
+    session: Any, outputs: str, model: Any, said: str
+) -> None:
+    scored = phalanx.predict(numbers(session, 4, 1), lambda: model, inputs="x", outputs=outputs)
+    assert said in error_of(scored.collect), "SCORE-16"
+
+
+def test_a_model_that_fails_is_an_error_with_its_traceback_and_the_rows(session: Any) -> None:
+    frame = numbers(session, 10, 1).selectExpr("id", "id * 2 + if(id = 6, 1, 0) as x")
+    scored = phalanx.predict(
+        frame, lambda: models.only_even, inputs="x", outputs="y long", keys=["id"], batch_size=4
+    )
+    text = error_of(scored.collect)
+    assert (
+        "with the rows 4 to 7 of the partition (id=4 to id=7) the model failed: ValueError: 13 is odd" in text
+    )
+    assert "in only_even" in text
+    assert "serving.py" not in text, "frames of Phalanx's own"
+
+
+def test_rows_that_the_model_fails_with_are_nulls_where_that_is_asked_for(session: Any) -> None:
+    frame = numbers(session, 100, 2).selectExpr("id", "id * 2 + if(id in (6, 7, 50, 99), 1, 0) as x")
+    scored = phalanx.predict(
+        frame, lambda: models.only_even, inputs="x", outputs="y long", batch_size=16, on_error="null"
+    )
+    expected = [None if row in (6, 7, 50, 99) else row for row in range(100)]
+    assert [row.y for row in scored.collect()] == expected, "SCORE-15"
+
+
+@whole("another failure")
+def test_a_model_that_can_t_be_made_is_an_error_with_its_traceback(session: Any) -> None:
+    def make() -> Any:
+        raise LookupError("there are no weights")
+
+    text = error_of(phalanx.predict(numbers(session), make, inputs="x", outputs="y double").collect)
+    assert "the model can't be had: LookupError: there are no weights" in text
+    assert "in make" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"inputs": "z"}, ValueError, "inputs= names 'z', which is not a column: there are id, x"),
+        ({"inputs": []}, ValueError, "inputs= names no column"),
+        ({"inputs": ["x", "x"]}, ValueError, "inputs= names a column twice"),
+        ({"outputs": "x double"}, ValueError, "outputs= names 'x', which is there already"),
+        ({"outputs": "double"}, ValueError, "outputs='double' has types and no names"),
+        ({"outputs": "y nothing"}, ValueError, "outputs='y nothing' is not as"),
+        (
+            {"outputs": None},
+            TypeError,
+            "outputs= is missing: the names and Spark types of what the model makes",
+        ),
+        ({"outputs": 3}, TypeError, "outputs=3 is not a text of names and types"),
+        ({"batch_size": 0}, ValueError, "batch_size=0 is not a number of rows"),
+        ({"on_error": "skip"}, ValueError, "on_error='skip' is not one of 'raise', 'null'"),
+        ({"keys": "k"}, ValueError, "keys= names 'k', which is not a column"),
+        ({"model": 3}, TypeError, "model=int is none"),
+        ({"model": lambda: _LOCK}, TypeError, "_LOCK"),
+    ],
+)
+def test_what_can_t_be_is_refused_by_the_caller(
+    spark: Any, options: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    given = {"model": models.Twice(), "inputs": "x", "outputs": "y double"} | options
+    model = given.pop("model")
+    with pytest.raises(error, match=re.escape(said)):
+        phalanx.predict(numbers(spark), model, **given)
+
+
+def slow(session: Any, tmp_path: Path, seconds: float = 0.3) -> tuple[Any, Path]:
+    started = tmp_path / "started"
+    model = models.Slow(str(started), seconds)
+    return phalanx.predict(
+        numbers(session, 40, 2), model, inputs="x", outputs="y double", batch_size=4
+    ), started
+
+
+def test_a_process_that_is_killed_is_started_again_and_its_batches_are_repeated(
+    session: Any, tmp_path: Path
+) -> None:
+    scored, started = slow(session, tmp_path)
+    rows: list[Any] = []
+    query = threading.Thread(target=lambda: rows.extend(scored.collect()))
+    query.start()
+    eventually("a model computes", 60, started.exists)
+    os.kill(int(started.read_text().split()[0]), signal.SIGKILL)
+    query.join(120)
+    assert [row.y for row in rows] == [row + 1 for row in range(40)], "SCORE-4"
+
+
+@whole("another failure")
+def test_a_process_that_ends_again_and_again_fails_the_query_in_a_sentence(session: Any) -> None:
+    def make() -> Any:
+        import os
+
+        return lambda x: os._exit(3)
+
+    text = error_of(phalanx.predict(numbers(session, 4, 1), make, inputs="x", outputs="y double").collect)
+    assert "the process of the model ended in the midst of its batches, twice" in text, "SCORE-4"
+
+
+@pytest.mark.parametrize("ends", [whole_case("cancel"), "executors"])
+def test_nothing_is_left_of_a_query_that_is_cancelled_or_whose_executors_are_killed(
+    session: Any, tmp_path: Path, ends: str
+) -> None:
+    scored, started = slow(session, tmp_path, 1.0)
+    errors: list[str] = []
+
+    def collect() -> None:
+        session.sparkContext.setJobGroup("scoring", "to be cancelled")
+        errors.append(error_of(scored.collect))
+
+    query = threading.Thread(target=collect)
+    query.start()
+    eventually("a model computes", 60, started.exists)
+    pids = {model.pid for model in models_here()}
+    if ends == "executors":
+        for executor in executors(os.getpid()):
+            executor.kill()
+        eventually("models end with their executors (SCORE-3)", 20, lambda: gone(list(pids)))
+    session.sparkContext.cancelJobGroup("scoring")
+    query.join(60)
+    assert errors
+    assert "cancel" in errors[0].lower()
+    eventually("models end though their tasks were killed (SCORE-3)", 30, lambda: not models_here())
+
+
+def test_a_task_of_its_own_imports_no_torch(session: Any) -> None:
+    """SCORE-10: what a task needs is numpy and pyarrow."""
+
+    def imported(batches: Iterator[Any]) -> Iterator[Any]:
+        import sys
+
+        import pyarrow as pa
+        from phalanx.scoring import task  # noqa: F401
+
+        for _ in batches:
+            pass
+        yield pa.record_batch([pa.array(["torch" in sys.modules])], ["torch"])
+
+    found = session.range(0, 1, 1, 1).mapInArrow(imported, "torch boolean").collect()
+    assert [row.torch for row in found] == [False]
+
+
+@whole("another look at what is left")
+def test_a_models_file_is_read_from_memory_that_ends_with_it(session: Any, counting: models.Counting) -> None:
+    buffer = io.BytesIO()
+    torch.save(torch.zeros(10), buffer)
+    phalanx.predict(numbers(session), counting, inputs="x", outputs="y double, process long").collect()
+    for model in models_here():
+        opened = [os.readlink(f"/proc/{model.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{model.pid}/fd")]
+        assert not any("phalanx-model" in name for name in opened), "the packed model is not kept"
+        assert not any("phalanx-batch" in name for name in opened), "SCORE-3: nor is the memory of batches"
