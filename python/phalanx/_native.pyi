@@ -11,9 +11,10 @@ __all__ += ["ModelAnswer", "ModelConnection", "ModelServer", "ModelWork", "Nativ
 __all__ += ["ProcessGroup", "RankWords", "StoreServer", "WantedRows", "Work", "check_train_object"]
 __all__ += ["end_pools", "ended_snapshot", "even_rows", "explain_stage", "fail_for_test", "hub_endpoint"]
 __all__ += ["is_own_host", "lease_gpus", "look_before_restart", "look_for_slots", "may_start"]
-__all__ += ["num_processes", "plan", "pool_usage", "preflight_keys", "rank_contract", "rank_variables"]
-__all__ += ["read_activity", "read_settings", "read_texts", "release_gpus", "run_carrier", "run_line"]
-__all__ += ["run_node", "run_page", "serve_guard", "setting_keys", "unknown_settings", "use_huge_pages"]
+__all__ += ["num_processes", "plan", "pool_usage", "preflight_keys", "profile", "rank_contract"]
+__all__ += ["rank_variables", "read_activity", "read_settings", "read_texts", "release_gpus", "run_carrier"]
+__all__ += ["run_line", "run_node", "run_page", "serve_guard", "setting_keys", "unknown_settings"]
+__all__ += ["use_huge_pages"]
 
 VERSION: str
 
@@ -152,8 +153,7 @@ def setting_keys() -> list[str]:
     """The keys of all settings."""
 
 def read_settings(settings: dict[str, str]) -> _Settings:
-    """Checks all settings; returns those that a driver goes by itself. A bad value is a ValueError that names the key,
-    the value and what is allowed."""
+    """Checks all settings; returns those that a driver goes by itself. A bad value is a ValueError that names it."""
 
 def rank_variables(settings: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     """The variables that a caller gives its ranks: what `spark.phalanx.env.pass` names of this process's, and `given`,
@@ -163,7 +163,7 @@ def unknown_settings(keys: list[str]) -> list[str]:
     """A sentence for every `spark.phalanx.*` key among `keys` that is no setting, with the nearest one that is."""
 
 def preflight_keys() -> list[list[str]]:
-    """What `plan`, `may_start` and `look_for_slots` ask of Spark's configuration."""
+    """What `plan`, `may_start`, `look_for_slots` and `profile` ask of Spark's configuration."""
 
 def num_processes(number: int | None, shown: str) -> int:
     """Checks the number of ranks; None for what is no int, and how that shows."""
@@ -171,8 +171,7 @@ def num_processes(number: int | None, shown: str) -> int:
 def check_train_object(
     *, path: str | None, is_file: bool, is_directory: bool, other: str | None, keywords: list[str]
 ) -> None:
-    """Checks what is to run: a path and what is there, or `other`, how something that is no function shows; without
-    either it is a function."""
+    """Checks what is to run: a path and what is there, or `other`, how no function shows; neither for a function."""
 
 def plan(
     ranks: int, *, local_mode: bool, use_gpu: bool, driver_has_gpus: bool, conf: dict[str, str]
@@ -182,22 +181,30 @@ def plan(
 def may_start(*, conf: dict[str, str]) -> str | None:
     """Refuses a distributed run that can't start on this cluster; returns a warning."""
 
+# Of a task: cores, GPUs; of an executor of the run's own: cores, GPUs, their script and vendor, MiB of overhead.
+_Profile = tuple[int, int, tuple[int, int, str, str, int] | None]
+_Wait = tuple[float, str | None] | None
+
+def profile(
+    *, use_gpu: bool, local_mode: bool, of_dataframe: bool, spark: str, conf: dict[str, str]
+) -> _Profile | None:
+    """What a run takes on this version of Spark; None for what the application takes."""
+
 def look_for_slots(
     tasks: int,
     *,
     master: str,
     conf: dict[str, str],
+    profile: _Profile | None,
     timeout: float,
     there: int | None,
     waited: float,
     looks: int,
-) -> tuple[float, str | None] | None:
+) -> _Wait:
     """Whether a run gets its slots: None if they are `there`, or where nobody can tell (`there` is None); else the
     seconds until the next look, and a line for the log. Refuses where they never will be. `looks` counts from 0."""
 
-def look_before_restart(
-    tasks: int, there: int | None, waited: float, timeout: float
-) -> tuple[float, str | None] | None:
+def look_before_restart(tasks: int, there: int | None, waited: float, timeout: float) -> _Wait:
     """The same before a stage is submitted again, which it is at the time-out in any case."""
 
 def lease_gpus(
@@ -209,8 +216,7 @@ def lease_gpus(
     addresses: list[str] | None,
     visible: str | None,
 ) -> tuple[int, list[str]]:
-    """Takes a GPU of the driver's for each rank that runs there: a number to release them by, and the GPUs.
-    `addresses` are Spark's, None for a client of Spark Connect; `visible` is CUDA_VISIBLE_DEVICES."""
+    """Takes a GPU of the driver's, at its addresses, for each rank there: a number to release them by, and the GPUs."""
 
 def release_gpus(lease: int) -> None:
     """Gives the GPUs of a lease back; again is harmless."""
@@ -260,8 +266,7 @@ class Hub:
     def result_path(self, rank: int) -> str | None:
         """The file that holds what a rank left as its result, until close()."""
     def stage_ended(self, attempt: int, problem: str | None) -> None:
-        """The Spark stage that was submitted for `attempt` (0, or what "resubmit" said) is over: well (None), or with
-        this message."""
+        """The Spark stage that was submitted for `attempt` is over: well (None), or with this message."""
     def stage_seen(self, attempt: int, running: int | None, slots: int, free: int) -> None:
         """What Spark shows of the stage that was submitted for `attempt`: how many of its tasks run (None if it isn't
         submitted yet), how many task slots there are, and how many of these are free. Told once a second until tasks
@@ -269,11 +274,10 @@ class Hub:
     def notice(self, task: int, seconds: float | None, reason: str) -> None:
         """The host of the task with this attempt id is to go, in so many seconds if that is known."""
     def stacks(self, timeout: float) -> tuple[dict[int, str], str] | None:
-        """What the ranks' threads are doing, by rank and as text, equal ones once; None after `timeout` seconds. Nodes
-        are waited for 5 s. For a thread other than the one that waits in next()."""
+        """What the ranks' threads are doing, by rank and as text, equal ones once; None after `timeout` seconds. For a
+        thread other than the one that waits in next()."""
     def logs(self, rank: int) -> str:
-        """The newest whole lines of a rank's output that have come here, also once it is closed: 256 KiB at most, of
-        more than 384 ranks a share of 96 MiB; "" for an unknown rank."""
+        """The newest whole lines of a rank's output that have come here, also once it is closed; "" for none."""
     def read_output(
         self, rank: int, start: int, bytes: int, timeout: float
     ) -> tuple[int, int, str, bytes] | None:
@@ -287,8 +291,7 @@ class Hub:
         milliseconds long: how long its file is (0 until it is there), the clock of the rank's host in microseconds
         since 1970, and the bytes. None after `timeout` seconds; a NativeError says so where the rank can't give one."""
     def snapshot(self) -> str:
-        """The run now, also once it is closed: the JSON of `rust/types/src/run_snapshot.rs`. However often it is asked
-        for, the hub makes four a second at most."""
+        """The run now, also once it is closed: the JSON of `rust/types/src/run_snapshot.rs`; four a second at most."""
     def losses(self) -> dict[int, list[tuple[int, float]]]:
         """The loss by step of the 16 lowest ranks that tell one, also once it is closed: fewer than 200 points each."""
     def stop(self, reason: str) -> None:
@@ -297,15 +300,13 @@ class Hub:
         """Frees the socket, threads and files. A job that still runs is stopped."""
 
 def hub_endpoint(driver_bind: str, driver_host: str, set_bind: str, set_host: str) -> tuple[str, str]:
-    """Where a hub binds and what tasks are told, from what Spark's driver has, and what the settings `hub.bindAddress`
-    and `hub.host` say; "" for what nobody says."""
+    """Where a hub binds and what tasks are told, from Spark's driver and from settings; "" for what nobody says."""
 
 def is_own_host(host: str) -> bool:
     """Whether it is an address or a name of this host's. Waits for the resolver, 10 s at most."""
 
 def ended_snapshot(snapshot: str, problem: tuple[str, str] | None) -> str:
-    """The snapshot of a run that is over for its caller: well, or by a problem, its kind and the whole story. What the
-    hub knows of a failure stays."""
+    """The snapshot of a run that is over for its caller: well, or by a problem, its kind and the whole story."""
 
 STATE_COLORS: dict[str, str]
 """The colours of the states of runs and ranks; a state that isn't there has that of `waiting`."""

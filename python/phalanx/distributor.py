@@ -39,6 +39,7 @@ from .request.inherited import (
 )
 from .request.payload import FileArgument, Payload, file_payload, function_payload, module_payload
 from .request.run_owner import check_given, owner_settings
+from .request.run_profile import run_profile
 from .request.run_request import RunRequest, TaskRows
 from .request.settings import Settings
 from .request.train_object import Module, name_of
@@ -105,6 +106,9 @@ class TorchDistributor(Distributor):
         hang_timeout: float | None = None,
         grace: float | None = None,
         cpus_per_rank: int | None = None,
+        task_cpus: int | None = None,
+        gpus_per_rank: int | None = None,
+        memory_per_rank: str | int | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_name: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -131,6 +135,9 @@ class TorchDistributor(Distributor):
             hang_timeout=hang_timeout,
             grace=grace,
             cpus_per_rank=cpus_per_rank,
+            task_cpus=task_cpus,
+            gpus_per_rank=gpus_per_rank,
+            memory_per_rank=memory_per_rank,
             checkpoint_dir=checkpoint_dir,
             checkpoint_name=checkpoint_name,
             env=env,
@@ -160,6 +167,8 @@ class TorchDistributor(Distributor):
         """
         own = self._copy()
         own.options = self.options.with_changes(options, **changes)
+        if own.options.gpus_per_rank != self.options.gpus_per_rank:
+            own._plan_tasks()
         return own
 
     def with_data(self: _Own, data: Mapping[str, Any] | None = None, /, **sets: Any) -> _Own:
@@ -220,6 +229,7 @@ class TorchDistributor(Distributor):
             )
         self._check_session()
         check_running(spark_dataframe.sparkSession, "the DataFrame")
+        self._plan_tasks()
         frame = numbers_of(spark_dataframe)
         count = preflight.partition_count(frame)
         if count not in (None, self.num_tasks):
@@ -237,11 +247,16 @@ class TorchDistributor(Distributor):
             self.num_processes,
             local_mode=self.local_mode,
             use_gpu=self.use_gpu,
-            conf_get=lambda key: self.spark.conf.get(key, None),
+            conf_get=lambda key: self.options.settings.get(key) or self.spark.conf.get(key, None),
             resources=lambda: preflight.resources_of(self.spark),
             logger=self.logger,
         )
         return self.num_processes if self.local_mode else tasks
+
+    def _plan_tasks(self) -> None:
+        """How many GPUs a rank has may have changed since the last time."""
+        if self.use_gpu and not self.local_mode:
+            self.num_tasks = self._get_num_tasks()
 
     def _drive(self, request: RunRequest, inputs: Preparation | None, tracked: Sequence[Observer]) -> Any:
         lease = self._lease()
@@ -281,6 +296,7 @@ class TorchDistributor(Distributor):
         sets, kwargs = self._data_of(kwargs)
         if not self.local_mode or self.use_gpu or self.is_remote or sets:
             self._check_session()
+        self._plan_tasks()
         elsewhere = not self.local_mode and preflight.is_elsewhere(train_object)
         preflight.check_train_object(train_object, kwargs, elsewhere=elsewhere)
         may_relay = is_remote(self.spark) and not self.local_mode and relay.has_plugin(self.spark)
@@ -311,7 +327,15 @@ class TorchDistributor(Distributor):
         of_data = {} if inputs is None else inputs.settings
         if not self.local_mode:
             preflight.check_start(conf, self.logger, given={**given, **of_data})
-            preflight.check_slots(self.spark, self.num_tasks, settings.slots_timeout, self.logger)
+        profile = run_profile(
+            self.spark,
+            settings.values,
+            use_gpu=self.use_gpu,
+            local_mode=self.local_mode,
+            of_dataframe=rows is not None or is_remote(self.spark),
+        )
+        if not self.local_mode:
+            preflight.check_slots(self.spark, self.num_tasks, settings.slots_timeout, self.logger, profile)
         job = _native.Job(
             name=name_of(train_object),
             ranks=self.num_processes,
@@ -335,6 +359,7 @@ class TorchDistributor(Distributor):
             endpoint=("127.0.0.1", "127.0.0.1") if is_near else hub_endpoint(self.spark, conf),
             work_dir=driver_dir(self.spark),
             rows=rows,
+            profile=profile,
         )
         return request, inputs, [] if tracked is None else [tracked]
 

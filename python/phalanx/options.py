@@ -30,6 +30,9 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "hang_timeout": ("spark.phalanx.hangTimeout", _milliseconds),
     "grace": ("spark.phalanx.grace", _milliseconds),
     "cpus_per_rank": ("spark.phalanx.cpusPerRank", str),
+    "task_cpus": ("spark.phalanx.taskCpus", str),
+    "gpus_per_rank": ("spark.phalanx.gpusPerRank", str),
+    "memory_per_rank": ("spark.phalanx.memoryPerRank", str),
     "checkpoint_dir": ("spark.phalanx.checkpoint.directory", os.fspath),
     "checkpoint_name": ("spark.phalanx.checkpoint.name", str),
     "local_ranks": ("spark.phalanx.localRanks", str),
@@ -76,6 +79,14 @@ class Options:
                     `spark.phalanx.cpusPerRank` says, or its share of its task's cores, in local mode of the driver's
                     host
 
+    task_cpus       how many cores each of the run's tasks takes; else what `spark.phalanx.taskCpus` says, or
+                    `spark.task.cpus`
+    gpus_per_rank   how many whole GPUs each rank has, which is then a task of its own; else what
+                    `spark.phalanx.gpusPerRank` says, or `spark.task.resource.gpu.amount`
+    memory_per_rank how much memory each rank has beside the executor's own, such as "4g", on YARN and Kubernetes with
+                    dynamic allocation; else what `spark.phalanx.memoryPerRank` says, or what
+                    `spark.executor.memoryOverhead` has for all
+
     checkpoint_dir  a folder that all hosts share, or a URI that fsspec opens: where the run's checkpoints are; else
                     what `spark.phalanx.checkpoint.directory` says, or `PHALANX_CHECKPOINT_DIR`
     checkpoint_name what tells the run's checkpoints there from those of other runs; all runs of this name share them.
@@ -113,6 +124,9 @@ class Options:
     hang_timeout: float | None = None
     grace: float | None = None
     cpus_per_rank: int | None = None
+    task_cpus: int | None = None
+    gpus_per_rank: int | None = None
+    memory_per_rank: str | int | None = None
     checkpoint_dir: str | os.PathLike[str] | None = None
     checkpoint_name: str | None = None
     env: Mapping[str, str] | None = dataclasses.field(default=None, hash=False)

@@ -139,7 +139,9 @@ def test_what_the_jvm_is_handed(runner: Runner) -> None:
     hub: Any = SimpleNamespace(node_spec=node_spec_into(asked))
     stage = stage_of(runner, b"payload")
     stage._run(hub, 2)
-    assert runner.calls == [("the context", 4, b"the spec", b"payload", "Phalanx: train, 8 ranks", "barrier")]
+    assert runner.calls == [
+        ("the context", 4, b"the spec", b"payload", "Phalanx: train, 8 ranks", "barrier", 0)
+    ]
     env = {"A": "b", "PHALANX_PY_FILES": "x.zip"}
     assert asked == [(2, {"python": "python9", "env": env, "local_gpus": ["0"]})]
     stage.cancel()

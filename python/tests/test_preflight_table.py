@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from phalanx.options import Options
-from phalanx.request import preflight
+from phalanx.request import preflight, run_profile
 from phalanx.request.settings import Settings
 from phalanx.stages.spark_errors import explain
 from support.fakes import FakeCluster
@@ -37,7 +37,7 @@ def plan(case: Case, *, local_mode: bool) -> tuple[int, int]:
         case["num_processes"],
         local_mode=local_mode,
         use_gpu=case.get("use_gpu", True),
-        conf_get=lambda key: case["amount"],
+        conf_get=lambda key: case.get("conf", {}).get(key) if "phalanx" in key else case["amount"],
         resources=lambda: {"gpu": 0} if case["gpu"] else {},
         logger=LOGGER,
     )
@@ -71,6 +71,21 @@ def devices(case: Case) -> list[str]:
 
 def may_start(case: Case) -> None:
     preflight.check_start(case.get("conf", {}).get, LOGGER)
+
+
+def profile(case: Case) -> list[int] | None:
+    session = SimpleNamespace(conf=case["conf"], version=case["spark"])
+    taken = run_profile.taken_by(
+        session,
+        case["conf"],
+        use_gpu=case.get("use_gpu", False),
+        local_mode=case.get("local_mode", False),
+        of_dataframe=case.get("of_dataframe", False),
+    )
+    if taken is None:
+        return None
+    cpus, gpus, own = taken
+    return [cpus, gpus, *([] if own is None else [own[0], own[1], own[4]])]
 
 
 def most_slots(case: Case) -> int | None:
@@ -111,6 +126,7 @@ CALLS: dict[str, tuple[str, Callable[[Case, Path], Any]]] = {
     "devices": ("devices", lambda case, _: devices(case)),
     "dynamic_allocation": ("", lambda case, _: may_start(case)),
     "encryption": ("", lambda case, _: may_start(case)),
+    "profile": ("profile", lambda case, _: profile(case)),
     "most_slots": ("slots", lambda case, _: most_slots(case)),
     "slots": ("", lambda case, _: slots(case)),
     "leases": ("gives", lambda case, _: leases(case)),

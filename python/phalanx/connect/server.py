@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RELAY = "type.phalanx.dev/relay"
 """Of a command to a relay, and of what answers it."""
 STAGE = "type.phalanx.dev/stage"
-"""Of a question for a stage, by the tag of its job and how many seats a gang of tasks has, and of the answer."""
+"""Of a question for a stage, by its job's tag, its seats if it is a gang of tasks, and its profile; and of answers."""
 
 
 class Refused(Exception):

@@ -19,12 +19,13 @@ from ..connect.client import is_remote
 from ..rank import contract
 from ..rank.payload import main_of
 from ..spark.session import application_conf
+from .run_profile import RunProfile
 from .train_object import Module, text_of
 
 ConfGet = Callable[[str], "str | None"]
 
 SSL_OVERRIDE = "pytorch.spark.distributor.ignoreSsl"
-_PLAN_KEYS, _START_KEYS, _SLOT_KEYS = _native.preflight_keys()
+_PLAN_KEYS, _START_KEYS, _SLOT_KEYS = _native.preflight_keys()[:3]
 
 
 def check_num_processes(value: object) -> int:
@@ -101,8 +102,10 @@ def check_start(conf_get: ConfGet, logger: logging.Logger, *, given: Mapping[str
         logger.warning(warning)
 
 
-def check_slots(spark: Any, num_tasks: int, timeout: float, logger: logging.Logger) -> None:
-    """Waits until the cluster has `num_tasks` task slots, `timeout` seconds at most.
+def check_slots(
+    spark: Any, num_tasks: int, timeout: float, logger: logging.Logger, profile: RunProfile | None = None
+) -> None:
+    """Waits until the cluster has `num_tasks` task slots, of this profile, `timeout` seconds at most.
 
     Raises `RuntimeError` that says how many there are: at once where that can't change.
     """
@@ -119,8 +122,9 @@ def check_slots(spark: Any, num_tasks: int, timeout: float, logger: logging.Logg
         num_tasks,
         master=master,
         conf=conf,
+        profile=None if profile is None else profile.taken,
         timeout=timeout,
-        there=_slots(context),
+        there=_slots(context, profile),
         waited=time.monotonic() - began,
         looks=looks,
     ):
@@ -131,12 +135,20 @@ def check_slots(spark: Any, num_tasks: int, timeout: float, logger: logging.Logg
         looks += 1
 
 
-def wait_for_slots(spark: Any, num_tasks: int, timeout: float, given_up: Callable[[], bool]) -> None:
+def wait_for_slots(
+    spark: Any,
+    num_tasks: int,
+    timeout: float,
+    given_up: Callable[[], bool],
+    profile: RunProfile | None = None,
+) -> None:
     """The same before a stage is submitted again: until the time-out, or until it is given up; what then is missing is
     for Spark to say."""
     context = _context(spark)
     began = time.monotonic()
-    while wait := _native.look_before_restart(num_tasks, _slots(context), time.monotonic() - began, timeout):
+    while wait := _native.look_before_restart(
+        num_tasks, _slots(context, profile), time.monotonic() - began, timeout
+    ):
         if given_up():
             return
         time.sleep(wait[0])
@@ -216,14 +228,18 @@ def _context(spark: Any) -> Any:
         return None
 
 
-def _slots(context: Any) -> int | None:
-    return None if context is None else task_slots(context)
+def _slots(context: Any, profile: RunProfile | None) -> int | None:
+    return None if context is None else task_slots(context, profile)
 
 
-def task_slots(context: Any) -> int:
-    """How many tasks the registered executors of a classic session can run at once."""
+def task_slots(context: Any, profile: RunProfile | None = None) -> int:
+    """How many tasks, of this profile, the registered executors of a classic session can run at once."""
     java = context._jsc.sc()
-    return int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
+    profiles = java.resourceProfileManager()
+    of_jvm = (
+        profiles.defaultResourceProfile() if profile is None else profiles.resourceProfileFromId(profile.id)
+    )
+    return int(java.maxNumConcurrentTasks(of_jvm))
 
 
 def free_slots(context: Any) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from .. import _native
     from .payload import Payload
+    from .run_profile import RunProfile
     from .settings import Settings
 
 
@@ -38,6 +39,8 @@ class RunRequest:
     work_dir: str
     """A folder for files of the run, which ends with this process."""
     rows: TaskRows | None = None
+    profile: RunProfile | None = None
+    """What the run's tasks take, where that isn't what the application's take."""
 
     def forget(self) -> None:
         """Lets go of what the ranks were sent: the run is over, and somebody may keep it."""

@@ -46,6 +46,7 @@ class JvmStage(SparkStage):
                 payload,
                 self._description,
                 self._request.settings.gang,
+                0 if self._profile is None else self._profile.id,
             )
 
     def _cancel_jobs(self, tag: str) -> None:

@@ -126,17 +126,24 @@ class PythonStage(SparkStage):
         )
         if frame is None:
             numbers = None if is_remote(self._spark) else _numbers(self._spark.sparkContext, tasks)
+            if numbers is not None and self._profile is not None:
+                numbers = numbers.withResources(self._profile.spark)
             if numbers is not None and self._seats:
                 all_run, cancelled = self._all_run, lambda: self._cancelled
                 cancel = functools.partial(self._cancel_jobs, tag)
-                Seats(self._spark, numbers, tag, given_up=cancelled, cancel=cancel).run(task, all_run)
+                seats = Seats(
+                    self._spark, numbers, tag, given_up=cancelled, cancel=cancel, profile=self._profile
+                )
+                seats.run(task, all_run)
                 return
             if numbers is not None:
                 numbers.barrier().mapPartitions(task).collect()
                 return
             frame = self._spark.range(0, tasks, 1, tasks)
         # Where tasks can't be jobs, they are one stage of Spark's, which starts executors for them, too.
-        frame.mapInArrow(task, "nothing int", barrier=not self._seats).collect()
+        # Spark 3.5 doesn't know the last.
+        profile = {} if self._profile is None else {"profile": self._profile.spark}
+        frame.mapInArrow(task, "nothing int", barrier=not self._seats, **profile).collect()
 
     def _relayed(self, hub: _native.Hub) -> str | None:
         """Where tasks reach this client through the Spark Connect server; None where they don't.

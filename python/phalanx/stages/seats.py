@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import SparkSession
 
+    from ..request.run_profile import RunProfile
+
 logger = logging.getLogger("phalanx")
 
 _POLL_S = 0.1
@@ -43,6 +45,7 @@ class Seats:
     tag             that of their jobs, which the calling thread's properties have
     given_up        whether the run is to end
     cancel          cancels the jobs with the tag; may be called again
+    profile         that of `numbers`
     """
 
     def __init__(
@@ -53,8 +56,10 @@ class Seats:
         *,
         given_up: Callable[[], bool],
         cancel: Callable[[], None],
+        profile: RunProfile | None = None,
     ) -> None:
         self._spark, self._numbers, self._tag = spark, numbers, tag
+        self._profile = profile
         self._given_up, self._cancel = given_up, cancel
         self._count: int = numbers.getNumPartitions()
         self._failures: list[BaseException] = []
@@ -88,7 +93,8 @@ class Seats:
     def _has_room(self) -> bool:
         if starts_executors(self._spark):
             return True
-        return look_at_scheduler(self._spark.sparkContext, self._tag, self._count).free >= self._count
+        context = self._spark.sparkContext
+        return look_at_scheduler(context, self._tag, self._count, self._profile).free >= self._count
 
     def _run(self, task: Callable[..., Any], turn: gathering.Turn, all_run: threading.Event) -> None:
         threads = [

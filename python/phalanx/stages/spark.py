@@ -59,6 +59,7 @@ class SparkStage(Stage):
         self._local_gpus = local_gpus
         # How many tasks are a Spark job each; none in a barrier stage.
         self._seats = job.tasks if request.settings.gang == "tasks" else 0
+        self._profile = request.profile
         self._all_run = threading.Event()
         self._description = f"Phalanx: {job.name}, {job.ranks} ranks"
         self._tag = _new_tag()
@@ -87,7 +88,7 @@ class SparkStage(Stage):
             return  # executors come for tasks that wait
         # Spark itself would look only every 15 s whether the lost executor has been replaced.
         within = self._request.settings.slots_timeout
-        wait_for_slots(self._spark, self._job.tasks, within, lambda: self._cancelled)
+        wait_for_slots(self._spark, self._job.tasks, within, lambda: self._cancelled, self._profile)
 
     @contextlib.contextmanager
     def _watched(self, hub: _native.Hub, attempt: int) -> Iterator[None]:
@@ -100,15 +101,16 @@ class SparkStage(Stage):
             if seen.running:
                 all_run.set()
 
+        of_stage = (self._tag, self._seats, self._profile)
         with contextlib.ExitStack() as stack:
             if is_remote(self._spark):
                 server = stack.enter_context(contextlib.closing(ConnectServer(self._spark)))
-                ask = functools.partial(look_through_server, self._spark, server, self._tag, self._seats)
+                ask = functools.partial(look_through_server, self._spark, server, *of_stage)
                 stack.enter_context(StageWatch(ask, tell, pace=OVER_CONNECT))
             else:
                 context, executors = self._spark.sparkContext, dict[int, str]()
-                look = functools.partial(look_at_scheduler, context, self._tag, self._seats, executors)
-                pace = PACE if own_runner(self._spark.sparkContext) is not None else WITHOUT_JAR
+                look = functools.partial(look_at_scheduler, context, *of_stage, executors)
+                pace = PACE if own_runner(context) is not None else WITHOUT_JAR
                 stack.enter_context(StageWatch(look, tell, pace=pace))
             yield
 

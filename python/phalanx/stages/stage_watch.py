@@ -12,6 +12,7 @@ anew half a minute later. Over Spark Connect the server's plugin is asked; witho
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -25,6 +26,8 @@ from .gathering import is_gathering
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from ..request.run_profile import RunProfile
 
 logger = logging.getLogger("phalanx")
 
@@ -112,10 +115,14 @@ class StageWatch:
 
 
 def look_at_scheduler(
-    context: Any, tag: str, seats: int = 0, executors: dict[int, str] | None = None
+    context: Any,
+    tag: str,
+    seats: int = 0,
+    profile: RunProfile | None = None,
+    executors: dict[int, str] | None = None,
 ) -> StageLook:
     """How the scheduler of a classic session has the barrier stage of the job with this tag; of so many `seats` the
-    jobs with it, of which none counts as running before all do.
+    jobs with it, of which none counts as running before all do. Slots are those of its profile.
 
     `executors` remembers, between the looks at one stage, which executor each of its tasks has.
 
@@ -124,10 +131,12 @@ def look_at_scheduler(
     """
     runner = own_runner(context)
     if runner is not None:  # one call, however many seats there are
-        return _look_of(str(runner.stageLook(context._jsc.sc(), tag, seats)))
+        number = 0 if profile is None else profile.id
+        return _look_of(str(runner.stageLook(context._jsc.sc(), tag, seats, number)))
     pool = context._jsc.sc().taskScheduler().rootPool()
-    slots = task_slots(context)
-    free = max(0, slots - int(pool.runningTasks()))
+    slots = task_slots(context, profile)
+    taken = int(pool.runningTasks()) if profile is None else _taken(context, pool, profile)
+    free = max(0, slots - taken)
     # Behind the others: slots that its own tasks have taken by now are never told to be other jobs'.
     running = None
     for tasks in _task_sets(pool):
@@ -162,14 +171,17 @@ def _leaving(context: Any, pool: Any, tag: str, executors: dict[int, str]) -> tu
     return tuple(task for task in running if executors[task] in going)
 
 
-def look_through_server(spark: SparkSession, server: ConnectServer, tag: str, seats: int = 0) -> StageLook:
+def look_through_server(
+    spark: SparkSession, server: ConnectServer, tag: str, seats: int = 0, profile: RunProfile | None = None
+) -> StageLook:
     """The same of a client of Spark Connect, by the plugin of its server.
 
     Raises `Refused` where that doesn't tell, and `Away` where it can't be reached.
     """
     if not has_plugin(spark):
         raise Refused("the server doesn't have Phalanx's plugin")
-    return _look_of(server.ask(f"{tag} {seats}".encode(), _ASK_S, STAGE).decode())
+    number = 0 if profile is None else profile.id
+    return _look_of(server.ask(f"{tag} {seats} {number}".encode(), _ASK_S, STAGE).decode())
 
 
 def _look_of(numbers: str) -> StageLook:
@@ -185,6 +197,27 @@ def _task_sets(pool: Any) -> Iterator[Any]:
         return
     for member in queue.toArray():
         yield from _task_sets(member)
+
+
+def _taken(context: Any, pool: Any, profile: RunProfile) -> int:
+    """How many slots of a profile are taken: a task of another takes the largest share that it has of a resource."""
+    profiles = context._jsc.sc().resourceProfileManager()
+    cpus, gpus, executors = profile.taken
+    taken = 0.0
+    for tasks in _task_sets(pool):
+        other = int(tasks.taskSet().resourceProfileId())
+        if other == profile.id:
+            taken += int(tasks.runningTasks())
+        elif executors is None:  # else nobody else has the run's executors
+            amounts = profiles.resourceProfileFromId(other).taskResources()
+            of = [_amount(amounts, "cpus") / cpus, _amount(amounts, "gpu") / gpus if gpus else 0.0]
+            taken += int(tasks.runningTasks()) * max(of)
+    return math.ceil(taken)
+
+
+def _amount(resources: Any, name: str) -> float:
+    found = resources.get(name)
+    return float(found.get().amount()) if found.isDefined() else 0.0
 
 
 def _tags(tasks: Any) -> list[str]:

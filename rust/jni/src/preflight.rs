@@ -5,7 +5,9 @@ use std::time::Duration;
 use jni::Env;
 use jni::objects::{JObject, JString};
 use jni::sys::{jboolean, jint, jlong};
-use phalanx_job::preflight::{self, DriverGpus, Found, Said, SlotNeed, Slots, TrainObject, Wish};
+use phalanx_job::preflight::{
+    self, DriverGpus, Found, OwnExecutors, Profile, ProfileNeed, Said, SlotNeed, Slots, TrainObject, Wish,
+};
 use phalanx_job::settings;
 
 use crate::errors::{Call, ThrowException};
@@ -21,9 +23,10 @@ methods! {
     ) -> [JString];
     check_train_file(path: JString, is_file: jboolean, is_directory: jboolean, shipped: JString) -> void;
     may_start(conf: [JString]) -> JString;
+    profile(use_gpu: jboolean, local_mode: jboolean, spark: JString, conf: [JString]) -> [JString];
     look_for_slots(
-        tasks: jint, master: JString, conf: [JString], timeout_millis: jlong, there: jint, waited_millis: jlong,
-        looks: jint,
+        tasks: jint, master: JString, conf: [JString], profile: [JString], timeout_millis: jlong, there: jint,
+        waited_millis: jlong, looks: jint,
     ) -> [JString];
     look_before_restart(tasks: jint, there: jint, waited_millis: jlong, timeout_millis: jlong) -> jlong;
     lease_gpus(
@@ -37,7 +40,7 @@ methods! {
 fn preflight_keys<'local>(env: &mut Env<'local>, _this: JObject<'local>) -> Call<JStringArray<'local>> {
     let mut keys: Vec<&str> = settings::keys().collect();
     keys.extend(preflight::PLAN_KEYS);
-    keys.extend(preflight::SLOT_KEYS);
+    keys.extend(preflight::PROFILE_KEYS);
     java_strings(env, &keys)
 }
 
@@ -82,6 +85,43 @@ fn may_start<'local>(
     }
 }
 
+fn profile<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    use_gpu: jboolean,
+    local_mode: jboolean,
+    spark: JString<'local>,
+    conf: JStringArray<'local>,
+) -> Call<JStringArray<'local>> {
+    let (spark, conf) = (string(env, &spark)?, pairs(env, &conf)?);
+    let need = ProfileNeed { use_gpu, local_mode, of_dataframe: false, spark: &spark, conf: &conf };
+    java_strings(env, &preflight::profile(&need)?.map_or_else(Vec::new, texts_of))
+}
+
+/// As `Native.profile` says.
+fn texts_of(Profile { cpus, gpus, executors }: Profile) -> Vec<String> {
+    let own = executors.map(|own| {
+        let numbers =
+            [own.cores.into(), own.gpus.into(), own.overhead_mib].map(|number: u64| number.to_string());
+        numbers.into_iter().chain([own.gpu_script, own.gpu_vendor])
+    });
+    [cpus, gpus].map(|number| number.to_string()).into_iter().chain(own.into_iter().flatten()).collect()
+}
+
+fn profile_of(texts: &[String]) -> Option<Profile> {
+    let number = |at: usize| -> Option<u32> { texts.get(at)?.parse().ok() };
+    let own = || {
+        Some(OwnExecutors {
+            cores: number(2)?,
+            gpus: number(3)?,
+            overhead_mib: number(4)?.into(),
+            gpu_script: texts.get(5)?.clone(),
+            gpu_vendor: texts.get(6)?.clone(),
+        })
+    };
+    Some(Profile { cpus: number(0)?, gpus: number(1)?, executors: own() })
+}
+
 #[allow(clippy::too_many_arguments, reason = "the arguments of a Java method")]
 fn look_for_slots<'local>(
     env: &mut Env<'local>,
@@ -89,15 +129,18 @@ fn look_for_slots<'local>(
     tasks: jint,
     master: JString<'local>,
     conf: JStringArray<'local>,
+    profile: JStringArray<'local>,
     timeout_millis: jlong,
     there: jint,
     waited_millis: jlong,
     looks: jint,
 ) -> Call<JStringArray<'local>> {
+    let profile = profile_of(&strings(env, &profile)?);
     let need = SlotNeed {
         tasks: number("the number of tasks", tasks)?,
         master: &string(env, &master)?,
         conf: &pairs(env, &conf)?,
+        profile: profile.as_ref(),
         timeout: millis(timeout_millis),
     };
     let (there, looks) = (number("the number of slots", there)?, number("the number of looks", looks)?);

@@ -17,10 +17,11 @@ use phalanx_types::{
 use crate::preflight::{self, EncryptionWish};
 use crate::units::{bytes, time};
 
-mod cpus;
+mod resources;
 mod table;
 
-use cpus::{CPU_KEYS, read_cpus};
+use resources::{CPU_KEYS, read_cpus};
+pub(crate) use resources::{GPUS_PER_RANK, MEMORY_PER_RANK, Resources, TASK_CPUS};
 pub use table::{SETTINGS, Setting, VARIABLES, Variable};
 use table::{Takes, Zero};
 
@@ -163,6 +164,8 @@ pub struct Settings {
     pub checkpoint: CheckpointPolicy,
     /// What the number of a rank's threads follows from.
     pub cpus: CpuPolicy,
+    /// What each task and each rank is to have.
+    pub(crate) resources: Resources,
     /// What the folders of the run's data sets are called.
     pub data_folder: String,
     /// Of which ranks every report is wanted.
@@ -203,6 +206,7 @@ impl Default for Settings {
             warm: WarmPolicy::default(),
             checkpoint: CheckpointPolicy::default(),
             cpus: CpuPolicy::default(),
+            resources: Resources::default(),
             data_folder: String::new(),
             every_report: EveryReport::default(),
             hub_host: String::new(),
@@ -238,7 +242,7 @@ impl Settings {
         settings.allow_plain_gradients |= preflight::ignores_ssl(conf);
         settings.policy.encryption =
             preflight::encryption(settings.encryption, settings.allow_plain_gradients, conf)?;
-        read_cpus(conf, &mut settings.cpus);
+        read_cpus(conf, &settings.resources, &mut settings.cpus);
         settings.policy.gang = preflight::gang(settings.gang, settings.cpus.local_mode, conf);
         settings.policy.executor_blocks = preflight::has_executor_blocks(conf);
         settings.data_folder = conf.get(DATA_FOLDER).cloned().unwrap_or_default();
@@ -437,19 +441,6 @@ mod tests {
             assert_eq!(decided(&[rpc[0], plain]), Encryption::On { plain_gradients: true });
             assert_eq!(decided(&[plain]), Encryption::Off);
         }
-    }
-
-    #[test]
-    fn cores_are_those_of_sparks_configuration() {
-        let conf = [
-            ("spark.task.cpus", "4"),
-            ("spark.executorEnv.OMP_NUM_THREADS", "2"),
-            ("spark.driver.cores", "3"),
-        ];
-        let conf = conf.map(|(key, value)| (key.to_string(), value.to_string()));
-        let cpus = Settings::read(&BTreeMap::from(conf)).unwrap().cpus;
-        assert!(cpus.user_says_on_executors && !cpus.user_says_on_driver && cpus.per_task == 4);
-        assert_eq!(cpus.driver_cores.as_deref(), Some("3"));
     }
 
     #[test]

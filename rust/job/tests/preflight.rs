@@ -6,7 +6,9 @@ use std::fs;
 use std::time::Duration;
 
 use phalanx_job::Settings;
-use phalanx_job::preflight::{self, Conf, DriverGpus, Found, Said, SlotNeed, Slots, TrainObject, Wish};
+use phalanx_job::preflight::{
+    self, Conf, DriverGpus, Found, ProfileNeed, Said, SlotNeed, Slots, TrainObject, Wish,
+};
 use phalanx_types::{FailureKind, Result};
 use serde_json::{Value, json};
 
@@ -16,7 +18,7 @@ type Decision = Result<(Value, Vec<String>)>;
 type Decide = fn(&Value) -> Decision;
 
 /// What is decided of each part of the table, and the field that its cases have the value in.
-const PARTS: [(&str, &str, Decide); 12] = [
+const PARTS: [(&str, &str, Decide); 13] = [
     ("num_processes", "value", num_processes),
     ("given", "", given),
     ("num_tasks", "tasks", num_tasks),
@@ -24,6 +26,7 @@ const PARTS: [(&str, &str, Decide); 12] = [
     ("devices", "devices", devices),
     ("dynamic_allocation", "", may_start),
     ("encryption", "", may_start),
+    ("profile", "profile", profile),
     ("most_slots", "slots", most_slots),
     ("slots", "", slots),
     ("leases", "gives", leases),
@@ -116,8 +119,8 @@ fn given(case: &Value) -> Decision {
 }
 
 fn plan(case: &Value, local_mode: bool, key: &str) -> Result<preflight::Plan> {
-    let amount = case["amount"].as_str().map(|amount| (key.to_string(), amount.to_string()));
-    let conf: Conf = amount.into_iter().collect();
+    let mut conf = conf(case);
+    conf.extend(case["amount"].as_str().map(|amount| (key.to_string(), amount.to_string())));
     let use_gpu = local_mode || case["use_gpu"].as_bool().unwrap();
     let driver_has_gpus = case.get("gpu").is_some_and(|gpu| gpu.as_bool().unwrap());
     let ranks = number(case, "num_processes");
@@ -172,6 +175,23 @@ fn may_start(case: &Value) -> Decision {
     Ok((Value::Null, preflight::may_start(&conf(case))?.into_iter().collect()))
 }
 
+fn profile(case: &Value) -> Decision {
+    let is = |name: &str| case.get(name).is_some_and(|told| told.as_bool().unwrap());
+    let profile = preflight::profile(&ProfileNeed {
+        use_gpu: is("use_gpu"),
+        local_mode: is("local_mode"),
+        of_dataframe: is("of_dataframe"),
+        spark: case["spark"].as_str().unwrap(),
+        conf: &conf(case),
+    })?;
+    let numbers = profile.map(|profile| {
+        let own = profile.executors.map(|own| [own.cores.into(), own.gpus.into(), own.overhead_mib]);
+        let of_task: [u64; 2] = [profile.cpus.into(), profile.gpus.into()];
+        of_task.into_iter().chain(own.into_iter().flatten()).collect::<Vec<_>>()
+    });
+    Ok((json!(numbers), Vec::new()))
+}
+
 fn most_slots(case: &Value) -> Decision {
     Ok((json!(preflight::most_slots(case["master"].as_str().unwrap(), &conf(case))), Vec::new()))
 }
@@ -181,6 +201,7 @@ fn slots(case: &Value) -> Decision {
         tasks: number(case, "tasks"),
         master: case["master"].as_str().unwrap(),
         conf: &conf(case),
+        profile: None,
         timeout: Duration::from_millis(case["timeout_ms"].as_u64().unwrap()),
     };
     let mut said = Vec::new();

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use phalanx_job::preflight::{self, Conf, DriverGpus, Found, Said, SlotNeed, Slots, TrainObject, Wish};
+use phalanx_job::preflight::{
+    self, Conf, DriverGpus, Found, OwnExecutors, Profile, ProfileNeed, Said, SlotNeed, Slots, TrainObject,
+    Wish,
+};
 use phalanx_job::settings;
 use pyo3::prelude::*;
 
@@ -14,6 +17,7 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(check_train_object, module)?)?;
     module.add_function(wrap_pyfunction!(plan, module)?)?;
     module.add_function(wrap_pyfunction!(may_start, module)?)?;
+    module.add_function(wrap_pyfunction!(profile, module)?)?;
     module.add_function(wrap_pyfunction!(look_for_slots, module)?)?;
     module.add_function(wrap_pyfunction!(look_before_restart, module)?)?;
     module.add_function(wrap_pyfunction!(lease_gpus, module)?)?;
@@ -23,9 +27,10 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 #[pyfunction]
-fn preflight_keys() -> [Vec<&'static str>; 3] {
-    let slots = preflight::SLOT_KEYS.into_iter().chain(preflight::GANG_KEYS).collect();
-    [preflight::PLAN_KEYS.into(), settings::keys().collect(), slots]
+fn preflight_keys() -> [Vec<&'static str>; 4] {
+    let with_gang = |keys: &[&'static str]| keys.iter().copied().chain(preflight::GANG_KEYS).collect();
+    let (slots, profile) = (with_gang(&preflight::SLOT_KEYS), with_gang(&preflight::PROFILE_KEYS));
+    [preflight::PLAN_KEYS.into(), settings::keys().collect(), slots, profile]
 }
 
 #[pyfunction]
@@ -72,20 +77,56 @@ fn may_start(py: Python<'_>, conf: Conf) -> PyResult<Option<String>> {
     checked(py, preflight::may_start(&conf))
 }
 
+/// As `_native.pyi` says.
+type Taken = (u32, u32, Option<(u32, u32, String, String, u64)>);
+
 #[pyfunction]
-#[pyo3(signature = (tasks, *, master, conf, timeout, there, waited, looks))]
+#[pyo3(signature = (*, use_gpu, local_mode, of_dataframe, spark, conf))]
+fn profile(
+    py: Python<'_>,
+    use_gpu: bool,
+    local_mode: bool,
+    of_dataframe: bool,
+    spark: &str,
+    conf: Conf,
+) -> PyResult<Option<Taken>> {
+    let need = ProfileNeed { use_gpu, local_mode, of_dataframe, spark, conf: &conf };
+    checked(py, preflight::profile(&need)).map(|profile| profile.map(taken))
+}
+
+fn taken(profile: Profile) -> Taken {
+    let own =
+        profile.executors.map(|own| (own.cores, own.gpus, own.gpu_script, own.gpu_vendor, own.overhead_mib));
+    (profile.cpus, profile.gpus, own)
+}
+
+fn profile_of((cpus, gpus, own): Taken) -> Profile {
+    let executors = own.map(|(cores, gpus, gpu_script, gpu_vendor, overhead_mib)| OwnExecutors {
+        cores,
+        gpus,
+        gpu_script,
+        gpu_vendor,
+        overhead_mib,
+    });
+    Profile { cpus, gpus, executors }
+}
+
+#[pyfunction]
+#[pyo3(signature = (tasks, *, master, conf, profile, timeout, there, waited, looks))]
 #[allow(clippy::too_many_arguments, reason = "keywords of one Python call")]
 fn look_for_slots(
     py: Python<'_>,
     tasks: u32,
     master: &str,
     conf: Conf,
+    profile: Option<Taken>,
     timeout: f64,
     there: Option<u32>,
     waited: f64,
     looks: u32,
 ) -> PyResult<Option<(f64, Option<String>)>> {
-    let need = SlotNeed { tasks, master, conf: &conf, timeout: seconds(timeout) };
+    let profile = profile.map(profile_of);
+    let need = SlotNeed { tasks, master, conf: &conf, profile: profile.as_ref(), timeout: seconds(timeout) };
     checked(py, preflight::look(&need, there, seconds(waited), looks)).map(packed)
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::cpu_policy::CpuPolicy;
 use crate::encryption::Encryption;
 use crate::error::{Error, ErrorKind, Result};
 use crate::every_report::EveryReport;
@@ -59,37 +60,6 @@ pub struct Job {
     pub data_folder: String,
     /// Of which ranks the caller wants every report, beside what displays show.
     pub every_report: EveryReport,
-}
-
-/// What the number of a rank's threads follows from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CpuPolicy {
-    /// How many cores a rank computes with; 0 for its share of what there is.
-    pub per_rank: u32,
-    /// How many cores Spark gives a task.
-    pub per_task: u32,
-    /// Whether all ranks are on the driver's host, outside of any task.
-    pub local_mode: bool,
-    /// Whether Spark's configuration has `OMP_NUM_THREADS` for executors.
-    pub user_says_on_executors: bool,
-    /// Whether it has it for drivers.
-    pub user_says_on_driver: bool,
-    /// What Spark takes for a driver's number of cores, where it is set.
-    pub driver_cores: Option<String>,
-}
-
-impl Default for CpuPolicy {
-    fn default() -> Self {
-        CpuPolicy {
-            per_rank: 0,
-            per_task: 1,
-            local_mode: false,
-            user_says_on_executors: false,
-            user_says_on_driver: false,
-            driver_cores: None,
-        }
-    }
 }
 
 /// Where the ranks' checkpoints are.

@@ -9,6 +9,7 @@
 pub mod attempt;
 pub mod carrier;
 pub mod contract;
+pub mod cpu_policy;
 pub mod deadline;
 pub mod encryption;
 pub mod error;
@@ -38,6 +39,7 @@ pub mod text;
 pub use attempt::Attempt;
 pub use carrier::Carrier;
 pub use contract::{RankNews, RankNote};
+pub use cpu_policy::CpuPolicy;
 pub use deadline::Deadline;
 pub use encryption::Encryption;
 pub use error::{Error, ErrorClass, ErrorKind, Result, panic_text};
@@ -46,9 +48,7 @@ pub use failure::Failure;
 pub use failure_kind::FailureKind;
 pub use gang::Gang;
 pub use generation::Generation;
-pub use job::{
-    CheckpointPolicy, CpuPolicy, ExecutorLog, Job, LogPolicy, MAX_CHECKPOINT_NAME_BYTES, Policy, WarmPolicy,
-};
+pub use job::{CheckpointPolicy, ExecutorLog, Job, LogPolicy, MAX_CHECKPOINT_NAME_BYTES, Policy, WarmPolicy};
 pub use keys::Key;
 pub use local_ranks::LocalRanks;
 pub use network::Network;

@@ -3,13 +3,14 @@
 use phalanx_types::{Error, ErrorKind, Result};
 
 use super::conf::{Conf, number};
+use crate::settings::{GPUS_PER_RANK, Resources};
 
 const DRIVER_AMOUNT: &str = "spark.driver.resource.gpu.amount";
 const TASK_AMOUNT: &str = "spark.task.resource.gpu.amount";
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// What [`plan`] wants to know of Spark's configuration.
-pub const PLAN_KEYS: [&str; 2] = [DRIVER_AMOUNT, TASK_AMOUNT];
+pub const PLAN_KEYS: [&str; 3] = [DRIVER_AMOUNT, TASK_AMOUNT, GPUS_PER_RANK];
 
 /// What a distributor was asked for.
 #[derive(Debug, Clone, Copy)]
@@ -40,10 +41,11 @@ pub struct Plan {
 /// How many ranks there will be, and over how many tasks.
 ///
 /// In local mode there is one task, and no more ranks than the driver has GPUs. On the cluster a task has one rank, or
-/// one for each of its GPUs.
+/// one for each of the GPUs that the application's tasks have.
 ///
 /// # Errors
-/// [`ErrorKind::State`] where GPUs are wanted that Spark doesn't know of, or the ranks don't spread evenly over tasks.
+/// [`ErrorKind::State`] where GPUs are wanted that Spark doesn't know of, or the ranks don't spread evenly over tasks;
+/// [`ErrorKind::Invalid`] for a number of GPUs that can't be read.
 pub fn plan(wish: &Wish<'_>) -> Result<Plan> {
     let ranks = wish.ranks;
     match (wish.local_mode, wish.use_gpu) {
@@ -74,11 +76,14 @@ fn on_drivers_gpus(wish: &Wish<'_>) -> Result<Plan> {
 }
 
 fn tasks_with_gpus(ranks: u32, conf: &Conf) -> Result<u32> {
+    if Resources::read(conf)?.gpus_per_rank > 0 {
+        return Ok(ranks);
+    }
     let text = conf.get(TASK_AMOUNT).map_or("0", |text| text.trim());
     let amount: f64 = text.parse().unwrap_or(0.0);
     if amount > 0.0 && amount < 1.0 {
         return refused(format!(
-            "'{TASK_AMOUNT}' is {text}, but a rank needs a GPU of its own; set 1 or more."
+            "'{TASK_AMOUNT}' is {text}, but a rank needs a GPU of its own; set {GPUS_PER_RANK} to 1 or more."
         ));
     }
     let per_task = amount as u32;

@@ -19,8 +19,10 @@ mod encryption;
 mod gang;
 mod gpus;
 mod lease;
+mod profile;
 mod slots;
 mod stage_failure;
+mod task_size;
 
 pub use arguments::{Found, TrainObject, check_train_object, num_processes};
 pub use cluster::may_start;
@@ -31,5 +33,6 @@ pub use gang::GANG_KEYS;
 pub(crate) use gang::{gang, has_executor_blocks};
 pub use gpus::{PLAN_KEYS, Plan, Wish, plan};
 pub use lease::{DriverGpus, Lease, TaskGpus, release};
+pub use profile::{OwnExecutors, PROFILE_KEYS, Profile, ProfileNeed, profile};
 pub use slots::{SLOT_KEYS, SlotNeed, Slots, look, look_before_restart, most_slots};
 pub use stage_failure::{Said, StageFailure, explain, names_lost_executor};

@@ -6,13 +6,12 @@ use phalanx_types::{Error, ErrorKind, Result};
 
 use super::conf::{Conf, is_local, number};
 use super::gang::{check_executors, is_dynamic};
+use super::profile::Profile;
+use super::task_size::{
+    CORES_MAX, EXECUTOR_CORES, EXECUTOR_GPUS, EXECUTOR_INSTANCES, TASK_CPUS, TASK_GPUS, amount, in_words,
+    is_of, local_cluster, per_task, takes_gpus, worker_cores,
+};
 
-const TASK_CPUS: &str = "spark.task.cpus";
-const EXECUTOR_CORES: &str = "spark.executor.cores";
-const EXECUTOR_INSTANCES: &str = "spark.executor.instances";
-const CORES_MAX: &str = "spark.cores.max";
-const TASK_GPUS: &str = "spark.task.resource.gpu.amount";
-const EXECUTOR_GPUS: &str = "spark.executor.resource.gpu.amount";
 const TIMEOUT: &str = "spark.phalanx.slots.timeout";
 
 /// What [`look`] wants to know of Spark's configuration.
@@ -31,6 +30,8 @@ pub struct SlotNeed<'a> {
     pub master: &'a str,
     /// What is set of [`SLOT_KEYS`].
     pub conf: &'a Conf,
+    /// What they take, where that isn't what the application's take.
+    pub profile: Option<&'a Profile>,
     /// How long they are waited for.
     pub timeout: Duration,
 }
@@ -57,7 +58,8 @@ pub enum Slots {
 /// get there (the executors' number and cores are set, or dynamic allocation has a limit), else at the time-out
 /// (JOB-15).
 pub fn look(need: &SlotNeed<'_>, there: Option<u32>, waited: Duration, looks: u32) -> Result<Slots> {
-    let SlotNeed { tasks, master, conf, .. } = *need;
+    let SlotNeed { tasks, master, .. } = *need;
+    let conf = &need.profile.map_or_else(|| need.conf.clone(), |profile| profile.over(need.conf));
     if is_dynamic(conf) {
         // Executors come for tasks that wait.
         return most_on_one(master, conf)
@@ -76,8 +78,10 @@ pub fn look(need: &SlotNeed<'_>, there: Option<u32>, waited: Duration, looks: u3
         return Err(Error::new(
             ErrorKind::State,
             format!(
-                "the run needs {tasks} task slots at once, but with master {master} there are \
-                 never more than {most}; lower num_processes or give the application more cores"
+                "the run needs {tasks} task slots{} at once, but with master {master} there are \
+                 never more than {most}; lower num_processes or give the application more {}",
+                in_words(conf),
+                if takes_gpus(conf) { "executors" } else { "cores" }
             ),
         ));
     }
@@ -87,8 +91,9 @@ pub fn look(need: &SlotNeed<'_>, there: Option<u32>, waited: Duration, looks: u3
         return Err(Error::new(
             ErrorKind::State,
             format!(
-                "the run needs {tasks} task slots at once, but after {seconds} s the registered \
-                 executors have {there}; lower num_processes, add executors, or raise {TIMEOUT}"
+                "the run needs {tasks} task slots{} at once, but after {seconds} s the registered \
+                 executors have {there}; lower num_processes, add executors, or raise {TIMEOUT}",
+                in_words(conf)
             ),
         ));
     }
@@ -108,36 +113,27 @@ pub fn look_before_restart(tasks: u32, there: Option<u32>, waited: Duration, tim
 
 /// The most task slots that the application can ever have; `None` where that isn't known.
 pub fn most_slots(master: &str, conf: &Conf) -> Option<u32> {
-    let per_task = per_task(conf);
     if let Some((workers, cores)) = local_cluster(master) {
         let each = number(conf, EXECUTOR_CORES).unwrap_or(cores).max(1);
-        return Some(if each <= cores { workers * (cores / each) * (each / per_task) } else { 0 });
+        return Some(if each <= cores { workers * (cores / each) * most_on_one(master, conf)? } else { 0 });
     }
-    if master.starts_with("yarn") || master.starts_with("k8s://") {
-        let each = number(conf, EXECUTOR_CORES).unwrap_or(1) / per_task;
+    if is_of(master, &["yarn", "k8s://"]) {
+        let each = most_on_one(master, conf)?;
         return number(conf, EXECUTOR_INSTANCES).map(|executors| executors.saturating_mul(each));
     }
-    if master.starts_with("spark://") {
+    if is_of(master, &["spark://"]) {
         // Standalone doesn't care about the number of executors.
-        return number(conf, CORES_MAX).map(|cores| cores / per_task);
+        return number(conf, CORES_MAX).map(|cores| cores / per_task(conf));
     }
     None
 }
 
 /// How many tasks an executor of this master has at once; `None` where it has all cores of whatever host it is on.
 fn most_on_one(master: &str, conf: &Conf) -> Option<u32> {
-    let all = match local_cluster(master) {
-        Some((_, cores)) => Some(cores),
-        None => (!master.starts_with("spark://")).then_some(1),
-    };
-    let by_cores = number(conf, EXECUTOR_CORES).or(all)? / per_task(conf);
-    let amount = |key| conf.get(key)?.trim().parse::<f64>().ok().filter(|amount| *amount > 0.0);
-    let by_gpus = amount(EXECUTOR_GPUS).zip(amount(TASK_GPUS)).map(|(has, takes)| (has / takes) as u32);
+    let by_cores = number(conf, EXECUTOR_CORES).or_else(|| worker_cores(master))? / per_task(conf);
+    let by_gpus =
+        amount(conf, EXECUTOR_GPUS).zip(amount(conf, TASK_GPUS)).map(|(has, takes)| (has / takes) as u32);
     Some(by_gpus.map_or(by_cores, |gpus| gpus.min(by_cores)))
-}
-
-fn per_task(conf: &Conf) -> u32 {
-    number(conf, TASK_CPUS).unwrap_or(1).max(1)
 }
 
 /// N of `local[N]` and `local[N,FAILURES]`; `None` for `local[*]`, as many as the host has cores.
@@ -146,22 +142,12 @@ fn threads(master: &str) -> Option<u32> {
     inside.split(',').next()?.parse().ok()
 }
 
-/// Workers and cores of `local-cluster[WORKERS,CORES,MEMORY]`.
-fn local_cluster(master: &str) -> Option<(u32, u32)> {
-    let inside = master.strip_prefix("local-cluster[")?.strip_suffix(']')?;
-    let mut parts = inside.split(',').map(|part| part.trim().parse().ok());
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some(Some(workers)), Some(Some(cores)), Some(_)) => Some((workers, cores)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn need<'a>(tasks: u32, master: &'a str, conf: &'a Conf) -> SlotNeed<'a> {
-        SlotNeed { tasks, master, conf, timeout: Duration::from_secs(20) }
+        SlotNeed { tasks, master, conf, profile: None, timeout: Duration::from_secs(20) }
     }
 
     #[test]
@@ -207,6 +193,23 @@ mod tests {
             let conf = set.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
             assert_eq!(most_on_one(master, &conf), each, "JOB-26: {master} {set:?}");
         }
+    }
+
+    #[test]
+    fn slots_are_counted_as_the_runs_own_tasks_take_them() {
+        let conf: Conf = [(TASK_GPUS, "0.25"), (EXECUTOR_GPUS, "1")]
+            .map(|(key, value)| (key.to_string(), value.to_string()))
+            .into();
+        let whole = Profile { cpus: 2, gpus: 1, executors: None };
+        let need = SlotNeed { profile: Some(&whole), ..need(3, "local-cluster[2,4,1024]", &conf) };
+        assert_eq!(look(&SlotNeed { tasks: 2, ..need }, Some(2), Duration::ZERO, 0).unwrap(), Slots::Enough);
+        let said = look(&need, Some(2), Duration::ZERO, 0).unwrap_err().to_string();
+        assert_eq!(
+            said,
+            "the run needs 3 task slots of 2 cores and 1 GPU at once, but with master local-cluster[2,4,1024] there \
+             are never more than 2; lower num_processes or give the application more executors",
+            "JOB-28"
+        );
     }
 
     #[test]

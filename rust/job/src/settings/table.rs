@@ -6,6 +6,7 @@ use phalanx_types::contract::{ENV_CHECKPOINT_DIR, ENV_CUT_TIMEOUT};
 use phalanx_types::{ExecutorLog, FailureKind, Gang, LocalRanks, Network, ShownOutput};
 
 use super::Settings;
+use super::resources::{GPUS_PER_RANK, MEMORY_PER_RANK, TASK_CPUS};
 use crate::preflight::EncryptionWish;
 
 /// One setting.
@@ -47,7 +48,7 @@ pub(super) enum Zero {
 }
 
 /// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 41] = [
+pub const SETTINGS: [Setting; 44] = [
     Setting {
         key: "spark.phalanx.joinTimeout",
         default: "120s",
@@ -201,8 +202,26 @@ pub const SETTINGS: [Setting; 41] = [
     Setting {
         key: "spark.phalanx.cpusPerRank",
         default: "0",
-        meaning: "How many cores a rank computes with (`OMP_NUM_THREADS`). 0: its share of its task's `spark.task.cpus`, in local mode of the driver's host. An `OMP_NUM_THREADS` of the user's own wins.",
+        meaning: "How many cores a rank computes with (`OMP_NUM_THREADS`). 0: its share of its task's cores, in local mode of the driver's host. An `OMP_NUM_THREADS` of the user's own wins.",
         takes: Takes::Count(|s| &mut s.cpus.per_rank),
+    },
+    Setting {
+        key: TASK_CPUS,
+        default: "0",
+        meaning: "How many cores each task of a run takes. 0: `spark.task.cpus`.",
+        takes: Takes::Count(|s| &mut s.resources.task_cpus),
+    },
+    Setting {
+        key: GPUS_PER_RANK,
+        default: "0",
+        meaning: "How many whole GPUs each rank has with `use_gpu=True`; it is then a task of its own. 0: a task has what `spark.task.resource.gpu.amount` says, and a rank for each GPU.",
+        takes: Takes::Count(|s| &mut s.resources.gpus_per_rank),
+    },
+    Setting {
+        key: MEMORY_PER_RANK,
+        default: "0",
+        meaning: "How much memory each rank has, beside the executor's own, on YARN and Kubernetes with dynamic allocation. 0: the ranks share `spark.executor.memoryOverhead`.",
+        takes: Takes::Bytes(|s| &mut s.resources.memory_per_rank, Zero::Allowed),
     },
     Setting {
         key: "spark.phalanx.checkpoint.directory",

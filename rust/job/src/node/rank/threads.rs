@@ -30,7 +30,7 @@ pub(crate) fn is_sparks(cpus: &CpuPolicy, in_python_worker: bool, value: &str) -
         return !cpus.user_says_on_executors;
     }
     if !cpus.local_mode {
-        return !cpus.user_says_on_executors && value == cpus.per_task.to_string();
+        return !cpus.user_says_on_executors && value == cpus.of_application.to_string();
     }
     let submitted = std::env::var_os(GATEWAY).is_some();
     submitted && !cpus.user_says_on_driver && cpus.driver_cores.as_deref() == Some(value)
@@ -56,8 +56,9 @@ mod tests {
     fn what_spark_sets_is_told_from_what_the_user_sets() {
         let mut cpus = CpuPolicy::default();
         assert!(is_sparks(&cpus, true, "1"), "NODE-37: a Python worker");
-        cpus.per_task = 2;
+        (cpus.of_application, cpus.per_task) = (2, 4);
         assert!(is_sparks(&cpus, false, "2"), "NODE-37: an executor's JVM");
+        assert!(!is_sparks(&cpus, false, "4"), "a run's own cores are told to no executor");
         assert!(!is_sparks(&cpus, false, "1"), "its machine says something else");
         cpus.user_says_on_executors = true;
         assert!(!is_sparks(&cpus, true, "2") && !is_sparks(&cpus, false, "2"), "NODE-37: spark.executorEnv");

@@ -6,7 +6,7 @@ import scala.util.control.NonFatal
 
 import org.apache.spark.SparkContext
 
-import dev.phalanx.spark.driver.{Gathering, OwnJar, Seats, StageFailure, StageLook}
+import dev.phalanx.spark.driver.{Gathering, OwnJar, RunProfile, Seats, StageFailure, StageLook}
 import dev.phalanx.spark.internal.{SparkFit, Version}
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.node.NodeTask
@@ -34,13 +34,14 @@ object BarrierRunner {
     * failed, and Spark's own exception where its job was cancelled.
     *
     * {{{
-    * BarrierRunner.runPython(jsc.sc(), 4, hub.node_spec(...), payload, "Phalanx: train, 8 ranks", "tasks")
+    * BarrierRunner.runPython(jsc.sc(), 4, hub.node_spec(...), payload, "Phalanx: train, 8 ranks", "tasks", 0)
     * }}}
     *
     * @param tasks how many tasks the job has
     * @param spec what the hub tells every node; opaque
     * @param description what the Spark UI shows, if the caller has set nothing
     * @param gang `barrier` for one barrier stage, `tasks` for a gang of tasks
+    * @param profile Spark's number of the resource profile of the tasks; 0 for the application's
     */
   def runPython(
       sc: SparkContext,
@@ -48,8 +49,9 @@ object BarrierRunner {
       spec: Array[Byte],
       payload: Array[Byte],
       description: String,
-      gang: String
-  ): Unit = run(sc, tasks, description, new NodeTask(spec, payload), gang)
+      gang: String,
+      profile: Int
+  ): Unit = run(sc, tasks, description, new NodeTask(spec, payload), gang, profile)
 
   /** As the other, for a large payload: py4j sends bytes as one line of text, and a closure is one array.
     *
@@ -61,8 +63,9 @@ object BarrierRunner {
       spec: Array[Byte],
       payloadFile: String,
       description: String,
-      gang: String
-  ): Unit = NodeTask.withPayloadFile(sc, spec, payloadFile)(run(sc, tasks, description, _, gang))
+      gang: String,
+      profile: Int
+  ): Unit = NodeTask.withPayloadFile(sc, spec, payloadFile)(run(sc, tasks, description, _, gang, profile))
 
   /** Ends what `runPython` runs in a thread whose jobs have this tag, also before it has a job: while a gang of tasks
     * waits for its turn or for slots, Spark has none to cancel. Returns at once.
@@ -74,12 +77,12 @@ object BarrierRunner {
     */
   def gather(tag: String): Gathering.Turn = Gathering.join(Set(tag))
 
-  /** How Spark's scheduler has the stage with this tag, or the gang of tasks of so many `seats`:
+  /** How Spark's scheduler has the stage with this tag, or the gang of tasks of so many `seats`, of this profile:
     * `running slots free`, -1 running where nothing is submitted yet, and then the tasks on executors that Spark
     * decommissions.
     */
-  def stageLook(sc: SparkContext, tag: String, seats: Int): String = {
-    val StageLook(running, slots, free, leaving) = StageLook.of(sc, tag, seats)
+  def stageLook(sc: SparkContext, tag: String, seats: Int, profile: Int): String = {
+    val StageLook(running, slots, free, leaving) = StageLook.of(sc, tag, seats, profile)
     leaving.foldLeft(s"${running.getOrElse(-1)} $slots $free")((said, task) => s"$said $task")
   }
 
@@ -95,13 +98,20 @@ object BarrierRunner {
   def endTunnels(job: String): Unit = TunnelExits.here.end(job)
 
   /** Runs `task` in so many tasks; what `runPython` does. */
-  private[spark] def run(sc: SparkContext, tasks: Int, description: String, task: NodeTask, gang: String): Unit = {
+  private[spark] def run(
+      sc: SparkContext,
+      tasks: Int,
+      description: String,
+      task: NodeTask,
+      gang: String,
+      profile: Int = RunProfile.OfApplication
+  ): Unit = {
     OwnJar.ship(sc)
     val hub = hubOf(task.spec)
     val described = sc.getLocalProperty(Description) != null
     if (!described) sc.setLocalProperty(Description, description)
     hub.foreach { case (job, _) => sc.setLocalProperty(RunStore.RunProperty, job) }
-    try withTunnel(hub)(runGang(sc, tasks, task, gang))
+    try withTunnel(hub)(runGang(sc, tasks, task, gang, profile))
     catch {
       case NonFatal(problem) =>
         val failure = StageFailure.of(problem)
@@ -113,10 +123,11 @@ object BarrierRunner {
     }
   }
 
-  private def runGang(sc: SparkContext, tasks: Int, task: NodeTask, gang: String): Unit = gang match {
-    case "tasks"   => Seats.run(sc, tasks, task)
-    case "barrier" => sc.parallelize(0 until tasks, tasks).barrier().mapPartitions(identity(_)).foreachPartition(task)
-    case other     => throw new IllegalArgumentException(s"a gang is barrier or tasks, not $other")
+  private def runGang(sc: SparkContext, tasks: Int, task: NodeTask, gang: String, profile: Int): Unit = gang match {
+    case "tasks"   => Seats.run(sc, tasks, task, profile)
+    case "barrier" =>
+      RunProfile.rows(sc, tasks, profile).barrier().mapPartitions(identity(_)).foreachPartition(task)
+    case other => throw new IllegalArgumentException(s"a gang is barrier or tasks, not $other")
   }
 
   /** The id of the job and where its hub is; none without the native library on this driver. */

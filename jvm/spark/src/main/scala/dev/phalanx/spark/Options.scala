@@ -85,6 +85,19 @@ abstract class WithOptions[Own] private[spark] () {
   /** Has the ranks compute with this many cores each, unless the environment has `OMP_NUM_THREADS`. */
   def withCpusPerRank(count: Int): Own = having("spark.phalanx.cpusPerRank" -> count.toString)
 
+  /** Has each of the run's tasks take this many cores, whatever `spark.task.cpus` says. */
+  def withTaskCpus(count: Int): Own = having("spark.phalanx.taskCpus" -> count.toString)
+
+  /** Gives each rank this many whole GPUs, whatever `spark.task.resource.gpu.amount` says; it is then a task of its
+    * own.
+    */
+  def withGpusPerRank(count: Int): Own = having("spark.phalanx.gpusPerRank" -> count.toString)
+
+  /** Gives each rank this much memory beside the executor's own, such as `4g`: on YARN and Kubernetes with dynamic
+    * allocation.
+    */
+  def withMemoryPerRank(size: String): Own = having("spark.phalanx.memoryPerRank" -> size)
+
   /** Has the ranks' checkpoints (`phalanx.checkpoint`) in this folder, which all hosts share, or at this URI, which
     * Python's fsspec opens.
     */

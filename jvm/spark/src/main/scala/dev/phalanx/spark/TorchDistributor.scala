@@ -53,11 +53,15 @@ class TorchDistributor private (
     )
   private val sc = spark.sparkContext
 
-  private val plan =
-    Preflight.plan(numProcesses, localMode, useGpu, sc.resources.contains("gpu"), conf, log)
+  /** How many GPUs a rank has on the cluster may be said after the constructor; all else is refused there. */
+  private lazy val plan =
+    Preflight.plan(numProcesses, localMode, useGpu, sc.resources.contains("gpu"), ofRun, log)
+  if (localMode || !useGpu) plan: Unit
 
-  /** How many ranks there will be: `numProcesses`, or in local mode no more than the driver has GPUs. */
-  val numRanks: Int = plan.ranks
+  /** How many ranks there will be: `numProcesses`, or in local mode no more than the driver has GPUs. Throws
+    * `IllegalStateException` where GPUs are wanted that Spark doesn't know of.
+    */
+  lazy val numRanks: Int = plan.ranks
 
   /** @param numProcesses the number of ranks
     * @param localMode whether the ranks run on the driver's host; otherwise they run in tasks of the cluster
@@ -78,7 +82,7 @@ class TorchDistributor private (
   override private[spark] def adding(variables: Map[String, String]): TorchDistributor =
     changed(options.adding(variables))
 
-  private def changed(options: Options) = new TorchDistributor(numRanks, localMode, useGpu, options)
+  private def changed(options: Options) = new TorchDistributor(numProcesses, localMode, useGpu, options)
 
   /** Trains by a Python file, with `args` as its command line.
     *
@@ -171,10 +175,14 @@ class TorchDistributor private (
     val slotsTimeout = Core(_.slotsTimeoutMillis(all))
     val own = options.variables.toArray.flatMap { case (name, value) => Seq(name, value) }
     val ofRanks = Core(_.rankVariables(all, own)).toSeq
+    val application = sc.getConf
+    def ofApplication(key: String) = if (key.startsWith(Settings.Prefix)) ofRun(key) else application.getOption(key)
+    val taken = Preflight.profile(useGpu, localMode, sc.version, ofApplication(_))
+    val profile = taken.fold(RunProfile.OfApplication)(_.in(sc))
     if (!localMode) {
-      Preflight.mayStart(key => options.settings.get(key).orElse(conf(key)), log)
-      val slots = () => SparkInternals.taskSlots(sc)
-      Preflight.awaitSlots(plan.tasks, sc.master, sc.getConf.getOption, slotsTimeout, log, slots)
+      Preflight.mayStart(ofRun, log)
+      val slots = () => SparkInternals.taskSlots(sc, profile)
+      Preflight.awaitSlots(plan.tasks, sc.master, application.getOption, taken, slotsTimeout, log, slots)
     }
     val (bind, advertise) =
       if (localMode) ("127.0.0.1", "127.0.0.1")
@@ -183,8 +191,10 @@ class TorchDistributor private (
         Settings.hubEndpoint(all, conf("spark.driver.bindAddress").getOrElse(""), driver)
       }
     val lease = leased()
-    try new Run(training.name, job, bind, advertise, stage(training, job, lease.gpus, ofRanks, slotsTimeout), lease)
-    catch {
+    try {
+      val itsStage = stage(training, job, lease.gpus, ofRanks, profile, slotsTimeout)
+      new Run(training.name, job, bind, advertise, itsStage, lease)
+    } catch {
       case problem: Throwable =>
         lease.close()
         throw problem
@@ -196,6 +206,7 @@ class TorchDistributor private (
       job: Job,
       gpus: Seq[String],
       variables: Seq[String],
+      profile: Int,
       slotsTimeout: Long
   ): Stage = {
     val Training(name, payload, program, _) = training
@@ -203,7 +214,7 @@ class TorchDistributor private (
     if (localMode) new LocalStage(payload, ranks)
     else {
       val description = s"Phalanx: $name, $numRanks ranks"
-      new SparkStage(sc, payload, ranks, plan.tasks, job.gang, description, slotsTimeout)
+      new SparkStage(sc, payload, ranks, plan.tasks, job.gang, profile, description, slotsTimeout)
     }
   }
 
@@ -218,6 +229,9 @@ class TorchDistributor private (
     else s"distributed training with $numRanks executor processes"
 
   private def conf(key: String): Option[String] = spark.conf.getOption(key)
+
+  /** The same, but for what the options say. */
+  private def ofRun(key: String): Option[String] = options.settings.get(key).orElse(conf(key))
 }
 
 /** What is to be trained by, and whose its checkpoints are, as the core takes that. */

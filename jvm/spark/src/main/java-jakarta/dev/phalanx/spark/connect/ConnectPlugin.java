@@ -24,7 +24,10 @@ public final class ConnectPlugin implements CommandPlugin {
   /** Of a command to a relay, and of what answers it. As in python/phalanx/connect/server.py. */
   private static final String RELAY = "type.phalanx.dev/relay";
 
-  /** Of a question for a stage, by its job's tag, and of the answer: three numbers with spaces between them. */
+  /**
+   * Of a question for a stage, by its job's tag, seats and profile, and of the answer: three numbers
+   * with spaces between them.
+   */
   private static final String STAGE = "type.phalanx.dev/stage";
 
   /** Made by Spark Connect. */
@@ -47,7 +50,9 @@ public final class ConnectPlugin implements CommandPlugin {
       }
       case STAGE -> {
         String[] asked = command.getValue().toStringUtf8().split(" ");
-        int[] look = SparkInternals.stageLook(context, asked[0], Integer.parseInt(asked[1]));
+        int[] look =
+            SparkInternals.stageLook(
+                context, asked[0], Integer.parseInt(asked[1]), Integer.parseInt(asked[2]));
         StringBuilder numbers = new StringBuilder(look[0] + " " + look[1] + " " + look[2]);
         for (long task : SparkInternals.leavingTasks(context, asked[0])) {
           numbers.append(' ').append(task);

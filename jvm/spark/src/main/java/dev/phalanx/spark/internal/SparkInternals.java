@@ -18,6 +18,9 @@ import org.apache.spark.deploy.SparkHadoopUtil;
 import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.rdd.DeterministicLevel;
 import org.apache.spark.rdd.RDD;
+import org.apache.spark.resource.ResourceProfile;
+import org.apache.spark.resource.ResourceProfileManager;
+import org.apache.spark.resource.TaskResourceRequest;
 import org.apache.spark.scheduler.Pool;
 import org.apache.spark.scheduler.Schedulable;
 import org.apache.spark.scheduler.SparkListenerEvent;
@@ -150,10 +153,25 @@ public final class SparkInternals {
     return new SparkConf().getTimeAsMs("spark.shutdown.timeout", hadoops + "ms");
   }
 
-  /** How many tasks of the default resource profile the registered executors can run at once. */
-  public static int taskSlots(SparkContext context) {
-    return context.maxNumConcurrentTasks(
-        context.resourceProfileManager().defaultResourceProfile());
+  /** The resource profile of this number, which Spark knows. */
+  public static ResourceProfile profile(SparkContext context, int number) {
+    return context.resourceProfileManager().resourceProfileFromId(number);
+  }
+
+  /** The number of the application's resource profile that is like this one, which it is told if it has none. */
+  public static int knownProfile(SparkContext context, ResourceProfile made) {
+    ResourceProfileManager profiles = context.resourceProfileManager();
+    Option<ResourceProfile> like = profiles.getEquivalentProfile(made);
+    if (like.isDefined()) {
+      return like.get().id();
+    }
+    profiles.addResourceProfile(made);
+    return made.id();
+  }
+
+  /** How many tasks of a resource profile the registered executors can run at once. */
+  public static int taskSlots(SparkContext context, int profile) {
+    return context.maxNumConcurrentTasks(profile(context, profile));
   }
 
   /** Whether a partition that is computed again has the same rows, perhaps in another order. */
@@ -164,14 +182,15 @@ public final class SparkInternals {
   /**
    * How the scheduler has the barrier stage of the jobs with a tag that ends so, or their gang of tasks of so many
    * {@code seats}: how many of its tasks run (-1 if it isn't submitted yet; of a gang of tasks 0 until all run), how
-   * many slots there are, and how many of these are free. Spark Connect puts its own names before a client's tag.
+   * many slots of its profile there are, and how many of these are free. Spark Connect puts its own names before a
+   * client's tag.
    *
    * <p>The scheduler itself is asked. What the status tracker knows is written at intervals, and may be 10 s old.
    */
-  public static int[] stageLook(SparkContext context, String tag, int seats) {
+  public static int[] stageLook(SparkContext context, String tag, int seats, int profile) {
     Pool pool = context.taskScheduler().rootPool();
-    int slots = taskSlots(context);
-    int free = Math.max(0, slots - pool.runningTasks());
+    int slots = taskSlots(context, profile);
+    int free = Math.max(0, slots - takenSlots(context, profile));
     // Behind the others: slots that its own tasks have taken by now are never told to be other jobs'.
     int running = -1;
     for (TaskSetManager stage : stagesOf(pool)) {
@@ -215,9 +234,37 @@ public final class SparkInternals {
         .sum();
   }
 
-  /** How many more tasks of the default resource profile the registered executors could run now. */
-  public static int freeSlots(SparkContext context) {
-    return taskSlots(context) - context.taskScheduler().rootPool().runningTasks();
+  /** Whether Spark starts executors for tasks that wait. */
+  public static boolean startsExecutors(SparkContext context) {
+    return context.getConf().getBoolean("spark.dynamicAllocation.enabled", false) && !context.isLocal();
+  }
+
+  /** How many more tasks of a resource profile the registered executors could run now. */
+  public static int freeSlots(SparkContext context, int profile) {
+    return taskSlots(context, profile) - takenSlots(context, profile);
+  }
+
+  /** How many of a profile's slots are taken: a task of another takes the largest share that it has of a resource. */
+  private static int takenSlots(SparkContext context, int profile) {
+    ResourceProfile own = profile(context, profile);
+    boolean sharesExecutors = !startsExecutors(context);
+    double taken = 0;
+    for (TaskSetManager stage : stagesOf(context.taskScheduler().rootPool())) {
+      ResourceProfile other = profile(context, stage.taskSet().resourceProfileId());
+      if (other.id() == profile) {
+        taken += stage.runningTasks();
+      } else if (sharesExecutors) {
+        double cores = amount(other, ResourceProfile.CPUS()) / amount(own, ResourceProfile.CPUS());
+        double gpus = amount(own, "gpu") > 0 ? amount(other, "gpu") / amount(own, "gpu") : 0;
+        taken += stage.runningTasks() * Math.max(cores, gpus);
+      }
+    }
+    return (int) Math.ceil(taken);
+  }
+
+  private static double amount(ResourceProfile profile, String resource) {
+    TaskResourceRequest request = profile.taskResourcesJMap().get(resource);
+    return request == null ? 0 : request.amount();
   }
 
   private static List<TaskSetManager> stagesOf(Pool pool) {

@@ -31,20 +31,31 @@ private[spark] object Preflight {
   def mayStart(conf: String => Option[String], log: Logger): Unit =
     Option(Core(_.mayStart(asked(conf)))).foreach(log.warn)
 
+  /** What the tasks of a run take; none where that is what the application's take. Throws where that can't be had. */
+  def profile(
+      useGpu: Boolean,
+      localMode: Boolean,
+      spark: String,
+      conf: String => Option[String]
+  ): Option[RunProfile] =
+    Some(Core(_.profile(useGpu, localMode, spark, asked(conf))).toSeq).filter(_.nonEmpty).map(RunProfile(_))
+
   /** Waits until the cluster has the slots of a run, at most so long; throws where they don't come. */
   def awaitSlots(
       tasks: Int,
       master: String,
       conf: String => Option[String],
+      profile: Option[RunProfile],
       timeoutMillis: Long,
       log: Logger,
       slotsNow: () => Int
   ): Unit = {
     val set = asked(conf)
+    val taken = profile.fold(Array.empty[String])(_.taken.toArray)
     val began = System.nanoTime
     Iterator
       .from(0)
-      .map(n => Core(_.lookForSlots(tasks, master, set, timeoutMillis, slotsNow(), millisSince(began), n)))
+      .map(n => Core(_.lookForSlots(tasks, master, set, taken, timeoutMillis, slotsNow(), millisSince(began), n)))
       .takeWhile(_ != null)
       .foreach { wait =>
         wait.drop(1).foreach(log.info)

@@ -24,11 +24,11 @@ import dev.phalanx.spark.node.{NodeTask, SeatTask}
   * JAR-28 (one-gathers): of the gangs of a driver one at a time gathers, from its first job until all its seats run.
   * Without dynamic allocation it is submitted once as many slots are free as it has seats.
   */
-final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: NodeTask) {
+final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: NodeTask, profile: Int) {
   import Seats._
 
   private val gang = s"phalanx-gang-${UUID.randomUUID()}"
-  private val rows = sc.parallelize(0 until tasks, tasks)
+  private val rows = RunProfile.rows(sc, tasks, profile)
   private val tags = sc.getJobTags()
   private val seats = mutable.ArrayBuffer.empty[FutureAction[String]]
   private val submissions = Array.fill(tasks)(0)
@@ -51,7 +51,7 @@ final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: No
 
   private def mayWait: Boolean = !sc.isStopped && !Gathering.isGivenUp(tags)
 
-  private def hasRoom: Boolean = hasExecutorsStarted(sc) || SparkInternals.freeSlots(sc) >= tasks
+  private def hasRoom: Boolean = SparkInternals.startsExecutors(sc) || SparkInternals.freeSlots(sc, profile) >= tasks
 
   /** The jobs have the properties that this thread has now. */
   private def submit(partitions: Seq[Int]): Unit = {
@@ -105,16 +105,17 @@ private[spark] object Seats {
   /** Runs where a job ends: in Spark's own thread, which may not wait. */
   private val AtOnce = ExecutionContext.fromExecutor((body: Runnable) => body.run())
 
-  /** Runs the seats of a gang to their end, with this thread's Spark properties. Blocks. Throws what the first seat
-    * that fails throws, in a `SparkException`, as Spark does where a job of it was cancelled; `InterruptedException`.
+  /** Runs the seats of a gang to their end, of this profile, with this thread's Spark properties. Blocks. Throws what
+    * the first seat that fails throws, in a `SparkException`, as Spark does where a job of it was cancelled;
+    * `InterruptedException`.
     */
-  def run(sc: SparkContext, tasks: Int, task: NodeTask): Unit =
-    if (task.payload.length <= MostPayloadBytes) new Seats(sc, tasks, task).run()
+  def run(sc: SparkContext, tasks: Int, task: NodeTask, profile: Int): Unit =
+    if (task.payload.length <= MostPayloadBytes) new Seats(sc, tasks, task, profile).run()
     else {
       val folder = new TempFolder("phalanx-payload-").path
       try {
         val file = Files.write(folder.resolve("payload"), task.payload)
-        NodeTask.withPayloadFile(sc, task.spec, file.toString)(new Seats(sc, tasks, _).run())
+        NodeTask.withPayloadFile(sc, task.spec, file.toString)(new Seats(sc, tasks, _, profile).run())
       } finally SparkInternals.delete(folder.toFile)
     }
 
@@ -124,10 +125,6 @@ private[spark] object Seats {
     try sc.cancelJobsWithTag(tag)
     catch { case NonFatal(problem) => log.debug("The Spark job can't be cancelled", problem) } // the context has gone
   }
-
-  /** Whether Spark starts executors for tasks that wait. */
-  private def hasExecutorsStarted(sc: SparkContext): Boolean =
-    sc.getConf.getBoolean("spark.dynamicAllocation.enabled", defaultValue = false) && !sc.isLocal
 
   /** Under the name of Spark's own error, as which it is understood. */
   private def cancelled = new SparkException("[SPARK_JOB_CANCELLED] The gang was cancelled while it waited for slots")

@@ -17,6 +17,7 @@ final private[spark] class SparkStage(
     ranks: RankOptions,
     tasks: Int,
     gang: String,
+    profile: Int,
     description: String,
     slotsTimeoutMillis: Long
 ) extends Stage("the Spark stage") {
@@ -25,7 +26,7 @@ final private[spark] class SparkStage(
   override protected def run(hub: Hub, attempt: Int): Unit = {
     sc.addJobTag(tag)
     val task = new NodeTask(hub.nodeSpec(attempt, ranks), payload)
-    BarrierRunner.run(sc, tasks, description, task, gang)
+    BarrierRunner.run(sc, tasks, description, task, gang, profile)
   }
 
   override protected def makeRoom(): Unit = {
@@ -36,7 +37,7 @@ final private[spark] class SparkStage(
       Preflight.awaitSlotsAgain(
         tasks,
         slotsTimeoutMillis,
-        () => SparkInternals.taskSlots(sc),
+        () => SparkInternals.taskSlots(sc, profile),
         () => cancellation != null
       )
   }
@@ -44,7 +45,7 @@ final private[spark] class SparkStage(
   override protected def look: Option[() => StageLook] = {
     val ofAttempt = tag
     val seats = if (gang == "tasks") tasks else 0
-    Some(() => StageLook.of(sc, ofAttempt, seats))
+    Some(() => StageLook.of(sc, ofAttempt, seats, profile))
   }
 
   override def cancel(): Unit = {

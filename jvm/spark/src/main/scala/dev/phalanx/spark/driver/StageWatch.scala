@@ -21,10 +21,11 @@ final private[spark] case class StageLook(running: Option[Int], slots: Int, free
 private[spark] object StageLook {
 
   /** How Spark's scheduler has the barrier stage of this tag, or its gang of tasks of so many `seats`. Of these none
-    * counts as running until all do. A gang that waits for free slots, though it has none submitted yet, waits.
+    * counts as running until all do. A gang that waits for free slots, though it has none submitted yet, waits. Slots
+    * are those of this profile.
     */
-  def of(sc: SparkContext, tag: String, seats: Int): StageLook = {
-    val seen = SparkInternals.stageLook(sc, tag, seats)
+  def of(sc: SparkContext, tag: String, seats: Int, profile: Int): StageLook = {
+    val seen = SparkInternals.stageLook(sc, tag, seats, profile)
     val running = Some(seen(0)).filter(_ >= 0).orElse(Some(0).filter(_ => Gathering.isGathering(tag)))
     StageLook(running, seen(1), seen(2), SparkInternals.leavingTasks(sc, tag).toSeq)
   }

@@ -148,7 +148,7 @@ final private[spark] class Native {
   /** Level and text, in turn, of the log records that have come up since the last call. */
   @native def drainLogs(): Array[String]
 
-  /** What `plan`, `mayStart` and `lookForSlots` ask of Spark's configuration. */
+  /** What `plan`, `mayStart`, `profile` and `lookForSlots` ask of Spark's configuration. */
   @native def preflightKeys(): Array[String]
 
   /** How many ranks there will be and over how many tasks, and a warning if there is one. `conf` are keys and values,
@@ -170,13 +170,22 @@ final private[spark] class Native {
   /** Throws where a distributed run can't start on this cluster; else a warning, or null. */
   @native def mayStart(conf: Array[String]): String
 
+  /** What each task of a run takes by its settings: cores and GPUs, and what each executor of the run's own has, if
+    * it has such: cores, GPUs, MiB of memory beside the JVM's (0 for what the application's have), the program that
+    * finds its GPUs, and whose these are. Empty where tasks take what the application's do. `spark` is Spark's
+    * version. Throws for what no executor has, and for what this Spark doesn't know.
+    */
+  @native def profile(useGpu: Boolean, localMode: Boolean, spark: String, conf: Array[String]): Array[String]
+
   /** Whether a run gets its slots: null if they are `there`; else milliseconds until the next look, and a line for
-    * the log if there is one. Throws where they never will be. `looks` counts from 0.
+    * the log if there is one. Throws where they never will be. `profile` is what `profile` returned; `looks` counts
+    * from 0.
     */
   @native def lookForSlots(
       tasks: Int,
       master: String,
       conf: Array[String],
+      profile: Array[String],
       timeoutMillis: Long,
       there: Int,
       waitedMillis: Long,

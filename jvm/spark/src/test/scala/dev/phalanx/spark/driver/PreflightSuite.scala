@@ -74,17 +74,22 @@ class PreflightSuite extends PhalanxSuite {
     settings
   }
 
-  private def plan(processes: Int, local: Boolean = false, gpu: Boolean = false, gpus: Boolean = false)(
-      amount: Option[String]
-  ): Preflight.Plan = {
+  private def plan(
+      processes: Int,
+      local: Boolean = false,
+      gpu: Boolean = false,
+      gpus: Boolean = false,
+      also: String => Option[String] = _ => None
+  )(amount: Option[String]): Preflight.Plan = {
     val key = if (local) "spark.driver.resource.gpu.amount" else "spark.task.resource.gpu.amount"
-    Preflight.plan(processes, local, gpu, gpus, Map(key -> amount).withDefaultValue(None), log)
+    Preflight.plan(processes, local, gpu, gpus, asked => if (asked == key) amount else also(asked), log)
   }
 
   cases("num_processes", "value")(row => plan(number(row, "value"))(None).ranks)
 
   cases("num_tasks", "tasks") { row =>
-    plan(number(row, "num_processes"), gpu = row.path("use_gpu").asBoolean())(text(row, "amount")).tasks
+    val also = conf(row.path("conf"))
+    plan(number(row, "num_processes"), gpu = row.path("use_gpu").asBoolean(), also = also)(text(row, "amount")).tasks
   }
 
   cases("driver_limited", "ranks") { row =>
@@ -106,12 +111,18 @@ class PreflightSuite extends PhalanxSuite {
 
   cases("encryption", "")(row => Preflight.mayStart(conf(row.path("conf")), log))
 
+  cases("profile", "profile") { row =>
+    def is(name: String) = row.path(name).asBoolean(false)
+    val taken = Preflight.profile(is("use_gpu"), is("local_mode"), row.path("spark").asText(), conf(row.path("conf")))
+    taken.fold[Any](None)(_.taken.take(5))
+  }
+
   rows(table.path("most_slots")).zipWithIndex.foreach { case (row, number) =>
     test(s"most_slots, case ${number + 1}") {
       val most = text(row, "slots").map(_.toInt)
       val tasks = most.fold(99)(_ + 1)
       val refused = intercept[IllegalStateException](
-        Preflight.awaitSlots(tasks, row.path("master").asText(), conf(row.path("conf")), 0, log, () => 0)
+        Preflight.awaitSlots(tasks, row.path("master").asText(), conf(row.path("conf")), None, 0, log, () => 0)
       )
       val limit = most.fold("after 0 s the registered executors have 0")(n => s"there are never more than $n;")
       assert(refused.getMessage.contains(limit))
@@ -126,7 +137,15 @@ class PreflightSuite extends PhalanxSuite {
       last
     }
     val timeout = row.path("timeout_ms").asLong()
-    Preflight.awaitSlots(number(row, "tasks"), row.path("master").asText(), _ => None, timeout, log, () => now())
+    Preflight.awaitSlots(
+      number(row, "tasks"),
+      row.path("master").asText(),
+      _ => None,
+      None,
+      timeout,
+      log,
+      () => now()
+    )
   }
 
   test("a stage is submitted again when its slots are back, at the time-out, or when the run is given up") {
