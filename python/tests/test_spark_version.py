@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import phalanx
 import pyspark
 import pytest
 from phalanx import TorchDistributor
+from phalanx.request import run_profile
 from phalanx.spark import versions as spark_version
 from phalanx.spark.jar import expected_path
 
@@ -34,6 +36,29 @@ def test_a_server_of_spark_connect_that_is_too_old_is_refused() -> None:
         spark_version.check_server(client)
     classic: Any = SimpleNamespace(_jsparkSession=None)
     spark_version.check_server(classic)
+
+
+@pytest.mark.parametrize(
+    ("server", "own", "common"),
+    [("4.3.0", "3.5.9", "3.5.9"), ("3.5.9", "4.3.0", "3.5.9"), ("4.1.2-vendor", "4.1.0", "4.1.2-vendor")],
+)
+def test_a_client_can_do_what_it_and_its_server_can(
+    monkeypatch: pytest.MonkeyPatch, server: str, own: str, common: str
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", own)
+    client: Any = SimpleNamespace(version=server)
+    assert spark_version.version_of(client) == common, "SESSION-8"
+    client.conf = {"spark.master": "spark://x:7077"}
+    wants = functools.partial(
+        run_profile.taken_by, client, {"spark.phalanx.taskCpus": "2"}, of_dataframe=True
+    )
+    if common == "3.5.9":
+        with pytest.raises(
+            RuntimeError, match=r"for which Spark 3\.5\.9 knows no such thing; unset it, or take"
+        ):
+            wants(use_gpu=False, local_mode=False)
+    else:
+        assert wants(use_gpu=False, local_mode=False) == (2, 0, None)
 
 
 @pytest.mark.parametrize(

@@ -250,15 +250,29 @@ def test_a_client_of_spark_connect_says_what_its_tasks_take() -> None:
             """
             from phalanx.request.run_profile import run_profile
             results = [distributor("auto", task_cpus=2).start(sees).results(120) for _ in range(2)]
-            wanted = {"spark.phalanx.taskCpus": "2"}
-            numbers = {
-                run_profile(spark, wanted, use_gpu=False, local_mode=False, of_dataframe=True).id for _ in range(2)
-            }
-            answer = dict(results=results, profiles=len(numbers))
+            numbers = set()
+            def ask(cpus):
+                wanted = {"spark.phalanx.taskCpus": cpus}
+                profile = run_profile(spark, wanted, use_gpu=False, local_mode=False, of_dataframe=True)
+                numbers.add((cpus, profile.id))
+            # A thread has no active session, by which pyspark would tell the server.
+            threads = [threading.Thread(target=ask, args=(cpus,)) for cpus in "2334"]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            beside = []
+            run = lambda: beside.extend(distributor("auto", 1, task_cpus=3).run(sees))
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+            answer = dict(results=results, profiles=sorted(cpus for cpus, _ in numbers), beside=beside)
             """
         ),
         conf={"spark.executor.memory": "512m"},
         connect=True,
         timeout=200,
     )
-    assert answer == {"results": [[["", "1", "2", 2]] * 2] * 2, "profiles": 1}, "REQUEST-7"
+    assert answer["results"] == [[["", "1", "2", 2]] * 2] * 2, "JOB-27"
+    assert answer["profiles"] == ["2", "3", "4"], "REQUEST-7"
+    assert answer["beside"] == ["", "1", "1", 3]

@@ -6,12 +6,14 @@ have the same profile: in an application, over Spark Connect in a session.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _native
 from ..connect.client import is_remote
 from ..spark.session import application_conf
+from ..spark.versions import active, version_of
 
 if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
@@ -22,6 +24,7 @@ _OWN_KEYS = [key for key in _KEYS if key.startswith("spark.phalanx.")]
 
 # By session and what is taken: those of Spark Connect's sessions, whose server doesn't tell which it has.
 _of_sessions: dict[tuple[str, Any], ResourceProfile] = {}
+_one_at_a_time = threading.Lock()
 
 
 class RunProfile(NamedTuple):
@@ -48,7 +51,10 @@ def run_profile(
     taken = taken_by(spark, settings, use_gpu=use_gpu, local_mode=local_mode, of_dataframe=of_dataframe)
     if taken is None:
         return None
-    return RunProfile(taken, _of_session(spark, taken) if is_remote(spark) else _known(spark, _made(taken)))
+    with _one_at_a_time:
+        return RunProfile(
+            taken, _of_session(spark, taken) if is_remote(spark) else _known(spark, _made(taken))
+        )
 
 
 def taken_by(
@@ -68,7 +74,7 @@ def taken_by(
         use_gpu=use_gpu,
         local_mode=local_mode,
         of_dataframe=of_dataframe,
-        spark=spark.version,
+        spark=version_of(spark),
         conf=conf | own,
     )
 
@@ -109,6 +115,7 @@ def _of_session(spark: Any, taken: Any) -> ResourceProfile:
     key = (spark.session_id, taken)
     if key not in _of_sessions:
         made = _made(taken)
-        made.id  # noqa: B018  # tells the server
+        with active(spark):
+            made.id  # noqa: B018  # tells the server
         _of_sessions[key] = made
     return _of_sessions[key]

@@ -6,11 +6,13 @@ SESSION-8 (refused-early): what a version can't do is refused before anything ha
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
+import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..connect import client
@@ -41,6 +43,14 @@ def _refuse_too_old(what: str, version: str) -> None:
         raise RuntimeError(f"Phalanx needs Spark {oldest} or later, and {what} is {version}")
 
 
+def version_of(spark: SparkSession) -> str:
+    """The version of Spark whose abilities the session has: of a client of Spark Connect and its server the older."""
+    import pyspark
+
+    versions: list[str] = [spark.version, *([pyspark.__version__] if client.is_remote(spark) else [])]
+    return min(versions, key=lambda version: _release(version) or (math.inf,))
+
+
 def inheriting(spark: SparkSession, target: Callable[..., None]) -> Callable[..., None]:
     """`target` for another thread, with the properties (job group, pool, tags) that the calling one has now."""
     import pyspark
@@ -55,6 +65,18 @@ def inheriting(spark: SparkSession, target: Callable[..., None]) -> Callable[...
     else:
         wrapped = inheritable_thread_target(target)
     return wrapped
+
+
+@contextlib.contextmanager
+def active(spark: Any) -> Iterator[None]:
+    """A session of Spark Connect as the calling thread's: pyspark makes resource profiles by no other."""
+    sessions = type(spark)._active_session
+    before = getattr(sessions, "session", None)
+    sessions.session = spark
+    try:
+        yield
+    finally:
+        sessions.session = before
 
 
 def _with_tags(spark: Any, tags: set[str], target: Callable[..., None]) -> Callable[..., None]:

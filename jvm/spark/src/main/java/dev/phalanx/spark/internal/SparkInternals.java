@@ -159,7 +159,7 @@ public final class SparkInternals {
   }
 
   /** The number of the application's resource profile that is like this one, which it is told if it has none. */
-  public static int knownProfile(SparkContext context, ResourceProfile made) {
+  public static synchronized int knownProfile(SparkContext context, ResourceProfile made) {
     ResourceProfileManager profiles = context.resourceProfileManager();
     Option<ResourceProfile> like = profiles.getEquivalentProfile(made);
     if (like.isDefined()) {
