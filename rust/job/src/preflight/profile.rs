@@ -23,10 +23,12 @@ const GPU_SCRIPT: &str = "spark.executor.resource.gpu.discoveryScript";
 const GPU_VENDOR: &str = "spark.executor.resource.gpu.vendor";
 const MEMORY: &str = "spark.executor.memory";
 const OVERHEAD: &str = "spark.executor.memoryOverhead";
+const LEAST_OVERHEAD: &str = "spark.executor.minMemoryOverhead";
 const OVERHEAD_FACTOR: &str = "spark.executor.memoryOverheadFactor";
+const OVERHEAD_FACTOR_OF_PODS: &str = "spark.kubernetes.memoryOverheadFactor";
 
 /// What [`profile`] wants to know of Spark's configuration, beside `GANG_KEYS`.
-pub const PROFILE_KEYS: [&str; 14] = [
+pub const PROFILE_KEYS: [&str; 16] = [
     TASK_CPUS,
     TASK_GPUS,
     EXECUTOR_CORES,
@@ -37,7 +39,9 @@ pub const PROFILE_KEYS: [&str; 14] = [
     GPU_VENDOR,
     MEMORY,
     OVERHEAD,
+    LEAST_OVERHEAD,
     OVERHEAD_FACTOR,
+    OVERHEAD_FACTOR_OF_PODS,
     OWN_TASK_CPUS,
     GPUS_PER_RANK,
     MEMORY_PER_RANK,
@@ -242,14 +246,17 @@ fn own_executors(cpus: u32, gpus: u32, memory: u64, conf: &Conf) -> Result<OwnEx
 
 /// What an executor of the application has beside the JVM's memory.
 fn overhead_mib(conf: &Conf) -> u64 {
-    // Where no unit is given, Spark takes both for MiB.
+    // Where no unit is given, Spark takes them for MiB.
     let mib = |key| {
         let text = conf.get(key)?.trim().to_lowercase();
         text.parse().ok().or_else(|| bytes(&text).map(|bytes| bytes.div_ceil(MIB)))
     };
     let share = || {
-        let factor = amount(conf, OVERHEAD_FACTOR).unwrap_or(0.1);
-        ((mib(MEMORY).unwrap_or(1024) as f64 * factor) as u64).max(LEAST_OVERHEAD_MIB)
+        // Spark itself sets the latter, for a driver in Python that is a pod.
+        let of_pods = || is_of(master(conf), &["k8s://"]).then(|| amount(conf, OVERHEAD_FACTOR_OF_PODS))?;
+        let factor = amount(conf, OVERHEAD_FACTOR).or_else(of_pods).unwrap_or(0.1);
+        let least = mib(LEAST_OVERHEAD).unwrap_or(LEAST_OVERHEAD_MIB);
+        ((mib(MEMORY).unwrap_or(1024) as f64 * factor) as u64).max(least)
     };
     mib(OVERHEAD).unwrap_or_else(share)
 }
@@ -294,6 +301,8 @@ mod tests {
             (vec![], 384 + 4 * 2048),
             (vec![(MEMORY, "8g")], 819 + 4 * 2048),
             (vec![(MEMORY, "8192"), (OVERHEAD_FACTOR, "0.5")], 4096 + 4 * 2048),
+            (vec![(MEMORY, "8g"), (LEAST_OVERHEAD, "1g")], 1024 + 4 * 2048),
+            (vec![(MEMORY, "8g"), (OVERHEAD_FACTOR_OF_PODS, "0.4")], 3276 + 4 * 2048),
             (vec![(OVERHEAD, "1g"), (OWN_TASK_CPUS, "2")], 1024 + 2 * 2048),
             (vec![(OVERHEAD, "1000"), (GPUS_PER_RANK, "1"), (GPU_VENDOR, "nvidia.com")], 1000 + 2048),
         ] {

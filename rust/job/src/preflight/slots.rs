@@ -145,6 +145,7 @@ fn threads(master: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::preflight::OwnExecutors;
 
     fn need<'a>(tasks: u32, master: &'a str, conf: &'a Conf) -> SlotNeed<'a> {
         SlotNeed { tasks, master, conf, profile: None, timeout: Duration::from_secs(20) }
@@ -210,6 +211,30 @@ mod tests {
              are never more than 2; lower num_processes or give the application more executors",
             "JOB-28"
         );
+    }
+
+    #[test]
+    fn executors_of_a_runs_own_have_as_many_of_its_tasks_as_fit() {
+        let conf: Conf = [
+            ("spark.master", "yarn"),
+            ("spark.dynamicAllocation.enabled", "true"),
+            ("spark.dynamicAllocation.maxExecutors", "2"),
+            (EXECUTOR_CORES, "1"),
+        ]
+        .map(|(key, value)| (key.to_string(), value.to_string()))
+        .into();
+        let (gpu_script, gpu_vendor) = (String::new(), String::new());
+        let own = OwnExecutors { cores: 4, gpus: 0, gpu_script, gpu_vendor, overhead_mib: 0 };
+        let profile = Profile { cpus: 2, gpus: 0, executors: Some(own) };
+        let need = SlotNeed { profile: Some(&profile), ..need(4, "yarn", &conf) };
+        assert_eq!(look(&need, Some(0), Duration::ZERO, 0).unwrap(), Slots::Enough, "JOB-27");
+        let said = look(&SlotNeed { tasks: 5, ..need }, Some(0), Duration::ZERO, 0).unwrap_err().to_string();
+        assert!(
+            said.contains("which are 3 executors, but spark.dynamicAllocation.maxExecutors is 2"),
+            "{said}"
+        );
+        let of_application = SlotNeed { profile: None, ..need };
+        assert!(look(&of_application, Some(0), Duration::ZERO, 0).is_err(), "JOB-26: it has a task each");
     }
 
     #[test]
