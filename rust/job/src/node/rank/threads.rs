@@ -19,6 +19,12 @@ pub(crate) fn threads_of_rank(cpus: &CpuPolicy, ranks_of_task: usize, host_cores
     if cpus.per_rank > 0 { cpus.per_rank } else { (cores / ranks).max(1) }
 }
 
+/// How many threads a rank with a task to itself will have, unless `set`, what this process has, is the user's word.
+pub(crate) fn threads_ahead(cpus: &CpuPolicy, set: Option<&str>) -> Option<u32> {
+    let is_said = set.is_some_and(|value| !is_sparks(cpus, false, value));
+    (!is_said).then(|| threads_of_rank(cpus, 1, 1))
+}
+
 /// The cores that this process may use: of its processors, and of what its container lets it have.
 pub(crate) fn host_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -50,6 +56,22 @@ mod tests {
         assert_eq!(threads_of_rank(&cpus, 2, 64), 3);
         let local = CpuPolicy { local_mode: true, ..CpuPolicy::default() };
         assert_eq!((threads_of_rank(&local, 4, 64), threads_of_rank(&local, 4, 2)), (16, 1), "NODE-38");
+    }
+
+    #[test]
+    fn a_pool_that_starts_before_a_run_has_the_threads_of_its_ranks() {
+        let mut cpus = CpuPolicy { of_application: 1, per_task: 4, ..CpuPolicy::default() };
+        assert_eq!(threads_ahead(&cpus, None), Some(4), "NODE-38");
+        assert_eq!(
+            threads_ahead(&cpus, Some("1")),
+            Some(4),
+            "NODE-37: Spark's word is for the application's tasks"
+        );
+        assert_eq!(threads_ahead(&cpus, Some("3")), None, "NODE-37: somebody else's");
+        cpus.per_rank = 2;
+        assert_eq!(threads_ahead(&cpus, Some("1")), Some(2), "NODE-38");
+        cpus.user_says_on_executors = true;
+        assert_eq!(threads_ahead(&cpus, Some("1")), None, "NODE-37");
     }
 
     #[test]

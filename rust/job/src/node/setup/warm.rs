@@ -18,6 +18,7 @@ use crate::node::home::Home;
 use crate::node::options::{Options, own_variable};
 use crate::node::rank::environment::rank_environment;
 use crate::node::rank::program;
+use crate::node::rank::threads::threads_ahead;
 
 /// How long a run waits for a pool that is being started. Ranks that start cold import the same, each for itself.
 const POOL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -76,11 +77,13 @@ pub fn prestart_pool(
     if warm.enabled && !program.is_empty() {
         // As a node does: a pool of other limits is another pool.
         raise_descriptor_limit();
-        let threads = if cpus.per_rank > 0 { cpus.per_rank } else { cpus.per_task };
-        let of_a_task = [(ENV_OMP_THREADS.to_string(), threads.to_string())];
-        let unset = of_a_task.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
-        let env: BTreeMap<String, String> =
-            unset.chain(home.environment(env, own_variable)).filter(|(name, _)| shapes(name)).collect();
+        let threads = threads_ahead(cpus, std::env::var(ENV_OMP_THREADS).ok().as_deref());
+        let of_a_rank = threads.map(|threads| (ENV_OMP_THREADS.to_string(), threads.to_string()));
+        let env: BTreeMap<String, String> = of_a_rank
+            .into_iter()
+            .chain(home.environment(env, own_variable))
+            .filter(|(name, _)| shapes(name))
+            .collect();
         let guard = home.guard.clone();
         prestart(&PoolOptions { guard, program, env: env.into_iter().collect(), ..what_pool(warm) });
     }
