@@ -19,6 +19,7 @@ from phalanx import TrainingError
 from phalanx.spark.jar import expected_path
 from support.places import APPS, PYTHON
 from support.programs import (
+    ONE_EXECUTOR,
     TWO_EXECUTORS,
     Program,
     classic_conf,
@@ -202,6 +203,70 @@ def test_a_data_frames_partitions_reach_their_ranks(stage: Any, spark: Any) -> N
 
     frame = spark.range(0, 8, 1, 2)
     assert stage._train_on_dataframe(train, frame) == [0, 1, 2, 3]
+
+
+def test_a_run_that_wants_more_than_its_executors_have_is_refused(stage: Any, spark: Any) -> None:
+    with pytest.raises(RuntimeError) as refused:
+        stage.with_options(task_cpus=2).run(sum_of_ranks)
+    of_cluster = "each task of the run takes 2 cores, but an executor has 1; lower spark.phalanx.taskCpus"
+    of_server = (
+        "spark.phalanx.taskCpus is about Spark's executors, and with master local[2] there is only the driver"
+    )
+    said = of_cluster if hasattr(spark, "_jsparkSession") else of_server
+    assert said in str(refused.value), "JOB-28"
+
+
+RESOURCES = """
+import json, sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+from phalanx import TorchDistributor
+
+def sees():
+    import os, torch
+    return [torch.get_num_threads(), os.environ["CUDA_VISIBLE_DEVICES"]]
+
+def said(distributor):
+    try:
+        return distributor.run(sees)
+    except RuntimeError as problem:
+        return str(problem)
+
+spark.conf.set("spark.phalanx.stage", sys.argv[1])
+own = TorchDistributor(1, local_mode=False, use_gpu=False, task_cpus=2)
+ran = [own.with_options(gang=gang).run(sees) for gang in ("barrier", "tasks")]
+gpu = TorchDistributor(1, local_mode=False, use_gpu=True, gpus_per_rank=1)
+print("RESOURCES", json.dumps([*ran, said(gpu), spark.version]))
+spark.stop()
+"""
+
+
+@pytest.mark.classic
+@pytest.mark.parametrize("over", ["python", "jvm"])
+def test_a_run_has_resources_of_its_own(over: str, tmp_path: Path) -> None:
+    (tmp_path / "resources.py").write_text(RESOURCES)
+    discovery = tmp_path / "discover"
+    discovery.write_text("""echo '{"name": "gpu", "addresses": ["GPU-a"]}'\n""")
+    discovery.chmod(0o755)
+    conf = classic_conf(ONE_EXECUTOR) | {
+        "spark.pyspark.python": sys.executable,
+        "spark.jars": phalanx.jar_path(),
+    }
+    for of in ("worker", "executor"):
+        conf[f"spark.{of}.resource.gpu.amount"] = "1"
+        conf[f"spark.{of}.resource.gpu.discoveryScript"] = str(discovery)
+    conf["spark.task.resource.gpu.amount"] = "0.5"
+    command = spark_submit(tmp_path / "resources.py", over, conf=conf)
+    with Program(command, tmp_path / "out") as program:
+        assert program.ends(200) == 0, program.text
+    *cores, gpu, version = program.printed("RESOURCES")
+    assert cores == [[2, ""]] * 2, "JOB-27"
+    if version.startswith("3."):
+        assert f"where spark.task.resource.gpu.amount is 0.5 Spark {version} gives several ranks" in gpu, (
+            "JOB-29"
+        )
+    else:
+        assert gpu == [1, "GPU-a"], "JOB-29"
 
 
 @pytest.mark.classic
