@@ -21,9 +21,8 @@ VERSION: str
 # slots_timeout, stage, progress, connect, node_timeout, data_order, max_restarts, max_preemptions, gang, predict_idle.
 _Settings = tuple[float, str, str, str, float, str, int, int | None, str, float]
 _Memory = tuple[int, int]  # an address and its bytes
-# The strings or bytes of a block as Arrow's format has them: where each row begins, and where the last one ends,
-# whether that is said by 64 bits and not 32, their bytes, and, where some are null, for each row a byte that says
-# whether it is one. Nobody may write there, and all of it has to stay, until a call that is given it is over.
+# The strings or bytes of a block as Arrow has them: where each row begins and the last ends, whether by 64 bits, their
+# bytes, and where some are null, a byte for each row that says so. All of it has to stay until a call is over.
 _TextMemory = tuple[_Memory, bool, _Memory, _Memory | None]
 
 class NativeError(RuntimeError):

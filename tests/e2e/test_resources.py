@@ -183,11 +183,27 @@ def test_a_gpu_that_another_task_has_a_part_of_is_waited_for(tmp_path: Path, ove
             seen[gang] = [status, len({{rank[0] for rank in run.results(90)}})]
             holder.join(30)
             os.remove(done)
-        answer = seen
+
+        def begins(began, done):
+            import os, time
+            open(began, "w").close()
+            while not os.path.exists(done):
+                time.sleep(0.1)
+
+        from phalanx.stages.stage_watch import look_at_scheduler
+        run = distributor({over!r}, 1, task_cpus=3).start(begins, done + "-began", done)
+        until(lambda: os.path.exists(done + "-began"))
+        look = look_at_scheduler(spark.sparkContext, "of no job")
+        open(done, "w").close()
+        run.result(60)
+        answer = dict(seen=seen, left=[look.slots, look.free])
         """,
     )
     for gang in ("barrier", "tasks"):
-        assert answer[gang] == ["waiting for 2 slots; 1 is free", 2], ("JOB-29", gang)
+        assert answer["seen"][gang] == ["waiting for 2 slots; 1 is free", 2], ("JOB-29", gang)
+    assert answer["left"] == [4, 1], (
+        "REQUEST-8: a task of three cores leaves one slot to the application's others"
+    )
 
 
 def in_breathing(folder: Path, code: str) -> Any:
@@ -204,7 +220,7 @@ def in_breathing(folder: Path, code: str) -> Any:
         "local-cluster[2,2,1024]",
         text,
         conf=BREATHES | {"spark.jars": phalanx.jar_path()} | conf,
-        timeout=200,
+        timeout=230,
     )
 
 
@@ -222,6 +238,8 @@ def test_under_dynamic_allocation_a_run_has_executors_of_its_own(tmp_path: Path,
         again = distributor({starter!r}, **options).start(sees).results(120)
         still = executors_profiles()
         said = [refused(2, task_cpus=3), refused(2, memory_per_rank="1g")]
+        spark.conf.set("spark.phalanx.gang.wait", "8s")
+        said.append(refused(1, gpus_per_rank=2).partition(": there")[0])
         until(lambda: executors() == 0)
         answer = dict(before=sorted(before), first=first, there=there, again=again, still=still, said=said)
         """,
@@ -237,7 +255,58 @@ def test_under_dynamic_allocation_a_run_has_executors_of_its_own(tmp_path: Path,
         "each task of the run takes 3 cores, but a worker has 2; lower spark.phalanx.taskCpus",
         "spark.phalanx.memoryPerRank is set, but Spark gives a run's executors memory of their own only on YARN and "
         "Kubernetes with dynamic allocation; unset it",
+        # What a worker has nobody tells.
+        "Spark did not bring the executors for 1 tasks within 8s (spark.phalanx.gang.wait)",
     ], "JOB-28"
+
+
+FEEDS = """
+def feeds(done):
+    import os, time
+    import phalanx
+    open(done + os.environ["RANK"], "w").close()
+    while not os.path.exists(done):
+        time.sleep(0.05)
+    loader = phalanx.data("rows").loader(batch_size=4, uneven="pad")
+    return [row for batch in loader for row in batch["id"][batch["mask"]].tolist()]
+
+def apart(batches, folder):
+    import os, time
+    from pyspark import TaskContext
+    open(os.path.join(folder, f"wrote-{TaskContext.get().partitionId()}"), "w").close()
+    while sum(name.startswith("wrote-") for name in os.listdir(folder)) < 2:
+        time.sleep(0.05)
+    yield from batches
+"""
+
+
+@pytest.mark.parametrize("over", ["jvm", "python"])
+def test_data_on_the_applications_executors_feeds_ranks_on_a_runs_own(tmp_path: Path, over: str) -> None:
+    answer = in_breathing(
+        tmp_path,
+        FEEDS
+        + textwrap.dedent(
+            f"""
+            import functools, os
+            from phalanx.request import slots
+            done = {str(tmp_path / "done")!r}
+            rows = spark.range(0, 40, 1, 2).mapInArrow(functools.partial(apart, folder={str(tmp_path)!r}), "id long")
+            run = distributor({over!r}, gpus_per_rank=1).start(feeds, done, data={{"rows": rows}})
+            until(lambda: all(os.path.exists(done + rank) for rank in "01"), 170)
+            there, round = executors_profiles(), run._inputs._a_round()
+            context = spark.sparkContext
+            free = [slots.free_slots(context, number) for number in sorted(set(there))]
+            open(done, "w").close()
+            read = [row for part in run.results(120) for row in part]
+            until(lambda: executors() == 0)
+            answer = dict(there=there, round=round, free=free, read=sorted(read))
+            """
+        ),
+    )
+    assert answer["read"] == list(range(40))
+    assert [number > 0 for number in answer["there"]] == [False, False, True, True], "FEED-71, JOB-27"
+    assert answer["round"] == 2, "FEED-73: the run's own tasks take none of the application's slots"
+    assert answer["free"] == [2, 0], "REQUEST-8"
 
 
 @whole("over Spark Connect")

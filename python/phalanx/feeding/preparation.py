@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _native
 from ..connect.client import is_remote
 from ..errors import TrainingError
-from ..request.preflight import free_slots
+from ..request.slots import free_slots
 from ..spark.session import starts_executors
 from ..spark.versions import inheriting
 from .blocks.carriers import Carriers

@@ -20,6 +20,7 @@ from ..rank import contract
 from ..rank.payload import main_of
 from ..spark.session import application_conf
 from .run_profile import RunProfile
+from .slots import OF_APPLICATION, task_slots
 from .train_object import Module, text_of
 
 ConfGet = Callable[[str], "str | None"]
@@ -229,19 +230,4 @@ def _context(spark: Any) -> Any:
 
 
 def _slots(context: Any, profile: RunProfile | None) -> int | None:
-    return None if context is None else task_slots(context, profile)
-
-
-def task_slots(context: Any, profile: RunProfile | None = None) -> int:
-    """How many tasks, of this profile, the registered executors of a classic session can run at once."""
-    java = context._jsc.sc()
-    profiles = java.resourceProfileManager()
-    of_jvm = (
-        profiles.defaultResourceProfile() if profile is None else profiles.resourceProfileFromId(profile.id)
-    )
-    return int(java.maxNumConcurrentTasks(of_jvm))
-
-
-def free_slots(context: Any) -> int:
-    """How many more tasks the registered executors of a classic session could run now."""
-    return task_slots(context) - int(context._jsc.sc().taskScheduler().rootPool().runningTasks())
+    return None if context is None else task_slots(context, OF_APPLICATION if profile is None else profile.id)

@@ -12,15 +12,14 @@ anew half a minute later. Over Spark Connect the server's plugin is asked; witho
 from __future__ import annotations
 
 import logging
-import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..connect.relay import has_plugin
 from ..connect.server import STAGE, ConnectServer, Refused
-from ..request.preflight import task_slots
+from ..request.slots import OF_APPLICATION, free_slots, task_sets, task_slots
 from ..spark.driver_jvm import own_runner
 from .gathering import is_gathering
 
@@ -130,16 +129,13 @@ def look_at_scheduler(
     that waits for free slots, though it has no jobs yet, waits.
     """
     runner = own_runner(context)
+    number = OF_APPLICATION if profile is None else profile.id
     if runner is not None:  # one call, however many seats there are
-        number = 0 if profile is None else profile.id
         return _look_of(str(runner.stageLook(context._jsc.sc(), tag, seats, number)))
-    pool = context._jsc.sc().taskScheduler().rootPool()
-    slots = task_slots(context, profile)
-    taken = int(pool.runningTasks()) if profile is None else _taken(context, pool, profile)
-    free = max(0, slots - taken)
+    slots, free = task_slots(context, number), max(0, free_slots(context, number))
     # Behind the others: slots that its own tasks have taken by now are never told to be other jobs'.
     running = None
-    for tasks in _task_sets(pool):
+    for tasks in task_sets(context):
         # Earlier stages of a DataFrame have the same tag.
         if (seats or tasks.isBarrier()) and tag in _tags(tasks):
             running = (running or 0) + int(tasks.runningTasks())
@@ -149,15 +145,15 @@ def look_at_scheduler(
         running,
         slots,
         free,
-        _leaving(context, pool, tag, {} if executors is None else executors) if running else (),
+        _leaving(context, tag, {} if executors is None else executors) if running else (),
     )
 
 
-def _leaving(context: Any, pool: Any, tag: str, executors: dict[int, str]) -> tuple[int, ...]:
+def _leaving(context: Any, tag: str, executors: dict[int, str]) -> tuple[int, ...]:
     """The tasks of the jobs with this tag on executors that Spark decommissions; it tells nobody of them."""
     scheduler = context._jsc.sc().taskScheduler()
     running = []
-    for tasks in _task_sets(pool):
+    for tasks in task_sets(context):
         if tag in _tags(tasks):
             for task in map(int, str(tasks.runningTasksSet().mkString(" ")).split()):
                 if task not in executors:
@@ -180,44 +176,13 @@ def look_through_server(
     """
     if not has_plugin(spark):
         raise Refused("the server doesn't have Phalanx's plugin")
-    number = 0 if profile is None else profile.id
+    number = OF_APPLICATION if profile is None else profile.id
     return _look_of(server.ask(f"{tag} {seats} {number}".encode(), _ASK_S, STAGE).decode())
 
 
 def _look_of(numbers: str) -> StageLook:
     running, slots, free, *leaving = map(int, numbers.split())
     return StageLook(running if running >= 0 else None, slots, free, tuple(leaving))
-
-
-def _task_sets(pool: Any) -> Iterator[Any]:
-    """The stages in a pool of the scheduler and in those below it."""
-    queue = pool.schedulableQueue()
-    if queue is None:
-        yield pool
-        return
-    for member in queue.toArray():
-        yield from _task_sets(member)
-
-
-def _taken(context: Any, pool: Any, profile: RunProfile) -> int:
-    """How many slots of a profile are taken: a task of another takes the largest share that it has of a resource."""
-    profiles = context._jsc.sc().resourceProfileManager()
-    cpus, gpus, executors = profile.taken
-    taken = 0.0
-    for tasks in _task_sets(pool):
-        other = int(tasks.taskSet().resourceProfileId())
-        if other == profile.id:
-            taken += int(tasks.runningTasks())
-        elif executors is None:  # else nobody else has the run's executors
-            amounts = profiles.resourceProfileFromId(other).taskResources()
-            of = [_amount(amounts, "cpus") / cpus, _amount(amounts, "gpu") / gpus if gpus else 0.0]
-            taken += int(tasks.runningTasks()) * max(of)
-    return math.ceil(taken)
-
-
-def _amount(resources: Any, name: str) -> float:
-    found = resources.get(name)
-    return float(found.get().amount()) if found.isDefined() else 0.0
 
 
 def _tags(tasks: Any) -> list[str]:

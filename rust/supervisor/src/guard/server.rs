@@ -158,7 +158,7 @@ impl<'f> Server<'f> {
                 return Some(rank);
             }
             let any_left = self.reap(&mut control);
-            // A pool's guard has those of jobs below it, which go on without the pool; what else was left is not needed.
+            // A pool's guard has those of jobs below it, which go on without the pool.
             let is_over = if self.fork.is_some() { self.ranks.is_empty() } else { !any_left };
             if self.stays_without_client() && is_over {
                 self.state.stop(Instant::now(), self.grace);
