@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,8 +13,10 @@ import phalanx
 import pytest
 from support.breathing import BREATHES, PARTS
 from support.cluster import Host, Standalone
+from support.interpreters import bare_python
 from support.own_session import in_session
-from support.programs import eventually
+from support.places import ROOT
+from support.programs import Program, eventually, executors, spark_submit
 from support.tiers import whole
 
 pytestmark = [pytest.mark.timeout(300), whole("a standalone cluster")]
@@ -28,10 +31,29 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     standalone.stop()
 
 
+CONF = BREATHES | {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.jars": phalanx.jar_path(),
+    "spark.phalanx.grace": "1s",
+}
+
+
 def in_application(cluster: Standalone, code: str, conf: dict[str, str] | None = None) -> Any:
-    local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    conf = BREATHES | local | {"spark.jars": phalanx.jar_path(), "spark.phalanx.grace": "1s"} | (conf or {})
-    return in_session(cluster.url, PARTS + textwrap.dedent(code), conf=conf, timeout=250)
+    return in_session(cluster.url, PARTS + textwrap.dedent(code), conf=CONF | (conf or {}), timeout=250)
+
+
+def in_scala(cluster: Standalone, folder: Path, name: str, ranks: int, training: str) -> Program:
+    """The Scala example, which trains by this text."""
+    file = folder / f"{name}.py"
+    file.write_text(textwrap.dedent(training))
+    conf = CONF | {
+        "spark.master": cluster.url,
+        "spark.pyspark.python": str(bare_python(folder / f"python-{name}")),
+    }
+    [jar] = (ROOT / "jvm" / "examples" / "target").glob("phalanx-examples_2.13-*.jar")
+    example = ["--class", "dev.phalanx.examples.TrainDigits", jar, f"--ranks={ranks}", f"--file={file}"]
+    return Program(spark_submit(*example, conf=conf), folder / f"{name}.out")
 
 
 @pytest.mark.parametrize("starter", ["python", "jvm"])
@@ -116,3 +138,42 @@ def test_of_two_applications_the_second_gathers_once_the_first_lets_its_executor
         second = both.submit(application, "second", 0)
         assert (first.result(200), second.result(200)) == ("3", "3")
     assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_of_two_scala_applications_the_second_waits_also_where_an_executor_of_it_goes_meanwhile(
+    cluster: Standalone, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    trains = f"""
+        import os, time
+        import phalanx
+
+        open(os.path.join({str(marks)!r}, os.environ["RANK"]), "w").close()
+        while not os.path.exists({str(tmp_path / "release")!r}):
+            time.sleep(0.1)
+        phalanx.set_result(os.environ["WORLD_SIZE"])
+        """
+    counts = "import os, phalanx\nphalanx.set_result(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
+
+    def running() -> dict[int, Any]:
+        return {each.pid: each for worker in cluster.workers for each in executors(worker.pid)}
+
+    # Of four slots the first takes three.
+    with in_scala(cluster, tmp_path, "first", 3, trains) as first:
+        eventually("the first has gathered", 120, lambda: len(list(marks.iterdir())) == 3)
+        before = set(running())
+        with in_scala(cluster, tmp_path, "second", 2, counts) as second:
+            [came] = eventually("an executor came for the second", 90, lambda: set(running()) - before)
+            time.sleep(10)  # its task waits at the hub by then
+            assert set(running()) - before == {came}, "there is room for no more"
+            running()[came].kill()
+            eventually("another came", 60, lambda: set(running()) - before - {came})
+            time.sleep(5)
+            assert "result: " not in second.text
+            (tmp_path / "release").touch()
+            assert first.ends(60) == 0, first.text
+            assert second.ends(90) == 0, second.text
+        assert 'result: "3"' in first.text
+        assert 'result: "0"' in second.text, "DRIVER-31: it needed no restart"
+    eventually("no executor is left", 60, lambda: not running())
