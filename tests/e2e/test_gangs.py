@@ -289,3 +289,62 @@ def test_a_session_that_stops_while_a_gang_waits_for_slots_holds_up_none_of_the_
         conf={"spark.dynamicAllocation.enabled": "false"},
     )
     assert answer == {"said": "TrainingError", "next": [2, 0, 2]}, "STAGE-10"
+
+
+@whole("a cluster of its own")
+@pytest.mark.parametrize("how", ["group", "all"])
+@pytest.mark.parametrize("starter", ["python", "jvm", "without the jar"])
+def test_what_cancels_spark_s_jobs_ends_a_gang_that_waits_and_those_behind_it(starter: str, how: str) -> None:
+    stage = "jvm" if starter == "jvm" else "python"
+    answer = in_breathing(
+        f"""
+        context, group = spark.sparkContext, "spark.jobGroup.id"
+
+        def start(name):
+            context.setJobGroup(name, name)
+            run = of({stage!r}).start(train)
+            context.setLocalProperty(group, None)
+            context.setLocalProperty("spark.job.description", None)
+            return run
+
+        def end(run):
+            try:
+                return run.result(100)
+            except phalanx.TrainingError as problem:
+                return problem.kind
+
+        def holds():
+            context.setJobGroup("holder", "holds a slot of two")
+            context.parallelize([0], 1).foreach(lambda _: time.sleep(600))
+
+        def hold():
+            try:
+                holds()
+            except Exception:  # cancelled
+                pass
+
+        threading.Thread(target=hold, daemon=True).start()
+        until(lambda: executors() == 1)
+        waits = start("mine")
+        until(lambda: len(jobs()) == 3 and executors() == 2)
+        behind, others = start("mine"), start("others")
+        until(lambda: "waiting for" in others.status)
+        time.sleep(3)  # one task of the first waits at the hub by then
+        before = len(jobs())
+        began = time.monotonic()
+        {"context.cancelJobGroup('mine')" if how == "group" else "context.cancelAllJobs()"}
+        ends = [end(waits), end(behind)]
+        seconds = time.monotonic() - began
+        if {how == "group"}:
+            until(lambda: len(jobs()) == 3)  # the holder's, and those of the gang whose turn it is
+            context.cancelJobGroup("holder")
+        ends.append(end(others))
+        until(lambda: not jobs())
+        answer = dict(before=before, ends=ends, soon=seconds < 20, next=of({stage!r}).run(train))
+        """,
+        conf={"spark.dynamicAllocation.maxExecutors": "2"}
+        | ({"spark.jars": ""} if starter == "without the jar" else {}),
+    )
+    last = [2, 0, 2] if how == "group" else "cancelled"
+    expected = {"before": 3, "ends": ["cancelled", "cancelled", last], "soon": True, "next": [2, 0, 2]}
+    assert answer == expected, "STAGE-11"

@@ -49,11 +49,6 @@ class JvmStage(SparkStage):
                 0 if self._profile is None else self._profile.id,
             )
 
-    def _cancel_jobs(self, tag: str) -> None:
-        # A gang that waits for its turn has no jobs yet.
-        context = self._spark.sparkContext
-        self._cancel_by(lambda: barrier_runner(context).cancel(context._jsc.sc(), tag))
-
 
 @contextlib.contextmanager
 def _for_jvm(context: Any, payload: bytes) -> Iterator[bytes | str]:

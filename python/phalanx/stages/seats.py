@@ -4,11 +4,13 @@ STAGE-9 (own-fate): a seat waits for an executor by itself, so that Spark starts
 again alone the seat of an executor that is lost. Where it has tried often enough, the seat is submitted again, three
 times. What a node raises is the seat's result, since Spark would try that again, too. It does only where the node can't
 reach the driver, or was told to end though the run goes on. When a seat ends badly, the others are cancelled.
+
+Where the driver has the jar, `dev.phalanx.spark.driver.Seats` does all that. Else each seat takes a thread here, and
+another of the JVM.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import threading
@@ -16,11 +18,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..spark.driver_jvm import own_runner
 from ..spark.session import starts_executors
 from ..spark.versions import inheriting
 from . import gathering
 from .spark_errors import explain
-from .stage_watch import look_at_scheduler
+from .stage_watch import OF_APPLICATION, look_at_scheduler
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -31,6 +34,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("phalanx")
 
 _POLL_S = 0.1
+
+# How often Spark is told to cancel a gang's jobs: it looks at all of them.
+_CANCEL_S = 1.0
+
+_JOB_GROUP = "spark.jobGroup.id"
 
 # How often a seat is submitted, at most.
 _SUBMISSIONS = 4
@@ -70,22 +78,31 @@ class Seats:
 
         Raises what the first seat that failed raised.
         """
-        turn = gathering.join(self._spark.sparkContext, self._tag)
-        try:
+        context, seat = self._spark.sparkContext, _as_result(task)
+        runner = own_runner(context)
+        if runner is not None:
+            rows = self._numbers.mapPartitions(seat)
+            # As bytes, not pickled.
+            rows._bypass_serializer = True
+            runner.runPythonSeats(rows._jrdd, OF_APPLICATION if self._profile is None else self._profile.id)
+            return
+        with gathering.join(self._tag, context.getLocalProperty(_JOB_GROUP)) as turn:
             if self._may_begin(turn):
-                self._spark.sparkContext.setLocalProperty(_GANG_PROPERTY, self._tag)
-                self._run(_as_result(task), turn, all_run)
-        finally:
-            with contextlib.suppress(Exception):  # the JVM has ended, and with it the line
-                turn.close()
-        if self._failures:
-            raise self._failures[0]
+                context.setLocalProperty(_GANG_PROPERTY, self._tag)
+                self._run(seat, turn, all_run)
+            if self._failures:
+                kind, said = explain(self._failures[0])
+                if kind == "cancelled":
+                    gathering.cancel_with(said)
+                raise self._failures[0]
 
     def _may_begin(self, turn: gathering.Turn) -> bool:
         """Waits for the turn and, unless Spark starts executors, until slots are free for all seats: seats that wait
         go before later jobs. False if the gang was given up meanwhile."""
         while not self._given_up():
-            if turn.isHeld() and self._has_room():
+            if turn.cancelled is not None:
+                raise RuntimeError(turn.cancelled)
+            if turn.is_held and self._has_room():
                 return True
             time.sleep(_POLL_S)
         return False
@@ -109,28 +126,31 @@ class Seats:
         ]
         for thread in threads:
             thread.start()
-        gathers = True
+        cancelled_at = -_CANCEL_S
         for thread in threads:
             while thread.is_alive():
                 thread.join(_POLL_S)
-                if gathers and turn.isHeld() and all_run.is_set():
-                    gathers = False
+                if all_run.is_set():
                     turn.close()
-                if self._failures or self._given_up():
+                now = time.monotonic()
+                if (self._failures or self._given_up()) and now - cancelled_at >= _CANCEL_S:
                     self._cancel()  # again and again: a seat's job may begin just after
+                    cancelled_at = now
 
     def _sit(self, task: Callable[..., Any], partition: int) -> None:
         for submission in range(1, _SUBMISSIONS + 1):
             try:
                 problems = self._spark.sparkContext.runJob(self._numbers, task, [partition])
             except Exception as error:
+                if self._failures or self._given_up():
+                    raise
                 kind, said = explain(error)
-                if kind != "lost_node" or submission == _SUBMISSIONS or self._failures or self._given_up():
+                if kind != "lost_node" or submission == _SUBMISSIONS:
                     raise
                 logger.warning("The task of partition %d is submitted again: %s", partition, said)
             else:
                 for problem in problems:
-                    raise RuntimeError(problem)
+                    raise RuntimeError(problem.decode())
                 return
 
     def _recording(self, target: Callable[..., None]) -> Callable[..., None]:
@@ -143,9 +163,9 @@ class Seats:
         return recording
 
 
-def _as_result(task: Callable[..., Any]) -> Callable[[Iterable[Any]], Iterator[str]]:
+def _as_result(task: Callable[..., Any]) -> Callable[[Iterable[Any]], Iterator[bytes]]:
     # Nested, it travels by value, as the task does.
-    def seat(rows: Iterable[Any]) -> Iterator[str]:
+    def seat(rows: Iterable[Any]) -> Iterator[bytes]:
         import traceback
 
         try:
@@ -154,6 +174,7 @@ def _as_result(task: Callable[..., Any]) -> Callable[[Iterable[Any]], Iterator[s
             if getattr(problem, "kind", None) in ("unreachable", "cancelled"):
                 raise
             traceback.print_exc()
-            return iter(["".join(traceback.format_exception_only(type(problem), problem)).strip()])
+            said = "".join(traceback.format_exception_only(type(problem), problem)).strip()
+            return iter([said.encode()])
 
     return seat

@@ -121,7 +121,7 @@ class SparkStage(Stage):
 
     def _cancel_jobs(self, tag: str) -> None:
         if not is_remote(self._spark):
-            self._cancel_by(lambda: self._spark.sparkContext.cancelJobsWithTag(tag))
+            self._cancel_by(lambda: self._cancel_here(tag))
         elif not self._deaf:
             # A client tries for ten minutes to reach a server that has gone.
             interrupt = functools.partial(self._cancel_by, lambda: self._spark.interruptTag(tag))
@@ -129,6 +129,14 @@ class SparkStage(Stage):
             telling.start()
             telling.join(_CANCEL_S)
             self._deaf = telling.is_alive()
+
+    def _cancel_here(self, tag: str) -> None:
+        context = self._spark.sparkContext
+        runner = own_runner(context)
+        if runner is None:
+            context.cancelJobsWithTag(tag)
+        else:  # a gang that waits for its turn has no jobs yet
+            runner.cancel(context._jsc.sc(), tag)
 
     def _cancel_by(self, call: Callable[[], object]) -> None:
         try:

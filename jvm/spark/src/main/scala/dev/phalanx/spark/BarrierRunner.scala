@@ -5,8 +5,9 @@ import java.net.InetSocketAddress
 import scala.util.control.NonFatal
 
 import org.apache.spark.SparkContext
+import org.apache.spark.api.java.JavaRDD
 
-import dev.phalanx.spark.driver.{Gathering, OwnJar, RunProfile, Seats, StageFailure, StageLook}
+import dev.phalanx.spark.driver.{OwnJar, RunProfile, Seats, StageFailure, StageLook}
 import dev.phalanx.spark.internal.{SparkFit, Version}
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.node.NodeTask
@@ -72,10 +73,13 @@ object BarrierRunner {
     */
   def cancel(sc: SparkContext, tag: String): Unit = Seats.cancel(sc, tag)
 
-  /** A place in the line of this driver's gangs of tasks, for one that the Python driver submits by itself. It asks
-    * for its turn at least every 30 seconds while it waits and gathers, and closes it.
+  /** Runs a gang of tasks whose nodes are in Python workers, for the Python driver. Blocks until all are over.
+    *
+    * @param rows a partition for each task, which runs where it is computed; it gives why the task failed, as UTF-8,
+    *   or nothing
+    * @param profile Spark's number of the profile that they have
     */
-  def gather(tag: String): Gathering.Turn = Gathering.join(Set(tag))
+  def runPythonSeats(rows: JavaRDD[Array[Byte]], profile: Int): Unit = Seats.runPython(rows.rdd, profile)
 
   /** How Spark's scheduler has the stage with this tag, or the gang of tasks of so many `seats`, of this profile:
     * `running slots free`, -1 running where nothing is submitted yet, and then the tasks on executors that Spark

@@ -6,8 +6,11 @@ import java.util.{ArrayDeque, Collections, LinkedHashMap => JLinkedHashMap, Map 
   * together could each hold half of the slots, and wait for the rest.
   */
 private[spark] object Gathering {
-  private val LeaseMillis = 30000L
   private val MostGivenUp = 1000
+
+  /** As which Spark cancels a job: there is no field that says so. */
+  private val AllJobs = "cancellation of all jobs"
+  private val OfGroup = "cancelled job group"
 
   /** The first has the turn. */
   private val line = new ArrayDeque[Turn]
@@ -18,38 +21,32 @@ private[spark] object Gathering {
       size > MostGivenUp
   })
 
-  /** The place of a gang in the line, until it is closed by whoever has it: once its seats run, or it is over.
-    *
-    * JAR-29 (asks-or-goes): it is a lease. Of a Python driver that ended nobody hears, so one that hasn't asked for
-    * its turn for `leaseMillis` holds up no other.
-    */
-  final class Turn private[Gathering] (val tags: Set[String], leaseMillis: Long) extends AutoCloseable {
-    private var asked = System.nanoTime
-    private var isOver = false
+  /** The place of a gang in the line, until it is closed: once its seats run, or it is over. */
+  final class Turn private[Gathering] (val tags: Set[String], group: Option[String]) extends AutoCloseable {
+    @volatile private var isCancelled = false
 
     /** Whether it is this gang's turn. */
-    def isHeld: Boolean = line.synchronized {
-      asked = System.nanoTime
-      if (!isOver && !line.contains(this)) line.add(this)
-      while ((line.peek ne null) && line.peek.hasGone(asked)) line.poll()
-      line.peek eq this
-    }
+    def isHeld: Boolean = line.synchronized(line.peek eq this)
 
-    private def hasGone(now: Long): Boolean = now - asked > leaseMillis * 1000000
+    /** Whether the gang is to wait no longer. */
+    def isGivenUp: Boolean = isCancelled || Gathering.isGivenUp(tags)
 
     /** Lets the next gang gather; again is harmless. */
-    override def close(): Unit = line.synchronized {
-      isOver = true
-      line.remove(this): Unit
-    }
+    override def close(): Unit = line.synchronized(line.remove(this): Unit)
+
+    private[Gathering] def cancelWith(said: String): Unit =
+      if (said.contains(AllJobs) || group.exists(name => s"$said ".contains(s"$OfGroup $name "))) isCancelled = true
   }
 
-  /** A place at the end of the line, for a gang whose jobs have these tags. */
-  def join(tags: Set[String], leaseMillis: Long = LeaseMillis): Turn = {
-    val turn = new Turn(tags, leaseMillis)
-    turn.isHeld
+  /** A place at the end of the line, for a gang whose jobs have these tags, and are of this job group. */
+  def join(tags: Set[String], group: Option[String] = None): Turn = {
+    val turn = new Turn(tags, group)
+    line.synchronized(line.add(turn): Unit)
     turn
   }
+
+  /** Has those gangs wait no longer that Spark would have cancelled with the one of which it says this. */
+  def cancelWith(said: String): Unit = line.synchronized(line.forEach(_.cancelWith(said)))
 
   /** Whether it is the turn of the gang with this tag. */
   def isGathering(tag: String): Boolean = line.synchronized(Option(line.peek).exists(_.tags.contains(tag)))
@@ -57,5 +54,5 @@ private[spark] object Gathering {
   /** Has the gang whose jobs have this tag wait no longer, neither for its turn nor for slots. */
   def giveUp(tag: String): Unit = givenUp.synchronized(givenUp.add(tag): Unit)
 
-  def isGivenUp(tags: Set[String]): Boolean = givenUp.synchronized(tags.exists(givenUp.contains(_)))
+  private def isGivenUp(tags: Set[String]): Boolean = givenUp.synchronized(tags.exists(givenUp.contains(_)))
 }

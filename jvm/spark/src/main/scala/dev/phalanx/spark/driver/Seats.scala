@@ -6,14 +6,16 @@ import java.util.concurrent.{LinkedBlockingQueue, TimeUnit}
 
 import scala.collection.mutable
 import scala.concurrent.ExecutionContext
+import scala.reflect.ClassTag
 import scala.util.control.NonFatal
 import scala.util.{Failure, Success, Try}
 
+import org.apache.spark.rdd.RDD
 import org.apache.spark.{FutureAction, SparkContext, SparkException}
 import org.slf4j.LoggerFactory
 
 import dev.phalanx.spark.internal.{SparkInternals, TempFolder}
-import dev.phalanx.spark.node.{NodeTask, SeatTask}
+import dev.phalanx.spark.node.{NodeTask, PythonSeatTask, SeatTask}
 
 /** A gang of tasks: each task of a run, its *seat*, is a Spark job over one partition. Seats that wait have Spark
   * start executors under dynamic allocation.
@@ -23,41 +25,49 @@ import dev.phalanx.spark.node.{NodeTask, SeatTask}
   *
   * JAR-28 (one-gathers): of the gangs of a driver one at a time gathers, from its first job until all its seats run.
   * Without dynamic allocation it is submitted once as many slots are free as it has seats.
+  *
+  * As STAGE-11, gangs that wait in the line are cancelled with another one, where Spark cancels their job group or
+  * all jobs.
   */
-final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: NodeTask, profile: Int) {
+final private[spark] class Seats[A: ClassTag] private (rows: RDD[A], task: Iterator[A] => String, profile: Int) {
   import Seats._
 
+  private val sc = rows.sparkContext
+  private val tasks = rows.getNumPartitions
   private val gang = s"phalanx-gang-${UUID.randomUUID()}"
-  private val rows = RunProfile.rows(sc, tasks, profile)
-  private val tags = sc.getJobTags()
+  private val turn = Gathering.join(sc.getJobTags(), Option(sc.getLocalProperty(JobGroup)))
   private val seats = mutable.ArrayBuffer.empty[FutureAction[String]]
   private val submissions = Array.fill(tasks)(0)
   private val ends = new LinkedBlockingQueue[(Int, Try[String])]
 
-  private def run(): Unit = {
-    val turn = Gathering.join(tags)
+  private def run(): Unit =
     try {
-      while (!(turn.isHeld && hasRoom)) {
-        if (!mayWait) throw cancelled
-        Thread.sleep(PollMillis)
-      }
+      while (!mayBegin) Thread.sleep(PollMillis)
       submit(0 until tasks)
-      awaitEnds(turn)
+      awaitEnds()
+    } catch {
+      case NonFatal(problem) =>
+        val failure = StageFailure.of(problem)
+        if (failure.isCancellation) Gathering.cancelWith(failure.sentence)
+        throw problem
     } finally {
       seats.filterNot(_.isCompleted).foreach(_.cancel())
       turn.close()
     }
+
+  private def mayBegin: Boolean = {
+    if (!mayWait) throw cancelled
+    turn.isHeld && hasRoom
   }
 
-  private def mayWait: Boolean = !sc.isStopped && !Gathering.isGivenUp(tags)
+  private def mayWait: Boolean = !sc.isStopped && !turn.isGivenUp
 
   private def hasRoom: Boolean = SparkInternals.startsExecutors(sc) || SparkInternals.freeSlots(sc, profile) >= tasks
 
   /** The jobs have the properties that this thread has now. */
   private def submit(partitions: Seq[Int]): Unit = {
     sc.setLocalProperty(SparkInternals.GANG, gang)
-    try {
-      val task = new SeatTask(this.task)
+    try
       partitions.foreach { partition =>
         submissions(partition) += 1
         var problem = ""
@@ -68,12 +78,12 @@ final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: No
         seats += seat
         seat.onComplete(end => ends.add(partition -> end))(AtOnce)
       }
-    } finally sc.setLocalProperty(SparkInternals.GANG, null)
+    finally sc.setLocalProperty(SparkInternals.GANG, null)
     // Who gave up before the first job was there has found none to cancel.
     if (!mayWait) throw cancelled
   }
 
-  private def awaitEnds(turn: Gathering.Turn): Unit = {
+  private def awaitEnds(): Unit = {
     var ended = 0
     while (ended < tasks) {
       if (turn.isHeld && SparkInternals.seatsRunning(sc, gang) + ended >= tasks) turn.close()
@@ -93,6 +103,7 @@ final private[spark] class Seats private (sc: SparkContext, tasks: Int, task: No
 
 private[spark] object Seats {
   private val PollMillis = 100L
+  private val JobGroup = "spark.jobGroup.id"
 
   /** How often a seat is submitted, at most. */
   private val MaxSubmissions = 4
@@ -110,14 +121,22 @@ private[spark] object Seats {
     * `InterruptedException`.
     */
   def run(sc: SparkContext, tasks: Int, task: NodeTask, profile: Int): Unit =
-    if (task.payload.length <= MostPayloadBytes) new Seats(sc, tasks, task, profile).run()
+    if (task.payload.length <= MostPayloadBytes) runNodes(sc, tasks, task, profile)
     else {
       val folder = new TempFolder("phalanx-payload-").path
       try {
         val file = Files.write(folder.resolve("payload"), task.payload)
-        NodeTask.withPayloadFile(sc, task.spec, file.toString)(new Seats(sc, tasks, _, profile).run())
+        NodeTask.withPayloadFile(sc, task.spec, file.toString)(runNodes(sc, tasks, _, profile))
       } finally SparkInternals.delete(folder.toFile)
     }
+
+  private def runNodes(sc: SparkContext, tasks: Int, task: NodeTask, profile: Int): Unit =
+    new Seats(RunProfile.rows(sc, tasks, profile), new SeatTask(task), profile).run()
+
+  /** The same of tasks in Python workers: each is a partition of `rows`, and what it gives is why it failed, as
+    * UTF-8.
+    */
+  def runPython(rows: RDD[Array[Byte]], profile: Int): Unit = new Seats(rows, PythonSeatTask, profile).run()
 
   /** Ends the jobs of a tag, also those of a gang that waits and has none yet. Returns at once. */
   def cancel(sc: SparkContext, tag: String): Unit = {

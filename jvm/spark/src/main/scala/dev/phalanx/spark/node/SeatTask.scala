@@ -1,5 +1,7 @@
 package dev.phalanx.spark.node
 
+import java.nio.charset.StandardCharsets.UTF_8
+
 import scala.util.control.NonFatal
 
 import org.apache.spark.TaskKilledException
@@ -26,6 +28,11 @@ final private[spark] class SeatTask(task: NodeTask) extends (Iterator[Int] => St
         LoggerFactory.getLogger("dev.phalanx").error("The node failed", problem)
         problem.toString
     }
+}
+
+/** A node in a Python worker as a job of its own: its words are the partition. */
+private[spark] object PythonSeatTask extends (Iterator[Array[Byte]] => String) with Serializable {
+  override def apply(words: Iterator[Array[Byte]]): String = words.map(new String(_, UTF_8)).mkString
 }
 
 private object SeatTask {

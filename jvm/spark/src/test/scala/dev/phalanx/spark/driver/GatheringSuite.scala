@@ -1,6 +1,5 @@
 package dev.phalanx.spark.driver
 
-import dev.phalanx.spark.BarrierRunner
 import dev.phalanx.spark.support.PhalanxSuite
 
 class GatheringSuite extends PhalanxSuite {
@@ -25,27 +24,16 @@ class GatheringSuite extends PhalanxSuite {
     third.close()
   }
 
-  test("the Python driver takes turns with the others") {
-    val first = joined("a")
-    val python = BarrierRunner.gather("b")
-    val third = joined("c")
-    assert(first.isHeld && !python.isHeld && !third.isHeld)
-    first.close()
-    assert(!third.isHeld && python.isHeld)
-    python.close()
-    assert(third.isHeld)
-    third.close()
-  }
-
-  test("one that asks for its turn no more loses it") {
-    val gone = Gathering.join(Set("a"), leaseMillis = 50)
-    val next = joined("b")
-    assert(!next.isHeld)
-    Thread.sleep(100)
-    assert(next.isHeld, "JAR-29")
-    assert(!gone.isHeld)
-    next.close()
-    assert(gone.isHeld, "it was not gone, and came back")
-    gone.close()
+  test("what Spark says of a gang that it cancels reaches those in the line that it would have cancelled, too") {
+    def cancelled(said: String) = {
+      val turns = Seq(Some("mine"), Some("others"), None).map(group => Gathering.join(Set("tag"), group))
+      try {
+        Gathering.cancelWith(said)
+        turns.map(_.isGivenUp)
+      } finally turns.foreach(_.close())
+    }
+    assert(cancelled("Job 3 cancelled part of cancelled job group mine") == Seq(true, false, false), "STAGE-11")
+    assert(cancelled("Job 3 cancelled as part of cancellation of all jobs") == Seq(true, true, true), "STAGE-11")
+    assert(cancelled("Job 3 cancelled") == Seq(false, false, false), "STAGE-11")
   }
 }

@@ -39,11 +39,36 @@ object BreathingMain {
       .getOrCreate()
     def executors = session.sparkContext.statusTracker.getExecutorInfos.length - 1
     def train() = new TorchDistributor(2, localMode = false, useGpu = false).run(args(0)).results.map(_.json.get)
+    // One that lacks an executor, which another job has, and one behind it.
+    def cancelled() = {
+      val sc = session.sparkContext
+      def jobs(wanted: Int) = {
+        val until = System.nanoTime + 60000000000L
+        while (sc.statusTracker.getActiveJobIds().length != wanted && System.nanoTime < until) Thread.sleep(50)
+      }
+      val folder = Files.createTempDirectory("held-")
+      val (held, release) = (folder.resolve("held").toFile, folder.resolve("release").toFile)
+      val holder = Cluster.holding(sc, held, release)
+      while (!held.exists && !holder.isOver) Thread.sleep(50)
+      sc.setJobGroup("mine", "waits for executors")
+      val waits = new Going(train())
+      jobs(3)
+      val behind = new Going(train())
+      Thread.sleep(1000)
+      sc.cancelJobGroup("mine")
+      val kinds = Seq(waits, behind).map(_.end(20).failed.get.asInstanceOf[TrainingException].kind)
+      jobs(1)
+      val left = sc.statusTracker.getActiveJobIds().length
+      release.createNewFile()
+      holder.end().get
+      s"$kinds, $left job left, then ${train()}"
+    }
     try {
       println(s"before: $executors executors")
       println(s"results: ${train()}, with $executors executors")
       val both = Seq.fill(2)(new Going(train()))
       println(s"both: ${both.map(_.end(60).get)}")
+      println(s"cancelled: ${cancelled()}")
       val until = System.nanoTime + 60000000000L
       while (executors > 0 && System.nanoTime < until) Thread.sleep(50)
       println(s"after: $executors executors")
@@ -206,6 +231,29 @@ class SeatsSuite extends PhalanxSuite {
     }
   }
 
+  for (how <- Seq("its job group", "all jobs")) test(s"cancelling $how ends gangs in the line, too") {
+    withFolder { folder =>
+      def inGroup(group: String, file: String) = {
+        sc.setJobGroup(group, "of these tests")
+        try distributor().withGang("tasks").start(file)
+        finally sc.clearJobGroup()
+      }
+      val seats = told {
+        val runs = inGroup("seats", sleeper(folder))
+        eventually(assert(Seq("0", "1").forall(rank => Files.exists(folder.resolve(rank)))))
+        val waits = inGroup("seats", ranks(folder))
+        eventually(assert(waits.status == "waiting for 2 slots; 0 are free"))
+        val (queues, others) = (inGroup("seats", ranks(folder)), inGroup("others", ranks(folder)))
+        Thread.sleep(500)
+        if (how == "all jobs") sc.cancelAllJobs() else sc.cancelJobGroup("seats")
+        Seq(runs, waits, queues).foreach(run => assert(ended(run).kind == "cancelled", "STAGE-11"))
+        if (how == "all jobs") assert(ended(others).kind == "cancelled", "STAGE-11")
+        else assert(others.result(java.time.Duration.ofSeconds(60)).results.map(_.json.get) == Seq("0", "1"))
+      }
+      assert(seats.jobs.size == (if (how == "all jobs") 2 else 4), "STAGE-11: whoever waited has not begun")
+    }
+  }
+
   test("an executor's host is the one that Spark tells to a barrier stage's tasks") {
     Cluster.spark
     val hosts = SeatsSuite.hosts(sc)
@@ -221,6 +269,7 @@ class SeatsSuite extends PhalanxSuite {
         "before: 0 executors",
         "results: Vector(0, 1), with 2 executors",
         "both: List(Vector(0, 1), Vector(0, 1))",
+        "cancelled: List(cancelled, cancelled), 1 job left, then Vector(0, 1)",
         "after: 0 executors"
       )
       lines.foreach(line => assert(ended.output.contains(line), ended.output))

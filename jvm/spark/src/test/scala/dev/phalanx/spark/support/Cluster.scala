@@ -55,11 +55,14 @@ object Cluster {
     sc.parallelize(0 until tasks, tasks).map(_ => Core(_.poolUsage()).toSeq).collect().toSeq
 
   /** A job that holds a slot, from when the file `held` is there until `release` is. */
-  def holding(held: File, release: File): Going[Unit] = new Going(sc.parallelize(0 until 1, 1).foreach { _ =>
-    held.createNewFile(): Unit
-    val until = System.nanoTime + 120000000000L
-    while (!release.exists && System.nanoTime < until) Thread.sleep(20)
-  })
+  def holding(held: File, release: File): Going[Unit] = holding(sc, held, release)
+
+  def holding(of: SparkContext, held: File, release: File): Going[Unit] =
+    new Going(of.parallelize(0 until 1, 1).foreach { _ =>
+      held.createNewFile(): Unit
+      val until = System.nanoTime + 120000000000L
+      while (!release.exists && System.nanoTime < until) Thread.sleep(20)
+    })
 
   /** What `body` prints. */
   def printed(body: => Any): String = {
