@@ -18,12 +18,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..request.slots import OF_APPLICATION
 from ..spark.driver_jvm import own_runner
 from ..spark.session import starts_executors
 from ..spark.versions import inheriting
 from . import gathering
 from .spark_errors import explain
-from .stage_watch import OF_APPLICATION, look_at_scheduler
+from .stage_watch import look_at_scheduler
 
 if TYPE_CHECKING:
     from pyspark import RDD

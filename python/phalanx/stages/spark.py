@@ -2,6 +2,10 @@
 
 STAGE-5 (caller-properties): the caller's Spark properties (job group, scheduler pool) hold for the stage. Nothing that
 the stage sets is left behind in the caller's properties.
+
+STAGE-12 (asked-again): before a later attempt of a gang of tasks, Spark is told to ask once more for its executors. A
+standalone master replaces what it has decommissioned only when it is asked, and Spark doesn't ask where the new tasks
+come at once.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from ..connect.client import is_remote
 from ..connect.server import ConnectServer
 from ..request.preflight import wait_for_slots
 from ..spark.driver_jvm import own_runner
+from ..spark.session import starts_executors
 from ..spark.versions import inheriting
 from .stage import Stage
 from .stage_watch import (
@@ -84,8 +89,10 @@ class SparkStage(Stage):
     def _make_room(self) -> None:
         self._cancel_jobs(self._tag)
         self._tag = _new_tag()
-        if self._seats:
-            return  # executors come for tasks that wait
+        if self._seats:  # executors come for tasks that wait
+            if not is_remote(self._spark) and starts_executors(self._spark):
+                self._spark.sparkContext._jsc.sc().requestExecutors(0)
+            return
         # Spark itself would look only every 15 s whether the lost executor has been replaced.
         within = self._request.settings.slots_timeout
         wait_for_slots(self._spark, self._job.tasks, within, lambda: self._cancelled, self._profile)

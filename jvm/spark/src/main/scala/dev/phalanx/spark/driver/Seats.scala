@@ -145,6 +145,10 @@ private[spark] object Seats {
     catch { case NonFatal(problem) => log.debug("The Spark job can't be cancelled", problem) } // the context has gone
   }
 
+  /** As STAGE-12, has the cluster's manager look again what this application has. */
+  def askForExecutorsAgain(sc: SparkContext): Unit =
+    if (SparkInternals.startsExecutors(sc)) sc.requestExecutors(0): Unit
+
   /** Under the name of Spark's own error, as which it is understood. */
   private def cancelled = new SparkException("[SPARK_JOB_CANCELLED] The gang was cancelled while it waited for slots")
 }

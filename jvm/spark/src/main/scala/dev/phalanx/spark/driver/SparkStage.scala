@@ -40,6 +40,7 @@ final private[spark] class SparkStage(
         () => SparkInternals.taskSlots(sc, profile),
         () => cancellation != null
       )
+    else Seats.askForExecutorsAgain(sc)
   }
 
   override protected def look: Option[() => StageLook] = {
