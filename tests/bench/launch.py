@@ -1,11 +1,14 @@
 """How long a run takes to get anywhere: ours over each stage beside pyspark's TorchDistributor, in one session.
 
-    python tests/bench/launch.py [--quick] [--reps N]
+    python tests/bench/launch.py [--quick] [--reps N] [--gangs]
 
 Two ranks, warm (forked from a process that has imported torch), and `cold` (every rank is a new process that imports
 torch, as pyspark's are). Seconds from the call of `.run()` to the first line of
 user code, to the process group, to the first all-reduce, each of the slower rank, and to the return. An empty job is
 one whose ranks do nothing: `/bin/true` through the Scala API, an empty function elsewhere. All take turns.
+
+Gangs of tasks, which `--gangs` measures alone, run beside barrier stages on executors that are there. Where there are
+none yet, they come for a run (dynamic allocation) or for a job of two tasks of Spark's own, and go before the next.
 
 `command` is `phalanx run` beside torchrun, each from the start of a process to its end, without Spark.
 `phalanx` is the jvm stage, or local mode; `python stage` is the same class over that stage. Spark is warmed: session,
@@ -24,6 +27,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +39,13 @@ from common import Quiet, Report, note
 EMPTY_JOB_BAR_S, SOONER_BAR_S = 0.20, 0.1
 WARMING_RUNS = 10
 METRICS = {"first": "first line", "group": "process group", "reduced": "first all-reduce"}
+GROWS = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.executorIdleTimeout": "1s",
+    "spark.executor.cores": "1",
+}
 
 
 def probe(folder: str) -> None:
@@ -73,9 +84,12 @@ def quiet_builder(master: str = "local-cluster[2,1,1024]") -> Any:
 
 def await_executors(spark: Any) -> None:
     """Until both executors have registered."""
-    executors = spark.sparkContext._jsc.sc()
-    while executors.getExecutorMemoryStatus().size() < 3:
+    while executors(spark) < 2:
         time.sleep(0.05)
+
+
+def executors(spark: Any) -> int:
+    return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
 
 def session() -> Any:
@@ -93,14 +107,15 @@ def warm_workers(spark: Any) -> None:
 
 
 class Over:
-    """A distributor that takes the stage that it is told."""
+    """A distributor that takes the stage and the gang that it is told."""
 
-    def __init__(self, stage: str, distributor: Any) -> None:
+    def __init__(self, stage: str, distributor: Any, gang: str = "auto") -> None:
         self.distributor = distributor
-        self._stage = stage
+        self._stage, self._gang = stage, gang
 
     def run(self, *what: Any) -> Any:
         self.distributor.spark.conf.set("spark.phalanx.stage", self._stage)
+        self.distributor.spark.conf.set("spark.phalanx.gang", self._gang)
         return self.distributor.run(*what)
 
 
@@ -149,6 +164,7 @@ def main() -> None:
         "--quick", action="store_true", help="one repetition of each; ends within a minute or so"
     )
     parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--gangs", action="store_true", help="gangs of tasks and barrier stages only")
     options = parser.parse_args()
     repetitions = 1 if options.quick else options.reps
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -160,6 +176,10 @@ def main() -> None:
     from pyspark.ml.torch.distributor import TorchDistributor as Incumbent
 
     report = Report("launch")
+    warm_gangs(report, repetitions, quick=options.quick)
+    cold_gangs(report, repetitions, quick=options.quick)
+    if options.gangs:
+        return
     spark = session()
     new = {"num_processes": 2, "local_mode": False, "use_gpu": False}
     over = {stage: Over(stage, TorchDistributor(**new)) for stage in ("jvm", "python")}
@@ -238,6 +258,64 @@ def main() -> None:
     bars(report)
 
 
+def warm_gangs(report: Report, repetitions: int, *, quick: bool) -> None:
+    """Gangs of tasks and barrier stages, on executors that are there."""
+    import phalanx
+
+    spark = session()
+    of = phalanx.TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
+    over = {
+        f"{stage} stage, {gang}": Over(stage, of, gang)
+        for stage in ("jvm", "python")
+        for gang in ("tasks", "barrier")
+    }
+    warm = {name: functools.partial(measure, each) for name, each in over.items()}
+    sys.stdout = Quiet()  # type: ignore[assignment]
+    for _ in range(1 if quick else WARMING_RUNS):
+        for run in warm.values():
+            run()
+    sys.stdout = sys.__stdout__
+    take_turns(report, "2 ranks on executors that are there", warm, 2 * repetitions, quick=quick)
+    spark.stop()
+
+
+def cold_gangs(report: Report, repetitions: int, *, quick: bool) -> None:
+    """Gangs of tasks for which executors come."""
+    import phalanx
+
+    spark = quiet_builder().config(map=phalanx.spark_conf() | GROWS).getOrCreate()
+    of = phalanx.TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
+
+    def run_of(stage: str) -> dict[str, float]:
+        await_none(spark)
+        figures = measure(Over(stage, of))
+        [there] = [phase.seconds for phase in of.last_run.phases if phase.name == "all joined"]
+        return figures | {"there": there}
+
+    cold = {f"{stage} stage, tasks": functools.partial(run_of, stage) for stage in ("jvm", "python")}
+    cold["a job of Spark's"] = lambda: sleeping_job(spark)
+    take_turns(report, "2 ranks, no executors yet", cold, repetitions, quick=quick)
+    spark.stop()
+
+
+def sleeping_job(spark: Any) -> dict[str, float]:
+    """How long executors take that Spark starts for a job of two tasks."""
+    await_none(spark)
+    began = time.monotonic()
+    sleeps = spark.sparkContext.parallelize(range(2), 2)
+    job = threading.Thread(target=sleeps.foreach, args=(lambda _: time.sleep(1),))
+    job.start()
+    await_executors(spark)
+    there = time.monotonic() - began
+    job.join()
+    return {"there": there}
+
+
+def await_none(spark: Any) -> None:
+    while executors(spark) > 0:
+        time.sleep(0.05)
+
+
 def nothing() -> None:
     pass
 
@@ -262,7 +340,7 @@ def take_turns(
                 sys.stdout = stdout
             if repetition > 0 or quick:
                 taken[impl].append(figures)
-    for metric, name in [*METRICS.items(), ("returned", "return")]:
+    for metric, name in [("there", "all tasks there"), *METRICS.items(), ("returned", "return")]:
         for impl, rows in taken.items():
             if metric in rows[0]:
                 report.add(impl, case, name, "s", [row[metric] for row in rows])
