@@ -12,15 +12,14 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .connection import ModelProcess
 from .model import given_function
-from .serving import ARGUMENTS, PARAMETERS
 from .shipping import shipped_model
 from .told import told_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
+    from .connection import ModelProcess
     from .shipping import ShippedModel
 
 
@@ -67,6 +66,8 @@ class _Remote:
     @contextlib.contextmanager
     def connected(self) -> Iterator[None]:
         """A task's time: it has a connection of its own, which pyspark's cache of functions outlives."""
+        from .connection import ModelProcess
+
         with contextlib.closing(ModelProcess(self._key, self._model, self._told)) as process:
             _connections[self._key] = process
             try:
@@ -76,6 +77,8 @@ class _Remote:
 
     def function(self) -> Callable[..., Any]:
         """What pyspark takes for the user's function: it has as many parameters."""
+        from .serving import ARGUMENTS, PARAMETERS
+
         count: int = self._asked(PARAMETERS, ())
 
         def function(*arrays: Any) -> Any:

@@ -10,7 +10,6 @@ from .columns import Inputs, Outputs
 from .model import given_model
 from .plan import scored
 from .shipping import shipped_model
-from .task import ON_ERROR, Scoring
 from .told import told_of
 
 if TYPE_CHECKING:
@@ -54,6 +53,8 @@ def predict(
     Raises `TypeError` and `ValueError` for arguments that can't be, and `UnpicklableError` for a model that can't be
     sent. What goes wrong in a task fails the query, with the model's traceback.
     """
+    from .task import ON_ERROR, Scoring  # with numpy, which an import of phalanx doesn't cost
+
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size={batch_size!r} is not a number of rows, 1 or more")
     if on_error not in ON_ERROR:
