@@ -34,7 +34,7 @@ const ELEMENTS: [(&str, u64); 14] = [
 pub struct Column {
     /// Its name.
     pub name: String,
-    /// One of [`ELEMENTS`].
+    /// What its elements are: a type by the name that numpy has for it, or `arrow`, or `pickle`.
     pub element: String,
     /// The lengths of its dimensions; the first is the batch's rows.
     pub shape: Vec<u64>,
