@@ -455,6 +455,18 @@ def test_a_models_file_is_read_from_memory_that_ends_with_it(session: Any, count
     buffer = io.BytesIO()
     torch.save(torch.zeros(10), buffer)
     phalanx.predict(numbers(session), counting, inputs="x", outputs="y double, process long").collect()
+
+    def opened_in_worker(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        links = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+        for batch in batches:
+            yield pa.record_batch([pa.array([" ".join(links)] * len(batch))], ["links"])
+
+    # The workers that have scored are used again.
+    for row in session.range(0, 8, 1, 8).mapInArrow(opened_in_worker, "links string").collect():
+        assert "phalanx-model" not in row.links, "SCORE-3"
+        assert "phalanx-batch" not in row.links, "SCORE-3"
     for model in models_here():
         opened = [os.readlink(f"/proc/{model.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{model.pid}/fd")]
         assert not any("phalanx-model" in name for name in opened), "the packed model is not kept"

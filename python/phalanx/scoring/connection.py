@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
@@ -39,16 +40,26 @@ class ModelProcess:
             self._bring,
         )
         self._model = model
+        self._brought: int | None = None
         self._given = self._taken = 0
         self._inputs: dict[int, mmap.mmap] = {}
         self._results: dict[int, mmap.mmap] = {}
 
     def _bring(self) -> int:
-        return self._model.open()
+        self._let_go_of_model()
+        self._brought = self._model.open()
+        return self._brought
+
+    def _let_go_of_model(self) -> None:
+        """Closes what was brought: the process has the model by now, or never will."""
+        if self._brought is not None:
+            os.close(self._brought)
+            self._brought = None
 
     def close(self) -> None:
         """Lets go of the process."""
         self._native.close()
+        self._let_go_of_model()
         self._inputs.clear()
         self._results.clear()
 
@@ -70,6 +81,7 @@ class ModelProcess:
         write(self._inputs[slot], at, values)
         self._given += 1
         trouble = self._native.give(slot)
+        self._let_go_of_model()
         if trouble is not None:
             raise NoModel("the model can't be had: {}\n\n{}".format(*trouble))
 
@@ -80,6 +92,7 @@ class ModelProcess:
         """
         slot = self._taken % 2
         answer = self._native.take()
+        self._let_go_of_model()
         self._taken += 1
         if answer.trouble is not None:
             error, traceback = answer.trouble
