@@ -42,14 +42,10 @@ class NewColumn(NamedTuple):
 
 def listed(array: Any) -> list[Any]:
     """The values of an array of Arrow's as Python's."""
-    import pyarrow as pa
-
     from ..feeding.loader.arrow_memory import Texts
+    from ..feeding.loader.columns import is_text
 
-    types = pa.types
-    tests = types.is_string, types.is_large_string, types.is_binary, types.is_large_binary
-    is_text = any(test(array.type) for test in tests)
-    return Texts(array).values() if is_text else list(array.to_pylist())
+    return Texts(array).values() if is_text(array.type) else list(array.to_pylist())
 
 
 def mapped(file: tuple[int, int], *, writable: bool) -> mmap.mmap:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..feeding.blocks.index import Facts
 from ..feeding.blocks.write import facts_of
-from ..feeding.loader.columns import Column, by_column
+from ..feeding.loader.columns import Column, by_column, is_text
 from .batch_memory import NewColumn, listed
 
 SINGLE = ""
@@ -91,7 +91,7 @@ class Tensors:
 
         lengths = facts.lengths.get(name)
         is_error = isinstance(nulls := by_column(self._nulls, name, "error"), str) and nulls == "error"
-        if facts.nulls.get(name) and (lengths is not None or is_error) and not _is_text(array.type):
+        if facts.nulls.get(name) and (lengths is not None or is_error) and not is_text(array.type):
             row = self._row_named(rows, pc.index(array.is_null(), pa.scalar(True)).as_py(), first)
             cure = "fill it in Spark (coalesce)" if lengths else "say what stands for nulls (nulls=0)"
             raise ValueError(f"the column {name!r} has a null in {row}; {cure}")
@@ -133,18 +133,6 @@ def _plain(name: str, values: Any) -> Any:
     called = "preprocess returned" if name == SINGLE else f"preprocess returned as {name!r}"
     raise TypeError(
         f"{called} {type(values).__name__}; it has to be a tensor, a list of texts, or a dictionary of these"
-    )
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_string(kind)
-        or types.is_large_binary(kind)
     )
 
 

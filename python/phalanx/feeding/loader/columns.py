@@ -89,7 +89,7 @@ class Column:
         self._kind = pa.float64() if pa.types.is_decimal(element) else self._storage
         if pa.types.is_boolean(element):
             self._kind = element
-        self.listed = self.levels == 0 and _is_text(element)
+        self.listed = self.levels == 0 and is_text(element)
         """Whether its values are Python's, in a list."""
         if self._kind is None and not self.listed:
             raise TypeError(
@@ -216,7 +216,8 @@ def _storage(kind: Any) -> Any:
     return None
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type is one of strings or bytes."""
     import pyarrow as pa
 
     types = pa.types
