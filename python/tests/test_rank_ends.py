@@ -28,13 +28,14 @@ def test_an_exception_is_written_down_with_its_pickle_and_traceback(run_rank: Ru
     after = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     assert end.code == 1
     assert set(end.error) == {
-        "type_name", "message", "traceback", "peer_lost", "blocks_lost", "before_start", "preempted", "at_us",
-        "pickle",
+        "type_name", "message", "traceback", "peer_lost", "blocks_lost", "before_start", "preempted", "machine",
+        "at_us", "pickle",
     }  # fmt: skip
     assert (end.error["type_name"], end.error["message"]) == ("ValueError", "lr: -1")
     assert not end.error["peer_lost"]
     assert not end.error["blocks_lost"]
     assert not end.error["before_start"]
+    assert not end.error["machine"]
     assert before < end.error["at_us"] < after
     assert end.left == {"error.json"}, "RANK-8"
     for text in (end.error["traceback"], end.err):
@@ -63,6 +64,32 @@ def test_blocks_that_are_gone_are_told_as_such_also_where_the_code_raises_someth
             raise ValueError("no batch") from problem
 
     assert run_rank(sent(train)).error["blocks_lost"], "FEED-74"
+
+
+def test_a_disk_that_is_full_and_a_gpu_that_has_gone_are_told_as_the_machines() -> None:
+    import errno
+
+    import torch
+    from phalanx.rank.error_record import blames_machine
+
+    def of_gpu(code: int) -> BaseException:
+        error = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        error.error_code = code
+        return error
+
+    full = OSError(errno.ENOSPC, "No space left on device")
+    led_to = RuntimeError("the checkpoint was not written")
+    led_to.__cause__ = full
+    for error, is_machines in [
+        (full, True),
+        (led_to, True),
+        (OSError(errno.EIO, "Input/output error"), True),
+        (OSError(errno.ENOENT, "No such file or directory"), False),
+        (of_gpu(214), True),  # an uncorrectable ECC error
+        (of_gpu(700), False),  # an illegal address is mostly a kernel's own
+        (ValueError("No space left on device"), False),
+    ]:
+        assert blames_machine(error) is is_machines, repr(error)
 
 
 @pytest.mark.parametrize(

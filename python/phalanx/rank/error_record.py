@@ -11,6 +11,7 @@ a sentence behind its first line: how many, whose limit it is, and what to do.
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import pickle
@@ -47,6 +48,12 @@ _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 # "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [...]: ...".
 _GLOO_PLACE = re.compile(r"\[[^\]\s]*gloo/transport/[^\]\s]*:\d+\]")
 
+# A disk that is full or broken, or was mounted anew to be read only.
+_DISK = frozenset({errno.ENOSPC, errno.EIO, errno.EROFS})
+# A GPU that is busy or not there, has memory or a link beyond repair, a fault of its hardware, or a system that isn't
+# ready: `cudaError` of cuda_runtime_api.h. What the training code's kernels can bring about by themselves isn't here.
+_GPU = frozenset({46, 100, 214, 220, 714, 802})
+
 # Errors of the native module that torch's C++ was given: of an exception that a future's callback raises, it takes the
 # text alone, so what it raises afterwards is known by containing that text.
 _given_to_torch: deque[tuple[str, bool]] = deque(maxlen=64)
@@ -73,6 +80,7 @@ def write_error(exc: BaseException, directory: str, *, at_us: int, before_start:
         contract.ERROR_BLOCKS_LOST: any(getattr(link, "kind", "") == "blocks_lost" for link in _chain(exc)),
         contract.ERROR_BEFORE_START: before_start,
         contract.ERROR_PREEMPTED: is_preemption(exc),
+        contract.ERROR_MACHINE: blames_machine(exc),
         contract.ERROR_AT_US: at_us,
         contract.ERROR_PICKLE: "",
     }
@@ -132,6 +140,12 @@ def is_peer_loss(exc: BaseException) -> bool:
     return any(_says_peer_loss(link) for link in _chain(exc))
 
 
+def blames_machine(exc: BaseException) -> bool:
+    """Whether the exception, or one that led to it, says that this machine is to blame and not the training code: an
+    OSError of a disk that is full or broken, or torch's AcceleratorError of a GPU that has gone, by their numbers."""
+    return any(_says_machine(link) for link in _chain(exc))
+
+
 def is_preemption(exc: BaseException) -> bool:
     """Whether the exception is `phalanx.Preempted`: the training code has left its work, and has not failed."""
     notices = sys.modules.get(f"{__package__}.notices")
@@ -175,6 +189,13 @@ def _says_peer_loss(exc: BaseException) -> bool:
     if ours:
         return any(ours)
     return _GLOO_PLACE.search(text) is not None
+
+
+def _says_machine(exc: BaseException) -> bool:
+    if isinstance(exc, OSError):
+        return exc.errno in _DISK
+    accelerator = getattr(sys.modules.get("torch"), "AcceleratorError", ())
+    return isinstance(exc, accelerator) and getattr(exc, "error_code", None) in _GPU
 
 
 def _chain(exc: BaseException) -> Iterator[BaseException]:

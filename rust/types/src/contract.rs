@@ -192,6 +192,8 @@ names! {
     ERROR_BEFORE_START = "before_start";
     /// Key of an error: whether it is `phalanx.Preempted`.
     ERROR_PREEMPTED = "preempted";
+    /// Key of an error: whether it says that the machine is to blame.
+    ERROR_MACHINE = "machine";
     /// Key of an error: when it was raised, on the host's monotonic clock, in microseconds.
     ERROR_AT_US = "at_us";
     /// Key of an error: the pickled exception, base64.
@@ -420,6 +422,7 @@ mod tests {
             ERROR_BLOCKS_LOST,
             ERROR_BEFORE_START,
             ERROR_PREEMPTED,
+            ERROR_MACHINE,
             ERROR_AT_US,
             ERROR_PICKLE,
         ];

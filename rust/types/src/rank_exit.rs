@@ -96,6 +96,8 @@ pub enum RankErrorKind {
     BeforeStart,
     /// `phalanx.Preempted`: the training code has saved what it has, since a host is going to go.
     Preempted,
+    /// The machine: its disk is full or broken, a GPU has gone.
+    Machine,
 }
 
 /// What a rank's entry point writes down when the training code raises.
@@ -127,6 +129,7 @@ struct ErrorRecord {
     blocks_lost: bool,
     before_start: bool,
     preempted: bool,
+    machine: bool,
     at_us: u64,
     pickle: String,
 }
@@ -140,6 +143,7 @@ impl From<ErrorRecord> for RankError {
             (false, true, ..) => RankErrorKind::Preempted,
             (false, false, true, _) => RankErrorKind::BlocksLost,
             (false, false, false, true) => RankErrorKind::PeerLost,
+            (false, false, false, false) if record.machine => RankErrorKind::Machine,
             (false, false, false, false) => RankErrorKind::TrainingCode,
         };
         RankError { type_name, message, traceback, kind, at_us, pickle }
@@ -157,6 +161,7 @@ impl From<RankError> for ErrorRecord {
             blocks_lost: kind == RankErrorKind::BlocksLost,
             before_start: kind == RankErrorKind::BeforeStart,
             preempted: kind == RankErrorKind::Preempted,
+            machine: kind == RankErrorKind::Machine,
             at_us,
             pickle,
         }
@@ -251,7 +256,9 @@ impl RankExit {
                 RankErrorKind::BeforeStart => FailureKind::Start,
                 RankErrorKind::Preempted => FailureKind::Preempted,
                 RankErrorKind::BlocksLost => FailureKind::LostNode,
-                RankErrorKind::TrainingCode | RankErrorKind::PeerLost => FailureKind::Exception,
+                RankErrorKind::TrainingCode | RankErrorKind::PeerLost | RankErrorKind::Machine => {
+                    FailureKind::Exception
+                }
             }),
             (kind, _) => kind,
         }
@@ -265,6 +272,11 @@ impl RankExit {
     /// Whether the rank says of itself that a peer went away: most probably the echo of another rank's exit.
     pub fn is_echo(&self) -> bool {
         self.error.as_ref().is_some_and(|error| error.kind == RankErrorKind::PeerLost)
+    }
+
+    /// Whether the rank says of itself that its machine is to blame.
+    pub fn blames_machine(&self) -> bool {
+        self.error.as_ref().is_some_and(|error| error.kind == RankErrorKind::Machine)
     }
 
     /// Whether it left its work, since a host was to go.
@@ -427,15 +439,17 @@ mod tests {
     #[test]
     fn the_record_of_an_exception_keeps_its_written_form() {
         for (kind, flags) in [
-            (RankErrorKind::TrainingCode, [false, false, false, false]),
-            (RankErrorKind::PeerLost, [true, false, false, false]),
-            (RankErrorKind::BlocksLost, [false, true, false, false]),
-            (RankErrorKind::BeforeStart, [false, false, true, false]),
-            (RankErrorKind::Preempted, [false, false, false, true]),
+            (RankErrorKind::TrainingCode, [false, false, false, false, false]),
+            (RankErrorKind::PeerLost, [true, false, false, false, false]),
+            (RankErrorKind::BlocksLost, [false, true, false, false, false]),
+            (RankErrorKind::BeforeStart, [false, false, true, false, false]),
+            (RankErrorKind::Preempted, [false, false, false, true, false]),
+            (RankErrorKind::Machine, [false, false, false, false, true]),
         ] {
             let error = RankError { kind, at_us: 7, ..RankError::default() };
             let written = serde_json::to_value(&error).unwrap();
-            let told = ["peer_lost", "blocks_lost", "before_start", "preempted"].map(|flag| &written[flag]);
+            let told = ["peer_lost", "blocks_lost", "before_start", "preempted", "machine"];
+            let told = told.map(|flag| &written[flag]);
             assert_eq!(told, flags);
             assert_eq!(serde_json::from_value::<RankError>(written).unwrap(), error);
         }
