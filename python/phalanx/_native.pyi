@@ -9,8 +9,8 @@ from .stages.here import Here, Home
 __all__ = ["STATE_COLORS", "VERSION", "BatchColumns", "BlockClient", "Call", "DataPlan", "Hub", "Job"]
 __all__ += ["ModelAnswer", "ModelConnection", "ModelServer", "ModelWork", "NativeError", "NodeSpec"]
 __all__ += ["ProcessGroup", "RankWords", "StoreServer", "WantedRows", "Work", "check_train_object"]
-__all__ += ["end_pools", "ended_snapshot", "even_rows", "explain_stage", "fail_for_test", "hub_endpoint"]
-__all__ += ["is_own_host", "lease_gpus", "look_before_restart", "look_for_slots", "may_start"]
+__all__ += ["end_pools", "ended_snapshot", "even_rows", "explain_stage", "fail_for_test", "hosts_in_cooldown"]
+__all__ += ["hub_endpoint", "is_own_host", "lease_gpus", "look_before_restart", "look_for_slots", "may_start"]
 __all__ += ["num_processes", "plan", "pool_usage", "preflight_keys", "profile", "rank_contract"]
 __all__ += ["rank_variables", "read_activity", "read_settings", "read_texts", "release_gpus", "run_carrier"]
 __all__ += ["run_line", "run_node", "run_page", "serve_guard", "setting_keys", "unknown_settings"]
@@ -158,6 +158,10 @@ def rank_variables(settings: dict[str, str], given: dict[str, str]) -> dict[str,
     """The variables that a caller gives its ranks: what `spark.phalanx.env.pass` names of this process's, and `given`,
     which wins. A name that can't be, or is Phalanx's to set, is a ValueError that doesn't show the value."""
 
+def hosts_in_cooldown() -> list[tuple[str, int, float, str]]:
+    """The hosts that runs of this process leave alone now: each one's name, how often it failed, in how many seconds it
+    is taken again, and the last failure in a sentence."""
+
 def unknown_settings(keys: list[str]) -> list[str]:
     """A sentence for every `spark.phalanx.*` key among `keys` that is no setting, with the nearest one that is."""
 
@@ -251,17 +255,8 @@ class Hub:
         tasks of a local master. `by` is where nodes connect in the place of the hub's own address: host:port."""
     def next(self, timeout: float) -> tuple[str, str, str] | None:
         """The next event, or None after `timeout` seconds: its kind, a text, and its fields as a JSON object, "" where
-        it has none. `phalanx.run.events` reads them.
-
-        kind        text                        fields
-        output      whole lines to show
-        phase       the phase's name            rank (null for the job's own), seconds since the hub opened
-        status      where the job is
-        progress    what a rank told, JSON      rank, step
-        resubmit                                attempt: submit another stage, whose nodes begin with it
-        finished                                ranks: how each ended
-        failed      the failure for people      those of TrainingError, and pickle
-        Of the last two one comes, once, after all output."""
+        it has none, as `rust/job/src/driver/event.rs` lists them. `phalanx.run.events` reads them. Of `finished` and
+        `failed` one comes, once, after all output."""
     def result_path(self, rank: int) -> str | None:
         """The file that holds what a rank left as its result, until close()."""
     def stage_ended(self, attempt: int, problem: str | None) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .connect import relay
-from .connect.client import is_remote
+from .connect.client import gang_settings, is_remote
 from .display.shown import Shown
 from .display.spark_ui import SparkUi
 from .feeding.given import check_data, check_gang, is_data, is_table
@@ -344,6 +344,7 @@ class TorchDistributor(Distributor):
             settings=settings.values
             | owner_settings(train_object, self.spark)
             | {"phalanx.localMode": str(self.local_mode).lower()}
+            | gang_settings(self.spark)
             | of_data
             | ({} if tracked is None else tracked.settings),
         )

@@ -24,6 +24,8 @@ from phalanx.run.events import (
     PhaseReached,
     Reported,
     Resubmit,
+    SeatTaken,
+    SeatWanted,
     Status,
     event_of,
 )
@@ -63,6 +65,8 @@ def test_every_event_of_the_core_is_read() -> None:
             EveryReport(2, [{"step": 3, "at_ms": 1000, "values": {"loss": 0.5}}], 4),
         ),
         (("resubmit", "", '{"attempt": 1}'), Resubmit(1)),
+        (("seat_wanted", "", '{"attempt": 1, "partition": 2}'), SeatWanted(1, 2)),
+        (("seat_taken", "", '{"attempt": 1, "partition": 2, "stage": 7}'), SeatTaken(1, 2, 7)),
         (("finished", "", json.dumps({"ranks": [outcome]})), Outcome(ranks, None, "")),
         (("failed", "the story", json.dumps(failure)), Outcome(ranks, failure, "the story")),
     ]:

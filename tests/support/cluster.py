@@ -37,12 +37,12 @@ class Standalone:
         self,
         folder: Path,
         hosts: Sequence[Host] = (Host(), Host()),
-        cores: int = 2,
+        cores: int | Sequence[int] = 2,
         daemon_conf: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.hosts = list(hosts)
-        self.cores = cores
+        self.cores = [cores] * len(self.hosts) if isinstance(cores, int) else list(cores)
         self.workers: list[Program] = []
         self._daemons: list[Program] = []
         self._options = " ".join(f"-D{key}={value}" for key, value in (daemon_conf or {}).items())
@@ -80,7 +80,7 @@ class Standalone:
 
     def _worker(self, index: int, host: Host) -> Program:
         work = self.folder / f"work-{index}"
-        resources = ["--cores", str(self.cores), "--memory", "3g", "--work-dir", str(work)]
+        resources = ["--cores", str(self.cores[index]), "--memory", "3g", "--work-dir", str(work)]
         return self._daemon(host, f"worker-{index}", WORKER, *resources, self.url)
 
     def _daemon(self, host: Host, name: str, daemon: str, *arguments: str) -> Program:

@@ -29,6 +29,12 @@ def is_remote(spark: SparkSession) -> bool:
     return not hasattr(spark, "_jsparkSession")
 
 
+def gang_settings(spark: SparkSession | None) -> dict[str, str]:
+    """Settings of a run of such a session, whose gang of tasks is one stage: no seat can be submitted once more, so no
+    host is left alone."""
+    return {"spark.phalanx.host.cooldown": "0"} if spark is not None and is_remote(spark) else {}
+
+
 def endpoint(spark: SparkSession) -> tuple[str, str]:
     """Where the client's hub binds and what tasks are told: (bind, advertise).
 

@@ -55,6 +55,21 @@ class Resubmit(NamedTuple):
     attempt: int
 
 
+class SeatWanted(NamedTuple):
+    """Submit the seat of a partition once more, for the gang of tasks that was submitted for this attempt."""
+
+    attempt: int
+    partition: int
+
+
+class SeatTaken(NamedTuple):
+    """The job of this Spark stage has the seat of a partition: end the others of that partition."""
+
+    attempt: int
+    partition: int
+    stage: int
+
+
 class Placed(NamedTuple):
     """The ranks of an attempt of a run with data sets have their places, on hosts of these names (`uname -n`)."""
 
@@ -79,7 +94,19 @@ class Outcome(NamedTuple):
     """The failure for people."""
 
 
-Event = Output | PhaseReached | Status | Reported | EveryReport | Resubmit | Placed | Carried | Outcome
+Event = (
+    Output
+    | PhaseReached
+    | Status
+    | Reported
+    | EveryReport
+    | Resubmit
+    | SeatWanted
+    | SeatTaken
+    | Placed
+    | Carried
+    | Outcome
+)
 
 
 def event_of(packed: tuple[str, str, str]) -> Event:
@@ -99,6 +126,10 @@ def event_of(packed: tuple[str, str, str]) -> Event:
             return EveryReport(fields["rank"], json.loads(text), fields["left_out"])
         case "resubmit":
             return Resubmit(fields["attempt"])
+        case "seat_wanted":
+            return SeatWanted(fields["attempt"], fields["partition"])
+        case "seat_taken":
+            return SeatTaken(fields["attempt"], fields["partition"], fields["stage"])
         case "placed":
             return Placed(fields["attempt"], fields["hosts"])
         case "carried":

@@ -252,6 +252,10 @@ class Run:
                 self._phase(name, reached_by, opened + seconds)
             case events.Resubmit(attempt):
                 self._stage.start(hub, attempt)
+            case events.SeatWanted(attempt, partition):
+                self._stage.add_seat(attempt, partition)
+            case events.SeatTaken(attempt, partition, stage):
+                self._stage.end_other_seats(attempt, partition, stage)
             case events.Placed(attempt, hosts) if self._inputs is not None:
                 self._inputs.placed(attempt, hosts, functools.partial(self._stage.carrier_spec, hub, attempt))
             case events.Carried(attempt, host) if self._inputs is not None:

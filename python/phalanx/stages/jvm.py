@@ -49,6 +49,12 @@ class JvmStage(SparkStage):
                 0 if self._profile is None else self._profile.id,
             )
 
+    def _add_job(self, partition: int) -> None:
+        barrier_runner(self._spark.sparkContext).addSeat(self._tag, partition)
+
+    def _end_other_jobs(self, partition: int, stage: int) -> None:
+        barrier_runner(self._spark.sparkContext).endOtherSeats(self._tag, partition, stage)
+
 
 @contextlib.contextmanager
 def _for_jvm(context: Any, payload: bytes) -> Iterator[bytes | str]:

@@ -60,6 +60,7 @@ class PythonStage(SparkStage):
             self.what = f"the Spark stage that computes the data set {request.rows.data_set!r}"
         self._way = _client_way(request)
         self._relay: Relay | None = None
+        self._gang: Seats | None = None
         if self._job.logs_uri is not None:
             logger.warning(
                 "The ranks' logs stay on their hosts: this run's tasks are in Spark's Python workers, which "
@@ -131,10 +132,10 @@ class PythonStage(SparkStage):
             if numbers is not None and self._seats:
                 all_run, cancelled = self._all_run, lambda: self._cancelled
                 cancel = functools.partial(self._cancel_jobs, tag)
-                seats = Seats(
+                self._gang = Seats(
                     self._spark, numbers, tag, given_up=cancelled, cancel=cancel, profile=self._profile
                 )
-                seats.run(task, all_run)
+                self._gang.run(task, all_run)
                 return
             if numbers is not None:
                 numbers.barrier().mapPartitions(task).collect()
@@ -144,6 +145,14 @@ class PythonStage(SparkStage):
         # Spark 3.5 doesn't know the last.
         profile = {} if self._profile is None else {"profile": self._profile.spark}
         frame.mapInArrow(task, "nothing int", barrier=not self._seats, **profile).collect()
+
+    def _add_job(self, partition: int) -> None:
+        if self._gang is not None:
+            self._gang.add(partition)
+
+    def _end_other_jobs(self, partition: int, stage: int) -> None:
+        if self._gang is not None:
+            self._gang.end_others(partition, stage)
 
     def _relayed(self, hub: _native.Hub) -> str | None:
         """Where tasks reach this client through the Spark Connect server; None where they don't.

@@ -5,14 +5,21 @@ again alone the seat of an executor that is lost. Where it has tried often enoug
 times. What a node raises is the seat's result, since Spark would try that again, too. It does only where the node can't
 reach the driver, or was told to end though the run goes on. When a seat ends badly, the others are cancelled.
 
+STAGE-13 (seats-beside): a seat that the hub wants once more is another job beside those that it has, and none of them
+ends another, or the gang, by its end: the seat has ended well when one has, and badly when all have. When the hub says
+which has the seat, the others are cancelled.
+
 Where the driver has the jar, `dev.phalanx.spark.driver.Seats` does all that. Else each seat takes a thread here, and
 another of the JVM.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -69,9 +76,19 @@ class Seats:
     ) -> None:
         self._spark, self._numbers, self._tag = spark, numbers, tag
         self._profile = profile
+        self._runner = own_runner(spark.sparkContext)
         self._given_up, self._cancel = given_up, cancel
         self._count: int = numbers.getNumPartitions()
         self._failures: list[BaseException] = []
+        # The jobs of each partition that are not over, by tags of their own, and the partitions that have ended well.
+        self._jobs: dict[int, set[str]] = {partition: set() for partition in range(self._count)}
+        self._ended: set[int] = set()
+        # The stages whose jobs have the seats of partitions that have others.
+        self._taken: dict[int, int] = {}
+        self._numbering = itertools.count(1)
+        self._lock = threading.Lock()
+        # The partitions whose seats are to be submitted once more; None when a job is over.
+        self._news: queue.SimpleQueue[int | None] = queue.SimpleQueue()
 
     def run(self, task: Callable[..., Any], all_run: threading.Event) -> None:
         """Runs `task` on each partition, with the properties of the calling thread. Returns when all are over, or the
@@ -80,12 +97,13 @@ class Seats:
         Raises what the first seat that failed raised.
         """
         context, seat = self._spark.sparkContext, _as_result(task)
-        runner = own_runner(context)
-        if runner is not None:
+        if self._runner is not None:
             rows = self._numbers.mapPartitions(seat)
             # As bytes, not pickled.
             rows._bypass_serializer = True
-            runner.runPythonSeats(rows._jrdd, OF_APPLICATION if self._profile is None else self._profile.id)
+            self._runner.runPythonSeats(
+                rows._jrdd, OF_APPLICATION if self._profile is None else self._profile.id
+            )
             return
         with gathering.join(self._tag, context.getLocalProperty(_JOB_GROUP)) as turn:
             if self._may_begin(turn):
@@ -114,36 +132,89 @@ class Seats:
         context = self._spark.sparkContext
         return look_at_scheduler(context, self._tag, self._count, self._profile).free >= self._count
 
-    def _run(self, task: Callable[..., Any], turn: gathering.Turn, all_run: threading.Event) -> None:
-        threads = [
-            threading.Thread(
-                # Each has copies of the properties of its own, which its job is submitted with.
-                target=self._recording(inheriting(self._spark, functools.partial(self._sit, task))),
-                args=(partition,),
-                name=f"phalanx-seat-{partition}",
-                daemon=True,
-            )
-            for partition in range(self._count)
-        ]
-        for thread in threads:
-            thread.start()
-        cancelled_at = -_CANCEL_S
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(_POLL_S)
-                if all_run.is_set():
-                    turn.close()
-                now = time.monotonic()
-                if (self._failures or self._given_up()) and now - cancelled_at >= _CANCEL_S:
-                    self._cancel()  # again and again: a seat's job may begin just after
-                    cancelled_at = now
+    def add(self, partition: int) -> None:
+        """Submits the seat of a partition once more. Returns at once."""
+        if self._runner is None:
+            self._news.put(partition)
+        else:
+            self._runner.addSeat(self._tag, partition)
 
-    def _sit(self, task: Callable[..., Any], partition: int) -> None:
+    def end_others(self, partition: int, stage: int) -> None:
+        """Has the jobs of a partition cancelled but for that of this stage. Returns at once."""
+        if self._runner is None:
+            self._taken[partition] = stage
+            self._news.put(None)
+        else:
+            self._runner.endOtherSeats(self._tag, partition, stage)
+
+    def _run(self, task: Callable[..., Any], turn: gathering.Turn, all_run: threading.Event) -> None:
+        for partition in range(self._count):
+            self._submit(task, partition)
+        cancelled_at = -_CANCEL_S
+        while any(self._jobs.values()):
+            with contextlib.suppress(queue.Empty):
+                wanted = self._news.get(timeout=_POLL_S)
+                if wanted is not None and not self._is_over():
+                    self._submit(task, wanted)
+            for partition, stage in list(self._taken.items()):
+                if self._cancel_others(partition, stage):
+                    del self._taken[partition]
+            if all_run.is_set():
+                turn.close()
+            now = time.monotonic()
+            if self._is_over() and now - cancelled_at >= _CANCEL_S:
+                self._cancel()  # again and again: a seat's job may begin just after
+                cancelled_at = now
+
+    def _cancel_others(self, partition: int, stage: int) -> bool:
+        """Cancels the jobs of a partition but for that of this stage; false if Spark doesn't say yet which that is."""
+        context = self._spark.sparkContext
+        tracker, tags = context._jsc.sc().statusTracker(), list(self._jobs[partition])
+
+        def is_its(tag: str) -> bool:
+            infos = [context.statusTracker().getJobInfo(job) for job in tracker.getJobIdsForTag(tag)]
+            return any(info is not None and stage in info.stageIds for info in infos)
+
+        its = set(filter(is_its, tags))
+        if its:
+            for tag in set(tags) - its:
+                context.cancelJobsWithTag(tag)
+        return bool(its) or len(tags) < 2
+
+    def _is_over(self) -> bool:
+        return bool(self._failures) or len(self._ended) == self._count or self._given_up()
+
+    def _submit(self, task: Callable[..., Any], partition: int) -> None:
+        tag = f"{self._tag}-{partition}-{next(self._numbering)}"
+        with self._lock:
+            self._jobs[partition].add(tag)
+        # It has copies of the properties of its own, which its job is submitted with.
+        sit = inheriting(self._spark, functools.partial(self._sit, task, partition, tag))
+        threading.Thread(target=sit, name=f"phalanx-seat-{partition}", daemon=True).start()
+
+    def _sit(self, task: Callable[..., Any], partition: int, tag: str) -> None:
+        problem: BaseException | None = None
+        try:
+            self._spark.sparkContext.addJobTag(tag)
+            self._sit_through(task, partition)
+        except BaseException as error:
+            problem = error
+        with self._lock:
+            self._jobs[partition].discard(tag)
+            if problem is None:
+                self._ended.add(partition)
+            elif partition not in self._ended and not self._jobs[partition]:
+                self._failures.append(problem)
+            else:
+                logger.debug("A job of partition %d is over, beside another: %s", partition, problem)
+        self._news.put(None)
+
+    def _sit_through(self, task: Callable[..., Any], partition: int) -> None:
         for submission in range(1, _SUBMISSIONS + 1):
             try:
                 problems = self._spark.sparkContext.runJob(self._numbers, task, [partition])
             except Exception as error:
-                if self._failures or self._given_up():
+                if self._is_over():
                     raise
                 kind, said = explain(error)
                 if kind != "lost_node" or submission == _SUBMISSIONS:
@@ -153,15 +224,6 @@ class Seats:
                 for problem in problems:
                     raise RuntimeError(problem.decode())
                 return
-
-    def _recording(self, target: Callable[..., None]) -> Callable[..., None]:
-        def recording(partition: int) -> None:
-            try:
-                target(partition)
-            except BaseException as problem:
-                self._failures.append(problem)
-
-        return recording
 
 
 def _as_result(task: Callable[..., Any]) -> Callable[[Iterable[Any]], Iterator[bytes]]:

@@ -10,6 +10,7 @@ come at once.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import logging
@@ -65,6 +66,8 @@ class SparkStage(Stage):
         # How many tasks are a Spark job each; none in a barrier stage.
         self._seats = job.tasks if request.settings.gang == "tasks" else 0
         self._profile = request.profile
+        # How many jobs the hub has wanted beside those of each seat.
+        self._beside: collections.Counter[int] = collections.Counter()
         self._all_run = threading.Event()
         self._description = f"Phalanx: {job.name}, {job.ranks} ranks"
         self._tag = _new_tag()
@@ -100,6 +103,11 @@ class SparkStage(Stage):
     @contextlib.contextmanager
     def _watched(self, hub: _native.Hub, attempt: int) -> Iterator[None]:
         all_run = self._all_run = threading.Event()
+        self._beside.clear()
+        tag = self._tag
+
+        def jobs() -> int:
+            return self._seats + self._beside.total() if self._seats else 0
 
         def tell(seen: StageLook) -> None:
             hub.stage_seen(attempt, seen.running, seen.slots, seen.free)
@@ -108,18 +116,37 @@ class SparkStage(Stage):
             if seen.running:
                 all_run.set()
 
-        of_stage = (self._tag, self._seats, self._profile)
         with contextlib.ExitStack() as stack:
             if is_remote(self._spark):
                 server = stack.enter_context(contextlib.closing(ConnectServer(self._spark)))
-                ask = functools.partial(look_through_server, self._spark, server, *of_stage)
+                ask = functools.partial(
+                    look_through_server, self._spark, server, tag, self._seats, self._profile
+                )
                 stack.enter_context(StageWatch(ask, tell, pace=OVER_CONNECT))
             else:
                 context, executors = self._spark.sparkContext, dict[int, str]()
-                look = functools.partial(look_at_scheduler, context, *of_stage, executors)
+
+                def look() -> StageLook:
+                    return look_at_scheduler(context, tag, jobs(), self._profile, executors)
+
                 pace = PACE if own_runner(context) is not None else WITHOUT_JAR
                 stack.enter_context(StageWatch(look, tell, pace=pace))
             yield
+
+    def add_seat(self, attempt: int, partition: int) -> None:
+        if attempt == self._attempt and self._seats and not self._cancelled:
+            self._beside[partition] += 1
+            self._add_job(partition)
+
+    def end_other_seats(self, attempt: int, partition: int, stage: int) -> None:
+        if attempt == self._attempt and self._beside.pop(partition, 0):
+            self._cancel_by(lambda: self._end_other_jobs(partition, stage))
+
+    def _add_job(self, partition: int) -> None:
+        raise NotImplementedError
+
+    def _end_other_jobs(self, partition: int, stage: int) -> None:
+        raise NotImplementedError
 
     def cancel(self) -> None:
         """Cancels the stage's Spark job; safe when it is over. Blocks for `_CANCEL_S` at most."""

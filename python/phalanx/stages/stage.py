@@ -95,6 +95,12 @@ class Stage:
     def _make_room(self) -> None:
         """Before a later attempt: ends what is left of the one before, and waits until another can run."""
 
+    def add_seat(self, attempt: int, partition: int) -> None:
+        """Submits the seat of a partition once more, in the gang of tasks that began with this attempt."""
+
+    def end_other_seats(self, attempt: int, partition: int, stage: int) -> None:
+        """Ends the jobs of a partition's seat but for that of this Spark stage."""
+
     def carrier_spec(self, hub: _native.Hub, attempt: int) -> bytes:
         """What tasks are told that serve blocks to the ranks of an attempt."""
         return hub.node_spec(attempt, python=None, env={}, local_gpus=[])

@@ -382,7 +382,7 @@ fn run_node<'local>(
         TaskHere::from_json(&string(env, &here)?)?;
     let home = home_at(env, &home, &variables)?;
     let other_ways = tunnel.map(Way::Tunnel).into_iter().collect();
-    let task = SparkTask { instance: 0, stage, id, number };
+    let task = SparkTask { stage, id, number, ..SparkTask::default() };
     let here = Here { partition, task, host, gpus, work_dir, home, other_ways };
     let mut jvm = JvmCallbacks::new(env, &callbacks);
     let outcome = phalanx_job::run_node(&spec, payload, &here, &mut jvm);

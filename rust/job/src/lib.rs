@@ -23,7 +23,8 @@ mod variables;
 
 pub use carrier::run_carrier;
 pub use driver::{
-    Endpoint, Event, Hub, HubOptions, PieceAnswer, Snapshots, StacksAnswer, StageLook, is_own_host,
+    Endpoint, Event, Hub, HubOptions, PieceAnswer, Snapshots, StacksAnswer, StageLook, hosts_in_cooldown,
+    is_own_host,
 };
 pub use log_queue::{collect_logs, take_logs};
 pub use log_tail::LogTails;

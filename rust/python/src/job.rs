@@ -99,6 +99,11 @@ pub(crate) fn rank_variables(py: Python<'_>, settings: Conf, given: Conf) -> PyR
 }
 
 #[pyfunction]
+pub(crate) fn hosts_in_cooldown() -> Vec<(String, u32, f64, String)> {
+    phalanx_job::hosts_in_cooldown()
+}
+
+#[pyfunction]
 pub(crate) fn unknown_settings(keys: Vec<String>) -> Vec<String> {
     settings::unknown_keys(keys.iter().map(String::as_str))
 }

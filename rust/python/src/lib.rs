@@ -50,6 +50,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(job::setting_keys, module)?)?;
     module.add_function(wrap_pyfunction!(job::read_settings, module)?)?;
     module.add_function(wrap_pyfunction!(job::rank_variables, module)?)?;
+    module.add_function(wrap_pyfunction!(job::hosts_in_cooldown, module)?)?;
     module.add_function(wrap_pyfunction!(job::unknown_settings, module)?)?;
     module.add_function(wrap_pyfunction!(node::run_carrier, module)?)?;
     module.add_function(wrap_pyfunction!(node::run_node, module)?)?;

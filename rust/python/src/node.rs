@@ -124,7 +124,7 @@ pub(crate) fn run_node(
     let PythonHome { guard, package, python, in_python_worker } = home;
     let home = Home { guard, package, python, env, in_python_worker };
     let other_ways = tunnel.map(Way::Tunnel).into_iter().chain(relay.map(Way::Relay)).collect();
-    let task = SparkTask { instance: 0, stage, id, number };
+    let task = SparkTask { stage, id, number, ..SparkTask::default() };
     let here = Here { partition, task, host, gpus, work_dir, home, other_ways };
     let mut callbacks = PythonCallbacks { in_executor, copy_files, raised: None };
     let outcome =

@@ -69,6 +69,8 @@ pub trait Handler: Send + 'static {
     fn is_seated(&self, partition: u32, instance: u64) -> bool;
     /// Another number than before if one that waits for a seat is to be asked about again.
     fn seats(&self) -> u64;
+    /// So many tasks wait for a seat; told before each tick.
+    fn spares(&mut self, _waiting: usize) {}
     /// A node told a fact, over its connection for an attempt.
     fn message(
         &mut self,

@@ -236,6 +236,7 @@ impl<H: Handler> Server<H> {
             self.take_outcomes(now);
             self.close_unproved(now);
             self.seat_spares(now);
+            self.handler.spares(self.spares.len());
             wake_at = self.handler.tick(now, &mut self.out);
             self.drop_results_of_the_past();
             self.deliver(now);

@@ -269,7 +269,7 @@ fn of_many_results_and_outputs_only_that_which_comes_again_ends_its_older_connec
 
 /// Who comes second, third, ...
 fn come(hub: &HubAddress, instance: u64) -> HubConnection {
-    let task = SparkTask { instance, stage: 0, id: instance, number: 0 };
+    let task = SparkTask { instance, id: instance, ..SparkTask::default() };
     let role = Role::Control { partition: 0, attempt: Attempt::first(), task };
     HubConnection::open(hub, role, soon()).unwrap()
 }

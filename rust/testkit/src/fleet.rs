@@ -373,7 +373,7 @@ pub fn host_of(partition: u32) -> String {
 
 fn task_of(partition: u32) -> SparkTask {
     let id = u64::from(partition);
-    SparkTask { instance: id + 1, stage: partition, id, number: 0 }
+    SparkTask { instance: id + 1, stage: partition, id, ..SparkTask::default() }
 }
 
 /// What a node of the fleet says of itself when it joins.

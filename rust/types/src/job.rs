@@ -88,6 +88,9 @@ pub struct Policy {
     /// How long a gang of tasks may take to gather, in place of `join_timeout`.
     #[serde(with = "millis")]
     pub gang_wait: Duration,
+    /// How long the tasks of a host that failed twice wait as spares, in a gang of tasks; zero for never.
+    #[serde(with = "millis")]
+    pub host_cooldown: Duration,
     /// How long a stage may wait for slots that others hold; zero for ever.
     #[serde(with = "millis")]
     pub queue_timeout: Duration,
@@ -220,6 +223,7 @@ impl Default for Policy {
             gang: Gang::default(),
             executor_blocks: false,
             gang_wait: Duration::from_secs(600),
+            host_cooldown: Duration::from_secs(3600),
             queue_timeout: Duration::ZERO,
             connect_timeout: Duration::from_secs(3),
             hub_port: 0,

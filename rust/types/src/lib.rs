@@ -60,4 +60,4 @@ pub use rank_exit::{RankError, RankErrorKind, RankExit, RankState};
 pub use rank_outcome::RankOutcome;
 pub use run_snapshot::RunSnapshot;
 pub use shown_output::ShownOutput;
-pub use spark_task::SparkTask;
+pub use spark_task::{SparkTask, host_digest};

@@ -27,6 +27,8 @@ pub const MAX_PHASES: usize = 100;
 pub const MAX_RESTARTS: usize = 100;
 /// How many hosts that are to go: those that go first.
 pub const MAX_NOTICES: usize = 100;
+/// How many hosts in cooldown.
+pub const MAX_COOLING: usize = 100;
 /// How many lines of output: the newest ones.
 pub const MAX_LINES: usize = 20;
 /// How many points the curve of the loss has.
@@ -70,6 +72,12 @@ pub struct RunSnapshot {
     /// The hosts that are to go.
     #[serde(default)]
     pub notices: Vec<NoticeLine>,
+    /// The hosts that failed, and whose new tasks wait.
+    #[serde(default)]
+    pub cooling: Vec<CoolingLine>,
+    /// How the seats of its tasks stand; null where it has no Spark tasks.
+    #[serde(default)]
+    pub seats: Option<SeatsNote>,
     /// Its ranks, by rank.
     pub ranks: Vec<RankLine>,
     /// How many ranks are not in `ranks`.
@@ -164,6 +172,38 @@ pub struct NoticeLine {
     pub deadline: Option<f64>,
     /// Why.
     pub reason: String,
+}
+
+/// A host in cooldown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CoolingLine {
+    /// The host.
+    pub host: String,
+    /// Until when its new tasks wait.
+    pub until: f64,
+    /// How often it has failed.
+    pub failures: u32,
+    /// The last time, in a sentence.
+    pub reason: String,
+}
+
+/// How the seats of a run's tasks stand.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SeatsNote {
+    /// How many seats there are: one for each task.
+    pub of: u32,
+    /// How many have a node that is there.
+    pub taken: u32,
+    /// How many more tasks have come, and wait.
+    pub spares: u32,
+    /// How many tasks Spark was asked to run, each of which takes a slot.
+    pub asked: u32,
+    /// How many task slots the executors have, as the last look at Spark shows; null where nobody looks.
+    pub slots: Option<u32>,
+    /// How many of these are free.
+    pub free: Option<u32>,
 }
 
 /// One rank.
@@ -270,6 +310,8 @@ impl RunSnapshot {
             phases: Vec::new(),
             restarts: Vec::new(),
             notices: Vec::new(),
+            cooling: Vec::new(),
+            seats: None,
             ranks: Vec::new(),
             ranks_left_out: world_size,
             waits_for: None,

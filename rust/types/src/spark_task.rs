@@ -1,6 +1,7 @@
 //! Who comes from a Spark task: its process, and the task as Spark counts it.
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 /// Who comes from a Spark task. All but the instance are 0 where there is no Spark, as in local mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -14,6 +15,14 @@ pub struct SparkTask {
     pub id: u64,
     /// `TaskContext.attemptNumber`: how many tasks of the partition Spark started before, in this try of the stage.
     pub number: u32,
+    /// By what the hub knows its host again: [`host_digest`].
+    pub host: u64,
+}
+
+/// What stands for the host of this name in a [`SparkTask`].
+pub fn host_digest(name: &str) -> u64 {
+    let digest = Sha256::digest(name.as_bytes());
+    digest.iter().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))
 }
 
 impl SparkTask {
@@ -31,7 +40,7 @@ mod tests {
 
     #[test]
     fn a_task_supersedes_those_of_earlier_stages_and_tries_and_no_copy_of_itself() {
-        let task = |stage, id, number| SparkTask { instance: id, stage, id, number };
+        let task = |stage, id, number| SparkTask { instance: id, stage, id, number, host: 0 };
         let first = task(3, 10, 0);
         for (later, is_later) in [
             (task(4, 12, 0), true),

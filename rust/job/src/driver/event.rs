@@ -7,7 +7,7 @@ use phalanx_types::message::TimedReport;
 use phalanx_types::{Attempt, Failure, RankOutcome};
 use serde_json::json;
 
-use crate::driver::state::{HostCarried, HostsPlaced, Phase, Progress, RankReports};
+use crate::driver::state::{HostCarried, HostsPlaced, Phase, Progress, RankReports, SeatChange};
 
 /// How much output may wait for the reader.
 pub const MAX_WAITING_OUTPUT_BYTES: usize = 4 << 20;
@@ -31,6 +31,9 @@ pub enum Event {
         /// [`phalanx_types::NodeSpec::attempt`] of the new stage's nodes.
         attempt: Attempt,
     },
+    /// Of a gang of tasks: submit the seat of a partition once more, beside those whose tasks hold slots on hosts that
+    /// the run leaves alone; or end those that it doesn't need any more.
+    Seat(SeatChange),
     /// The hub has given the ranks of a run with data sets their places: blocks of other hosts need carriers.
     Placed(HostsPlaced),
     /// A carrier serves the blocks of a host.
@@ -52,6 +55,8 @@ impl Event {
     /// | `progress` | what the rank told, as a JSON object | `rank`, `step` |
     /// | `reports` | a JSON array of objects: `step`, `at_ms`, `values` | `rank`, `left_out` |
     /// | `resubmit` | | `attempt` |
+    /// | `seat_wanted` | | `attempt`, with which the gang began to which it belongs, and `partition` |
+    /// | `seat_taken` | | the same, and `stage`, the Spark stage of the job that has it |
     /// | `placed` | | `attempt`, and `hosts`, the names of those that have nodes |
     /// | `carried` | the name of a host with a carrier | `attempt` |
     /// | `finished` | | `ranks`, as in a [`Failure`] |
@@ -75,6 +80,14 @@ impl Event {
                 ("reports", text, Some(json!({"rank": rank, "left_out": left_out})))
             }
             Event::Resubmit { attempt } => ("resubmit", String::new(), Some(json!({"attempt": attempt}))),
+            Event::Seat(SeatChange::Wanted { attempt, partition }) => {
+                let fields = json!({"attempt": attempt, "partition": partition});
+                ("seat_wanted", String::new(), Some(fields))
+            }
+            Event::Seat(SeatChange::Taken { attempt, partition, stage }) => {
+                let fields = json!({"attempt": attempt, "partition": partition, "stage": stage});
+                ("seat_taken", String::new(), Some(fields))
+            }
             Event::Placed(HostsPlaced { attempt, hosts }) => {
                 ("placed", String::new(), Some(json!({"attempt": attempt, "hosts": hosts})))
             }
@@ -119,6 +132,18 @@ mod tests {
                 r#"{"left_out":3,"rank":2}"#,
             ),
             (Event::Resubmit { attempt: Attempt::new(3) }, "resubmit", "", r#"{"attempt":3}"#),
+            (
+                Event::Seat(SeatChange::Wanted { attempt: Attempt::new(1), partition: 2 }),
+                "seat_wanted",
+                "",
+                r#"{"attempt":1,"partition":2}"#,
+            ),
+            (
+                Event::Seat(SeatChange::Taken { attempt: Attempt::new(1), partition: 2, stage: 7 }),
+                "seat_taken",
+                "",
+                r#"{"attempt":1,"partition":2,"stage":7}"#,
+            ),
             (
                 Event::Placed(HostsPlaced { attempt: Attempt::new(1), hosts: vec!["a".into()] }),
                 "placed",

@@ -22,6 +22,7 @@ use phalanx_types::{Attempt, Error, ErrorKind, Job, Notice, Result, RunSnapshot,
 use crate::console::Console;
 use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
 use crate::driver::event_queue::EventSender;
+use crate::driver::host_memory;
 use crate::driver::present::Present;
 use crate::driver::reads::{Answer, Reads, refuse};
 use crate::driver::results::Results;
@@ -88,12 +89,16 @@ impl JobHandler {
         snapshots: Arc<Snapshots>,
     ) -> JobHandler {
         let now = Instant::now();
+        let history = History::new(&job, now);
+        let (drain_timeout, view) = (job.logs.drain_timeout, Console::new(tails, job.ranks, &job.logs.shown));
+        let mut state = JobState::new(job, now);
+        state.begin_with(host_memory::known());
         JobHandler {
-            drain_timeout: job.logs.drain_timeout,
-            view: Console::new(tails, job.ranks, &job.logs.shown),
-            history: History::new(&job, now),
+            drain_timeout,
+            view,
+            history,
             snapshots,
-            state: JobState::new(job, now),
+            state,
             events,
             waiting,
             received: BTreeMap::new(),
@@ -158,6 +163,12 @@ impl JobHandler {
         }
         for carried in self.state.take_carried() {
             self.emit(Event::Carried(carried));
+        }
+        if let Some(hosts) = self.state.take_learned() {
+            host_memory::learn(hosts);
+        }
+        for change in self.state.take_seat_changes() {
+            self.emit(Event::Seat(change));
         }
         for line in self.state.take_notices() {
             let mut text = String::new();
@@ -269,6 +280,10 @@ impl Handler for JobHandler {
 
     fn seats(&self) -> u64 {
         self.state.seats()
+    }
+
+    fn spares(&mut self, waiting: usize) {
+        self.state.spares_wait(waiting);
     }
 
     fn message(

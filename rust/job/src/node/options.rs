@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use phalanx_rendezvous::HubAddress;
 use phalanx_types::contract::{ENV_OMP_THREADS, ENV_VISIBLE_GPUS};
-use phalanx_types::{Error, ErrorKind, NodeSpec, Result, SparkTask};
+use phalanx_types::{Error, ErrorKind, NodeSpec, Result, SparkTask, host_digest};
 
 use crate::node::home::Home;
 use crate::node::line::ways::{Way, Ways};
@@ -94,7 +94,7 @@ impl<'a> Options<'a> {
             program: program::of_rank(&spec.program, &here.home),
             pool: program::of_pool(&spec.program, &here.home),
             env: here.home.environment(&spec.env, own_variable),
-            task: SparkTask { instance: random()?, ..here.task },
+            task: SparkTask { instance: random()?, host: host_digest(&here.host), ..here.task },
             spec,
             here,
             payload,

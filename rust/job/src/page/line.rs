@@ -30,6 +30,9 @@ pub fn run_line(snapshot: &str, columns: Option<usize>) -> String {
     if !slow.is_empty() {
         text += &format!("slow {}, ", ranges(&slow));
     }
+    if !told.cooling.is_empty() && told.goes_on() {
+        text += &format!("{} in cooldown, ", counted(told.cooling.len() as u64, "host"));
+    }
     text += &counted(told.world_size, "rank");
     if !told.restarts.is_empty() {
         text += &format!(", restarts {}", told.restarts.len());

@@ -11,6 +11,7 @@
 
 mod curve;
 mod failure;
+mod hosts;
 mod html;
 mod line;
 mod numbers;
@@ -33,8 +34,6 @@ use words::Progress;
 
 const FAINT: &str = "opacity:.7";
 const MUTED: &str = "opacity:.7;font-size:12px";
-/// How many of the hosts that are to go a cell has.
-const CELL_NOTICES: usize = 5;
 /// How many of the newest restarts a cell has.
 const CELL_RESTARTS: usize = 5;
 
@@ -63,7 +62,7 @@ pub fn run_page(snapshot: &str, note: &str, room: Room) -> String {
             part(html, true, |html| failure::card(html, failure));
         }
         part(html, !told.waits_for.is_empty(), |html| html.text(&told.waits_for));
-        part(html, !told.notices.is_empty() && told.goes_on(), |html| notices(html, &told, room));
+        hosts::said(html, &told, room);
         part(html, !told.phases.is_empty(), |html| timeline::bar(html, &told));
         if let Some(progress) = Progress::of(&told) {
             part(html, true, |html| steps(html, &told, progress));
@@ -126,22 +125,6 @@ fn steps(html: &mut Html, told: &Told, progress: Progress) {
         color_of(&told.state)
     );
     html.styled("div", empty, |html| html.say("div", &full, ""));
-}
-
-/// The hosts that are to go; those that were to go before now may have.
-fn notices(html: &mut Html, told: &Told, room: Room) {
-    let most = if room == Room::Cell { CELL_NOTICES } else { told.notices.len() };
-    for (host, deadline, reason) in told.notices.iter().take(most) {
-        let when = match deadline.map(|at| at - told.time) {
-            Some(left) if left > 0.0 => format!("is to go in {}", duration(left)),
-            Some(_) => "was to go by now".into(),
-            None => "is to go".into(),
-        };
-        html.say("div", "overflow-wrap:anywhere", &format!("{host} {when}: {reason}"));
-    }
-    if let Some(more @ 1..) = told.notices.len().checked_sub(most) {
-        html.say("div", MUTED, &format!("{} more", counted(more as u64, "host")));
-    }
 }
 
 fn restarts(html: &mut Html, told: &Told, room: Room) {

@@ -123,7 +123,7 @@ fn rank(number: u32, host: &str) -> Value {
 }
 
 /// A run in the midst of its training, a minute after it began.
-fn snapshot(ranks: u32, hosts: u32) -> Value {
+pub(super) fn snapshot(ranks: u32, hosts: u32) -> Value {
     let on_each = (ranks / hosts).max(1);
     let ranks: Vec<Value> =
         (0..ranks).map(|number| rank(number, &format!("host-{}", number / on_each))).collect();
@@ -142,7 +142,7 @@ fn snapshot(ranks: u32, hosts: u32) -> Value {
     })
 }
 
-fn with(mut snapshot: Value, fields: &[(&str, Value)]) -> String {
+pub(super) fn with(mut snapshot: Value, fields: &[(&str, Value)]) -> String {
     for (name, value) in fields {
         snapshot[*name] = value.clone();
     }
@@ -205,12 +205,6 @@ fn what_may_be_said_of_a_run_that_goes_on_is_not_said_when_it_is_over() {
     assert!(said(&[]).contains(note) && !said(&[("ended", json!(150))]).contains(note));
     let waits = "waiting for 4 slots; 2 are free";
     assert!(said(&[("waits_for", json!(waits))]).contains(waits));
-    let going = |deadline| json!({"host": "far", "deadline": deadline, "reason": "spot"});
-    let going: Vec<Value> = [165, 140, -1, 1, 1, 1].map(|at| going(Some(at).filter(|at| *at > 0))).into();
-    let shown = said(&[("time", json!(150)), ("notices", json!(going))]);
-    let lines = ["is to go in 15 s: spot", "far was to go by now: spot", "far is to go: spot", "1 host more"];
-    assert!(lines.iter().all(|line| shown.contains(line)), "{shown}");
-    assert!(!said(&[("ended", json!(150)), ("notices", json!(going))]).contains("to go"));
     let cut = said(&[("state", json!("running when the application ended"))]);
     assert!(cut.contains("running when the application ended</span>") && !cut.contains(" left"), "{cut}");
 }
@@ -417,6 +411,9 @@ fn odd_snapshot() -> BoxedStrategy<Value> {
     let phases = list(odd_object(&[("kind", text()), ("name", text()), start, end]));
     let restarts = list(odd_object(&[("time", number()), ("cause", text())]));
     let notices = list(odd_object(&[("host", text()), ("deadline", number()), ("reason", text())]));
+    let cooling =
+        list(odd_object(&[("host", text()), ("until", number()), ("failures", count()), ("reason", text())]));
+    let seats = odd_object(&["of", "taken", "spares", "asked", "slots", "free"].map(|key| (key, count())));
     let place = [
         ("rank", count()),
         ("host", text()),
@@ -456,6 +453,8 @@ fn odd_snapshot() -> BoxedStrategy<Value> {
         ("phases", phases),
         ("restarts", restarts),
         ("notices", notices),
+        ("cooling", cooling),
+        ("seats", seats),
         ("ranks", ranks),
         ("ranks_left_out", count()),
         ("slow", list(count())),

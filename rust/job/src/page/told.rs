@@ -3,7 +3,8 @@
 //! - PAGE-3 (reads-any): unknown fields are passed over, and what is missing, or of another type, is empty.
 
 use phalanx_types::run_snapshot::{
-    MAX_LINE_BYTES, MAX_LINES, MAX_LOSSES, MAX_NOTICES, MAX_PHASES, MAX_RANKS, MAX_RESTARTS, MAX_TEXT_BYTES,
+    MAX_COOLING, MAX_LINE_BYTES, MAX_LINES, MAX_LOSSES, MAX_NOTICES, MAX_PHASES, MAX_RANKS, MAX_RESTARTS,
+    MAX_TEXT_BYTES,
 };
 use phalanx_types::text::cut;
 use serde_json::Value;
@@ -33,6 +34,9 @@ pub(super) struct Told {
     pub(super) restarts: Vec<(f64, String)>,
     /// Which host, when if that is known, and why.
     pub(super) notices: Vec<(String, Option<f64>, String)>,
+    /// Which host, until when, how often it failed, and why the last time.
+    pub(super) cooling: Vec<(String, f64, u64, String)>,
+    pub(super) seats: Option<Seats>,
     pub(super) ranks: Vec<Rank>,
     pub(super) ranks_left_out: u64,
     /// By rank.
@@ -40,6 +44,17 @@ pub(super) struct Told {
     pub(super) lines: Vec<String>,
     pub(super) losses: Vec<(f64, f64)>,
     pub(super) failure: Option<Failure>,
+}
+
+/// As [`phalanx_types::run_snapshot::SeatsNote`].
+#[derive(Debug)]
+pub(super) struct Seats {
+    pub(super) of: u64,
+    pub(super) taken: u64,
+    pub(super) spares: u64,
+    pub(super) asked: u64,
+    pub(super) slots: Option<u64>,
+    pub(super) free: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -102,6 +117,15 @@ impl Told {
                 .take(MAX_NOTICES)
                 .map(|at| (line(at, "host"), moment(at, "deadline"), line(at, "reason")))
                 .collect(),
+            cooling: each(&json, "cooling")
+                .iter()
+                .take(MAX_COOLING)
+                .filter_map(|at| {
+                    let failures = count(at, "failures").unwrap_or_default();
+                    Some((line(at, "host"), moment(at, "until")?, failures, line(at, "reason")))
+                })
+                .collect(),
+            seats: json.get("seats").filter(|at| at.is_object()).map(seats),
             ranks: each(&json, "ranks").iter().take(MAX_RANKS).map(rank).collect(),
             ranks_left_out: count(&json, "ranks_left_out")
                 .unwrap_or_default()
@@ -114,6 +138,18 @@ impl Told {
                 .collect(),
             failure: json.get("failure").filter(|at| at.is_object()).map(failure),
         }
+    }
+}
+
+fn seats(json: &Value) -> Seats {
+    let number = |key| count(json, key).unwrap_or_default();
+    Seats {
+        of: number("of"),
+        taken: number("taken"),
+        spares: number("spares"),
+        asked: number("asked"),
+        slots: count(json, "slots"),
+        free: count(json, "free"),
     }
 }
 

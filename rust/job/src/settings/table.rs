@@ -48,7 +48,7 @@ pub(super) enum Zero {
 }
 
 /// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 44] = [
+pub const SETTINGS: [Setting; 45] = [
     Setting {
         key: "spark.phalanx.joinTimeout",
         default: "120s",
@@ -66,6 +66,12 @@ pub const SETTINGS: [Setting; 44] = [
         default: "10min",
         meaning: "All of a gang of tasks must join within this time, in place of `spark.phalanx.joinTimeout`. Otherwise their slots are given back, and the run fails.",
         takes: Takes::Time(|s| &mut s.policy.gang_wait, Zero::Refused),
+    },
+    Setting {
+        key: "spark.phalanx.host.cooldown",
+        default: "1h",
+        meaning: "In a gang of tasks: after two failures that are a host's own, its new tasks wait for this long, and the run gets others. 0 turns this off.",
+        takes: Takes::Time(|s| &mut s.policy.host_cooldown, Zero::Allowed),
     },
     Setting {
         key: "spark.phalanx.queueTimeout",

@@ -122,6 +122,7 @@ pub fn listen_for(driver: &Hub, time: Duration) -> Told {
             Some(Event::Status(status)) => told.statuses.push(status),
             Some(Event::Progress(report)) => told.reports.push(report),
             Some(Event::Reports(reports)) => told.every_report.push(reports),
+            Some(Event::Seat(change)) => panic!("no host is in cooldown here: {change:?}"),
             Some(Event::Resubmit { attempt }) => told.resubmits.push(attempt),
             Some(Event::Placed(placed)) => told.placed = placed.hosts,
             Some(Event::Carried(carried)) => told.carried.push(carried.host),

@@ -154,7 +154,7 @@ impl Play {
 
 /// The first task of a stage of this number.
 pub(crate) fn task(stage: u32) -> SparkTask {
-    SparkTask { instance: stage.into(), stage, id: stage.into(), number: 0 }
+    SparkTask { instance: stage.into(), stage, id: stage.into(), ..SparkTask::default() }
 }
 
 /// A task that Spark starts while the first is there, as it thinks or not.

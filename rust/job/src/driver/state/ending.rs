@@ -123,10 +123,12 @@ impl JobState {
             Next::Wait => {}
             Next::Restart { in_place } => {
                 self.announce_late_ends();
+                self.blame_host(now, &failure);
                 self.restart(now, &failure, in_place, out);
             }
             Next::Outcome => {
                 self.announce_late_ends();
+                self.blame_host(now, &failure);
                 let restarts = self.attempts.present.restarts();
                 self.end(now, JobOutcome::Failed(Box::new(Failure { restarts, ..failure })), out);
             }

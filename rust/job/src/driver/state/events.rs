@@ -224,6 +224,7 @@ impl JobState {
         if self.outcome().is_some() {
             return None;
         }
+        self.end_cooldowns(now);
         self.join_deadline(now, out);
         self.lose_silent_nodes(now, out);
         self.lose_silent_carriers(now, out);
@@ -252,7 +253,12 @@ impl JobState {
         let timeout = self.job.policy.node_timeout;
         let losses = self.nodes.values().filter_map(|node| node.loss(timeout));
         let losses = losses.chain(self.carriers.losses(timeout).map(|(_, loss)| loss));
-        let all = self.join_due().into_iter().chain(others.into_iter().flatten()).chain(self.notices.due());
+        let all = self
+            .join_due()
+            .into_iter()
+            .chain(self.cooldown_due())
+            .chain(others.into_iter().flatten())
+            .chain(self.notices.due());
         all.chain(losses.map(|loss| loss.due)).filter(|at| *at > now).min()
     }
 }

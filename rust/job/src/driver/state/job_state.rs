@@ -8,7 +8,9 @@ use phalanx_types::message::HubMessage;
 use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Attempt, Failure, FailureKind, Generation, Job};
 
+use super::bad_hosts::Cooldown;
 use super::carriers::Carriers;
+use super::join_clock::StageLook;
 use super::news::{HostCarried, HostsPlaced, News, Phase, Point, Progress, RankReports, Reason, Restart};
 use super::node::Node;
 use super::notices::Notices;
@@ -51,6 +53,11 @@ pub struct JobState {
     pub(super) nodes: BTreeMap<u32, Node>,
     pub(super) seats: Seats,
     pub(super) notices: Notices,
+    pub(super) cooldown: Cooldown,
+    /// How many tasks wait that have no seat.
+    pub(super) spares: u32,
+    /// What Spark showed last of the tasks.
+    pub(super) last_look: Option<StageLook>,
     pub(super) carriers: Carriers,
     pub(super) ranks: Ranks,
     pub(super) reports: ReportNumbers,
@@ -73,6 +80,9 @@ impl JobState {
             nodes: (0..job.tasks).map(|partition| (partition, Node::default())).collect(),
             seats: Seats::default(),
             notices: Notices::default(),
+            cooldown: Cooldown::default(),
+            spares: 0,
+            last_look: None,
             carriers: Carriers::default(),
             ranks: Ranks::new(job.ranks, job.policy.hang_timeout),
             reports: ReportNumbers::default(),

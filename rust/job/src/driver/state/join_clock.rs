@@ -91,6 +91,11 @@ impl JoinClock {
         *self = JoinClock { runs_from: at, has_started: true, queued: None, slots: self.slots };
     }
 
+    /// From when on it runs, as far as is known.
+    pub(super) fn runs_from(&self) -> Instant {
+        self.runs_from
+    }
+
     /// How many slots the executors had at the last look.
     pub(super) fn slots(&self) -> Option<u32> {
         self.slots

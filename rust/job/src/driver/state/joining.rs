@@ -17,6 +17,7 @@ use super::phase::JobPhase;
 impl JobState {
     pub(super) fn join(&mut self, now: Instant, partition: u32, mut join: Join, out: &mut Outbox) {
         join.partition = partition;
+        self.cooldown.joined(&join.host);
         if let JobPhase::Joining(joining) = &mut self.phase
             && !std::mem::replace(&mut joining.has_begun, true)
         {
@@ -53,6 +54,7 @@ impl JobState {
         for place in &placement.nodes {
             out.send(place.partition, HubMessage::Place(Box::new(place.clone())));
         }
+        self.end_seats_beside();
         self.announce_placed(joins);
         self.phase = JobPhase::Running(placement);
         self.point(now, 0, Point::AllJoined);
@@ -67,6 +69,7 @@ impl JobState {
     /// Somebody has looked at Spark: how the stage that was submitted for `attempt` stands. One that was submitted for
     /// an earlier attempt has its tasks, and says nothing of the present one.
     pub fn stage_seen(&mut self, now: Instant, attempt: Attempt, look: StageLook) {
+        self.last_look = Some(look);
         let (present, tasks, gang) = (self.attempts.present, self.job.tasks, self.job.policy.gang);
         let JobPhase::Joining(joining) = &mut self.phase else { return };
         if attempt != present {

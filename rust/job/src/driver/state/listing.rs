@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use phalanx_types::run_snapshot::{MAX_LINE_BYTES, RankLine, State};
+use phalanx_types::run_snapshot::{MAX_LINE_BYTES, RankLine, SeatsNote, State};
 use phalanx_types::text::cut;
 use phalanx_types::{FailureKind, RankState};
 use serde_json::{Map, Value};
@@ -35,6 +35,26 @@ impl JobState {
                 JobOutcome::Failed(_) => State::Failed,
             },
         }
+    }
+
+    /// How the seats of its tasks stand; `None` in local mode, which has none.
+    pub fn seats_note(&self) -> Option<SeatsNote> {
+        let taken = self.nodes.values().filter(|node| node.has_task()).count();
+        let beside = u32::try_from(self.seats_beside()).unwrap_or(u32::MAX);
+        let note = SeatsNote {
+            of: self.job.tasks,
+            taken: u32::try_from(taken).unwrap_or(u32::MAX),
+            spares: self.spares,
+            asked: self.job.tasks.saturating_add(beside),
+            slots: self.last_look.map(|look| look.slots),
+            free: self.last_look.map(|look| look.free),
+        };
+        (!self.job.cpus.local_mode).then_some(note)
+    }
+
+    /// So many tasks have come that have no seat, and wait.
+    pub fn spares_wait(&mut self, count: usize) {
+        self.spares = u32::try_from(count).unwrap_or(u32::MAX);
     }
 
     /// Whether the ranks are being ended.

@@ -12,12 +12,15 @@
 //!
 //! ```text
 //! events, seating -> joining, carrying, silence, hang, preempting, ending -> restart, verdict -> job_state
+//! seating, ending -> cooldown -> bad_hosts
 //! job_state -> phase, node, seats, notices, ranks, news, ...
 //! joining, phase -> join_clock
 //! ```
 
+mod bad_hosts;
 mod carriers;
 mod carrying;
+mod cooldown;
 mod ending;
 mod events;
 mod hang;
@@ -44,7 +47,8 @@ mod status;
 mod straggler;
 mod verdict;
 
+pub use bad_hosts::BadHosts;
 pub use job_state::JobState;
 pub use join_clock::StageLook;
-pub use news::{HostCarried, HostsPlaced, Phase, Point, Progress, RankReports, Reason, Restart};
+pub use news::{HostCarried, HostsPlaced, Phase, Point, Progress, RankReports, Reason, Restart, SeatChange};
 pub use phase::JobOutcome;

@@ -75,6 +75,27 @@ pub struct Restart {
     pub line: String,
 }
 
+/// What the caller is to do with the seat of a partition, in a gang of tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeatChange {
+    /// Submit it once more, beside those whose tasks wait.
+    Wanted {
+        /// The attempt for which the gang was submitted to which it belongs.
+        attempt: Attempt,
+        /// The partition.
+        partition: u32,
+    },
+    /// One of its jobs has it: end the others.
+    Taken {
+        /// As of one that is wanted.
+        attempt: Attempt,
+        /// The partition.
+        partition: u32,
+        /// The Spark stage of that job.
+        stage: u32,
+    },
+}
+
 /// The ranks of a run with data sets have their places.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostsPlaced {
@@ -130,6 +151,7 @@ pub(super) struct News {
     pub(super) restarts: Vec<Restart>,
     pub(super) placed: Vec<HostsPlaced>,
     pub(super) carried: Vec<HostCarried>,
+    pub(super) seats: Vec<SeatChange>,
     pub(super) progress: Vec<Progress>,
     pub(super) reports: Vec<RankReports>,
     /// Lines for the caller.

@@ -237,6 +237,18 @@ impl Node {
         self.join().is_some() && !self.is_away()
     }
 
+    /// Whether its task is there, as far as is known.
+    pub(super) fn has_task(&self) -> bool {
+        let contact = match self {
+            Node::Joined { contact, .. } | Node::Placed { contact, .. } | Node::Held { contact, .. } => {
+                contact
+            }
+            Node::Called { .. } => return true,
+            Node::Absent | Node::Done { .. } | Node::Lost { .. } => return false,
+        };
+        matches!(contact, Contact::Open { .. })
+    }
+
     /// Its join, where it waits for its place at the hub.
     pub(super) fn waits(&self) -> Option<&Join> {
         match self {

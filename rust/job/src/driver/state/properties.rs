@@ -7,12 +7,13 @@ use phalanx_rendezvous::{Outbox, Seat};
 use phalanx_types::message::{HubMessage, NodeMessage, RankActivity, TimedReport};
 use phalanx_types::stacks::RankStacks;
 use phalanx_types::{
-    Attempt, Gang, Job, Join, Notice, RankError, RankErrorKind, RankExit, RankState, SparkTask,
+    Attempt, Gang, Job, Join, Notice, RankError, RankErrorKind, RankExit, RankState, SparkTask, host_digest,
 };
 use proptest::prelude::*;
 
 use super::job_state::JobState;
 use super::join_clock::StageLook;
+use super::news::SeatChange;
 use super::node::Node;
 use super::phase::JobOutcome;
 
@@ -114,7 +115,8 @@ fn look() -> impl Strategy<Value = StageLook> {
 fn task() -> impl Strategy<Value = SparkTask> {
     (0..2_u32, 0..2_u64, 0..2_u32).prop_map(|(stage, id, number)| {
         let instance = u64::from(stage) * 4 + id * 2 + u64::from(number);
-        SparkTask { instance, stage, id, number }
+        let host = host_digest(&format!("host-{}", instance % u64::from(TASKS)));
+        SparkTask { instance, stage, id, number, host }
     })
 }
 
@@ -157,12 +159,14 @@ impl Play {
         hang_timeout: Duration,
         gang: Gang,
         executor_blocks: bool,
+        cooldown: u64,
     ) -> Play {
         let mut job = Job::new("random", "t", RANKS, TASKS).unwrap();
         job.policy.max_restarts = max_restarts;
         job.policy.max_preemptions = Some(max_preemptions);
         job.policy.gang = gang;
         job.policy.executor_blocks = executor_blocks;
+        job.policy.host_cooldown = Duration::from_secs(cooldown);
         job.policy.hang_timeout = hang_timeout;
         let now = Instant::now();
         let state = JobState::new(job, now);
@@ -290,22 +294,39 @@ impl Play {
         let mut seat = Seat::Spare;
         let version = self.state.seats();
         self.step(Some(partition), |state, now, out| seat = state.seat(now, partition, task, out));
+        let is_wanted = |change: &SeatChange| matches!(change, SeatChange::Wanted { .. });
+        let wanted: Vec<SeatChange> = self.state.take_seat_changes().into_iter().filter(is_wanted).collect();
+        let beside = self.state.has_seats_beside(partition);
+        let cools = self
+            .state
+            .cooling_hosts(self.now, 9, |_| 0.0)
+            .iter()
+            .any(|line| host_digest(&line.host) == task.host);
+        let may_cool =
+            self.state.job.policy.gang == Gang::Tasks && !self.state.job.policy.host_cooldown.is_zero();
+        assert!(!cools || may_cool, "DRIVER-64");
+        assert!(wanted.is_empty() || (cools && seat == Seat::Spare), "DRIVER-64: {wanted:?}");
+        assert!(wanted.len() <= 1, "DRIVER-64: once");
+        let aside = cools && seat == Seat::Spare;
         let holder = self.holders.get(&partition).copied();
         let is_holder = holder.is_some_and(|(before, _)| before == task);
         match (&seat, holder) {
-            (Seat::Yours, None) => {}
+            (Seat::Yours, None) => assert!(!cools, "DRIVER-64: {task:?} of a host in cooldown"),
             (Seat::Yours, Some(_)) => assert!(is_holder, "DRIVER-50: {holder:?}"),
+            (Seat::Spare, None) => assert!(aside, "DRIVER-52: a spare of a seat that nobody had"),
             (_, None) => panic!("DRIVER-52: {seat:?} of a seat that nobody had"),
             (_, Some(_)) if is_holder => panic!("DRIVER-50: {seat:?} for who has it"),
             (Seat::Inherited, Some((before, stayed))) => {
                 assert!(!stayed || task.supersedes(&before), "DRIVER-50: {before:?} has stayed");
-                assert!(!before.supersedes(&task), "DRIVER-51");
+                assert!(beside || !before.supersedes(&task), "DRIVER-51");
+                assert!(!cools, "DRIVER-64: {task:?} of a host in cooldown");
             }
             (Seat::Spare, Some((before, _))) => {
-                assert!(!before.supersedes(&task), "DRIVER-51");
+                assert!(beside || aside || !before.supersedes(&task), "DRIVER-51");
                 assert_eq!(self.outcome, None, "a spare of a run that is over");
                 let waits = task.supersedes(&before);
-                assert!(!waits || self.state.is_lost(partition), "DRIVER-51: {:?}", self.state.nodes);
+                let may_wait = beside || aside || self.state.is_lost(partition);
+                assert!(!waits || may_wait, "DRIVER-51: {:?}", self.state.nodes);
                 assert!(waits || self.state.seats() == version, "a spare changes nothing");
             }
             (Seat::Never(_), Some((before, _))) => assert!(before.supersedes(&task), "DRIVER-51"),
@@ -343,10 +364,11 @@ proptest! {
         ends in any::<bool>(),
         gang in prop_oneof![Just(Gang::Barrier), Just(Gang::Tasks)],
         executor_blocks in any::<bool>(),
+        cooldown in prop_oneof![Just(0_u64), Just(20), Just(3600)],
         events in proptest::collection::vec(event(), 0..60),
     ) {
         let hang_timeout = if watches { Duration::from_secs(10) } else { Duration::ZERO };
-        let mut play = Play::new(max_restarts, max_preemptions, hang_timeout, gang, executor_blocks);
+        let mut play = Play::new(max_restarts, max_preemptions, hang_timeout, gang, executor_blocks, cooldown);
         for event in events {
             play.play(event);
         }

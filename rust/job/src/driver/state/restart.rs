@@ -84,6 +84,7 @@ impl JobState {
         let is_preemption = failure.kind == FailureKind::Preempted;
         self.attempts.preemptions += u32::from(is_preemption);
         self.begin_attempt_of_notices(now, &failure.host, is_preemption);
+        self.cooldown.begin_attempt();
         let (restarts, of) = (self.restarts(), self.job.policy.max_restarts);
         let line = match is_preemption {
             true => format!("[phalanx] preempted, restart {attempt}: {cause}{how}"),
@@ -101,6 +102,7 @@ impl JobState {
             self.step_all(Node::called);
         } else {
             self.seats.free(|_| true);
+            self.cooldown.begin_stage();
             self.release_held(out);
             self.step_all(|_| Node::Absent);
             self.attempts.of_stage = attempt;

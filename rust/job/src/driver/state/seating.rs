@@ -7,14 +7,19 @@ use phalanx_types::message::HubMessage;
 use phalanx_types::{Gang, SparkTask};
 
 use super::job_state::JobState;
+use super::seats::Jobs;
 
 impl JobState {
     /// Whether this task may have the seat of `partition`, now that it comes or seats have changed.
     pub fn seat(&mut self, now: Instant, partition: u32, task: SparkTask, out: &mut Outbox) -> Seat {
         let over = self.outcome().is_some().then_some("the job is over");
-        let stays = self.job.policy.gang == Gang::Tasks;
+        let jobs = match self.job.policy.gang {
+            Gang::Barrier => Jobs::Together,
+            Gang::Tasks if self.has_seats_beside(partition) => Jobs::Beside,
+            Gang::Tasks => Jobs::Own,
+        };
         let Some(node) = self.nodes.get(&partition) else { return Seat::Yours }; // a carrier
-        let is_superseded = over.is_none() && self.seats.is_superseded(partition, task);
+        let is_superseded = over.is_none() && self.seats.is_superseded(partition, jobs, task);
         if is_superseded && node.had_its_place() {
             let before = self.attempts.present;
             self.superseded(now, partition, out);
@@ -25,7 +30,11 @@ impl JobState {
         }
         let Some(node) = self.nodes.get(&partition) else { return Seat::Yours };
         let over = self.outcome().is_some().then_some("the job is over");
-        let seat = self.seats.ask(partition, node, over, stays, task);
+        let seat = self.seats.ask(partition, node, over, jobs, task);
+        let is_new = matches!(seat, Seat::Yours | Seat::Inherited) && !self.seats.is_held_by(partition, task);
+        if is_new && self.waits_aside(now, partition, task) {
+            return Seat::Spare; // DRIVER-64
+        }
         if seat == Seat::Inherited {
             // Who joined here is another.
             self.step(partition, |node| (node.left(), ()));

@@ -4,7 +4,7 @@
 //! copy that Spark starts by speculation, or one that it starts again too early, is a spare: it waits.
 //! DRIVER-51 (later-try): a task of a later stage, or of a later try of the stage, has the seat, since Spark ends the
 //! tasks before; those have it no more. In a gang of tasks the others stay then, and it waits until the attempt is over
-//! in which the one before had its place.
+//! in which the one before had its place. A seat that is submitted beside another (DRIVER-64) ends none.
 //! DRIVER-52 (seat-falls-free): a seat is free when its task went before it had its place, and when an attempt begins
 //! without its node.
 
@@ -22,6 +22,24 @@ struct Holder {
     is_connected: bool,
 }
 
+/// What the seat of a partition is to Spark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Jobs {
+    /// A task of a stage with the others': it goes with them.
+    Together,
+    /// A job: the others stay where this one's node is lost.
+    Own,
+    /// Several jobs. Spark ends none since another has begun.
+    Beside,
+}
+
+impl Jobs {
+    /// Whether Spark ends `before`, since it started `task`.
+    fn supersedes(self, task: SparkTask, before: SparkTask) -> bool {
+        (self != Jobs::Beside || task.stage == before.stage) && task.supersedes(&before)
+    }
+}
+
 /// Who has which seat.
 #[derive(Debug, Default)]
 pub(super) struct Seats {
@@ -36,21 +54,31 @@ impl Seats {
     }
 
     /// Whether `task` may have the seat of `partition`, whose node is this one. `over` is why the job needs no other
-    /// task, if so; `stays` says that the other tasks stay where this one's node is lost.
+    /// task, if so.
     pub(super) fn ask(
         &self,
         partition: u32,
         node: &Node,
         over: Option<&str>,
-        stays: bool,
+        jobs: Jobs,
         task: SparkTask,
     ) -> Seat {
-        decide(self.holders.get(&partition), node, over, stays, task)
+        decide(self.holders.get(&partition), node, over, jobs, task)
     }
 
     /// Whether Spark ends who has the seat of `partition`, since it started `task`.
-    pub(super) fn is_superseded(&self, partition: u32, task: SparkTask) -> bool {
-        self.holders.get(&partition).is_some_and(|holder| task.supersedes(&holder.task))
+    pub(super) fn is_superseded(&self, partition: u32, jobs: Jobs, task: SparkTask) -> bool {
+        self.holders.get(&partition).is_some_and(|holder| jobs.supersedes(task, holder.task))
+    }
+
+    /// Whether this task has the seat.
+    pub(super) fn is_held_by(&self, partition: u32, task: SparkTask) -> bool {
+        self.holders.get(&partition).is_some_and(|holder| holder.task.instance == task.instance)
+    }
+
+    /// The Spark stage of who has the seat.
+    pub(super) fn stage_of(&self, partition: u32) -> Option<u32> {
+        self.holders.get(&partition).map(|holder| holder.task.stage)
     }
 
     /// It has the seat from now on.
@@ -97,7 +125,7 @@ impl Seats {
 }
 
 /// As [`Seats::ask`] says.
-fn decide(holder: Option<&Holder>, node: &Node, over: Option<&str>, stays: bool, task: SparkTask) -> Seat {
+fn decide(holder: Option<&Holder>, node: &Node, over: Option<&str>, jobs: Jobs, task: SparkTask) -> Seat {
     let Some(Holder { task: before, is_connected }) = holder else { return Seat::Yours };
     if before.instance == task.instance {
         return Seat::Yours;
@@ -105,17 +133,17 @@ fn decide(holder: Option<&Holder>, node: &Node, over: Option<&str>, stays: bool,
     if let Some(reason) = over {
         return Seat::Over(reason.into());
     }
-    if before.supersedes(&task) {
+    if jobs.supersedes(*before, task) {
         return Seat::Never("Spark has started its stage again".into()); // DRIVER-51
     }
     match node {
-        Node::Absent | Node::Joined { .. } | Node::Called { .. } if task.supersedes(before) => {
+        Node::Absent | Node::Joined { .. } | Node::Called { .. } if jobs.supersedes(task, *before) => {
             Seat::Inherited // DRIVER-51
         }
         Node::Absent | Node::Joined { contact: Contact::Broken { .. }, .. } if !is_connected => {
             Seat::Inherited // DRIVER-52
         }
-        _ if task.supersedes(before) && !stays => Seat::Inherited, // DRIVER-51
-        _ => Seat::Spare,                                          // DRIVER-50
+        _ if jobs.supersedes(task, *before) && jobs == Jobs::Together => Seat::Inherited, // DRIVER-51
+        _ => Seat::Spare,                                                                 // DRIVER-50
     }
 }

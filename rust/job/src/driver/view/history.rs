@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use phalanx_types::Job;
 use phalanx_types::run_snapshot::{
-    FailureNote, MAX_LINE_BYTES, MAX_NOTICES, MAX_RANKS, MAX_RESTARTS, Restart, RunSnapshot,
+    FailureNote, MAX_COOLING, MAX_LINE_BYTES, MAX_NOTICES, MAX_RANKS, MAX_RESTARTS, Restart, RunSnapshot,
 };
 use phalanx_types::text::cut;
 
@@ -119,6 +119,8 @@ impl History {
             phases: self.timeline.spans(self.opened_at),
             restarts: self.restarts.iter().map(restart).collect(),
             notices: state.going_hosts(MAX_NOTICES),
+            cooling: state.cooling_hosts(now, MAX_COOLING, |at| time(self.since_open(at))),
+            seats: state.seats_note(),
             ranks,
             ranks_left_out: self.world_size.saturating_sub(listed),
             slow: state.slow_ranks().take(MAX_RANKS).collect(),

@@ -73,6 +73,14 @@ object BarrierRunner {
     */
   def cancel(sc: SparkContext, tag: String): Unit = Seats.cancel(sc, tag)
 
+  /** Submits the seat of a partition once more, in a gang of tasks that this runs for Python in a thread whose jobs
+    * have this tag. Returns at once.
+    */
+  def addSeat(tag: String, partition: Int): Unit = Seats.add(tag, partition)
+
+  /** Ends the other jobs of a partition's seat, once that of a stage of Spark's has it. Returns at once. */
+  def endOtherSeats(tag: String, partition: Int, stage: Int): Unit = Seats.endOthers(tag, partition, stage)
+
   /** Runs a gang of tasks whose nodes are in Python workers, for the Python driver. Blocks until all are over.
     *
     * @param rows a partition for each task, which runs where it is computed; it gives why the task failed, as UTF-8,

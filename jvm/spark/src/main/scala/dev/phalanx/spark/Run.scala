@@ -227,6 +227,8 @@ final class Run private[spark] (
         case Hub.Status(text)                       => words = text
         case Hub.Reported(rank, report)             => newest += rank -> report
         case Hub.Resubmit(attempt)                  => stage.start(hub, attempt)
+        case Hub.SeatWanted(attempt, partition)     => stage.addSeat(attempt, partition)
+        case Hub.SeatTaken(attempt, partition, of)  => stage.endOtherSeats(attempt, partition, of)
         case last: Hub.Outcome                      => end = last
       }
     }

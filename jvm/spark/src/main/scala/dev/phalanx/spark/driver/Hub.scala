@@ -70,6 +70,12 @@ private[spark] object Hub {
   /** A task was lost: the stage has to be submitted again, with nodes that begin with this attempt. */
   final case class Resubmit(attempt: Int) extends Event
 
+  /** The seat of a partition is to be submitted once more, in the gang that was submitted for this attempt. */
+  final case class SeatWanted(attempt: Int, partition: Int) extends Event
+
+  /** The job of this stage of Spark's has the seat of a partition: the others of that partition are to end. */
+  final case class SeatTaken(attempt: Int, partition: Int, stage: Int) extends Event
+
   /** The last event. */
   sealed trait Outcome extends Event {
     def ranks: Seq[RankOutcome]
@@ -90,9 +96,12 @@ private[spark] object Hub {
       case "phase"  =>
         val rank = fields.get("rank")
         PhaseReached(text, if (rank.isNull) None else Some(rank.asInt()), fields.get("seconds").asDouble())
-      case "status"   => Status(text)
-      case "progress" => Reported(fields.get("rank").asInt(), Report(fields.get("step").asLong(), text))
-      case "resubmit" => Resubmit(fields.get("attempt").asInt())
+      case "status"      => Status(text)
+      case "progress"    => Reported(fields.get("rank").asInt(), Report(fields.get("step").asLong(), text))
+      case "resubmit"    => Resubmit(fields.get("attempt").asInt())
+      case "seat_wanted" => SeatWanted(fields.get("attempt").asInt(), fields.get("partition").asInt())
+      case "seat_taken"  =>
+        SeatTaken(fields.get("attempt").asInt(), fields.get("partition").asInt(), fields.get("stage").asInt())
       case "finished" => Finished(Json.ranks(fields.get("ranks")))
       case "failed"   => Failed(fields, text)
       case other      => throw new IllegalStateException(s"an unknown event: $other")

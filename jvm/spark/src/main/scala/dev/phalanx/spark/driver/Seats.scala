@@ -2,7 +2,7 @@ package dev.phalanx.spark.driver
 
 import java.nio.file.Files
 import java.util.UUID
-import java.util.concurrent.{LinkedBlockingQueue, TimeUnit}
+import java.util.concurrent.{ConcurrentHashMap, LinkedBlockingQueue, TimeUnit}
 
 import scala.collection.mutable
 import scala.concurrent.ExecutionContext
@@ -23,6 +23,9 @@ import dev.phalanx.spark.node.{NodeTask, PythonSeatTask, SeatTask}
   * JAR-27 (one-end): when one seat fails, or the caller is interrupted, the others are cancelled. A seat that Spark
   * gives up since it lost its executors is submitted again, three times.
   *
+  * JAR-30 (seats-beside): as STAGE-13, a seat that the hub wants once more is another job beside those that it has.
+  * It has ended well when one has, and badly when all have; the others are cancelled when one has the seat.
+  *
   * JAR-28 (one-gathers): of the gangs of a driver one at a time gathers, from its first job until all its seats run.
   * Without dynamic allocation it is submitted once as many slots are free as it has seats.
   *
@@ -36,14 +39,17 @@ final private[spark] class Seats[A: ClassTag] private (rows: RDD[A], task: Itera
   private val tasks = rows.getNumPartitions
   private val gang = s"phalanx-gang-${UUID.randomUUID()}"
   private val turn = Gathering.join(sc.getJobTags(), Option(sc.getLocalProperty(JobGroup)))
-  private val seats = mutable.ArrayBuffer.empty[FutureAction[String]]
+
+  /** The jobs of each partition that are not over. */
+  private val jobs = Array.fill(tasks)(mutable.LinkedHashSet.empty[FutureAction[String]])
   private val submissions = Array.fill(tasks)(0)
-  private val ends = new LinkedBlockingQueue[(Int, Try[String])]
+  private val news = new LinkedBlockingQueue[News]
 
   private def run(): Unit =
     try {
       while (!mayBegin) Thread.sleep(PollMillis)
-      submit(0 until tasks)
+      live.add(this)
+      (0 until tasks).foreach(submit)
       awaitEnds()
     } catch {
       case NonFatal(problem) =>
@@ -51,7 +57,8 @@ final private[spark] class Seats[A: ClassTag] private (rows: RDD[A], task: Itera
         if (failure.isCancellation) Gathering.cancelWith(failure.sentence)
         throw problem
     } finally {
-      seats.filterNot(_.isCompleted).foreach(_.cancel())
+      live.remove(this)
+      jobs.foreach(_.foreach(_.cancel()))
       turn.close()
     }
 
@@ -64,40 +71,61 @@ final private[spark] class Seats[A: ClassTag] private (rows: RDD[A], task: Itera
 
   private def hasRoom: Boolean = SparkInternals.startsExecutors(sc) || SparkInternals.freeSlots(sc, profile) >= tasks
 
-  /** The jobs have the properties that this thread has now. */
-  private def submit(partitions: Seq[Int]): Unit = {
+  /** The job has the properties that this thread has now. */
+  private def submit(partition: Int): Unit = {
     sc.setLocalProperty(SparkInternals.GANG, gang)
-    try
-      partitions.foreach { partition =>
-        submissions(partition) += 1
-        var problem = ""
-        val took = (_: Int, end: String) => problem = end
-        // Spark ends all jobs that share their last RDD with one that fails (`DAGScheduler.stageDependsOn`).
-        val own = rows.map(identity)
-        val seat = sc.submitJob(own, task, Seq(partition), took, problem)
-        seats += seat
-        seat.onComplete(end => ends.add(partition -> end))(AtOnce)
-      }
-    finally sc.setLocalProperty(SparkInternals.GANG, null)
+    try {
+      var problem = ""
+      val took = (_: Int, end: String) => problem = end
+      // Spark ends all jobs that share their last RDD with one that fails (`DAGScheduler.stageDependsOn`).
+      val own = rows.map(identity)
+      val job = sc.submitJob(own, task, Seq(partition), took, problem)
+      jobs(partition) += job
+      job.onComplete(end => news.add(JobEnded(partition, job, end)))(AtOnce)
+    } finally sc.setLocalProperty(SparkInternals.GANG, null)
     // Who gave up before the first job was there has found none to cancel.
     if (!mayWait) throw cancelled
   }
 
   private def awaitEnds(): Unit = {
-    var ended = 0
-    while (ended < tasks) {
-      if (turn.isHeld && SparkInternals.seatsRunning(sc, gang) + ended >= tasks) turn.close()
-      val end = if (turn.isHeld) ends.poll(PollMillis, TimeUnit.MILLISECONDS) else ends.take()
-      if (end != null) end match {
-        case (_, Success(""))              => ended += 1
-        case (_, Success(problem))         => throw new SparkException(problem)
-        case (partition, Failure(problem)) =>
-          val failure = StageFailure.of(problem)
-          if (!failure.isLostExecutor || submissions(partition) == MaxSubmissions) throw problem
-          log.warn("The task of partition {} is submitted again: {}", partition, failure.sentence)
-          submit(Seq(partition))
+    val ended = mutable.Set.empty[Int]
+    val taken = mutable.Map.empty[Int, Int]
+    while (ended.size < tasks) {
+      val wanted = jobs.map(_.size).sum
+      if (turn.isHeld && SparkInternals.seatsRunning(sc, gang) >= wanted) turn.close()
+      taken --= taken.collect { case (partition, stage) if endOthers(partition, stage) => partition }
+      val next = if (turn.isHeld || taken.nonEmpty) news.poll(PollMillis, TimeUnit.MILLISECONDS) else news.take()
+      if (next != null) next match {
+        case AddSeat(partition)            => if (!ended(partition)) submit(partition)
+        case EndOthers(partition, stage)   => taken(partition) = stage
+        case JobEnded(partition, job, how) =>
+          jobs(partition) -= job
+          how match {
+            case Success("")                   => ended += partition
+            case _ if ended(partition)         => ()
+            case _ if jobs(partition).nonEmpty => log.debug("A job is over, beside another: {}", how)
+            case Success(problem)              => throw new SparkException(problem)
+            case Failure(problem)              => submitAgain(partition, problem)
+          }
       }
     }
+  }
+
+  private def submitAgain(partition: Int, problem: Throwable): Unit = {
+    val failure = StageFailure.of(problem)
+    submissions(partition) += 1
+    if (!failure.isLostExecutor || submissions(partition) == MaxSubmissions) throw problem
+    log.warn("The task of partition {} is submitted again: {}", partition, failure.sentence)
+    submit(partition)
+  }
+
+  /** Ends the jobs of a partition but for that of this stage; false if Spark doesn't say yet which that is. */
+  private def endOthers(partition: Int, stage: Int): Boolean = {
+    def isOf(job: FutureAction[String]) =
+      job.jobIds.exists(id => sc.statusTracker.getJobInfo(id).exists(_.stageIds().contains(stage)))
+    val (its, others) = jobs(partition).partition(isOf)
+    if (its.nonEmpty) others.foreach(_.cancel())
+    its.nonEmpty || others.size < 2
   }
 }
 
@@ -112,6 +140,15 @@ private[spark] object Seats {
   private val MostPayloadBytes = 64 << 10
 
   private val log = LoggerFactory.getLogger("dev.phalanx")
+
+  /** The gangs of this driver. */
+  private val live = ConcurrentHashMap.newKeySet[Seats[_]]()
+
+  /** What happens to seats, for the thread that runs them. */
+  sealed private trait News
+  private case class AddSeat(partition: Int) extends News
+  private case class EndOthers(partition: Int, stage: Int) extends News
+  private case class JobEnded(partition: Int, job: FutureAction[String], how: Try[String]) extends News
 
   /** Runs where a job ends: in Spark's own thread, which may not wait. */
   private val AtOnce = ExecutionContext.fromExecutor((body: Runnable) => body.run())
@@ -137,6 +174,17 @@ private[spark] object Seats {
     * UTF-8.
     */
   def runPython(rows: RDD[Array[Byte]], profile: Int): Unit = new Seats(rows, PythonSeatTask, profile).run()
+
+  /** Submits the seat of a partition once more, in the gang whose jobs have this tag. Returns at once. */
+  def add(tag: String, partition: Int): Unit = tell(tag, AddSeat(partition))
+
+  /** Ends the jobs of a partition's seat, in the gang whose jobs have this tag, but for that of a stage of Spark's.
+    * Returns at once.
+    */
+  def endOthers(tag: String, partition: Int, stage: Int): Unit = tell(tag, EndOthers(partition, stage))
+
+  private def tell(tag: String, news: News): Unit =
+    live.forEach(gang => if (gang.turn.tags.contains(tag)) gang.news.add(news): Unit)
 
   /** Ends the jobs of a tag, also those of a gang that waits and has none yet. Returns at once. */
   def cancel(sc: SparkContext, tag: String): Unit = {

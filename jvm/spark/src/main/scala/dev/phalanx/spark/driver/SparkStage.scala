@@ -2,6 +2,8 @@ package dev.phalanx.spark.driver
 
 import java.util.UUID
 
+import scala.collection.concurrent.TrieMap
+
 import org.apache.spark.SparkContext
 
 import dev.phalanx.spark.BarrierRunner
@@ -23,6 +25,9 @@ final private[spark] class SparkStage(
 ) extends Stage("the Spark stage") {
   @volatile private var tag = newTag()
 
+  /** How many jobs the hub has wanted beside those of each seat. */
+  private val beside = TrieMap.empty[Int, Int]
+
   override protected def run(hub: Hub, attempt: Int): Unit = {
     sc.addJobTag(tag)
     val task = new NodeTask(hub.nodeSpec(attempt, ranks), payload)
@@ -43,9 +48,18 @@ final private[spark] class SparkStage(
     else Seats.askForExecutorsAgain(sc)
   }
 
+  override protected def addJob(partition: Int): Unit = {
+    beside(partition) = beside.getOrElse(partition, 0) + 1
+    Seats.add(tag, partition)
+  }
+
+  override protected def endOtherJobs(partition: Int, stage: Int): Unit =
+    beside.remove(partition).foreach(_ => Seats.endOthers(tag, partition, stage))
+
   override protected def look: Option[() => StageLook] = {
     val ofAttempt = tag
-    val seats = if (gang == "tasks") tasks else 0
+    beside.clear()
+    def seats = if (gang == "tasks") tasks + beside.values.sum else 0
     Some(() => StageLook.of(sc, ofAttempt, seats, profile))
   }
 

@@ -38,6 +38,16 @@ abstract private[spark] class Stage(what: String) {
     thread.start()
   }
 
+  /** Submits the seat of a partition once more, in the gang of tasks that began with this attempt. */
+  final def addSeat(attempt: Int, partition: Int): Unit = if (attempt == this.attempt) addJob(partition)
+
+  /** Ends the jobs of a partition's seat but for that of this stage of Spark's. */
+  final def endOtherSeats(attempt: Int, partition: Int, stage: Int): Unit =
+    if (attempt == this.attempt) endOtherJobs(partition, stage)
+
+  protected def addJob(partition: Int): Unit = ()
+  protected def endOtherJobs(partition: Int, stage: Int): Unit = ()
+
   /** Ends the stage from outside; how it ends is then no news. */
   def cancel(): Unit = cancelled = true
 
