@@ -56,6 +56,7 @@ def facts(host: str) -> dict[str, Any]:
             "locked": None, "pids": None,
         },
         "kernel": {"missing": {}, "seccomp": 2, "no_new_privileges": False, "namespaces": {}},
+        "notice": {"command": "sh /opt/notice.sh", "code": 1, "said": "", "notice": None},
         "guard": {"path": "/x/phalanx-guard", "there": True, "runs": True},
         "torch": {"version": "2.9.0+cu128", "cuda": "12.8", "nccl": "2.27.3", "distributed": True, "devices": 1},
         "gpus": {"devices": ["/dev/nvidia0"], "gpus": [GPU], "visible": None},
@@ -168,6 +169,12 @@ CASES: list[tuple[str, Callable[[dict[str, Any]], None], str, str, str]] = [
     ("a probe that raised", set_to("problems", to={"gpus": "OSError: x"}), "warning", "GPUs", "could not look"),
     ("store's port", set_to("store_problem", to={"port": 7000, "text": "Address already in use"}), "error",
      "store port", "16 ports from 7000 on"),
+    ("no notice command", lambda its: its["notice"].update(code=127, said="sh: 1: notice.sh: not found"), "error",
+     "notice command", "there is no such program: sh: 1: notice.sh: not found"),
+    ("no notice", lambda its: its["notice"].update(code=0, said="no JSON"), "warning", "notice command",
+     "no notice: no JSON"),
+    ("a notice", lambda its: its["notice"].update(code=0, notice={"seconds": 90, "reason": "spot"}), "warning",
+     "notices", "is to go in 90 s: spot"),
     ("said nothing", lambda its: its.pop("torch"), "error", "answer", "did not report"),
 ]  # fmt: skip
 
@@ -419,7 +426,12 @@ def test_what_prevents_a_run_is_a_finding_and_no_exception() -> None:
             spark__master="yarn", spark__dynamicAllocation__enabled="true", spark__phalanx__gang=gang
         )
         again = doctor(cluster, 4, False, timeout=5)
-        assert [finding.level for finding in again.findings if finding.check == "gang"] == [level]
+        [found] = [finding for finding in again.findings if finding.check == "gang"]
+        assert found.level == level
+        if gang == "auto":
+            assert "a Spark job each: dynamic allocation is on, and spark.phalanx.gang is auto" in found.means
+            [slots] = [finding.means for finding in again.findings if finding.check == "slots"]
+            assert "a run needs 4, and Spark starts as many executors as the cluster gives" in slots
     unknown = doctor(NoCluster(spark__master="local[2]", spark__phalanx__graec="1s"), 2, False, timeout=5)  # type: ignore[arg-type]
     said = [
         (finding.level, finding.check)

@@ -18,11 +18,13 @@ from ..connect.client import is_remote
 from ..connect.relay import has_plugin
 from ..request import preflight
 from ..request.settings import Settings
+from ..request.slots import task_slots
 from ..spark.driver_jvm import barrier_runner, why_not
 from ..spark.jar import PLUGIN
 from ..spark.session import SessionConf
 from ..stages.idle_workers import idle_limit
 from .cluster_checks import rates
+from .coming_and_going import cooling_findings, gang_finding, leaving_findings, seats_finding
 from .executors import executors
 from .finding import Finding, Need
 from .findings import judged, lost_executors, one_of_each_host
@@ -111,6 +113,7 @@ class _Examination:
         if there:
             self._look_at_hosts(there, max(1.0, self._left() - total * (1 - _LOOK_SHARE)))
         self.findings += lost_executors(executors(self._spark), before)
+        self.findings += [*leaving_findings(self._spark, executors(self._spark)), *cooling_findings()]
         if all(finding.level != "error" for finding in self.findings):
             self._try_a_run()
 
@@ -140,15 +143,16 @@ class _Examination:
                 preflight.check_start(self._conf, logging.getLogger("phalanx"))
                 # Without a barrier the hosts are looked at by an ordinary stage, whose tasks can't meet.
                 self._barrier = self._settings is None or self._settings.gang == "barrier"
-                starts = "start together" if self._barrier else "are a Spark job each"
-                self.findings.append(Finding("ok", "", "gang", f"A run's tasks {starts}."))
+                wish = self._value("spark.phalanx.gang", "auto")
+                gang = "barrier" if self._barrier else "tasks"
+                self.findings.append(gang_finding(gang, wish, dynamic=self._is_dynamic()))
             except RuntimeError as problem:
                 self._barrier = False
                 do = "Set what it names, when the application starts."
                 self.findings.append(Finding("error", "driver", "gang", str(problem), do))
         self.findings += [Finding("warning", "driver", "TLS", text) for text in said]
         if not said:
-            wish = (self._settings.values if self._settings else {}).get("spark.phalanx.encryption", "auto")
+            wish = self._value("spark.phalanx.encryption", "auto")
             self.findings.append(
                 Finding(
                     "ok",
@@ -180,8 +184,13 @@ class _Examination:
 
     def _ask_slots(self, seconds: float) -> int:
         """How many tasks there can be at the same time, up to those that the run needs."""
-        if not self._barrier:
-            return self._tasks  # Spark starts executors for tasks that wait
+        if not self._barrier and self._is_dynamic():  # Spark starts executors for tasks that wait
+            slots = None
+            with contextlib.suppress(Exception):  # a client of Spark Connect has none to count
+                slots = task_slots(self._spark.sparkContext)
+            most = self._conf("spark.dynamicAllocation.maxExecutors")
+            self.findings.append(seats_finding(self._tasks, slots, most))
+            return self._tasks
         wanted = self._settings.slots_timeout if self._settings is not None else seconds
         do = "Ask for fewer processes, or give the application more cores: spark.cores.max, spark.executor.instances."
         with self._refusals("slots", do):
@@ -223,6 +232,7 @@ class _Examination:
             barrier=barrier,
             ports=(self._port("spark.phalanx.hub.port"), self._port("spark.phalanx.store.port")),
             use_gpu=self._use_gpu,
+            notice_command=self._value("spark.phalanx.notice.command", ""),
         )
 
     def _try_a_run(self) -> None:
@@ -282,8 +292,14 @@ class _Examination:
         return max(1, tasks) * max(1, self._processes // max(1, self._tasks))
 
     def _port(self, key: str) -> int:
-        value = (self._settings.values if self._settings else {}).get(key, "0")
+        value = self._value(key, "0")
         return int(value) if value.isdigit() else 0
+
+    def _is_dynamic(self) -> bool:
+        return self._conf("spark.dynamicAllocation.enabled") == "true"
+
+    def _value(self, key: str, default: str) -> str:
+        return (self._settings.values if self._settings else {}).get(key, default)
 
     def _conf(self, key: str) -> str | None:
         value: str | None = self._spark.conf.get(key, None)

@@ -11,6 +11,7 @@ from functools import partial
 
 from ..plumbing import address_space
 from ..plumbing.describe import size
+from .coming_and_going import notice_command, notice_command_in_order
 from .finding import Facts, Finding, Need, or_ok, whole
 
 GIB = 1 << 30
@@ -457,5 +458,6 @@ CHECKS: list[tuple[str, HostCheck, str, Callable[[list[Facts], Need], str]]] = [
     ),
     ("descriptors", limits, "limits", lambda h, n: "Descriptors, processes and address space are enough."),
     ("kernel", kernel, "kernel", lambda h, n: "The kernels allow what the guard needs."),
+    ("notice command", notice_command, "notice", notice_command_in_order),
     ("processor", cpu, "cpu", lambda h, n: "No container's quota is below a core."),
 ]

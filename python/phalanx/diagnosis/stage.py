@@ -63,7 +63,14 @@ class Seen:
 
 
 def look_at_hosts(
-    spark: SparkSession, tasks: int, seconds: float, *, barrier: bool, ports: tuple[int, int], use_gpu: bool
+    spark: SparkSession,
+    tasks: int,
+    seconds: float,
+    *,
+    barrier: bool,
+    ports: tuple[int, int],
+    use_gpu: bool,
+    notice_command: str = "",
 ) -> Seen:
     """Runs the stage. `ports` are the first ones of the job's hub and of its store, 0 for any."""
     bind, advertise = hub_endpoint(spark, SessionConf(spark).get)
@@ -90,6 +97,7 @@ def look_at_hosts(
             store_port=ports[1],
             seconds=seconds,
             use_gpu=use_gpu,
+            notice_command=notice_command,
             barrier=barrier,
         )
         before = {one.number: one.failed_tasks for one in executors(spark)}

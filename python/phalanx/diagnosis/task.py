@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .links import Listener, measure, meet, report
+from .notice_probe import run_notice_command
 from .probe import addresses, addresses_of, gpus, interface, machine, measured, own_address, torch
 
 _ALL_PEERS = 16
@@ -43,6 +44,8 @@ class Orders(NamedTuple):
     use_gpu: bool
     barrier: bool
     """Whether all tasks run at the same time, and so can meet."""
+    notice_command: str = ""
+    """The program that says when a host is to go; empty for none."""
 
 
 def examined(orders: Orders) -> str:
@@ -133,7 +136,10 @@ class _Examination:
         ]
         # What hangs here, a disk or a resolver, leaves the others their time.
         soon = max(1.0, min(_SOON_S, self._left() * 0.25))
-        quick, problems = measured(machine([*folders, os.getcwd()], self._orders.driver, soon), soon + 1)
+        probes = machine([*folders, os.getcwd()], self._orders.driver, soon)
+        if command := self._orders.notice_command:
+            probes["notice"] = partial(run_notice_command, command)
+        quick, problems = measured(probes, soon + 1)
         self._found |= {**quick, "problems": problems}
         self._tell_driver()
         seconds = max(1.0, self._left() * 0.6)
