@@ -93,8 +93,8 @@ fn listen(driver: &Hub) -> Result<std::result::Result<Vec<RankOutcome>, Box<Fail
         match driver.next(Deadline::after(Duration::from_secs(600)))? {
             Some(Event::Output(text)) => say(text.trim_end()),
             Some(Event::Phase(_) | Event::Status(_) | Event::Progress(_) | Event::Reports(_)) => {}
-            // Of restarts, and of data sets, which this job has not.
-            Some(Event::Resubmit { .. } | Event::Placed(_) | Event::Carried(_)) => {}
+            // Of restarts, of gangs of tasks and of data sets, which this job has not.
+            Some(Event::Resubmit { .. } | Event::Seat(_) | Event::Placed(_) | Event::Carried(_)) => {}
             Some(Event::Finished(reports)) => return Ok(Ok(reports)),
             Some(Event::Failed(failure)) => return Ok(Err(failure)),
             None => driver.stop("ten minutes without a word are too long for this example"),
