@@ -5,10 +5,11 @@
 The data sets are those of data.py. Each way reads the Parquet files, gives the model batches and writes the outputs to
 Spark's `noop`; all take turns in one session on this machine. A model that does nothing shows what the way costs.
 
-`mapInArrow` is written by hand: to the same tensors and lists, and back. `predict_batch_udf` is pyspark's, in three
-sizes of batches, and `ours of that name` the drop-in for it. `pandas_udf` is an iterator's. `first rows` is the time
-until a second `phalanx.predict` of the same module of 25 million parameters has its first five rows. `net` scores with
-that module, beside a loop over the same rows in memory and Spark's own time for them; together they are a bound.
+`phalanx` asks the model from the executors' JVMs (jvm) and from Python workers (python). `mapInArrow` is written by
+hand: to the same tensors and lists, and back. `predict_batch_udf` is pyspark's, in three sizes of batches, and `ours of
+that name` the drop-in for it. `pandas_udf` is an iterator's. `first rows` is the time until a second `phalanx.predict`
+of the same module of 25 million parameters has its first five rows. `net` scores with that module, beside a loop over
+the same rows in memory and Spark's own time for them; together they are a bound.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import Report, interleaved, note
 from data import ROWS, generated
 from launch import quiet_builder
+from phalanx import spark_conf
 
 BATCH = 1024
 # pyspark's batches never cross one of Arrow's, of 10,000 rows.
@@ -45,18 +47,17 @@ def inputs_of(case: str) -> str | list[str]:
     return {"floats": "x", "bytes": "x"}.get(case) or ["q", "t"]
 
 
-def identity(case: str) -> Callable[[], Callable[[Any], Any]]:
-    def make() -> Callable[[Any], Any]:
-        import torch
+def identity(case: str) -> Any:
+    """A module that returns what it is given. A module's process stays from one query to the next."""
+    import torch
 
-        def model(batch: Any) -> Any:
+    class Identity(torch.nn.Module):
+        def forward(self, batch: Any) -> Any:
             if case == "numbers":
                 return torch.stack([column.double() for column in batch.values()], 1)
             return tuple(batch.values()) if isinstance(batch, dict) else batch
 
-        return model
-
-    return make
+    return Identity()
 
 
 def by_hand(case: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -89,17 +90,19 @@ class Ways:
     def __init__(self, spark: Any, case: str, folder: str) -> None:
         self.spark, self.case, self.folder = spark, case, folder
         self.inputs = inputs_of(case)
+        self.model = identity(case)
         self.names = [self.inputs] if isinstance(self.inputs, str) else self.inputs
 
     @property
     def frame(self) -> Any:
         return self.spark.read.parquet(self.folder)
 
-    def phalanx(self) -> float:
+    def phalanx(self, over: str) -> float:
         import phalanx
 
+        self.spark.conf.set("spark.phalanx.stage", over)
         scored = phalanx.predict(
-            self.frame, identity(self.case), inputs=self.inputs, outputs=OUTPUTS[self.case], batch_size=BATCH
+            self.frame, self.model, inputs=self.inputs, outputs=OUTPUTS[self.case], batch_size=BATCH
         )
         return rate(scored.select(*scored.columns[-(2 if self.case == "text" else 1) :]))
 
@@ -195,11 +198,11 @@ def net(report: Report, spark: Any, folder: str, rows: int, repetitions: int) ->
                 model(batch)
         return counted / (time.monotonic() - began)
 
+    feeding = identity("floats")
+
     def fed() -> float:
         began = time.monotonic()
-        out = phalanx.predict(
-            frame, identity("floats"), inputs="x", outputs="out array<float>", batch_size=BATCH
-        )
+        out = phalanx.predict(frame, feeding, inputs="x", outputs="out array<float>", batch_size=BATCH)
         out.select("out").write.format("noop").mode("overwrite").save()
         return counted / (time.monotonic() - began)
 
@@ -234,7 +237,9 @@ def main() -> None:
         [str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
     )
     report = Report("predict")
-    spark = quiet_builder("local[2]").config("spark.driver.memory", "6g").getOrCreate()
+    spark = (
+        quiet_builder("local[2]").config("spark.driver.memory", "6g").config(map=spark_conf()).getOrCreate()
+    )
     repetitions = 1 if options.quick else options.reps
     for case in options.cases or [*ROWS, "net"]:
         source = "floats" if case == "net" else case
@@ -246,7 +251,8 @@ def main() -> None:
             continue
         ways = Ways(spark, case, folder)
         runs: dict[str, Callable[[], float]] = {
-            "phalanx": ways.phalanx,
+            "phalanx, jvm": partial(ways.phalanx, "jvm"),
+            "phalanx, python": partial(ways.phalanx, "python"),
             "mapInArrow by hand": ways.by_hand,
             "pandas_udf": ways.pandas,
         }

@@ -1,10 +1,9 @@
-"""`phalanx.predict` over executors: outputs, calls of the model, errors, and what is left."""
+"""`phalanx.predict` over executors: outputs, calls of the model, and what is left."""
 
 from __future__ import annotations
 
 import io
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -17,44 +16,11 @@ import psutil
 import pytest
 import torch
 from pyspark.sql import functions as f
+from rows import IDLE_SECONDS, error_of, numbers, whole_case
 from support.programs import eventually, executors, gone, models_here
 from support.tiers import whole
 
-IDLE_SECONDS = 2
-_LOCK = threading.Lock()
-
-
-@pytest.fixture
-def session(spark: Any) -> Iterator[Any]:
-    spark.conf.set("spark.phalanx.predict.idleTimeout", f"{IDLE_SECONDS}s")
-    yield spark
-    spark.conf.unset("spark.phalanx.predict.idleTimeout")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_model_is_left() -> Iterator[None]:
-    yield
-    eventually("no process of a model is left", 30, lambda: not models_here())
-
-
-@pytest.fixture
-def counting(tmp_path: Path) -> models.Counting:
-    return models.Counting(str(tmp_path / "calls"))
-
-
-def whole_case(*values: Any) -> Any:
-    """A case that is left to the whole tier: it has another query, or other rows."""
-    return pytest.param(*values, marks=whole("another case"))
-
-
-def numbers(session: Any, rows: int = 100, partitions: int = 3) -> Any:
-    return session.range(0, rows, 1, partitions).selectExpr("id", "cast(id as double) as x")
-
-
-def error_of(query: Callable[[], Any]) -> str:
-    with pytest.raises(Exception) as raised:  # noqa: PT011 (Spark's classes differ by line and by client)
-        query()
-    return str(raised.value)
+pytestmark = pytest.mark.usefixtures("no_model_is_left")
 
 
 @pytest.mark.parametrize("rows", [whole_case(0), whole_case(1), 1000])
@@ -160,6 +126,23 @@ def test_a_limit_asks_for_no_more_than_its_partitions_and_a_cache_once(
     cached.unpersist()
 
 
+def test_the_plan_says_who_asks_the_model(session: Any, over: str) -> None:
+    """SCORE-21: JVMs do where they can; a function of the user's needs Python."""
+    frame = numbers(session)
+
+    def plan_of(**options: Any) -> str:
+        scored = phalanx.predict(frame, models.Twice(), inputs="x", outputs="y double", **options)
+        return str(scored._jdf.queryExecution().executedPlan().toString())
+
+    assert ("PhalanxPredict [x" in plan_of()) == (over == "jvm")
+    assert ("Arrow" in plan_of()) == (over == "python")
+    assert "ArrowEvalPython" in plan_of(preprocess=lambda x: x)
+    assert (
+        "__phalanx"
+        not in phalanx.predict(frame, models.Twice(), inputs="x", outputs="y double").schema.json()
+    )
+
+
 def test_tasks_of_an_executor_share_one_process_which_stays_for_the_next_query_and_no_longer(
     session: Any,
 ) -> None:
@@ -191,6 +174,50 @@ def test_tasks_of_an_executor_share_one_process_which_stays_for_the_next_query_a
         os.kill(pid, signal.SIGKILL)
 
 
+@whole("more processes")
+def test_tasks_are_spread_over_as_many_processes_as_are_wanted(session: Any) -> None:
+    scored = phalanx.predict(
+        numbers(session, 400, 8),
+        models.WithProcess(),
+        inputs="x",
+        outputs="y double, process long",
+        processes_per_device=2,
+    )
+    processes = {row.process for row in scored.collect()}
+    assert 2 <= len(processes) <= 4, "of two executors"
+
+
+def test_a_batch_that_is_too_large_for_the_memory_is_halved_and_its_outputs_are_whole(session: Any) -> None:
+    """SCORE-22, as far as processors show it: here the model says what a GPU's memory would."""
+
+    def make() -> Any:
+        import torch
+
+        def model(x: Any) -> Any:
+            if len(x) > 3:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return x + 1, [str(len(x))] * len(x)
+
+        return model
+
+    frame = numbers(session, 23, 1)
+    scored = phalanx.predict(frame, make, inputs="x", outputs="y double, rows string", batch_size=10)
+    rows = scored.collect()
+    assert [row.y for row in rows] == [row + 1 for row in range(23)]
+    assert {row.rows for row in rows} <= {"1", "2", "3"}
+
+
+@whole("another kind of number")
+def test_operations_are_cast_where_that_is_asked_for(session: Any) -> None:
+    net, frame = torch.nn.Linear(1, 1), numbers(session).selectExpr("array(float(id / 7)) as x")
+    outputs = [
+        [row.y for row in phalanx.predict(frame, net, inputs="x", outputs="y float", autocast=how).collect()]
+        for how in (None, "bfloat16")
+    ]
+    assert outputs[0] != outputs[1]
+    assert outputs[0] == pytest.approx(outputs[1], rel=0.05, abs=0.05)
+
+
 @whole("another end")
 def test_what_a_model_has_started_ends_with_it(session: Any, tmp_path: Path) -> None:
     started = tmp_path / "started"
@@ -220,6 +247,8 @@ def test_the_callers_model_stays_as_it_is_and_is_sent_again_once_it_has_changed(
     with torch.no_grad():
         net.factor.add_(1)
     assert scores() == [0, 3, 6, 9], "SCORE-11"
+    found = phalanx.predict(frame, (7, {"net": net, "step": 7}), inputs="x", outputs="y double")
+    assert [row.y for row in found.collect()] == [0, 3, 6, 9], "a state of phalanx.checkpoint"
     net.factor.data.mul_(2)  # changes no version
     assert scores() == [0, 6, 12, 18], "SCORE-11"
 
@@ -253,126 +282,6 @@ def test_preprocess_runs_in_the_tasks_and_the_model_gets_what_it_makes(session: 
         frame, lambda: lambda x: x.sum(1), inputs="image", outputs="y float", preprocess=decode
     )
     assert [row.y for row in scored.orderBy("id").collect()] == [98, 99, 100, 101, 102]
-
-
-@pytest.mark.parametrize(
-    ("column", "options", "said"),
-    [
-        ("if(id = 7, null, x)", {}, "the column 'c' has a null in the row 7 of the partition (id=7); say what"),
-        whole_case("if(id = 7, null, array(x))", {}, "has a null in the row 7 of the partition (id=7); fill"),
-        whole_case("array(x, if(id = 7, null, x))", {}, "the column 'c' has an array with a null in the row 7 "),
-        ("if(id = 7, array(x, x), array(x))", {}, "has 2 elements in the row 7 of the partition (id=7), and 1"),
-        whole_case("struct(x)", {}, "the column 'c' of the DataFrame is of type struct"),
-    ],
-    ids=["null", "no-array", "null-within", "lengths", "struct"],
-)  # fmt: skip
-def test_a_row_that_can_t_be_a_tensor_is_named(
-    session: Any, column: str, options: dict[str, Any], said: str
-) -> None:
-    frame = numbers(session, 10, 1).selectExpr("id", f"{column} as c")
-    scored = phalanx.predict(
-        frame, lambda: lambda x: x, inputs="c", outputs="y double", keys="id", batch_size=4, **options
-    )
-    assert said in error_of(scored.collect), "SCORE-14"
-
-
-@whole("other rows")
-def test_nulls_and_lengths_are_what_the_caller_says(session: Any) -> None:
-    frame = numbers(session, 4, 1).selectExpr("id", "array_repeat(if(id = 2, null, x), int(id) + 1) as c")
-    scored = phalanx.predict(
-        frame, lambda: lambda x: x.sum(1), inputs="c", outputs="y double", nulls=-1, pad=0
-    )
-    assert [row.y for row in scored.orderBy("id").collect()] == [0, 2, -3, 12]
-
-
-@pytest.mark.parametrize(
-    ("outputs", "model", "said"),
-    [
-        ("y int", lambda x: x, "the model's output 'y' is double, and outputs= says int32"),
-        whole_case(
-            "y double", lambda x: torch.stack([x, x], 1), "has shape (4, 2) for 4 rows, which is not double"
-        ),
-        whole_case(
-            "y array<double>", lambda x: x, "has shape (4,) for 4 rows, which is not an array of double"
-        ),
-        whole_case("y double", lambda x: x[1:], "has shape (3,) for a batch of 4 rows"),
-        whole_case("y double, z double", lambda x: x, "the model returned one Tensor, and outputs= names 2"),
-        ("y double, z double", lambda x: {"y": x}, "the model returned y, and outputs= asks for z"),
-        whole_case(
-            "y tinyint", lambda x: (x + 300).long(), "the model's output 'y' is int64, and outputs= says int8"
-        ),
-        whole_case("y double", lambda x: object(), "the model's output 'y' is object, and no tensor or list"),
-    ],
-    ids=["fraction", "matrix", "no-array", "rows", "one", "missing", "range", "object"],
-)
-def test_an_output_that_is_not_what_was_named_is_an_error_and_never_another_value(
-    session: Any, outputs: str, model: Any, said: str
-) -> None:
-    scored = phalanx.predict(numbers(session, 4, 1), lambda: model, inputs="x", outputs=outputs)
-    assert said in error_of(scored.collect), "SCORE-16"
-
-
-def test_a_model_that_fails_is_an_error_with_its_traceback_and_the_rows(session: Any) -> None:
-    frame = numbers(session, 10, 1).selectExpr("id", "id * 2 + if(id = 6, 1, 0) as x")
-    scored = phalanx.predict(
-        frame, lambda: models.only_even, inputs="x", outputs="y long", keys=["id"], batch_size=4
-    )
-    text = error_of(scored.collect)
-    assert (
-        "with the rows 4 to 7 of the partition (id=4 to id=7) the model failed: ValueError: 13 is odd" in text
-    )
-    assert "in only_even" in text
-    assert "serving.py" not in text, "frames of Phalanx's own"
-
-
-def test_rows_that_the_model_fails_with_are_nulls_where_that_is_asked_for(session: Any) -> None:
-    frame = numbers(session, 100, 2).selectExpr("id", "id * 2 + if(id in (6, 7, 50, 99), 1, 0) as x")
-    scored = phalanx.predict(
-        frame, lambda: models.only_even, inputs="x", outputs="y long", batch_size=16, on_error="null"
-    )
-    expected = [None if row in (6, 7, 50, 99) else row for row in range(100)]
-    assert [row.y for row in scored.collect()] == expected, "SCORE-15"
-
-
-@whole("another failure")
-def test_a_model_that_can_t_be_made_is_an_error_with_its_traceback(session: Any) -> None:
-    def make() -> Any:
-        raise LookupError("there are no weights")
-
-    text = error_of(phalanx.predict(numbers(session), make, inputs="x", outputs="y double").collect)
-    assert "the model can't be had: LookupError: there are no weights" in text
-    assert "in make" in text
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "said"),
-    [
-        ({"inputs": "z"}, ValueError, "inputs= names 'z', which is not a column: there are id, x"),
-        ({"inputs": []}, ValueError, "inputs= names no column"),
-        ({"inputs": ["x", "x"]}, ValueError, "inputs= names a column twice"),
-        ({"outputs": "x double"}, ValueError, "outputs= names 'x', which is there already"),
-        ({"outputs": "double"}, ValueError, "outputs='double' has types and no names"),
-        ({"outputs": "y nothing"}, ValueError, "outputs='y nothing' is not as"),
-        (
-            {"outputs": None},
-            TypeError,
-            "outputs= is missing: the names and Spark types of what the model makes",
-        ),
-        ({"outputs": 3}, TypeError, "outputs=3 is not a text of names and types"),
-        ({"batch_size": 0}, ValueError, "batch_size=0 is not a number of rows"),
-        ({"on_error": "skip"}, ValueError, "on_error='skip' is not one of 'raise', 'null'"),
-        ({"keys": "k"}, ValueError, "keys= names 'k', which is not a column"),
-        ({"model": 3}, TypeError, "model=int is none"),
-        ({"model": lambda: _LOCK}, TypeError, "_LOCK"),
-    ],
-)
-def test_what_can_t_be_is_refused_by_the_caller(
-    spark: Any, options: dict[str, Any], error: type[Exception], said: str
-) -> None:
-    given = {"model": models.Twice(), "inputs": "x", "outputs": "y double"} | options
-    model = given.pop("model")
-    with pytest.raises(error, match=re.escape(said)):
-        phalanx.predict(numbers(spark), model, **given)
 
 
 def slow(session: Any, tmp_path: Path, seconds: float = 0.3) -> tuple[Any, Path]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .model import given_function
 from .shipping import shipped_model
-from .told import told_of
+from .told import settings_of, told_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -46,7 +46,7 @@ def predict_batch_udf(
 
     spark = active_session()
     given = given_function(make_predict_fn)
-    remote = _Remote(given.key, shipped_model(spark, given), told_of(spark))
+    remote = _Remote(given.key, shipped_model(spark, given), told_of(spark, settings_of(spark)))
     # pyspark's own function, of a model that asks the process of the real one.
     inner: Any = pysparks(
         remote.function,

@@ -21,7 +21,7 @@ class NewColumn(NamedTuple):
 
     name: str
     values: Any
-    """Numbers of numpy's, an array of Arrow's, or a pickle, in a batch of one row."""
+    """Numbers of numpy's, an array or a record batch of Arrow's, or a pickle, in a batch of one row."""
 
     def written(self) -> tuple[tuple[str, str, Sequence[int], int], Any]:
         """What the native module is told of it, and its bytes."""
@@ -33,11 +33,12 @@ class NewColumn(NamedTuple):
         import pyarrow as pa
 
         sink = pa.BufferOutputStream()
-        batch = pa.record_batch([self.values], [self.name])
+        is_batch = isinstance(self.values, pa.RecordBatch)
+        batch = self.values if is_batch else pa.record_batch([self.values], [self.name])
         with pa.ipc.new_stream(sink, batch.schema) as stream:
             stream.write_batch(batch)
         stream_bytes = sink.getvalue()
-        return (self.name, ARROW, (len(self.values),), stream_bytes.size), stream_bytes
+        return (self.name, ARROW, (batch.num_rows,), stream_bytes.size), stream_bytes
 
 
 def listed(array: Any) -> list[Any]:
@@ -68,14 +69,20 @@ def write(memory: mmap.mmap, at: Sequence[int], columns: Sequence[Any]) -> None:
             memory[start : start + len(values)] = values
 
 
+def read_rows(memory: mmap.mmap, column: tuple[str, str, list[int], int, int]) -> Any:
+    """The record batch that a column is, in memory of its own."""
+    import pyarrow as pa
+
+    _, _, _, start, size = column
+    with pa.ipc.open_stream(memory[start : start + size]) as stream:
+        return stream.read_next_batch()
+
+
 def read(memory: mmap.mmap, column: tuple[str, str, list[int], int, int]) -> Any:
     """A column that is in memory: numbers in the memory itself, an array of Arrow's own, or what a pickle has."""
     _, element, shape, start, size = column
     if element == ARROW:
-        import pyarrow as pa
-
-        with pa.ipc.open_stream(memory[start : start + size]) as stream:
-            return stream.read_next_batch().column(0)
+        return read_rows(memory, column).column(0)
     if element == PICKLE:
         return pickle.loads(memory[start : start + size])
     kind = np.dtype(element)

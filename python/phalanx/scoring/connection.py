@@ -11,17 +11,10 @@ from .. import _native
 from ..stages.here import Home
 from ..stages.spark_files import workers_files
 from .batch_memory import NewColumn, mapped, read, write
+from .parts import ModelFailed
 
 if TYPE_CHECKING:
     from .shipping import ShippedModel
-
-
-class ModelFailed(RuntimeError):
-    """The model raised an exception; the text ends with its traceback."""
-
-    def about(self, rows: str) -> ModelFailed:
-        """The same, with the rows that it failed with."""
-        return ModelFailed(f"with {rows} {self}")
 
 
 class NoModel(RuntimeError):
@@ -32,9 +25,10 @@ class ModelProcess:
     """The process that has a model, to a task. It is started with the first batch, if it isn't there."""
 
     def __init__(self, key: str, model: ShippedModel, told: dict[str, Any]) -> None:
+        gpu, number = _place(told["processes"])
         self._native = _native.ModelConnection(
-            f"model {key}",
-            json.dumps(told),
+            f"model {key} {gpu or 'cpu'} {told['autocast']} {number}",
+            json.dumps({**told, "gpu": gpu}),
             list(workers_files().items()),
             Home.find(in_python_worker=True),
             self._bring,
@@ -102,3 +96,14 @@ class ModelProcess:
         if answer.memory is not None:
             self._results[slot] = mapped(answer.memory, writable=False)
         return [read(self._results[slot], column) for column in answer.columns]
+
+
+def _place(processes: int) -> tuple[str | None, int]:
+    """The GPU that Spark gave this task, and which of the processes of its executor and GPU it asks."""
+    from pyspark import TaskContext
+
+    context: Any = TaskContext.get()
+    if context is None:
+        return None, 0
+    gpu = context.resources().get("gpu")
+    return gpu.addresses[0] if gpu else None, context.partitionId() % processes

@@ -8,7 +8,7 @@ import os
 import sys
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..request.payload import function_payload
@@ -44,8 +44,10 @@ def given_model(model: Any) -> GivenModel:
     `UnpicklableError` where a module or a function can't be sent.
     """
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(model, torch.nn.Module):
-        return _module(model, torch)
+    if torch is not None:
+        model = _of_checkpoint(model, torch)
+        if isinstance(model, torch.nn.Module):
+            return _module(model, torch)
     if (
         torch is not None
         and "torch.export" in sys.modules
@@ -71,6 +73,24 @@ def given_function(factory: Callable[[], Any]) -> GivenModel:
     """
     given = _packed(loading.made, factory)
     return given._replace(key=f"{given.key} {uuid.uuid4()}")
+
+
+def _of_checkpoint(model: Any, torch: Any) -> Any:
+    """The module in what `phalanx.checkpoint.latest` returned; anything else as it is.
+
+    Raises `TypeError` for a state without a module, which has no code.
+    """
+    if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], int):
+        model = model[1]
+    if not isinstance(model, Mapping):
+        return model
+    modules = [value for value in model.values() if isinstance(value, torch.nn.Module)]
+    if len(modules) != 1:
+        raise TypeError(
+            f"model= is a state with {', '.join(map(repr, list(model)[:5])) or 'nothing'}, which has weights and no "
+            "code; load it into its module (net.load_state_dict), and give the module"
+        )
+    return modules[0]
 
 
 def _packed(load: Callable[..., Any], *args: Any) -> GivenModel:

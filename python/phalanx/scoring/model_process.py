@@ -5,6 +5,10 @@ It is started by a task, below a guard, and belongs to the executor; `PHALANX_MO
 idle        for how many seconds it stays without a task
 threads     how many threads an operation has; 0 for as many as there are processors
 sys_path    the caller's `sys.path`
+gpu         the one that its tasks have, as `CUDA_VISIBLE_DEVICES` names it; null without
+autocast    a type of torch's by name, to which operations are cast that may be; null for none
+processes   over how many processes the tasks of an executor are spread; only they read it
+format      what the model comes as: `payload`, which Python has packed (`model.py`), or `torchscript`
 """
 
 from __future__ import annotations
@@ -58,6 +62,7 @@ def run() -> NoReturn:
 
 def _serve(told: dict[str, Any]) -> None:
     from .. import _native
+    from .device import Device
     from .serving import Serving, Trouble
 
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
@@ -69,22 +74,28 @@ def _serve(told: dict[str, Any]) -> None:
     if descriptor is None:
         return
     try:
-        model = _load(descriptor, int(told["threads"]))
+        device = Device(told["gpu"], told["autocast"])
+        model = device.placed(_load(descriptor, told))
     except BaseException as problem:
         server.failed(*Trouble.of(problem))
         raise
     server.ready()
-    Serving(server, model).serve()
+    Serving(server, model, device).serve()
 
 
-def _load(descriptor: int, threads: int) -> Callable[[Any], Any]:
+def _load(descriptor: int, told: dict[str, Any]) -> Callable[[Any], Any]:
     import torch
 
     from ..rank.program import prepare
+    from . import loading
 
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(told["threads"] or len(os.sched_getaffinity(0)))
+    path = f"/proc/self/fd/{descriptor}"
     try:
-        call = prepare(Payload(f"/proc/self/fd/{descriptor}"), "")
+        if told["format"] == "torchscript":
+            with open(path, "rb") as file:
+                return loading.torchscript(file.read())
+        call = prepare(Payload(path), "")
         model: Callable[[Any], Any] = call()
         return model
     finally:

@@ -4,6 +4,15 @@ SCORE-12 (once-a-row): whatever is done with the outputs, the model is asked onc
 functions of Arrow's arrays (4.1), all outputs are one struct of one such function, which Spark takes for one that may
 give something else each time, so that it neither copies nor moves it. Only the inputs go through Python then. Older
 Spark gives Python all columns of the rows (`mapInArrow`).
+
+SCORE-21 (jvm-alike): where Phalanx's plugin is on, its extension of Spark SQL plans the function as an operator
+without Python workers, which gives the same. What that has to know is in the metadata of the last field of its type,
+as JSON (`scoring/PredictPlan.scala` reads it):
+
+key, told, batch_size    as `Scoring` has them; `told` as JSON
+columns                  what the inputs and keys are called
+rows                     what `whole_rows.py` reads of each batch
+env                      variables of the model's process
 """
 
 from __future__ import annotations
@@ -11,10 +20,13 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from ..rank import contract
+from ..stages.spark_files import drivers_files
 from .columns import Inputs, Outputs, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructField
 
     from .task import Scoring
 
@@ -22,32 +34,48 @@ _STRUCT = "__phalanx_outputs"
 _INPUT = "__phalanx_input_"
 
 
-def scored(df: DataFrame, inputs: Inputs, outputs: Outputs, scoring: Scoring) -> DataFrame:
-    """`df` and the columns of `outputs`, which `scoring` makes."""
+def scored(df: DataFrame, inputs: Inputs, outputs: Outputs, scoring: Scoring, *, by_jvm: bool) -> DataFrame:
+    """`df` and the columns of `outputs`, which `scoring` makes, by the executors' JVMs where they can."""
+    from pyspark.sql.types import BooleanType, StructField
+
+    from .task import MARK
+
+    told = scoring.told_to_jvm(_variables(df)) if by_jvm else None
+    mark = StructField(MARK, BooleanType(), metadata={MARK: told} if told else None)
     try:
         from pyspark.sql.functions import arrow_udf
     except ImportError:
-        return _as_map(df, inputs, outputs, scoring)
-    return _as_function(df, inputs, outputs, scoring, arrow_udf)
+        return _as_map(df, inputs, outputs, scoring, mark)
+    return _as_function(df, inputs, outputs, scoring, mark, arrow_udf)
 
 
 def _as_function(
-    df: DataFrame, inputs: Inputs, outputs: Outputs, scoring: Scoring, arrow_udf: Any
+    df: DataFrame, inputs: Inputs, outputs: Outputs, scoring: Scoring, mark: StructField, arrow_udf: Any
 ) -> DataFrame:
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.functions import ArrowUDFType
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pyspark would rather read the function's annotations
-        made: Any = arrow_udf(scoring.arrays, outputs.schema, ArrowUDFType.SCALAR_ITER).asNondeterministic()
-    struct = df.withColumn(_STRUCT, made(f.struct(*inputs.columns)))
-    columns = [f.col(f"{_STRUCT}.{quoted(name)}").alias(name) for name in outputs.names]
-    return struct.select("*", *columns).drop(_STRUCT)
-
-
-def _as_map(df: DataFrame, inputs: Inputs, outputs: Outputs, scoring: Scoring) -> DataFrame:
     from pyspark.sql.types import StructType
 
-    schema = StructType([*df.schema.fields, *outputs.schema.fields])
+    struct = StructType([*outputs.schema.fields, mark])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pyspark would rather read the function's annotations
+        made: Any = arrow_udf(scoring.arrays, struct, ArrowUDFType.SCALAR_ITER).asNondeterministic()
+    scored = df.withColumn(_STRUCT, made(f.struct(*inputs.columns)))
+    columns = [f.col(f"{_STRUCT}.{quoted(name)}").alias(name) for name in outputs.names]
+    return scored.select("*", *columns).drop(_STRUCT)
+
+
+def _variables(df: DataFrame) -> dict[str, str]:
+    """What the model's process has to know of the application, wherever it is."""
+    files = drivers_files(df.sparkSession)
+    return {name: value for name, value in files.items() if name == contract.ENV_PY_FILES}
+
+
+def _as_map(
+    df: DataFrame, inputs: Inputs, outputs: Outputs, scoring: Scoring, mark: StructField
+) -> DataFrame:
+    from pyspark.sql.types import StructType
+
+    schema = StructType([*df.schema.fields, *outputs.schema.fields, mark])
     extra = [column.alias(f"{_INPUT}{at}") for at, column in enumerate(inputs.columns)]
-    return df.select("*", *extra).mapInArrow(scoring.rows, schema)
+    return df.select("*", *extra).mapInArrow(scoring.rows, schema).drop(mark.name)

@@ -10,11 +10,14 @@ from .columns import Inputs, Outputs
 from .model import given_model
 from .plan import scored
 from .shipping import shipped_model
-from .told import told_of
+from .told import settings_of, told_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+
+_AUTOCAST = (None, "bfloat16", "float16")
 
 
 def predict(
@@ -29,6 +32,8 @@ def predict(
     pad: Any = None,
     on_error: str = "raise",
     keys: str | Sequence[str] = (),
+    processes_per_device: int = 1,
+    autocast: str | None = None,
 ) -> DataFrame:
     """`df` with the columns that `model` makes of its rows.
 
@@ -49,6 +54,9 @@ def predict(
     pad         what arrays of different lengths are padded with; by column in a dictionary
     on_error    `"raise"`, or `"null"`: rows with which the model fails have nulls as outputs
     keys        columns whose values messages about a row name
+    processes_per_device
+                how many processes with the model there are for each executor, or each GPU of one
+    autocast    `"bfloat16"` or `"float16"`: what `torch.autocast` computes in, where it may
 
     Raises `TypeError` and `ValueError` for arguments that can't be, and `UnpicklableError` for a model that can't be
     sent. What goes wrong in a task fails the query, with the model's traceback.
@@ -59,18 +67,28 @@ def predict(
         raise ValueError(f"batch_size={batch_size!r} is not a number of rows, 1 or more")
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error={on_error!r} is not one of {', '.join(map(repr, ON_ERROR))}")
+    if (
+        isinstance(processes_per_device, bool)
+        or not isinstance(processes_per_device, int)
+        or processes_per_device < 1
+    ):
+        raise ValueError(
+            f"processes_per_device={processes_per_device!r} is not a number of processes, 1 or more"
+        )
+    if autocast not in _AUTOCAST:
+        raise ValueError(f"autocast={autocast!r} is not one of {', '.join(map(repr, _AUTOCAST))}")
     if preprocess is not None and not callable(preprocess):
         raise TypeError(f"preprocess={preprocess!r} is not a function")
     spark = df.sparkSession
     check_running(spark, "the DataFrame")
     wanted = Inputs.given(df, inputs, [keys] if isinstance(keys, str) else keys)
     made = Outputs.given(df, outputs)
-    told = told_of(spark)
+    settings = settings_of(spark)
     given = given_model(model)
     scoring = Scoring(
         key=given.key,
         model=shipped_model(spark, given),
-        told=told,
+        told=told_of(spark, settings, processes=processes_per_device, autocast=autocast),
         inputs=wanted.names,
         outputs=made.schema,
         batch_size=batch_size,
@@ -80,4 +98,4 @@ def predict(
         on_error=on_error,
         keys=wanted.keys,
     )
-    return scored(df, wanted, made, scoring)
+    return scored(df, wanted, made, scoring, by_jvm=settings.stage != "python")

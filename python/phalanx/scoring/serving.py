@@ -1,6 +1,7 @@
 """Batch after batch: from a task's memory into tensors, through the model, into memory again.
 
-What a task asks for is the names of the outputs, as a JSON list; or, of a function for `predict_batch_udf`, one of:
+What a task asks for is the names of the outputs, as a JSON list; what `whole_rows.py` says, where it gives its rows as
+they are; or, of a function for `predict_batch_udf`, one of:
 
 parameters  how many parameters the function has
 arguments   what it returns for these arguments
@@ -18,15 +19,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .batch_memory import NewColumn, listed, mapped, read, write
+from . import whole_rows
+from .batch_memory import NewColumn, listed, mapped, read, read_rows, write
+from .parts import ModelFailed
 from .tensors import SINGLE
 
 if TYPE_CHECKING:
     from .. import _native
+    from .device import Device
 
 
 PARAMETERS = "parameters"
 ARGUMENTS = "arguments"
+
+# What a batch is called that is all columns in one.
+ROWS = "rows"
 
 
 class Trouble(NamedTuple):
@@ -47,8 +54,8 @@ class Trouble(NamedTuple):
 class Serving:
     """A model, and the memory of the tasks that use it."""
 
-    def __init__(self, server: _native.ModelServer, model: Callable[[Any], Any]) -> None:
-        self._server, self._model = server, model
+    def __init__(self, server: _native.ModelServer, model: Callable[[Any], Any], device: Device) -> None:
+        self._server, self._model, self._device = server, model, device
         self._inputs: dict[tuple[int, int], mmap.mmap] = {}
         self._results: dict[tuple[int, int], mmap.mmap] = {}
 
@@ -69,7 +76,9 @@ class Serving:
             told, values = zip(*(column.written() for column in columns), strict=True)
             laid_out = self._server.lay_out(work.task, work.slot, work.rows, told)
         except Exception as problem:
-            self._server.refused(work.task, work.slot, *Trouble.of(problem))
+            is_whole = isinstance(problem, (ModelFailed, whole_rows.RowsRefused))
+            trouble = Trouble(str(problem), "") if is_whole else Trouble.of(problem)
+            self._server.refused(work.task, work.slot, *trouble)
             return
         if laid_out is None:
             return
@@ -90,23 +99,45 @@ class Serving:
             is_count = work.asked == PARAMETERS
             result = len(signature(self._model).parameters) if is_count else self._model(*arguments)
             return [NewColumn(work.asked, pickle.dumps(result, pickle.HIGHEST_PROTOCOL))]
-        import torch
-
-        given = {column[0]: _tensor(read(memory, column)) for column in work.columns}
-        batch = given[SINGLE] if list(given) == [SINGLE] else given
-        with torch.inference_mode():
-            returned = self._model(batch)
+        if whole_rows.is_of_rows(work.asked):
+            rows = read_rows(memory, work.columns[0])
+            return [NewColumn(ROWS, whole_rows.scored(work.asked, rows, self._called_in_words))]
+        names = json.loads(work.asked)
+        given = [NewColumn(column[0], read(memory, column)) for column in work.columns]
         return [
-            NewColumn(name, _rows(name, value, work.rows))
-            for name, value in _named(returned, json.loads(work.asked)).items()
+            NewColumn(name, values)
+            for name, values in zip(names, self._called(given, work.rows, names), strict=True)
         ]
 
+    def _called(self, given: list[NewColumn], rows: int, names: list[str]) -> list[Any]:
+        """What the model makes of columns: the outputs of these names."""
+        values = {column.name: _values(column.values) for column in given}
 
-def _tensor(values: Any) -> Any:
+        def called(first: int, last: int) -> list[Any]:
+            tensors = {name: self._tensor(whole[first:last]) for name, whole in values.items()}
+            batch = tensors[SINGLE] if list(tensors) == [SINGLE] else tensors
+            with self._device.computing():
+                returned = self._model(batch)
+            return [_rows(name, value, last - first) for name, value in _named(returned, names).items()]
+
+        return self._device.by_halves(rows, called)
+
+    def _tensor(self, values: Any) -> Any:
+        import torch
+
+        return self._device.given(torch.from_numpy(values)) if isinstance(values, np.ndarray) else values
+
+    def _called_in_words(self, given: list[NewColumn], rows: int, names: list[str]) -> list[Any]:
+        """The same; raises `ModelFailed`, with the traceback, for whatever goes wrong."""
+        try:
+            return self._called(given, rows, names)
+        except Exception as problem:
+            raise ModelFailed("the model failed: {}\n\n{}".format(*Trouble.of(problem))) from None
+
+
+def _values(values: Any) -> Any:
     """In memory of its own: a model may keep it, and write there."""
-    import torch
-
-    return torch.from_numpy(values.copy()) if isinstance(values, np.ndarray) else listed(values)
+    return values.copy() if isinstance(values, np.ndarray) else listed(values)
 
 
 def _named(returned: Any, names: list[str]) -> dict[str, Any]:

@@ -12,11 +12,13 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from .arrow_outputs import as_arrow, empty
-from .connection import ModelFailed, ModelProcess
+from .arrow_outputs import as_arrow
+from .connection import ModelProcess
+from .parts import ModelFailed, Piece, by_parts
 from .tensors import Tensors
+from .whole_rows import told_of_rows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -25,19 +27,11 @@ if TYPE_CHECKING:
 
 ON_ERROR = ("raise", "null")
 
+MARK = "__phalanx"
+"""The last field of a struct of outputs: nulls. Its metadata says how a JVM can do the same (`plan.py`)."""
+
 # As many as the model's process takes of a task (SCORE-2).
 _UNDER_WAY = 2
-
-
-class _Piece(NamedTuple):
-    """Rows that the model is given at once."""
-
-    first: int
-    """The number of the first in the partition."""
-    rows: Any
-    """A record batch: the inputs and the keys, by their names."""
-    beside: Any
-    """What goes along."""
 
 
 class Scoring:
@@ -68,14 +62,19 @@ class Scoring:
         """Arrow's structs of the inputs and keys to structs of the outputs."""
         import pyarrow as pa
 
-        for _, made in self._scored((batch, None) for batch in map(pa.RecordBatch.from_struct_array, arrays)):
-            yield pa.StructArray.from_arrays(made, fields=self._fields())
+        for piece, made in self._scored(
+            (batch, None) for batch in map(pa.RecordBatch.from_struct_array, arrays)
+        ):
+            mark = pa.nulls(piece.rows.num_rows, pa.bool_())
+            yield pa.StructArray.from_arrays(
+                [*made, mark], fields=[*self._fields(), pa.field(MARK, pa.bool_())]
+            )
 
     def rows(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Record batches whose last columns are the inputs and keys, to the others and the outputs."""
         import pyarrow as pa
 
-        names = list(dict.fromkeys([*self._input_names(), *self._keys]))
+        names = self._columns()
         width = len(names)
 
         def parted() -> Iterator[tuple[Any, Any]]:
@@ -86,11 +85,39 @@ class Scoring:
 
         for piece, made in self._scored(parted()):
             columns, has = piece.beside
-            fields = self._fields()
-            yield pa.RecordBatch.from_arrays([*columns, *made], [*has, *(field.name for field in fields)])
+            mark = pa.nulls(piece.rows.num_rows, pa.bool_())
+            yield pa.RecordBatch.from_arrays([*columns, *made, mark], [*has, *self._outputs, MARK])
 
-    def _input_names(self) -> list[str]:
-        return [self._inputs] if isinstance(self._inputs, str) else self._inputs
+    def told_to_jvm(self, env: dict[str, str]) -> str | None:
+        """What the JVM has to know to do the same, as `plan.py` says; None where only Python can.
+
+        `env` are variables of the model's process.
+        """
+        import pyarrow as pa
+
+        if self._preprocess is not None:
+            return None
+        rows = told_of_rows(
+            schema=pa.schema(self._fields()),
+            inputs=self._inputs,
+            keys=self._keys,
+            nulls=self._nulls,
+            pad=self._pad,
+            on_error=self._on_error,
+        )
+        told = {
+            "key": self._key,
+            "told": json.dumps(self._told),
+            "columns": self._columns(),
+            "rows": rows,
+            "batch_size": self._batch_size,
+            "env": env,
+        }
+        return None if rows is None else json.dumps(told)
+
+    def _columns(self) -> list[str]:
+        inputs = [self._inputs] if isinstance(self._inputs, str) else self._inputs
+        return list(dict.fromkeys([*inputs, *self._keys]))
 
     @cached_property
     def _types(self) -> list[Any]:
@@ -104,19 +131,19 @@ class Scoring:
 
         return [pa.field(name, kind) for name, kind in zip(self._outputs, self._types, strict=True)]
 
-    def _pieces(self, batches: Iterator[tuple[Any, Any]]) -> Iterator[_Piece]:
+    def _pieces(self, batches: Iterator[tuple[Any, Any]]) -> Iterator[Piece]:
         first = 0
         for rows, beside in batches:
             for start in range(0, rows.num_rows, self._batch_size):
                 piece = rows.slice(start, self._batch_size)
                 along = beside and ([c.slice(start, self._batch_size) for c in beside[0]], beside[1])
-                yield _Piece(first + start, piece, along)
+                yield Piece(first + start, piece, along)
             first += rows.num_rows
 
-    def _scored(self, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[_Piece, list[Any]]]:
+    def _scored(self, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Piece, list[Any]]]:
         """Pieces of the rows with their outputs, in order."""
         tensors = Tensors(self._inputs, self._keys, nulls=self._nulls, pad=self._pad)
-        waiting: deque[_Piece] = deque()
+        waiting: deque[Piece] = deque()
         with contextlib.closing(ModelProcess(self._key, self._model, self._told)) as process:
             for piece in self._pieces(batches):
                 if len(waiting) == _UNDER_WAY:
@@ -126,15 +153,15 @@ class Scoring:
             while waiting:
                 yield from self._taken(process, tensors, waiting)
 
-    def _give(self, process: ModelProcess, tensors: Tensors, piece: _Piece) -> None:
+    def _give(self, process: ModelProcess, tensors: Tensors, piece: Piece) -> None:
         given = tensors.of(piece.rows, piece.first)
         if self._preprocess is not None:
             given = tensors.preprocessed(given, self._preprocess, piece.rows, piece.first)
         process.give(piece.rows.num_rows, given, json.dumps(self._outputs))
 
     def _taken(
-        self, process: ModelProcess, tensors: Tensors, waiting: deque[_Piece]
-    ) -> Iterator[tuple[_Piece, list[Any]]]:
+        self, process: ModelProcess, tensors: Tensors, waiting: deque[Piece]
+    ) -> Iterator[tuple[Piece, list[Any]]]:
         """What became of the oldest piece, and, where the model fails with that, of those behind it."""
         piece = waiting.popleft()
         try:
@@ -142,8 +169,13 @@ class Scoring:
         except ModelFailed as problem:
             if self._on_error == "raise":
                 raise problem.about(tensors.rows_named(piece.rows, piece.first)) from None
+
+            def ask(part: Piece) -> list[Any]:
+                self._give(process, tensors, part)
+                return self._arrow(process.take(), part)
+
             # The others' outputs come first; what failed is tried again by itself then.
-            behind: list[tuple[_Piece, list[Any] | None]] = []
+            behind: list[tuple[Piece, list[Any] | None]] = []
             for other in waiting:
                 try:
                     behind.append((other, self._arrow(process.take(), other)))
@@ -151,26 +183,9 @@ class Scoring:
                     behind.append((other, None))
             waiting.clear()
             for other, made in [(piece, None), *behind]:
-                yield other, self._by_parts(process, tensors, other) if made is None else made
+                yield other, by_parts(other, ask, self._types) if made is None else made
 
-    def _by_parts(self, process: ModelProcess, tensors: Tensors, piece: _Piece) -> list[Any]:
-        """The outputs of rows with which the model failed: nulls for those with which it fails alone."""
-        import pyarrow as pa
-
-        count = piece.rows.num_rows
-        if count == 1:
-            return [empty(kind, 1) for kind in self._types]
-        made = []
-        for start, length in ((0, count // 2), (count // 2, count - count // 2)):
-            part = _Piece(piece.first + start, piece.rows.slice(start, length), None)
-            self._give(process, tensors, part)
-            try:
-                made.append(self._arrow(process.take(), part))
-            except ModelFailed:
-                made.append(self._by_parts(process, tensors, part))
-        return [pa.concat_arrays(halves) for halves in zip(*made, strict=True)]
-
-    def _arrow(self, columns: Sequence[Any], piece: _Piece) -> list[Any]:
+    def _arrow(self, columns: Sequence[Any], piece: Piece) -> list[Any]:
         return [
             as_arrow(values, kind, name, piece.rows.num_rows)
             for values, kind, name in zip(columns, self._types, self._outputs, strict=True)

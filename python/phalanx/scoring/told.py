@@ -14,15 +14,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def told_of(spark: SparkSession) -> dict[str, Any]:
-    """As `model_process.py` says.
+def settings_of(spark: SparkSession) -> Settings:
+    """A session's.
 
-    Raises `ValueError` for a setting that can't be read.
+    Raises `ValueError` for one that can't be read.
     """
     conf = SessionConf(spark)
-    settings = Settings.read(conf.get, keys=conf.keys)
+    return Settings.read(conf.get, keys=conf.keys)
+
+
+def told_of(
+    spark: SparkSession, settings: Settings, *, processes: int = 1, autocast: str | None = None
+) -> dict[str, Any]:
+    """As `model_process.py` says; a task adds its `gpu`."""
     path = list(dict.fromkeys(os.path.abspath(entry) for entry in sys.path))
-    return {"idle": settings.predict_idle, "threads": _cores(conf.get), "sys_path": path}
+    return {
+        "idle": settings.predict_idle,
+        "threads": _cores(SessionConf(spark).get),
+        "sys_path": path,
+        "autocast": autocast,
+        "processes": processes,
+        "format": "payload",
+    }
 
 
 def _cores(conf: Callable[[str], str | None]) -> int:

@@ -1,4 +1,5 @@
-//! Rust calls Java: the executor that a node runs in, through the interface `dev.phalanx.spark.jni.NodeCallbacks`.
+//! Rust calls Java: what waits in a native method, through an interface; and the executor that a node runs in,
+//! `dev.phalanx.spark.jni.NodeCallbacks`.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
@@ -17,17 +18,17 @@ use crate::values;
 /// How many references one call needs at most.
 const REFERENCES: usize = 16;
 
-/// A `NodeCallbacks` of the JVM, for the length of one call from it, on that call's thread.
-pub(crate) struct JvmCallbacks<'env, 'local> {
+/// An object of the JVM, for the length of one call from it, on that call's thread.
+pub(crate) struct Callbacks<'env, 'local> {
     env: &'env mut Env<'local>,
     callbacks: &'env JObject<'local>,
     /// What the first call that failed failed with.
     failed: Option<CallError>,
 }
 
-impl<'env, 'local> JvmCallbacks<'env, 'local> {
+impl<'env, 'local> Callbacks<'env, 'local> {
     pub(crate) fn new(env: &'env mut Env<'local>, callbacks: &'env JObject<'local>) -> Self {
-        JvmCallbacks { env, callbacks, failed: None }
+        Callbacks { env, callbacks, failed: None }
     }
 
     /// What Java threw, or why it could not be called, if either happened.
@@ -37,7 +38,7 @@ impl<'env, 'local> JvmCallbacks<'env, 'local> {
 
     /// Calls a method, with an argument or none, and reads what it returned. Its exception is kept, and is no longer
     /// pending.
-    fn call<T>(
+    pub(crate) fn call<T>(
         &mut self,
         name: &JNIStr,
         signature: &MethodSignature<'_, '_>,
@@ -66,6 +67,20 @@ impl<'env, 'local> JvmCallbacks<'env, 'local> {
     }
 }
 
+/// A `NodeCallbacks` of the JVM.
+pub(crate) struct JvmCallbacks<'env, 'local>(Callbacks<'env, 'local>);
+
+impl<'env, 'local> JvmCallbacks<'env, 'local> {
+    pub(crate) fn new(env: &'env mut Env<'local>, callbacks: &'env JObject<'local>) -> Self {
+        JvmCallbacks(Callbacks::new(env, callbacks))
+    }
+
+    /// As [`Callbacks::failed`].
+    pub(crate) fn failed(self) -> Option<CallError> {
+        self.0.failed()
+    }
+}
+
 /// The pending exception, taken.
 fn pending(env: &mut Env<'_>) -> CallError {
     let Some(throwable) = env.exception_occurred() else {
@@ -78,8 +93,8 @@ fn pending(env: &mut Env<'_>) -> CallError {
 
 impl NodeCallbacks for JvmCallbacks<'_, '_> {
     fn interrupted(&mut self) -> Option<String> {
-        if self.failed.is_none() {
-            let reason = self.call(
+        if self.0.failed.is_none() {
+            let reason = self.0.call(
                 jni_str!("interrupted"),
                 &jni_sig!(() -> JString),
                 |_| Ok(None),
@@ -100,7 +115,7 @@ impl NodeCallbacks for JvmCallbacks<'_, '_> {
             .iter()
             .flat_map(|(metric, by)| [i64::try_from(metric.number()).unwrap_or(i64::MAX), *by])
             .collect();
-        self.call(
+        self.0.call(
             jni_str!("observed"),
             &jni_sig!((changes: [jlong]) -> void),
             |env| {
@@ -113,7 +128,7 @@ impl NodeCallbacks for JvmCallbacks<'_, '_> {
     }
 
     fn executor_log(&mut self) -> Option<OwnedFd> {
-        let collected = self.call(
+        let collected = self.0.call(
             jni_str!("stdoutIsExecutors"),
             &jni_sig!(() -> java.lang.Boolean),
             |_| Ok(None),
@@ -128,7 +143,7 @@ impl NodeCallbacks for JvmCallbacks<'_, '_> {
     fn copy_files(&mut self, files: &[PathBuf], folder: &str) -> Result<()> {
         let mut texts: Vec<String> = files.iter().map(|file| file.to_string_lossy().into_owned()).collect();
         texts.insert(0, folder.into());
-        let problem = self.call(
+        let problem = self.0.call(
             jni_str!("copyFiles"),
             &jni_sig!((folder_and_files: JString[]) -> JString),
             |env| Ok(Some(values::java_strings(env, &texts)?.into())),

@@ -139,7 +139,7 @@ fn attempt_of(attempt: jint) -> Call<Attempt> {
     Ok(Attempt::new(number("an attempt", attempt)?))
 }
 
-fn millis(time: Duration) -> jlong {
+pub(crate) fn millis(time: Duration) -> jlong {
     jlong::try_from(time.as_millis()).unwrap_or(jlong::MAX)
 }
 
@@ -415,7 +415,7 @@ fn run_carrier<'local>(
 }
 
 /// What the jar has unpacked into a folder of this executor's.
-fn home_at<'local>(
+pub(crate) fn home_at<'local>(
     env: &mut Env<'local>,
     folder: &JString<'local>,
     variables: &JStringArray<'local>,

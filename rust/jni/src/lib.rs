@@ -19,4 +19,5 @@ mod hubs;
 mod methods;
 mod page;
 mod preflight;
+mod scoring;
 mod values;

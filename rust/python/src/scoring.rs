@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use phalanx_job::collect_logs;
 use phalanx_scoring::{
-    Answer, Batch, Caller, Connection, ModelServer as Server, NewColumn, Room, Start, Trouble,
+    Answer, Batch, Caller, Connection, Done, ModelServer as Server, NewColumn, Room, Start, Trouble,
 };
 use phalanx_supervisor::warm_pool::kept_listener;
 use phalanx_types::{Error, ErrorKind, Result};
@@ -137,7 +137,7 @@ impl ModelConnection {
     fn take(&self, py: Python<'_>) -> PyResult<ModelAnswer> {
         let answer = self.asked(py, |connection, worker| connection.take(worker))?;
         let (has_model, trouble) = match answer {
-            Answer::Done(batch, results) => {
+            Answer::Done(Done { batch, results, took: _ }) => {
                 let memory = results.map(|results| (results.file.into_raw_fd(), results.bytes));
                 return Ok(ModelAnswer { columns: told(batch), memory, trouble: None, has_model: true });
             }

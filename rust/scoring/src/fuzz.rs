@@ -11,7 +11,7 @@ pub fn packet(packet: &[u8]) {
     if let Ok(FromTask::Batch(batch)) = serde_json::from_slice(packet) {
         within(&batch);
     }
-    if let Ok(FromModel::Done(batch)) = serde_json::from_slice(packet) {
+    if let Ok(FromModel::Done { batch, .. }) = serde_json::from_slice(packet) {
         within(&batch);
     }
 }

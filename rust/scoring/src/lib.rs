@@ -36,5 +36,5 @@ mod wire;
 pub use batch::{Batch, Column, MOST_SLOTS, NewColumn};
 pub use server::{Given, ModelServer, Work};
 pub use shared::{Room, SharedMemory};
-pub use task::{Answer, Caller, Connection, Results, Start};
+pub use task::{Answer, Caller, Connection, Done, Results, Start};
 pub use wire::Trouble;

@@ -74,6 +74,8 @@ pub struct ModelServer {
     idle_timeout: Duration,
     /// Since when no task is connected.
     alone_since: Instant,
+    /// Since when the batch is computed that was given out last.
+    computing_since: Instant,
     memory: MemoryWatch,
 }
 
@@ -95,6 +97,7 @@ impl ModelServer {
             model: None,
             idle_timeout,
             alone_since: Instant::now(),
+            computing_since: Instant::now(),
             memory: MemoryWatch::new(),
         })
     }
@@ -144,6 +147,7 @@ impl ModelServer {
     /// The next batch, if there is one.
     pub fn next_work(&mut self) -> Option<Work> {
         let (task, (batch, memory)) = self.turns.next()?;
+        self.computing_since = Instant::now();
         let memory = memory.map(|memory| Given { bytes: memory.bytes(), file: memory.into_file() });
         Some(Work { task, batch, memory })
     }
@@ -176,7 +180,8 @@ impl ModelServer {
         let Some(task) = self.tasks.get_mut(&number) else { return };
         task.under_way[slot as usize] = false;
         let Some((batch, file)) = task.results[slot as usize].to_send() else { return };
-        let sent = send(&task.socket, &FromModel::Done(batch), file);
+        let micros = u64::try_from(self.computing_since.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let sent = send(&task.socket, &FromModel::Done { batch, micros }, file);
         task.results[slot as usize].told(true);
         self.drop_unless_sent(number, sent);
     }
@@ -439,7 +444,7 @@ mod tests {
         for (socket, expected) in [(&first, [1, 2]), (&second, [3, 4])] {
             for rows in expected {
                 match heard(socket).unwrap() {
-                    Some((FromModel::Done(batch), Some(_))) => assert_eq!(batch.rows, rows, "SCORE-1"),
+                    Some((FromModel::Done { batch, .. }, Some(_))) => assert_eq!(batch.rows, rows, "SCORE-1"),
                     other => panic!("{other:?}"),
                 }
             }

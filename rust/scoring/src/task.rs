@@ -70,12 +70,23 @@ pub trait Caller {
 /// What became of a batch.
 #[derive(Debug)]
 pub enum Answer {
-    /// What the model made of it. The memory is the same as in this slot's last answer where it isn't there.
-    Done(Batch, Option<Results>),
+    /// What the model made of it.
+    Done(Done),
     /// The model failed with it.
     Refused(Trouble),
     /// The model can't be had.
     NoModel(Trouble),
+}
+
+/// What the model made of a batch.
+#[derive(Debug)]
+pub struct Done {
+    /// The columns.
+    pub batch: Batch,
+    /// Their memory; the same as in this slot's last answer where it isn't there.
+    pub results: Option<Results>,
+    /// How long the process took for it.
+    pub took: Duration,
 }
 
 /// The memory of results, to be mapped.
@@ -181,14 +192,14 @@ impl Connection {
             Error::new(ErrorKind::Protocol, format!("the process of the model answered {what:?}"))
         };
         match answer {
-            FromModel::Done(batch) if batch.slot == slot => {
+            FromModel::Done { batch, micros } if batch.slot == slot => {
                 let results = file.map(SharedMemory::received).transpose()?;
                 let bytes = &mut self.results[slot as usize];
                 *bytes = results.as_ref().map_or(*bytes, SharedMemory::bytes);
                 batch.check(*bytes)?;
                 let results =
                     results.map(|memory| Results { bytes: memory.bytes(), file: memory.into_file() });
-                Ok(Answer::Done(batch, results))
+                Ok(Answer::Done(Done { batch, results, took: Duration::from_micros(micros) }))
             }
             FromModel::Refused { slot: of, trouble } if of == slot => Ok(Answer::Refused(trouble)),
             unexpected => Err(other(&unexpected)),
@@ -295,6 +306,7 @@ fn greeted(socket: OwnedFd, caller: &mut dyn Caller) -> Result<Met> {
                 let model = caller.model()?;
                 while !send(&socket, &FromTask::Model, Some(model.as_fd()))? {
                     still_wanted(caller)?;
+                    wait_writable(&socket, LOOK_EVERY);
                 }
             }
             Some((FromModel::Ready, _)) => return Ok(Met::Ready(socket)),
@@ -314,12 +326,14 @@ impl Start {
     /// Starts the process; false if somebody else has.
     fn start(&self, output: OwnedFd, caller: &mut dyn Caller) -> Result<bool> {
         let program = |module| python_program(&self.python, module, &self.package);
+        // Threads that wait for work must not take the tasks' processors.
+        let mut of_pool = vec![("OMP_WAIT_POLICY".into(), "PASSIVE".into())];
+        of_pool.extend(self.env.iter().filter(|(name, _)| name == "PYTHONPATH").cloned());
         let pool = PoolOptions {
             guard: self.guard.clone(),
             program: program(POOL),
             imports: IMPORTS.into_iter().map(String::from).collect(),
-            // Threads that wait for work must not take the tasks' processors.
-            env: vec![("OMP_WAIT_POLICY".into(), "PASSIVE".into())],
+            env: of_pool,
             idle_timeout: POOL_IDLE,
             shared: self.shared,
         };
@@ -388,8 +402,9 @@ mod tests {
             assert_eq!((batch.rows, batch.asked.as_str(), file.is_some()), (rows, "asked", is_new));
             assert!(connection.lay_out(1, 1, column(1), String::new()).is_err(), "SCORE-2");
             batch.columns.clear();
-            send(&model, &FromModel::Done(batch), None).unwrap();
-            assert!(matches!(connection.take(&mut Wanted(100)).unwrap(), Answer::Done(_, None)));
+            send(&model, &FromModel::Done { batch, micros: 7 }, None).unwrap();
+            let Answer::Done(done) = connection.take(&mut Wanted(100)).unwrap() else { panic!("no answer") };
+            assert!(done.results.is_none() && done.took == Duration::from_micros(7));
         }
     }
 
@@ -399,7 +414,7 @@ mod tests {
         connection.lay_out(0, 1, column(1), String::new()).unwrap();
         connection.give(0, &mut Wanted(100)).unwrap();
         let (batch, _) = Batch::laid_out(0, 1, column(1), String::new()).unwrap();
-        send(&model, &FromModel::Done(batch), None).unwrap();
+        send(&model, &FromModel::Done { batch, micros: 0 }, None).unwrap();
         let refused = connection.take(&mut Wanted(100)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid, "SCORE-6");
     }

@@ -6,7 +6,7 @@ use crate::batch::Batch;
 
 /// The version of all messages. A process is met by a name that has the version of Phalanx in it, so another one here
 /// means that a build has changed and its number has not.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// How long a packet may be: the columns' names are most of it.
 pub(crate) const MOST_BYTES: usize = 160 << 10;
@@ -33,8 +33,9 @@ pub(crate) enum FromModel {
     Ready,
     /// The model can't be had, and the process ends.
     Failed(Trouble),
-    /// What the model made of the batch in the same slot; the memory as in [`FromTask::Batch`].
-    Done(Batch),
+    /// What the model made of the batch in the same slot, and in how many microseconds; the memory as in
+    /// [`FromTask::Batch`].
+    Done { batch: Batch, micros: u64 },
     /// The model failed with the batch in this slot, and takes others.
     Refused { slot: u32, trouble: Trouble },
 }

@@ -283,7 +283,7 @@ pub const SETTINGS: [Setting; 45] = [
     Setting {
         key: "spark.phalanx.stage",
         default: "auto",
-        meaning: "What starts the ranks of a Python run, and writes the blocks of its data sets: executors' JVMs, Python workers, or (`auto`) the first of the two that is possible.",
+        meaning: "What starts the ranks of a Python run, writes the blocks of its data sets, and asks models for [scores](predict.md#without-python-workers): executors' JVMs, Python workers, or (`auto`) the first of the two that is possible.",
         takes: Takes::Choice(|s, name| s.stage = name.to_string(), &["auto", "jvm", "python"]),
     },
     Setting {

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
@@ -90,10 +91,38 @@ pub fn start_kept(
     }
     match owner {
         Owner::Parent(_) => guard.leave_to_owner(),
-        // It is below this process's own pool, which has to stay as long.
-        Owner::This => std::mem::forget(guard),
+        Owner::This => keep(guard)?,
     }
     Ok(true)
+}
+
+/// The guards of what this process itself keeps.
+static KEPT: Mutex<Vec<Arc<Guard>>> = Mutex::new(Vec::new());
+
+fn all_kept() -> MutexGuard<'static, Vec<Arc<Guard>>> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps a guard as long as what it has started: a thread waits for that.
+///
+/// # Errors
+/// [`ErrorKind::Io`] if there is no thread.
+fn keep(guard: Guard) -> Result<()> {
+    let guard = Arc::new(guard);
+    let its = Arc::clone(&guard);
+    all_kept().push(guard);
+    let waiting = std::thread::Builder::new().name("phalanx-kept".into()).spawn(move || {
+        while let Ok(GuardEvent::Started { .. }) = its.events().recv() {}
+        all_kept().retain(|other| !Arc::ptr_eq(other, &its));
+    });
+    waiting.map(|_| ()).map_err(|error| Error::io("wait for a process that is kept", &error))
+}
+
+/// Has all processes that this process itself keeps killed. Returns at once.
+pub fn end_kept() {
+    for guard in all_kept().iter() {
+        guard.kill();
+    }
 }
 
 /// In a process that [`start_kept`] has started: the socket on which it is met. To be called once.

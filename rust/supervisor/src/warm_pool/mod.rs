@@ -14,7 +14,8 @@
 //!   nothing else.
 //! - POOL-14 (two-pools): a process uses two pools at most. A pool without a job for the idle time-out ends by itself.
 //! - POOL-15 (kept-by-owner): a process that is kept for a name is one for all processes of an owner. It ends with that
-//!   or when it likes, and needs neither the process that started it nor the pool that it was forked from.
+//!   or when it likes. Where its owner is another process than the one that started it, it needs neither that nor the
+//!   pool that it was forked from.
 
 mod fingerprint;
 mod kept;
@@ -25,6 +26,6 @@ mod registry;
 mod sharing;
 
 pub use fingerprint::shapes;
-pub use kept::{Kept, kept_listener, meet, start_kept};
+pub use kept::{Kept, end_kept, kept_listener, meet, start_kept};
 pub use options::{IMPORTS, PoolOptions};
 pub use registry::{Usage, end_pools, pool_usage, prestart, warm_guard};

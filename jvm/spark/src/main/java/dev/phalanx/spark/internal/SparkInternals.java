@@ -4,6 +4,7 @@ import java.io.File;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.TimeUnit;
 import org.apache.arrow.memory.BufferAllocator;
@@ -15,7 +16,9 @@ import org.apache.spark.SparkContext$;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
 import org.apache.spark.deploy.SparkHadoopUtil;
+import org.apache.spark.api.python.PythonBroadcast;
 import org.apache.spark.api.python.PythonUtils;
+import org.apache.spark.broadcast.Broadcast;
 import org.apache.spark.rdd.DeterministicLevel;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.resource.ResourceProfile;
@@ -27,6 +30,9 @@ import org.apache.spark.scheduler.SparkListenerEvent;
 import org.apache.spark.scheduler.TaskInfo;
 import org.apache.spark.scheduler.TaskScheduler;
 import org.apache.spark.scheduler.TaskSetManager;
+import org.apache.spark.sql.catalyst.expressions.PythonUDF;
+import org.apache.spark.sql.execution.python.UserDefinedPythonFunction;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.storage.RDDBlockId;
 import org.apache.spark.storage.StorageLevel;
@@ -301,6 +307,51 @@ public final class SparkInternals {
   /** The PYTHONPATH of PySpark's own modules in this JVM's Spark. */
   public static String sparkPythonPath() {
     return PythonUtils.sparkPythonPath();
+  }
+
+  /** Adds a class to those that sessions of this application begin with (`spark.sql.extensions`). */
+  public static void addExtension(SparkContext context, String name) {
+    String there = context.conf().get("spark.sql.extensions", "");
+    if (!Arrays.asList(there.split(",")).contains(name)) {
+      context.conf().set("spark.sql.extensions", there.isBlank() ? name : there + "," + name);
+    }
+  }
+
+  /** The broadcast that a function of Python's has, if it has one and no other; else null. */
+  public static Broadcast<?> onlyBroadcast(PythonUDF function) {
+    List<Broadcast<PythonBroadcast>> all = function.func().broadcastVars();
+    boolean isEncrypted = SparkEnv.get().conf().getBoolean("spark.io.encryption.enabled", false);
+    return all != null && all.size() == 1 && !isEncrypted ? all.get(0) : null;
+  }
+
+  /** A file of this driver's, for all executors. It has to stay as long as the broadcast. */
+  public static Broadcast<?> broadcastFile(SparkContext context, String path) {
+    PythonBroadcast file = new PythonBroadcast(path);
+    return context.broadcast(file, ClassTag$.MODULE$.<PythonBroadcast>apply(PythonBroadcast.class));
+  }
+
+  /** A function of Python's without code: who plans it knows what it is by its type. */
+  @SuppressWarnings("unchecked")
+  public static UserDefinedPythonFunction pythonFunction(
+      String name, Map<String, String> variables, String python, Broadcast<?> broadcast, DataType type) {
+    List<Broadcast<PythonBroadcast>> all = List.of((Broadcast<PythonBroadcast>) broadcast);
+    // 200: a function of pandas' series, which every Spark plans as one of Arrow's.
+    return SparkVersions.pythonFunction(name, SparkVersions.pythonCode(variables, python, all), type, 200);
+  }
+
+  /** The program that Python workers of a function are. */
+  public static String pythonOf(PythonUDF function) {
+    return function.func().pythonExec();
+  }
+
+  /** The variables that Python workers of a function have. */
+  public static Map<String, String> variablesOf(PythonUDF function) {
+    return function.func().envVars();
+  }
+
+  /** Where the file of a broadcast of Python's is, on this machine. */
+  public static String pythonBroadcastFile(Broadcast<?> broadcast) {
+    return ((PythonBroadcast) broadcast.value()).path();
   }
 
   /** Posts an event to the listener bus of this JVM's application, where it has one; returns at once. */

@@ -1,9 +1,19 @@
 package dev.phalanx.spark.internal;
 
+import java.lang.reflect.Constructor;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
 import org.apache.arrow.vector.types.pojo.Schema;
 import org.apache.spark.SparkConf;
+import org.apache.spark.api.python.PythonBroadcast;
+import org.apache.spark.api.python.PythonFunction;
+import org.apache.spark.api.python.SimplePythonFunction;
+import org.apache.spark.broadcast.Broadcast;
+import org.apache.spark.sql.execution.python.UserDefinedPythonFunction;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.ui.SparkUI;
@@ -93,6 +103,47 @@ public final class SparkVersions {
       }
     }
     return null;
+  }
+
+  /** `SimplePythonFunction` without code or accumulator, whose class is another one in Spark 3.5 than later. */
+  static PythonFunction pythonCode(
+      Map<String, String> variables, String python, List<Broadcast<PythonBroadcast>> broadcasts) {
+    Object[] arguments = {new byte[0], variables, List.of(), python, "", broadcasts, null};
+    for (Constructor<?> constructor : SimplePythonFunction.class.getConstructors()) {
+      if (constructor.getParameterTypes()[0] == byte[].class) {
+        return (PythonFunction) made(constructor, arguments);
+      }
+    }
+    throw new NoSuchMethodError("this Spark has no org.apache.spark.api.python.SimplePythonFunction of bytes");
+  }
+
+  /** `UserDefinedPythonFunction`, which has lists of more from 4.3 on; one that is not deterministic. */
+  static UserDefinedPythonFunction pythonFunction(String name, PythonFunction code, DataType type, int evalType) {
+    Constructor<?> constructor = UserDefinedPythonFunction.class.getConstructors()[0];
+    Object[] arguments = new Object[constructor.getParameterCount()];
+    Arrays.fill(arguments, List.of());
+    System.arraycopy(new Object[] {name, code, type, evalType, false}, 0, arguments, 0, 5);
+    return (UserDefinedPythonFunction) made(constructor, arguments);
+  }
+
+  /** `org.apache.spark.ml.functions.vector_to_array` of a column; a Spark of one's own may come without its MLlib. */
+  public static Object vectorToArray(Object column) {
+    try {
+      Class<?> functions = Class.forName("org.apache.spark.ml.functions");
+      return invoked(functions.getMethod("vector_to_array", column.getClass(), String.class), null, column, "float64");
+    } catch (ReflectiveOperationException problem) {
+      throw new NoSuchMethodError("this Spark has no org.apache.spark.ml.functions.vector_to_array");
+    }
+  }
+
+  private static Object made(Constructor<?> constructor, Object... arguments) {
+    try {
+      return constructor.newInstance(arguments);
+    } catch (InvocationTargetException problem) {
+      throw sneaky(problem.getCause());
+    } catch (IllegalAccessException | InstantiationException problem) {
+      throw new IllegalAccessError(problem.getMessage());
+    }
   }
 
   private static Object ofUtils(String name, SparkConf conf) {

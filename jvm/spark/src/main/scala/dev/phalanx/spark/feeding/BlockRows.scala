@@ -20,7 +20,7 @@ import dev.phalanx.spark.jni.Core
 /** The rows of a block, until they are written as an IPC stream of Arrow's: the schema, one record batch, and the
   * end. Then the next block's take their place.
   */
-final private[feeding] class BlockRows(schema: Schema, allocator: BufferAllocator) extends AutoCloseable {
+final private[spark] class BlockRows(schema: Schema, allocator: BufferAllocator) extends AutoCloseable {
   private val names = schema.getFields.asScala.map(_.getName).toArray
   private val columns = schema.getFields.asScala.map(ColumnChoice.of(_, allocator)).toArray
   private val variable = columns.filter(_.isVariable)
@@ -57,7 +57,7 @@ final private[feeding] class BlockRows(schema: Schema, allocator: BufferAllocato
     (found(0), found(1))
   }
 
-  /** Writes them, and forgets them. */
+  /** Writes them. */
   def writeTo(channel: WritableByteChannel): Unit = {
     val out = new WriteChannel(channel)
     MessageSerializer.serialize(out, schema)
@@ -69,6 +69,11 @@ final private[feeding] class BlockRows(schema: Schema, allocator: BufferAllocato
     finally batch.close()
     out.writeIntLittleEndian(MessageSerializer.IPC_CONTINUATION_TOKEN)
     out.writeIntLittleEndian(0)
+    ()
+  }
+
+  /** Forgets them. */
+  def clear(): Unit = {
     columns.foreach(_.clear())
     count = 0
   }

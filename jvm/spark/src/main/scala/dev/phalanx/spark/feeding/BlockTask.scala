@@ -57,6 +57,7 @@ final private[spark] class BlockTask(
             val (content, sequence) = if (hashed) sums.taken() else block.sums
             one.put("content", content).put("sequence", sequence)
             block.writeTo(file)
+            block.clear()
             val (start, bytes, checksum) = file.endBlock()
             one.put("start", start).put("bytes", bytes).put("checksum", checksum)
             ()
@@ -109,6 +110,6 @@ private[spark] object BlockTask {
     bytes.toByteArray
   }
 
-  private def unpacked(schema: Array[Byte]): Schema =
+  def unpacked(schema: Array[Byte]): Schema =
     MessageSerializer.deserializeSchema(new ReadChannel(Channels.newChannel(new ByteArrayInputStream(schema))))
 }

@@ -16,6 +16,9 @@ private[spark] object Json {
 
   def read(text: String): JsonNode = mapper.readTree(text)
 
+  /** Throws `ClassCastException` for what is no object. */
+  def readObject(text: String): ObjectNode = mapper.readTree(text).asInstanceOf[ObjectNode]
+
   def read(bytes: Array[Byte]): JsonNode = mapper.readTree(bytes)
 
   /** An object of these fields: texts, numbers, sequences of texts. */

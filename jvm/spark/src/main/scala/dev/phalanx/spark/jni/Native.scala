@@ -228,6 +228,34 @@ final private[spark] class Native {
     */
   @native def rowSumsOf(columns: Array[Long]): Array[Long]
 
+  /** `spark.phalanx.predict.idleTimeout`. */
+  @native def predictIdleMillis(settings: Array[String]): Long
+
+  /** A task's connection to the process of a model, as a number; nothing is started yet. `name` says which model on
+    * which device, `told` is what the process is told, as JSON; `home` and `env` as for `runNode`.
+    */
+  @native def openModel(name: String, told: String, python: String, home: String, env: Array[String]): Long
+
+  /** Makes room for a batch in a slot that has none under way: an open file, whether it is another than before in
+    * this slot, and where in it the batch is to be written. The file stays open until there is another, or the model
+    * is closed. `asked` is as `python/phalanx/scoring/serving.py` says.
+    */
+  @native def layOutBatch(model: Long, slot: Int, rows: Long, bytes: Long, asked: String): Array[Long]
+
+  /** Gives the model the batch that was written into a slot; null, or why there is no model. */
+  @native def giveBatch(model: Long, slot: Int, task: ModelCallbacks): String
+
+  /** Waits for what becomes of the oldest batch under way: `done`, the nanoseconds that the model took, then an open
+    * file, whether it is another than before (1 or 0), where in it the answer is, and its bytes; or `refused`, an
+    * error and its traceback; or `no model`, and the same.
+    */
+  @native def takeBatch(model: Long, task: ModelCallbacks): Array[String]
+
+  @native def closeModel(model: Long): Unit
+
+  /** Has the processes of models that this JVM keeps killed. */
+  @native def endModels(): Unit
+
   /** Fails by this kind, or panics if there is none such: for the tests that both become exceptions. */
   @native def failForTest(kind: String, message: String): Unit
 }

@@ -6,13 +6,13 @@ import org.apache.spark.SparkContext
 import org.apache.spark.api.plugin.{DriverPlugin, PluginContext}
 import org.slf4j.LoggerFactory
 
-import dev.phalanx.spark.TrainingException
 import dev.phalanx.spark.driver.{RankProgram, Settings}
-import dev.phalanx.spark.internal.{SparkFit, Version}
+import dev.phalanx.spark.internal.{SparkFit, SparkInternals, Version}
 import dev.phalanx.spark.jni.{Core, NativeLibrary}
 import dev.phalanx.spark.metrics.{ClusterMetrics, Metric, MetricChange, RunCounts}
 import dev.phalanx.spark.ui.{LiveUi, RunStore}
 import dev.phalanx.spark.ways.{ConnectCommands, TunnelExits, TunnelTurn}
+import dev.phalanx.spark.{PhalanxExtensions, TrainingException}
 
 /** The plugin's half at the driver. */
 final private[spark] class PhalanxDriverPlugin extends DriverPlugin {
@@ -46,6 +46,7 @@ final private[spark] class PhalanxDriverPlugin extends DriverPlugin {
     RunCounts.countedBy(new RunCounts(metrics, declared, RunStore.MostRuns))
     LiveUi.attachTo(sc)
     ConnectCommands.addTo(sc)
+    SparkInternals.addExtension(sc, classOf[PhalanxExtensions].getName)
     // Executors have the driver's settings, but not its environment.
     Collections.singletonMap(PhalanxDriverPlugin.PythonKey, RankProgram.pythonOf(sc.getConf.getOption))
   }

@@ -10,6 +10,7 @@ import dev.phalanx.spark.internal.{JvmEnd, SparkFit, SparkInternals, Version}
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.metrics.{ExecutorMetrics, Metric, MetricSet, NodeMetrics, PoolMetrics}
 import dev.phalanx.spark.node.{LiveNodes, RankEnvironment, UnpackedJar}
+import dev.phalanx.spark.scoring.ScoringCounts
 import dev.phalanx.spark.ways.{TaskTunnel, TunnelAnswer, TunnelEntrance}
 
 /** The plugin's half at an executor. */
@@ -33,6 +34,7 @@ final private[spark] class PhalanxExecutorPlugin extends ExecutorPlugin {
       if (own.nonEmpty) {
         TunnelEntrance.by(turn => TunnelAnswer.unpack(context.ask(turn.packed)))
         PoolMetrics.register(context.metricRegistry)
+        ScoringCounts.register(context.metricRegistry)
         warmUp(settings, home, context, extraConf)
       }
     } catch {
@@ -66,7 +68,10 @@ final private[spark] class PhalanxExecutorPlugin extends ExecutorPlugin {
       log.warn(s"${LiveNodes.count} nodes have not ended in time; their guards end them with this process")
     NodeMetrics.notCounted()
     TunnelEntrance.byNothing()
-    try Core(_.endPools())
+    try Core { native =>
+        native.endModels()
+        native.endPools()
+      }
     catch { case problem: TrainingException => log.debug(problem.message) } // there is no core, and no pool
     UnpackedJar.remove()
   }

@@ -62,7 +62,8 @@ class PluginSuite extends PhalanxSuite {
   test("an executor has a warm pool before the first training, and tells what it takes") {
     eventually {
       val pools = Cluster.pools(tasks = 2)
-      assert(pools.forall(pool => pool(0) == 1 && pool(1) > 0), s"JAR-18: $pools")
+      // Models that were asked before have another.
+      assert(pools.forall(pool => pool(0) >= 1 && pool(1) > 0), s"JAR-18: $pools")
     }
   }
 

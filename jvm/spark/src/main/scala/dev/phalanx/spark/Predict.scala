@@ -1,0 +1,116 @@
+package dev.phalanx.spark
+
+import scala.jdk.CollectionConverters._
+import scala.util.Try
+
+import org.apache.spark.sql.functions.{col, struct}
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.{Column, DataFrame, Dataset}
+
+import dev.phalanx.spark.driver.{PyFiles, RankOptions, RankProgram, Settings}
+import dev.phalanx.spark.internal.{Json, SparkInternals, SparkVersions}
+import dev.phalanx.spark.jni.Core
+import dev.phalanx.spark.scoring.{ModelFile, PredictPlan}
+
+/** Scores the rows of a Dataset with a trained model, as Python's `phalanx.predict` does; `docs/predict.md` says how.
+  *
+  * {{{
+  * val scored = Predict(df, "hdfs:///models/net.pt", inputs = Seq("features"), outputs = "probability array<float>")
+  * }}}
+  */
+object Predict {
+  private val Made = "__phalanx_outputs"
+  private val Example = "\"probability array<float>, label int\""
+
+  /** `df` with the columns that the model makes of its rows. It is lazy: the model runs when the result is used, in
+    * one process for each executor, which stays for the next query. The application has to have Phalanx's plugin.
+    *
+    * @param model what `torch.jit.save` wrote: a local file, or the URI of one that Hadoop can read
+    * @param inputs the columns that the model is given: one as a tensor, several as a dictionary by their names
+    * @param outputs the names and Spark types of what the model returns: one tensor, as many as these, or a
+    *   dictionary
+    * @param batchSize how many rows the model is given at once, at most
+    * @param nulls what stands for nulls; without it they are an error
+    * @param pad what arrays of different lengths are padded with
+    * @param nullOnError whether rows with which the model fails have nulls as outputs; else they fail the query
+    * @param keys columns whose values messages about a row name
+    *
+    * Throws `IllegalArgumentException` for what can't be, `IllegalStateException` without the plugin, and
+    * `java.io.IOException` for a file that can't be read. What goes wrong in a task fails the query, with the model's
+    * traceback.
+    */
+  def apply(
+      df: Dataset[_],
+      model: String,
+      inputs: Seq[String],
+      outputs: String,
+      batchSize: Int = 1024,
+      nulls: Option[Double] = None,
+      pad: Option[Double] = None,
+      nullOnError: Boolean = false,
+      keys: Seq[String] = Nil
+  ): DataFrame = {
+    val sc = df.sparkSession.sparkContext
+    if (!sc.getConf.get("spark.sql.extensions", "").split(',').contains(classOf[PhalanxExtensions].getName))
+      throw new IllegalStateException(
+        "Predict needs Phalanx's plugin: --conf spark.plugins=dev.phalanx.spark.PhalanxPlugin"
+      )
+    if (batchSize < 1)
+      throw new IllegalArgumentException(s"batchSize=$batchSize is not a number of rows, 1 or more")
+    val names = (inputs ++ keys).distinct
+    Seq("inputs" -> inputs, "keys" -> keys).foreach { case (argument, asked) => check(df, argument, asked) }
+    if (inputs.isEmpty) throw new IllegalArgumentException("inputs= names no column")
+    val makes = outputsOf(df, outputs)
+    val file = ModelFile.of(sc, model)
+    val python = RankProgram.pythonOf(sc.getConf.getOption)
+    val env = RankOptions(RankProgram.Python(python), PyFiles.shipped(sc), localGpus = Nil).env
+    val settings = Settings.of(df.sparkSession.conf.getAll)
+    val idle = Core(_.predictIdleMillis(settings)) / 1000.0
+    val plan = PredictPlan.ofTorchScript(
+      file.key,
+      Json.node().put("idle", idle).put("threads", coresOf(df)),
+      PredictPlan.rows(inputs, keys, nulls, pad, nullOnError, makes),
+      names,
+      batchSize,
+      env.grouped(2).map(pair => pair(0) -> pair(1)).toMap
+    )
+    val all = struct(names.map(column(df, _)): _*)
+    val kind = PredictPlan.typeOf(makes, plan)
+    val none = Map.empty[String, String].asJava
+    val made = SparkInternals.pythonFunction("predict", none, python, file.broadcast, kind).apply(all)
+    val outputsOnly = makes.fieldNames.map(name => col(s"$Made.${quoted(name)}").as(name))
+    df.withColumn(Made, made).select(col("*") +: outputsOnly.toSeq: _*).drop(Made)
+  }
+
+  private def check(df: Dataset[_], argument: String, names: Seq[String]): Unit =
+    names.filterNot(df.columns.contains).headOption.foreach { name =>
+      throw new IllegalArgumentException(
+        s"$argument= names '$name', which is not a column: there are ${df.columns.mkString(", ")}"
+      )
+    }
+
+  /** Vectors are arrays to a model. */
+  private def column(df: Dataset[_], name: String): Column = {
+    val column = df.col(quoted(name))
+    val isVector = df.schema(name).dataType.typeName == "vector"
+    (if (isVector) SparkVersions.vectorToArray(column).asInstanceOf[Column] else column).as(name)
+  }
+
+  private def outputsOf(df: Dataset[_], text: String): StructType = {
+    val read = Try(StructType.fromDDL(text)).getOrElse(throw new IllegalArgumentException(
+      s"outputs='$text' is not as $Example"
+    ))
+    read.fieldNames.find(name => df.columns.exists(_.equalsIgnoreCase(name))).foreach { name =>
+      throw new IllegalArgumentException(s"outputs= names '$name', which is there already; give it another name")
+    }
+    read
+  }
+
+  /** How many processors an executor has; 0 for all of its host's. */
+  private def coresOf(df: Dataset[_]): Int = {
+    val sc = df.sparkSession.sparkContext
+    if (sc.isLocal) sc.defaultParallelism else sc.getConf.getInt("spark.executor.cores", 0)
+  }
+
+  private def quoted(name: String): String = s"`${name.replace("`", "``")}`"
+}

@@ -1,0 +1,31 @@
+package dev.phalanx.spark.scoring
+
+import java.util.concurrent.atomic.AtomicLong
+
+import com.codahale.metrics.{Gauge, MetricRegistry}
+
+/** What the models of an executor have done, for the plugin's metrics.
+  *
+  * JAR-31 (scoring-metrics): there are `predict.rows`, `predict.batches` and `predict.seconds`, the time in models.
+  */
+private[spark] object ScoringCounts {
+  private val rows, batches, nanos = new AtomicLong
+
+  def add(scored: Long, took: Long): Unit = {
+    rows.addAndGet(scored)
+    batches.incrementAndGet()
+    nanos.addAndGet(took)
+    ()
+  }
+
+  def register(registry: MetricRegistry): Unit = {
+    gauge(registry, "predict.rows")(rows.doubleValue)
+    gauge(registry, "predict.batches")(batches.doubleValue)
+    gauge(registry, "predict.seconds")(nanos.doubleValue / 1e9)
+  }
+
+  private def gauge(registry: MetricRegistry, name: String)(value: => Double): Unit = {
+    registry.register(name, new Gauge[java.lang.Double] { override def getValue: java.lang.Double = value })
+    ()
+  }
+}

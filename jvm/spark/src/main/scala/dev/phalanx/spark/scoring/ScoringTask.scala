@@ -1,0 +1,148 @@
+package dev.phalanx.spark.scoring
+
+import java.nio.ByteBuffer
+import java.nio.channels.WritableByteChannel
+
+import scala.collection.mutable.ArrayBuffer
+
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{Attribute, Expression, JoinedRow, UnsafeProjection}
+import org.apache.spark.sql.execution.metric.SQLMetric
+
+import dev.phalanx.spark.feeding.{BlockRows, BlockTask}
+import dev.phalanx.spark.internal.SparkInternals
+
+/** What each task of a query with a model does: its rows, and beside each the struct of what the model made of it.
+  *
+  *   - JAR-32 (in-order): each row comes out once, where it was.
+  *   - JAR-33 (bounded): a task has the rows of two batches in memory, and of one that it writes.
+  *   - JAR-34 (let-go): however the task ends, it lets go of the process, and its memory is given back.
+  *
+  * @param schema Arrow's of the model's inputs, as `BlockTask.packed` packs it
+  * @param inputs what the model is given of each row of `has`
+  * @param makes what comes out: the columns of `has`, and the struct
+  */
+final private[scoring] class ScoringTask(
+    plan: PredictPlan,
+    packed: PackedModel,
+    schema: Array[Byte],
+    inputs: Seq[Expression],
+    has: Seq[Attribute],
+    makes: Seq[Attribute],
+    metrics: Map[String, SQLMetric]
+) extends (Iterator[InternalRow] => Iterator[InternalRow])
+    with Serializable {
+
+  override def apply(rows: Iterator[InternalRow]): Iterator[InternalRow] =
+    if (rows.isEmpty) Iterator.empty else new Scored(rows, TaskContext.get())
+
+  /** A batch that has no answer yet. */
+  private class Piece(val slot: Int, val rows: Array[InternalRow])
+
+  private class Scored(rows: Iterator[InternalRow], context: TaskContext) extends Iterator[InternalRow] {
+    private val allocator = SparkInternals.newArrowAllocator("phalanx-predict")
+    private val batch = new BlockRows(BlockTask.unpacked(schema), allocator)
+    private val process = new ModelProcess(plan, packed, context)
+    private val toInputs = UnsafeProjection.create(inputs, has)
+    private val toResult = UnsafeProjection.create(makes, makes)
+    private val joined = new JoinedRow
+    private var waiting = Vector.empty[Piece]
+    private var count = 0
+    private var first = 0L
+    private var piece: Piece = _
+    private var outputs: Outputs = _
+    private var at = 0
+    context.addTaskCompletionListener[Unit](_ => close())
+
+    override def hasNext: Boolean = (piece != null && at < piece.rows.length) || advanced()
+
+    override def next(): InternalRow = {
+      if (!hasNext) throw new NoSuchElementException("there are no more rows")
+      val row = toResult(joined(piece.rows(at), outputs.row(at)))
+      at += 1
+      row
+    }
+
+    /** Takes the next answer, having kept the process busy; whether there is one. */
+    private def advanced(): Boolean = {
+      endPiece()
+      while (waiting.size < ModelProcess.Slots && rows.hasNext) give()
+      val isOne = waiting.nonEmpty
+      if (isOne) take()
+      isOne
+    }
+
+    private def give(): Unit = {
+      val kept = new ArrayBuffer[InternalRow](plan.batchSize.min(1024))
+      while (rows.hasNext && kept.size < plan.batchSize && batch.bytes < ScoringTask.MostBytes) {
+        val row = rows.next()
+        kept += row.copy()
+        batch.add(toInputs(row))
+      }
+      val size = new ScoringTask.Counting
+      batch.writeTo(size)
+      val slot = count % ModelProcess.Slots
+      timed("waiting")(process.give(slot, kept.size, size.bytes, s"$first ${plan.rows}")(batch.writeTo))
+      batch.clear()
+      waiting :+= new Piece(slot, kept.toArray)
+      count += 1
+      first += kept.size
+    }
+
+    private def take(): Unit = {
+      piece = waiting.head
+      waiting = waiting.tail
+      val (made, nanos) = timed("waiting")(process.take(piece.slot)(in => new Outputs(in, allocator)))
+      outputs = made
+      at = 0
+      metrics("batches") += 1
+      metrics("rows") += piece.rows.length
+      metrics("model") += nanos
+      ScoringCounts.add(piece.rows.length.toLong, nanos)
+    }
+
+    private def timed[A](name: String)(wait: => A): A = {
+      val began = System.nanoTime()
+      try wait
+      finally metrics(name) += System.nanoTime() - began
+    }
+
+    private def endPiece(): Unit = {
+      piece = null
+      if (outputs != null) outputs.close()
+      outputs = null
+    }
+
+    /** JAR-34 */
+    private def close(): Unit =
+      try process.close()
+      finally {
+        endPiece()
+        batch.close()
+        allocator.close()
+      }
+  }
+}
+
+private[scoring] object ScoringTask {
+
+  /** How many bytes of inputs a batch has, unless one row has more. */
+  private val MostBytes = 64L << 20
+
+  /** Counts the bytes that are written. */
+  final private class Counting extends WritableByteChannel {
+    var bytes = 0L
+
+    override def write(from: ByteBuffer): Int = {
+      val count = from.remaining
+      from.position(from.limit())
+      bytes += count
+      count
+    }
+
+    override def isOpen: Boolean = true
+
+    override def close(): Unit = ()
+  }
+}

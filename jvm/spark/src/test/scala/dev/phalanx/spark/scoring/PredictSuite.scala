@@ -1,0 +1,168 @@
+package dev.phalanx.spark.scoring
+
+import java.io.IOException
+import java.nio.file.Files
+
+import scala.jdk.CollectionConverters._
+import scala.sys.process.Process
+
+import com.codahale.metrics.MetricRegistry
+import org.apache.spark.SparkException
+import org.apache.spark.ml.functions.array_to_vector
+import org.apache.spark.sql.DataFrame
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec
+import org.apache.spark.sql.functions.{col, udf}
+import org.apache.spark.util.LongAccumulator
+import org.scalatest.BeforeAndAfterAll
+
+import dev.phalanx.spark.Predict
+import dev.phalanx.spark.internal.SparkInternals
+import dev.phalanx.spark.support.{Cluster, PhalanxSuite}
+
+class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
+  import PredictSuite._
+
+  override protected def deadlineSeconds: Int = 240
+
+  private lazy val folder = Files.createTempDirectory("phalanx-test-")
+  private lazy val model = {
+    val file = folder.resolve("net.pt").toString
+    inPython(s"""
+      |import torch
+      |class Net(torch.nn.Module):
+      |    def forward(self, x):
+      |        if bool((x == 70).any()):
+      |            raise ValueError("seventy")
+      |        return x.sum(1), x[:, 0].long()
+      |torch.jit.script(Net()).save("$file")
+      |""")
+    file
+  }
+
+  private def frame: DataFrame = {
+    Cluster.spark.conf.set("spark.phalanx.predict.idleTimeout", "1s")
+    Cluster.spark.range(0, 100, 1, 3).selectExpr("id", "array(float(id), 0.5F) as x", "concat('row', id) as name")
+  }
+
+  test("a file of TorchScript scores rows, each once and in its place, without a Python worker") {
+    val scored = Predict(frame.where("id <> 70"), model, Seq("x"), "y float, n bigint", batchSize = 8)
+    assert(scored.columns.toSeq == Seq("id", "x", "name", "y", "n"))
+    val rows = scored.collect()
+    assert(rows.map(_.getLong(0)).toSeq == (0L until 100L).filter(_ != 70), "JAR-32")
+    rows.foreach { row =>
+      val id = row.getAs[Long]("id")
+      assert(
+        row.getAs[Float]("y") == id + 0.5f && row.getAs[Long]("n") == id && row.getAs[String]("name") == s"row$id"
+      )
+    }
+    val operators = operatorsOf(scored.queryExecution.executedPlan)
+    val ours = operators.collect { case operator: PhalanxPredictExec => operator }
+    assert(ours.map(_.metrics("rows").value) == Seq(99), "SCORE-21")
+    assert(ours.head.metrics("batches").value == 15 && ours.head.metrics("model").value > 0)
+    assert(!operators.exists(_.nodeName.contains("Python")))
+  }
+
+  test("a vector is an array to the model") {
+    val vectors = frame.where("id < 3").select(col("id"), array_to_vector(col("x").cast("array<double>")).as("v"))
+    val scored = Predict(vectors, model, Seq("v"), "y double, n bigint")
+    assert(scored.collect().map(_.getDouble(2)).toSeq == Seq(0.5, 1.5, 2.5))
+  }
+
+  test("only columns that are used reach the operator") {
+    val scored = Predict(frame, model, Seq("x"), "y float, n bigint").select("n")
+    val ours = operatorsOf(scored.queryExecution.executedPlan).collect { case op: PhalanxPredictExec => op }.head
+    // The array is made in the operator, of the one column that it needs.
+    assert(ours.child.output.map(_.name) == Seq("id"))
+  }
+
+  test("executors count what models have scored") {
+    Predict(frame.where("id <> 70"), model, Seq("x"), "y float, n bigint").collect()
+    val found = counts()
+    Seq("predict.rows", "predict.batches", "predict.seconds").foreach { name =>
+      assert(found.exists(_(name) > 0), s"JAR-31: $name")
+    }
+  }
+
+  test("a task reads no more rows than it has in batches") {
+    val read = Cluster.sc.longAccumulator
+    val rows = counted(read).selectExpr("id", "array(float(id) + 100, 0.5F) as x")
+    val scored = Predict(rows, model, Seq("x"), "y float, n bigint", batchSize = 10).select("id", "n")
+    assert(firstOf(scored) == Seq(100L))
+    assert(read.value <= 31, "JAR-33")
+  }
+
+  test("a model that fails is an error with its traceback and the rows, or nulls where that is asked for") {
+    val failed =
+      intercept[SparkException](Predict(frame, model, Seq("x"), "y float, n bigint", keys = Seq("id")).collect())
+    assert(failed.getMessage.contains("(id=66 to id=99) the model failed: "))
+    assert(failed.getMessage.contains("seventy"))
+    val rows = Predict(frame, model, Seq("x"), "y float, n bigint", nullOnError = true).collect()
+    assert(rows.filter(_.isNullAt(3)).map(_.getLong(0)).toSeq == Seq(70L), "JAR-32")
+  }
+
+  test("what can't be is refused at once, in the words of Python") {
+    def said(predict: => Any): String = intercept[IllegalArgumentException](predict).getMessage
+    assert(said(Predict(frame, model, Seq("z"), "y float")) ==
+      "inputs= names 'z', which is not a column: there are id, x, name")
+    assert(said(Predict(frame, model, Nil, "y float")) == "inputs= names no column")
+    assert(said(Predict(frame, model, Seq("x"), "X float")).startsWith("outputs= names 'X', which is there already"))
+    assert(said(Predict(frame, model, Seq("x"), "nothing")).startsWith("outputs='nothing' is not as"))
+    assert(said(Predict(frame, model, Seq("x"), "y float", batchSize = 0)).startsWith("batchSize=0 is not a number"))
+    val missing = intercept[IOException](Predict(frame, "/no/such/file.pt", Seq("x"), "y float"))
+    assert(missing.getMessage == "there is no file /no/such/file.pt")
+  }
+
+  test("bytes are read out of the pickles that Python writes, whatever their size") {
+    val pickle = folder.resolve("pickle")
+    for (size <- Seq(0, 1, 255, 256, 65535, 70000, 300000); protocol <- 3 to 5) {
+      inPython(
+        s"import pickle; open('$pickle', 'wb').write(pickle.dumps(bytes(i % 251 for i in range($size)), $protocol))"
+      )
+      PickledBytes.copy(pickle, folder.resolve("bytes"))
+      assert(Files.readAllBytes(folder.resolve("bytes")).toSeq == Seq.tabulate(size)(i => (i % 251).toByte))
+    }
+    inPython(s"import pickle; open('$pickle', 'wb').write(pickle.dumps(['x']))")
+    assert(intercept[IOException](PickledBytes.copy(pickle, folder.resolve("bytes"))).getMessage.contains("opcode"))
+  }
+
+  override protected def afterAll(): Unit =
+    try SparkInternals.delete(folder.toFile)
+    finally super.afterAll()
+}
+
+/** What executors do is here, since they have no ScalaTest. */
+private object PredictSuite {
+
+  /** What each executor has counted. */
+  def counts(): Seq[Map[String, Double]] =
+    Cluster.sc.parallelize(0 until 4, 4).map { _ =>
+      val registry = new MetricRegistry
+      ScoringCounts.register(registry)
+      registry.getGauges.asScala.map { case (name, gauge) => name -> gauge.getValue.toString.toDouble }.toMap
+    }.collect().toSeq
+
+  /** Ids that are counted as they are read. */
+  def counted(read: LongAccumulator): DataFrame = {
+    val count = udf { (id: Long) => read.add(1); id }.asNondeterministic()
+    Cluster.spark.range(0, 10000, 1, 1).select(count(col("id")).as("id"))
+  }
+
+  /** The second column of each partition's first row; no other row is asked for. */
+  def firstOf(rows: DataFrame): Seq[Long] =
+    rows.rdd.mapPartitions(_.take(1)).collect().map(_.getLong(1)).toSeq
+
+  /** Runs it as a file, since TorchScript reads the source of what it compiles. */
+  def inPython(code: String): Unit = {
+    val file = Files.createTempFile("phalanx-test-", ".py")
+    try {
+      Files.writeString(file, code.stripMargin)
+      assert(Process(Seq(PhalanxSuite.python, "-W", "ignore", file.toString)).! == 0)
+    } finally Files.delete(file)
+  }
+
+  def operatorsOf(plan: SparkPlan): Seq[SparkPlan] = plan match {
+    case adaptive: AdaptiveSparkPlanExec => operatorsOf(adaptive.executedPlan)
+    case other                           => other +: other.children.flatMap(operatorsOf)
+  }
+}

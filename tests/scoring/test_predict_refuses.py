@@ -1,0 +1,151 @@
+"""What `phalanx.predict` says of rows, outputs, models and arguments that can't be."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import models
+import phalanx
+import pytest
+import torch
+from rows import error_of, numbers, whole_case
+from support.tiers import whole
+
+pytestmark = pytest.mark.usefixtures("no_model_is_left")
+
+_LOCK = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "said"),
+    [
+        ("if(id = 7, null, x)", {}, "the column 'c' has a null in the row 7 of the partition (id=7); say what"),
+        whole_case("if(id = 7, null, array(x))", {}, "has a null in the row 7 of the partition (id=7); fill"),
+        whole_case("array(x, if(id = 7, null, x))", {}, "the column 'c' has an array with a null in the row 7 "),
+        ("if(id = 7, array(x, x), array(x))", {}, "has 2 elements in the row 7 of the partition (id=7), and 1"),
+        whole_case("struct(x)", {}, "the column 'c' of the DataFrame is of type struct"),
+    ],
+    ids=["null", "no-array", "null-within", "lengths", "struct"],
+)  # fmt: skip
+def test_a_row_that_can_t_be_a_tensor_is_named(
+    session: Any, column: str, options: dict[str, Any], said: str
+) -> None:
+    frame = numbers(session, 10, 1).selectExpr("id", f"{column} as c")
+    scored = phalanx.predict(
+        frame,
+        lambda: lambda x: x.reshape(len(x), -1)[:, 0],
+        inputs="c",
+        outputs="y double",
+        keys="id",
+        batch_size=4,
+        **options,
+    )
+    assert said in error_of(scored.collect), "SCORE-14"
+
+
+@whole("other rows")
+def test_nulls_and_lengths_are_what_the_caller_says(session: Any) -> None:
+    frame = numbers(session, 4, 1).selectExpr("id", "array_repeat(if(id = 2, null, x), int(id) + 1) as c")
+    scored = phalanx.predict(
+        frame, lambda: lambda x: x.sum(1), inputs="c", outputs="y double", nulls=-1, pad=0
+    )
+    assert [row.y for row in scored.orderBy("id").collect()] == [0, 2, -3, 12]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "model", "said"),
+    [
+        ("y int", lambda x: x, "the model's output 'y' is double, and outputs= says int32"),
+        whole_case(
+            "y double", lambda x: torch.stack([x, x], 1), "has shape (4, 2) for 4 rows, which is not double"
+        ),
+        whole_case(
+            "y array<double>", lambda x: x, "has shape (4,) for 4 rows, which is not an array of double"
+        ),
+        whole_case("y double", lambda x: x[1:], "has shape (3,) for a batch of 4 rows"),
+        whole_case("y double, z double", lambda x: x, "the model returned one Tensor, and outputs= names 2"),
+        ("y double, z double", lambda x: {"y": x}, "the model returned y, and outputs= asks for z"),
+        whole_case(
+            "y tinyint", lambda x: (x + 300).long(), "the model's output 'y' is int64, and outputs= says int8"
+        ),
+        whole_case("y double", lambda x: object(), "the model's output 'y' is object, and no tensor or list"),
+    ],
+    ids=["fraction", "matrix", "no-array", "rows", "one", "missing", "range", "object"],
+)
+def test_an_output_that_is_not_what_was_named_is_an_error_and_never_another_value(
+    session: Any, outputs: str, model: Any, said: str
+) -> None:
+    scored = phalanx.predict(numbers(session, 4, 1), lambda: model, inputs="x", outputs=outputs)
+    assert said in error_of(scored.collect), "SCORE-16"
+
+
+def test_a_model_that_fails_is_an_error_with_its_traceback_and_the_rows(session: Any) -> None:
+    frame = numbers(session, 10, 1).selectExpr("id", "id * 2 + if(id = 6, 1, 0) as x")
+    scored = phalanx.predict(
+        frame, lambda: models.only_even, inputs="x", outputs="y long", keys=["id"], batch_size=4
+    )
+    text = error_of(scored.collect)
+    assert (
+        "with the rows 4 to 7 of the partition (id=4 to id=7) the model failed: ValueError: 13 is odd" in text
+    )
+    assert "in only_even" in text
+    assert "serving.py" not in text, "frames of Phalanx's own"
+
+
+def test_rows_that_the_model_fails_with_are_nulls_where_that_is_asked_for(session: Any) -> None:
+    frame = numbers(session, 100, 2).selectExpr("id", "id * 2 + if(id in (6, 7, 50, 99), 1, 0) as x")
+    scored = phalanx.predict(
+        frame, lambda: models.only_even, inputs="x", outputs="y long", batch_size=16, on_error="null"
+    )
+    expected = [None if row in (6, 7, 50, 99) else row for row in range(100)]
+    assert [row.y for row in scored.collect()] == expected, "SCORE-15"
+
+
+@whole("another failure")
+def test_a_model_that_can_t_be_made_is_an_error_with_its_traceback(session: Any) -> None:
+    def make() -> Any:
+        raise LookupError("there are no weights")
+
+    text = error_of(phalanx.predict(numbers(session), make, inputs="x", outputs="y double").collect)
+    assert "the model can't be had: LookupError: there are no weights" in text
+    assert "in make" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"inputs": "z"}, ValueError, "inputs= names 'z', which is not a column: there are id, x"),
+        ({"inputs": []}, ValueError, "inputs= names no column"),
+        ({"inputs": ["x", "x"]}, ValueError, "inputs= names a column twice"),
+        ({"outputs": "x double"}, ValueError, "outputs= names 'x', which is there already"),
+        ({"outputs": "double"}, ValueError, "outputs='double' has types and no names"),
+        ({"outputs": "y nothing"}, ValueError, "outputs='y nothing' is not as"),
+        (
+            {"outputs": None},
+            TypeError,
+            "outputs= is missing: the names and Spark types of what the model makes",
+        ),
+        ({"outputs": 3}, TypeError, "outputs=3 is not a text of names and types"),
+        ({"batch_size": 0}, ValueError, "batch_size=0 is not a number of rows"),
+        ({"on_error": "skip"}, ValueError, "on_error='skip' is not one of 'raise', 'null'"),
+        ({"keys": "k"}, ValueError, "keys= names 'k', which is not a column"),
+        ({"processes_per_device": 0}, ValueError, "processes_per_device=0 is not a number of processes"),
+        ({"autocast": "int8"}, ValueError, "autocast='int8' is not one of None, 'bfloat16', 'float16'"),
+        ({"model": 3}, TypeError, "model=int is none"),
+        (
+            {"model": (7, {"model": {}, "step": 7})},
+            TypeError,
+            "model= is a state with 'model', 'step', which has weights and no code; load it into its module",
+        ),
+        ({"model": lambda: _LOCK}, TypeError, "_LOCK"),
+    ],
+)
+def test_what_can_t_be_is_refused_by_the_caller(
+    spark: Any, options: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    given = {"model": models.Twice(), "inputs": "x", "outputs": "y double"} | options
+    model = given.pop("model")
+    with pytest.raises(error, match=re.escape(said)):
+        phalanx.predict(numbers(spark), model, **given)
