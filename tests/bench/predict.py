@@ -112,6 +112,7 @@ class Ways:
     def batch_udf(self, module: str, size: int) -> float:
         import importlib
 
+        from pyspark.sql import functions as f
         from pyspark.sql.types import _parse_datatype_string
 
         make: Any = importlib.import_module(module).predict_batch_udf
@@ -123,14 +124,18 @@ class Ways:
             return lambda x: x
 
         kind: Any = _parse_datatype_string(OUTPUTS[case])
-        shapes = {"floats": [[784]]}.get(case)
+        # Several columns are several arguments there, so numbers come as one array.
+        shapes = {"floats": [[784]], "numbers": [[len(self.names)]]}.get(case)
         made = make(
             factory,
             return_type=kind if case == "text" else kind.fields[0].dataType,
             batch_size=size,
             input_tensor_shapes=shapes,
         )
-        return rate(self.frame.select(made(*self.names).alias("out")))
+        columns: list[Any] = list(self.names)
+        if case == "numbers":
+            columns = [f.array(*(f.col(name).cast("double") for name in self.names))]
+        return rate(self.frame.select(made(*columns).alias("out")))
 
     def pandas(self) -> float:
         import pandas as pd

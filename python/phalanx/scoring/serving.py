@@ -161,6 +161,16 @@ def _named(returned: Any, names: list[str]) -> dict[str, Any]:
     return {names[0]: returned}
 
 
+def _listed_array(values: Any) -> Any:
+    """A list of texts, numbers, or lists and arrays of these, as an array of Arrow's."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(values)
+    except pa.ArrowException:  # it knows no tensors within lists
+        return pa.array([item.tolist() if hasattr(item, "tolist") else item for item in values])
+
+
 def _rows(name: str, value: Any, rows: int) -> Any:
     """An output as numbers of numpy's, or as an array of Arrow's; a row for each of the batch."""
     import pyarrow as pa
@@ -176,7 +186,7 @@ def _rows(name: str, value: Any, rows: int) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
         value = value.tolist()
     if isinstance(value, (list, tuple)):
-        value = pa.array([item.tolist() if hasattr(item, "tolist") else item for item in value])
+        value = _listed_array(value)
     if not isinstance(value, (np.ndarray, pa.Array)):
         raise TypeError(f"the model's output {name!r} is {type(value).__name__}, and no tensor or list")
     shape = value.shape if isinstance(value, np.ndarray) else (len(value),)
