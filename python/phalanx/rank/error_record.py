@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-# Address space that nobody touches, given back when the rank fails: what failed may have left none to tell of it.
-RESERVE_BYTES = 16 << 20
-_reserve = bytearray(RESERVE_BYTES)
+# Address space that nobody touches, given back when the rank fails: what failed may have left none to tell of it, and
+# for the stacks of the two threads that end the rank in time (`ending.py`).
+RESERVE_BYTES = 24 << 20
+_reserve = [bytes(RESERVE_BYTES)]
 
 # What of a text travels: the middle of a longer one is left out. On stderr, and so in the rank's output, all of it is.
 MAX_MESSAGE_CHARS = 32 << 10
