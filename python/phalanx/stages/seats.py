@@ -154,7 +154,7 @@ class Seats:
         while any(self._jobs.values()):
             with contextlib.suppress(queue.Empty):
                 wanted = self._news.get(timeout=_POLL_S)
-                if wanted is not None and not self._is_over():
+                if wanted is not None and wanted not in self._ended and not self._is_over():
                     self._submit(task, wanted)
             for partition, stage in list(self._taken.items()):
                 if self._cancel_others(partition, stage):
