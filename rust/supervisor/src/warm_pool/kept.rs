@@ -106,16 +106,23 @@ fn all_kept() -> MutexGuard<'static, Vec<Arc<Guard>>> {
 /// Keeps a guard as long as what it has started: a thread waits for that.
 ///
 /// # Errors
-/// [`ErrorKind::Io`] if there is no thread.
+/// [`ErrorKind::Io`] if there is no thread; the process is killed then.
 fn keep(guard: Guard) -> Result<()> {
     let guard = Arc::new(guard);
     let its = Arc::clone(&guard);
-    all_kept().push(guard);
+    all_kept().push(Arc::clone(&guard));
     let waiting = std::thread::Builder::new().name("phalanx-kept".into()).spawn(move || {
         while let Ok(GuardEvent::Started { .. }) = its.events().recv() {}
-        all_kept().retain(|other| !Arc::ptr_eq(other, &its));
+        forget(&its);
     });
-    waiting.map(|_| ()).map_err(|error| Error::io("wait for a process that is kept", &error))
+    waiting.map(|_| ()).map_err(|error| {
+        forget(&guard);
+        Error::io("wait for a process that is kept", &error)
+    })
+}
+
+fn forget(guard: &Arc<Guard>) {
+    all_kept().retain(|other| !Arc::ptr_eq(other, guard));
 }
 
 /// Has all processes that this process itself keeps killed. Returns at once.
