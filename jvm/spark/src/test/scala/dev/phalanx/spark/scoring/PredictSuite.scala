@@ -1,7 +1,7 @@
 package dev.phalanx.spark.scoring
 
 import java.io.IOException
-import java.nio.file.Files
+import java.nio.file.{Files, Paths}
 
 import scala.jdk.CollectionConverters._
 import scala.sys.process.Process
@@ -90,6 +90,20 @@ class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
     val scored = Predict(rows, model, Seq("x"), "y float, n bigint", batchSize = 10).select("id", "n")
     assert(firstOf(scored) == Seq(100L))
     assert(read.value <= 31, "JAR-33")
+  }
+
+  test("a file is copied once for all queries that use it, and what becomes of it then changes nothing") {
+    val file = folder.resolve("other.pt")
+    Files.copy(Paths.get(model), file)
+    def copies = SparkInternals.localDir.list().count(_.startsWith("phalanx-model-"))
+    val before = copies
+    val first = Predict(frame.where("id = 3"), file.toString, Seq("x"), "y float, n bigint")
+    val second = Predict(frame.where("id = 4"), file.toString, Seq("x"), "y float, n bigint")
+    Files.write(file, Array[Byte](1, 2, 3))
+    assert((first.collect() ++ second.collect()).map(_.getLong(4)).toSeq == Seq(3L, 4L), "JAR-35")
+    intercept[IOException](Predict(frame, "/no/such/file.pt", Seq("x"), "y float"))
+    // The same content as `model`, which has its copy.
+    assert(copies <= before.max(1), "JAR-35")
   }
 
   test("a model that fails is an error with its traceback and the rows, or nulls where that is asked for") {
