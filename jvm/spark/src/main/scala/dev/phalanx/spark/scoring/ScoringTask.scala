@@ -41,9 +41,13 @@ final private[scoring] class ScoringTask(
   private class Piece(val slot: Int, val rows: Array[InternalRow])
 
   private class Scored(rows: Iterator[InternalRow], context: TaskContext) extends Iterator[InternalRow] {
-    private val allocator = SparkInternals.newArrowAllocator("phalanx-predict")
-    private val batch = new BlockRows(BlockTask.unpacked(schema), allocator)
-    private val process = new ModelProcess(plan, packed, context)
+    // The newest is the first.
+    private var owned = List.empty[AutoCloseable]
+    // Before anything is owned, since each of these may fail.
+    context.addTaskCompletionListener[Unit](_ => close())
+    private val allocator = own(SparkInternals.newArrowAllocator("phalanx-predict"))
+    private val batch = own(new BlockRows(BlockTask.unpacked(schema), allocator))
+    private val process = own(new ModelProcess(plan, packed, context))
     private val toInputs = UnsafeProjection.create(inputs, has)
     private val toResult = UnsafeProjection.create(makes, makes)
     private val joined = new JoinedRow
@@ -53,7 +57,6 @@ final private[scoring] class ScoringTask(
     private var piece: Piece = _
     private var outputs: Outputs = _
     private var at = 0
-    context.addTaskCompletionListener[Unit](_ => close())
 
     override def hasNext: Boolean = (piece != null && at < piece.rows.length) || advanced()
 
@@ -114,14 +117,24 @@ final private[scoring] class ScoringTask(
       outputs = null
     }
 
+    private def own[A <: AutoCloseable](made: A): A = {
+      owned = made :: owned
+      made
+    }
+
     /** JAR-34 */
-    private def close(): Unit =
-      try process.close()
-      finally {
-        endPiece()
-        batch.close()
-        allocator.close()
-      }
+    private def close(): Unit = {
+      endPiece()
+      closeAll(owned)
+      owned = Nil
+    }
+
+    private def closeAll(all: List[AutoCloseable]): Unit = all match {
+      case newest :: others =>
+        try newest.close()
+        finally closeAll(others)
+      case Nil => ()
+    }
   }
 }
 
