@@ -194,6 +194,24 @@ def test_every_row_of_a_data_set_reaches_a_rank(distributor: Any, spark: Any, wa
     assert sorted(row for rank in ranks for row in rank) == expected
 
 
+@pytest.mark.quick
+def test_a_model_scores_rows(stage: Any, spark: Any) -> None:
+    import torch
+
+    spark.conf.set("spark.phalanx.predict.idleTimeout", "1s")
+    net = torch.nn.Linear(2, 1)
+    frame = spark.range(0, 22, 1, 2).selectExpr("id", "array(float(id), 0.5F) AS x")
+    scored = phalanx.predict(frame, net, inputs="x", outputs="y float", batch_size=4)
+    rows = scored.collect()
+    assert [row.id for row in rows] == list(range(22))
+    with torch.inference_mode():
+        expected = net(torch.tensor([row.x for row in rows]))
+    assert torch.allclose(torch.tensor([[row.y] for row in rows]), expected, atol=1e-5)
+    if hasattr(scored, "_jdf"):
+        plan = scored._jdf.queryExecution().executedPlan().toString()
+        assert ("PhalanxPredict" in plan) == (spark.conf.get("spark.phalanx.stage") == "jvm"), "SCORE-21"
+
+
 def test_a_data_frames_partitions_reach_their_ranks(stage: Any, spark: Any) -> None:
     def train() -> list[int]:
         from phalanx.distributor import _get_spark_partition_data_loader

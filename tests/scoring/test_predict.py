@@ -316,6 +316,18 @@ def test_a_process_that_ends_again_and_again_fails_the_query_in_a_sentence(sessi
     assert "the process of the model ended in the midst of its batches, twice" in text, "SCORE-4"
 
 
+@whole("another failure")
+def test_a_query_that_loses_an_executor_has_each_row_once(session: Any, tmp_path: Path) -> None:
+    scored, started = slow(session, tmp_path)
+    rows: list[Any] = []
+    query = threading.Thread(target=lambda: rows.extend(scored.collect()))
+    query.start()
+    eventually("a model computes", 60, started.exists)
+    executors(os.getpid())[0].kill()
+    query.join(150)
+    assert [(row.id, row.y) for row in rows] == [(row, row + 1) for row in range(40)], "SCORE-15, JAR-32"
+
+
 @pytest.mark.parametrize("ends", [whole_case("cancel"), "executors"])
 def test_nothing_is_left_of_a_query_that_is_cancelled_or_whose_executors_are_killed(
     session: Any, tmp_path: Path, ends: str
