@@ -38,7 +38,7 @@ impl<'env, 'local> Callbacks<'env, 'local> {
 
     /// Calls a method, with an argument or none, and reads what it returned. Its exception is kept, and is no longer
     /// pending.
-    pub(crate) fn call<T>(
+    fn call<T>(
         &mut self,
         name: &JNIStr,
         signature: &MethodSignature<'_, '_>,
@@ -64,6 +64,31 @@ impl<'env, 'local> Callbacks<'env, 'local> {
                 None
             }
         }
+    }
+
+    /// Calls a method that says yes or no.
+    pub(crate) fn flag(&mut self, name: &JNIStr) -> Option<bool> {
+        self.call(
+            name,
+            &jni_sig!(() -> java.lang.Boolean),
+            |_| Ok(None),
+            |env, object| {
+                Ok(env.call_method(object, jni_str!("booleanValue"), &jni_sig!(() -> jboolean), &[])?.z()?)
+            },
+        )
+    }
+
+    /// Calls a method that returns a text, or null.
+    pub(crate) fn text(&mut self, name: &JNIStr) -> Option<Option<String>> {
+        self.call(
+            name,
+            &jni_sig!(() -> JString),
+            |_| Ok(None),
+            |env, object| {
+                let text = env.cast_local::<JString<'_>>(object)?;
+                values::optional_string(env, &text)
+            },
+        )
     }
 }
 
@@ -94,15 +119,7 @@ fn pending(env: &mut Env<'_>) -> CallError {
 impl NodeCallbacks for JvmCallbacks<'_, '_> {
     fn interrupted(&mut self) -> Option<String> {
         if self.0.failed.is_none() {
-            let reason = self.0.call(
-                jni_str!("interrupted"),
-                &jni_sig!(() -> JString),
-                |_| Ok(None),
-                |env, object| {
-                    let text = env.cast_local::<JString<'_>>(object)?;
-                    values::optional_string(env, &text)
-                },
-            );
+            let reason = self.0.text(jni_str!("interrupted"));
             if let Some(reason) = reason {
                 return reason;
             }
@@ -128,14 +145,7 @@ impl NodeCallbacks for JvmCallbacks<'_, '_> {
     }
 
     fn executor_log(&mut self) -> Option<OwnedFd> {
-        let collected = self.0.call(
-            jni_str!("stdoutIsExecutors"),
-            &jni_sig!(() -> java.lang.Boolean),
-            |_| Ok(None),
-            |env, object| {
-                Ok(env.call_method(object, jni_str!("booleanValue"), &jni_sig!(() -> jboolean), &[])?.z()?)
-            },
-        );
+        let collected = self.0.flag(jni_str!("stdoutIsExecutors"));
         // One that can't be had is no reason to fail a training.
         collected.filter(|is| *is).and_then(|_| std::io::stdout().as_fd().try_clone_to_owned().ok())
     }

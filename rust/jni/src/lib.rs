@@ -15,6 +15,7 @@ mod block_hash;
 mod callbacks;
 mod errors;
 mod exports;
+mod handles;
 mod hubs;
 mod methods;
 mod page;

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jni::Env;
+use jni::jni_str;
 use jni::objects::{JLongArray, JObject, JString};
 use jni::sys::{jint, jlong};
-use jni::{jni_sig, jni_str};
 use phalanx_job::settings::Settings;
 use phalanx_job::{collect_logs, end_kept};
 use phalanx_scoring::{Answer, Caller, Connection, Done, Start, Trouble};
@@ -18,10 +17,9 @@ use phalanx_types::{Error, ErrorKind, Result};
 use crate::callbacks::Callbacks;
 use crate::errors::{Call, ThrowException};
 use crate::exports::{home_at, millis};
+use crate::handles::{self, Handles};
 use crate::methods::methods;
-use crate::values::{
-    JStringArray, java_signed_longs, java_string, java_strings, number, optional_string, pairs, string,
-};
+use crate::values::{JStringArray, java_signed_longs, java_string, java_strings, number, pairs, string};
 
 methods! {
     predict_idle_millis(settings: [JString]) -> jlong;
@@ -48,17 +46,11 @@ struct Model {
     results: BTreeMap<u32, OwnedFd>,
 }
 
-static NEXT: AtomicI64 = AtomicI64::new(1);
-static OPEN: Mutex<BTreeMap<i64, Arc<Mutex<Model>>>> = Mutex::new(BTreeMap::new());
-
-fn open() -> MutexGuard<'static, BTreeMap<i64, Arc<Mutex<Model>>>> {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static OPEN: Handles<Mutex<Model>> = Handles::new("the task has let go of its model");
 
 /// Has a model for the length of a call.
 fn with<T>(handle: jlong, call: impl FnOnce(&mut Model) -> Call<T>) -> Call<T> {
-    let model = open().get(&handle).cloned();
-    let model = model.ok_or_else(|| Error::new(ErrorKind::Closed, "the task has let go of its model"))?;
+    let model = OPEN.get(handle)?;
     let mut model = model.lock().unwrap_or_else(PoisonError::into_inner);
     call(&mut model)
 }
@@ -85,8 +77,8 @@ fn open_model<'local>(
     };
     let model =
         Model { connection: Connection::new(start), batches: BTreeMap::new(), results: BTreeMap::new() };
-    let handle = NEXT.fetch_add(1, Ordering::Relaxed);
-    open().insert(handle, Arc::new(Mutex::new(model)));
+    let handle = handles::next();
+    OPEN.add(handle, Arc::new(Mutex::new(model)));
     Ok(handle)
 }
 
@@ -179,8 +171,7 @@ fn take_batch<'local>(
 }
 
 fn close_model<'local>(_env: &mut Env<'local>, _this: JObject<'local>, model: jlong) -> Call<()> {
-    let closed = open().remove(&model);
-    drop(closed); // outside of the lock
+    OPEN.remove(model);
     Ok(())
 }
 
@@ -209,27 +200,11 @@ struct JvmTask<'env, 'local>(Callbacks<'env, 'local>);
 
 impl Caller for JvmTask<'_, '_> {
     fn is_wanted(&mut self) -> bool {
-        let wanted = self.0.call(
-            jni_str!("isWanted"),
-            &jni_sig!(() -> java.lang.Boolean),
-            |_| Ok(None),
-            |env, object| {
-                Ok(env.call_method(object, jni_str!("booleanValue"), &jni_sig!(() -> jboolean), &[])?.z()?)
-            },
-        );
-        wanted.unwrap_or(false)
+        self.0.flag(jni_str!("isWanted")).unwrap_or(false)
     }
 
     fn model(&mut self) -> Result<OwnedFd> {
-        let path = self.0.call(
-            jni_str!("model"),
-            &jni_sig!(() -> JString),
-            |_| Ok(None),
-            |env, object| {
-                let text = env.cast_local::<JString<'_>>(object)?;
-                optional_string(env, &text)
-            },
-        );
+        let path = self.0.text(jni_str!("model"));
         let path = path.flatten().ok_or_else(|| Error::new(ErrorKind::Invalid, "the model can't be read"))?;
         File::open(path).map(OwnedFd::from).map_err(|error| Error::io("open the model", &error))
     }
