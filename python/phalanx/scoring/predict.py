@@ -63,18 +63,14 @@ def predict(
     """
     from .task import ON_ERROR, Scoring  # with numpy, which an import of phalanx doesn't cost
 
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size={batch_size!r} is not a number of rows, 1 or more")
+    for argument, count, what in (
+        ("batch_size", batch_size, "rows"),
+        ("processes_per_device", processes_per_device, "processes"),
+    ):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"{argument}={count!r} is not a number of {what}, 1 or more")
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error={on_error!r} is not one of {', '.join(map(repr, ON_ERROR))}")
-    if (
-        isinstance(processes_per_device, bool)
-        or not isinstance(processes_per_device, int)
-        or processes_per_device < 1
-    ):
-        raise ValueError(
-            f"processes_per_device={processes_per_device!r} is not a number of processes, 1 or more"
-        )
     if autocast not in _AUTOCAST:
         raise ValueError(f"autocast={autocast!r} is not one of {', '.join(map(repr, _AUTOCAST))}")
     if preprocess is not None and not callable(preprocess):
