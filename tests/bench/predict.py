@@ -7,9 +7,10 @@ Spark's `noop`; all take turns in one session on this machine. A model that does
 
 `phalanx` asks the model from the executors' JVMs (jvm) and from Python workers (python). `mapInArrow` is written by
 hand: to the same tensors and lists, and back. `predict_batch_udf` is pyspark's, in three sizes of batches, and `ours of
-that name` the drop-in for it. `pandas_udf` is an iterator's. `first rows` is the time until a second `phalanx.predict`
-of the same module of 25 million parameters has its first five rows. `net` scores with that module, beside a loop over
-the same rows in memory and Spark's own time for them; together they are a bound.
+that name` the drop-in for it. `pandas_udf` is an iterator's. `arrow_udf of nothing` returns its argument. `first rows`
+is the time until a second `phalanx.predict` of the same module of 25 million parameters has its first five rows. `net`
+scores with that module, beside a loop over the same rows in memory and Spark's own time for them; together they are a
+bound.
 """
 
 from __future__ import annotations
@@ -137,6 +138,15 @@ class Ways:
             columns = [f.array(*(f.col(name).cast("double") for name in self.names))]
         return rate(self.frame.select(made(*columns).alias("out")))
 
+    def as_it_came(self) -> float:
+        """Spark's own share of a function of Arrow's arrays: it returns its argument."""
+        from pyspark.sql.functions import arrow_udf
+        from pyspark.sql.pandas.functions import ArrowUDFType
+
+        kind = OUTPUTS[self.case].partition(" ")[2]
+        made: Any = arrow_udf(lambda arrays: arrays, kind, ArrowUDFType.SCALAR_ITER)
+        return rate(self.frame.select(made(*self.names).alias("out")))
+
     def pandas(self) -> float:
         import pandas as pd
         from pyspark.sql.functions import pandas_udf
@@ -232,8 +242,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join([*ROWS, "net"]))
-    parser.add_argument("--quick", action="store_true", help="a quarter of the rows, one repetition")
-    parser.add_argument("--reps", type=int, default=3)
+    parser.add_argument(
+        "--quick", action="store_true", help="a quarter of the rows, and one repetition unless --reps says"
+    )
+    parser.add_argument("--reps", type=int)
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -245,7 +257,7 @@ def main() -> None:
     spark = (
         quiet_builder("local[2]").config("spark.driver.memory", "6g").config(map=spark_conf()).getOrCreate()
     )
-    repetitions = 1 if options.quick else options.reps
+    repetitions = options.reps or (1 if options.quick else 3)
     for case in options.cases or [*ROWS, "net"]:
         source = "floats" if case == "net" else case
         rows = ROWS[source] // (4 if options.quick else 1)
@@ -261,6 +273,8 @@ def main() -> None:
             "mapInArrow by hand": ways.by_hand,
             "pandas_udf": ways.pandas,
         }
+        if len(ways.names) == 1:
+            runs["arrow_udf of nothing"] = ways.as_it_came
         if case != "bytes":
             for size in PYSPARK_BATCHES:
                 runs[f"predict_batch_udf {size}"] = partial(ways.batch_udf, "pyspark.ml.functions", size)

@@ -32,8 +32,10 @@ object Predict {
     * @param batchSize how many rows the model is given at once, at most
     * @param nulls what stands for nulls; without it they are an error
     * @param pad what arrays of different lengths are padded with
-    * @param nullOnError whether rows with which the model fails have nulls as outputs; else they fail the query
+    * @param onError `raise`, or `null`: rows with which the model fails have nulls as outputs
     * @param keys columns whose values messages about a row name
+    * @param processesPerDevice how many processes with the model there are for each executor, or each GPU of one
+    * @param autocast `bfloat16` or `float16`: what `torch.autocast` computes in, where it may
     *
     * Throws `IllegalArgumentException` for what can't be, `IllegalStateException` without the plugin, and
     * `java.io.IOException` for a file that can't be read. What goes wrong in a task fails the query, with the model's
@@ -47,8 +49,10 @@ object Predict {
       batchSize: Int = 1024,
       nulls: Option[Double] = None,
       pad: Option[Double] = None,
-      nullOnError: Boolean = false,
-      keys: Seq[String] = Nil
+      onError: String = "raise",
+      keys: Seq[String] = Nil,
+      processesPerDevice: Int = 1,
+      autocast: Option[String] = None
   ): DataFrame = {
     val sc = df.sparkSession.sparkContext
     if (!sc.getConf.get("spark.sql.extensions", "").split(',').contains(classOf[PhalanxExtensions].getName))
@@ -57,6 +61,12 @@ object Predict {
       )
     if (batchSize < 1)
       throw new IllegalArgumentException(s"batchSize=$batchSize is not a number of rows, 1 or more")
+    if (processesPerDevice < 1)
+      throw new IllegalArgumentException(
+        s"processesPerDevice=$processesPerDevice is not a number of processes, 1 or more"
+      )
+    checkOneOf("onError", Some(onError), Seq("raise", "null"))
+    checkOneOf("autocast", autocast, Seq("bfloat16", "float16"))
     val names = (inputs ++ keys).distinct
     Seq("inputs" -> inputs, "keys" -> keys).foreach { case (argument, asked) => check(df, argument, asked) }
     if (inputs.isEmpty) throw new IllegalArgumentException("inputs= names no column")
@@ -68,8 +78,9 @@ object Predict {
     val idle = Core(_.predictIdleMillis(settings)) / 1000.0
     val plan = PredictPlan.ofTorchScript(
       file.key,
-      Json.node().put("idle", idle).put("threads", coresOf(df)),
-      PredictPlan.rows(inputs, keys, nulls, pad, nullOnError, makes),
+      Json.node().put("idle", idle).put("threads", coresOf(df)).put("processes", processesPerDevice)
+        .put("autocast", autocast.orNull),
+      PredictPlan.rows(inputs, keys, nulls, pad, onError, makes),
       names,
       batchSize,
       env.grouped(2).map(pair => pair(0) -> pair(1)).toMap
@@ -81,6 +92,12 @@ object Predict {
     val outputsOnly = makes.fieldNames.map(name => col(s"$Made.${quoted(name)}").as(name))
     df.withColumn(Made, made).select(col("*") +: outputsOnly.toSeq: _*).drop(Made)
   }
+
+  private def checkOneOf(argument: String, value: Option[String], known: Seq[String]): Unit =
+    value.filterNot(known.contains).foreach { other =>
+      val names = known.map(name => s"'$name'").mkString(", ")
+      throw new IllegalArgumentException(s"$argument='$other' is not one of $names")
+    }
 
   private def check(df: Dataset[_], argument: String, names: Seq[String]): Unit =
     names.filterNot(df.columns.contains).headOption.foreach { name =>

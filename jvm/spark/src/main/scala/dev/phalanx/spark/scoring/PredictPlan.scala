@@ -54,7 +54,7 @@ private[spark] object PredictPlan {
       keys: Seq[String],
       nulls: Option[Double],
       pad: Option[Double],
-      nullOnError: Boolean,
+      onError: String,
       outputs: StructType
   ): String = {
     val json = Json.node()
@@ -67,7 +67,7 @@ private[spark] object PredictPlan {
     keys.foreach(key => named.add(key))
     nulls.fold(json.put("nulls", "error"))(json.put("nulls", _))
     pad.fold(json.putNull("pad"))(json.put("pad", _))
-    json.put("on_error", if (nullOnError) "null" else "raise")
+    json.put("on_error", onError)
     val schema = BlockTask.packed(SparkVersions.arrowSchema(outputs, "UTC", false))
     json.put("outputs", Base64.getEncoder.encodeToString(schema)).toString
   }
@@ -81,7 +81,7 @@ private[spark] object PredictPlan {
       batchSize: Int,
       env: Map[String, String]
   ): String = {
-    told.put("format", "torchscript").put("processes", 1).putNull("autocast").putArray("sys_path")
+    told.put("format", "torchscript").putArray("sys_path")
     val json = Json.node().put("key", key).put("told", told.toString).put("rows", rows)
     json.put("batch_size", batchSize).put("pickled", false)
     val names = json.putArray("columns")

@@ -111,7 +111,7 @@ class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
       intercept[SparkException](Predict(frame, model, Seq("x"), "y float, n bigint", keys = Seq("id")).collect())
     assert(failed.getMessage.contains("(id=66 to id=99) the model failed: "))
     assert(failed.getMessage.contains("seventy"))
-    val rows = Predict(frame, model, Seq("x"), "y float, n bigint", nullOnError = true).collect()
+    val rows = Predict(frame, model, Seq("x"), "y float, n bigint", onError = "null").collect()
     assert(rows.filter(_.isNullAt(3)).map(_.getLong(0)).toSeq == Seq(70L), "JAR-32")
   }
 
@@ -123,6 +123,17 @@ class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
     assert(said(Predict(frame, model, Seq("x"), "X float")).startsWith("outputs= names 'X', which is there already"))
     assert(said(Predict(frame, model, Seq("x"), "nothing")).startsWith("outputs='nothing' is not as"))
     assert(said(Predict(frame, model, Seq("x"), "y float", batchSize = 0)).startsWith("batchSize=0 is not a number"))
+    assert(said(Predict(frame, model, Seq("x"), "y float", onError = "skip")) ==
+      "onError='skip' is not one of 'raise', 'null'")
+    assert(said(Predict(frame, model, Seq("x"), "y float", autocast = Some("int8"))) ==
+      "autocast='int8' is not one of 'bfloat16', 'float16'")
+    assert(said(Predict(
+      frame,
+      model,
+      Seq("x"),
+      "y float",
+      processesPerDevice = 0
+    )).startsWith("processesPerDevice=0"))
     val missing = intercept[IOException](Predict(frame, "/no/such/file.pt", Seq("x"), "y float"))
     assert(missing.getMessage == "there is no file /no/such/file.pt")
   }
