@@ -70,6 +70,8 @@ object Predict {
     val names = (inputs ++ keys).distinct
     Seq("inputs" -> inputs, "keys" -> keys).foreach { case (argument, asked) => check(df, argument, asked) }
     if (inputs.isEmpty) throw new IllegalArgumentException("inputs= names no column")
+    if (inputs.distinct.size < inputs.size)
+      throw new IllegalArgumentException(s"inputs= names a column twice: ${inputs.mkString(", ")}")
     val makes = outputsOf(df, outputs)
     val file = ModelFile.of(sc, model)
     val python = RankProgram.pythonOf(sc.getConf.getOption)
@@ -100,10 +102,13 @@ object Predict {
     }
 
   private def check(df: Dataset[_], argument: String, names: Seq[String]): Unit =
-    names.filterNot(df.columns.contains).headOption.foreach { name =>
-      throw new IllegalArgumentException(
-        s"$argument= names '$name', which is not a column: there are ${df.columns.mkString(", ")}"
-      )
+    names.foreach { name =>
+      val count = df.columns.count(_ == name)
+      if (count == 0)
+        throw new IllegalArgumentException(
+          s"$argument= names '$name', which is not a column: there are ${df.columns.mkString(", ")}"
+        )
+      if (count > 1) throw new IllegalArgumentException(s"there are several columns '$name'; rename them")
     }
 
   /** Vectors are arrays to a model. */
@@ -117,7 +122,9 @@ object Predict {
     val read = Try(StructType.fromDDL(text)).getOrElse(throw new IllegalArgumentException(
       s"outputs='$text' is not as $Example"
     ))
-    read.fieldNames.find(name => df.columns.exists(_.equalsIgnoreCase(name))).foreach { name =>
+    val twice = read.fieldNames.diff(read.fieldNames.distinct)
+    val there = read.fieldNames.filter(name => df.columns.exists(_.equalsIgnoreCase(name)))
+    (there ++ twice).headOption.foreach { name =>
       throw new IllegalArgumentException(s"outputs= names '$name', which is there already; give it another name")
     }
     read

@@ -120,6 +120,10 @@ class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
     assert(said(Predict(frame, model, Seq("z"), "y float")) ==
       "inputs= names 'z', which is not a column: there are id, x, name")
     assert(said(Predict(frame, model, Nil, "y float")) == "inputs= names no column")
+    assert(said(Predict(frame, model, Seq("x", "x"), "y float")) == "inputs= names a column twice: x, x")
+    assert(said(Predict(frame, model, Seq("x"), "y float, y int")).startsWith("outputs= names 'y', which is there"))
+    val twins = frame.select(col("x"), col("x"))
+    assert(said(Predict(twins, model, Seq("x"), "y float")) == "there are several columns 'x'; rename them")
     assert(said(Predict(frame, model, Seq("x"), "X float")).startsWith("outputs= names 'X', which is there already"))
     assert(said(Predict(frame, model, Seq("x"), "nothing")).startsWith("outputs='nothing' is not as"))
     assert(said(Predict(frame, model, Seq("x"), "y float", batchSize = 0)).startsWith("batchSize=0 is not a number"))
