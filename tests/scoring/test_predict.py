@@ -143,6 +143,28 @@ def test_the_plan_says_who_asks_the_model(session: Any, over: str) -> None:
     )
 
 
+@pytest.mark.skipif(not hasattr(f, "arrow_udf"), reason="Spark has functions of Arrow's arrays from 4.1 on")
+def test_a_query_may_have_other_functions_of_arrow_beside_it(session: Any) -> None:
+    from pyspark.sql.pandas.functions import ArrowUDFType
+
+    def doubled(arrays: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow.compute as pc
+
+        for array in arrays:
+            yield pc.multiply(array, 2)
+
+    other = f.arrow_udf(doubled, "double", ArrowUDFType.SCALAR_ITER)
+    frame = session.range(0, 40, 1, 2).selectExpr("id", "double(id) as x")
+    scored = phalanx.predict(
+        frame.withColumn("w", other("x")), models.Twice(), inputs="x", outputs="y double"
+    )
+    twice = phalanx.predict(scored, models.Twice(), inputs="w", outputs="z double")
+    found = twice.withColumn("v", other("x")).collect()
+    assert [(row.w, row.y, row.z, row.v) for row in found] == [
+        (2 * n, 2 * n, 4 * n, 2 * n) for n in range(40)
+    ]
+
+
 def test_tasks_of_an_executor_share_one_process_which_stays_for_the_next_query_and_no_longer(
     session: Any,
 ) -> None:

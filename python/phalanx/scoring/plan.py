@@ -5,9 +5,10 @@ functions of Arrow's arrays (4.1), all outputs are one struct of one such functi
 give something else each time, so that it neither copies nor moves it. Only the inputs go through Python then. Older
 Spark gives Python all columns of the rows (`mapInArrow`).
 
-SCORE-21 (jvm-alike): where Phalanx's plugin is on, its extension of Spark SQL plans the function as an operator
-without Python workers, which gives the same. What that has to know is in the metadata of the last field of its type,
-as JSON (`scoring/PredictPlan.scala` reads it):
+SCORE-21 (jvm-alike): where the session has Phalanx's extension of Spark SQL, which the plugin adds, that plans the
+function as an operator without Python workers, which gives the same. What it has to know is in the metadata of the last
+field of the function's type, as JSON (`scoring/PredictPlan.scala` reads it). Spark's own operator refuses a type with
+metadata, so the extension leaves a plain one where it can't plan the function itself.
 
 key, told, batch_size    as `Scoring` has them; `told` as JSON
 columns                  what the inputs and keys are called
@@ -21,6 +22,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from ..rank import contract
+from ..spark.jar import has_extension
 from ..stages.spark_files import drivers_files
 from .columns import Inputs, Outputs, quoted
 
@@ -40,7 +42,8 @@ def scored(df: DataFrame, inputs: Inputs, outputs: Outputs, scoring: Scoring, *,
 
     from .task import MARK
 
-    told = scoring.told_to_jvm(_variables(df)) if by_jvm else None
+    may = by_jvm and has_extension(df.sparkSession)
+    told = scoring.told_to_jvm(_variables(df)) if may else None
     mark = StructField(MARK, BooleanType(), metadata={MARK: told} if told else None)
     try:
         from pyspark.sql.functions import arrow_udf

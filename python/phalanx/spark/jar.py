@@ -21,8 +21,10 @@ from .versions import scala_version
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 PLUGIN = "dev.phalanx.spark.PhalanxPlugin"
+_EXTENSION = "dev.phalanx.spark.PhalanxExtensions"
 
 NATIVES = {
     "lib_native.so": "_native.abi3.so",
@@ -32,6 +34,11 @@ NATIVES = {
 """The native files: what they are called in a whole jar, and where a wheel's package has them."""
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def has_extension(spark: Any) -> bool:
+    """Whether a session, or the server of one of Spark Connect, has Phalanx's extension of Spark SQL."""
+    return _EXTENSION in (spark.conf.get("spark.sql.extensions", None) or "")
 
 
 def jar_path(scala: str | None = None) -> str:

@@ -6,7 +6,7 @@ import scala.util.Try
 
 import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.spark.broadcast.Broadcast
-import org.apache.spark.sql.types.{BooleanType, DataType, MetadataBuilder, StructField, StructType}
+import org.apache.spark.sql.types.{BooleanType, DataType, Metadata, MetadataBuilder, StructField, StructType}
 
 import dev.phalanx.spark.feeding.BlockTask
 import dev.phalanx.spark.internal.{Json, SparkVersions}
@@ -41,11 +41,23 @@ private[spark] object PredictPlan {
   def typeOf(outputs: StructType, text: String): StructType =
     outputs.add(StructField(Mark, BooleanType, nullable = true, new MetadataBuilder().putString(Mark, text).build()))
 
+  /** Whether this is the type of such a function's result. */
+  def isMarked(result: DataType): Boolean = result match {
+    case struct: StructType => struct.lastOption.exists(last => last.name == Mark && last.metadata.contains(Mark))
+    case _                  => false
+  }
+
+  /** The type without what it says. */
+  def plain(result: DataType): DataType = result match {
+    case struct: StructType if isMarked(struct) =>
+      StructType(struct.init :+ struct.last.copy(metadata = Metadata.empty))
+    case other => other
+  }
+
   /** What the type of a function's result says; none where it is no such function. */
   def of(result: DataType): Option[PredictPlan] = result match {
-    case struct: StructType if struct.nonEmpty && struct.last.name == Mark && struct.last.metadata.contains(Mark) =>
-      Try(read(struct.last.metadata.getString(Mark))).toOption
-    case _ => None
+    case struct: StructType if isMarked(struct) => Try(read(struct.last.metadata.getString(Mark))).toOption
+    case _                                      => None
   }
 
   /** What a model's process is told of each batch, as `whole_rows.py` reads it. */

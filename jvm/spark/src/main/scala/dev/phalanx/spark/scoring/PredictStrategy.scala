@@ -17,7 +17,8 @@ import org.slf4j.{Logger, LoggerFactory}
 import dev.phalanx.spark.internal.{SparkFit, SparkInternals}
 
 /** Plans the function of `phalanx.predict` as an operator that needs no Python worker. Where it doesn't know all that
-  * it needs, the function is Spark's to plan.
+  * it needs, as of a model that Spark Connect sends, the function is Spark's to plan. That takes no type that says
+  * more than Arrow's, so it gets the plain one.
   */
 final private[spark] class PredictStrategy extends SparkStrategy {
   override def apply(plan: LogicalPlan): Seq[SparkPlan] =
@@ -29,23 +30,39 @@ final private[spark] class PredictStrategy extends SparkStrategy {
     }
 
   private def planned(plan: LogicalPlan): Option[SparkPlan] = plan match {
-    case eval: ArrowEvalPython if eval.udfs.size == 1       => ofArrays(eval)
+    case eval: ArrowEvalPython                              => ofArrays(eval)
     case map if PredictStrategy.Maps.contains(map.nodeName) => ofRows(map)
     case _                                                  => None
   }
 
-  /** A function of Arrow's arrays: of a struct of the inputs, which makes a struct of the outputs. */
-  private def ofArrays(eval: ArrowEvalPython): Option[SparkPlan] =
-    for {
-      (told, packed) <- found(eval.udfs.head)
-      input <- eval.udfs.head.children.headOption
+  /** Functions of Arrow's arrays, of which some may be ours: of a struct of the inputs, which makes a struct of the
+    * outputs. Each of ours is an operator of its own above the others.
+    */
+  private def ofArrays(eval: ArrowEvalPython): Option[SparkPlan] = {
+    val all = eval.udfs.zip(eval.resultAttrs)
+    val ours = all.filter { case (function, _) => PredictPlan.isMarked(function.dataType) }
+    val operators = for {
+      (function, result) <- ours
+      (told, packed) <- found(function)
+      input <- function.children.headOption
     } yield {
       val inputs = input match {
         case made: CreateNamedStruct => made.valExprs
         case struct                  => told.columns.indices.map(GetStructField(struct, _))
       }
-      PhalanxPredictExec(told, packed, inputs, eval.resultAttrs.head, planLater(eval.child))
+      (result, (below: SparkPlan) => PhalanxPredictExec(told, packed, inputs, result, below))
     }
+    val planned = operators.map(_._1.exprId).toSet
+    val (functions, results) = all.filterNot { case (_, result) => planned(result.exprId) }.map {
+      case (function, result) =>
+        val plain = PredictPlan.plain(function.dataType)
+        (function.copy(dataType = plain), result.withDataType(plain))
+    }.unzip
+    val below = if (functions.isEmpty) eval.child else eval.copy(udfs = functions, resultAttrs = results)
+    if (ours.isEmpty) None
+    else if (all.size == 1 && operators.size == 1) Some(operators.head._2(planLater(below)))
+    else Some(ProjectExec(eval.output, operators.foldLeft(planLater(below)) { case (plan, (_, over)) => over(plan) }))
+  }
 
   /** A function of whole rows, behind which the inputs are once more: of the same rows with the outputs instead. */
   private def ofRows(map: LogicalPlan): Option[SparkPlan] =
