@@ -133,6 +133,9 @@ class Job:
     @property
     def tasks(self) -> int:
         """How many tasks the ranks are spread over."""
+    @property
+    def least_tasks(self) -> int:
+        """With how many of them the run goes on."""
     def snapshot(self, seconds: float) -> str:
         """What Hub.snapshot says of a run that was asked for so long ago, and whose hub is not open."""
     @property

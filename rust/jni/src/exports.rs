@@ -32,6 +32,7 @@ methods! {
     rank_variables(settings: [JString], given: [JString]) -> [JString];
     job_grace_millis(job: [jbyte]) -> jlong;
     job_gang(job: [jbyte]) -> JString;
+    job_least_tasks(job: [jbyte]) -> jint;
     slots_timeout_millis(settings: [JString]) -> jlong;
     grace_millis(settings: [JString]) -> jlong;
     hub_endpoint(driver_bind: JString, driver_host: JString, set_bind: JString, set_host: JString) -> [JString];
@@ -129,6 +130,14 @@ fn job_gang<'local>(
 ) -> Call<JString<'local>> {
     let gang = read_job(env, &job)?.policy.gang;
     java_string(env, gang.name())
+}
+
+fn job_least_tasks<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    job: JByteArray<'local>,
+) -> Call<jint> {
+    Ok(jint::try_from(read_job(env, &job)?.least_tasks()).unwrap_or(jint::MAX))
 }
 
 fn read_job<'local>(env: &mut Env<'local>, job: &JByteArray<'local>) -> Call<Job> {

@@ -243,7 +243,12 @@ impl Settings {
         settings.policy.encryption =
             preflight::encryption(settings.encryption, settings.allow_plain_gradients, conf)?;
         read_cpus(conf, &settings.resources, &mut settings.cpus);
-        settings.policy.gang = preflight::gang(settings.gang, settings.cpus.local_mode, conf);
+        if settings.cpus.local_mode {
+            // The ranks of the driver are one task.
+            settings.policy.elastic.min_ranks = 0;
+        }
+        let is_elastic = settings.policy.elastic.min_ranks > 0;
+        settings.policy.gang = preflight::gang(settings.gang, is_elastic, settings.cpus.local_mode, conf);
         settings.policy.executor_blocks = preflight::has_executor_blocks(conf);
         settings.data_folder = conf.get(DATA_FOLDER).cloned().unwrap_or_default();
         settings.every_report = conf.get(EVERY_REPORT).map_or(Ok(EveryReport::None), |told| told.parse())?;
@@ -266,6 +271,7 @@ impl Settings {
         job.cpus = self.cpus.clone();
         job.data_folder = self.data_folder.clone();
         job.every_report = self.every_report;
+        job.check()?;
         Ok(job)
     }
 }

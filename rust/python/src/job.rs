@@ -48,6 +48,11 @@ impl Job {
         self.0.tasks
     }
 
+    #[getter]
+    fn least_tasks(&self) -> u32 {
+        self.0.least_tasks()
+    }
+
     fn snapshot(&self, seconds: f64) -> String {
         let asked = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         phalanx_job::Snapshots::without_hub(&self.0, asked).newest()

@@ -158,6 +158,8 @@ names! {
     NOTE_RETURNED = "returned";
     /// Note: what the training code reports, a [`Report`].
     NOTE_REPORT = "report";
+    /// Note: the rank has saved a checkpoint of this step.
+    NOTE_SAVED = "saved";
     /// Key of a beat: whether the main thread has run Python since the beat before.
     BEAT_RAN = "ran";
     /// Key of a beat: how many collective operations have begun and ended, in all.
@@ -331,6 +333,8 @@ pub enum RankNote {
     Returned(bool),
     /// [`NOTE_REPORT`].
     Report(Report),
+    /// [`NOTE_SAVED`].
+    Saved(u64),
 }
 
 /// What a rank's watchdog sees, about once a second.
@@ -394,6 +398,7 @@ mod tests {
             (NOTE_BEAT, RankNote::Beat(Beat::default())),
             (NOTE_RETURNED, RankNote::Returned(true)),
             (NOTE_REPORT, RankNote::Report(Report::default())),
+            (NOTE_SAVED, RankNote::Saved(7)),
         ];
         for (key, note) in notes {
             assert_eq!(keys(&serde_json::to_value(note).unwrap()), [key], "TYPES-1");

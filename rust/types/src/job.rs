@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::cpu_policy::CpuPolicy;
+use crate::elastic::ElasticPolicy;
 use crate::encryption::Encryption;
 use crate::error::{Error, ErrorKind, Result};
 use crate::every_report::EveryReport;
@@ -38,7 +39,7 @@ pub struct Job {
     pub id: String,
     /// For people: what is run, e.g. `train` or `train.py`.
     pub name: String,
-    /// World size: how many ranks.
+    /// World size: how many ranks; in an elastic job how many at most.
     pub ranks: u32,
     /// How many tasks (nodes) the ranks are spread over; divides `ranks`.
     pub tasks: u32,
@@ -85,6 +86,8 @@ pub struct Policy {
     pub gang: Gang,
     /// Whether executors have blocks of the run's data sets, which go with them.
     pub executor_blocks: bool,
+    /// How the number of ranks may change.
+    pub elastic: ElasticPolicy,
     /// How long a gang of tasks may take to gather, in place of `join_timeout`.
     #[serde(with = "millis")]
     pub gang_wait: Duration,
@@ -222,6 +225,7 @@ impl Default for Policy {
             join_timeout: Duration::from_secs(120),
             gang: Gang::default(),
             executor_blocks: false,
+            elastic: ElasticPolicy::default(),
             gang_wait: Duration::from_secs(600),
             host_cooldown: Duration::from_secs(3600),
             queue_timeout: Duration::ZERO,
@@ -287,6 +291,19 @@ impl Job {
         self.ranks / self.tasks.max(1)
     }
 
+    /// The fewest tasks with which the job goes on; all of them unless it is elastic.
+    pub fn least_tasks(&self) -> u32 {
+        match self.policy.elastic.min_ranks {
+            0 => self.tasks,
+            ranks => ranks / self.ranks_per_task(),
+        }
+    }
+
+    /// Whether the job may go on with fewer tasks than it asks for.
+    pub fn is_elastic(&self) -> bool {
+        self.least_tasks() < self.tasks
+    }
+
     /// The name of the job's checkpoints: the one that was given, or what is run, as a folder can be called. Of a long
     /// one it is the beginning and a code of the whole, so that it differs from others that begin alike.
     pub fn checkpoint_name(&self) -> String {
@@ -349,7 +366,23 @@ impl Job {
         if !self.ranks.is_multiple_of(self.tasks) {
             return invalid(format!("{} ranks don't spread evenly over {} tasks", self.ranks, self.tasks));
         }
+        self.check_elastic()?;
         self.policy.hub_port().and(self.policy.store_port()).map(drop)
+    }
+}
+
+impl Job {
+    /// Whether the fewest ranks fit to the others, and to the gang.
+    fn check_elastic(&self) -> Result<()> {
+        let (least, most, each) = (self.policy.elastic.min_ranks, self.ranks, self.ranks_per_task());
+        let problem = if least > most {
+            format!("the run can't go on with at least {least} ranks, since it has at most {most}")
+        } else if !least.is_multiple_of(each) {
+            format!("each task has {each} ranks, so the fewest ranks are a multiple of {each}, not {least}")
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::Invalid, problem))
     }
 }
 

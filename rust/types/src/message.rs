@@ -115,6 +115,11 @@ pub enum NodeMessage {
         /// How long ago, in microseconds.
         age_us: u64,
     },
+    /// A rank has saved a checkpoint. Not repeated.
+    Saved {
+        /// Its step.
+        step: u64,
+    },
     /// A rank ended. The times in `exit` are ages: microseconds before this message was sent, negated.
     RankEnded {
         /// How it ended.
@@ -236,7 +241,7 @@ pub struct OutputTotal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum HubMessage {
-    /// Another task has your seat: wait, you may get it.
+    /// Another task has your seat, or the others run already: wait, you may get a place.
     Spare,
     /// Another task has your seat, or is to have it: end your ranks, and fail. Then Spark may start your task again,
     /// and doesn't take it for one that has done its part.
@@ -244,7 +249,7 @@ pub enum HubMessage {
         /// Why, for the log.
         reason: String,
     },
-    /// All have joined; this is your place.
+    /// All have joined, or enough; this is your place.
     Place(Box<NodePlacement>),
     /// End your ranks.
     Stop {

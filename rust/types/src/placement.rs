@@ -2,8 +2,9 @@
 //!
 //! - TYPES-14 (all-once): every rank is placed exactly once.
 //! - TYPES-15 (host-blocks): the ranks of a host are consecutive.
-//! - TYPES-16 (partition-order): hosts and the tasks on them are in partition order.
-//! - TYPES-17 (rank-0-serves): rank 0 is on the task that serves the store, which is that of partition 0.
+//! - TYPES-16 (partition-order): hosts and the tasks on them are in partition order, but for the first task and its
+//!   host.
+//! - TYPES-17 (rank-0-serves): rank 0 is on the first task, which serves the store: that which has been there longest.
 //! - TYPES-18 (any-join-order): the order in which the joins arrived changes nothing.
 //! - TYPES-19 (local-worlds): the ranks of a local world, which are those of a task or of a host as [`LocalRanks`]
 //!   says, are consecutive. Its local ranks count from 0 without a gap.
@@ -62,7 +63,7 @@ pub struct NodePlacement {
     pub partition: u32,
     /// What the ranks belong to.
     pub generation: Generation,
-    /// How many tasks it has.
+    /// How many tasks have places.
     pub tasks: u32,
     /// The ranks that the task starts, ascending.
     pub ranks: Vec<RankPlace>,
@@ -95,19 +96,32 @@ pub struct NodePlacement {
 /// Where every rank of a job goes; one entry a task, in partition order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Indexed by partition.
+    /// By partition.
     pub nodes: Vec<NodePlacement>,
 }
 
-/// Places the ranks of `job` on the tasks that joined, as this generation.
+impl Placement {
+    /// The place of a task, if it has one.
+    pub fn of(&self, partition: u32) -> Option<&NodePlacement> {
+        self.nodes.binary_search_by_key(&partition, |node| node.partition).ok().map(|at| &self.nodes[at])
+    }
+
+    /// `WORLD_SIZE`.
+    pub fn world_size(&self) -> u32 {
+        self.nodes.first().map_or(0, |node| node.world_size)
+    }
+}
+
+/// Places ranks of `job` on the tasks that joined, as this generation. The task of partition `first` has rank 0.
 ///
 /// Tasks on one host whose GPU addresses overlap can't share a `CUDA_VISIBLE_DEVICES` (each sees GPUs of its own
 /// container under the same names), so each of them counts as a host of its own.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] if the joins are not exactly one for each partition.
-pub fn place(job: &Job, generation: Generation, joins: &[Join]) -> Result<Placement> {
-    let by_partition = by_partition(job, joins)?;
+/// [`ErrorKind::Invalid`] if the joins are not of as many tasks as the job has or, where it is elastic, goes on with;
+/// and if `first` is none of them.
+pub fn place(job: &Job, generation: Generation, first: u32, joins: &[Join]) -> Result<Placement> {
+    let by_partition = by_partition(job, joins, first)?;
     let hosts = group_by_host(&by_partition);
     let local_worlds: Vec<&[&Join]> = hosts
         .iter()
@@ -178,23 +192,26 @@ pub fn place(job: &Job, generation: Generation, joins: &[Join]) -> Result<Placem
     Ok(Placement { nodes })
 }
 
-fn by_partition<'a>(job: &Job, joins: &'a [Join]) -> Result<Vec<&'a Join>> {
-    let sorted: BTreeMap<u32, &Join> = joins.iter().map(|join| (join.partition, join)).collect();
-    let complete = sorted.len() == joins.len() && sorted.keys().copied().eq(0..job.tasks);
-    if !complete {
-        return Err(Error::new(
+/// The joins, that of `first` before the others, which are in the order of their partitions.
+fn by_partition<'a>(job: &Job, joins: &'a [Join], first: u32) -> Result<Vec<&'a Join>> {
+    let mut sorted: BTreeMap<u32, &Join> = joins.iter().map(|join| (join.partition, join)).collect();
+    let is_one_each = sorted.len() == joins.len() && sorted.keys().all(|partition| *partition < job.tasks);
+    let are_enough = (job.least_tasks()..=job.tasks).contains(&count(joins));
+    match sorted.remove(&first) {
+        Some(oldest) if is_one_each && are_enough => Ok([oldest].into_iter().chain(sorted.into_values()).collect()),
+        _ => Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "a placement over {} tasks needs one join for each partition, not those of partitions {:?}",
+                "a placement over {} tasks, of which {first} is the first, needs one join for each partition, not \
+                 those of partitions {:?}",
                 job.tasks,
                 joins.iter().map(|join| join.partition).collect::<Vec<_>>()
             ),
-        ));
+        )),
     }
-    Ok(sorted.into_values().collect())
 }
 
-/// Hosts in the order of their lowest partition, each with its tasks in partition order.
+/// Hosts in the order of their first task here, each with its tasks in that order.
 fn group_by_host<'a>(joins: &[&'a Join]) -> Vec<Vec<&'a Join>> {
     let mut hosts: Vec<Vec<&Join>> = Vec::new();
     let mut index: BTreeMap<&str, usize> = BTreeMap::new();
@@ -227,6 +244,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::gang::Gang;
 
     fn join(partition: u32, host: &str, address: IpAddr, gpus: &[&str]) -> Join {
         Join {
@@ -247,13 +265,13 @@ mod tests {
     fn executors_of_one_host_may_have_folders_of_their_own() {
         let job = Job::new("j", "t", 3, 3).unwrap();
         let other = Join { folder: "/data".into(), ..on(2, "a", &[]) };
-        let placed = place(&job, Generation::new(3), &[on(0, "a", &[]), on(1, "a", &[]), other]).unwrap();
+        let placed = place(&job, Generation::new(3), 0, &[on(0, "a", &[]), on(1, "a", &[]), other]).unwrap();
         assert!(placed.nodes.iter().all(|node| node.folder_count == 2));
         let placed =
-            place(&job, Generation::new(3), &[on(0, "a", &[]), on(1, "a", &[]), on(2, "b", &[])]).unwrap();
+            place(&job, Generation::new(3), 0, &[on(0, "a", &[]), on(1, "a", &[]), on(2, "b", &[])]).unwrap();
         assert!(placed.nodes.iter().all(|node| node.folder_count == 2), "equal names on two hosts");
         let placed =
-            place(&job, Generation::new(3), &[on(0, "a", &[]), on(1, "a", &[]), on(2, "a", &[])]).unwrap();
+            place(&job, Generation::new(3), 0, &[on(0, "a", &[]), on(1, "a", &[]), on(2, "a", &[])]).unwrap();
         assert!(placed.nodes.iter().all(|node| node.folder_count == 1));
     }
 
@@ -265,7 +283,7 @@ mod tests {
     fn ranks_are_grouped_by_host_although_partitions_alternate() {
         let job = Job::new("j", "t", 4, 4).unwrap();
         let joins = [on(0, "a", &[]), on(1, "b", &[]), on(2, "a", &[]), on(3, "b", &[])];
-        let ranks: Vec<u32> = place(&job, Generation::new(3), &joins)
+        let ranks: Vec<u32> = place(&job, Generation::new(3), 0, &joins)
             .unwrap()
             .nodes
             .iter()
@@ -278,7 +296,7 @@ mod tests {
     fn a_task_is_a_local_world_with_its_own_gpus_also_where_two_share_a_host() {
         let job = Job::new("j", "t", 4, 2).unwrap();
         let placed =
-            place(&job, Generation::new(3), &[on(0, "a", &["3", "5"]), on(1, "a", &["GPU-77", "1"])])
+            place(&job, Generation::new(3), 0, &[on(0, "a", &["3", "5"]), on(1, "a", &["GPU-77", "1"])])
                 .unwrap();
         for (node, gpus) in placed.nodes.iter().zip([["3", "5"], ["GPU-77", "1"]]) {
             assert_eq!(node.gpus, gpus);
@@ -299,7 +317,7 @@ mod tests {
     fn with_a_host_as_the_local_world_its_tasks_have_dense_local_ranks_and_all_its_gpus() {
         let mut job = Job::new("j", "t", 2, 2).unwrap();
         job.local_ranks = LocalRanks::Host;
-        let placed = place(&job, Generation::new(3), &[on(0, "a", &["3"]), on(1, "a", &["GPU-77"])]).unwrap();
+        let placed = place(&job, Generation::new(3), 0, &[on(0, "a", &["3"]), on(1, "a", &["GPU-77"])]).unwrap();
         for (node, local_rank) in placed.nodes.iter().zip(0..) {
             assert_eq!(node.gpus, ["3", "GPU-77"]);
             assert_eq!(node.ranks[0].local_rank, local_rank);
@@ -310,7 +328,7 @@ mod tests {
     #[test]
     fn tasks_that_name_the_same_gpu_are_hosts_of_their_own() {
         let job = Job::new("j", "t", 2, 2).unwrap();
-        let placed = place(&job, Generation::new(3), &[on(0, "a", &["0"]), on(1, "a", &["0"])]).unwrap();
+        let placed = place(&job, Generation::new(3), 0, &[on(0, "a", &["0"]), on(1, "a", &["0"])]).unwrap();
         for node in &placed.nodes {
             assert_eq!(node.gpus, ["0"]);
             assert_eq!((node.ranks[0].local_rank, node.local_world_size, node.local_world_count), (0, 1, 2));
@@ -325,7 +343,7 @@ mod tests {
             vec![on(0, "a", &[]), on(0, "a", &[])],
             vec![on(0, "a", &[]), on(2, "a", &[])],
         ] {
-            assert_eq!(place(&job, Generation::new(3), &joins).unwrap_err().kind(), ErrorKind::Invalid);
+            assert_eq!(place(&job, Generation::new(3), 0, &joins).unwrap_err().kind(), ErrorKind::Invalid);
         }
     }
 
@@ -333,7 +351,7 @@ mod tests {
     fn an_ipv4_mapped_address_is_placed_as_ipv4() {
         let job = Job::new("j", "t", 1, 1).unwrap();
         let placed =
-            place(&job, Generation::new(3), &[join(0, "a", "::ffff:10.0.0.9".parse().unwrap(), &[])])
+            place(&job, Generation::new(3), 0, &[join(0, "a", "::ffff:10.0.0.9".parse().unwrap(), &[])])
                 .unwrap();
         assert_eq!(placed.nodes[0].store, "10.0.0.9:4000".parse().unwrap());
         assert_eq!(placed.nodes[0].peers, [IpAddr::from([10, 0, 0, 9])]);
@@ -355,45 +373,57 @@ mod tests {
             v6: bool,
             seed: u64,
             by_host: bool,
+            away in prop::collection::vec(prop::bool::weighted(0.2), 24),
+            oldest: prop::sample::Index,
         ) {
             let tasks = u32::try_from(hosts.len()).unwrap();
             let mut job = Job::new("j", "t", tasks * per_task, tasks).unwrap();
+            job.policy.gang = Gang::Tasks;
+            job.policy.elastic.min_ranks = per_task;
             job.local_ranks = if by_host { LocalRanks::Host } else { LocalRanks::Task };
             let joins: Vec<Join> = hosts
                 .iter()
                 .zip(0..)
                 .map(|(host, p)| join(p, &format!("h{host}"), address(*host, v6), &[]))
+                .filter(|join| !away[join.partition as usize])
                 .collect();
-            let placement = place(&job, Generation::new(3), &joins).unwrap();
+            prop_assume!(!joins.is_empty());
+            let oldest = oldest.get(&joins);
+            let first = oldest.partition;
+            let hosts: BTreeMap<u32, u8> = joins.iter().map(|j| (j.partition, hosts[j.partition as usize])).collect();
+            let tasks = count(&joins);
+            let placement = place(&job, Generation::new(3), first, &joins).unwrap();
 
             let mut shuffled = joins.clone();
             shuffled.sort_by_key(|j| u64::from(j.partition).wrapping_mul(seed | 1).rotate_left(17));
-            prop_assert_eq!(&placement, &place(&job, Generation::new(3), &shuffled).unwrap(), "TYPES-18");
+            prop_assert_eq!(&placement, &place(&job, Generation::new(3), first, &shuffled).unwrap(), "TYPES-18");
 
             let mut ranks: Vec<u32> =
                 placement.nodes.iter().flat_map(|n| n.ranks.iter().map(|r| r.rank)).collect();
             ranks.sort_unstable();
-            prop_assert!(ranks.into_iter().eq(0..job.ranks), "TYPES-14");
+            prop_assert!(ranks.into_iter().eq(0..tasks * per_task), "TYPES-14");
+            prop_assert_eq!(placement.world_size(), tasks * per_task, "TYPES-14");
 
             let serving: Vec<&NodePlacement> = placement.nodes.iter().filter(|n| n.serves_store).collect();
             prop_assert_eq!(serving.len(), 1, "TYPES-17");
-            prop_assert!(serving[0].ranks.iter().any(|r| r.rank == 0) && serving[0].partition == 0, "TYPES-17");
-            prop_assert!(placement.nodes.iter().all(|node| node.store_key == joins[0].store_key), "TYPES-17");
-            prop_assert_eq!(serving[0].store.ip(), joins[serving[0].partition as usize].address);
+            prop_assert!(serving[0].ranks[0].rank == 0 && serving[0].partition == first, "TYPES-17");
+            prop_assert!(placement.nodes.iter().all(|node| node.store_key == oldest.store_key), "TYPES-17");
+            prop_assert_eq!(serving[0].store.ip(), oldest.address);
             for j in &joins {
                 prop_assert!(serving[0].peers.contains(&j.address));
             }
 
-            let distinct: BTreeSet<u8> = hosts.iter().copied().collect();
+            let distinct: BTreeSet<u8> = hosts.values().copied().collect();
             for host in &distinct {
-                let on_host: Vec<u32> = placement
+                let mut on_host: Vec<u32> = placement
                     .nodes
                     .iter()
-                    .filter(|n| hosts[n.partition as usize] == *host)
+                    .filter(|n| hosts[&n.partition] == *host)
                     .flat_map(|n| n.ranks.iter().map(|r| r.rank))
                     .collect();
-                prop_assert!((on_host[0]..).zip(&on_host).all(|(i, rank)| i == *rank), "TYPES-15 and TYPES-16");
-                let told = placement.nodes.iter().filter(|n| hosts[n.partition as usize] == *host);
+                on_host.sort_unstable();
+                prop_assert!((on_host[0]..).zip(&on_host).all(|(i, rank)| i == *rank), "TYPES-15");
+                let told = placement.nodes.iter().filter(|n| hosts[&n.partition] == *host);
                 let expected = [on_host[0], on_host[on_host.len() - 1]];
                 prop_assert!(told.into_iter().all(|n| n.host_ranks == expected), "TYPES-15");
             }
@@ -406,10 +436,15 @@ mod tests {
                 prop_assert!(next == (node, local + 1) || next == (node + 1, 0), "TYPES-19");
             }
             prop_assert_eq!(all[0], (0, 0), "TYPES-19");
-            let first_of = |host: u8| hosts.iter().position(|h| *h == host);
-            prop_assert!(in_order.is_sorted_by_key(|n| first_of(hosts[n.partition as usize])), "TYPES-16: hosts");
+            let in_turn: Vec<u32> =
+                [first].into_iter().chain(hosts.keys().copied().filter(|partition| *partition != first)).collect();
+            let first_of = |host: u8| in_turn.iter().position(|partition| hosts[partition] == host);
+            let turn = |n: &&NodePlacement| {
+                (first_of(hosts[&n.partition]), in_turn.iter().position(|partition| *partition == n.partition))
+            };
+            prop_assert!(in_order.is_sorted_by_key(turn), "TYPES-16");
             for node in &placement.nodes {
-                let same = hosts.iter().filter(|h| **h == hosts[node.partition as usize]).count();
+                let same = hosts.values().filter(|h| **h == hosts[&node.partition]).count();
                 let on_host = u32::try_from(same).unwrap() * per_task;
                 let distinct = u32::try_from(distinct.len()).unwrap();
                 let expected = if by_host { (distinct, on_host) } else { (tasks, per_task) };

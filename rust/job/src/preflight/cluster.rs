@@ -15,6 +15,6 @@ use crate::settings::Settings;
 /// [`Settings::read`].
 pub fn may_start(conf: &Conf) -> Result<Option<String>> {
     let settings = Settings::read(conf)?;
-    gang::check(settings.policy.gang, conf)?;
+    gang::check(&settings.policy, conf)?;
     Ok(plain(settings.encryption, settings.allow_plain_gradients, settings.policy.encryption, conf))
 }

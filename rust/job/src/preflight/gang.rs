@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use phalanx_types::{Error, ErrorKind, Gang, Result};
+use phalanx_types::{Error, ErrorKind, Gang, Policy, Result};
 
 use super::conf::{Conf, is_local, is_true, master, number};
 use crate::units::time;
@@ -39,12 +39,13 @@ pub const GANG_KEYS: [&str; 10] = [
     EXECUTOR_BLOCKS,
 ];
 
-/// What the tasks of a run are; `wish` is what the settings say. In local mode there are none.
-pub(crate) fn gang(wish: Option<Gang>, local_mode: bool, conf: &Conf) -> Gang {
+/// What the tasks of a run are, whose number may change if it `is_elastic`; `wish` is what the settings say. In local
+/// mode there are none.
+pub(crate) fn gang(wish: Option<Gang>, is_elastic: bool, local_mode: bool, conf: &Conf) -> Gang {
     match wish {
         _ if local_mode => Gang::Barrier,
         Some(gang) => gang,
-        None if is_dynamic(conf) => Gang::Tasks,
+        None if is_dynamic(conf) || is_elastic => Gang::Tasks,
         None => Gang::Barrier,
     }
 }
@@ -60,8 +61,13 @@ pub(crate) fn has_executor_blocks(conf: &Conf) -> bool {
 }
 
 /// Whether this kind of gang can be on this cluster.
-pub(super) fn check(gang: Gang, conf: &Conf) -> Result<()> {
-    match gang {
+pub(super) fn check(policy: &Policy, conf: &Conf) -> Result<()> {
+    match policy.gang {
+        Gang::Barrier if policy.elastic.min_ranks > 0 => Err(refused(
+            "spark.phalanx.gang is barrier, but the tasks of a barrier stage are always as many; set it to auto or tasks, \
+             or give num_processes as one number"
+                .into(),
+        )),
         Gang::Barrier if is_dynamic(conf) => Err(refused(
             "spark.phalanx.gang is barrier, which Spark refuses under dynamic allocation; set it to auto or tasks, or \
              spark.dynamicAllocation.enabled to false with a fixed number of executors"
@@ -134,11 +140,12 @@ mod tests {
 
     #[test]
     fn the_cluster_says_what_a_gang_is_where_nobody_else_does() {
-        assert_eq!(gang(None, false, &conf(&[])), Gang::Tasks);
-        assert_eq!(gang(None, false, &conf(&[("spark.master", "local[4]")])), Gang::Barrier);
-        assert_eq!(gang(None, false, &conf(&[(DYNAMIC_ALLOCATION, "false")])), Gang::Barrier);
+        assert_eq!(gang(None, false, false, &conf(&[])), Gang::Tasks);
+        assert_eq!(gang(None, false, false, &conf(&[("spark.master", "local[4]")])), Gang::Barrier);
+        let fixed = conf(&[(DYNAMIC_ALLOCATION, "false")]);
+        assert_eq!([false, true].map(|elastic| gang(None, elastic, false, &fixed)), [Gang::Barrier, Gang::Tasks]);
         for wish in [Gang::Barrier, Gang::Tasks] {
-            assert_eq!(gang(Some(wish), false, &conf(&[])), wish, "JOB-26");
+            assert_eq!(gang(Some(wish), true, false, &conf(&[])), wish, "JOB-26");
         }
         let local = Settings::read(&conf(&[("phalanx.localMode", "true")])).unwrap();
         assert_eq!(local.policy.gang, Gang::Barrier, "JOB-26");
@@ -146,8 +153,8 @@ mod tests {
 
     #[test]
     fn data_on_executors_wants_these_to_stay_however_long_they_are_idle() {
-        let said =
-            |set: &[(&str, &str)]| check(Gang::Tasks, &conf(set)).map_err(|problem| problem.to_string());
+        let policy = Policy { gang: Gang::Tasks, ..Policy::default() };
+        let said = |set: &[(&str, &str)]| check(&policy, &conf(set)).map_err(|problem| problem.to_string());
         let data = (EXECUTOR_BLOCKS, "true");
         for (key, text, is_refused) in [
             (CACHED_TIMEOUT, "10min", true),

@@ -48,7 +48,7 @@ pub(super) enum Zero {
 }
 
 /// All settings, in the order of the documentation.
-pub const SETTINGS: [Setting; 45] = [
+pub const SETTINGS: [Setting; 48] = [
     Setting {
         key: "spark.phalanx.joinTimeout",
         default: "120s",
@@ -66,6 +66,24 @@ pub const SETTINGS: [Setting; 45] = [
         default: "10min",
         meaning: "All of a gang of tasks must join within this time, in place of `spark.phalanx.joinTimeout`. Otherwise their slots are given back, and the run fails.",
         takes: Takes::Time(|s| &mut s.policy.gang_wait, Zero::Refused),
+    },
+    Setting {
+        key: "spark.phalanx.elastic.minProcesses",
+        default: "0",
+        meaning: "The fewest ranks with which a run goes on; it has `num_processes` at most. `num_processes=(2, 8)` sets it. 0: a run always has all of its ranks.",
+        takes: Takes::Count(|s| &mut s.policy.elastic.min_ranks),
+    },
+    Setting {
+        key: "spark.phalanx.elastic.patience",
+        default: "10s",
+        meaning: "How long a run that has its fewest ranks waits at its start for another task, from the last arrival on.",
+        takes: Takes::Time(|s| &mut s.policy.elastic.patience, Zero::Allowed),
+    },
+    Setting {
+        key: "spark.phalanx.elastic.cooldown",
+        default: "60s",
+        meaning: "How long after a run has grown it doesn't grow again. It grows right after a checkpoint, since all ranks start again for it.",
+        takes: Takes::Time(|s| &mut s.policy.elastic.cooldown, Zero::Allowed),
     },
     Setting {
         key: "spark.phalanx.host.cooldown",

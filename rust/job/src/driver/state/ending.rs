@@ -23,7 +23,7 @@ use super::job_state::{JobState, STAGE_GRACE};
 use super::news::Point;
 use super::node::Node;
 use super::phase::{JobOutcome, JobPhase, Stopping};
-use super::restart::Next;
+use super::restart::{Next, Renewal};
 
 /// Ranks that still run so long after they were told to end are told of.
 pub(super) const TELL_AFTER: Duration = Duration::from_secs(2);
@@ -32,6 +32,7 @@ impl JobState {
     /// Decides what is to be decided by now. Every event ends with it.
     pub(super) fn conclude(&mut self, now: Instant, out: &mut Outbox) {
         self.go_on_with_notices(now, out);
+        self.announce_size(now);
         let stage_is_over = self.stage_ended.is_some_and(|at| now >= at + STAGE_GRACE);
         match &self.phase {
             JobPhase::Over(_) => {}
@@ -50,10 +51,14 @@ impl JobState {
                     return;
                 }
                 // One that has its place may come back, until it counts as lost.
-                let nobody_left = self.nodes.values().all(|node| node.is_over() || node.is_away());
+                let is_left = |node: &Node| !(node.is_over() || node.is_away() || self.is_outside(node));
+                let nobody_left = !self.nodes.values().any(is_left);
                 let stage_is_over = stage_is_over && !self.outlives_stage_any(now);
                 if nobody_left || stage_is_over || is_too_late {
                     let (failure, why) = self.cause(now, stopping);
+                    if self.grow(now, out) {
+                        return;
+                    }
                     self.reason(Level::Debug, format!("{}; it is the cause, since {why}", failure.message));
                     self.failed(now, failure, out);
                 }
@@ -121,10 +126,14 @@ impl JobState {
         let failure = self.as_preemption(now, failure);
         match self.after(&failure, now) {
             Next::Wait => {}
-            Next::Restart { in_place } => {
+            Next::Restart { in_place, is_smaller } => {
                 self.announce_late_ends();
                 self.blame_host(now, &failure);
-                self.restart(now, &failure, in_place, out);
+                let renewal = match is_smaller {
+                    true => Renewal::smaller(&failure),
+                    false => Renewal::after(&failure),
+                };
+                self.restart(now, renewal, in_place, out);
             }
             Next::Outcome => {
                 self.announce_late_ends();
@@ -141,6 +150,8 @@ impl JobState {
                 || self.ranks.exits().all(|exit| exit.state == RankState::Finished),
             "TYPES-4"
         );
+        let newcomers = self.nodes.iter().filter(|(_, node)| self.is_newcomer(node));
+        newcomers.for_each(|(partition, _)| out.send(*partition, HubMessage::Released));
         self.release_held(out);
         self.release_carriers(out);
         self.step_all(Node::released);

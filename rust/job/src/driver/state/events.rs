@@ -50,6 +50,7 @@ impl JobState {
             // A node serves what is on its host anyway.
             NodeMessage::Carries(_) => {}
             NodeMessage::Join(join) => self.join(now, partition, join, out),
+            NodeMessage::Saved { step } => self.saved(now, step, out),
             NodeMessage::RankStarted { rank, pid, age_us } => {
                 if self.ranks.start(rank, partition) {
                     self.counts.started(attempt);
@@ -71,10 +72,11 @@ impl JobState {
             }
             NodeMessage::Stacks { request, ranks } => self.stacks_told(now, partition, request, ranks, out),
             NodeMessage::RankEnded { exit } => self.rank_ended(now, *exit, out),
-            NodeMessage::Done { problem: None, interrupted: Some(why), .. }
-                if self.waits_for_place(partition) =>
+            NodeMessage::Done { problem, interrupted, .. }
+                if self.leaves_early(partition, problem.is_some(), interrupted.is_some()) =>
             {
                 // Spark has ended its task, mostly because of another's end, and may start all of them again.
+                let why = interrupted.or(problem).unwrap_or_default();
                 self.reason(Level::Info, format!("the task of partition {partition} has left: {why}"));
                 self.step(partition, |node| (node.left(), ()));
                 out.send(partition, HubMessage::Released);
@@ -88,11 +90,19 @@ impl JobState {
         self.conclude(now, out);
     }
 
+    /// Whether a task goes without a loss for the others: Spark has ended it before it had its place, or they run
+    /// without it.
+    fn leaves_early(&self, partition: u32, has_problem: bool, is_interrupted: bool) -> bool {
+        let is_unplaced = is_interrupted && !has_problem && self.waits_for_place(partition);
+        is_unplaced || self.nodes.get(&partition).is_some_and(|node| self.is_outside(node))
+    }
+
     fn ping(&self, partition: u32, out: &mut Outbox) {
         out.send(partition, HubMessage::Pong);
         let is_done = matches!(self.nodes.get(&partition), Some(Node::Held { .. } | Node::Done { .. }));
         // Either order may have gone with a connection.
-        if let Some(reason) = self.phase.stop_reason().filter(|_| !is_done) {
+        let waits = self.nodes.get(&partition).is_some_and(|node| self.is_newcomer(node));
+        if let Some(reason) = self.phase.stop_reason().filter(|_| !is_done && !waits) {
             out.send(partition, HubMessage::Stop { reason: reason.to_string() });
         } else if self.may_stop_serving(partition) {
             out.send(partition, HubMessage::StopServing);
@@ -104,7 +114,7 @@ impl JobState {
 
     /// Keeps a node that is done while its ranks may have to start again, unless its task ends; else lets it go.
     fn node_done(&mut self, now: Instant, partition: u32, may_stay: bool, out: &mut Outbox) {
-        let holds = may_stay && (self.budget_left() || self.may_be_preempted());
+        let holds = may_stay && (self.budget_left() || self.may_be_preempted() || self.may_resize());
         self.notices.gone(partition);
         self.step(partition, |node| (if holds { node } else { node.released() }.done(now, holds), ()));
         if !matches!(self.nodes.get(&partition), Some(Node::Held { .. })) {
@@ -197,7 +207,7 @@ impl JobState {
     /// The caller asks for the end.
     pub fn cancel(&mut self, now: Instant, reason: &str, out: &mut Outbox) {
         let may_go_on = self.restarts() < self.job.policy.max_restarts || self.preemption_budget_left();
-        if may_go_on && let Some(stopping) = self.phase.stopping_mut() {
+        if (may_go_on || self.may_resize()) && let Some(stopping) = self.phase.stopping_mut() {
             stopping.forget_retryable();
         }
         let message = format!("the job was cancelled: {reason}");
@@ -254,7 +264,7 @@ impl JobState {
         let losses = self.nodes.values().filter_map(|node| node.loss(timeout));
         let losses = losses.chain(self.carriers.losses(timeout).map(|(_, loss)| loss));
         let all = self
-            .join_due()
+            .join_due(now)
             .into_iter()
             .chain(self.cooldown_due())
             .chain(others.into_iter().flatten())

@@ -19,6 +19,7 @@ use super::rank_counts::RankCounts;
 use super::ranks::Ranks;
 use super::reports::ReportNumbers;
 use super::seats::Seats;
+use super::sizes::Sizes;
 use super::stacks::StackRequests;
 use super::straggler::Stragglers;
 
@@ -33,6 +34,8 @@ pub(super) struct Attempts {
     pub(super) of_stage: Attempt,
     /// How many of those before followed a notice.
     pub(super) preemptions: u32,
+    /// How many began with other tasks, and after no failure that counts.
+    pub(super) resizes: u32,
     /// Whether blocks went in the present one, with a carrier or as a rank tells: they are written again before the
     /// ranks start again.
     pub(super) has_lost_blocks: bool,
@@ -52,6 +55,7 @@ pub struct JobState {
     /// By partition.
     pub(super) nodes: BTreeMap<u32, Node>,
     pub(super) seats: Seats,
+    pub(super) sizes: Sizes,
     pub(super) notices: Notices,
     pub(super) cooldown: Cooldown,
     /// How many tasks wait that have no seat.
@@ -76,9 +80,10 @@ impl JobState {
             opened,
             attempts: Attempts::default(),
             generation: Generation::first(),
-            phase: JobPhase::joining(opened),
+            phase: JobPhase::joining(opened, job.policy.elastic.patience),
             nodes: (0..job.tasks).map(|partition| (partition, Node::default())).collect(),
             seats: Seats::default(),
+            sizes: Sizes::default(),
             notices: Notices::default(),
             cooldown: Cooldown::default(),
             spares: 0,
@@ -100,14 +105,14 @@ impl JobState {
         self.phase.outcome()
     }
 
-    /// The job's ranks.
-    pub fn ranks(&self) -> std::ops::Range<u32> {
-        0..self.job.ranks
-    }
-
     /// Whether `rank` is one whose result is wanted.
     pub fn knows_rank(&self, rank: u32) -> bool {
-        self.ranks().contains(&rank)
+        self.ranks.get(rank).is_some()
+    }
+
+    /// How many ranks the present attempt has; while its tasks join, how many it could have.
+    pub fn world_size(&self) -> u32 {
+        self.ranks.count()
     }
 
     /// The present attempt, from 0.
@@ -195,7 +200,7 @@ impl JobState {
 
     /// Whether the node of `partition` is given up.
     pub fn is_lost(&self, partition: u32) -> bool {
-        matches!(self.nodes.get(&partition), Some(Node::Lost { .. }))
+        self.nodes.get(&partition).is_some_and(Node::is_lost)
     }
 
     /// The node that has `rank`, if it has its place and its connection is there.
@@ -215,9 +220,14 @@ impl JobState {
         on.map(|partition| self.host(partition)).unwrap_or_default()
     }
 
-    /// Whether all nodes have said that their ranks have ended, or are lost.
+    /// Whether all nodes have said that their ranks have ended, or are lost. Of an elastic job only those count that
+    /// have had their places.
     pub(super) fn all_over(&self) -> bool {
-        self.nodes.values().all(Node::is_over)
+        let counts = |node: &&Node| match &self.phase {
+            JobPhase::Running(_) => !self.job.is_elastic() || node.is_lost() || node.had_its_place(),
+            JobPhase::Joining(_) | JobPhase::Stopping(_) | JobPhase::Over(_) => true,
+        };
+        self.nodes.values().filter(counts).all(Node::is_over)
     }
 
     /// The tasks that are not at the hub.
@@ -238,7 +248,7 @@ impl JobState {
 
     /// How often the ranks have started again after a failure.
     pub(super) fn restarts(&self) -> u32 {
-        self.attempts.present.restarts() - self.attempts.preemptions
+        self.attempts.present.restarts() - self.attempts.preemptions - self.attempts.resizes
     }
 
     /// Whether a failed attempt may be followed by another, so that nodes that are done wait.
@@ -263,7 +273,7 @@ impl JobState {
         }
         for (partition, node) in &self.nodes {
             // One that comes later is told when it joins.
-            if matches!(node, Node::Joined { .. } | Node::Placed { .. }) {
+            if matches!(node, Node::Joined { .. } | Node::Placed { .. }) && !self.is_newcomer(node) {
                 out.send(*partition, HubMessage::Stop { reason: reason.to_string() });
             }
         }

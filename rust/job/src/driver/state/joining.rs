@@ -11,29 +11,34 @@ use phalanx_types::{Attempt, Gang, Join, place};
 use super::job_state::{JobState, start};
 use super::join_clock::{StageLook, TooLate};
 use super::news::Point;
-use super::node::{Arrival, Node};
+use super::node::Arrival;
 use super::phase::JobPhase;
+use super::ranks::Ranks;
 
 impl JobState {
     pub(super) fn join(&mut self, now: Instant, partition: u32, mut join: Join, out: &mut Outbox) {
         join.partition = partition;
         self.cooldown.joined(&join.host);
-        if let JobPhase::Joining(joining) = &mut self.phase
-            && !std::mem::replace(&mut joining.has_begun, true)
-        {
-            joining.clock.joined(now);
-            self.point(now, 0, Point::FirstJoin);
+        if let JobPhase::Joining(joining) = &mut self.phase {
+            joining.last_join = Some(now);
+            if !std::mem::replace(&mut joining.has_begun, true) {
+                joining.clock.joined(now);
+                self.point(now, 0, Point::FirstJoin);
+            }
         }
         let arrival = self.step(partition, |node| node.joined(now, join));
+        let is_newcomer = self.nodes.get(&partition).is_some_and(|node| self.is_newcomer(node));
         match (&self.phase, arrival) {
+            (JobPhase::Running(_) | JobPhase::Stopping(_), Some(Arrival::New)) if is_newcomer => {
+                self.welcome(partition, out);
+            }
             (JobPhase::Stopping(_) | JobPhase::Over(_), _) | (JobPhase::Running(_), Some(Arrival::Late)) => {
                 out.send(partition, HubMessage::Stop { reason: "the job is over".into() });
             }
             (JobPhase::Joining(_), _) => self.place_if_complete(now, out),
             (JobPhase::Running(placement), _) => {
                 // It came back before it had read its place.
-                let place = usize::try_from(partition).ok().and_then(|at| placement.nodes.get(at));
-                if let Some(place) = place {
+                if let Some(place) = placement.of(partition) {
                     out.send(partition, HubMessage::Place(Box::new(place.clone())));
                 }
             }
@@ -41,36 +46,48 @@ impl JobState {
     }
 
     fn place_if_complete(&mut self, now: Instant, out: &mut Outbox) {
-        // All but the last of the joins find one missing: nothing is copied for them.
-        if !self.nodes.values().all(|node| node.waits().is_some()) {
-            return;
+        let tasks = self.candidates(now);
+        if self.may_begin_with(now, tasks.len()) {
+            self.place(now, &tasks, out);
         }
-        let joins: Vec<Join> = self.nodes.values().filter_map(|node| node.waits().cloned()).collect();
-        let placement = match place(&self.job, self.generation, &joins) {
+    }
+
+    fn place(&mut self, now: Instant, tasks: &[u32], out: &mut Outbox) {
+        let joins: Vec<Join> =
+            tasks.iter().filter_map(|partition| self.nodes.get(partition)?.waits().cloned()).collect();
+        let first = self.sizes.oldest(tasks.iter().copied()).unwrap_or_default(); // DRIVER-67
+        let placement = match place(&self.job, self.generation, first, &joins) {
             Ok(placement) => placement,
             Err(e) => return self.fail(now, start(e.to_string()), out),
         };
-        self.step_all(Node::placed);
         for place in &placement.nodes {
+            self.step(place.partition, |node| (node.placed(), ()));
             out.send(place.partition, HubMessage::Place(Box::new(place.clone())));
+        }
+        let world_size = placement.world_size();
+        self.sizes.placed(self.generation, tasks.iter().copied(), world_size);
+        if world_size != self.ranks.count() {
+            self.ranks = Ranks::new(world_size, self.job.policy.hang_timeout);
         }
         self.end_seats_beside();
         self.announce_placed(joins);
         self.phase = JobPhase::Running(placement);
-        self.point(now, 0, Point::AllJoined);
+        self.point(now, 0, Point::AllJoined(world_size));
+        let others: Vec<u32> = self.nodes.iter().filter(|(_, node)| self.is_newcomer(node)).map(|(p, _)| *p).collect();
+        others.into_iter().for_each(|partition| self.welcome(partition, out));
     }
 
-    /// Whether tasks join, and this one's has no place yet.
+    /// Whether this task has no place yet, and may get one.
     pub(super) fn waits_for_place(&self, partition: u32) -> bool {
-        let unplaced = self.nodes.get(&partition).is_some_and(Node::is_unplaced);
-        unplaced && matches!(self.phase, JobPhase::Joining(_))
+        let Some(node) = self.nodes.get(&partition) else { return false };
+        node.is_unplaced() && (matches!(self.phase, JobPhase::Joining(_)) || self.is_newcomer(node))
     }
 
     /// Somebody has looked at Spark: how the stage that was submitted for `attempt` stands. One that was submitted for
     /// an earlier attempt has its tasks, and says nothing of the present one.
     pub fn stage_seen(&mut self, now: Instant, attempt: Attempt, look: StageLook) {
         self.last_look = Some(look);
-        let (present, tasks, gang) = (self.attempts.present, self.job.tasks, self.job.policy.gang);
+        let (present, tasks, gang) = (self.attempts.present, self.job.least_tasks(), self.job.policy.gang);
         let JobPhase::Joining(joining) = &mut self.phase else { return };
         if attempt != present {
             return;
@@ -85,10 +102,10 @@ impl JobState {
     /// `waiting for 4 slots; 2 are free`: that the stage waits for slots which others hold, while it does.
     pub fn waits_for_slots(&self) -> Option<String> {
         let JobPhase::Joining(joining) = &self.phase else { return None };
-        let free = joining.clock.free(self.job.tasks)?;
-        let (noun, verb) =
-            (if self.job.tasks == 1 { "slot" } else { "slots" }, if free == 1 { "is" } else { "are" });
-        Some(format!("waiting for {} {noun}; {free} {verb} free", self.job.tasks))
+        let tasks = self.job.least_tasks();
+        let free = joining.clock.free(tasks)?;
+        let (noun, verb) = (if tasks == 1 { "slot" } else { "slots" }, if free == 1 { "is" } else { "are" });
+        Some(format!("waiting for {tasks} {noun}; {free} {verb} free"))
     }
 
     fn join_end(&self) -> Option<(Instant, TooLate)> {
@@ -96,12 +113,16 @@ impl JobState {
         Some(joining.clock.due(self.job.policy.join_limit(), self.job.policy.queue_timeout))
     }
 
-    /// When joining fails.
-    pub(super) fn join_due(&self) -> Option<Instant> {
-        self.join_end().map(|(at, _)| at)
+    /// When joining fails, or the attempt begins with those that are there.
+    pub(super) fn join_due(&self, now: Instant) -> Option<Instant> {
+        let begins = self.enough_at().filter(|at| *at > now);
+        self.join_end().map(|(at, _)| at).into_iter().chain(begins).min()
     }
 
     pub(super) fn join_deadline(&mut self, now: Instant, out: &mut Outbox) {
+        if self.job.is_elastic() && matches!(self.phase, JobPhase::Joining(_)) {
+            self.place_if_complete(now, out);
+        }
         let Some((_, why)) = self.join_end().filter(|(due, _)| *due <= now) else { return };
         if let TooLate::Queued { free } = why {
             return self.fail(now, start(self.no_slots(free)), out);
@@ -121,7 +142,7 @@ impl JobState {
     }
 
     fn too_few_joined(&self) -> String {
-        let (limit, known, tasks) = (self.job.policy.join_limit(), self.known(), self.job.tasks);
+        let (limit, known, tasks) = (self.job.policy.join_limit(), self.known(), self.job.least_tasks());
         let missing = self.missing();
         let slots = match &self.phase {
             JobPhase::Joining(joining) => joining.clock.slots(),
@@ -147,7 +168,7 @@ impl JobState {
             "Spark did not have {} free task slots at once within {:.0?} (spark.phalanx.queueTimeout); \
              {free} {verb} free at the end. Wait for the jobs that hold the others, lower num_processes, or \
              raise the setting",
-            self.job.tasks, self.job.policy.queue_timeout
+            self.job.least_tasks(), self.job.policy.queue_timeout
         )
     }
 }

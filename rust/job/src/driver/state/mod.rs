@@ -11,9 +11,9 @@
 //! without a word. That for slots which others hold ends with the looks that show them, or by `queueTimeout`.
 //!
 //! ```text
-//! events, seating -> joining, carrying, silence, hang, preempting, ending -> restart, verdict -> job_state
+//! events, seating -> joining, carrying, silence, hang, preempting, ending -> resizing, restart, verdict -> job_state
 //! seating, ending -> cooldown -> bad_hosts
-//! job_state -> phase, node, seats, notices, ranks, news, ...
+//! job_state -> phase, node, seats, sizes, notices, ranks, news, ...
 //! joining, phase -> join_clock
 //! ```
 
@@ -38,10 +38,12 @@ mod properties;
 mod rank_counts;
 mod ranks;
 mod reports;
+mod resizing;
 mod restart;
 mod seating;
 mod seats;
 mod silence;
+mod sizes;
 mod stacks;
 mod status;
 mod straggler;

@@ -21,8 +21,8 @@ pub struct Phase {
 pub enum Point {
     /// A task has joined.
     FirstJoin,
-    /// All have.
-    AllJoined,
+    /// All have, or enough, and have the places of so many ranks.
+    AllJoined(u32),
     /// This attempt begins, after a failure.
     Restart(Attempt),
     /// The outcome is known.
@@ -40,7 +40,7 @@ impl Point {
     pub fn rank(&self) -> Option<u32> {
         match self {
             Point::RankStarted(rank) | Point::RankPhase(rank, _) | Point::RankEnded(rank) => Some(*rank),
-            Point::FirstJoin | Point::AllJoined | Point::Restart(_) | Point::AllEnded => None,
+            Point::FirstJoin | Point::AllJoined(_) | Point::Restart(_) | Point::AllEnded => None,
         }
     }
 
@@ -48,7 +48,7 @@ impl Point {
     pub fn name(&self) -> Cow<'_, str> {
         match self {
             Point::FirstJoin => "first join".into(),
-            Point::AllJoined => "all joined".into(),
+            Point::AllJoined(_) => "all joined".into(),
             Point::Restart(attempt) => format!("restart {attempt}").into(),
             Point::AllEnded => "all ranks ended".into(),
             Point::RankStarted(_) => "rank started".into(),

@@ -164,10 +164,10 @@ impl Node {
         }
     }
 
-    /// The next attempt begins in the same task: one that is held is called, any other begins anew.
+    /// The next attempt begins in the same task: one that is held, or waits, is called, any other begins anew.
     pub(super) fn called(self) -> Node {
         match self {
-            Node::Held { ref contact, .. } => {
+            Node::Held { ref contact, .. } | Node::Joined { contact: ref contact @ Contact::Open { .. }, .. } => {
                 Node::Called { host: self.host().to_string(), heard: contact.heard() }
             }
             _ => Node::Absent,
@@ -224,7 +224,7 @@ impl Node {
 
     /// Whether it had its place, and went without a word.
     pub(super) fn is_gone(&self) -> bool {
-        matches!(self, Node::Lost { .. }) || self.broken_since().is_some()
+        self.is_lost() || self.broken_since().is_some()
     }
 
     /// Whether it has its place and its connection is there: it says itself when it is done.
@@ -275,6 +275,16 @@ impl Node {
     /// Whether it can be told to begin again: it is held, and its connection is there.
     pub(super) fn is_ready_again(&self) -> bool {
         matches!(self, Node::Held { contact: Contact::Open { .. }, .. })
+    }
+
+    /// Whether it goes on in the next attempt where that begins in place: it is ready again, or waits for a place.
+    pub(super) fn stays_in_place(&self) -> bool {
+        self.is_ready_again() || self.waits().is_some()
+    }
+
+    /// Whether it is given up.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self, Node::Lost { .. })
     }
 
     /// Whether it is held, and it isn't clear whether it is still there: its connection broke, or it should have said

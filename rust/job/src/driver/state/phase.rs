@@ -49,6 +49,10 @@ pub(super) struct Joining {
     pub(super) has_begun: bool,
     /// Whether the log says that the stage waits for slots.
     pub(super) told: bool,
+    /// When a task joined last.
+    pub(super) last_join: Option<Instant>,
+    /// How long an elastic job waits from then on for another, once it has enough.
+    pub(super) patience: Duration,
 }
 
 #[derive(Debug)]
@@ -62,6 +66,8 @@ pub(super) struct Stopping {
     pub(super) until: Instant,
     /// Why, for the nodes' logs.
     pub(super) reason: String,
+    /// That there are more tasks, where the ranks are only ended to start again with them.
+    pub(super) grows: Option<String>,
     /// Whether all tasks had their places.
     placed: bool,
     /// A failure that is no rank's: the earliest counts.
@@ -92,9 +98,10 @@ pub(super) struct Over {
 }
 
 impl JobPhase {
-    /// An attempt begins.
-    pub(super) fn joining(now: Instant) -> JobPhase {
-        JobPhase::Joining(Joining { clock: JoinClock::new(now), has_begun: false, told: false })
+    /// An attempt begins. An elastic job waits so long for more tasks.
+    pub(super) fn joining(now: Instant, patience: Duration) -> JobPhase {
+        let clock = JoinClock::new(now);
+        JobPhase::Joining(Joining { clock, has_begun: false, told: false, last_join: None, patience })
     }
 
     /// The ranks are to be ended, within `grace`. Whether that is news.
@@ -110,6 +117,7 @@ impl JobPhase {
             told: false,
             until: now + grace + STOP_MARGIN,
             reason: reason.to_string(),
+            grows: None,
             placed,
             problem: None,
             interrupted: None,

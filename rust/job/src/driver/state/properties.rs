@@ -7,7 +7,7 @@ use phalanx_rendezvous::{Outbox, Seat};
 use phalanx_types::message::{HubMessage, NodeMessage, RankActivity, TimedReport};
 use phalanx_types::stacks::RankStacks;
 use phalanx_types::{
-    Attempt, Gang, Job, Join, Notice, RankError, RankErrorKind, RankExit, RankState, SparkTask, host_digest,
+    Attempt, Gang, Generation, Job, Join, NodePlacement, Notice, RankError, RankErrorKind, RankExit, RankState, SparkTask, host_digest,
 };
 use proptest::prelude::*;
 
@@ -99,6 +99,7 @@ fn message() -> impl Strategy<Value = NodeMessage> {
         2 => (0..4_u32, prop_oneof![Just(None), (0..9_u64).prop_map(Some)])
             .prop_map(|(number, asked)| NodeMessage::Frozen { number, asked }),
         2 => (0..4_u32, prop::bool::weighted(0.1)).prop_map(|(number, late)| NodeMessage::Noticed { number, late }),
+        2 => (0..99_u64).prop_map(|step| NodeMessage::Saved { step }),
         1 => (rank(), 0..3_u32).prop_map(|(rank, request)| NodeMessage::Stacks {
             request,
             ranks: vec![RankStacks { rank, text: "in train".into() }]
@@ -150,6 +151,11 @@ struct Play {
     attempt: Attempt,
     /// Who has a seat, and whether its connection has stayed since.
     holders: BTreeMap<u32, (SparkTask, bool)>,
+    /// The newest generation that has had places.
+    generation: Option<Generation>,
+    /// How many checkpoints were saved, and how often the job grew.
+    saved: u32,
+    grown: u32,
 }
 
 impl Play {
@@ -160,6 +166,7 @@ impl Play {
         gang: Gang,
         executor_blocks: bool,
         cooldown: u64,
+        min_ranks: u32,
     ) -> Play {
         let mut job = Job::new("random", "t", RANKS, TASKS).unwrap();
         job.policy.max_restarts = max_restarts;
@@ -168,6 +175,7 @@ impl Play {
         job.policy.executor_blocks = executor_blocks;
         job.policy.host_cooldown = Duration::from_secs(cooldown);
         job.policy.hang_timeout = hang_timeout;
+        job.policy.elastic.min_ranks = if gang == Gang::Tasks { min_ranks } else { 0 };
         let now = Instant::now();
         let state = JobState::new(job, now);
         Play {
@@ -177,6 +185,37 @@ impl Play {
             told: BTreeMap::new(),
             attempt: Attempt::first(),
             holders: BTreeMap::new(),
+            generation: None,
+            saved: 0,
+            grown: 0,
+        }
+    }
+
+    /// The places that a step has given.
+    fn check_places(&mut self, orders: &[(u32, HubMessage)]) {
+        let place = |(partition, order): &(u32, HubMessage)| match order {
+            HubMessage::Place(place) => Some((*partition, (**place).clone())),
+            _ => None,
+        };
+        let places: Vec<(u32, NodePlacement)> = orders.iter().filter_map(place).collect();
+        let is_new = |place: &NodePlacement| self.generation.is_none_or(|before| place.generation > before);
+        let new: Vec<&(u32, NodePlacement)> = places.iter().filter(|(_, place)| is_new(place)).collect();
+        let Some((_, first)) = new.first() else {
+            // One that comes again has the place that it had.
+            assert!(places.iter().all(|(_, place)| Some(place.generation) == self.generation), "DRIVER-66");
+            return;
+        };
+        assert_eq!(new.len(), places.len(), "DRIVER-66: never two generations at once");
+        assert!(new.len() >= self.state.job.least_tasks() as usize, "DRIVER-66");
+        let mut ranks: Vec<u32> =
+            new.iter().flat_map(|(_, place)| place.ranks.iter().map(|at| at.rank)).collect();
+        ranks.sort_unstable();
+        assert!(ranks.into_iter().eq(0..first.world_size), "DRIVER-66: never a rank in two");
+        let same = |place: &NodePlacement| place.generation == first.generation && place.store == first.store;
+        assert!(new.iter().all(|(partition, place)| *partition == place.partition && same(place)), "DRIVER-66");
+        self.generation = Some(first.generation);
+        if first.world_size < RANKS {
+            self.told.clear();
         }
     }
 
@@ -191,7 +230,9 @@ impl Play {
         let lost_before = lost.clone();
         lost.retain(|partition| Some(*partition) != speaker);
         event(&mut self.state, self.now, &mut out);
-        for (partition, order) in out.take() {
+        let orders = out.take();
+        self.check_places(&orders);
+        for (partition, order) in orders {
             assert!(!lost.contains(&partition), "DRIVER-27: {order:?} for node {partition}, which is lost");
             let is_final = matches!(order, HubMessage::Again { .. } | HubMessage::Place(_));
             assert!(!is_final || self.outcome.is_none(), "DRIVER-23: {order:?} after the outcome");
@@ -205,6 +246,8 @@ impl Play {
         }
         self.outcome = self.state.outcome().cloned();
         let restarts = self.state.take_restarts();
+        self.grown += u32::try_from(restarts.iter().filter(|restart| restart.cause.contains(" more ")).count()).unwrap();
+        assert!(self.grown <= self.saved, "DRIVER-68");
         let have_gone = !lost_before.is_empty() && self.state.job.policy.executor_blocks;
         assert!(!have_gone || restarts.iter().all(|restart| !restart.in_place), "DRIVER-60: {lost_before:?}");
         if self.state.attempt() != self.attempt {
@@ -217,11 +260,11 @@ impl Play {
     /// Whether each rank of the present attempt was first said to have ended well.
     fn all_finished(&self) -> bool {
         let told = &self.told;
-        told.len() == RANKS as usize && told.values().all(|state| *state == RankState::Finished)
+        told.len() == self.state.world_size() as usize && told.values().all(|state| *state == RankState::Finished)
     }
 
     fn remember(&mut self, exit: &RankExit) {
-        if exit.rank < RANKS {
+        if exit.rank < self.state.world_size() {
             self.told.entry(exit.rank).or_insert_with(|| exit.state.clone());
         }
     }
@@ -230,6 +273,7 @@ impl Play {
         if let (NodeMessage::RankEnded { exit }, 0, true) = (&message, ago, partition < TASKS) {
             self.remember(exit);
         }
+        self.saved += u32::from(matches!(message, NodeMessage::Saved { .. }));
         let attempt = Attempt::new(self.attempt.restarts().saturating_sub(ago));
         if self.state.admits(attempt) || ago > 0 {
             self.step(Some(partition), |state, now, out| {
@@ -365,10 +409,11 @@ proptest! {
         gang in prop_oneof![Just(Gang::Barrier), Just(Gang::Tasks)],
         executor_blocks in any::<bool>(),
         cooldown in prop_oneof![Just(0_u64), Just(20), Just(3600)],
+        min_ranks in prop_oneof![2 => Just(0_u32), 1 => Just(2), 1 => Just(4)],
         events in proptest::collection::vec(event(), 0..60),
     ) {
         let hang_timeout = if watches { Duration::from_secs(10) } else { Duration::ZERO };
-        let mut play = Play::new(max_restarts, max_preemptions, hang_timeout, gang, executor_blocks, cooldown);
+        let mut play = Play::new(max_restarts, max_preemptions, hang_timeout, gang, executor_blocks, cooldown, min_ranks);
         for event in events {
             play.play(event);
         }

@@ -147,15 +147,15 @@ impl Ranks {
     ) -> bool {
         let Some(before) = self.ranks.get_mut(index(rank)).map(std::mem::take) else { return false };
         let news = is_news(&before);
-        self.count(&before, |count, by| *count -= by);
+        self.tally(&before, |count, by| *count -= by);
         let after = to(before);
-        self.count(&after, |count, by| *count += by);
+        self.tally(&after, |count, by| *count += by);
         self.ranks[index(rank)] = after;
         news
     }
 
     /// Counts a rank in, or out.
-    fn count(&mut self, rank: &Rank, add: impl Fn(&mut usize, usize)) {
+    fn tally(&mut self, rank: &Rank, add: impl Fn(&mut usize, usize)) {
         let is_idle = |told: &RankActivity| {
             ends_by_itself(told) || Duration::from_millis(told.idle_ms) >= self.idle_after
         };
@@ -209,6 +209,11 @@ impl Ranks {
         };
         let before = self.get(rank).and_then(Rank::doing).cloned().unwrap_or_default();
         self.note(RankActivity { rank, step: Some(step), total_steps, step_us, values, ..before });
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        u32::try_from(self.ranks.len()).unwrap_or(u32::MAX)
     }
 
     pub(super) fn get(&self, rank: u32) -> Option<&Rank> {

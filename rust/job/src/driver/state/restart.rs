@@ -9,7 +9,7 @@
 //! submitted again as a whole. So no task has a slot while the blocks that went with an executor are written again.
 //! DRIVER-32 (past-is-past): what a node of an earlier attempt says no longer counts.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use log::Level;
 use phalanx_rendezvous::Outbox;
@@ -33,75 +33,109 @@ pub(super) enum Next {
     Restart {
         /// Whether the tasks go on.
         in_place: bool,
+        /// Whether an elastic job goes on with those that it has left.
+        is_smaller: bool,
     },
     /// The job is over.
     Outcome,
+}
+
+/// Why another attempt begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Failed,
+    Preempted,
+    /// With other tasks than before, which counts as no restart.
+    Resized,
+}
+
+/// Another attempt, and why.
+#[derive(Debug)]
+pub(super) struct Renewal {
+    why: Why,
+    /// In a sentence.
+    cause: String,
+    /// The rank that failed, if one did.
+    rank: Option<u32>,
+    /// The host on which it was; empty if not known.
+    host: String,
+}
+
+impl Renewal {
+    pub(super) fn after(failure: &Failure) -> Renewal {
+        let why = if failure.kind == FailureKind::Preempted { Why::Preempted } else { Why::Failed };
+        let cause = failure.message.lines().next().unwrap_or_default().to_string();
+        Renewal { why, cause, rank: failure.rank, host: failure.host.clone() }
+    }
+
+    /// An elastic job goes on without the tasks that it lost.
+    pub(super) fn smaller(failure: &Failure) -> Renewal {
+        Renewal { why: Why::Resized, ..Renewal::after(failure) }
+    }
+
+    /// An elastic job goes on with more tasks.
+    pub(super) fn grown(cause: String) -> Renewal {
+        Renewal { why: Why::Resized, cause, rank: None, host: String::new() }
+    }
 }
 
 impl JobState {
     /// What follows an attempt that failed so.
     pub(super) fn after(&self, failure: &Failure, now: Instant) -> Next {
         let is_preemption = failure.kind == FailureKind::Preempted;
-        let is_allowed = match is_preemption {
-            true => self.preemption_budget_left(),
-            false => self.budget_left() && self.job.policy.restart_on.contains(&failure.kind),
-        };
-        if !is_allowed {
-            return Next::Outcome;
-        }
         // Nobody comes again for the seat of one that was done.
         let is_replaced = |node: &Node| match is_preemption {
             true => node.is_gone(),
             false => node.is_over(),
         };
-        let stays = |node: &Node| node.is_ready_again() || (self.replaces_tasks() && is_replaced(node));
-        let must_move = self.attempts.has_lost_blocks || (is_preemption && self.is_on_going_host(now));
+        let is_free = |node: &Node| self.job.is_elastic() && (node.is_over() || self.is_outside(node));
+        let stays = |node: &Node| {
+            node.is_ready_again() || (self.replaces_tasks() && (is_replaced(node) || is_free(node)))
+        };
+        let leaves_hosts = is_preemption && self.is_on_going_host(now);
+        let goes_on_here = self.job.is_elastic() && self.are_enough(now);
+        let must_move = self.attempts.has_lost_blocks || (leaves_hosts && !goes_on_here);
         let in_place = !must_move
             && self.phase.stopping().is_some_and(Stopping::had_places)
             && self.stage_ended.is_none()
             && self.nodes.values().all(stays);
+        let is_smaller = in_place && failure.kind == FailureKind::LostNode && goes_on_here && self.replaces_tasks();
+        let is_allowed = match is_preemption {
+            true => self.preemption_budget_left(),
+            false if is_smaller => self.may_resize(), // DRIVER-69
+            false => self.budget_left() && self.job.policy.restart_on.contains(&failure.kind),
+        };
+        if !is_allowed {
+            return Next::Outcome;
+        }
         let timeout = self.job.policy.node_timeout;
         match in_place && self.nodes.values().any(|node| node.is_overdue(now, timeout)) {
             true => Next::Wait,
-            false => Next::Restart { in_place },
+            false => Next::Restart { in_place, is_smaller },
         }
     }
 
-    /// Begins the next attempt, after `failure`.
-    pub(super) fn restart(&mut self, now: Instant, failure: &Failure, in_place: bool, out: &mut Outbox) {
+    /// Begins the next attempt.
+    pub(super) fn restart(&mut self, now: Instant, renewal: Renewal, in_place: bool, out: &mut Outbox) {
+        let since = self.phase.stopping().map_or(now, |stopping| stopping.since);
+        self.sizes.ended(since, self.ranks.newest_step());
         let attempt = self.attempts.present.next();
         self.attempts.present = attempt;
         self.generation = self.generation.next();
-        let cause = failure.message.lines().next().unwrap_or_default();
-        let gone = self.nodes.values().filter(|node| !node.is_ready_again()).count();
-        let how = match in_place {
-            true if gone == 0 => String::new(),
-            true if gone == 1 => format!("; 1 of {} tasks is replaced", self.job.tasks),
-            true => format!("; {gone} of {} tasks are replaced", self.job.tasks),
-            false if self.job.policy.gang == Gang::Tasks => "; all tasks are submitted again".into(),
-            false => "; the Spark stage is submitted again".into(),
-        };
-        let is_preemption = failure.kind == FailureKind::Preempted;
-        self.attempts.preemptions += u32::from(is_preemption);
-        self.begin_attempt_of_notices(now, &failure.host, is_preemption);
-        self.cooldown.begin_attempt();
-        let (restarts, of) = (self.restarts(), self.job.policy.max_restarts);
-        let line = match is_preemption {
-            true => format!("[phalanx] preempted, restart {attempt}: {cause}{how}"),
-            false => format!("[phalanx] restart {restarts} of {of}: {cause}{how}"),
-        };
+        let Renewal { why, cause, rank, host } = renewal;
+        self.attempts.preemptions += u32::from(why == Why::Preempted);
+        self.attempts.resizes += u32::from(why == Why::Resized);
+        let line = self.restart_line(why, &cause, in_place);
         self.reason(Level::Info, &line);
+        self.begin_attempt_of_notices(now, &host, why == Why::Preempted);
+        self.cooldown.begin_attempt();
         self.attempts.has_lost_blocks = false;
-        self.attempts.cause = cause.to_string();
+        self.attempts.cause = cause.clone();
         if in_place {
-            for (partition, _) in self.nodes.iter().filter(|(_, node)| node.is_ready_again()) {
-                out.send(*partition, self.again());
-            }
-            let nodes = &self.nodes;
-            self.seats.free(|partition| !nodes.get(&partition).is_some_and(Node::is_ready_again));
-            self.step_all(Node::called);
+            self.call_again(now, out);
         } else {
             self.seats.free(|_| true);
+            self.sizes.keep(|_| false);
             self.cooldown.begin_stage();
             self.release_held(out);
             self.step_all(|_| Node::Absent);
@@ -109,21 +143,56 @@ impl JobState {
         }
         self.release_carriers(out);
         self.stage_ended = None;
-        self.phase = JobPhase::joining(now);
+        let patience = if in_place { Duration::ZERO } else { self.job.policy.elastic.patience };
+        self.phase = JobPhase::joining(now, patience);
         self.ranks = Ranks::new(self.job.ranks, self.job.policy.hang_timeout);
         self.reports = ReportNumbers::default();
         self.stragglers = Stragglers::default();
         // No rank runs at this moment.
         self.news.stacks.extend(self.stacks.abandon().then(Vec::new));
-        self.news.restarts.push(Restart {
-            attempt,
-            generation: self.generation,
-            in_place,
-            rank: failure.rank,
-            cause: cause.to_string(),
-            line,
-        });
+        self.news.restarts.push(Restart { attempt, generation: self.generation, in_place, rank, cause, line });
         self.point(now, 0, Point::Restart(attempt));
+    }
+
+    /// What the caller is told of an attempt that begins.
+    fn restart_line(&self, why: Why, cause: &str, in_place: bool) -> String {
+        let gone = self.nodes.values().filter(|node| !node.stays_in_place()).count();
+        let how = match in_place {
+            true if gone == 0 || self.job.is_elastic() => String::new(),
+            true if gone == 1 => format!("; 1 of {} tasks is replaced", self.job.tasks),
+            true => format!("; {gone} of {} tasks are replaced", self.job.tasks),
+            false if self.job.policy.gang == Gang::Tasks => "; all tasks are submitted again".into(),
+            false => "; the Spark stage is submitted again".into(),
+        };
+        let (attempt, restarts, of) = (self.attempts.present, self.restarts(), self.job.policy.max_restarts);
+        match why {
+            Why::Preempted => format!("[phalanx] preempted, restart {attempt}: {cause}{how}"),
+            Why::Failed => format!("[phalanx] restart {restarts} of {of}: {cause}{how}"),
+            Why::Resized => format!("[phalanx] resized, restart {attempt}: {cause}{how}"),
+        }
+    }
+
+    /// Has the tasks that stay join again. Those of an elastic job whose hosts are to go are given up.
+    fn call_again(&mut self, now: Instant, out: &mut Outbox) {
+        let staying: Vec<(u32, bool)> = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.stays_in_place())
+            .map(|(partition, node)| (*partition, self.leaves_host(now, node)))
+            .collect();
+        for (partition, leaves) in staying {
+            if leaves {
+                out.send(partition, HubMessage::GivenUp { reason: "its host is to go".into() });
+                self.step(partition, |_| (Node::Absent, ()));
+            } else {
+                out.send(partition, self.again());
+            }
+        }
+        let nodes = &self.nodes;
+        let stays = |partition: u32| nodes.get(&partition).is_some_and(Node::stays_in_place);
+        self.seats.free(|partition| !stays(partition));
+        self.sizes.keep(stays);
+        self.step_all(Node::called);
     }
 
     /// Whether a task that went is replaced while the others stay. DRIVER-60

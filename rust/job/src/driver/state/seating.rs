@@ -53,7 +53,7 @@ impl JobState {
     /// What a node is told that was lost and is there: where tasks are replaced its seat is needed, or another's, so
     /// that its task has to fail for Spark to start it again.
     pub(super) fn given_up(&self) -> Option<HubMessage> {
-        let goes_on = self.replaces_tasks() && self.budget_left();
+        let goes_on = self.replaces_tasks() && (self.budget_left() || self.may_resize());
         goes_on.then(|| HubMessage::GivenUp { reason: "the driver has given up its task".into() })
     }
 

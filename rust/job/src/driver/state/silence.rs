@@ -76,7 +76,9 @@ impl JobState {
     /// Whether the loss of a node without a place is acted on at once: where another attempt may mend it. Else Spark
     /// may start the task again by itself, as it does with barrier stages, until joining has taken too long.
     fn acts_on_loss_before_place(&self) -> bool {
-        self.budget_left() && self.job.policy.restart_on.contains(&FailureKind::LostNode)
+        !self.job.is_elastic()
+            && self.budget_left()
+            && self.job.policy.restart_on.contains(&FailureKind::LostNode)
     }
 
     /// A node is gone, and its ranks with it.

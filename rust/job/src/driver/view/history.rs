@@ -13,7 +13,7 @@ use phalanx_types::text::cut;
 
 use super::newest_lines::NewestLines;
 use super::timeline::Timeline;
-use crate::driver::state::{JobOutcome, JobState, Phase};
+use crate::driver::state::{JobOutcome, JobState, Phase, Point};
 use crate::metric::Metric;
 
 /// What has happened to a job.
@@ -59,6 +59,9 @@ impl History {
 
     /// A point of the job's life.
     pub(in crate::driver) fn phase(&mut self, phase: &Phase) {
+        if let Point::AllJoined(ranks) = phase.point {
+            self.world_size = ranks;
+        }
         self.timeline.point(phase);
     }
 

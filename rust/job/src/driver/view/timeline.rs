@@ -70,7 +70,10 @@ impl Timeline {
     /// Takes a point.
     pub(super) fn point(&mut self, phase: &Phase) {
         match &phase.point {
-            Point::AllJoined => self.begin(Stretch::Starting, phase.at),
+            Point::AllJoined(ranks) => {
+                self.ranks = *ranks;
+                self.begin(Stretch::Starting, phase.at);
+            }
             Point::Restart(attempt) => {
                 self.in_user_code = 0;
                 self.begin(Stretch::Restart(*attempt), phase.at);
@@ -162,7 +165,7 @@ mod tests {
         let told = |rank, name: &str| Point::RankPhase(rank, name.into());
         for (point, at) in [
             (Point::FirstJoin, 1),
-            (Point::AllJoined, 2),
+            (Point::AllJoined(2), 2),
             (Point::RankStarted(0), 3),
             (told(1, "user code"), 4),
             (told(0, "user code"), 5),
@@ -170,7 +173,7 @@ mod tests {
             (told(0, "validation"), 4),
             (Point::RankEnded(0), 8),
             (Point::Restart(Attempt::new(1)), 9),
-            (Point::AllJoined, 10),
+            (Point::AllJoined(2), 10),
         ] {
             timeline.point(&phase(point, at));
         }

@@ -46,6 +46,7 @@ impl Effects<'_, '_> {
                     of.phases += 1;
                     hub.tell(Instant::now(), NodeMessage::Phase { rank, name, nth, age_us: 0 });
                 }
+                RankNote::Saved(step) => hub.send(NodeMessage::Saved { step }),
                 RankNote::Cold(why) => {
                     // One rank's reason is as a rule that of all.
                     let level = if self.said_cold { Level::Debug } else { Level::Warn };

@@ -25,11 +25,12 @@ struct Waiting {
     overtaken: u64,
     beat: Option<RankNote>,
     returned: Option<RankNote>,
+    saved: Option<RankNote>,
 }
 
 impl Waiting {
     fn is_empty(&self) -> bool {
-        let newest = [&self.error, &self.cold, &self.report, &self.beat, &self.returned];
+        let newest = [&self.error, &self.cold, &self.report, &self.beat, &self.returned, &self.saved];
         self.phases.is_empty() && newest.into_iter().all(Option::is_none)
     }
 }
@@ -49,6 +50,7 @@ impl Mailbox {
                 waiting.overtaken += u64::from(waiting.report.replace(note).is_some());
             }
             RankNote::Returned(_) => waiting.returned = Some(note),
+            RankNote::Saved(_) => waiting.saved = Some(note),
             RankNote::Beat(mut beat) => {
                 // That it ran since the beat before is progress, whichever beat says it.
                 if let Some(RankNote::Beat(before)) = &waiting.beat {
@@ -62,9 +64,10 @@ impl Mailbox {
 
     /// All that waits, and how many reports its report has overtaken; then nothing does.
     pub(crate) fn take(&self) -> (impl Iterator<Item = RankNote> + use<>, u64) {
-        let Waiting { phases, error, cold, report, overtaken, beat, returned } =
+        let Waiting { phases, error, cold, report, overtaken, beat, returned, saved } =
             std::mem::take(&mut *self.lock());
-        (phases.into_iter().chain(cold).chain(report).chain(beat).chain(returned).chain(error), overtaken)
+        let newest = [cold, report, beat, saved, returned, error];
+        (phases.into_iter().chain(newest.into_iter().flatten()), overtaken)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {

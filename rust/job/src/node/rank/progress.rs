@@ -84,7 +84,7 @@ impl RankProgress {
     /// Takes what a note says of progress.
     pub(crate) fn take(&mut self, note: &RankNote) {
         let progress = match note {
-            RankNote::Phase(_) => true,
+            RankNote::Phase(_) | RankNote::Saved(_) => true,
             RankNote::Error(_) | RankNote::Cold(_) => false,
             RankNote::Returned(returned) => {
                 self.returned |= returned;

@@ -10,6 +10,9 @@ final private[spark] class Job private (val packed: Array[Byte]) {
 
   /** What its tasks are to Spark: `barrier` or `tasks`. */
   lazy val gang: String = Core(_.jobGang(packed))
+
+  /** With how many of its tasks it goes on. */
+  lazy val leastTasks: Int = Core(_.jobLeastTasks(packed))
 }
 
 private[spark] object Job {

@@ -32,6 +32,9 @@ final private[spark] class Native {
   /** What the tasks of a job are to Spark: one barrier stage (`barrier`), or a job each (`tasks`). */
   @native def jobGang(job: Array[Byte]): String
 
+  /** With how many of its tasks a job goes on. */
+  @native def jobLeastTasks(job: Array[Byte]): Int
+
   @native def slotsTimeoutMillis(settings: Array[String]): Long
 
   /** `spark.phalanx.grace`. */

@@ -1,0 +1,136 @@
+//! An elastic job: with which tasks an attempt begins, and when another one does because there are more.
+//!
+//! - DRIVER-66 (enough): an attempt begins when all tasks have joined. An elastic job's also begins with those that are
+//!   there, if they are enough: at its start `patience` after the last arrival, later at once. Tasks of hosts that are
+//!   to go don't count.
+//! - DRIVER-67 (oldest-first): rank 0 is on the task that has been there longest.
+//! - DRIVER-68 (grows-after-a-save): tasks that come while the ranks run wait until a checkpoint has been saved. Then
+//!   all ranks start again with them, at most once in `cooldown`. Without a checkpoint the job never grows.
+//! - DRIVER-69 (smaller-is-free): an elastic job that loses tasks, and has enough, goes on with those. That counts as
+//!   no restart, nor does growing: a job can only lose so many, and grows only when it has got on.
+
+use std::time::Instant;
+
+use log::Level;
+use phalanx_rendezvous::Outbox;
+use phalanx_types::message::HubMessage;
+
+use super::job_state::JobState;
+use super::node::Node;
+use super::phase::JobPhase;
+use super::restart::Renewal;
+
+impl JobState {
+    /// The partitions of tasks that could have places now.
+    pub(super) fn candidates(&self, now: Instant) -> Vec<u32> {
+        let is_one = |node: &Node| node.waits().is_some() && !self.leaves_host(now, node);
+        self.nodes.iter().filter(|(_, node)| is_one(node)).map(|(partition, _)| *partition).collect()
+    }
+
+    /// Whether an elastic job makes no use of this task any more, since its host is to go.
+    pub(super) fn leaves_host(&self, now: Instant, node: &Node) -> bool {
+        self.job.is_elastic() && self.notices.of(now, node.host()).is_some()
+    }
+
+    /// Whether the attempt may begin with so many tasks. DRIVER-66
+    pub(super) fn may_begin_with(&self, now: Instant, tasks: usize) -> bool {
+        let count = u32::try_from(tasks).unwrap_or(u32::MAX);
+        let is_awaited = || self.nodes.values().any(|node| matches!(node, Node::Called { .. }));
+        count == self.job.tasks
+            || (count >= self.job.least_tasks()
+                && !is_awaited()
+                && self.enough_at().is_some_and(|at| at <= now))
+    }
+
+    /// From when on a job that is elastic begins with the tasks that are there, if they are enough.
+    pub(super) fn enough_at(&self) -> Option<Instant> {
+        let JobPhase::Joining(joining) = &self.phase else { return None };
+        let waits = self.nodes.values().filter(|node| node.waits().is_some()).count();
+        let are_enough = waits >= usize::try_from(self.job.least_tasks()).unwrap_or(usize::MAX);
+        joining.last_join.filter(|_| self.job.is_elastic() && are_enough).map(|at| at + joining.patience)
+    }
+
+    /// Whether the present attempt runs, or is being ended, without this task.
+    pub(super) fn is_outside(&self, node: &Node) -> bool {
+        let have_places = match &self.phase {
+            JobPhase::Running(_) => true,
+            JobPhase::Stopping(stopping) => stopping.had_places(),
+            JobPhase::Joining(_) | JobPhase::Over(_) => false,
+        };
+        let has_none = matches!(node, Node::Absent | Node::Called { .. } | Node::Joined { .. });
+        have_places && has_none && self.job.is_elastic()
+    }
+
+    /// Whether this task waits for the ranks to start again with it.
+    pub(super) fn is_newcomer(&self, node: &Node) -> bool {
+        node.is_unplaced() && self.is_outside(node)
+    }
+
+    /// Whether another attempt may follow that counts as no restart.
+    pub(super) fn may_resize(&self) -> bool {
+        let cancelled = self.phase.stopping().is_some_and(|stopping| stopping.is_cancelled());
+        self.job.is_elastic() && self.outcome().is_none() && !cancelled
+    }
+
+    /// Whether those tasks are enough that stay where the ranks start again in place.
+    pub(super) fn are_enough(&self, now: Instant) -> bool {
+        let stay = self.nodes.values().filter(|node| node.stays_in_place() && !self.leaves_host(now, node));
+        stay.count() >= usize::try_from(self.job.least_tasks()).unwrap_or(usize::MAX)
+    }
+
+    /// A rank has saved a checkpoint. DRIVER-68
+    pub(super) fn saved(&mut self, now: Instant, step: u64, out: &mut Outbox) {
+        self.sizes.saved(step);
+        let is_new = |node: &Node| node.waits().is_some() && self.is_newcomer(node) && !self.leaves_host(now, node);
+        let new = self.nodes.values().filter(|node| is_new(node)).count();
+        let runs = matches!(self.phase, JobPhase::Running(_)) && self.ranks.running_count() > 0;
+        if new == 0 || !runs || !self.sizes.may_grow(now, self.job.policy.elastic.cooldown) {
+            return;
+        }
+        self.sizes.grew(now);
+        let more = if new == 1 { "1 task more is there".into() } else { format!("{new} tasks more are there") };
+        self.stop_all(now, &more, out);
+        if let Some(stopping) = self.phase.stopping_mut() {
+            stopping.grows = Some(more);
+        }
+    }
+
+    /// Begins another attempt where the one before was ended only to have more tasks. Whether that is so.
+    pub(super) fn grow(&mut self, now: Instant, out: &mut Outbox) -> bool {
+        let Some(stopping) = self.phase.stopping() else { return false };
+        let Some(more) = stopping.grows.clone() else { return false };
+        let is_undisturbed = stopping.problem().is_none()
+            && stopping.interrupted().is_none()
+            && self.stage_ended.is_none()
+            && !self.attempts.has_lost_blocks
+            && !self.ranks.any_failed()
+            && self.are_enough(now)
+            && self.nodes.values().all(|node| node.stays_in_place() || node.is_away());
+        if is_undisturbed {
+            self.restart(now, Renewal::grown(more), true, out);
+        }
+        is_undisturbed
+    }
+
+    /// A task has come while others run: it waits without a limit.
+    pub(super) fn welcome(&mut self, partition: u32, out: &mut Outbox) {
+        self.reason(Level::Info, format!("the task of partition {partition} waits for the next checkpoint"));
+        out.send(partition, HubMessage::Spare);
+    }
+
+    /// Tells the caller what an attempt's end has cost, once all ranks run again.
+    pub(super) fn announce_size(&mut self, now: Instant) {
+        if !self.ranks.all_started() || !matches!(self.phase, JobPhase::Running(_)) {
+            return;
+        }
+        let Some((pause, steps)) = self.sizes.runs_again(now) else { return };
+        let lost = match steps {
+            Some(1) => "1 step and ".into(),
+            Some(steps) => format!("{steps} steps and "),
+            None => String::new(),
+        };
+        let (size, seconds) = (self.sizes.world_size, pause.as_secs_f64());
+        let noun = if size == 1 { "rank runs" } else { "ranks run" };
+        self.announce(format!("[phalanx] {size} {noun} again; {lost}{seconds:.1} s lost"));
+    }
+}

@@ -1,0 +1,112 @@
+//! With how many tasks an elastic job runs, since when each is there, and what a change of their number costs.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use phalanx_types::Generation;
+
+/// What is known of a job's sizes.
+#[derive(Debug, Default)]
+pub(super) struct Sizes {
+    /// In which generation each task had its first place.
+    since: BTreeMap<u32, Generation>,
+    /// How many ranks the present attempt has, or the one before while tasks join.
+    pub(super) world_size: u32,
+    /// When it grew last.
+    grown: Option<Instant>,
+    /// The newest step that is saved.
+    saved: Option<u64>,
+    /// Since when no rank of the attempt before has worked, and how many steps are lost with it.
+    pause: Option<Pause>,
+}
+
+/// What an attempt's end costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pause {
+    since: Instant,
+    steps: Option<u64>,
+}
+
+impl Sizes {
+    /// Which of these tasks has been there longest; of several that of the lowest partition.
+    pub(super) fn oldest(&self, tasks: impl Iterator<Item = u32>) -> Option<u32> {
+        // None is the greatest here: who has had no place comes last.
+        let age = |task: &u32| (self.since.get(task).is_none(), self.since.get(task).copied(), *task);
+        tasks.min_by_key(age)
+    }
+
+    /// These tasks have their places.
+    pub(super) fn placed(&mut self, generation: Generation, tasks: impl Iterator<Item = u32>, world_size: u32) {
+        let before = std::mem::take(&mut self.since);
+        self.since = tasks.map(|task| (task, before.get(&task).copied().unwrap_or(generation))).collect();
+        self.world_size = world_size;
+    }
+
+    /// The ranks of an attempt are over that were to end at `since`; the newest step that they told is this.
+    pub(super) fn ended(&mut self, since: Instant, newest_step: Option<u64>) {
+        let steps = newest_step.map(|newest| newest.saturating_sub(self.saved.unwrap_or(0)));
+        // Attempts that never began to work add nothing.
+        let before = self.pause.filter(|_| steps.is_none());
+        self.pause = Some(before.unwrap_or(Pause { since, steps }));
+    }
+
+    /// All ranks run again; how long that took, and how many steps are lost.
+    pub(super) fn runs_again(&mut self, now: Instant) -> Option<(Duration, Option<u64>)> {
+        let Pause { since, steps } = self.pause.take()?;
+        Some((now.saturating_duration_since(since), steps))
+    }
+
+    /// Only those tasks have stayed.
+    pub(super) fn keep(&mut self, stays: impl Fn(u32) -> bool) {
+        self.since.retain(|task, _| stays(*task));
+    }
+
+    /// A checkpoint is there.
+    pub(super) fn saved(&mut self, step: u64) {
+        self.saved = Some(self.saved.map_or(step, |before| before.max(step)));
+    }
+
+    /// Whether the job may grow now, as far as its last growth says.
+    pub(super) fn may_grow(&self, now: Instant, cooldown: Duration) -> bool {
+        self.grown.is_none_or(|at| now >= at + cooldown)
+    }
+
+    pub(super) fn grew(&mut self, now: Instant) {
+        self.grown = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_oldest_task_is_the_one_that_had_a_place_first() {
+        let (first, second) = (Generation::first(), Generation::first().next());
+        let mut sizes = Sizes::default();
+        assert_eq!(sizes.oldest([4, 2].into_iter()), Some(2), "DRIVER-67: nobody had a place");
+        sizes.placed(first, [1, 2].into_iter(), 2);
+        sizes.keep(|task| task != 1);
+        sizes.placed(second, [1, 2, 0].into_iter(), 3);
+        assert_eq!(sizes.oldest([0, 1, 2].into_iter()), Some(2), "DRIVER-67");
+        assert_eq!(sizes.oldest([1, 0].into_iter()), Some(0), "DRIVER-67");
+        assert_eq!(sizes.oldest([3, 1].into_iter()), Some(1), "DRIVER-67: 3 had none");
+    }
+
+    #[test]
+    fn what_is_lost_is_counted_from_the_newest_checkpoint_on() {
+        let now = Instant::now();
+        let mut sizes = Sizes::default();
+        assert_eq!(sizes.runs_again(now), None);
+        sizes.saved(20);
+        sizes.saved(10);
+        sizes.ended(now, Some(27));
+        sizes.ended(now + SECOND, None);
+        assert_eq!(sizes.runs_again(now + 3 * SECOND), Some((3 * SECOND, Some(7))));
+        assert_eq!(sizes.runs_again(now + 3 * SECOND), None, "once");
+        sizes.ended(now, None);
+        assert_eq!(sizes.runs_again(now + SECOND), Some((SECOND, None)), "nobody told a step");
+    }
+}
