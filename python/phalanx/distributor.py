@@ -76,7 +76,8 @@ _ONE = _Default(1)
 class TorchDistributor(Distributor):
     """Runs PyTorch training as ranks, on the driver or in a Spark stage.
 
-    num_processes   the number of ranks (`num_workers` is a deprecated alias)
+    num_processes   the number of ranks (`num_workers` is a deprecated alias); two numbers are the fewest with which a
+                    run goes on, and the most: `(2, 8)`
     local_mode      whether the ranks run on the driver's host; otherwise they run in tasks of the cluster
     use_gpu         whether each rank has a GPU of its own
 
@@ -93,7 +94,7 @@ class TorchDistributor(Distributor):
 
     def __init__(
         self,
-        num_processes: int = _ONE,
+        num_processes: int | tuple[int, int] = _ONE,
         local_mode: bool = True,
         use_gpu: bool = True,
         _ssl_conf: str = preflight.SSL_OVERRIDE,
@@ -115,6 +116,7 @@ class TorchDistributor(Distributor):
         mlflow: bool | Literal["all"] | None = None,
         local_ranks: str | None = None,
         gang: str | None = None,
+        min_processes: int | None = None,
         logs: str | int | Iterable[int] | None = None,
         progress: str | None = None,
     ) -> None:
@@ -123,7 +125,7 @@ class TorchDistributor(Distributor):
                 raise TypeError("num_workers is an alias of num_processes; give one of them")
             warnings.warn("num_workers is deprecated; use num_processes", DeprecationWarning, stacklevel=2)
             num_processes = num_workers
-        self.num_processes = preflight.check_num_processes(num_processes)
+        self.num_processes, least = preflight.check_sizes(num_processes)
         self.local_mode = local_mode
         self.use_gpu = use_gpu
         self.ssl_conf = _ssl_conf
@@ -144,6 +146,7 @@ class TorchDistributor(Distributor):
             mlflow=mlflow,
             local_ranks=local_ranks,
             gang=gang,
+            min_processes=min_processes if least is None else least,
             logs=logs,
             progress=progress,
         )
@@ -334,8 +337,6 @@ class TorchDistributor(Distributor):
             local_mode=self.local_mode,
             of_dataframe=rows is not None or is_remote(self.spark),
         )
-        if not self.local_mode:
-            preflight.check_slots(self.spark, self.num_tasks, settings.slots_timeout, self.logger, profile)
         job = _native.Job(
             name=name_of(train_object),
             ranks=self.num_processes,
@@ -348,6 +349,13 @@ class TorchDistributor(Distributor):
             | of_data
             | ({} if tracked is None else tracked.settings),
         )
+        if rows is not None and job.least_tasks < job.tasks:
+            raise ValueError(
+                "each task of this run reads its own rows of the DataFrame, so num_processes has to be one number; "
+                "give the data as phalanx.stored, or without phalanx.streamed"
+            )
+        if not self.local_mode:
+            preflight.check_slots(self.spark, job.least_tasks, settings.slots_timeout, self.logger, profile)
         named = conf(f"spark.executorEnv.{contract.ENV_CHECKPOINT_NAME}") is not None
         check_given(job, given, {*variables, *([contract.ENV_CHECKPOINT_NAME] if named else [])})
         # Through a Spark Connect server alone, nobody else has to reach the hub.

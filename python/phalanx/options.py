@@ -37,6 +37,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "checkpoint_name": ("spark.phalanx.checkpoint.name", str),
     "local_ranks": ("spark.phalanx.localRanks", str),
     "gang": ("spark.phalanx.gang", str),
+    "min_processes": ("spark.phalanx.elastic.minProcesses", str),
     "logs": ("spark.phalanx.logs", _texts),
     "progress": ("spark.phalanx.progress", str),
 }
@@ -105,6 +106,9 @@ class Options:
                     each, for which dynamic allocation starts executors; else what `spark.phalanx.gang` says, which is
                     tasks where dynamic allocation is on, and else barrier
 
+    min_processes   the fewest ranks with which a run goes on, which has `num_processes` at most; `num_processes=(2, 8)`
+                    says both. Else what `spark.phalanx.elastic.minProcesses` says, which is all of them
+
     logs            which of the ranks' output is shown: "all", "dedup" (equal lines once, with their ranks), "errors"
                     (the newest lines of a rank that failed), "off", a rank, or a list of ranks; else what
                     `spark.phalanx.logs` says, which is all of up to 8 ranks, and of more dedup
@@ -133,6 +137,7 @@ class Options:
     mlflow: bool | Literal["all"] | None = None
     local_ranks: str | None = None
     gang: str | None = None
+    min_processes: int | None = None
     logs: str | int | Iterable[int] | None = None
     progress: str | None = None
 

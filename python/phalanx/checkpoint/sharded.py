@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..rank import contract
+from ..rank import contract, reporting
 from . import background, layout, owner, pickles, place, whole
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ def _publish(store: Store, entry: layout.Entry, keep: int, ranks: int) -> str:
             f"{store.path(entry.data)} here; name a folder that all hosts share"
         )
     whole.publish(store, entry, {name: there[name] for name in files}, ranks=ranks)
+    reporting.saved(entry.step)
     whole.clean(store, entry, keep)
     return store.path(entry.data)
 

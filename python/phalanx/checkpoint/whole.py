@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..rank import contract
+from ..rank import contract, reporting
 from . import background, layout, owner, pickles, place
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def _write(store: Store, step: int, keep: int, write: Callable[[BinaryIO], Any])
             counted = _Counted(file)
             write(counted)  # type: ignore[arg-type]
         publish(store, entry, {entry.data: counted.bytes})
+    reporting.saved(step)
     clean(store, entry, keep)
     return store.path(entry.data)
 

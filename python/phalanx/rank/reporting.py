@@ -151,6 +151,13 @@ def phase(name: str) -> None:
         rank.node.send({contract.NOTE_PHASE: str(name)[:MAX_NAME_CHARS]}, keep=True)
 
 
+def saved(step: int) -> None:
+    """Tells that a checkpoint of `step` is there; nothing outside a rank."""
+    rank = _this_rank()
+    if rank is not None:
+        rank.node.send({contract.NOTE_SAVED: step})
+
+
 def error(record: dict[str, Any]) -> None:
     """Tells what this rank raised, where no file takes it: cut, so that its note stays whole."""
     rank = _this_rank()

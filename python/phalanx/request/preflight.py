@@ -39,6 +39,21 @@ def check_num_processes(value: object) -> int:
     return _native.num_processes(value.__index__(), "")
 
 
+def check_sizes(value: object) -> tuple[int, int | None]:
+    """`value` as how many ranks a run has at most, and with how few it goes on, where it says two numbers.
+
+    Raises as `check_num_processes`, and `ValueError` where the first of two is the larger.
+    """
+    if not isinstance(value, tuple) or len(value) != 2:
+        return check_num_processes(value), None
+    least, most = map(check_num_processes, value)
+    if least > most:
+        raise ValueError(
+            f"num_processes is {value}, but has to be the fewest and the most ranks: ({most}, {least})"
+        )
+    return most, least
+
+
 def is_elsewhere(train_object: object) -> bool:
     """Whether this is the path of a file that isn't on this machine: the executors may have it."""
     return isinstance(train_object, (str, os.PathLike)) and not os.path.exists(train_object)

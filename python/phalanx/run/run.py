@@ -42,6 +42,8 @@ _PATIENCE_S = 3600.0
 _STACKS_S = 10.0
 # How long the Spark stage may take to end once all its ranks have.
 _STAGE_END_S = 30.0
+# The same where the run may have had fewer tasks than it asked for.
+_ELASTIC_END_S = 0.5
 
 
 class Stacks(dict[int, str]):
@@ -220,6 +222,9 @@ class Run:
             self.ranks = end.ranks
             self._results.keep(hub)
             if end.failure is not None or interrupts.pressed:
+                self._stage.cancel()
+            elif self._job.least_tasks < self._job.tasks and not self._stage.join(_ELASTIC_END_S):
+                # Tasks that got no slot are waited for by nobody.
                 self._stage.cancel()
             if not self._stage.join(_STAGE_END_S):
                 logger.warning("The Spark stage of %s has not ended; cancelling it.", self.name)

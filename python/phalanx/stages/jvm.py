@@ -46,6 +46,7 @@ class JvmStage(SparkStage):
                 payload,
                 self._description,
                 self._request.settings.gang,
+                self._job.least_tasks,
                 0 if self._profile is None else self._profile.id,
             )
 

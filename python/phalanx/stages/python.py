@@ -133,7 +133,13 @@ class PythonStage(SparkStage):
                 all_run, cancelled = self._all_run, lambda: self._cancelled
                 cancel = functools.partial(self._cancel_jobs, tag)
                 self._gang = Seats(
-                    self._spark, numbers, tag, given_up=cancelled, cancel=cancel, profile=self._profile
+                    self._spark,
+                    numbers,
+                    tag,
+                    least=self._job.least_tasks,
+                    given_up=cancelled,
+                    cancel=cancel,
+                    profile=self._profile,
                 )
                 self._gang.run(task, all_run)
                 return

@@ -9,6 +9,9 @@ STAGE-13 (seats-beside): a seat that the hub wants once more is another job besi
 ends another, or the gang, by its end: the seat has ended well when one has, and badly when all have. When the hub says
 which has the seat, the others are cancelled.
 
+STAGE-14 (least-is-enough): a gang that goes on with fewer tasks than it asks for is submitted as many seats at a time
+as there are free slots, from its least number on. It has gathered once so many run.
+
 Where the driver has the jar, `dev.phalanx.spark.driver.Seats` does all that. Else each seat takes a thread here, and
 another of the JVM.
 """
@@ -43,6 +46,9 @@ logger = logging.getLogger("phalanx")
 
 _POLL_S = 0.1
 
+# How often slots are looked for that a gang can have besides those that it needs.
+_LOOK_S = 1.0
+
 # How often Spark is told to cancel a gang's jobs: it looks at all of them.
 _CANCEL_S = 1.0
 
@@ -59,6 +65,7 @@ class Seats:
     """The seats of a gang, a partition of `numbers` each.
 
     tag             that of their jobs, which the calling thread's properties have
+    least           with how many of them the run goes on
     given_up        whether the run is to end
     cancel          cancels the jobs with the tag; may be called again
     profile         that of `numbers`
@@ -70,6 +77,7 @@ class Seats:
         numbers: RDD[int],
         tag: str,
         *,
+        least: int,
         given_up: Callable[[], bool],
         cancel: Callable[[], None],
         profile: RunProfile | None = None,
@@ -79,6 +87,9 @@ class Seats:
         self._runner = own_runner(spark.sparkContext)
         self._given_up, self._cancel = given_up, cancel
         self._count: int = numbers.getNumPartitions()
+        self._least = least
+        # How many have been submitted, from the first on, and when more were looked for.
+        self._submitted, self._looked_at = 0, 0.0
         self._failures: list[BaseException] = []
         # The jobs of each partition that are not over, by tags of their own, and the partitions that have ended well.
         self._jobs: dict[int, set[str]] = {partition: set() for partition in range(self._count)}
@@ -102,7 +113,7 @@ class Seats:
             # As bytes, not pickled.
             rows._bypass_serializer = True
             self._runner.runPythonSeats(
-                rows._jrdd, OF_APPLICATION if self._profile is None else self._profile.id
+                rows._jrdd, self._least, OF_APPLICATION if self._profile is None else self._profile.id
             )
             return
         with gathering.join(self._tag, context.getLocalProperty(_JOB_GROUP)) as turn:
@@ -121,16 +132,28 @@ class Seats:
         while not self._given_up():
             if turn.cancelled is not None:
                 raise RuntimeError(turn.cancelled)
-            if turn.is_held and self._has_room():
+            if turn.is_held and self._room() >= self._least:
                 return True
             time.sleep(_POLL_S)
         return False
 
-    def _has_room(self) -> bool:
+    def _room(self) -> int:
+        """For how many seats there are slots, or may come."""
         if starts_executors(self._spark):
-            return True
-        context = self._spark.sparkContext
-        return look_at_scheduler(context, self._tag, self._count, self._profile).free >= self._count
+            return self._count
+        return look_at_scheduler(self._spark.sparkContext, self._tag, self._least, self._profile).free
+
+    def _submit_those_that_fit(self, task: Callable[..., Any]) -> None:
+        """Submits the next seats: seats that wait for slots go before later jobs."""
+        end = self._count
+        if self._least < end:
+            end = min(end, self._submitted + max(self._room(), self._least - self._submitted))
+        for partition in range(self._submitted, end):
+            self._submit(task, partition)
+        self._submitted, self._looked_at = end, time.monotonic()
+
+    def _looks_for_room(self) -> bool:
+        return self._submitted < self._count and time.monotonic() - self._looked_at > _LOOK_S
 
     def add(self, partition: int) -> None:
         """Submits the seat of a partition once more. Returns at once."""
@@ -148,8 +171,7 @@ class Seats:
             self._runner.endOtherSeats(self._tag, partition, stage)
 
     def _run(self, task: Callable[..., Any], turn: gathering.Turn, all_run: threading.Event) -> None:
-        for partition in range(self._count):
-            self._submit(task, partition)
+        self._submit_those_that_fit(task)
         cancelled_at = -_CANCEL_S
         while any(self._jobs.values()):
             with contextlib.suppress(queue.Empty):
@@ -161,6 +183,8 @@ class Seats:
                     del self._taken[partition]
             if all_run.is_set():
                 turn.close()
+            if self._looks_for_room() and not self._is_over():
+                self._submit_those_that_fit(task)
             now = time.monotonic()
             if self._is_over() and now - cancelled_at >= _CANCEL_S:
                 self._cancel()  # again and again: a seat's job may begin just after

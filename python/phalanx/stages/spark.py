@@ -63,8 +63,8 @@ class SparkStage(Stage):
         super().__init__(request)
         job = self._job = request.job
         self._local_gpus = local_gpus
-        # How many tasks are a Spark job each; none in a barrier stage.
-        self._seats = job.tasks if request.settings.gang == "tasks" else 0
+        # How many tasks it takes, where they are a Spark job each; none in a barrier stage.
+        self._seats = job.least_tasks if request.settings.gang == "tasks" else 0
         self._profile = request.profile
         # How many jobs the hub has wanted beside those of each seat.
         self._beside: collections.Counter[int] = collections.Counter()

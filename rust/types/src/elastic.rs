@@ -22,10 +22,6 @@ pub struct ElasticPolicy {
 
 impl Default for ElasticPolicy {
     fn default() -> Self {
-        ElasticPolicy {
-            min_ranks: 0,
-            patience: Duration::from_secs(10),
-            cooldown: Duration::from_secs(60),
-        }
+        ElasticPolicy { min_ranks: 0, patience: Duration::from_secs(10), cooldown: Duration::from_secs(60) }
     }
 }

@@ -198,7 +198,9 @@ fn by_partition<'a>(job: &Job, joins: &'a [Join], first: u32) -> Result<Vec<&'a 
     let is_one_each = sorted.len() == joins.len() && sorted.keys().all(|partition| *partition < job.tasks);
     let are_enough = (job.least_tasks()..=job.tasks).contains(&count(joins));
     match sorted.remove(&first) {
-        Some(oldest) if is_one_each && are_enough => Ok([oldest].into_iter().chain(sorted.into_values()).collect()),
+        Some(oldest) if is_one_each && are_enough => {
+            Ok([oldest].into_iter().chain(sorted.into_values()).collect())
+        }
         _ => Err(Error::new(
             ErrorKind::Invalid,
             format!(
@@ -317,7 +319,8 @@ mod tests {
     fn with_a_host_as_the_local_world_its_tasks_have_dense_local_ranks_and_all_its_gpus() {
         let mut job = Job::new("j", "t", 2, 2).unwrap();
         job.local_ranks = LocalRanks::Host;
-        let placed = place(&job, Generation::new(3), 0, &[on(0, "a", &["3"]), on(1, "a", &["GPU-77"])]).unwrap();
+        let placed =
+            place(&job, Generation::new(3), 0, &[on(0, "a", &["3"]), on(1, "a", &["GPU-77"])]).unwrap();
         for (node, local_rank) in placed.nodes.iter().zip(0..) {
             assert_eq!(node.gpus, ["3", "GPU-77"]);
             assert_eq!(node.ranks[0].local_rank, local_rank);

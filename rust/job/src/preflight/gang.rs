@@ -143,7 +143,10 @@ mod tests {
         assert_eq!(gang(None, false, false, &conf(&[])), Gang::Tasks);
         assert_eq!(gang(None, false, false, &conf(&[("spark.master", "local[4]")])), Gang::Barrier);
         let fixed = conf(&[(DYNAMIC_ALLOCATION, "false")]);
-        assert_eq!([false, true].map(|elastic| gang(None, elastic, false, &fixed)), [Gang::Barrier, Gang::Tasks]);
+        assert_eq!(
+            [false, true].map(|elastic| gang(None, elastic, false, &fixed)),
+            [Gang::Barrier, Gang::Tasks]
+        );
         for wish in [Gang::Barrier, Gang::Tasks] {
             assert_eq!(gang(Some(wish), true, false, &conf(&[])), wish, "JOB-26");
         }

@@ -207,7 +207,9 @@ impl JobState {
     /// The caller asks for the end.
     pub fn cancel(&mut self, now: Instant, reason: &str, out: &mut Outbox) {
         let may_go_on = self.restarts() < self.job.policy.max_restarts || self.preemption_budget_left();
-        if (may_go_on || self.may_resize()) && let Some(stopping) = self.phase.stopping_mut() {
+        if (may_go_on || self.may_resize())
+            && let Some(stopping) = self.phase.stopping_mut()
+        {
             stopping.forget_retryable();
         }
         let message = format!("the job was cancelled: {reason}");

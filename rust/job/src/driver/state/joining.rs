@@ -73,7 +73,8 @@ impl JobState {
         self.announce_placed(joins);
         self.phase = JobPhase::Running(placement);
         self.point(now, 0, Point::AllJoined(world_size));
-        let others: Vec<u32> = self.nodes.iter().filter(|(_, node)| self.is_newcomer(node)).map(|(p, _)| *p).collect();
+        let others: Vec<u32> =
+            self.nodes.iter().filter(|(_, node)| self.is_newcomer(node)).map(|(p, _)| *p).collect();
         others.into_iter().for_each(|partition| self.welcome(partition, out));
     }
 
@@ -168,7 +169,8 @@ impl JobState {
             "Spark did not have {} free task slots at once within {:.0?} (spark.phalanx.queueTimeout); \
              {free} {verb} free at the end. Wait for the jobs that hold the others, lower num_processes, or \
              raise the setting",
-            self.job.least_tasks(), self.job.policy.queue_timeout
+            self.job.least_tasks(),
+            self.job.policy.queue_timeout
         )
     }
 }

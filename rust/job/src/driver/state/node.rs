@@ -167,7 +167,8 @@ impl Node {
     /// The next attempt begins in the same task: one that is held, or waits, is called, any other begins anew.
     pub(super) fn called(self) -> Node {
         match self {
-            Node::Held { ref contact, .. } | Node::Joined { contact: ref contact @ Contact::Open { .. }, .. } => {
+            Node::Held { ref contact, .. }
+            | Node::Joined { contact: ref contact @ Contact::Open { .. }, .. } => {
                 Node::Called { host: self.host().to_string(), heard: contact.heard() }
             }
             _ => Node::Absent,

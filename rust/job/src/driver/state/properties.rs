@@ -7,7 +7,8 @@ use phalanx_rendezvous::{Outbox, Seat};
 use phalanx_types::message::{HubMessage, NodeMessage, RankActivity, TimedReport};
 use phalanx_types::stacks::RankStacks;
 use phalanx_types::{
-    Attempt, Gang, Generation, Job, Join, NodePlacement, Notice, RankError, RankErrorKind, RankExit, RankState, SparkTask, host_digest,
+    Attempt, Gang, Generation, Job, Join, NodePlacement, Notice, RankError, RankErrorKind, RankExit,
+    RankState, SparkTask, host_digest,
 };
 use proptest::prelude::*;
 
@@ -212,7 +213,10 @@ impl Play {
         ranks.sort_unstable();
         assert!(ranks.into_iter().eq(0..first.world_size), "DRIVER-66: never a rank in two");
         let same = |place: &NodePlacement| place.generation == first.generation && place.store == first.store;
-        assert!(new.iter().all(|(partition, place)| *partition == place.partition && same(place)), "DRIVER-66");
+        assert!(
+            new.iter().all(|(partition, place)| *partition == place.partition && same(place)),
+            "DRIVER-66"
+        );
         self.generation = Some(first.generation);
         if first.world_size < RANKS {
             self.told.clear();
@@ -246,7 +250,9 @@ impl Play {
         }
         self.outcome = self.state.outcome().cloned();
         let restarts = self.state.take_restarts();
-        self.grown += u32::try_from(restarts.iter().filter(|restart| restart.cause.contains(" more ")).count()).unwrap();
+        self.grown +=
+            u32::try_from(restarts.iter().filter(|restart| restart.cause.contains(" more ")).count())
+                .unwrap();
         assert!(self.grown <= self.saved, "DRIVER-68");
         let have_gone = !lost_before.is_empty() && self.state.job.policy.executor_blocks;
         assert!(!have_gone || restarts.iter().all(|restart| !restart.in_place), "DRIVER-60: {lost_before:?}");
@@ -260,7 +266,8 @@ impl Play {
     /// Whether each rank of the present attempt was first said to have ended well.
     fn all_finished(&self) -> bool {
         let told = &self.told;
-        told.len() == self.state.world_size() as usize && told.values().all(|state| *state == RankState::Finished)
+        told.len() == self.state.world_size() as usize
+            && told.values().all(|state| *state == RankState::Finished)
     }
 
     fn remember(&mut self, exit: &RankExit) {

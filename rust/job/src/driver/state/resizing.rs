@@ -81,14 +81,16 @@ impl JobState {
     /// A rank has saved a checkpoint. DRIVER-68
     pub(super) fn saved(&mut self, now: Instant, step: u64, out: &mut Outbox) {
         self.sizes.saved(step);
-        let is_new = |node: &Node| node.waits().is_some() && self.is_newcomer(node) && !self.leaves_host(now, node);
+        let is_new =
+            |node: &Node| node.waits().is_some() && self.is_newcomer(node) && !self.leaves_host(now, node);
         let new = self.nodes.values().filter(|node| is_new(node)).count();
         let runs = matches!(self.phase, JobPhase::Running(_)) && self.ranks.running_count() > 0;
         if new == 0 || !runs || !self.sizes.may_grow(now, self.job.policy.elastic.cooldown) {
             return;
         }
         self.sizes.grew(now);
-        let more = if new == 1 { "1 task more is there".into() } else { format!("{new} tasks more are there") };
+        let more =
+            if new == 1 { "1 task more is there".into() } else { format!("{new} tasks more are there") };
         self.stop_all(now, &more, out);
         if let Some(stopping) = self.phase.stopping_mut() {
             stopping.grows = Some(more);

@@ -99,7 +99,8 @@ impl JobState {
             && self.phase.stopping().is_some_and(Stopping::had_places)
             && self.stage_ended.is_none()
             && self.nodes.values().all(stays);
-        let is_smaller = in_place && failure.kind == FailureKind::LostNode && goes_on_here && self.replaces_tasks();
+        let is_smaller =
+            in_place && failure.kind == FailureKind::LostNode && goes_on_here && self.replaces_tasks();
         let is_allowed = match is_preemption {
             true => self.preemption_budget_left(),
             false if is_smaller => self.may_resize(), // DRIVER-69
@@ -150,7 +151,14 @@ impl JobState {
         self.stragglers = Stragglers::default();
         // No rank runs at this moment.
         self.news.stacks.extend(self.stacks.abandon().then(Vec::new));
-        self.news.restarts.push(Restart { attempt, generation: self.generation, in_place, rank, cause, line });
+        self.news.restarts.push(Restart {
+            attempt,
+            generation: self.generation,
+            in_place,
+            rank,
+            cause,
+            line,
+        });
         self.point(now, 0, Point::Restart(attempt));
     }
 

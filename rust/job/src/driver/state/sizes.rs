@@ -36,7 +36,12 @@ impl Sizes {
     }
 
     /// These tasks have their places.
-    pub(super) fn placed(&mut self, generation: Generation, tasks: impl Iterator<Item = u32>, world_size: u32) {
+    pub(super) fn placed(
+        &mut self,
+        generation: Generation,
+        tasks: impl Iterator<Item = u32>,
+        world_size: u32,
+    ) {
         let before = std::mem::take(&mut self.since);
         self.since = tasks.map(|task| (task, before.get(&task).copied().unwrap_or(generation))).collect();
         self.world_size = world_size;

@@ -35,13 +35,14 @@ object BarrierRunner {
     * failed, and Spark's own exception where its job was cancelled.
     *
     * {{{
-    * BarrierRunner.runPython(jsc.sc(), 4, hub.node_spec(...), payload, "Phalanx: train, 8 ranks", "tasks", 0)
+    * BarrierRunner.runPython(jsc.sc(), 4, hub.node_spec(...), payload, "Phalanx: train, 8 ranks", "tasks", 4, 0)
     * }}}
     *
     * @param tasks how many tasks the job has
     * @param spec what the hub tells every node; opaque
     * @param description what the Spark UI shows, if the caller has set nothing
     * @param gang `barrier` for one barrier stage, `tasks` for a gang of tasks
+    * @param least with how many tasks of a gang of tasks the job goes on
     * @param profile Spark's number of the resource profile of the tasks; 0 for the application's
     */
   def runPython(
@@ -51,8 +52,9 @@ object BarrierRunner {
       payload: Array[Byte],
       description: String,
       gang: String,
+      least: Int,
       profile: Int
-  ): Unit = run(sc, tasks, description, new NodeTask(spec, payload), gang, profile)
+  ): Unit = run(sc, tasks, description, new NodeTask(spec, payload), gang, least, profile)
 
   /** As the other, for a large payload: py4j sends bytes as one line of text, and a closure is one array.
     *
@@ -65,8 +67,9 @@ object BarrierRunner {
       payloadFile: String,
       description: String,
       gang: String,
+      least: Int,
       profile: Int
-  ): Unit = NodeTask.withPayloadFile(sc, spec, payloadFile)(run(sc, tasks, description, _, gang, profile))
+  ): Unit = NodeTask.withPayloadFile(sc, spec, payloadFile)(run(sc, tasks, description, _, gang, least, profile))
 
   /** Ends what `runPython` runs in a thread whose jobs have this tag, also before it has a job: while a gang of tasks
     * waits for its turn or for slots, Spark has none to cancel. Returns at once.
@@ -85,9 +88,11 @@ object BarrierRunner {
     *
     * @param rows a partition for each task, which runs where it is computed; it gives why the task failed, as UTF-8,
     *   or nothing
+    * @param least with how many of them the job goes on
     * @param profile Spark's number of the profile that they have
     */
-  def runPythonSeats(rows: JavaRDD[Array[Byte]], profile: Int): Unit = Seats.runPython(rows.rdd, profile)
+  def runPythonSeats(rows: JavaRDD[Array[Byte]], least: Int, profile: Int): Unit =
+    Seats.runPython(rows.rdd, least, profile)
 
   /** How Spark's scheduler has the stage with this tag, or the gang of tasks of so many `seats`, of this profile:
     * `running slots free`, -1 running where nothing is submitted yet, and then the tasks on executors that Spark
@@ -116,6 +121,7 @@ object BarrierRunner {
       description: String,
       task: NodeTask,
       gang: String,
+      least: Int,
       profile: Int = RunProfile.OfApplication
   ): Unit = {
     OwnJar.ship(sc)
@@ -123,7 +129,7 @@ object BarrierRunner {
     val described = sc.getLocalProperty(Description) != null
     if (!described) sc.setLocalProperty(Description, description)
     hub.foreach { case (job, _) => sc.setLocalProperty(RunStore.RunProperty, job) }
-    try withTunnel(hub)(runGang(sc, tasks, task, gang, profile))
+    try withTunnel(hub)(runGang(sc, tasks, least, task, gang, profile))
     catch {
       case NonFatal(problem) =>
         val failure = StageFailure.of(problem)
@@ -135,8 +141,15 @@ object BarrierRunner {
     }
   }
 
-  private def runGang(sc: SparkContext, tasks: Int, task: NodeTask, gang: String, profile: Int): Unit = gang match {
-    case "tasks"   => Seats.run(sc, tasks, task, profile)
+  private def runGang(
+      sc: SparkContext,
+      tasks: Int,
+      least: Int,
+      task: NodeTask,
+      gang: String,
+      profile: Int
+  ): Unit = gang match {
+    case "tasks"   => Seats.run(sc, tasks, least, task, profile)
     case "barrier" =>
       RunProfile.rows(sc, tasks, profile).barrier().mapPartitions(identity(_)).foreachPartition(task)
     case other => throw new IllegalArgumentException(s"a gang is barrier or tasks, not $other")

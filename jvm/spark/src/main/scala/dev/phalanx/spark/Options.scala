@@ -122,6 +122,9 @@ abstract class WithOptions[Own] private[spark] () {
     */
   def withLocalRanks(by: String): Own = having("spark.phalanx.localRanks" -> by)
 
+  /** Has a run go on with no fewer ranks than this; it has `numProcesses` at most. By default it always has all. */
+  def withMinProcesses(count: Int): Own = having("spark.phalanx.elastic.minProcesses" -> count.toString)
+
   /** What the run's tasks are to Spark: one stage whose tasks start together (`barrier`), or a job each, for which
     * Spark also starts executors (`tasks`). By default they are a job each where dynamic allocation is on.
     */

@@ -38,6 +38,7 @@ final class Run private[spark] (
 ) {
   private val EventMillis = 50L // how soon an interrupt is noticed
   private val StageEndMillis = 30000L // how long the stage may take to end once all its ranks have
+  private val ElasticEndMillis = 500L // the same where the run may have had fewer tasks than it asked for
   private val SnapshotNanos = 1000000000L // how often Spark's UI is told
   private val ShutdownMillis = 3000L // how long the JVM's end waits beyond the grace
   private val StacksMillis = 10000L // how long the ranks' stacks may take: the hub waits 5 s for its nodes
@@ -206,7 +207,8 @@ final class Run private[spark] (
       }
     ended = end.ranks
     val results = RankResult.keep(ended, hub.resultPath)
-    if (!end.isInstanceOf[Hub.Finished]) stage.cancel()
+    // Tasks of an elastic run that got no slot are waited for by nobody.
+    if (!end.isInstanceOf[Hub.Finished] || (job.isElastic && !stage.join(ElasticEndMillis))) stage.cancel()
     waitForStage()
     end match {
       case Hub.Finished(_) =>

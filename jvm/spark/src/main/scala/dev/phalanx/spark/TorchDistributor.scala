@@ -182,7 +182,7 @@ class TorchDistributor private (
     if (!localMode) {
       Preflight.mayStart(ofRun, log)
       val slots = () => SparkInternals.taskSlots(sc, profile)
-      Preflight.awaitSlots(plan.tasks, sc.master, application.getOption, taken, slotsTimeout, log, slots)
+      Preflight.awaitSlots(job.leastTasks, sc.master, application.getOption, taken, slotsTimeout, log, slots)
     }
     val (bind, advertise) =
       if (localMode) ("127.0.0.1", "127.0.0.1")
@@ -214,7 +214,7 @@ class TorchDistributor private (
     if (localMode) new LocalStage(payload, ranks)
     else {
       val description = s"Phalanx: $name, $numRanks ranks"
-      new SparkStage(sc, payload, ranks, plan.tasks, job.gang, profile, description, slotsTimeout)
+      new SparkStage(sc, payload, ranks, plan.tasks, job.leastTasks, job.gang, profile, description, slotsTimeout)
     }
   }
 

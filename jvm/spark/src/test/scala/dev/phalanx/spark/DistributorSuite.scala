@@ -292,7 +292,8 @@ class DistributorSuite extends PhalanxSuite {
         1,
         "none",
         new NodeTask(Array.empty, Array.empty),
-        "barrier"
+        "barrier",
+        1
       ))
     assert(failed.message.contains("can't decode the node spec"), failed.message)
     assert(sc.getLocalProperty("spark.job.description") == null, "STAGE-5")
@@ -306,7 +307,7 @@ class DistributorSuite extends PhalanxSuite {
     hub.close()
     val task = new NodeTask(spec, Payload.none)
     Cluster.spark
-    val failed = intercept[TrainingException](BarrierRunner.run(sc, 2, "closed", task, "barrier"))
+    val failed = intercept[TrainingException](BarrierRunner.run(sc, 2, "closed", task, "barrier", 2))
     assert(failed.message.contains("the job is over"), failed.message)
     assert(failed.message.linesIterator.length == 1 && !failed.message.contains("Exception"), failed.message)
     assert(failed.getCause.isInstanceOf[org.apache.spark.SparkException])

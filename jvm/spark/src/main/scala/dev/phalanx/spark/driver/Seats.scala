@@ -29,10 +29,18 @@ import dev.phalanx.spark.node.{NodeTask, PythonSeatTask, SeatTask}
   * JAR-28 (one-gathers): of the gangs of a driver one at a time gathers, from its first job until all its seats run.
   * Without dynamic allocation it is submitted once as many slots are free as it has seats.
   *
+  * JAR-36 (least-is-enough): a gang that goes on with fewer tasks than it asks for is submitted as many seats at a
+  * time as there are free slots, from its least number on. It has gathered once so many run.
+  *
   * As STAGE-11, gangs that wait in the line are cancelled with another one, where Spark cancels their job group or
   * all jobs.
   */
-final private[spark] class Seats[A: ClassTag] private (rows: RDD[A], task: Iterator[A] => String, profile: Int) {
+final private[spark] class Seats[A: ClassTag] private (
+    rows: RDD[A],
+    task: Iterator[A] => String,
+    profile: Int,
+    least: Int
+) {
   import Seats._
 
   private val sc = rows.sparkContext
@@ -43,13 +51,17 @@ final private[spark] class Seats[A: ClassTag] private (rows: RDD[A], task: Itera
   /** The jobs of each partition that are not over. */
   private val jobs = Array.fill(tasks)(mutable.LinkedHashSet.empty[FutureAction[String]])
   private val submissions = Array.fill(tasks)(0)
+
+  /** How many seats have been submitted, from the first on, and when more were looked for. */
+  private var submitted = 0
+  private var lookedAt = 0L
   private val news = new LinkedBlockingQueue[News]
 
   private def run(): Unit =
     try {
       while (!mayBegin) Thread.sleep(PollMillis)
       live.add(this)
-      (0 until tasks).foreach(submit)
+      submitThoseThatFit()
       awaitEnds()
     } catch {
       case NonFatal(problem) =>
@@ -69,7 +81,23 @@ final private[spark] class Seats[A: ClassTag] private (rows: RDD[A], task: Itera
 
   private def mayWait: Boolean = !sc.isStopped && !turn.isGivenUp
 
-  private def hasRoom: Boolean = SparkInternals.startsExecutors(sc) || SparkInternals.freeSlots(sc, profile) >= tasks
+  private def hasRoom: Boolean = room >= least
+
+  /** For how many seats there are slots, or may come. */
+  private def room: Int =
+    if (SparkInternals.startsExecutors(sc)) tasks else SparkInternals.freeSlots(sc, profile)
+
+  /** Submits the next seats; seats that wait for slots go before later jobs. */
+  private def submitThoseThatFit(): Unit = {
+    val next =
+      submitted until (if (least < tasks) math.min(tasks, submitted + math.max(room, least - submitted)) else tasks)
+    next.foreach(submit)
+    submitted = math.max(submitted, next.end)
+    lookedAt = System.nanoTime
+  }
+
+  private def looksForRoom: Boolean =
+    submitted < tasks && System.nanoTime - lookedAt > TimeUnit.MILLISECONDS.toNanos(LookMillis)
 
   /** The job has the properties that this thread has now. */
   private def submit(partition: Int): Unit = {
@@ -91,10 +119,12 @@ final private[spark] class Seats[A: ClassTag] private (rows: RDD[A], task: Itera
     val ended = mutable.Set.empty[Int]
     val taken = mutable.Map.empty[Int, Int]
     while (ended.size < tasks) {
-      val wanted = jobs.map(_.size).sum
+      if (looksForRoom) submitThoseThatFit()
+      val wanted = if (least < tasks) least else jobs.map(_.size).sum
       if (turn.isHeld && SparkInternals.seatsRunning(sc, gang) >= wanted) turn.close()
       taken --= taken.collect { case (partition, stage) if endOthers(partition, stage) => partition }
-      val next = if (turn.isHeld || taken.nonEmpty) news.poll(PollMillis, TimeUnit.MILLISECONDS) else news.take()
+      val next = if (turn.isHeld || taken.nonEmpty || submitted < tasks) news.poll(PollMillis, TimeUnit.MILLISECONDS)
+      else news.take()
       if (next != null) next match {
         case AddSeat(partition)            => if (!ended(partition)) submit(partition)
         case EndOthers(partition, stage)   => taken(partition) = stage
@@ -131,6 +161,9 @@ final private[spark] class Seats[A: ClassTag] private (rows: RDD[A], task: Itera
 
 private[spark] object Seats {
   private val PollMillis = 100L
+
+  /** How often slots are looked for that a gang can have besides those that it needs. */
+  private val LookMillis = 1000L
   private val JobGroup = "spark.jobGroup.id"
 
   /** How often a seat is submitted, at most. */
@@ -153,27 +186,28 @@ private[spark] object Seats {
   /** Runs where a job ends: in Spark's own thread, which may not wait. */
   private val AtOnce = ExecutionContext.fromExecutor((body: Runnable) => body.run())
 
-  /** Runs the seats of a gang to their end, of this profile, with this thread's Spark properties. Blocks. Throws what
-    * the first seat that fails throws, in a `SparkException`, as Spark does where a job of it was cancelled;
-    * `InterruptedException`.
+  /** Runs the seats of a gang, which goes on with `least` of them, to their end, of this profile, with this thread's
+    * Spark properties. Blocks. Throws what the first seat that fails throws, in a `SparkException`, as Spark does
+    * where a job of it was cancelled; `InterruptedException`.
     */
-  def run(sc: SparkContext, tasks: Int, task: NodeTask, profile: Int): Unit =
-    if (task.payload.length <= MostPayloadBytes) runNodes(sc, tasks, task, profile)
+  def run(sc: SparkContext, tasks: Int, least: Int, task: NodeTask, profile: Int): Unit =
+    if (task.payload.length <= MostPayloadBytes) runNodes(sc, tasks, least, task, profile)
     else {
       val folder = new TempFolder("phalanx-payload-").path
       try {
         val file = Files.write(folder.resolve("payload"), task.payload)
-        NodeTask.withPayloadFile(sc, task.spec, file.toString)(runNodes(sc, tasks, _, profile))
+        NodeTask.withPayloadFile(sc, task.spec, file.toString)(runNodes(sc, tasks, least, _, profile))
       } finally SparkInternals.delete(folder.toFile)
     }
 
-  private def runNodes(sc: SparkContext, tasks: Int, task: NodeTask, profile: Int): Unit =
-    new Seats(RunProfile.rows(sc, tasks, profile), new SeatTask(task), profile).run()
+  private def runNodes(sc: SparkContext, tasks: Int, least: Int, task: NodeTask, profile: Int): Unit =
+    new Seats(RunProfile.rows(sc, tasks, profile), new SeatTask(task), profile, least).run()
 
   /** The same of tasks in Python workers: each is a partition of `rows`, and what it gives is why it failed, as
     * UTF-8.
     */
-  def runPython(rows: RDD[Array[Byte]], profile: Int): Unit = new Seats(rows, PythonSeatTask, profile).run()
+  def runPython(rows: RDD[Array[Byte]], least: Int, profile: Int): Unit =
+    new Seats(rows, PythonSeatTask, profile, least).run()
 
   /** Submits the seat of a partition once more, in the gang whose jobs have this tag. Returns at once. */
   def add(tag: String, partition: Int): Unit = tell(tag, AddSeat(partition))

@@ -18,6 +18,7 @@ final private[spark] class SparkStage(
     payload: Array[Byte],
     ranks: RankOptions,
     tasks: Int,
+    least: Int,
     gang: String,
     profile: Int,
     description: String,
@@ -31,7 +32,7 @@ final private[spark] class SparkStage(
   override protected def run(hub: Hub, attempt: Int): Unit = {
     sc.addJobTag(tag)
     val task = new NodeTask(hub.nodeSpec(attempt, ranks), payload)
-    BarrierRunner.run(sc, tasks, description, task, gang, profile)
+    BarrierRunner.run(sc, tasks, description, task, gang, least, profile)
   }
 
   override protected def makeRoom(): Unit = {
@@ -59,7 +60,7 @@ final private[spark] class SparkStage(
   override protected def look: Option[() => StageLook] = {
     val ofAttempt = tag
     beside.clear()
-    def seats = if (gang == "tasks") tasks + beside.values.sum else 0
+    def seats = if (gang == "tasks") least + beside.values.sum else 0
     Some(() => StageLook.of(sc, ofAttempt, seats, profile))
   }
 

@@ -168,7 +168,7 @@ class SeatsSuite extends PhalanxSuite {
     val spec = hub.nodeSpec(0, RankOptions(RankProgram.Command(Seq("/bin/true")), Nil, Nil))
     hub.close()
     def failed(gang: String) =
-      intercept[TrainingException](BarrierRunner.run(sc, 2, "closed", new NodeTask(spec, Payload.none), gang))
+      intercept[TrainingException](BarrierRunner.run(sc, 2, "closed", new NodeTask(spec, Payload.none), gang, 2))
     var ofTasks: TrainingException = null
     val seats = told { ofTasks = failed("tasks") }
     assert(ofTasks.message.contains("the job is over"), ofTasks.message)
@@ -178,7 +178,7 @@ class SeatsSuite extends PhalanxSuite {
     // Another executor might have reached the driver.
     assert(seats.tasks.asScala.map(_.taskInfo.attemptNumber).max == 3, "JAR-27")
     assert(intercept[TrainingException] {
-      BarrierRunner.run(sc, 2, "none", new NodeTask(spec, Payload.none), "swarm")
+      BarrierRunner.run(sc, 2, "none", new NodeTask(spec, Payload.none), "swarm", 2)
     }.message == "a gang is barrier or tasks, not swarm")
   }
 

@@ -52,7 +52,7 @@ object BareMain {
     val hub = Hub.open(Job("file", 2, 2, useGpu = false, Array.empty), "127.0.0.1", "127.0.0.1", "/tmp")
     try {
       val spec = hub.nodeSpec(0, RankOptions(RankProgram.Command(program), Nil, Nil))
-      BarrierRunner.runPython(session.sparkContext, 2, spec, file.toString, "a payload as a file", "barrier", 0)
+      BarrierRunner.runPython(session.sparkContext, 2, spec, file.toString, "a payload as a file", "barrier", 2, 0)
       val events = Iterator.continually(hub.next(20000)).takeWhile(_.nonEmpty).flatten
       println(s"states: ${events.collectFirst { case end: Hub.Outcome => end.ranks.map(_.state) }}")
     } finally {
