@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,27 @@ def test_a_writer_that_is_killed_leaves_the_checkpoint_before(tmp_path: Path) ->
     )
     assert done.returncode == -signal.SIGKILL
     assert checkpoint.latest(directory=folder) == (1, "whole"), "CHECKPOINT-1"
+
+
+def test_whoever_reads_while_another_saves_finds_the_newest(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    checkpoint.save(0, 0, directory=folder)
+
+    def save() -> None:
+        for step in range(1, 200):
+            checkpoint.save(step, step, directory=folder, keep=1)
+
+    saving = threading.Thread(target=save)
+    saving.start()
+    steps = []
+    while saving.is_alive():
+        found = checkpoint.latest(directory=folder)
+        assert found is not None
+        assert found[0] == found[1]
+        steps.append(found[0])
+    saving.join()
+    assert steps == sorted(steps)
+    assert checkpoint.latest(directory=folder) == (199, 199)
 
 
 def test_hosts_without_a_common_folder_are_told_before_they_resume_from_different_steps(

@@ -16,6 +16,9 @@ from . import background, layout, owner, pickles, place
 if TYPE_CHECKING:
     from ..plumbing.store import Store
 
+# How often the newest checkpoint is looked for that somebody removes before it is read.
+_TRIES = 5
+
 _told = False
 
 
@@ -92,6 +95,18 @@ def latest(
     place.check_shared(directory)
     store = place.store_of(directory, name)
     owner.check(store, place.owner_of(directory, name), takes=False)
+    looked_empty = False
+    for _ in range(_TRIES):
+        # Who saves meanwhile removes older ones; a newer one is there then. A list of a folder may have neither.
+        with contextlib.suppress(FileNotFoundError):
+            found = _latest(store, map_location=map_location, trusted=trusted)
+            if found is not None or looked_empty:
+                return found
+            looked_empty = True
+    return _latest(store, map_location=map_location, trusted=trusted)
+
+
+def _latest(store: Store, *, map_location: Any, trusted: bool) -> tuple[int, Any] | None:
     sizes = store.sizes()
     for entry in layout.entries(sizes, layout.WHOLE):
         if entry.plain or is_whole(store, entry, sizes):

@@ -74,12 +74,12 @@ impl Play {
 fn a_run_begins_with_enough_tasks_once_its_patience_is_over() {
     let mut play = Play::joining(elastic);
     play.tick(100);
-    assert_eq!(play.orders(), [], "DRIVER-66: none is not enough");
+    assert_eq!(play.orders(), [], "DRIVER-67: none is not enough");
     play.joins(100, 1);
     play.tick(109);
-    assert_eq!(play.placed_tasks(), [0; 0], "DRIVER-66");
+    assert_eq!(play.placed_tasks(), [0; 0], "DRIVER-67");
     play.tick(110);
-    assert_eq!(play.placed_tasks(), [1], "DRIVER-66");
+    assert_eq!(play.placed_tasks(), [1], "DRIVER-67");
     assert_eq!(play.state.world_size(), 1);
     play.runs(111, 0, 1);
     play.tell(112, 1, ended(0, RankState::Finished, 0));
@@ -92,7 +92,7 @@ fn a_run_whose_tasks_are_all_there_waits_for_nobody() {
     let mut play = Play::joining(elastic);
     play.joins(0, 1);
     play.joins(0, 0);
-    assert_eq!(play.placed_tasks(), [0, 1], "DRIVER-66");
+    assert_eq!(play.placed_tasks(), [0, 1], "DRIVER-67");
 }
 
 #[test]
@@ -109,23 +109,23 @@ fn too_few_tasks_end_the_run_with_what_is_missing() {
 #[test]
 fn a_task_that_comes_while_others_run_waits_for_a_checkpoint_and_is_rank_1_then() {
     let mut play = Play::with_a_newcomer(elastic);
-    assert_eq!(play.orders(), [(0, HubMessage::Spare)], "DRIVER-68: it waits without a limit");
+    assert_eq!(play.orders(), [(0, HubMessage::Spare)], "DRIVER-69: it waits without a limit");
     play.tell(13, 0, NodeMessage::Ping);
     assert_eq!(play.orders(), [(0, HubMessage::Pong)]);
     play.tell(20, 1, NodeMessage::Saved { step: 40 });
-    assert_eq!(play.stopped(), [1], "DRIVER-68: who waits has nothing to end");
+    assert_eq!(play.stopped(), [1], "DRIVER-69: who waits has nothing to end");
     play.tell(21, 0, NodeMessage::Ping);
-    assert_eq!(play.orders(), [(0, HubMessage::Pong)], "DRIVER-68");
+    assert_eq!(play.orders(), [(0, HubMessage::Pong)], "DRIVER-69");
     play.tell(21, 1, ended(0, RankState::Stopped, 0));
     play.done(21, 1);
-    assert_eq!(play.goes_on(), "[phalanx] resized, restart 1: 1 task more is there", "DRIVER-69");
+    assert_eq!(play.goes_on(), "[phalanx] resized, restart 1: 1 task more is there", "DRIVER-70");
     let again = |order: &HubMessage| matches!(order, HubMessage::Again { .. });
     let orders = play.orders();
     assert!(orders.iter().map(|(node, _)| *node).eq([0, 1]) && orders.iter().all(|(_, order)| again(order)));
     play.joins(21, 0);
     assert_eq!(play.placed_tasks(), [0; 0], "the other comes in a moment");
     play.joins(21, 1);
-    assert_eq!(play.placed_tasks(), [1, 0], "DRIVER-67");
+    assert_eq!(play.placed_tasks(), [1, 0], "DRIVER-68");
     play.lines();
     play.runs(22, 0, 1);
     play.runs(23, 1, 0);
@@ -145,10 +145,10 @@ fn a_run_grows_at_most_once_in_its_cooldown_and_never_without_a_checkpoint() {
         play.tell(seconds, 1, NodeMessage::Ping);
         play.tick(seconds);
     }
-    assert_eq!(play.stopped(), [0; 0], "DRIVER-68");
+    assert_eq!(play.stopped(), [0; 0], "DRIVER-69");
     // It grows, loses the other task again, and another comes.
     play.tell(1000, 1, NodeMessage::Saved { step: 1 });
-    assert_eq!(play.stopped(), [1], "DRIVER-68");
+    assert_eq!(play.stopped(), [1], "DRIVER-69");
     play.tell(1001, 1, ended(0, RankState::Stopped, 0));
     play.done(1001, 1);
     play.goes_on();
@@ -168,9 +168,9 @@ fn a_run_grows_at_most_once_in_its_cooldown_and_never_without_a_checkpoint() {
     assert_eq!(play.comes(1008, 0, copy(1)), Seat::Inherited);
     play.tell(1008, 0, NodeMessage::Join(join(0)));
     play.tell(1059, 1, NodeMessage::Saved { step: 2 });
-    assert_eq!(play.stopped(), [0; 0], "DRIVER-68: 59 s after the last growth");
+    assert_eq!(play.stopped(), [0; 0], "DRIVER-69: 59 s after the last growth");
     play.tell(1060, 1, NodeMessage::Saved { step: 3 });
-    assert_eq!(play.stopped(), [1], "DRIVER-68");
+    assert_eq!(play.stopped(), [1], "DRIVER-69");
 }
 
 #[test]
@@ -183,11 +183,11 @@ fn a_run_that_loses_a_task_goes_on_with_the_others_and_no_restart_is_counted() {
     assert_eq!(play.stopped(), [1]);
     play.tell(8, 1, ended(1, RankState::Stopped, 0));
     play.done(8, 1);
-    assert!(play.goes_on().starts_with("[phalanx] resized, restart 1: "), "DRIVER-69");
+    assert!(play.goes_on().starts_with("[phalanx] resized, restart 1: "), "DRIVER-70");
     assert!(matches!(play.orders()[..], [(1, HubMessage::Again { .. })]));
     play.joins(8, 1);
     play.tick(8);
-    assert_eq!(play.placed_tasks(), [1], "DRIVER-66: at once");
+    assert_eq!(play.placed_tasks(), [1], "DRIVER-67: at once");
     // The lost task comes back: Spark is to start it again.
     play.attempt = Attempt::first();
     play.tell(9, 0, NodeMessage::Ping);
@@ -197,7 +197,7 @@ fn a_run_that_loses_a_task_goes_on_with_the_others_and_no_restart_is_counted() {
     // Another has its seat, and waits.
     assert_eq!(play.comes(10, 0, copy(1)), Seat::Inherited, "DRIVER-52");
     play.tell(10, 0, NodeMessage::Join(join(0)));
-    assert!(play.orders().contains(&(0, HubMessage::Spare)), "DRIVER-68");
+    assert!(play.orders().contains(&(0, HubMessage::Spare)), "DRIVER-69");
 }
 
 #[test]
@@ -277,10 +277,10 @@ fn a_host_that_is_to_go_is_left_and_its_task_starts_elsewhere() {
     assert!(orders.iter().any(|(node, order)| *node == 0 && matches!(order, HubMessage::Again { .. })));
     assert!(
         orders.iter().any(|(node, order)| *node == 1 && matches!(order, HubMessage::GivenUp { .. })),
-        "DRIVER-66: {orders:?}"
+        "DRIVER-67: {orders:?}"
     );
     assert_eq!(play.comes(7, 0, task(1)), Seat::Yours);
     play.tell(7, 0, NodeMessage::Join(join(0)));
     play.tick(7);
-    assert_eq!(play.placed_tasks(), [0], "DRIVER-66");
+    assert_eq!(play.placed_tasks(), [0], "DRIVER-67");
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::millis;
+use crate::millis;
 
 /// How the number of ranks of a job may change while it runs. The unit is a task with its ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,6 +16,7 @@ use crate::every_report::EveryReport;
 use crate::failure_kind::FailureKind;
 use crate::gang::Gang;
 use crate::local_ranks::LocalRanks;
+use crate::millis;
 use crate::network::Network;
 use crate::owner::Owner;
 use crate::shown_output::ShownOutput;
@@ -393,21 +394,6 @@ pub(crate) fn check_version(version: u32) -> Result<()> {
     }
     let text = format!("the job has version {version}, but this Phalanx reads version {VERSION}");
     Err(Error::new(ErrorKind::Protocol, text))
-}
-
-/// serde for durations as whole milliseconds.
-pub(crate) mod millis {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_u64(u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
-        u64::deserialize(d).map(Duration::from_millis)
-    }
 }
 
 #[cfg(test)]

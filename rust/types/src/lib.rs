@@ -23,6 +23,7 @@ pub mod job;
 pub mod keys;
 pub mod local_ranks;
 pub mod message;
+mod millis;
 pub mod network;
 pub mod node_spec;
 pub mod notice;

@@ -64,8 +64,8 @@ pub(crate) fn has_executor_blocks(conf: &Conf) -> bool {
 pub(super) fn check(policy: &Policy, conf: &Conf) -> Result<()> {
     match policy.gang {
         Gang::Barrier if policy.elastic.min_ranks > 0 => Err(refused(
-            "spark.phalanx.gang is barrier, but the tasks of a barrier stage are always as many; set it to auto or tasks, \
-             or give num_processes as one number"
+            "spark.phalanx.gang is barrier, but the tasks of a barrier stage are always as many; set it to auto or \
+             tasks, or give num_processes as one number"
                 .into(),
         )),
         Gang::Barrier if is_dynamic(conf) => Err(refused(

@@ -55,7 +55,7 @@ impl JobState {
     fn place(&mut self, now: Instant, tasks: &[u32], out: &mut Outbox) {
         let joins: Vec<Join> =
             tasks.iter().filter_map(|partition| self.nodes.get(partition)?.waits().cloned()).collect();
-        let first = self.sizes.oldest(tasks.iter().copied()).unwrap_or_default(); // DRIVER-67
+        let first = self.sizes.oldest(tasks.iter().copied()).unwrap_or_default(); // DRIVER-68
         let placement = match place(&self.job, self.generation, first, &joins) {
             Ok(placement) => placement,
             Err(e) => return self.fail(now, start(e.to_string()), out),

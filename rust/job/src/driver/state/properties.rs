@@ -203,19 +203,19 @@ impl Play {
         let new: Vec<&(u32, NodePlacement)> = places.iter().filter(|(_, place)| is_new(place)).collect();
         let Some((_, first)) = new.first() else {
             // One that comes again has the place that it had.
-            assert!(places.iter().all(|(_, place)| Some(place.generation) == self.generation), "DRIVER-66");
+            assert!(places.iter().all(|(_, place)| Some(place.generation) == self.generation), "DRIVER-67");
             return;
         };
-        assert_eq!(new.len(), places.len(), "DRIVER-66: never two generations at once");
-        assert!(new.len() >= self.state.job.least_tasks() as usize, "DRIVER-66");
+        assert_eq!(new.len(), places.len(), "DRIVER-67: never two generations at once");
+        assert!(new.len() >= self.state.job.least_tasks() as usize, "DRIVER-67");
         let mut ranks: Vec<u32> =
             new.iter().flat_map(|(_, place)| place.ranks.iter().map(|at| at.rank)).collect();
         ranks.sort_unstable();
-        assert!(ranks.into_iter().eq(0..first.world_size), "DRIVER-66: never a rank in two");
+        assert!(ranks.into_iter().eq(0..first.world_size), "DRIVER-67: never a rank in two");
         let same = |place: &NodePlacement| place.generation == first.generation && place.store == first.store;
         assert!(
             new.iter().all(|(partition, place)| *partition == place.partition && same(place)),
-            "DRIVER-66"
+            "DRIVER-67"
         );
         self.generation = Some(first.generation);
         if first.world_size < RANKS {
@@ -253,7 +253,7 @@ impl Play {
         self.grown +=
             u32::try_from(restarts.iter().filter(|restart| restart.cause.contains(" more ")).count())
                 .unwrap();
-        assert!(self.grown <= self.saved, "DRIVER-68");
+        assert!(self.grown <= self.saved, "DRIVER-69");
         let have_gone = !lost_before.is_empty() && self.state.job.policy.executor_blocks;
         assert!(!have_gone || restarts.iter().all(|restart| !restart.in_place), "DRIVER-60: {lost_before:?}");
         if self.state.attempt() != self.attempt {
@@ -420,7 +420,8 @@ proptest! {
         events in proptest::collection::vec(event(), 0..60),
     ) {
         let hang_timeout = if watches { Duration::from_secs(10) } else { Duration::ZERO };
-        let mut play = Play::new(max_restarts, max_preemptions, hang_timeout, gang, executor_blocks, cooldown, min_ranks);
+        let mut play =
+            Play::new(max_restarts, max_preemptions, hang_timeout, gang, executor_blocks, cooldown, min_ranks);
         for event in events {
             play.play(event);
         }

@@ -1,12 +1,12 @@
 //! An elastic job: with which tasks an attempt begins, and when another one does because there are more.
 //!
-//! - DRIVER-66 (enough): an attempt begins when all tasks have joined. An elastic job's also begins with those that are
+//! - DRIVER-67 (enough): an attempt begins when all tasks have joined. An elastic job's also begins with those that are
 //!   there, if they are enough: at its start `patience` after the last arrival, later at once. Tasks of hosts that are
 //!   to go don't count.
-//! - DRIVER-67 (oldest-first): rank 0 is on the task that has been there longest.
-//! - DRIVER-68 (grows-after-a-save): tasks that come while the ranks run wait until a checkpoint has been saved. Then
+//! - DRIVER-68 (oldest-first): rank 0 is on the task that has been there longest.
+//! - DRIVER-69 (grows-after-a-save): tasks that come while the ranks run wait until a checkpoint has been saved. Then
 //!   all ranks start again with them, at most once in `cooldown`. Without a checkpoint the job never grows.
-//! - DRIVER-69 (smaller-is-free): an elastic job that loses tasks, and has enough, goes on with those. That counts as
+//! - DRIVER-70 (smaller-is-free): an elastic job that loses tasks, and has enough, goes on with those. That counts as
 //!   no restart, nor does growing: a job can only lose so many, and grows only when it has got on.
 
 use std::time::Instant;
@@ -32,7 +32,7 @@ impl JobState {
         self.job.is_elastic() && self.notices.of(now, node.host()).is_some()
     }
 
-    /// Whether the attempt may begin with so many tasks. DRIVER-66
+    /// Whether the attempt may begin with so many tasks. DRIVER-67
     pub(super) fn may_begin_with(&self, now: Instant, tasks: usize) -> bool {
         let count = u32::try_from(tasks).unwrap_or(u32::MAX);
         let is_awaited = || self.nodes.values().any(|node| matches!(node, Node::Called { .. }));
@@ -78,7 +78,7 @@ impl JobState {
         stay.count() >= usize::try_from(self.job.least_tasks()).unwrap_or(usize::MAX)
     }
 
-    /// A rank has saved a checkpoint. DRIVER-68
+    /// A rank has saved a checkpoint. DRIVER-69
     pub(super) fn saved(&mut self, now: Instant, step: u64, out: &mut Outbox) {
         self.sizes.saved(step);
         let is_new =

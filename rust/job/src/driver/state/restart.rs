@@ -103,7 +103,7 @@ impl JobState {
             in_place && failure.kind == FailureKind::LostNode && goes_on_here && self.replaces_tasks();
         let is_allowed = match is_preemption {
             true => self.preemption_budget_left(),
-            false if is_smaller => self.may_resize(), // DRIVER-69
+            false if is_smaller => self.may_resize(), // DRIVER-70
             false => self.budget_left() && self.job.policy.restart_on.contains(&failure.kind),
         };
         if !is_allowed {

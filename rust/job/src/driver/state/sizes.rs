@@ -31,7 +31,7 @@ impl Sizes {
     /// Which of these tasks has been there longest; of several that of the lowest partition.
     pub(super) fn oldest(&self, tasks: impl Iterator<Item = u32>) -> Option<u32> {
         // None is the greatest here: who has had no place comes last.
-        let age = |task: &u32| (self.since.get(task).is_none(), self.since.get(task).copied(), *task);
+        let age = |task: &u32| (!self.since.contains_key(task), self.since.get(task).copied(), *task);
         tasks.min_by_key(age)
     }
 
@@ -91,13 +91,13 @@ mod tests {
     fn the_oldest_task_is_the_one_that_had_a_place_first() {
         let (first, second) = (Generation::first(), Generation::first().next());
         let mut sizes = Sizes::default();
-        assert_eq!(sizes.oldest([4, 2].into_iter()), Some(2), "DRIVER-67: nobody had a place");
+        assert_eq!(sizes.oldest([4, 2].into_iter()), Some(2), "DRIVER-68: nobody had a place");
         sizes.placed(first, [1, 2].into_iter(), 2);
         sizes.keep(|task| task != 1);
         sizes.placed(second, [1, 2, 0].into_iter(), 3);
-        assert_eq!(sizes.oldest([0, 1, 2].into_iter()), Some(2), "DRIVER-67");
-        assert_eq!(sizes.oldest([1, 0].into_iter()), Some(0), "DRIVER-67");
-        assert_eq!(sizes.oldest([3, 1].into_iter()), Some(1), "DRIVER-67: 3 had none");
+        assert_eq!(sizes.oldest([0, 1, 2].into_iter()), Some(2), "DRIVER-68");
+        assert_eq!(sizes.oldest([1, 0].into_iter()), Some(0), "DRIVER-68");
+        assert_eq!(sizes.oldest([3, 1].into_iter()), Some(1), "DRIVER-68: 3 had none");
     }
 
     #[test]

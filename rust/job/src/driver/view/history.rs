@@ -60,7 +60,12 @@ impl History {
     /// A point of the job's life.
     pub(in crate::driver) fn phase(&mut self, phase: &Phase) {
         if let Point::AllJoined(ranks) = phase.point {
-            self.world_size = ranks;
+            let before = std::mem::replace(&mut self.world_size, ranks);
+            if before != ranks
+                && let Some((_, cause)) = self.restarts.back_mut()
+            {
+                *cause += &format!("; then {ranks} instead of {before} ranks");
+            }
         }
         self.timeline.point(phase);
     }

@@ -29,8 +29,8 @@ import dev.phalanx.spark.node.{NodeTask, PythonSeatTask, SeatTask}
   * JAR-28 (one-gathers): of the gangs of a driver one at a time gathers, from its first job until all its seats run.
   * Without dynamic allocation it is submitted once as many slots are free as it has seats.
   *
-  * JAR-36 (least-is-enough): a gang that goes on with fewer tasks than it asks for is submitted as many seats at a
-  * time as there are free slots, from its least number on. It has gathered once so many run.
+  * As STAGE-14, a gang that goes on with fewer tasks than it asks for is submitted as many seats at a time as there
+  * are free slots, from its least number on. It has gathered once so many run.
   *
   * As STAGE-11, gangs that wait in the line are cancelled with another one, where Spark cancels their job group or
   * all jobs.

@@ -1,0 +1,187 @@
+"""What a fault costs a training of 2.1 million parameters that saves each tenth step: seconds and steps.
+
+    python tests/bench/elastic.py [--reps N]
+
+A rank is killed; an executor is killed, and the other goes on alone; the run grows to two ranks again. Seconds are from
+the kill to the first step after it; for a growth from the last step of the smaller run. Beside it torchrun, with as many
+ranks on this host and `--max-restarts`, which has no executor to lose and doesn't grow here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from common import ROOT, Report
+from elastic_training import SAVE_EACH, train
+
+HERE = Path(__file__).resolve().parent
+PATIENCE_S = 120.0
+KILLED, LOST, GROWN = "a rank is killed", "an executor is killed, 2 to 1", "growth, 1 to 2"
+
+
+class Step(NamedTuple):
+    at: float
+    number: int
+    size: int
+
+
+def steps_of(path: Path) -> list[Step]:
+    """The steps that a rank has written down."""
+    found = []
+    for line in path.read_text().splitlines():
+        with contextlib.suppress(ValueError):  # being written
+            at, number, size = line.split()
+            found.append(Step(float(at), int(number), int(size)))
+    return found
+
+
+def starts_of(folder: str, rank: int = 0) -> list[Path]:
+    """A file for each start of a rank, the newest last."""
+    return sorted(Path(folder).glob(f"steps-{rank}-*"), key=lambda path: path.stat().st_ctime)
+
+
+def until(is_so: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE_S
+    while not (found := is_so()):
+        if time.monotonic() > end:
+            raise TimeoutError("it did not come")
+        time.sleep(0.02)
+    return found
+
+
+def trains(folder: str, size: int) -> None:
+    """Waits until so many ranks have saved once since they started."""
+
+    def has_saved() -> bool:
+        newest = steps_of(starts_of(folder)[-1]) if starts_of(folder) else []
+        return len(newest) > SAVE_EACH and newest[-1].size == size
+
+    until(has_saved)
+
+
+def cost(folder: str, size: int, harm: Callable[[], None] | None) -> tuple[float, float]:
+    """Seconds and steps from `harm` on until so many ranks have made a step; without it since the last step before."""
+    before, at = starts_of(folder), time.time()
+    if harm is not None:
+        harm()
+
+    def new_steps() -> list[Step]:
+        new = [path for path in starts_of(folder) if path not in before]
+        return [step for path in new for step in steps_of(path)[:1] if step.size == size]
+
+    first = until(new_steps)[0]
+    last = max((step for path in before for step in steps_of(path)), key=lambda step: step.at)
+    return first.at - (last.at if harm is None else at), float(max(0, last.number - first.number + 1))
+
+
+def kill_rank(folder: str, rank: int) -> None:
+    newest = starts_of(folder, rank)[-1]
+    os.kill(int(newest.name.rpartition("-")[2]), signal.SIGKILL)
+
+
+def executors() -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+    ]
+
+
+@contextlib.contextmanager
+def folder_of_run() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield folder
+
+
+def ours(report: Report, reps: int) -> None:
+    import phalanx
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
+    for key, value in {
+        **phalanx.jar_conf(),
+        "spark.executor.cores": "1",
+        "spark.executor.memory": "512m",
+        "spark.phalanx.elastic.cooldown": "1s",
+        "spark.phalanx.host.cooldown": "0",
+    }.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    taken: dict[str, list[tuple[float, float]]] = {KILLED: [], LOST: [], GROWN: []}
+    try:
+        until(lambda: len(executors()) == 2)
+        with folder_of_run() as folder:
+            run = phalanx.TorchDistributor(
+                num_processes=(1, 2), local_mode=False, use_gpu=False, max_restarts=1000
+            ).start(train, folder)
+            for _ in range(reps):
+                trains(folder, 2)
+                taken[KILLED].append(cost(folder, 2, lambda: kill_rank(folder, 1)))
+                trains(folder, 2)
+                taken[LOST].append(cost(folder, 1, lambda: executors()[-1].kill()))
+                taken[GROWN].append(cost(folder, 2, None))
+            trains(folder, 2)
+            Path(folder, "enough").touch()
+            run.result(PATIENCE_S)
+    finally:
+        spark.stop()
+    for case, pairs in taken.items():
+        tell(report, "phalanx", case, pairs)
+
+
+def torchrun(report: Report, reps: int) -> None:
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1000"]
+    pairs = []
+    with folder_of_run() as folder:
+        peer = subprocess.Popen(
+            [sys.executable, *command, str(HERE / "elastic_training.py"), folder],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            for _ in range(reps):
+                trains(folder, 2)
+                pairs.append(cost(folder, 2, lambda: kill_rank(folder, 1)))
+            trains(folder, 2)
+            Path(folder, "enough").touch()
+            peer.wait(PATIENCE_S)
+        finally:
+            peer.kill()
+            peer.wait()
+    tell(report, "torchrun", KILLED, pairs)
+
+
+def tell(report: Report, impl: str, case: str, pairs: list[tuple[float, float]]) -> None:
+    report.add(impl, case, "until the next step", "s", [seconds for seconds, _ in pairs])
+    report.add(impl, case, "steps lost", "steps", [steps for _, steps in pairs])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--reps", type=int, default=3)
+    reps = parser.parse_args().reps
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT / "python"), str(HERE), os.environ.get("PYTHONPATH", "")]
+    )
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    report = Report("elastic")
+    torchrun(report, reps)
+    ours(report, reps)
+    report.table()
+
+
+if __name__ == "__main__":
+    main()
