@@ -2,9 +2,9 @@
 
     python tests/bench/elastic.py [--reps N]
 
-A rank is killed; an executor is killed, and the other goes on alone; the run grows to two ranks again. Seconds are from
-the kill to the first step after it; for a growth from the last step of the smaller run. Beside it torchrun, with as many
-ranks on this host and `--max-restarts`, which has no executor to lose and doesn't grow here.
+A rank is killed; an executor is killed, and the other goes on alone; the run grows to two ranks again. Seconds are
+from the kill to the first step after it; for a growth from the last step of the smaller run. Beside it torchrun, with
+as many ranks on this host and `--max-restarts`, which has no executor to lose and doesn't grow here.
 """
 
 from __future__ import annotations
