@@ -126,6 +126,7 @@ class TorchDistributor(Distributor):
             warnings.warn("num_workers is deprecated; use num_processes", DeprecationWarning, stacklevel=2)
             num_processes = num_workers
         self.num_processes, least = preflight.check_sizes(num_processes)
+        min_processes = min_processes if least is None else least
         self.local_mode = local_mode
         self.use_gpu = use_gpu
         self.ssl_conf = _ssl_conf
@@ -146,7 +147,7 @@ class TorchDistributor(Distributor):
             mlflow=mlflow,
             local_ranks=local_ranks,
             gang=gang,
-            min_processes=min_processes if least is None else least,
+            min_processes=min_processes,
             logs=logs,
             progress=progress,
         )

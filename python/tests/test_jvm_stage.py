@@ -140,7 +140,7 @@ def test_what_the_jvm_is_handed(runner: Runner) -> None:
     stage = stage_of(runner, b"payload")
     stage._run(hub, 2)
     assert runner.calls == [
-        ("the context", 4, b"the spec", b"payload", "Phalanx: train, 8 ranks", "barrier", 0)
+        ("the context", 4, b"the spec", b"payload", "Phalanx: train, 8 ranks", "barrier", 4, 0)
     ]
     env = {"A": "b", "PHALANX_PY_FILES": "x.zip"}
     assert asked == [(2, {"python": "python9", "env": env, "local_gpus": ["0"]})]

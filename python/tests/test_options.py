@@ -31,7 +31,7 @@ def keywords(call: Any) -> dict[str, inspect.Parameter]:
 def test_the_constructor_and_run_local_take_every_option_as_it_is_declared() -> None:
     constructor, local = keywords(phalanx.TorchDistributor), keywords(phalanx.run_local)
     assert list(constructor) == list(FIELDS), "RUN-16"
-    of_tasks = {"local_ranks", "gang", "task_cpus", "gpus_per_rank", "memory_per_rank"}
+    of_tasks = {"local_ranks", "gang", "min_processes", "task_cpus", "gpus_per_rank", "memory_per_rank"}
     assert local.keys() == FIELDS.keys() - of_tasks, "RUN-16: one host has one node"
     for found in (constructor, local):
         for name, parameter in found.items():
@@ -112,9 +112,7 @@ def test_changes_go_over_options_which_go_over_what_there_is() -> None:
 def test_what_is_no_option_is_named_with_the_nearest_that_is() -> None:
     with pytest.raises(TypeError, match="'max_restart' is not a run option; did you mean max_restarts"):
         Options().with_changes(max_restart=1)
-    with pytest.raises(
-        TypeError, match="'num_processes' is not a run option; the options are checkpoint_dir, "
-    ):
-        Options().with_changes(num_processes=2)
+    with pytest.raises(TypeError, match="'stages' is not a run option; the options are checkpoint_dir, "):
+        Options().with_changes(stages=2)
     with pytest.raises(TypeError, match=r"options have to be phalanx\.Options, not dict"):
         Options().with_changes({"grace": 1})  # type: ignore[arg-type]

@@ -121,10 +121,11 @@ impl JobState {
 
     /// Whether a task that could have the seat of `partition` is to wait aside. DRIVER-64
     pub(super) fn waits_aside(&mut self, now: Instant, partition: u32, task: SparkTask) -> bool {
-        let JobPhase::Joining(joining) = &mut self.phase else { return false };
         let Some(host) = self.cooldown.hosts.cooling(now, task.host).map(str::to_string) else {
             return false;
         };
+        // While ranks run a seat that falls free is one of an elastic job, which goes on without it.
+        let JobPhase::Joining(joining) = &mut self.phase else { return self.job.is_elastic() };
         // Spark does bring tasks: the time to gather runs.
         joining.clock.joined(now);
         let is_new = !self.cooldown.beside.contains(&(partition, task.stage));
