@@ -47,7 +47,7 @@ def test_the_signature_is_pysparks() -> None:
         return [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
     assert shape(TorchDistributor) == shape(Incumbent), "RUN-1"
-    assert str(inspect.signature(TorchDistributor)).startswith("(num_processes: 'int' = 1,")
+    assert str(inspect.signature(TorchDistributor)).startswith("(num_processes: 'int | tuple[int, int]' = 1,")
     for method in ("run", "_train_on_dataframe"):
         ours, theirs = (inspect.signature(getattr(kind, method)) for kind in (TorchDistributor, Incumbent))
         assert [p.kind for p in ours.parameters.values()] == [p.kind for p in theirs.parameters.values()]

@@ -30,15 +30,24 @@ class FakeCluster:
         return self.slots.pop(0) if len(self.slots) > 1 else self.slots[0]
 
 
+class FakeJob(str):
+    """Stands for a job of the Rust module."""
+
+    tasks: int
+    least_tasks: int
+
+
 class FakeNative:
     """Stands for the Rust module where a test is about what Python hands over to it."""
 
     def __init__(self) -> None:
         self.jobs: list[dict[str, Any]] = []
 
-    def Job(self, **fields: Any) -> str:
+    def Job(self, **fields: Any) -> FakeJob:
         self.jobs.append(fields)
-        return f"job {len(self.jobs)}"
+        job = FakeJob(f"job {len(self.jobs)}")
+        job.tasks = job.least_tasks = fields["tasks"]
+        return job
 
     def rank_variables(self, settings: dict[str, str], given: dict[str, str]) -> dict[str, str]:
         return dict(given)
