@@ -93,11 +93,12 @@ def kill_rank(folder: str, rank: int) -> None:
 
 
 def executors() -> list[psutil.Process]:
-    return [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
-    ]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 @contextlib.contextmanager
@@ -112,7 +113,7 @@ def ours(report: Report, reps: int) -> None:
 
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
     for key, value in {
-        **phalanx.jar_conf(),
+        **phalanx.spark_conf(),
         "spark.executor.cores": "1",
         "spark.executor.memory": "512m",
         "spark.phalanx.elastic.cooldown": "1s",
@@ -150,6 +151,7 @@ def torchrun(report: Report, reps: int) -> None:
             [sys.executable, *command, str(HERE / "elastic_training.py"), folder],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         try:
             for _ in range(reps):
@@ -159,7 +161,8 @@ def torchrun(report: Report, reps: int) -> None:
             Path(folder, "enough").touch()
             peer.wait(PATIENCE_S)
         finally:
-            peer.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(peer.pid, signal.SIGKILL)  # its ranks, too
             peer.wait()
     tell(report, "torchrun", KILLED, pairs)
 
