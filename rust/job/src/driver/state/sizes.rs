@@ -49,7 +49,8 @@ impl Sizes {
 
     /// The ranks of an attempt are over that were to end at `since`; the newest step that they told is this.
     pub(super) fn ended(&mut self, since: Instant, newest_step: Option<u64>) {
-        let steps = newest_step.map(|newest| newest.saturating_sub(self.saved.unwrap_or(0)));
+        // Code that saves in a way of its own may have lost nothing: then nobody knows.
+        let steps = newest_step.zip(self.saved).map(|(newest, saved)| newest.saturating_sub(saved));
         // Attempts that never began to work add nothing.
         let before = self.pause.filter(|_| steps.is_none());
         self.pause = Some(before.unwrap_or(Pause { since, steps }));
@@ -105,6 +106,8 @@ mod tests {
         let now = Instant::now();
         let mut sizes = Sizes::default();
         assert_eq!(sizes.runs_again(now), None);
+        sizes.ended(now, Some(5));
+        assert_eq!(sizes.runs_again(now + SECOND), Some((SECOND, None)), "no checkpoint is known");
         sizes.saved(20);
         sizes.saved(10);
         sizes.ended(now, Some(27));
