@@ -126,6 +126,25 @@ def test_a_run_that_never_gets_its_most_ends_with_what_it_has_and_leaves_no_job(
     assert answer["sizes"][-1] == 2, "STAGE-14"
 
 
+@whole("a cluster of its own")
+def test_a_run_ends_though_others_hold_the_slots_that_it_still_looked_for() -> None:
+    answer = in_cluster(
+        """
+        run = elastic("python", least=1, most=3).start(train, folder)
+        runs_with(run, 2)
+        for _ in range(2):
+            take_a_slot(40)
+        enough()
+        sizes, steps = run.result(60)
+        stages = lambda: [thread.name for thread in threading.enumerate() if thread.name == "phalanx-stage"]
+        until(lambda: not stages(), 10)
+        answer = dict(sizes=sizes)
+        """,
+        conf=FIXED,
+    )
+    assert answer["sizes"][-1] == 2, "STAGE-14"
+
+
 def test_what_an_elastic_run_can_not_be_is_said_before_anything_starts(tmp_path: Path) -> None:
     answer = in_session(
         "local-cluster[2,1,1024]",

@@ -119,6 +119,8 @@ final private[spark] class Seats[A: ClassTag] private (
     val ended = mutable.Set.empty[Int]
     val taken = mutable.Map.empty[Int, Int]
     while (ended.size < tasks) {
+      // A gang that has no job at the moment, and waits for room for more, has none that Spark could cancel.
+      if (submitted < tasks && !mayWait) throw cancelled
       if (looksForRoom) submitThoseThatFit()
       val wanted = if (least < tasks) least else jobs.map(_.size).sum
       if (turn.isHeld && SparkInternals.seatsRunning(sc, gang) >= wanted) turn.close()
