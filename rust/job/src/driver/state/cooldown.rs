@@ -125,7 +125,8 @@ impl JobState {
             return false;
         };
         // While ranks run a seat that falls free is one of an elastic job, which goes on without it.
-        let JobPhase::Joining(joining) = &mut self.phase else { return self.job.is_elastic() };
+        let is_over = self.outcome().is_some();
+        let JobPhase::Joining(joining) = &mut self.phase else { return self.job.is_elastic() && !is_over };
         // Spark does bring tasks: the time to gather runs.
         joining.clock.joined(now);
         let is_new = !self.cooldown.beside.contains(&(partition, task.stage));
