@@ -13,6 +13,7 @@ import pytest
 from phalanx.integrations import mlflow as ours
 from phalanx.integrations.mlflow import TrackedRun, callers_run
 from phalanx.rank import tracking
+from phalanx.run.observer import Restart
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -277,6 +278,25 @@ def test_a_step_or_time_that_mlflow_can_not_have_loses_no_report(monkeypatch: py
     tracked.over(None)
     most = 2**63 - 1
     assert mlflow.told == [("r1", {"metrics": [(most, most)], "synchronous": True})], "LIBRARY-10"
+
+
+def test_what_a_restart_has_cost_is_a_metric_at_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = Mlflow("http://t", run="r1")
+    entities: Any = ModuleType("mlflow.entities")
+    entities.Metric = lambda name, value, at_ms, step: (name, value, step)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    tracked = TrackedRun(mlflow, "r1", reports=False, every_rank=False)
+    tracked.restarted(Restart(attempt=2, kind="resized", ranks=3, seconds=2.5, steps=None))
+    tracked.restarted(Restart(attempt=3, kind="replaced", ranks=3, seconds=1.5, steps=7))
+    tracked.over(None)
+    sent = [metric for _, told in mlflow.told for metric in told["metrics"]]
+    assert sorted(sent) == [
+        ("phalanx/seconds_lost", 1.5, 3),
+        ("phalanx/seconds_lost", 2.5, 2),
+        ("phalanx/steps_lost", 7.0, 3),
+        ("phalanx/world_size", 3.0, 2),
+        ("phalanx/world_size", 3.0, 3),
+    ], "LIBRARY-11"
 
 
 def test_reports_are_sent_in_few_calls_and_ranks_have_names_of_their_own(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from phalanx import TrainingError
-from phalanx.run.observer import Observer
+from phalanx.run.observer import Observer, Restart
 from support.fake_run import FakeHub, fake_run
 
 pytestmark = pytest.mark.timeout(60)
@@ -42,6 +42,9 @@ class Told(Observer):
     def every_report(self, rank: int, reports: Sequence[dict[str, Any]], left_out: int) -> None:
         self._hear("every_report", rank, list(reports), left_out)
 
+    def restarted(self, restart: Restart) -> None:
+        self._hear("restarted", restart)
+
     def over(self, error: BaseException | None) -> None:
         self._hear("over", type(error).__name__, self.run.done)
 
@@ -58,6 +61,11 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         ("output", "a line\n", ""),
         ("progress", '{"loss": 0.5}', '{"rank": 0, "step": 3}'),
         ("reports", '[{"step": 3, "at_ms": 9, "values": {}}]', '{"rank": 0, "left_out": 2}'),
+        (
+            "restarted",
+            "3.5 s",
+            '{"attempt": 1, "kind": "resized", "ranks": 2, "seconds": 3.5, "steps": null}',
+        ),
         ("finished", "", '{"ranks": []}'),
     ]
     monkeypatch.setattr(FakeHub, "next", lambda _hub, _seconds: told.pop(0))
@@ -76,6 +84,7 @@ def test_an_observer_is_told_what_happens_in_the_order_in_which_it_does(
         ("output", "a line\n"),
         ("reported", 0, {"step": 3, "loss": 0.5}),
         ("every_report", 0, [{"step": 3, "at_ms": 9, "values": {}}], 2),
+        ("restarted", Restart(attempt=1, kind="resized", ranks=2, seconds=3.5, steps=None)),
         ("phase", "returned"),
         ("over", "NoneType", False),
         ("settled", "NoneType", False),
@@ -108,7 +117,7 @@ def test_an_observer_that_fails_is_logged_once_and_hurts_neither_the_run_nor_the
     told = Told()
     with caplog.at_level(logging.WARNING, "phalanx"):
         assert fake_run(monkeypatch, tmp_path, Broken(), told).drive() is None
-    assert len(told.heard) == 9, "RUN-17"
+    assert len(told.heard) == 10, "RUN-17"
     said = [record.message for record in caplog.records]
     assert said == ["Broken failed (OSError: the tracking server is gone); the run goes on."], "RUN-17"
 

@@ -23,12 +23,14 @@ from phalanx.run.events import (
     Output,
     PhaseReached,
     Reported,
+    Restarted,
     Resubmit,
     SeatTaken,
     SeatWanted,
     Status,
     event_of,
 )
+from phalanx.run.observer import Restart
 from phalanx.run.run import Stacks
 from phalanx.stages.stage import Stage
 from support.fake_run import FakeHub, fake_run, request_of
@@ -51,6 +53,14 @@ def test_every_event_of_the_core_is_read() -> None:
         (("phase", "user code", '{"rank": 1, "seconds": 1.5}'), PhaseReached("user code", 1, 1.5)),
         (("phase", "all joined", '{"rank": null, "seconds": 1}'), PhaseReached("all joined", None, 1)),
         (("status", "training", ""), Status("training")),
+        (
+            (
+                "restarted",
+                "14 steps and 3.5 s",
+                '{"attempt": 2, "kind": "resized", "ranks": 3, "seconds": 3.5, "steps": 14}',
+            ),
+            Restarted(Restart(attempt=2, kind="resized", ranks=3, seconds=3.5, steps=14)),
+        ),
         (
             ("progress", '{"loss": 0.5}', '{"rank": 2, "step": 3}'),
             Reported(2, {"step": 3, "loss": 0.5}),

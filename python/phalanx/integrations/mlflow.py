@@ -5,6 +5,8 @@ LIBRARY-6 (no-stall): what is sent to MLflow's server waits in a bounded queue o
 gone holds up no training and fails none; the end of a run waits for it for `LAST_S` at most.
 LIBRARY-10 (each-report): a report is logged at its own step and time, each and in order. How many could not be is a
 tag, and a warning.
+LIBRARY-11 (what-restarts-cost): once all ranks run again, their number and what is lost are metrics of the run, at the
+number of the restart in the place of a step.
 LIBRARY-7 (says-how-it-ended): a run that failed is FAILED, one that was cancelled or interrupted is KILLED, each with
 the cause as a tag, which goes before all reports that wait. One that ended well goes on, though rank 0 has ended it at
 its own end.
@@ -19,12 +21,13 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ..errors import TrainingError
 from ..rank import contract, tracking
-from ..run.observer import Observer
+from ..run.observer import Observer, Restart
 from .report_queue import Report, ReportQueue
 
 logger = logging.getLogger("phalanx")
@@ -192,6 +195,16 @@ class TrackedRun(Observer):
         if self._reports and (rank == 0 or self._every_rank):
             self._waiting.put(rank, reports, left_out)
             self._work()
+
+    def restarted(self, restart: Restart) -> None:
+        """What a restart has cost is a metric. Returns at once."""
+        lost = {"seconds": restart.seconds, "steps": restart.steps}
+        values = {f"phalanx/{name}_lost": number for name, number in lost.items() if number is not None}
+        values["phalanx/world_size"] = restart.ranks
+        self._waiting.put(
+            0, [{"step": restart.attempt, "at_ms": int(time.time() * 1000), "values": values}], 0
+        )
+        self._work()
 
     def over(self, error: BaseException | None) -> None:
         """The training is over: everything is logged, and a failure with its cause. Waits for `LAST_S` at most."""

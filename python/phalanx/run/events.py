@@ -10,6 +10,7 @@ import json
 from typing import Any, NamedTuple
 
 from ..errors import RankOutcome
+from .observer import Restart
 
 
 class Output(NamedTuple):
@@ -47,6 +48,12 @@ class EveryReport(NamedTuple):
     """Each with `step`, `at_ms` and `values`, in order."""
     left_out: int
     """How many others were left out on their way."""
+
+
+class Restarted(NamedTuple):
+    """All ranks run again."""
+
+    restart: Restart
 
 
 class Resubmit(NamedTuple):
@@ -100,6 +107,7 @@ Event = (
     | Status
     | Reported
     | EveryReport
+    | Restarted
     | Resubmit
     | SeatWanted
     | SeatTaken
@@ -124,6 +132,8 @@ def event_of(packed: tuple[str, str, str]) -> Event:
             return Reported(fields["rank"], {"step": fields["step"], **(json.loads(text) if text else {})})
         case "reports":
             return EveryReport(fields["rank"], json.loads(text), fields["left_out"])
+        case "restarted":
+            return Restarted(Restart(**fields))
         case "resubmit":
             return Resubmit(fields["attempt"])
         case "seat_wanted":

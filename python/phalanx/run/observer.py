@@ -26,6 +26,21 @@ class Phase(NamedTuple):
     """Since the run was asked for."""
 
 
+class Restart(NamedTuple):
+    """All ranks run again after a restart."""
+
+    attempt: int
+    """The number of restarts so far, of any kind."""
+    kind: str
+    """What it was for: `replaced`, `resized` or `preempted`."""
+    ranks: int
+    """How many there are."""
+    seconds: float
+    """For how long no rank worked."""
+    steps: int | None
+    """How many reported steps came after the newest checkpoint; None where none is known."""
+
+
 class ObservedRun(Protocol):
     """A run, as far as its observers ask it; from any thread."""
 
@@ -74,6 +89,9 @@ class Observer:
     def every_report(self, rank: int, reports: Sequence[dict[str, Any]], left_out: int) -> None:
         """A rank has made these reports, in order, each with `step`, `at_ms` (milliseconds since 1970) and `values`; so
         many others were left out on their way. Only of ranks of which the job wants every report."""
+
+    def restarted(self, restart: Restart) -> None:
+        """All ranks run again."""
 
     def over(self, error: BaseException | None) -> None:
         """The run is over, and failed by this; it is not `done` yet."""

@@ -253,6 +253,8 @@ class Run:
                 self._observers.tell(lambda observer: observer.reported(rank, report))
             case events.EveryReport(rank, reports, left_out):
                 self._observers.tell(lambda observer: observer.every_report(rank, reports, left_out))
+            case events.Restarted(restart):
+                self._observers.tell(lambda observer: observer.restarted(restart))
             case events.PhaseReached(name, reached_by, seconds):
                 self._phase(name, reached_by, opened + seconds)
             case events.Resubmit(attempt):

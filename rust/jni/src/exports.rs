@@ -454,7 +454,7 @@ fn prestart_pool<'local>(
 fn metrics<'local>(env: &mut Env<'local>, _this: JObject<'local>) -> Call<JStringArray<'local>> {
     let declared = Metric::ALL.into_iter().flat_map(|metric| {
         let (name, kind, _) = metric.declaration();
-        [name, kind.name()]
+        [name, kind.name(), metric.source().name()]
     });
     java_strings(env, &declared.collect::<Vec<_>>())
 }

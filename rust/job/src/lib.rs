@@ -28,7 +28,7 @@ pub use driver::{
 };
 pub use log_queue::{collect_logs, take_logs};
 pub use log_tail::LogTails;
-pub use metric::{Metric, MetricChange, MetricKind};
+pub use metric::{Metric, MetricChange, MetricKind, MetricSource};
 pub use node::{Here, Home, NodeCallbacks, Payload, Way, logs_folder, logs_uri, prestart_pool, run_node};
 pub use phalanx_supervisor::warm_pool::{Usage as PoolUsage, end_kept, end_pools, pool_usage};
 pub use phalanx_supervisor::{RankWords, serve_forked, use_huge_pages};

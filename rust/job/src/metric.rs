@@ -1,4 +1,4 @@
-//! What can be counted of nodes, declared once for all languages.
+//! What can be counted of nodes and of runs, declared once for all languages.
 
 /// A thing that is counted; its number is its place in [`Metric::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,25 @@ pub enum Metric {
     JoinLatency,
     /// A node's start until a rank's process was there.
     StartLatency,
+    /// Restarts after which as many ranks run as before.
+    RestartsReplaced,
+    /// Restarts with more ranks or fewer.
+    RestartsResized,
+    /// Restarts since a host was to go.
+    RestartsPreempted,
+    /// Reported steps that came after the checkpoint from which ranks went on.
+    LostSteps,
+    /// Time in which no rank worked, between attempts.
+    LostTime,
+}
+
+/// Who tells a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricSource {
+    /// The nodes, each what it has seen.
+    Node,
+    /// The driver, of a run.
+    Run,
 }
 
 /// How the changes of a metric add up.
@@ -34,7 +53,7 @@ pub enum MetricKind {
 
 impl Metric {
     /// Every metric, in the order of its numbers.
-    pub const ALL: [Metric; 8] = [
+    pub const ALL: [Metric; 13] = [
         Metric::RanksRunning,
         Metric::RanksStarted,
         Metric::RanksFailed,
@@ -43,6 +62,11 @@ impl Metric {
         Metric::LogsBytes,
         Metric::JoinLatency,
         Metric::StartLatency,
+        Metric::RestartsReplaced,
+        Metric::RestartsResized,
+        Metric::RestartsPreempted,
+        Metric::LostSteps,
+        Metric::LostTime,
     ];
 
     /// Its name in Spark's metrics, its kind and its unit.
@@ -56,6 +80,23 @@ impl Metric {
             Metric::LogsBytes => ("logs.bytes", MetricKind::Counter, "bytes"),
             Metric::JoinLatency => ("join.latency", MetricKind::Histogram, "ms"),
             Metric::StartLatency => ("start.latency", MetricKind::Histogram, "ms"),
+            Metric::RestartsReplaced => ("restarts.replaced", MetricKind::Counter, "restarts"),
+            Metric::RestartsResized => ("restarts.resized", MetricKind::Counter, "restarts"),
+            Metric::RestartsPreempted => ("restarts.preempted", MetricKind::Counter, "restarts"),
+            Metric::LostSteps => ("lost.steps", MetricKind::Counter, "steps"),
+            Metric::LostTime => ("lost.time", MetricKind::Counter, "ms"),
+        }
+    }
+
+    /// Who tells it.
+    pub fn source(self) -> MetricSource {
+        match self {
+            Metric::RestartsReplaced
+            | Metric::RestartsResized
+            | Metric::RestartsPreempted
+            | Metric::LostSteps
+            | Metric::LostTime => MetricSource::Run,
+            _ => MetricSource::Node,
         }
     }
 
@@ -72,6 +113,16 @@ impl MetricKind {
             MetricKind::Gauge => "gauge",
             MetricKind::Counter => "counter",
             MetricKind::Histogram => "histogram",
+        }
+    }
+}
+
+impl MetricSource {
+    /// The source's name in the bindings.
+    pub fn name(self) -> &'static str {
+        match self {
+            MetricSource::Node => "node",
+            MetricSource::Run => "run",
         }
     }
 }

@@ -6,8 +6,10 @@ mod play;
 
 use std::time::Duration;
 
+use phalanx_job::driver::state::Restarted;
 use phalanx_rendezvous::Seat;
 use phalanx_types::message::{HubMessage, NodeMessage};
+use phalanx_types::run_snapshot::{RestartCost, RestartKind};
 use phalanx_types::{Attempt, FailureKind, Gang, Notice, Policy, RankState};
 
 use play::{Play, copy, ended, join, task};
@@ -130,6 +132,9 @@ fn a_task_that_comes_while_others_run_waits_for_a_checkpoint_and_is_rank_1_then(
     play.runs(22, 0, 1);
     play.runs(23, 1, 0);
     assert_eq!(play.lines(), ["[phalanx] 2 ranks run again; 3.0 s lost"]);
+    let cost = RestartCost { ranks: 2, seconds: 3.0, steps: None };
+    let restarted = Restarted { attempt: Attempt::new(1), kind: RestartKind::Resized, cost };
+    assert_eq!(play.state.take_restarted(), [restarted]);
     play.tell(24, 0, ended(1, RankState::Finished, 0));
     play.tell(24, 1, ended(0, RankState::Finished, 0));
     (0..2).for_each(|partition| play.done(24, partition));

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{LONG, TestCallbacks, Told, listen, open, spawn_node, test_node};
-use phalanx_job::{Event, Hub, Metric, MetricChange, MetricKind};
+use phalanx_job::{Event, Hub, Metric, MetricChange, MetricKind, MetricSource};
 use phalanx_testkit::Proxy;
+use phalanx_types::run_snapshot::RestartKind;
 use phalanx_types::{Attempt, Deadline, FailureKind, Job, RunSnapshot};
 
 fn job(ranks: u32, tasks: u32, max_restarts: u32) -> Job {
@@ -52,6 +53,7 @@ fn a_killed_rank_starts_again_with_the_others_in_place() {
     let (told, driver, dir, observed) = run(&job(4, 2, 2), script);
     assert_eq!(told.failure, None);
     assert_eq!(told.resubmits, [], "DRIVER-31, NODE-42");
+    assert_eq!(told.restarted, [(RestartKind::Replaced, 4)]);
     let line = "[phalanx] restart 1 of 2: rank 3 (host-1) was ended by SIGKILL\n";
     assert_eq!(told.output.matches(line).count(), 1, "{}", told.output);
     let (before, after) = told.output.split_once(line).unwrap();
@@ -66,8 +68,16 @@ fn a_killed_rank_starts_again_with_the_others_in_place() {
     }
     assert!(!told.output.contains("an old folder"), "NODE-43");
     assert_eq!(observed.iter().filter(|what| what.0 == Metric::RanksRestarted).count(), 4);
-    let counts = RunSnapshot::from_json(&driver.snapshot()).unwrap().counts;
-    for metric in Metric::ALL.into_iter().filter(|metric| metric.declaration().1 != MetricKind::Histogram) {
+    let RunSnapshot { counts, restarts, sizes, .. } = RunSnapshot::from_json(&driver.snapshot()).unwrap();
+    let cost = restarts[0].cost.unwrap();
+    assert_eq!((restarts.len(), cost.ranks, cost.steps), (1, 4, None));
+    assert_eq!(sizes.iter().map(|(_, ranks)| *ranks).collect::<Vec<_>>(), [4], "as many as before");
+    assert_eq!((counts["restarts.replaced"], counts["restarts.resized"]), (1, 0));
+    assert_eq!(counts["lost.time"], Duration::from_secs_f64(cost.seconds).as_millis() as u64);
+    let of_nodes = |metric: &Metric| {
+        metric.source() == MetricSource::Node && metric.declaration().1 != MetricKind::Histogram
+    };
+    for metric in Metric::ALL.into_iter().filter(of_nodes) {
         let sum: i64 = observed.iter().filter(|what| what.0 == metric).map(|what| what.1).sum();
         let name = metric.declaration().0;
         assert_eq!(

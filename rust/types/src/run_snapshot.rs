@@ -25,6 +25,8 @@ pub const MAX_RANKS: usize = 1000;
 pub const MAX_PHASES: usize = 100;
 /// How many restarts: the newest ones.
 pub const MAX_RESTARTS: usize = 100;
+/// How many changes of the number of ranks: the newest ones.
+pub const MAX_SIZES: usize = 100;
 /// How many hosts that are to go: those that go first.
 pub const MAX_NOTICES: usize = 100;
 /// How many hosts in cooldown.
@@ -69,6 +71,9 @@ pub struct RunSnapshot {
     pub phases: Vec<Span>,
     /// Its restarts, oldest first.
     pub restarts: Vec<Restart>,
+    /// Since when it has had how many ranks, oldest first; empty until they have their places.
+    #[serde(default)]
+    pub sizes: Vec<(f64, u32)>,
     /// The hosts that are to go.
     #[serde(default)]
     pub notices: Vec<NoticeLine>,
@@ -160,6 +165,37 @@ pub struct Restart {
     pub time: f64,
     /// The failure before it, in a sentence.
     pub cause: String,
+    /// What it is for; where nothing says so, as in what older versions wrote, a replacement.
+    #[serde(default)]
+    pub kind: RestartKind,
+    /// What it has cost; null until all ranks run again.
+    #[serde(default)]
+    pub cost: Option<RestartCost>,
+}
+
+/// What a restart is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RestartKind {
+    /// Something failed, and is there again.
+    #[default]
+    Replaced,
+    /// The ranks are others in number, or on other tasks.
+    Resized,
+    /// A host was to go.
+    Preempted,
+}
+
+/// What a restart has cost.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RestartCost {
+    /// How many ranks run again.
+    pub ranks: u32,
+    /// For how long no rank worked.
+    pub seconds: f64,
+    /// How many reported steps came after the newest checkpoint; null where none is known.
+    pub steps: Option<u64>,
 }
 
 /// A host that is to go.
@@ -293,6 +329,18 @@ impl From<&Failure> for FailureNote {
     }
 }
 
+impl RestartCost {
+    /// What is lost: `14 steps and 3.2 s`.
+    pub fn in_words(&self) -> String {
+        let steps = match self.steps {
+            Some(1) => "1 step and ".into(),
+            Some(steps) => format!("{steps} steps and "),
+            None => String::new(),
+        };
+        format!("{steps}{:.1} s", self.seconds)
+    }
+}
+
 impl RunSnapshot {
     /// A run of which nothing is known yet.
     pub fn waiting(run: &str, name: &str, world_size: u32, now: f64) -> RunSnapshot {
@@ -309,6 +357,7 @@ impl RunSnapshot {
             world_size,
             phases: Vec::new(),
             restarts: Vec::new(),
+            sizes: Vec::new(),
             notices: Vec::new(),
             cooling: Vec::new(),
             seats: None,

@@ -4,10 +4,11 @@
 //!   as a JSON object (empty where it has none). A failure comes rendered.
 
 use phalanx_types::message::TimedReport;
+use phalanx_types::run_snapshot::RestartCost;
 use phalanx_types::{Attempt, Failure, RankOutcome};
 use serde_json::json;
 
-use crate::driver::state::{HostCarried, HostsPlaced, Phase, Progress, RankReports, SeatChange};
+use crate::driver::state::{HostCarried, HostsPlaced, Phase, Progress, RankReports, Restarted, SeatChange};
 
 /// How much output may wait for the reader.
 pub const MAX_WAITING_OUTPUT_BYTES: usize = 4 << 20;
@@ -31,6 +32,8 @@ pub enum Event {
         /// [`phalanx_types::NodeSpec::attempt`] of the new stage's nodes.
         attempt: Attempt,
     },
+    /// All ranks run again after a restart.
+    Restarted(Restarted),
     /// Of a gang of tasks: submit the seat of a partition once more, beside those whose tasks hold slots on hosts that
     /// the run leaves alone; or end those that it doesn't need any more.
     Seat(SeatChange),
@@ -55,6 +58,7 @@ impl Event {
     /// | `progress` | what the rank told, as a JSON object | `rank`, `step` |
     /// | `reports` | a JSON array of objects: `step`, `at_ms`, `values` | `rank`, `left_out` |
     /// | `resubmit` | | `attempt` |
+    /// | `restarted` | what is lost, in words | `attempt`, `kind`, and `ranks`, `seconds`, `steps` of the [`RestartCost`] |
     /// | `seat_wanted` | | `attempt`, with which the gang began to which it belongs, and `partition` |
     /// | `seat_taken` | | the same, and `stage`, the Spark stage of the job that has it |
     /// | `placed` | | `attempt`, and `hosts`, the names of those that have nodes |
@@ -80,6 +84,13 @@ impl Event {
                 ("reports", text, Some(json!({"rank": rank, "left_out": left_out})))
             }
             Event::Resubmit { attempt } => ("resubmit", String::new(), Some(json!({"attempt": attempt}))),
+            Event::Restarted(Restarted { attempt, kind, cost }) => {
+                let RestartCost { ranks, seconds, steps } = cost;
+                let fields = json!({
+                    "attempt": attempt, "kind": kind, "ranks": ranks, "seconds": seconds, "steps": steps,
+                });
+                ("restarted", cost.in_words(), Some(fields))
+            }
             Event::Seat(SeatChange::Wanted { attempt, partition }) => {
                 let fields = json!({"attempt": attempt, "partition": partition});
                 ("seat_wanted", String::new(), Some(fields))
@@ -106,6 +117,7 @@ mod tests {
     use std::time::Duration;
 
     use phalanx_types::FailureKind;
+    use phalanx_types::run_snapshot::RestartKind;
 
     use super::*;
     use crate::driver::state::Point;
@@ -117,6 +129,8 @@ mod tests {
         let progress = Progress { rank: 2, step: 7, values: r#"{"loss":0.5}"#.into() };
         let report = |step| TimedReport { step, at_ms: 1000 + step, values: r#"{"loss":0.5}"#.into() };
         let reports = RankReports { rank: 2, left_out: 3, reports: vec![report(7), report(8)] };
+        let cost = RestartCost { ranks: 3, seconds: 3.25, steps: Some(14) };
+        let restarted = Restarted { attempt: Attempt::new(2), kind: RestartKind::Resized, cost };
         for (event, kind, text, fields) in [
             (Event::Output("[rank 0] a\n".into()), "output", "[rank 0] a\n", ""),
             (Event::Phase(phase), "phase", "user code", r#"{"rank":1,"seconds":1.5}"#),
@@ -130,6 +144,12 @@ mod tests {
                     r#"{"step":8,"at_ms":1008,"values":{"loss":0.5}}]"#
                 ),
                 r#"{"left_out":3,"rank":2}"#,
+            ),
+            (
+                Event::Restarted(restarted),
+                "restarted",
+                "14 steps and 3.2 s",
+                r#"{"attempt":2,"kind":"resized","ranks":3,"seconds":3.25,"steps":14}"#,
             ),
             (Event::Resubmit { attempt: Attempt::new(3) }, "resubmit", "", r#"{"attempt":3}"#),
             (

@@ -155,8 +155,12 @@ impl JobHandler {
             log::log!(reason.level, "{}", reason.text);
         }
         for restart in self.state.take_restarts() {
-            self.history.restart(now, &restart.cause);
+            self.history.restart(now, &restart);
             self.restarted(&restart);
+        }
+        for restarted in self.state.take_restarted() {
+            self.history.restarted(&restarted);
+            self.emit(Event::Restarted(restarted));
         }
         for placed in self.state.take_placed() {
             self.emit(Event::Placed(placed));

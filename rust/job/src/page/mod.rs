@@ -63,7 +63,10 @@ pub fn run_page(snapshot: &str, note: &str, room: Room) -> String {
         }
         part(html, !told.waits_for.is_empty(), |html| html.text(&told.waits_for));
         hosts::said(html, &told, room);
-        part(html, !told.phases.is_empty(), |html| timeline::bar(html, &told));
+        part(html, !told.phases.is_empty(), |html| {
+            timeline::bar(html, &told);
+            timeline::sizes(html, &told);
+        });
         if let Some(progress) = Progress::of(&told) {
             part(html, true, |html| steps(html, &told, progress));
         }
@@ -132,9 +135,17 @@ fn restarts(html: &mut Html, told: &Told, room: Room) {
     if older > 0 {
         html.say("div", MUTED, &format!("{} before", counted(older as u64, "restart")));
     }
-    for (nth, (time, cause)) in told.restarts.iter().enumerate().skip(older) {
-        let after = duration(time - told.started);
-        html.say("div", "overflow-wrap:anywhere", &format!("restart {} after {after}: {cause}", nth + 1));
+    for (nth, restart) in told.restarts.iter().enumerate().skip(older) {
+        let after = duration(restart.time - told.started);
+        let kind = match restart.kind.as_str() {
+            "resized" | "preempted" => format!(", {},", restart.kind),
+            _ => String::new(),
+        };
+        let cost = restart.cost.map_or_else(String::new, |cost| {
+            format!("; {} again, {} lost", counted(cost.ranks.into(), "rank"), cost.in_words())
+        });
+        let said = format!("restart {}{kind} after {after}: {}{cost}", nth + 1, restart.cause);
+        html.say("div", "overflow-wrap:anywhere", &said);
     }
 }
 

@@ -252,6 +252,28 @@ fn a_restart_is_red_by_its_kind_whatever_phases_are_called() {
 }
 
 #[test]
+fn a_run_that_changes_its_size_shows_how_and_what_each_change_has_cost() {
+    let restart = |kind, cost| json!({"time": 120.0, "cause": "a task is lost", "kind": kind, "cost": cost});
+    let cost = json!({"ranks": 1, "seconds": 3.25, "steps": 14});
+    let restarts = json!([restart("replaced", Value::Null), restart("resized", cost)]);
+    let sizes = json!([[108.0, 2], [121.0, 1], [140.0, 4]]);
+    let text = cell(&with(snapshot(4, 2), &[("restarts", restarts), ("sizes", sizes)]));
+    for part in [
+        "restart 1 after 20 s: a task is lost</div>",
+        "restart 2, resized, after 20 s: a task is lost; 1 rank again, 14 steps and 3.2 s lost</div>",
+        "aria-label=\"ranks over time\"",
+        "<title>2 ranks: 13 s</title>",
+        "<title>4 ranks: 20 s</title>",
+        "y=\"9.0\" width=\"316.7\" height=\"3.0\"",
+        "1 to 4 ranks",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let fixed = cell(&with(snapshot(4, 2), &[("sizes", json!([[108.0, 4], [120.0, 4]]))]));
+    assert!(!fixed.contains("ranks over time"));
+}
+
+#[test]
 fn of_many_phases_the_newest_are_named_and_the_others_are_folded() {
     let phases: Vec<Value> = (0..200)
         .map(|nth| json!({"name": format!("epoch {nth}"), "start": 100 + nth, "end": null}))
@@ -409,7 +431,9 @@ fn odd_snapshot() -> BoxedStrategy<Value> {
     let values = values.prop_map(|all| Value::Object(all.into_iter().collect())).boxed();
     let (start, end) = (("start", number()), ("end", number()));
     let phases = list(odd_object(&[("kind", text()), ("name", text()), start, end]));
-    let restarts = list(odd_object(&[("time", number()), ("cause", text())]));
+    let cost = odd_object(&[("ranks", count()), ("seconds", number()), ("steps", count())]);
+    let restarts =
+        list(odd_object(&[("time", number()), ("cause", text()), ("kind", text()), ("cost", cost)]));
     let notices = list(odd_object(&[("host", text()), ("deadline", number()), ("reason", text())]));
     let cooling =
         list(odd_object(&[("host", text()), ("until", number()), ("failures", count()), ("reason", text())]));
@@ -452,6 +476,7 @@ fn odd_snapshot() -> BoxedStrategy<Value> {
         ("waits_for", text()),
         ("phases", phases),
         ("restarts", restarts),
+        ("sizes", list(list(number()))),
         ("notices", notices),
         ("cooling", cooling),
         ("seats", seats),

@@ -4,7 +4,7 @@
 
 use phalanx_types::run_snapshot::{
     MAX_COOLING, MAX_LINE_BYTES, MAX_LINES, MAX_LOSSES, MAX_NOTICES, MAX_PHASES, MAX_RANKS, MAX_RESTARTS,
-    MAX_TEXT_BYTES,
+    MAX_SIZES, MAX_TEXT_BYTES, RestartCost,
 };
 use phalanx_types::text::cut;
 use serde_json::Value;
@@ -30,8 +30,9 @@ pub(super) struct Told {
     pub(super) world_size: u64,
     pub(super) waits_for: String,
     pub(super) phases: Vec<Phase>,
-    /// When, and why.
-    pub(super) restarts: Vec<(f64, String)>,
+    pub(super) restarts: Vec<Restart>,
+    /// Since when there were how many ranks.
+    pub(super) sizes: Vec<(f64, u64)>,
     /// Which host, when if that is known, and why.
     pub(super) notices: Vec<(String, Option<f64>, String)>,
     /// Which host, until when, how often it failed, and why the last time.
@@ -44,6 +45,15 @@ pub(super) struct Told {
     pub(super) lines: Vec<String>,
     pub(super) losses: Vec<(f64, f64)>,
     pub(super) failure: Option<Failure>,
+}
+
+/// As [`phalanx_types::run_snapshot::Restart`].
+#[derive(Debug)]
+pub(super) struct Restart {
+    pub(super) time: f64,
+    pub(super) cause: String,
+    pub(super) kind: String,
+    pub(super) cost: Option<RestartCost>,
 }
 
 /// As [`phalanx_types::run_snapshot::SeatsNote`].
@@ -108,9 +118,10 @@ impl Told {
             world_size: count(&json, "world_size").unwrap_or_default(),
             waits_for: line(&json, "waits_for"),
             phases: newest(&json, "phases", MAX_PHASES).iter().map(phase).collect(),
-            restarts: newest(&json, "restarts", MAX_RESTARTS)
+            restarts: newest(&json, "restarts", MAX_RESTARTS).iter().map(restart).collect(),
+            sizes: newest(&json, "sizes", MAX_SIZES)
                 .iter()
-                .map(|at| (moment(at, "time").unwrap_or_default(), line(at, "cause")))
+                .filter_map(|at| Some((as_moment(at.get(0)?)?, at.get(1)?.as_u64()?)))
                 .collect(),
             notices: each(&json, "notices")
                 .iter()
@@ -138,6 +149,19 @@ impl Told {
                 .collect(),
             failure: json.get("failure").filter(|at| at.is_object()).map(failure),
         }
+    }
+}
+
+fn restart(json: &Value) -> Restart {
+    let cost = json.get("cost").and_then(|cost| {
+        let ranks = u32::try_from(count(cost, "ranks")?).ok()?;
+        Some(RestartCost { ranks, seconds: moment(cost, "seconds")?, steps: count(cost, "steps") })
+    });
+    Restart {
+        time: moment(json, "time").unwrap_or_default(),
+        cause: line(json, "cause"),
+        kind: line(json, "kind"),
+        cost,
     }
 }
 
@@ -215,7 +239,11 @@ fn text_of(json: &Value, most_bytes: usize) -> String {
 
 /// Seconds since 1970, of a time that there may be.
 fn moment(json: &Value, name: &str) -> Option<f64> {
-    number(json, name).filter(|seconds| seconds.abs() < MAX_MOMENT)
+    as_moment(json.get(name)?)
+}
+
+fn as_moment(json: &Value) -> Option<f64> {
+    json.as_f64().filter(|seconds| seconds.abs() < MAX_MOMENT)
 }
 
 fn number(json: &Value, name: &str) -> Option<f64> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use phalanx_job::driver::state::{Progress, RankReports};
 use phalanx_job::{Event, Here, Home, Hub, HubOptions, MetricChange, NodeCallbacks, Payload, run_node};
+use phalanx_types::run_snapshot::RestartKind;
 use phalanx_types::{Attempt, Deadline, Failure, Job, NodeSpec, RankProgram, Result, SparkTask};
 
 /// No test waits longer for anything.
@@ -51,6 +52,8 @@ pub struct Told {
     pub every_report: Vec<RankReports>,
     /// The attempts for which the stage was to be submitted again.
     pub resubmits: Vec<Attempt>,
+    /// What each restart was for, and how many ranks ran again.
+    pub restarted: Vec<(RestartKind, u32)>,
     /// The hosts of nodes, where the run has data sets.
     pub placed: Vec<String>,
     /// The hosts of carriers.
@@ -124,6 +127,7 @@ pub fn listen_for(driver: &Hub, time: Duration) -> Told {
             Some(Event::Reports(reports)) => told.every_report.push(reports),
             Some(Event::Seat(change)) => panic!("no host is in cooldown here: {change:?}"),
             Some(Event::Resubmit { attempt }) => told.resubmits.push(attempt),
+            Some(Event::Restarted(of)) => told.restarted.push((of.kind, of.cost.ranks)),
             Some(Event::Placed(placed)) => told.placed = placed.hosts,
             Some(Event::Carried(carried)) => told.carried.push(carried.host),
             Some(Event::Finished(_)) => return told,

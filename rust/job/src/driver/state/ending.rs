@@ -32,7 +32,7 @@ impl JobState {
     /// Decides what is to be decided by now. Every event ends with it.
     pub(super) fn conclude(&mut self, now: Instant, out: &mut Outbox) {
         self.go_on_with_notices(now, out);
-        self.announce_size(now);
+        self.tell_cost(now);
         let stage_is_over = self.stage_ended.is_some_and(|at| now >= at + STAGE_GRACE);
         match &self.phase {
             JobPhase::Over(_) => {}

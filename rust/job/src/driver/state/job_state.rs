@@ -11,7 +11,9 @@ use phalanx_types::{Attempt, Failure, FailureKind, Generation, Job};
 use super::bad_hosts::Cooldown;
 use super::carriers::Carriers;
 use super::join_clock::StageLook;
-use super::news::{HostCarried, HostsPlaced, News, Phase, Point, Progress, RankReports, Reason, Restart};
+use super::news::{
+    HostCarried, HostsPlaced, News, Phase, Point, Progress, RankReports, Reason, Restart, Restarted,
+};
 use super::node::Node;
 use super::notices::Notices;
 use super::phase::{JobOutcome, JobPhase, Problem};
@@ -133,6 +135,11 @@ impl JobState {
     /// The restarts since the last call.
     pub fn take_restarts(&mut self) -> Vec<Restart> {
         std::mem::take(&mut self.news.restarts)
+    }
+
+    /// After which restarts all ranks have begun to run since the last call.
+    pub fn take_restarted(&mut self) -> Vec<Restarted> {
+        std::mem::take(&mut self.news.restarted)
     }
 
     /// Where ranks of a run with data sets were placed since the last call.

@@ -52,5 +52,7 @@ mod verdict;
 pub use bad_hosts::BadHosts;
 pub use job_state::JobState;
 pub use join_clock::StageLook;
-pub use news::{HostCarried, HostsPlaced, Phase, Point, Progress, RankReports, Reason, Restart, SeatChange};
+pub use news::{
+    HostCarried, HostsPlaced, Phase, Point, Progress, RankReports, Reason, Restart, Restarted, SeatChange,
+};
 pub use phase::JobOutcome;

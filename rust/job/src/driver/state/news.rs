@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use phalanx_types::message::TimedReport;
+use phalanx_types::run_snapshot::{RestartCost, RestartKind};
 use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Attempt, Generation};
 
@@ -65,6 +66,8 @@ pub struct Restart {
     pub attempt: Attempt,
     /// What its ranks belong to.
     pub generation: Generation,
+    /// What it is for.
+    pub kind: RestartKind,
     /// Whether the tasks go on; else the Spark stage has to be submitted again.
     pub in_place: bool,
     /// The rank that failed before it, if one did.
@@ -73,6 +76,17 @@ pub struct Restart {
     pub cause: String,
     /// What is said of it to the caller.
     pub line: String,
+}
+
+/// All ranks run again after a restart.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Restarted {
+    /// The present attempt; never the first.
+    pub attempt: Attempt,
+    /// What it was for.
+    pub kind: RestartKind,
+    /// What it has cost, with all attempts before it whose ranks did not all run.
+    pub cost: RestartCost,
 }
 
 /// What the caller is to do with the seat of a partition, in a gang of tasks.
@@ -149,6 +163,7 @@ pub struct Reason {
 pub(super) struct News {
     pub(super) phases: Vec<Phase>,
     pub(super) restarts: Vec<Restart>,
+    pub(super) restarted: Vec<Restarted>,
     pub(super) placed: Vec<HostsPlaced>,
     pub(super) carried: Vec<HostCarried>,
     pub(super) seats: Vec<SeatChange>,

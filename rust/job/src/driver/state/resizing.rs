@@ -16,6 +16,7 @@ use phalanx_rendezvous::Outbox;
 use phalanx_types::message::HubMessage;
 
 use super::job_state::JobState;
+use super::news::Restarted;
 use super::node::Node;
 use super::phase::JobPhase;
 use super::restart::Renewal;
@@ -120,19 +121,14 @@ impl JobState {
         out.send(partition, HubMessage::Spare);
     }
 
-    /// Tells the caller what an attempt's end has cost, once all ranks run again.
-    pub(super) fn announce_size(&mut self, now: Instant) {
+    /// Tells the caller what a restart has cost, once all ranks run again.
+    pub(super) fn tell_cost(&mut self, now: Instant) {
         if !self.ranks.all_started() || !matches!(self.phase, JobPhase::Running(_)) {
             return;
         }
-        let Some((pause, steps)) = self.sizes.runs_again(now) else { return };
-        let lost = match steps {
-            Some(1) => "1 step and ".into(),
-            Some(steps) => format!("{steps} steps and "),
-            None => String::new(),
-        };
-        let (size, seconds) = (self.sizes.world_size, pause.as_secs_f64());
-        let noun = if size == 1 { "rank runs" } else { "ranks run" };
-        self.announce(format!("[phalanx] {size} {noun} again; {lost}{seconds:.1} s lost"));
+        let Some((kind, cost)) = self.sizes.runs_again(now) else { return };
+        let noun = if cost.ranks == 1 { "rank runs" } else { "ranks run" };
+        self.announce(format!("[phalanx] {} {noun} again; {} lost", cost.ranks, cost.in_words()));
+        self.news.restarted.push(Restarted { attempt: self.attempts.present, kind, cost });
     }
 }

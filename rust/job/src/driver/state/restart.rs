@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use log::Level;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::{HubMessage, NodeMessage};
+use phalanx_types::run_snapshot::RestartKind;
 use phalanx_types::{Attempt, Failure, FailureKind, Gang};
 
 use super::job_state::JobState;
@@ -40,19 +41,11 @@ pub(super) enum Next {
     Outcome,
 }
 
-/// Why another attempt begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
-    Failed,
-    Preempted,
-    /// With other tasks than before, which counts as no restart.
-    Resized,
-}
-
 /// Another attempt, and why.
 #[derive(Debug)]
 pub(super) struct Renewal {
-    why: Why,
+    /// Only a replacement counts as a restart.
+    kind: RestartKind,
     /// In a sentence.
     cause: String,
     /// The rank that failed, if one did.
@@ -63,19 +56,22 @@ pub(super) struct Renewal {
 
 impl Renewal {
     pub(super) fn after(failure: &Failure) -> Renewal {
-        let why = if failure.kind == FailureKind::Preempted { Why::Preempted } else { Why::Failed };
+        let kind = match failure.kind {
+            FailureKind::Preempted => RestartKind::Preempted,
+            _ => RestartKind::Replaced,
+        };
         let cause = failure.message.lines().next().unwrap_or_default().to_string();
-        Renewal { why, cause, rank: failure.rank, host: failure.host.clone() }
+        Renewal { kind, cause, rank: failure.rank, host: failure.host.clone() }
     }
 
     /// An elastic job goes on without the tasks that it lost.
     pub(super) fn smaller(failure: &Failure) -> Renewal {
-        Renewal { why: Why::Resized, ..Renewal::after(failure) }
+        Renewal { kind: RestartKind::Resized, ..Renewal::after(failure) }
     }
 
     /// An elastic job goes on with more tasks.
     pub(super) fn grown(cause: String) -> Renewal {
-        Renewal { why: Why::Resized, cause, rank: None, host: String::new() }
+        Renewal { kind: RestartKind::Resized, cause, rank: None, host: String::new() }
     }
 }
 
@@ -119,16 +115,16 @@ impl JobState {
     /// Begins the next attempt.
     pub(super) fn restart(&mut self, now: Instant, renewal: Renewal, in_place: bool, out: &mut Outbox) {
         let since = self.phase.stopping().map_or(now, |stopping| stopping.since);
-        self.sizes.ended(since, self.ranks.newest_step());
         let attempt = self.attempts.present.next();
         self.attempts.present = attempt;
         self.generation = self.generation.next();
-        let Renewal { why, cause, rank, host } = renewal;
-        self.attempts.preemptions += u32::from(why == Why::Preempted);
-        self.attempts.resizes += u32::from(why == Why::Resized);
-        let line = self.restart_line(why, &cause, in_place);
+        let Renewal { kind, cause, rank, host } = renewal;
+        self.sizes.ended(since, self.ranks.newest_step(), kind);
+        self.attempts.preemptions += u32::from(kind == RestartKind::Preempted);
+        self.attempts.resizes += u32::from(kind == RestartKind::Resized);
+        let line = self.restart_line(kind, &cause, in_place);
         self.reason(Level::Info, &line);
-        self.begin_attempt_of_notices(now, &host, why == Why::Preempted);
+        self.begin_attempt_of_notices(now, &host, kind == RestartKind::Preempted);
         self.cooldown.begin_attempt();
         self.attempts.has_lost_blocks = false;
         self.attempts.cause = cause.clone();
@@ -154,6 +150,7 @@ impl JobState {
         self.news.restarts.push(Restart {
             attempt,
             generation: self.generation,
+            kind,
             in_place,
             rank,
             cause,
@@ -163,7 +160,7 @@ impl JobState {
     }
 
     /// What the caller is told of an attempt that begins.
-    fn restart_line(&self, why: Why, cause: &str, in_place: bool) -> String {
+    fn restart_line(&self, kind: RestartKind, cause: &str, in_place: bool) -> String {
         let gone = self.nodes.values().filter(|node| !node.stays_in_place()).count();
         let how = match in_place {
             true if gone == 0 || self.job.is_elastic() => String::new(),
@@ -173,10 +170,10 @@ impl JobState {
             false => "; the Spark stage is submitted again".into(),
         };
         let (attempt, restarts, of) = (self.attempts.present, self.restarts(), self.job.policy.max_restarts);
-        match why {
-            Why::Preempted => format!("[phalanx] preempted, restart {attempt}: {cause}{how}"),
-            Why::Failed => format!("[phalanx] restart {restarts} of {of}: {cause}{how}"),
-            Why::Resized => format!("[phalanx] resized, restart {attempt}: {cause}{how}"),
+        match kind {
+            RestartKind::Preempted => format!("[phalanx] preempted, restart {attempt}: {cause}{how}"),
+            RestartKind::Replaced => format!("[phalanx] restart {restarts} of {of}: {cause}{how}"),
+            RestartKind::Resized => format!("[phalanx] resized, restart {attempt}: {cause}{how}"),
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use phalanx_types::Generation;
+use phalanx_types::run_snapshot::{RestartCost, RestartKind};
 
 /// What is known of a job's sizes.
 #[derive(Debug, Default)]
@@ -16,14 +17,17 @@ pub(super) struct Sizes {
     grown: Option<Instant>,
     /// The newest step that is saved.
     saved: Option<u64>,
-    /// Since when no rank of the attempt before has worked, and how many steps are lost with it.
+    /// What goes on until all ranks run again.
     pause: Option<Pause>,
 }
 
-/// What an attempt's end costs.
+/// A time in which not all ranks run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pause {
     since: Instant,
+    /// What the restart is for that ends it.
+    kind: RestartKind,
+    /// How many steps are lost.
     steps: Option<u64>,
 }
 
@@ -47,19 +51,21 @@ impl Sizes {
         self.world_size = world_size;
     }
 
-    /// The ranks of an attempt are over that were to end at `since`; the newest step that they told is this.
-    pub(super) fn ended(&mut self, since: Instant, newest_step: Option<u64>) {
+    /// The ranks of an attempt are over that were to end at `since`; the newest step that they told is this. Another
+    /// attempt follows.
+    pub(super) fn ended(&mut self, since: Instant, newest_step: Option<u64>, kind: RestartKind) {
         // Code that saves in a way of its own may have lost nothing: then nobody knows.
         let steps = newest_step.zip(self.saved).map(|(newest, saved)| newest.saturating_sub(saved));
         // Attempts that never began to work add nothing.
         let before = self.pause.filter(|_| steps.is_none());
-        self.pause = Some(before.unwrap_or(Pause { since, steps }));
+        self.pause = Some(Pause { kind, ..before.unwrap_or(Pause { since, kind, steps }) });
     }
 
-    /// All ranks run again; how long that took, and how many steps are lost.
-    pub(super) fn runs_again(&mut self, now: Instant) -> Option<(Duration, Option<u64>)> {
-        let Pause { since, steps } = self.pause.take()?;
-        Some((now.saturating_duration_since(since), steps))
+    /// All ranks run again; what for, and what that has cost.
+    pub(super) fn runs_again(&mut self, now: Instant) -> Option<(RestartKind, RestartCost)> {
+        let Pause { since, kind, steps } = self.pause.take()?;
+        let seconds = now.saturating_duration_since(since).as_secs_f64();
+        Some((kind, RestartCost { ranks: self.world_size, seconds, steps }))
     }
 
     /// Only those tasks have stayed.
@@ -103,18 +109,24 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_counted_from_the_newest_checkpoint_on() {
+        use RestartKind::{Preempted, Replaced, Resized};
         let now = Instant::now();
         let mut sizes = Sizes::default();
+        let cost = |seconds, steps| RestartCost { ranks: 0, seconds, steps };
         assert_eq!(sizes.runs_again(now), None);
-        sizes.ended(now, Some(5));
-        assert_eq!(sizes.runs_again(now + SECOND), Some((SECOND, None)), "no checkpoint is known");
+        sizes.ended(now, Some(5), Preempted);
+        assert_eq!(
+            sizes.runs_again(now + SECOND),
+            Some((Preempted, cost(1.0, None))),
+            "no checkpoint is known"
+        );
         sizes.saved(20);
         sizes.saved(10);
-        sizes.ended(now, Some(27));
-        sizes.ended(now + SECOND, None);
-        assert_eq!(sizes.runs_again(now + 3 * SECOND), Some((3 * SECOND, Some(7))));
+        sizes.ended(now, Some(27), Replaced);
+        sizes.ended(now + SECOND, None, Resized);
+        assert_eq!(sizes.runs_again(now + 3 * SECOND), Some((Resized, cost(3.0, Some(7)))));
         assert_eq!(sizes.runs_again(now + 3 * SECOND), None, "once");
-        sizes.ended(now, None);
-        assert_eq!(sizes.runs_again(now + SECOND), Some((SECOND, None)), "nobody told a step");
+        sizes.ended(now, None, Replaced);
+        assert_eq!(sizes.runs_again(now + SECOND), Some((Replaced, cost(1.0, None))), "nobody told a step");
     }
 }

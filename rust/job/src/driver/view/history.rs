@@ -2,18 +2,15 @@
 //!
 //! News cost little as they come. What is asked of every rank is asked when somebody wants a snapshot.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use phalanx_types::Job;
-use phalanx_types::run_snapshot::{
-    FailureNote, MAX_COOLING, MAX_LINE_BYTES, MAX_NOTICES, MAX_RANKS, MAX_RESTARTS, Restart, RunSnapshot,
-};
-use phalanx_types::text::cut;
+use phalanx_types::run_snapshot::{FailureNote, MAX_COOLING, MAX_NOTICES, MAX_RANKS, RunSnapshot};
 
 use super::newest_lines::NewestLines;
+use super::restarts::Restarts;
 use super::timeline::Timeline;
-use crate::driver::state::{JobOutcome, JobState, Phase, Point};
+use crate::driver::state::{JobOutcome, JobState, Phase, Point, Restart, Restarted};
 use crate::metric::Metric;
 
 /// What has happened to a job.
@@ -26,7 +23,7 @@ pub(in crate::driver) struct History {
     /// `opened` on the clock that people read.
     opened_at: f64,
     timeline: Timeline,
-    restarts: VecDeque<(Duration, String)>,
+    restarts: Restarts,
     lines: NewestLines,
     /// The attempt whose ranks have reported.
     reported: bool,
@@ -50,7 +47,7 @@ impl History {
             opened,
             opened_at: unix_time(),
             timeline: Timeline::new(job.ranks),
-            restarts: VecDeque::new(),
+            restarts: Restarts::default(),
             lines: NewestLines::default(),
             reported: false,
             written: (0, 0),
@@ -60,12 +57,8 @@ impl History {
     /// A point of the job's life.
     pub(in crate::driver) fn phase(&mut self, phase: &Phase) {
         if let Point::AllJoined(ranks) = phase.point {
-            let before = std::mem::replace(&mut self.world_size, ranks);
-            if before != ranks
-                && let Some((_, cause)) = self.restarts.back_mut()
-            {
-                *cause += &format!("; then {ranks} instead of {before} ranks");
-            }
+            self.world_size = ranks;
+            self.restarts.placed(phase.at, ranks);
         }
         self.timeline.point(phase);
     }
@@ -76,12 +69,14 @@ impl History {
     }
 
     /// Another attempt begins.
-    pub(in crate::driver) fn restart(&mut self, now: Instant, cause: &str) {
-        if self.restarts.len() == MAX_RESTARTS {
-            self.restarts.pop_front();
-        }
-        self.restarts.push_back((self.since_open(now), cut(cause, MAX_LINE_BYTES)));
+    pub(in crate::driver) fn restart(&mut self, now: Instant, restart: &Restart) {
+        self.restarts.begin(self.since_open(now), restart);
         self.reported = false;
+    }
+
+    /// All its ranks run.
+    pub(in crate::driver) fn restarted(&mut self, restarted: &Restarted) {
+        self.restarts.end(restarted);
     }
 
     /// Something was shown.
@@ -116,7 +111,7 @@ impl History {
         let listed = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
         let written = [(Metric::LogsLines, self.written.0), (Metric::LogsBytes, self.written.1)];
         let name = |metric: Metric| metric.declaration().0.to_owned();
-        let restart = |(at, cause): &(Duration, String)| Restart { time: time(*at), cause: cause.clone() };
+        let counts = state.counts().into_iter().chain(written).chain(self.restarts.counts());
         RunSnapshot {
             state: state.run_state(),
             time: time(self.since_open(now)),
@@ -125,7 +120,8 @@ impl History {
             attempt: state.attempt(),
             waits_for: state.waits_for_slots(),
             phases: self.timeline.spans(self.opened_at),
-            restarts: self.restarts.iter().map(restart).collect(),
+            restarts: self.restarts.newest(self.opened_at),
+            sizes: self.restarts.sizes(self.opened_at),
             notices: state.going_hosts(MAX_NOTICES),
             cooling: state.cooling_hosts(now, MAX_COOLING, |at| time(self.since_open(at))),
             seats: state.seats_note(),
@@ -133,7 +129,7 @@ impl History {
             ranks_left_out: self.world_size.saturating_sub(listed),
             slow: state.slow_ranks().take(MAX_RANKS).collect(),
             lines: self.lines.lines(),
-            counts: state.counts().into_iter().chain(written).map(|(of, count)| (name(of), count)).collect(),
+            counts: counts.map(|(of, count)| (name(of), count)).collect(),
             failure: match state.outcome() {
                 Some(JobOutcome::Failed(failure)) => Some(FailureNote::from(&**failure)),
                 _ => None,

@@ -3,6 +3,7 @@
 mod history;
 mod losses;
 mod newest_lines;
+mod restarts;
 mod snapshots;
 mod timeline;
 

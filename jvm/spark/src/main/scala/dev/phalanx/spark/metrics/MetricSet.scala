@@ -12,9 +12,9 @@ final private[spark] class MetricSet(registry: MetricRegistry, declared: Seq[Met
   declared.foreach(register)
 
   def add(change: MetricChange): Unit = change.by.foreach {
-    case (metric @ Metric(_, "gauge"), by)  => raise(change.executor, metric, by)
-    case (Metric(name, "counter"), by)      => registry.counter(name).inc(by)
-    case (Metric(name, "histogram"), value) => registry.histogram(name).update(value)
+    case (metric @ Metric(_, "gauge", _), by)  => raise(change.executor, metric, by)
+    case (Metric(name, "counter", _), by)      => registry.counter(name).inc(by)
+    case (Metric(name, "histogram", _), value) => registry.histogram(name).update(value)
     case (other, _)                         => throw new IllegalStateException(s"an unknown kind of metric: $other")
   }
 

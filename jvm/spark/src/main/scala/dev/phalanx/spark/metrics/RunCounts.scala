@@ -4,10 +4,10 @@ import java.util.{LinkedHashMap => JLinkedHashMap, Map => JMap}
 
 import com.fasterxml.jackson.databind.JsonNode
 
-/** Counts the ranks of the python stage, of which the executors' plugin knows nothing: a driver in Python tells,
-  * again and again, what its run has counted in all.
+/** Counts what drivers tell, again and again, of all that their runs have counted: the restarts of each, and the ranks
+  * of the python stage, of which the executors' plugin knows nothing.
   *
-  * JAR-19 (counted-once): of each telling only what is new counts, and of the jvm stage nothing: its nodes count
+  * JAR-19 (counted-once): of each telling only what is new counts, and of the jvm stage nothing that its nodes count
   * themselves. Latencies are not told.
   *
   * @param mostRuns of so many runs, those that told last, it knows what has been counted
@@ -20,9 +20,11 @@ final private[spark] class RunCounts(metrics: ClusterMetrics, declared: Seq[Metr
   /** Counts what is new in a snapshot of a run (`rust/types/src/run_snapshot.rs`). */
   def told(snapshot: JsonNode): Unit = synchronized {
     val run = snapshot.path("run").asText("")
-    if (run.nonEmpty && snapshot.path("stage").asText("") == "python") {
+    if (run.nonEmpty) {
       val before = Option(counted.get(run)).getOrElse(Map.empty)
-      val now = declared.flatMap(metric => count(snapshot, metric).map(metric -> _)).toMap
+      val isPython = snapshot.path("stage").asText("") == "python"
+      val told = declared.filter(metric => isPython || metric.source == "run")
+      val now = told.flatMap(metric => count(snapshot, metric).map(metric -> _)).toMap
       counted.put(run, now)
       val changes = now.toSeq.map { case (metric, count) => metric -> (count - before.getOrElse(metric, 0L)) }
       metrics.add(MetricChange(s"run $run", changes.filter(_._2 != 0)))

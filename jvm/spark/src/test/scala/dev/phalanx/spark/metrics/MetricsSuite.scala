@@ -29,7 +29,12 @@ class MetricsSuite extends PhalanxSuite {
       "logs.lines",
       "logs.bytes",
       "join.latency",
-      "start.latency"
+      "start.latency",
+      "restarts.replaced",
+      "restarts.resized",
+      "restarts.preempted",
+      "lost.steps",
+      "lost.time"
     )
     assert(registry.getNames.asScala == names, "JAR-16")
   }
@@ -72,7 +77,7 @@ class MetricsSuite extends PhalanxSuite {
   }
 
   test(
-    "of a run of the python stage that tells again and again only what is new counts, and of the jvm stage nothing"
+    "of a run that tells again and again only what is new counts, and of the jvm stage nothing that its nodes tell"
   ) {
     val registry = new MetricRegistry
     val counts = new RunCounts(new ClusterMetrics(registry, Metric.declared), Metric.declared, mostRuns = 2)
@@ -93,5 +98,13 @@ class MetricsSuite extends PhalanxSuite {
     tell("a", "python", 4, 0)
     assert(now == (8, 3), "JAR-19: those that told last are known")
     counts.told(Json.read("[]"))
+    def restarts(run: String, resized: Long, lost: Long): Unit = counts.told(Json.read(
+      s"""{"run": "$run", "stage": "jvm", "counts": {"ranks.started": 9, "restarts.resized": $resized, "lost.steps": $lost}}"""
+    ))
+    restarts("e", 1, 14)
+    restarts("e", 2, 20)
+    restarts("e", 2, 20)
+    val counted = Seq("restarts.resized", "lost.steps", "ranks.started").map(registry.getCounters.get(_).getCount)
+    assert(counted == Seq(2, 20, 8), "JAR-19")
   }
 }
