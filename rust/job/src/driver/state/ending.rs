@@ -55,11 +55,15 @@ impl JobState {
                 let nobody_left = !self.nodes.values().any(is_left);
                 let stage_is_over = stage_is_over && !self.outlives_stage_any(now);
                 if nobody_left || stage_is_over || is_too_late {
+                    let is_known = stopping.unclear_since.is_some();
                     let (failure, why) = self.cause(now, stopping);
                     if self.grow(now, out) {
                         return;
                     }
-                    self.reason(Level::Debug, format!("{}; it is the cause, since {why}", failure.message));
+                    if !is_known {
+                        let text = format!("{}; it is the cause, since {why}", failure.message);
+                        self.reason(Level::Debug, text);
+                    }
                     self.failed(now, failure, out);
                 }
             }
@@ -125,7 +129,11 @@ impl JobState {
     fn failed(&mut self, now: Instant, failure: Failure, out: &mut Outbox) {
         let failure = self.as_preemption(now, failure);
         match self.after(&failure, now) {
-            Next::Wait => {}
+            Next::Wait => {
+                if let Some(stopping) = self.phase.stopping_mut() {
+                    stopping.unclear_since.get_or_insert(now);
+                }
+            }
             Next::Restart { in_place, is_smaller } => {
                 self.announce_late_ends();
                 self.blame_host(now, &failure);

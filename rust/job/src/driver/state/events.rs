@@ -10,7 +10,7 @@ use phalanx_types::{Attempt, Failure, FailureKind, RankExit};
 use super::ending::TELL_AFTER;
 use super::job_state::{JobState, STAGE_GRACE};
 use super::news::Point;
-use super::node::Node;
+use super::node::{Node, RECONNECT_GRACE};
 use super::phase::{JobPhase, Problem};
 use crate::preflight::names_lost_executor;
 
@@ -258,6 +258,7 @@ impl JobState {
             self.stacks.until(),
             stopping.map(|stopping| stopping.until),
             stopping.map(|stopping| stopping.ranks_until),
+            stopping.and_then(|stopping| stopping.unclear_since).map(|since| since + RECONNECT_GRACE),
             stopping.filter(|stopping| !stopping.told).map(|stopping| stopping.since + TELL_AFTER),
             self.stage_ended.map(|at| at + STAGE_GRACE),
             interrupted.map(|(at, _)| *at + STAGE_GRACE),

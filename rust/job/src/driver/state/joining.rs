@@ -11,7 +11,7 @@ use phalanx_types::{Attempt, Gang, Join, place};
 use super::job_state::{JobState, start};
 use super::join_clock::{StageLook, TooLate};
 use super::news::Point;
-use super::node::Arrival;
+use super::node::{Arrival, Node};
 use super::phase::JobPhase;
 use super::ranks::Ranks;
 
@@ -73,8 +73,9 @@ impl JobState {
         self.announce_placed(joins);
         self.phase = JobPhase::Running(placement);
         self.point(now, 0, Point::AllJoined(world_size));
+        let waits = |node: &Node| node.waits().is_some() && self.is_newcomer(node);
         let others: Vec<u32> =
-            self.nodes.iter().filter(|(_, node)| self.is_newcomer(node)).map(|(p, _)| *p).collect();
+            self.nodes.iter().filter(|(_, node)| waits(node)).map(|(partition, _)| *partition).collect();
         others.into_iter().for_each(|partition| self.welcome(partition, out));
     }
 

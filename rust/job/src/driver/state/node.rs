@@ -29,6 +29,13 @@ impl Contact {
         }
     }
 
+    fn broken_since(self) -> Option<Instant> {
+        match self {
+            Contact::Open { .. } => None,
+            Contact::Broken { since, .. } => Some(since),
+        }
+    }
+
     pub(super) fn broken(self, now: Instant) -> Contact {
         Contact::Broken { heard: self.heard(), since: now }
     }
@@ -58,7 +65,12 @@ pub(super) enum Node {
     #[default]
     Absent,
     /// Its task was there for the attempt before, and is to join again over a new connection.
-    Called { host: String, heard: Instant },
+    Called {
+        host: String,
+        heard: Instant,
+        /// When its connection ended, if it has.
+        left: Option<Instant>,
+    },
     /// It waits for its place; where its connection is broken, it or another task may come in its stead.
     Joined { join: Join, contact: Contact },
     /// It has its place: its ranks start, run or end.
@@ -87,7 +99,7 @@ impl Node {
     pub(super) fn heard(self, now: Instant) -> Node {
         let contact = Contact::Open { heard: now };
         match self {
-            Node::Called { host, .. } => Node::Called { host, heard: now },
+            Node::Called { host, .. } => Node::Called { host, heard: now, left: None },
             Node::Joined { join, .. } => Node::Joined { join, contact },
             Node::Placed { join, .. } => Node::Placed { join, contact },
             Node::Held { join, .. } => Node::Held { join, contact },
@@ -98,7 +110,7 @@ impl Node {
     /// Any word, over the connection of an attempt before.
     pub(super) fn heard_from_the_past(self, now: Instant) -> Node {
         match self {
-            Node::Called { host, .. } => Node::Called { host, heard: now },
+            Node::Called { host, left, .. } => Node::Called { host, heard: now, left },
             other => other,
         }
     }
@@ -160,6 +172,7 @@ impl Node {
             Node::Joined { join, contact } => Node::Joined { join, contact: contact.broken(now) },
             Node::Placed { join, contact } => Node::Placed { join, contact: contact.broken(now) },
             Node::Held { join, contact } => Node::Held { join, contact: contact.broken(now) },
+            Node::Called { host, heard, .. } => Node::Called { host, heard, left: Some(now) },
             other => other,
         }
     }
@@ -169,7 +182,8 @@ impl Node {
         match self {
             Node::Held { ref contact, .. }
             | Node::Joined { contact: ref contact @ Contact::Open { .. }, .. } => {
-                Node::Called { host: self.host().to_string(), heard: contact.heard() }
+                let host = self.host().to_string();
+                Node::Called { host, heard: contact.heard(), left: contact.broken_since() }
             }
             _ => Node::Absent,
         }
@@ -215,10 +229,19 @@ impl Node {
         )
     }
 
+    /// Until when one that was called is waited for, `limit` at most: it opens another connection when it leaves the
+    /// old one. `None` for any other.
+    pub(super) fn joins_until(&self, limit: Instant) -> Option<Instant> {
+        match self {
+            Node::Called { left, .. } => Some(left.map_or(limit, |at| limit.min(at + RECONNECT_GRACE))),
+            _ => None,
+        }
+    }
+
     /// Since when the connection of one that has its place is broken.
     pub(super) fn broken_since(&self) -> Option<Instant> {
         match self {
-            Node::Placed { contact: Contact::Broken { since, .. }, .. } => Some(*since),
+            Node::Placed { contact, .. } => contact.broken_since(),
             _ => None,
         }
     }
@@ -363,7 +386,11 @@ mod tests {
             let broken = node.disconnected(later);
             assert_eq!(broken.loss(TIMEOUT).unwrap().due, later + RECONNECT_GRACE, "DRIVER-26: {broken:?}");
         }
-        assert_eq!(called.clone().disconnected(later), called, "DRIVER-26: it opens another connection");
+        assert_eq!(
+            called.clone().disconnected(later).loss(TIMEOUT),
+            called.loss(TIMEOUT),
+            "DRIVER-26: it opens another connection"
+        );
         assert_eq!(held.released().loss(TIMEOUT), None);
     }
 

@@ -64,6 +64,8 @@ pub(super) struct Stopping {
     pub(super) told: bool,
     /// When nodes that haven't said that their ranks have ended are not waited for any more.
     pub(super) until: Instant,
+    /// Since when another attempt only waits for nodes of which it isn't clear whether they are there.
+    pub(super) unclear_since: Option<Instant>,
     /// Why, for the nodes' logs.
     pub(super) reason: String,
     /// That there are more tasks, where the ranks are only ended to start again with them.
@@ -116,6 +118,7 @@ impl JobPhase {
             ranks_until: now + grace + GUARD_MARGIN,
             told: false,
             until: now + grace + STOP_MARGIN,
+            unclear_since: None,
             reason: reason.to_string(),
             grows: None,
             placed,

@@ -1,8 +1,9 @@
 //! An elastic job: with which tasks an attempt begins, and when another one does because there are more.
 //!
 //! - DRIVER-67 (enough): an attempt begins when all tasks have joined. An elastic job's also begins with those that are
-//!   there, if they are enough: at its start `patience` after the last arrival, later at once. Tasks of hosts that are
-//!   to go don't count.
+//!   there, if they are enough: at its start `patience` after the last arrival, later at once. Those that were called to
+//!   join again are waited for as at the start, but [`RECONNECT_GRACE`] at most once they have left their connection.
+//!   Tasks of hosts that are to go don't count.
 //! - DRIVER-68 (oldest-first): rank 0 is on the task that has been there longest.
 //! - DRIVER-69 (grows-after-a-save): tasks that come while the ranks run wait until a checkpoint has been saved. Then
 //!   all ranks start again with them, at most once in `cooldown`. Without a checkpoint the job never grows.
@@ -17,7 +18,7 @@ use phalanx_types::message::HubMessage;
 
 use super::job_state::JobState;
 use super::news::Restarted;
-use super::node::Node;
+use super::node::{Node, RECONNECT_GRACE};
 use super::phase::JobPhase;
 use super::restart::Renewal;
 
@@ -36,11 +37,8 @@ impl JobState {
     /// Whether the attempt may begin with so many tasks. DRIVER-67
     pub(super) fn may_begin_with(&self, now: Instant, tasks: usize) -> bool {
         let count = u32::try_from(tasks).unwrap_or(u32::MAX);
-        let is_awaited = || self.nodes.values().any(|node| matches!(node, Node::Called { .. }));
         count == self.job.tasks
-            || (count >= self.job.least_tasks()
-                && !is_awaited()
-                && self.enough_at().is_some_and(|at| at <= now))
+            || (count >= self.job.least_tasks() && self.enough_at().is_some_and(|at| at <= now))
     }
 
     /// From when on a job that is elastic begins with the tasks that are there, if they are enough.
@@ -48,7 +46,10 @@ impl JobState {
         let JobPhase::Joining(joining) = &self.phase else { return None };
         let waits = self.nodes.values().filter(|node| node.waits().is_some()).count();
         let are_enough = waits >= usize::try_from(self.job.least_tasks()).unwrap_or(usize::MAX);
-        joining.last_join.filter(|_| self.job.is_elastic() && are_enough).map(|at| at + joining.patience)
+        let last_join = joining.last_join.filter(|_| self.job.is_elastic() && are_enough)?;
+        let limit = last_join + self.job.policy.elastic.patience.max(RECONNECT_GRACE);
+        let called = self.nodes.values().filter_map(|node| node.joins_until(limit));
+        called.chain([last_join + joining.patience]).max()
     }
 
     /// Whether the present attempt runs, or is being ended, without this task.

@@ -5,6 +5,8 @@
 //! alive, Spark has not asked for it to end, and no host of theirs is to go. In a gang of tasks those that live stay
 //! also where others went: Spark starts the others again by themselves. Otherwise the caller submits the Spark stage
 //! again. If a task should have said something, the decision waits until it has, or is lost.
+//! DRIVER-71 (no-wait-for-ever): while one node after the other goes, there is always one that should have said
+//! something. So an elastic job that has enough without them waits [`RECONNECT_GRACE`] for all of them together.
 //! DRIVER-60 (blocks-before-seats): where executors have blocks of the data, a gang of tasks of which one went is
 //! submitted again as a whole. So no task has a slot while the blocks that went with an executor are written again.
 //! DRIVER-32 (past-is-past): what a node of an earlier attempt says no longer counts.
@@ -19,7 +21,7 @@ use phalanx_types::{Attempt, Failure, FailureKind, Gang};
 
 use super::job_state::JobState;
 use super::news::{Point, Restart};
-use super::node::Node;
+use super::node::{Node, RECONNECT_GRACE};
 use super::phase::{JobPhase, Stopping};
 use super::ranks::Ranks;
 use super::reports::ReportNumbers;
@@ -106,7 +108,11 @@ impl JobState {
             return Next::Outcome;
         }
         let timeout = self.job.policy.node_timeout;
-        match in_place && self.nodes.values().any(|node| node.is_overdue(now, timeout)) {
+        let is_unclear = in_place && self.nodes.values().any(|node| node.is_overdue(now, timeout));
+        let since = self.phase.stopping().and_then(|stopping| stopping.unclear_since);
+        // DRIVER-71
+        let goes_without = goes_on_here && since.is_some_and(|since| now >= since + RECONNECT_GRACE);
+        match is_unclear && !goes_without {
             true => Next::Wait,
             false => Next::Restart { in_place, is_smaller },
         }
