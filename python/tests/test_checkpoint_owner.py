@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,34 @@ def _everything(store: Store) -> dict[str, bytes]:
             with store.open(name) as file:
                 found[name] = file.read()
     return found
+
+
+def test_a_rank_of_an_attempt_that_is_over_saves_nothing_in_the_place_of_the_next_ones(
+    be: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    be(ADA)
+    attempt = partial(monkeypatch.setenv, "TORCHELASTIC_RESTART_COUNT")
+    attempt("0")
+    checkpoint.save("first", 1)
+    attempt("1")
+    assert checkpoint.latest() == (1, "first")
+    saves: list[Callable[[], Any]] = [
+        lambda: checkpoint.save("late", 9),
+        lambda: checkpoint.save_async("late", 9).result(60),
+        lambda: checkpoint.save_sharded({"a": 2}, 9),
+        lambda: checkpoint.save_sharded_async({"a": 2}, 9).result(60),
+    ]
+    attempt("0")
+    for save in saves:
+        with pytest.raises(RuntimeError, match="of attempt 1 of its run, and attempt 2 has begun from"):
+            save()
+    attempt("1")
+    assert checkpoint.latest() == (1, "first"), "CHECKPOINT-12"
+    checkpoint.save("second", 2)
+    attempt("2")
+    assert checkpoint.latest() == (2, "second")
+    be(ADA)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a later run")
+    attempt("0")
+    checkpoint.save("third", 3)
+    assert checkpoint.latest() == (3, "third"), "CHECKPOINT-12: it has attempts of its own"

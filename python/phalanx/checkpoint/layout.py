@@ -34,6 +34,9 @@ ABANDONED_S = 24 * 3600.0
 OWNER = "owner.json"
 """The file that says whose the folder is: `owner.py`."""
 
+ATTEMPT = "attempt.json"
+"""The file that says which attempt of a run has begun last: `latest_attempt.py`."""
+
 WHOLE = "pt"
 SHARDED = "dist"
 
@@ -41,7 +44,7 @@ _MAX_STEP = 10**10 - 1
 _PLAIN = re.compile(r"step-(\d{10})\.pt")
 _NAMED = re.compile(r"(step-(\d{10})-(\d{4,})-([0-9a-f]{16}))\.(pt|dist)")
 _MANIFEST = re.compile(_NAMED.pattern + r"\.json")
-_PART = re.compile(r"(?:step-.+|owner\.json)\.part-([0-9a-f]{8})[0-9a-f]{8}")
+_PART = re.compile(r"(?:step-.+|owner\.json|attempt\.json)\.part-([0-9a-f]{8})[0-9a-f]{8}")
 _VERSION = 1
 
 # What this process has written under, for one that is in no run.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..rank import contract, reporting
-from . import background, layout, owner, pickles, place, whole
+from . import background, latest_attempt, layout, owner, pickles, place, whole
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -120,6 +120,7 @@ def _next(store: Store, whose: owner.Owner | None, step: int) -> layout.Entry:
 def _newest(store: Store, whose: owner.Owner | None, trusted: bool) -> tuple[layout.Entry, bool] | None:
     """The newest checkpoint, and whether its pickles may be read."""
     owner.check(store, whose, takes=False)
+    latest_attempt.begin(store)
     sizes = store.sizes()
     for entry in layout.entries(sizes, layout.SHARDED):
         if whole.is_whole(store, entry, sizes):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..rank import contract, reporting
-from . import background, layout, owner, pickles, place
+from . import background, latest_attempt, layout, owner, pickles, place
 
 if TYPE_CHECKING:
     from ..plumbing.store import Store
@@ -37,7 +37,7 @@ def save(
     the place of this one's. Where ranks on other hosts won't find the checkpoints, the rank says so on stderr, once.
 
     Raises `OSError` where it can't be written; older checkpoints are then as they were. Raises `RuntimeError` where the
-    folder is another run's, see CHECKPOINT-8.
+    folder is another run's, see CHECKPOINT-8, and in a rank of an attempt that is over, see CHECKPOINT-12.
     """
     import torch
 
@@ -95,6 +95,7 @@ def latest(
     place.check_shared(directory)
     store = place.store_of(directory, name)
     owner.check(store, place.owner_of(directory, name), takes=False)
+    latest_attempt.begin(store)
     looked_empty = False
     for _ in range(_TRIES):
         # Who saves meanwhile removes older ones; a newer one is there then. A list of a folder may have neither.
@@ -131,6 +132,7 @@ def _write(store: Store, step: int, keep: int, write: Callable[[BinaryIO], Any])
         with store.create(entry.data) as file, _os_errors():
             write(file)
             pickles.sign(file)
+            latest_attempt.check(store)
     else:
         entry = layout.next_entry(sizes, step, layout.WHOLE)
         with store.create(entry.data) as file, _os_errors():
@@ -144,6 +146,7 @@ def _write(store: Store, step: int, keep: int, write: Callable[[BinaryIO], Any])
 
 def publish(store: Store, entry: layout.Entry, files: dict[str, int], **more: Any) -> None:
     """Writes the manifest of a checkpoint: from now on it is found."""
+    latest_attempt.check(store)
     run = os.environ.get(contract.ENV_RUN_ID)
     store.publish(entry.manifest, layout.manifest_of(entry, files, run=run, **more))
 
