@@ -262,7 +262,7 @@ $(CLASSES): $(VENV)/.ready scripts/archive_classes.py tests/support/jvm.py
 
 # Side by side with the peers; needs a quiet machine. `make bench QUICK=--quick` ends within minutes.
 bench: setup
-	@for b in store hub scale seats see logs launch first_run integrations data collective allreduce ddp; do $(PYTHON) tests/bench/$$b.py $(QUICK); done
+	@for b in store hub scale seats see logs launch first_run integrations data collective allreduce ddp elastic abort predict; do $(PYTHON) tests/bench/$$b.py $(QUICK); done
 
 clean:
 	rm -rf target jvm/target jvm/*/target $(NATIVE) python/phalanx/bin python/phalanx/jars

@@ -1,5 +1,6 @@
-"""What 100, 1,000 and 8,000 ranks cost their driver: joining, reports, output, and the end of one of them; and what
-64 and 256 ranks take to form a group of the `phalanx` backend.
+"""What 100, 1,000 and 8,000 ranks cost their driver: joining, reports, output, and the end of one of them; what each
+attempt of an elastic job costs it whose nodes are lost one after the other, 100 of 1,000 in a minute; and what 64 and
+256 ranks take to form a group of the `phalanx` backend.
 
     python tests/bench/scale.py [--quick]
 
@@ -35,6 +36,19 @@ METRICS = (
     ("named_s", "one rank dead, the caller has the error", "s", 1),
     ("error_lines", "lines of the error", "lines", 1),
 )
+# Nodes of a rank each, how many of them are lost, and in how many seconds.
+LOSSES = {
+    "250 nodes lose 25": (250, 25, 15),
+    "500 nodes lose 50": (500, 50, 30),
+    "1,000 nodes lose 100": (1000, 100, 60),
+}
+LOSS_METRICS = (
+    ("attempts", "attempts after the first", "attempts", 1),
+    ("attempt_cpu_s", "processor time of the hub for an attempt", "s", 1),
+    ("worst_pause_s", "longest time until all ranks run again", "s", 1),
+    ("driver_bytes_before", "driver's memory before", "MiB", MIB),
+    ("driver_bytes", "driver's memory after", "MiB", MIB),
+)
 GROUPS = {
     "64 ranks form a group, one host": (64, 64),
     "64 ranks form a group, 8 hosts": (64, 8),
@@ -55,7 +69,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--quick", action="store_true", help="one repetition, and reports for 4 s: within a minute"
+        "--quick", action="store_true", help="one repetition, and reports for 4 s: within three minutes"
     )
     options = parser.parse_args()
     example = build_example("phalanx-job", "scale")
@@ -64,6 +78,10 @@ def main() -> None:
     runs = {case: figures_of(example, (ranks, nodes, seconds), 600) for case, (ranks, nodes) in CASES.items()}
     for case, figures in interleaved(runs, 1 if options.quick else 5).items():
         for key, metric, unit, size in METRICS:
+            report.add("phalanx", case, metric, unit, [figure[key] / size for figure in figures])
+    lost = {case: figures_of(example, ("losses", *shape), 600) for case, shape in LOSSES.items()}
+    for case, figures in interleaved(lost, 1 if options.quick else 3).items():
+        for key, metric, unit, size in LOSS_METRICS:
             report.add("phalanx", case, metric, unit, [figure[key] / size for figure in figures])
     forming = build_example("phalanx-collective", "forming")
     groups = {case: figures_of(forming, shape, 300) for case, shape in GROUPS.items()}

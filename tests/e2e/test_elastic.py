@@ -95,18 +95,75 @@ def test_a_run_begins_with_enough_grows_and_goes_on_without_an_executor(starter:
         runs_with(run, 2)
         enough()
         sizes, steps = run.result(60)
-        lines = [cause["cause"] for cause in run.snapshot()["restarts"]]
         until(lambda: not jobs())
-        answer = dict(sizes=sizes, steps=steps, lines=lines, results=len(run.results()))
+        told, answer = run.snapshot(), dict(sizes=sizes, steps=steps, results=len(run.results()))
+        answer |= dict(restarts=told["restarts"], told=[size for _, size in told["sizes"]], counts=told["counts"])
         """,
         conf=FIXED | ({} if with_jar else {"spark.jars": ""}),
     )
     assert answer["sizes"] == [1, 2, 1, 2], "DRIVER-67, DRIVER-69, DRIVER-70"
     assert answer["results"] == 2
-    grown, lost, regrown = answer["lines"]
-    assert grown == regrown == "1 task more is there; then 2 instead of 1 ranks", "DRIVER-69"
-    assert "lost" in lost, "DRIVER-70"
-    assert lost.endswith("; then 1 instead of 2 ranks"), "DRIVER-70"
+    grown, lost, regrown = answer["restarts"]
+    assert grown["cause"] == regrown["cause"] == "1 task more is there", "DRIVER-69"
+    assert "lost" in lost["cause"], "DRIVER-70"
+    assert answer["told"] == answer["sizes"]
+    assert [(of["kind"], of["cost"]["ranks"]) for of in answer["restarts"]] == [
+        ("resized", 2),
+        ("resized", 1),
+        ("resized", 2),
+    ], "DRIVER-70"
+    steps = [of["cost"]["steps"] for of in answer["restarts"]]
+    assert all(count is not None and 0 <= count <= 10 for count in steps), "it saves each tenth step"
+    counts = answer["counts"]
+    assert (counts["restarts.resized"], counts["restarts.replaced"]) == (3, 0)
+    assert counts["lost.steps"] == sum(steps)
+
+
+def test_each_row_of_an_epoch_comes_once_whatever_number_of_ranks_takes_it() -> None:
+    answer = in_cluster(
+        """
+        def train(folder):
+            import os, time
+            import torch
+            import torch.distributed as dist
+            from phalanx import checkpoint
+
+            dist.init_process_group("gloo")
+            rank, size = dist.get_rank(), dist.get_world_size()
+            loader = phalanx.data("train").loader(batch_size=4 // size, shuffle=True, seed=3, uneven="drop")
+            step, rows, sizes = 0, [], []
+            if (saved := checkpoint.latest()) is not None:
+                step, state = saved
+                rows, sizes = state["rows"], state["sizes"]
+                loader.load_state_dict(state["data"])
+            sizes = [*sizes, size]
+            for batch in loader:
+                parts = [torch.empty_like(batch["id"]) for _ in range(size)]
+                dist.all_gather(parts, batch["id"])
+                rows += torch.cat(parts).tolist()
+                step += 1
+                if step % 10 == 0 and rank == 0:
+                    checkpoint.save({"rows": rows, "sizes": sizes, "data": loader.state_dict()}, step)
+                if not os.path.exists(os.path.join(folder, "enough")):
+                    time.sleep(0.05)
+            return rows, sizes
+
+        until(lambda: executors() == 2)
+        rows = phalanx.stored(spark.range(4000), os.path.join(folder, "rows"))
+        take_a_slot(8)
+        run = elastic("python").start(train, folder, data={"train": rows})
+        runs_with(run, 1)
+        runs_with(run, 2)
+        executors_here()[0].kill()
+        runs_with(run, 1)
+        enough()
+        rows, sizes = run.result(60)
+        answer = dict(rows=rows, sizes=sizes)
+        """,
+        conf=FIXED,
+    )
+    assert answer["sizes"][:3] == [1, 2, 1]
+    assert sorted(answer["rows"]) == list(range(4000)), "PLAN-8"
 
 
 @whole("a cluster of its own")

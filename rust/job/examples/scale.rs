@@ -4,12 +4,17 @@
 //! ```text
 //! scale RANKS NODES SECONDS      for so long every rank reports twice a second
 //! scale fleet SECONDS EVERY_MS BYTES     the nodes alone, of somebody else's driver; each rank also writes so much
+//! scale losses NODES LOSSES SECONDS      so many nodes of an elastic job, a rank each, are lost in so long
 //! ```
 //! Prints a JSON object: seconds, and bytes where the name says so. Every node joins and has its place told
 //! (`join_s`, with the hub's share of it, `join_hub_cpu_s`); the ranks report, and all nodes ping each second
 //! (`report_hub_share`, of a core, and `worst_ping_s`); every rank writes 64 KiB (`written_s`, `driver_bytes`, the
 //! driver's memory then, and `driver_peak_bytes`); one rank is killed: until every node has the order to stop
 //! (`stopped_s`), and until the driver's caller has the failure (`named_s`), which has so many lines (`error_lines`).
+//!
+//! Losses print how often the ranks began again (`attempts`), with how many in the end (`ranks`), what an attempt took of
+//! the hub's thread (`attempt_cpu_s`), the longest time without ranks (`worst_pause_s`), and the driver's memory before
+//! and after (`driver_bytes_before`, `driver_bytes`).
 //!
 //! The nodes alone read their spec, a line, from stdin. They print an empty line once all ranks train and another one
 //! when all has been told, then wait for the order to stop, and print `ranks_reported` (how many of a rank's reports
@@ -23,7 +28,7 @@ use std::time::{Duration, Instant};
 use phalanx_job::{Event, Hub, HubOptions};
 use phalanx_testkit::fleet::Fleet;
 use phalanx_types::message::{NodeMessage, RankActivity};
-use phalanx_types::{Attempt, Deadline, Job, NodeSpec, RankProgram, RankState};
+use phalanx_types::{Attempt, Deadline, Gang, Job, NodeSpec, RankProgram, RankState};
 
 /// A driver that doesn't answer for so long is broken.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -40,7 +45,10 @@ fn main() -> Fallible<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["driver", ranks, nodes] => drive(ranks.parse()?, nodes.parse()?),
+        ["driver", ranks, nodes, least] => drive(ranks.parse()?, nodes.parse()?, least.parse()?),
+        ["losses", nodes, losses, seconds] => {
+            measure_losses(nodes, losses.parse()?, Duration::from_secs_f64(seconds.parse()?))
+        }
         ["fleet", seconds, every, bytes] => {
             let every = Duration::from_millis(every.parse()?);
             play_fleet(Duration::from_secs_f64(seconds.parse()?), every, bytes.parse()?)
@@ -50,12 +58,18 @@ fn main() -> Fallible<()> {
     }
 }
 
-/// The driver: tells what its nodes are to know, takes events as a caller does, and says how the job failed.
-fn drive(ranks: u32, nodes: u32) -> Fallible<()> {
+/// The driver: tells what its nodes are to know, takes events as a caller does, and says with how many ranks the job
+/// runs again, and how it failed. It goes on with the `least` ranks.
+fn drive(ranks: u32, nodes: u32, least: u32) -> Fallible<()> {
     let work = tempfile::tempdir()?;
     let local = "127.0.0.1".to_string();
     let options = HubOptions { bind: local.clone(), advertise: local, work_dir: work.path().to_path_buf() };
-    let hub = Hub::open(Job::new("scale", "scale", ranks, nodes)?, &options)?;
+    let mut job = Job::new("scale", "scale", ranks, nodes)?;
+    if least < ranks {
+        job.policy.gang = Gang::Tasks;
+        job.policy.elastic.min_ranks = least;
+    }
+    let hub = Hub::open(job, &options)?;
     let spec =
         hub.node_spec(Attempt::first(), RankProgram::Command(Vec::new()), Default::default(), Vec::new());
     let mut out = io::stdout();
@@ -63,6 +77,7 @@ fn drive(ranks: u32, nodes: u32) -> Fallible<()> {
     loop {
         match hub.next(Deadline::never())? {
             Some(Event::Output(_) | Event::Phase(_) | Event::Status(_) | Event::Progress(_)) | None => {}
+            Some(Event::Restarted(of)) => writeln!(out, "{} {}", of.cost.ranks, of.cost.seconds)?,
             Some(Event::Failed(failure)) => {
                 writeln!(out, "{}", failure.render().lines().count())?;
                 break;
@@ -83,9 +98,9 @@ struct Driver {
 }
 
 impl Driver {
-    fn start(ranks: &str, nodes: &str) -> Fallible<Driver> {
+    fn start(ranks: &str, nodes: &str, least: &str) -> Fallible<Driver> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["driver", ranks, nodes])
+            .args(["driver", ranks, nodes, least])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -141,7 +156,7 @@ impl Drop for Driver {
 }
 
 fn measure(ranks: &str, nodes: &str, reporting: Duration) -> Fallible<()> {
-    let driver = Driver::start(ranks, nodes)?;
+    let driver = Driver::start(ranks, nodes, ranks)?;
     let spec = NodeSpec::unpack(driver.next_line()?.1.as_bytes())?;
     let mut fleet = Fleet::new(&spec);
     let count = spec.job.tasks;
@@ -178,6 +193,53 @@ fn measure(ranks: &str, nodes: &str, reporting: Duration) -> Fallible<()> {
         "report_hub_share": share, "worst_ping_s": worst_ping_s,
         "written_s": written_s, "driver_bytes": driver_bytes, "driver_peak_bytes": driver_peak_bytes,
         "stopped_s": stopped_s, "named_s": named_s, "error_lines": lines.parse::<u32>()?,
+    });
+    Ok(writeln!(io::stdout(), "{figures}")?)
+}
+
+fn measure_losses(nodes: &str, losses: u32, time: Duration) -> Fallible<()> {
+    let count: u32 = nodes.parse()?;
+    let driver = Driver::start(nodes, nodes, &(count / 2).to_string())?;
+    let spec = NodeSpec::unpack(driver.next_line()?.1.as_bytes())?;
+    let mut fleet = Fleet::new(&spec);
+    all_join(&mut fleet);
+    fleet.follow_orders();
+    pinged(&mut fleet);
+
+    let (cpu_began, driver_bytes_before) = (driver.hub_cpu()?, driver.memory("VmRSS")?);
+    let (began, every) = (Instant::now(), time / losses);
+    let (mut lost, mut ping_at, mut pauses, mut ranks) = (0, began, Vec::new(), count);
+    let is_over = |fleet: &mut Fleet| {
+        let now = Instant::now();
+        fleet.follow_orders();
+        if now >= ping_at {
+            ping_at = now + PING_EVERY;
+            fleet.ping_all();
+        }
+        if lost < losses && now >= began + every * lost {
+            // Each time another part of them, so that the oldest is among the lost, too.
+            let of = u32::try_from(u64::from(lost) * 7 % u64::from(count)).unwrap_or_default();
+            // One that is on its way to its next attempt can't be told to vanish.
+            if fleet.nodes()[of as usize].is_connected() {
+                fleet.vanish(of);
+                lost += 1;
+            }
+        }
+        for (_, line) in driver.told.try_iter() {
+            let told = line
+                .split_once(' ')
+                .and_then(|(ranks, pause)| Some((ranks.parse().ok()?, pause.parse().ok()?)));
+            let (size, pause): (u32, f64) = told.unwrap_or_else(|| panic!("the job failed: {line}"));
+            (ranks, _) = (size, pauses.push(pause));
+        }
+        ranks == count - losses
+    };
+    fleet.play("all that are left run", Deadline::after(time + PATIENCE), is_over);
+    let cpu = (driver.hub_cpu()? - cpu_began).as_secs_f64();
+    let figures = serde_json::json!({
+        "attempts": pauses.len(), "ranks": ranks, "attempt_cpu_s": cpu / pauses.len() as f64,
+        "worst_pause_s": pauses.iter().copied().fold(0.0, f64::max),
+        "driver_bytes_before": driver_bytes_before, "driver_bytes": driver.memory("VmRSS")?,
     });
     Ok(writeln!(io::stdout(), "{figures}")?)
 }

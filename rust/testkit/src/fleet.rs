@@ -59,6 +59,9 @@ pub struct FleetNode {
     pub output_arrived: bool,
     /// The longest time between a ping and its answer, of those that were answered.
     pub slowest_pong: Duration,
+    /// Whether its ranks run, and whether it has told how they ended: see [`Fleet::follow_orders`].
+    runs: bool,
+    is_done: bool,
     pinged: Option<Instant>,
     control: Option<Token>,
     logs: Option<Token>,
@@ -119,11 +122,31 @@ impl Fleet {
     /// Has all nodes leave their connections and join another attempt over new ones, as nodes do that start their ranks
     /// again in place.
     pub fn begin_attempt(&mut self, attempt: Attempt) {
+        (0..count(self.nodes.len())).for_each(|partition| self.begin_again(partition, attempt));
+    }
+
+    fn begin_again(&mut self, partition: u32, attempt: Attempt) {
         self.attempt = attempt;
+        self.vanish(partition);
+        *self.node(partition) = FleetNode::default();
+        self.join(partition);
+    }
+
+    /// Has every node do what it was told since the last call: start its ranks, end them, or begin again.
+    pub fn follow_orders(&mut self) {
         for partition in 0..count(self.nodes.len()) {
-            self.vanish(partition);
-            *self.node(partition) = FleetNode::default();
-            self.join(partition);
+            let node = self.node(partition);
+            if let Some(attempt) = node.again.take() {
+                self.begin_again(partition, attempt);
+            } else if node.stopped.is_some() && !node.is_done {
+                node.is_done = true;
+                self.end_ranks(partition, &RankState::Stopped);
+            } else if node.place.is_some() && !node.runs {
+                node.runs = true;
+                for rank in self.ranks_of(partition) {
+                    self.tell(partition, &NodeMessage::RankStarted { rank, pid: rank + 1, age_us: 0 });
+                }
+            }
         }
     }
 
