@@ -12,9 +12,9 @@
 //! driver's memory then, and `driver_peak_bytes`); one rank is killed: until every node has the order to stop
 //! (`stopped_s`), and until the driver's caller has the failure (`named_s`), which has so many lines (`error_lines`).
 //!
-//! Losses print how often the ranks began again (`attempts`), with how many in the end (`ranks`), what an attempt took of
-//! the hub's thread (`attempt_cpu_s`), the longest time without ranks (`worst_pause_s`), and the driver's memory before
-//! and after (`driver_bytes_before`, `driver_bytes`).
+//! Losses print how often the ranks began again (`attempts`), with how many in the end (`ranks`), what an attempt took
+//! of the hub's thread (`attempt_cpu_s`), the longest time without ranks (`worst_pause_s`), and the driver's memory
+//! before and after (`driver_bytes_before`, `driver_bytes`).
 //!
 //! The nodes alone read their spec, a line, from stdin. They print an empty line once all ranks train and another one
 //! when all has been told, then wait for the order to stop, and print `ranks_reported` (how many of a rank's reports

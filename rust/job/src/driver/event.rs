@@ -58,7 +58,7 @@ impl Event {
     /// | `progress` | what the rank told, as a JSON object | `rank`, `step` |
     /// | `reports` | a JSON array of objects: `step`, `at_ms`, `values` | `rank`, `left_out` |
     /// | `resubmit` | | `attempt` |
-    /// | `restarted` | what is lost, in words | `attempt`, `kind`, and `ranks`, `seconds`, `steps` of the [`RestartCost`] |
+    /// | `restarted` | what is lost, in words | `attempt`, `kind`, and the fields of a [`RestartCost`] |
     /// | `seat_wanted` | | `attempt`, with which the gang began to which it belongs, and `partition` |
     /// | `seat_taken` | | the same, and `stage`, the Spark stage of the job that has it |
     /// | `placed` | | `attempt`, and `hosts`, the names of those that have nodes |

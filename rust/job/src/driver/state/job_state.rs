@@ -8,9 +8,9 @@ use phalanx_types::message::HubMessage;
 use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Attempt, Failure, FailureKind, Generation, Job};
 
-use super::bad_hosts::Cooldown;
 use super::carriers::Carriers;
-use super::join_clock::StageLook;
+use super::joining::Sizes;
+use super::joining::StageLook;
 use super::news::{
     HostCarried, HostsPlaced, News, Phase, Point, Progress, RankReports, Reason, Restart, Restarted,
 };
@@ -20,10 +20,10 @@ use super::phase::{JobOutcome, JobPhase, Problem};
 use super::rank_counts::RankCounts;
 use super::ranks::Ranks;
 use super::reports::ReportNumbers;
-use super::seats::Seats;
-use super::sizes::Sizes;
-use super::stacks::StackRequests;
-use super::straggler::Stragglers;
+use super::seating::Cooldown;
+use super::seating::Seats;
+use super::watching::StackRequests;
+use super::watching::Stragglers;
 
 /// How long reports may be on their way after the Spark stage ended.
 pub(super) const STAGE_GRACE: Duration = Duration::from_secs(2);

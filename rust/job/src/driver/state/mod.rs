@@ -11,48 +11,36 @@
 //! without a word. That for slots which others hold ends with the looks that show them, or by `queueTimeout`.
 //!
 //! ```text
-//! events, seating -> joining, carrying, silence, hang, preempting, ending -> resizing, restart, verdict -> job_state
-//! seating, ending -> cooldown -> bad_hosts
-//! job_state -> phase, node, seats, sizes, notices, ranks, news, ...
-//! joining, phase -> join_clock
+//! events -> seating, joining, carrying, watching, notices, ending -> restart, verdict -> job_state
+//! job_state -> phase, node, ranks, news, and what each room keeps: Seats, Sizes, Notices, ...
 //! ```
 
-mod bad_hosts;
 mod carriers;
 mod carrying;
-mod cooldown;
 mod ending;
 mod events;
-mod hang;
 mod job_state;
-mod join_clock;
 mod joining;
 mod listing;
 mod news;
 mod node;
 mod notices;
 mod phase;
-mod preempting;
 #[cfg(test)]
 mod properties;
 mod rank_counts;
 mod ranks;
 mod reports;
-mod resizing;
 mod restart;
 mod seating;
-mod seats;
-mod silence;
-mod sizes;
-mod stacks;
 mod status;
-mod straggler;
 mod verdict;
+mod watching;
 
-pub use bad_hosts::BadHosts;
 pub use job_state::JobState;
-pub use join_clock::StageLook;
+pub use joining::StageLook;
 pub use news::{
     HostCarried, HostsPlaced, Phase, Point, Progress, RankReports, Reason, Restart, Restarted, SeatChange,
 };
 pub use phase::JobOutcome;
+pub use seating::BadHosts;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use phalanx_types::{Failure, FailureKind, Placement, RankOutcome};
 
-use super::join_clock::JoinClock;
+use super::joining::JoinClock;
 
 /// How long nodes may take beyond the grace period to report the end of their ranks.
 const STOP_MARGIN: Duration = Duration::from_secs(15);

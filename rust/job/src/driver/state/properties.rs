@@ -13,7 +13,7 @@ use phalanx_types::{
 use proptest::prelude::*;
 
 use super::job_state::JobState;
-use super::join_clock::StageLook;
+use super::joining::StageLook;
 use super::news::SeatChange;
 use super::node::Node;
 use super::phase::{JobOutcome, JobPhase};

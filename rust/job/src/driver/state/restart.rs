@@ -25,7 +25,7 @@ use super::node::{Node, RECONNECT_GRACE};
 use super::phase::{JobPhase, Stopping};
 use super::ranks::Ranks;
 use super::reports::ReportNumbers;
-use super::straggler::Stragglers;
+use super::watching::Stragglers;
 
 /// What follows a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,28 +22,33 @@ struct Asked {
 
 /// What came of a request.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) stacks: BTreeMap<u32, String>,
-    pub(super) hang: Option<Box<Failure>>,
+pub(in crate::driver::state) struct Answer {
+    pub(in crate::driver::state) stacks: BTreeMap<u32, String>,
+    pub(in crate::driver::state) hang: Option<Box<Failure>>,
 }
 
 /// The requests of a job; they are numbered over all attempts.
 #[derive(Debug, Default)]
-pub(super) struct StackRequests {
+pub(in crate::driver::state) struct StackRequests {
     last: u32,
     open: Option<Asked>,
 }
 
 impl StackRequests {
     /// Begins a request of these nodes; its number.
-    pub(super) fn ask(&mut self, now: Instant, waiting: BTreeSet<u32>, hang: Option<Box<Failure>>) -> u32 {
+    pub(in crate::driver::state) fn ask(
+        &mut self,
+        now: Instant,
+        waiting: BTreeSet<u32>,
+        hang: Option<Box<Failure>>,
+    ) -> u32 {
         self.last += 1;
         self.open = Some(Asked { until: now + STACKS_WAIT, waiting, stacks: BTreeMap::new(), hang });
         self.last
     }
 
     /// A node answers.
-    pub(super) fn answer(&mut self, partition: u32, request: u32, ranks: Vec<RankStacks>) {
+    pub(in crate::driver::state) fn answer(&mut self, partition: u32, request: u32, ranks: Vec<RankStacks>) {
         if let Some(asked) = self.open.as_mut().filter(|_| self.last == request) {
             asked.waiting.remove(&partition);
             asked.stacks.extend(ranks.into_iter().map(|RankStacks { rank, text }| (rank, text)));
@@ -51,26 +56,26 @@ impl StackRequests {
     }
 
     /// What there is, once all have answered or time is up.
-    pub(super) fn conclude(&mut self, now: Instant) -> Option<Answer> {
+    pub(in crate::driver::state) fn conclude(&mut self, now: Instant) -> Option<Answer> {
         let asked = self.open.take_if(|asked| asked.waiting.is_empty() || asked.until <= now)?;
         Some(Answer { stacks: asked.stacks, hang: asked.hang })
     }
 
     /// Forgets the request that is under way. Whether there was one.
-    pub(super) fn abandon(&mut self) -> bool {
+    pub(in crate::driver::state) fn abandon(&mut self) -> bool {
         self.open.take().is_some()
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    pub(in crate::driver::state) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
     /// Whether one is under way because of a hang.
-    pub(super) fn is_about_hang(&self) -> bool {
+    pub(in crate::driver::state) fn is_about_hang(&self) -> bool {
         self.open.as_ref().is_some_and(|asked| asked.hang.is_some())
     }
 
-    pub(super) fn until(&self) -> Option<Instant> {
+    pub(in crate::driver::state) fn until(&self) -> Option<Instant> {
         self.open.as_ref().map(|asked| asked.until)
     }
 }

@@ -7,13 +7,13 @@ use phalanx_rendezvous::Outbox;
 use phalanx_types::rank_exit::first_cause;
 use phalanx_types::{Failure, FailureKind, RankExit, RankState};
 
-use super::job_state::JobState;
-use super::node::{Loss, Node};
-use super::phase::JobPhase;
+use crate::driver::state::job_state::JobState;
+use crate::driver::state::node::{Loss, Node};
+use crate::driver::state::phase::JobPhase;
 
 impl JobState {
     /// DRIVER-26: finds nodes of which nothing was heard for too long.
-    pub(super) fn lose_silent_nodes(&mut self, now: Instant, out: &mut Outbox) {
+    pub(in crate::driver::state) fn lose_silent_nodes(&mut self, now: Instant, out: &mut Outbox) {
         let timeout = self.job.policy.node_timeout;
         let due = |(partition, node): (&u32, &Node)| Some((*partition, node.loss(timeout)?));
         let lost: Vec<(u32, Loss)> =
@@ -44,7 +44,7 @@ impl JobState {
     }
 
     /// Spark has started the task of a node again that has or had its place.
-    pub(super) fn superseded(&mut self, now: Instant, partition: u32, out: &mut Outbox) {
+    pub(in crate::driver::state) fn superseded(&mut self, now: Instant, partition: u32, out: &mut Outbox) {
         self.lose(now, partition, now, "Spark has started its task again", out);
     }
 
@@ -62,7 +62,7 @@ impl JobState {
 
     /// Spark says that it lost an executor: nodes that went before the ranks were being ended don't come back, and this
     /// is why.
-    pub(super) fn lose_broken_nodes(&mut self, now: Instant, said: &str) {
+    pub(in crate::driver::state) fn lose_broken_nodes(&mut self, now: Instant, said: &str) {
         let before = self.phase.stopping().map_or(now, |stopping| stopping.since);
         let broken = |(partition, node): (&u32, &Node)| Some((*partition, node.broken_since()?));
         let gone: Vec<(u32, Instant)> =
@@ -82,7 +82,7 @@ impl JobState {
     }
 
     /// A node is gone, and its ranks with it.
-    pub(super) fn node_lost(
+    pub(in crate::driver::state) fn node_lost(
         &mut self,
         now: Instant,
         partition: u32,

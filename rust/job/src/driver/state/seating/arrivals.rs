@@ -6,8 +6,8 @@ use phalanx_rendezvous::{Outbox, Seat};
 use phalanx_types::message::HubMessage;
 use phalanx_types::{Gang, SparkTask};
 
-use super::job_state::JobState;
 use super::seats::Jobs;
+use crate::driver::state::job_state::JobState;
 
 impl JobState {
     /// Whether this task may have the seat of `partition`, now that it comes or seats have changed.
@@ -52,7 +52,7 @@ impl JobState {
 
     /// What a node is told that was lost and is there: where tasks are replaced its seat is needed, or another's, so
     /// that its task has to fail for Spark to start it again.
-    pub(super) fn given_up(&self) -> Option<HubMessage> {
+    pub(in crate::driver::state) fn given_up(&self) -> Option<HubMessage> {
         let goes_on = self.replaces_tasks() && (self.budget_left() || self.may_resize());
         goes_on.then(|| HubMessage::GivenUp { reason: "the driver has given up its task".into() })
     }

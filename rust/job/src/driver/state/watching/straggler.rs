@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What was found of the ranks' pace, in one attempt.
 #[derive(Debug, Default)]
-pub(super) struct Stragglers {
+pub(in crate::driver::state) struct Stragglers {
     slow_since: BTreeMap<u32, Instant>,
     named: BTreeSet<u32>,
     /// When they are to be compared: not before, and only if one has told something since.
@@ -32,8 +32,8 @@ pub(super) struct Stragglers {
 
 /// A rank that is slow.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Slow {
-    pub(super) rank: u32,
+pub(in crate::driver::state) struct Slow {
+    pub(in crate::driver::state) rank: u32,
     step_us: u64,
     median_us: u64,
 }
@@ -51,7 +51,7 @@ impl Slow {
 }
 
 /// The lines that name them. All were found at once.
-pub(super) fn describe(found: &[Slow], host_of: impl Fn(u32) -> String) -> Vec<String> {
+pub(in crate::driver::state) fn describe(found: &[Slow], host_of: impl Fn(u32) -> String) -> Vec<String> {
     let times = || found.iter().map(|slow| slow.step_us);
     let (Some(least), Some(most)) = (times().min(), times().max()) else { return Vec::new() };
     if found.len() <= MOST_LINES {
@@ -75,23 +75,23 @@ fn seconds(us: u64) -> f64 {
 
 impl Stragglers {
     /// A rank has told something.
-    pub(super) fn told(&mut self, now: Instant) {
+    pub(in crate::driver::state) fn told(&mut self, now: Instant) {
         let earliest = self.looked_at.map_or(now, |at| now.max(at + LOOK_EVERY));
         self.look_at.get_or_insert(earliest);
     }
 
     /// Those that were named, and still are slow.
-    pub(super) fn slow(&self) -> impl Iterator<Item = u32> {
+    pub(in crate::driver::state) fn slow(&self) -> impl Iterator<Item = u32> {
         self.named.iter().copied().filter(|rank| self.slow_since.contains_key(rank))
     }
 
     /// When [`Stragglers::look`] is due, if it is.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(in crate::driver::state) fn due(&self) -> Option<Instant> {
         self.look_at
     }
 
     /// Looks at what the running ranks told last; those that are to be named now.
-    pub(super) fn look<'a>(
+    pub(in crate::driver::state) fn look<'a>(
         &mut self,
         now: Instant,
         running: impl Iterator<Item = &'a RankActivity>,

@@ -8,15 +8,21 @@ use phalanx_rendezvous::Outbox;
 use phalanx_types::message::HubMessage;
 use phalanx_types::{Attempt, Gang, Join, place};
 
-use super::job_state::{JobState, start};
 use super::join_clock::{StageLook, TooLate};
-use super::news::Point;
-use super::node::{Arrival, Node};
-use super::phase::JobPhase;
-use super::ranks::Ranks;
+use crate::driver::state::job_state::{JobState, start};
+use crate::driver::state::news::Point;
+use crate::driver::state::node::{Arrival, Node};
+use crate::driver::state::phase::JobPhase;
+use crate::driver::state::ranks::Ranks;
 
 impl JobState {
-    pub(super) fn join(&mut self, now: Instant, partition: u32, mut join: Join, out: &mut Outbox) {
+    pub(in crate::driver::state) fn join(
+        &mut self,
+        now: Instant,
+        partition: u32,
+        mut join: Join,
+        out: &mut Outbox,
+    ) {
         join.partition = partition;
         self.cooldown.joined(&join.host);
         if let JobPhase::Joining(joining) = &mut self.phase {
@@ -80,7 +86,7 @@ impl JobState {
     }
 
     /// Whether this task has no place yet, and may get one.
-    pub(super) fn waits_for_place(&self, partition: u32) -> bool {
+    pub(in crate::driver::state) fn waits_for_place(&self, partition: u32) -> bool {
         let Some(node) = self.nodes.get(&partition) else { return false };
         node.is_unplaced() && (matches!(self.phase, JobPhase::Joining(_)) || self.is_newcomer(node))
     }
@@ -116,12 +122,12 @@ impl JobState {
     }
 
     /// When joining fails, or the attempt begins with those that are there.
-    pub(super) fn join_due(&self, now: Instant) -> Option<Instant> {
+    pub(in crate::driver::state) fn join_due(&self, now: Instant) -> Option<Instant> {
         let begins = self.enough_at().filter(|at| *at > now);
         self.join_end().map(|(at, _)| at).into_iter().chain(begins).min()
     }
 
-    pub(super) fn join_deadline(&mut self, now: Instant, out: &mut Outbox) {
+    pub(in crate::driver::state) fn join_deadline(&mut self, now: Instant, out: &mut Outbox) {
         if self.job.is_elastic() && matches!(self.phase, JobPhase::Joining(_)) {
             self.place_if_complete(now, out);
         }

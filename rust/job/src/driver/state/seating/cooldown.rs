@@ -24,9 +24,9 @@ use phalanx_types::text::cut;
 use phalanx_types::{Failure, FailureKind, Gang, RankExit, SparkTask};
 
 use super::bad_hosts::BadHosts;
-use super::job_state::JobState;
-use super::news::SeatChange;
-use super::phase::JobPhase;
+use crate::driver::state::job_state::JobState;
+use crate::driver::state::news::SeatChange;
+use crate::driver::state::phase::JobPhase;
 
 /// How many seats the caller is asked to submit for one partition, at most: each holds a slot.
 const MOST_SEATS: usize = 32;
@@ -38,7 +38,7 @@ impl JobState {
     }
 
     /// An attempt is over with this failure. DRIVER-62, DRIVER-63
-    pub(super) fn blame_host(&mut self, now: Instant, failure: &Failure) {
+    pub(in crate::driver::state) fn blame_host(&mut self, now: Instant, failure: &Failure) {
         if !self.has_cooldown() || failure.host.is_empty() || !self.is_hosts_own(failure) {
             return;
         }
@@ -110,17 +110,22 @@ impl JobState {
     }
 
     /// Whether the seats of this partition are several Spark jobs, none of which Spark starts in another's stead.
-    pub(super) fn has_seats_beside(&self, partition: u32) -> bool {
+    pub(in crate::driver::state) fn has_seats_beside(&self, partition: u32) -> bool {
         self.cooldown.several.contains(&partition)
     }
 
     /// How many seats were submitted beside others.
-    pub(super) fn seats_beside(&self) -> usize {
+    pub(in crate::driver::state) fn seats_beside(&self) -> usize {
         self.cooldown.beside.len()
     }
 
     /// Whether a task that could have the seat of `partition` is to wait aside. DRIVER-64
-    pub(super) fn waits_aside(&mut self, now: Instant, partition: u32, task: SparkTask) -> bool {
+    pub(in crate::driver::state) fn waits_aside(
+        &mut self,
+        now: Instant,
+        partition: u32,
+        task: SparkTask,
+    ) -> bool {
         let Some(host) = self.cooldown.hosts.cooling(now, task.host).map(str::to_string) else {
             return false;
         };
@@ -149,7 +154,7 @@ impl JobState {
     }
 
     /// All tasks have their places: nobody waits aside any more. DRIVER-64
-    pub(super) fn end_seats_beside(&mut self) {
+    pub(in crate::driver::state) fn end_seats_beside(&mut self) {
         let partitions: BTreeSet<u32> =
             std::mem::take(&mut self.cooldown.beside).into_iter().map(|(partition, _)| partition).collect();
         let attempt = self.attempts.of_stage;
@@ -167,12 +172,12 @@ impl JobState {
     }
 
     /// When something changes for hosts in cooldown.
-    pub(super) fn cooldown_due(&self) -> Option<Instant> {
+    pub(in crate::driver::state) fn cooldown_due(&self) -> Option<Instant> {
         self.better_than_none().into_iter().chain(self.cooldown.hosts.due()).min()
     }
 
     /// Ends the cooldowns that are over by now.
-    pub(super) fn end_cooldowns(&mut self, now: Instant) {
+    pub(in crate::driver::state) fn end_cooldowns(&mut self, now: Instant) {
         if self.cooldown.hosts.end_due(now) {
             self.seats.touch();
         }

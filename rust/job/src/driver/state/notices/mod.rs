@@ -5,6 +5,8 @@
 //! - DRIVER-54 (half-a-second): what isn't chosen within [`CHOICE_WAIT`] is taken back, and tried again, less and less
 //!   often: ranks wait meanwhile.
 
+mod preempting;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
 //! An elastic job: with which tasks an attempt begins, and when another one does because there are more.
 //!
 //! - DRIVER-67 (enough): an attempt begins when all tasks have joined. An elastic job's also begins with those that are
-//!   there, if they are enough: at its start `patience` after the last arrival, later at once. Those that were called to
-//!   join again are waited for as at the start, but [`RECONNECT_GRACE`] at most once they have left their connection.
-//!   Tasks of hosts that are to go don't count.
+//!   there, if they are enough: at its start `patience` after the last arrival, later at once. Those that were called
+//!   to join again are waited for as at the start, but [`RECONNECT_GRACE`] at most once they have left their
+//!   connection. Tasks of hosts that are to go don't count.
 //! - DRIVER-68 (oldest-first): rank 0 is on the task that has been there longest.
 //! - DRIVER-69 (grows-after-a-save): tasks that come while the ranks run wait until a checkpoint has been saved. Then
 //!   all ranks start again with them, at most once in `cooldown`. Without a checkpoint the job never grows.
@@ -16,33 +16,33 @@ use log::Level;
 use phalanx_rendezvous::Outbox;
 use phalanx_types::message::HubMessage;
 
-use super::job_state::JobState;
-use super::news::Restarted;
-use super::node::{Node, RECONNECT_GRACE};
-use super::phase::JobPhase;
-use super::restart::Renewal;
+use crate::driver::state::job_state::JobState;
+use crate::driver::state::news::Restarted;
+use crate::driver::state::node::{Node, RECONNECT_GRACE};
+use crate::driver::state::phase::JobPhase;
+use crate::driver::state::restart::Renewal;
 
 impl JobState {
     /// The partitions of tasks that could have places now.
-    pub(super) fn candidates(&self, now: Instant) -> Vec<u32> {
+    pub(in crate::driver::state) fn candidates(&self, now: Instant) -> Vec<u32> {
         let is_one = |node: &Node| node.waits().is_some() && !self.leaves_host(now, node);
         self.nodes.iter().filter(|(_, node)| is_one(node)).map(|(partition, _)| *partition).collect()
     }
 
     /// Whether an elastic job makes no use of this task any more, since its host is to go.
-    pub(super) fn leaves_host(&self, now: Instant, node: &Node) -> bool {
+    pub(in crate::driver::state) fn leaves_host(&self, now: Instant, node: &Node) -> bool {
         self.job.is_elastic() && self.notices.of(now, node.host()).is_some()
     }
 
     /// Whether the attempt may begin with so many tasks. DRIVER-67
-    pub(super) fn may_begin_with(&self, now: Instant, tasks: usize) -> bool {
+    pub(in crate::driver::state) fn may_begin_with(&self, now: Instant, tasks: usize) -> bool {
         let count = u32::try_from(tasks).unwrap_or(u32::MAX);
         count == self.job.tasks
             || (count >= self.job.least_tasks() && self.enough_at().is_some_and(|at| at <= now))
     }
 
     /// From when on a job that is elastic begins with the tasks that are there, if they are enough.
-    pub(super) fn enough_at(&self) -> Option<Instant> {
+    pub(in crate::driver::state) fn enough_at(&self) -> Option<Instant> {
         let JobPhase::Joining(joining) = &self.phase else { return None };
         let waits = self.nodes.values().filter(|node| node.waits().is_some()).count();
         let are_enough = waits >= usize::try_from(self.job.least_tasks()).unwrap_or(usize::MAX);
@@ -53,7 +53,7 @@ impl JobState {
     }
 
     /// Whether the present attempt runs, or is being ended, without this task.
-    pub(super) fn is_outside(&self, node: &Node) -> bool {
+    pub(in crate::driver::state) fn is_outside(&self, node: &Node) -> bool {
         let have_places = match &self.phase {
             JobPhase::Running(_) => true,
             JobPhase::Stopping(stopping) => stopping.had_places(),
@@ -64,24 +64,24 @@ impl JobState {
     }
 
     /// Whether this task waits for the ranks to start again with it.
-    pub(super) fn is_newcomer(&self, node: &Node) -> bool {
+    pub(in crate::driver::state) fn is_newcomer(&self, node: &Node) -> bool {
         node.is_unplaced() && self.is_outside(node)
     }
 
     /// Whether another attempt may follow that counts as no restart.
-    pub(super) fn may_resize(&self) -> bool {
+    pub(in crate::driver::state) fn may_resize(&self) -> bool {
         let cancelled = self.phase.stopping().is_some_and(|stopping| stopping.is_cancelled());
         self.job.is_elastic() && self.outcome().is_none() && !cancelled
     }
 
     /// Whether those tasks are enough that stay where the ranks start again in place.
-    pub(super) fn are_enough(&self, now: Instant) -> bool {
+    pub(in crate::driver::state) fn are_enough(&self, now: Instant) -> bool {
         let stay = self.nodes.values().filter(|node| node.stays_in_place() && !self.leaves_host(now, node));
         stay.count() >= usize::try_from(self.job.least_tasks()).unwrap_or(usize::MAX)
     }
 
     /// A rank has saved a checkpoint. DRIVER-69
-    pub(super) fn saved(&mut self, now: Instant, step: u64, out: &mut Outbox) {
+    pub(in crate::driver::state) fn saved(&mut self, now: Instant, step: u64, out: &mut Outbox) {
         self.sizes.saved(step);
         let is_new =
             |node: &Node| node.waits().is_some() && self.is_newcomer(node) && !self.leaves_host(now, node);
@@ -100,7 +100,7 @@ impl JobState {
     }
 
     /// Begins another attempt where the one before was ended only to have more tasks. Whether that is so.
-    pub(super) fn grow(&mut self, now: Instant, out: &mut Outbox) -> bool {
+    pub(in crate::driver::state) fn grow(&mut self, now: Instant, out: &mut Outbox) -> bool {
         let Some(stopping) = self.phase.stopping() else { return false };
         let Some(more) = stopping.grows.clone() else { return false };
         let is_undisturbed = stopping.problem().is_none()
@@ -117,13 +117,13 @@ impl JobState {
     }
 
     /// A task has come while others run: it waits without a limit.
-    pub(super) fn welcome(&mut self, partition: u32, out: &mut Outbox) {
+    pub(in crate::driver::state) fn welcome(&mut self, partition: u32, out: &mut Outbox) {
         self.reason(Level::Info, format!("the task of partition {partition} waits for the next checkpoint"));
         out.send(partition, HubMessage::Spare);
     }
 
     /// Tells the caller what a restart has cost, once all ranks run again.
-    pub(super) fn tell_cost(&mut self, now: Instant) {
+    pub(in crate::driver::state) fn tell_cost(&mut self, now: Instant) {
         if !self.ranks.all_started() || !matches!(self.phase, JobPhase::Running(_)) {
             return;
         }

@@ -8,11 +8,11 @@ use phalanx_types::run_snapshot::{RestartCost, RestartKind};
 
 /// What is known of a job's sizes.
 #[derive(Debug, Default)]
-pub(super) struct Sizes {
+pub(in crate::driver::state) struct Sizes {
     /// In which generation each task had its first place.
     since: BTreeMap<u32, Generation>,
     /// How many ranks the present attempt has, or the one before while tasks join.
-    pub(super) world_size: u32,
+    pub(in crate::driver::state) world_size: u32,
     /// When it grew last.
     grown: Option<Instant>,
     /// The newest step that is saved.
@@ -33,14 +33,14 @@ struct Pause {
 
 impl Sizes {
     /// Which of these tasks has been there longest; of several that of the lowest partition.
-    pub(super) fn oldest(&self, tasks: impl Iterator<Item = u32>) -> Option<u32> {
+    pub(in crate::driver::state) fn oldest(&self, tasks: impl Iterator<Item = u32>) -> Option<u32> {
         // None is the greatest here: who has had no place comes last.
         let age = |task: &u32| (!self.since.contains_key(task), self.since.get(task).copied(), *task);
         tasks.min_by_key(age)
     }
 
     /// These tasks have their places.
-    pub(super) fn placed(
+    pub(in crate::driver::state) fn placed(
         &mut self,
         generation: Generation,
         tasks: impl Iterator<Item = u32>,
@@ -53,7 +53,12 @@ impl Sizes {
 
     /// The ranks of an attempt are over that were to end at `since`; the newest step that they told is this. Another
     /// attempt follows.
-    pub(super) fn ended(&mut self, since: Instant, newest_step: Option<u64>, kind: RestartKind) {
+    pub(in crate::driver::state) fn ended(
+        &mut self,
+        since: Instant,
+        newest_step: Option<u64>,
+        kind: RestartKind,
+    ) {
         // Code that saves in a way of its own may have lost nothing: then nobody knows.
         let steps = newest_step.zip(self.saved).map(|(newest, saved)| newest.saturating_sub(saved));
         // Attempts that never began to work add nothing.
@@ -62,28 +67,31 @@ impl Sizes {
     }
 
     /// All ranks run again; what for, and what that has cost.
-    pub(super) fn runs_again(&mut self, now: Instant) -> Option<(RestartKind, RestartCost)> {
+    pub(in crate::driver::state) fn runs_again(
+        &mut self,
+        now: Instant,
+    ) -> Option<(RestartKind, RestartCost)> {
         let Pause { since, kind, steps } = self.pause.take()?;
         let seconds = now.saturating_duration_since(since).as_secs_f64();
         Some((kind, RestartCost { ranks: self.world_size, seconds, steps }))
     }
 
     /// Only those tasks have stayed.
-    pub(super) fn keep(&mut self, stays: impl Fn(u32) -> bool) {
+    pub(in crate::driver::state) fn keep(&mut self, stays: impl Fn(u32) -> bool) {
         self.since.retain(|task, _| stays(*task));
     }
 
     /// A checkpoint is there.
-    pub(super) fn saved(&mut self, step: u64) {
+    pub(in crate::driver::state) fn saved(&mut self, step: u64) {
         self.saved = Some(self.saved.map_or(step, |before| before.max(step)));
     }
 
     /// Whether the job may grow now, as far as its last growth says.
-    pub(super) fn may_grow(&self, now: Instant, cooldown: Duration) -> bool {
+    pub(in crate::driver::state) fn may_grow(&self, now: Instant, cooldown: Duration) -> bool {
         self.grown.is_none_or(|at| now >= at + cooldown)
     }
 
-    pub(super) fn grew(&mut self, now: Instant) {
+    pub(in crate::driver::state) fn grew(&mut self, now: Instant) {
         self.grown = Some(now);
     }
 }

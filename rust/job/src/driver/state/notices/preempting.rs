@@ -21,10 +21,10 @@ use phalanx_types::run_snapshot::NoticeLine;
 use phalanx_types::text::cut;
 use phalanx_types::{Failure, FailureKind, Notice, RankExit};
 
-use super::job_state::JobState;
-use super::node::Node;
-use super::notices::{Chosen, Going};
-use super::phase::JobPhase;
+use super::{Chosen, Going};
+use crate::driver::state::job_state::JobState;
+use crate::driver::state::node::Node;
+use crate::driver::state::phase::JobPhase;
 
 /// How long ranks have after another has left its work, where nobody knows when the host goes.
 const OTHERS_WAIT: Duration = Duration::from_secs(120);
@@ -75,12 +75,12 @@ impl JobState {
     }
 
     /// A node has frozen its ranks.
-    pub(super) fn frozen(&mut self, partition: u32, number: u32, asked: Option<u64>) {
+    pub(in crate::driver::state) fn frozen(&mut self, partition: u32, number: u32, asked: Option<u64>) {
         self.notices.frozen(partition, number, asked);
     }
 
     /// What a node is told with each answer to its pings: an order may have gone with a connection.
-    pub(super) fn repeat_notice(&self, partition: u32, out: &mut Outbox) {
+    pub(in crate::driver::state) fn repeat_notice(&self, partition: u32, out: &mut Outbox) {
         self.tell_untold(partition, out);
         let is_told = self.notices.untold(partition).next().is_none();
         if is_told && self.notices.may_be_frozen(partition) {
@@ -96,7 +96,7 @@ impl JobState {
     }
 
     /// A node has told its ranks of a notice.
-    pub(super) fn noticed(
+    pub(in crate::driver::state) fn noticed(
         &mut self,
         now: Instant,
         partition: u32,
@@ -115,7 +115,7 @@ impl JobState {
     }
 
     /// What is due of notices while the ranks run.
-    pub(super) fn go_on_with_notices(&mut self, now: Instant, out: &mut Outbox) {
+    pub(in crate::driver::state) fn go_on_with_notices(&mut self, now: Instant, out: &mut Outbox) {
         if !matches!(self.phase, JobPhase::Running(_)) {
             return;
         }
@@ -194,7 +194,7 @@ impl JobState {
     }
 
     /// A rank has ended, and how it failed if it did; `by_itself` says that no peer was missing.
-    pub(super) fn ends_others(
+    pub(in crate::driver::state) fn ends_others(
         &mut self,
         now: Instant,
         failed: Option<FailureKind>,
@@ -214,7 +214,7 @@ impl JobState {
     }
 
     /// The failure as what it is where it follows from a notice.
-    pub(super) fn as_preemption(&self, now: Instant, failure: Failure) -> Failure {
+    pub(in crate::driver::state) fn as_preemption(&self, now: Instant, failure: Failure) -> Failure {
         // Where Spark says that it lost an executor, it doesn't say of which of our hosts.
         let is_there = |node: &Node| !node.speaks() && self.notices.of(now, node.host()).is_some();
         let host = match failure.host.is_empty() {
@@ -232,12 +232,12 @@ impl JobState {
     }
 
     /// Whether a rank has left its work, and another attempt may follow.
-    pub(super) fn may_be_preempted(&self) -> bool {
+    pub(in crate::driver::state) fn may_be_preempted(&self) -> bool {
         self.notices.others_until.is_some() && self.preemption_budget_left()
     }
 
     /// Whether an attempt that was preempted may be followed by another. DRIVER-57
-    pub(super) fn preemption_budget_left(&self) -> bool {
+    pub(in crate::driver::state) fn preemption_budget_left(&self) -> bool {
         let cancelled = self.phase.stopping().is_some_and(|stopping| stopping.is_cancelled());
         let has_left = |exit: &RankExit| exit.failure() == Some(FailureKind::Preempted);
         let asks = self.notices.is_asked_for() || self.ranks.exits().any(has_left);
@@ -259,13 +259,18 @@ impl JobState {
     }
 
     /// Whether a task is on a host that is to go.
-    pub(super) fn is_on_going_host(&self, now: Instant) -> bool {
+    pub(in crate::driver::state) fn is_on_going_host(&self, now: Instant) -> bool {
         self.nodes.values().any(|node| self.notices.of(now, node.host()).is_some())
     }
 
     /// Another attempt begins, after a failure on this host. A host that has gone is announced no more: what is lost
     /// there later is not because of that.
-    pub(super) fn begin_attempt_of_notices(&mut self, now: Instant, host: &str, is_preemption: bool) {
+    pub(in crate::driver::state) fn begin_attempt_of_notices(
+        &mut self,
+        now: Instant,
+        host: &str,
+        is_preemption: bool,
+    ) {
         let is_lost = |node: &Node| node.host() == host && node.is_gone();
         if is_preemption && self.nodes.values().any(is_lost) {
             self.notices.has_gone(host);

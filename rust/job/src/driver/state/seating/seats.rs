@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use phalanx_rendezvous::Seat;
 use phalanx_types::SparkTask;
 
-use super::node::{Contact, Node};
+use crate::driver::state::node::{Contact, Node};
 
 /// Who has a seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ struct Holder {
 
 /// What the seat of a partition is to Spark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Jobs {
+pub(in crate::driver::state) enum Jobs {
     /// A task of a stage with the others': it goes with them.
     Together,
     /// A job: the others stay where this one's node is lost.
@@ -42,20 +42,20 @@ impl Jobs {
 
 /// Who has which seat.
 #[derive(Debug, Default)]
-pub(super) struct Seats {
+pub(in crate::driver::state) struct Seats {
     holders: BTreeMap<u32, Holder>,
     version: u64,
 }
 
 impl Seats {
     /// Something changed.
-    pub(super) fn touch(&mut self) {
+    pub(in crate::driver::state) fn touch(&mut self) {
         self.version += 1;
     }
 
     /// Whether `task` may have the seat of `partition`, whose node is this one. `over` is why the job needs no other
     /// task, if so.
-    pub(super) fn ask(
+    pub(in crate::driver::state) fn ask(
         &self,
         partition: u32,
         node: &Node,
@@ -67,49 +67,54 @@ impl Seats {
     }
 
     /// Whether Spark ends who has the seat of `partition`, since it started `task`.
-    pub(super) fn is_superseded(&self, partition: u32, jobs: Jobs, task: SparkTask) -> bool {
+    pub(in crate::driver::state) fn is_superseded(
+        &self,
+        partition: u32,
+        jobs: Jobs,
+        task: SparkTask,
+    ) -> bool {
         self.holders.get(&partition).is_some_and(|holder| jobs.supersedes(task, holder.task))
     }
 
     /// Whether this task has the seat.
-    pub(super) fn is_held_by(&self, partition: u32, task: SparkTask) -> bool {
+    pub(in crate::driver::state) fn is_held_by(&self, partition: u32, task: SparkTask) -> bool {
         self.holders.get(&partition).is_some_and(|holder| holder.task.instance == task.instance)
     }
 
     /// The Spark stage of who has the seat.
-    pub(super) fn stage_of(&self, partition: u32) -> Option<u32> {
+    pub(in crate::driver::state) fn stage_of(&self, partition: u32) -> Option<u32> {
         self.holders.get(&partition).map(|holder| holder.task.stage)
     }
 
     /// It has the seat from now on.
-    pub(super) fn give(&mut self, partition: u32, task: SparkTask) {
+    pub(in crate::driver::state) fn give(&mut self, partition: u32, task: SparkTask) {
         self.holders.insert(partition, Holder { task, is_connected: true });
     }
 
     /// Whether this node has the seat, or nobody has it.
-    pub(super) fn is_of(&self, partition: u32, instance: u64) -> bool {
+    pub(in crate::driver::state) fn is_of(&self, partition: u32, instance: u64) -> bool {
         self.holders.get(&partition).is_none_or(|holder| holder.task.instance == instance)
     }
 
     /// The partition whose seat this task has, by Spark's task attempt id.
-    pub(super) fn partition_of(&self, task: u64) -> Option<u32> {
+    pub(in crate::driver::state) fn partition_of(&self, task: u64) -> Option<u32> {
         self.holders.iter().find(|(_, holder)| holder.task.id == task).map(|(partition, _)| *partition)
     }
 
     /// Who has the seat says something.
-    pub(super) fn heard(&mut self, partition: u32) {
+    pub(in crate::driver::state) fn heard(&mut self, partition: u32) {
         if let Some(holder) = self.holders.get_mut(&partition) {
             holder.is_connected = true;
         }
     }
 
     /// Grows with each change after which a spare may have a seat.
-    pub(super) fn version(&self) -> u64 {
+    pub(in crate::driver::state) fn version(&self) -> u64 {
         self.version
     }
 
     /// The connection of who has this seat broke.
-    pub(super) fn disconnected(&mut self, partition: u32) {
+    pub(in crate::driver::state) fn disconnected(&mut self, partition: u32) {
         if let Some(holder) = self.holders.get_mut(&partition) {
             holder.is_connected = false;
         }
@@ -117,7 +122,7 @@ impl Seats {
     }
 
     /// An attempt begins: whoever had these seats is gone.
-    pub(super) fn free(&mut self, is_free: impl Fn(u32) -> bool) {
+    pub(in crate::driver::state) fn free(&mut self, is_free: impl Fn(u32) -> bool) {
         let gone = self.holders.iter_mut().filter(|(partition, _)| is_free(**partition));
         gone.for_each(|(_, holder)| holder.is_connected = false);
         self.touch();

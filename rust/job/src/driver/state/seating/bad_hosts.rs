@@ -14,11 +14,11 @@ const FAILURES: u32 = 2;
 /// What is known of a host that failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BadHost {
-    pub(super) failures: u32,
+    pub(in crate::driver::state) failures: u32,
     /// The last one, in a sentence.
-    pub(super) why: String,
+    pub(in crate::driver::state) why: String,
     /// When its cooldown ends, if it is in one.
-    pub(super) until: Option<Instant>,
+    pub(in crate::driver::state) until: Option<Instant>,
 }
 
 /// The hosts that failed.
@@ -49,7 +49,13 @@ impl BadHosts {
     }
 
     /// A host failed by its own fault; what is known of it now.
-    pub(super) fn failed(&mut self, now: Instant, host: &str, why: &str, cooldown: Duration) -> &BadHost {
+    pub(in crate::driver::state) fn failed(
+        &mut self,
+        now: Instant,
+        host: &str,
+        why: &str,
+        cooldown: Duration,
+    ) -> &BadHost {
         let bad = self.0.entry(host.to_string()).or_default();
         bad.failures = bad.failures.saturating_add(1);
         bad.why = why.to_string();
@@ -60,29 +66,29 @@ impl BadHosts {
     }
 
     /// The host in cooldown that this stands for.
-    pub(super) fn cooling(&self, now: Instant, digest: u64) -> Option<&str> {
+    pub(in crate::driver::state) fn cooling(&self, now: Instant, digest: u64) -> Option<&str> {
         self.all(now).map(|(host, _)| host).find(|host| host_digest(host) == digest)
     }
 
     /// Those in cooldown, by name.
-    pub(super) fn all(&self, now: Instant) -> impl Iterator<Item = (&str, &BadHost)> {
+    pub(in crate::driver::state) fn all(&self, now: Instant) -> impl Iterator<Item = (&str, &BadHost)> {
         let cools = move |bad: &BadHost| bad.until.is_some_and(|until| now < until);
         self.0.iter().filter(move |(_, bad)| cools(bad)).map(|(host, bad)| (host.as_str(), bad))
     }
 
     /// When the next cooldown ends that has not been ended yet.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(in crate::driver::state) fn due(&self) -> Option<Instant> {
         self.0.values().filter_map(|bad| bad.until).min()
     }
 
     /// Ends the cooldowns whose time is over; whether there were any.
-    pub(super) fn end_due(&mut self, now: Instant) -> bool {
+    pub(in crate::driver::state) fn end_due(&mut self, now: Instant) -> bool {
         let over = self.0.values_mut().filter_map(|bad| bad.until.take_if(|until| *until <= now));
         over.count() > 0
     }
 
     /// Ends the cooldown of a host before its time.
-    pub(super) fn end(&mut self, host: &str) {
+    pub(in crate::driver::state) fn end(&mut self, host: &str) {
         if let Some(bad) = self.0.get_mut(host) {
             bad.until = None;
         }
@@ -91,38 +97,38 @@ impl BadHosts {
 
 /// What a job makes of hosts that failed.
 #[derive(Debug, Default)]
-pub(super) struct Cooldown {
-    pub(super) hosts: BadHosts,
+pub(in crate::driver::state) struct Cooldown {
+    pub(in crate::driver::state) hosts: BadHosts,
     /// The partitions and stages of tasks that wait aside, each of which had another submitted.
-    pub(super) beside: BTreeSet<(u32, u32)>,
+    pub(in crate::driver::state) beside: BTreeSet<(u32, u32)>,
     /// The partitions that have had several jobs in the present stage.
-    pub(super) several: BTreeSet<u32>,
+    pub(in crate::driver::state) several: BTreeSet<u32>,
     /// The hosts in cooldown from which tasks came for seats that nobody has, in the present attempt.
-    pub(super) came: BTreeSet<String>,
+    pub(in crate::driver::state) came: BTreeSet<String>,
     /// The hosts from which tasks have joined.
-    pub(super) joined: BTreeSet<String>,
+    pub(in crate::driver::state) joined: BTreeSet<String>,
     /// The hosts of whose cooldown the caller knows.
-    pub(super) told: BTreeSet<String>,
+    pub(in crate::driver::state) told: BTreeSet<String>,
     /// Whether more is known of hosts than before.
-    pub(super) has_learned: bool,
+    pub(in crate::driver::state) has_learned: bool,
 }
 
 impl Cooldown {
     /// The Spark stage is submitted again: no other seats are beside the new ones.
-    pub(super) fn begin_stage(&mut self) {
+    pub(in crate::driver::state) fn begin_stage(&mut self) {
         self.beside.clear();
         self.several.clear();
     }
 
     /// A task of this host has joined.
-    pub(super) fn joined(&mut self, host: &str) {
+    pub(in crate::driver::state) fn joined(&mut self, host: &str) {
         if !self.joined.contains(host) {
             self.joined.insert(host.to_string());
         }
     }
 
     /// Another attempt begins.
-    pub(super) fn begin_attempt(&mut self) {
+    pub(in crate::driver::state) fn begin_attempt(&mut self) {
         self.came.clear();
     }
 }

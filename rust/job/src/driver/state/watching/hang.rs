@@ -15,15 +15,20 @@ use phalanx_types::message::{HubMessage, RankActivity};
 use phalanx_types::stacks::{RankStacks, group};
 use phalanx_types::{Failure, FailureKind};
 
-use super::job_state::JobState;
-use super::news::Progress;
-use super::phase::JobPhase;
-use super::ranks::ends_by_itself;
 use super::straggler;
+use crate::driver::state::job_state::JobState;
+use crate::driver::state::news::Progress;
+use crate::driver::state::phase::JobPhase;
+use crate::driver::state::ranks::ends_by_itself;
 
 impl JobState {
     /// Takes what a node says of its ranks.
-    pub(super) fn activity(&mut self, now: Instant, ranks: Vec<RankActivity>, out: &mut Outbox) {
+    pub(in crate::driver::state) fn activity(
+        &mut self,
+        now: Instant,
+        ranks: Vec<RankActivity>,
+        out: &mut Outbox,
+    ) {
         let are_ended = match self.phase {
             JobPhase::Joining(_) | JobPhase::Running(_) => false,
             JobPhase::Stopping(_) => true,
@@ -51,7 +56,7 @@ impl JobState {
         self.look_for_hang(now, out);
     }
 
-    pub(super) fn look_for_stragglers(&mut self, now: Instant) {
+    pub(in crate::driver::state) fn look_for_stragglers(&mut self, now: Instant) {
         let is_due = self.stragglers.due().is_some_and(|due| due <= now);
         if !is_due || !matches!(self.phase, JobPhase::Joining(_) | JobPhase::Running(_)) {
             return;
@@ -63,7 +68,7 @@ impl JobState {
     }
 
     /// Has a line shown to the caller.
-    pub(super) fn announce(&mut self, line: String) {
+    pub(in crate::driver::state) fn announce(&mut self, line: String) {
         self.news.notices.push(line);
     }
 
@@ -95,7 +100,12 @@ impl JobState {
     }
 
     /// Asks the nodes that have ranks for their stacks.
-    pub(super) fn ask(&mut self, now: Instant, hang: Option<Box<Failure>>, out: &mut Outbox) {
+    pub(in crate::driver::state) fn ask(
+        &mut self,
+        now: Instant,
+        hang: Option<Box<Failure>>,
+        out: &mut Outbox,
+    ) {
         let nodes = self
             .nodes
             .iter()
@@ -109,7 +119,7 @@ impl JobState {
     }
 
     /// A node answers.
-    pub(super) fn stacks_told(
+    pub(in crate::driver::state) fn stacks_told(
         &mut self,
         now: Instant,
         partition: u32,
@@ -122,7 +132,7 @@ impl JobState {
     }
 
     /// Concludes a request when all have answered, or time is up.
-    pub(super) fn conclude_stacks(&mut self, now: Instant, out: &mut Outbox) {
+    pub(in crate::driver::state) fn conclude_stacks(&mut self, now: Instant, out: &mut Outbox) {
         let Some(mut answer) = self.stacks.conclude(now) else { return };
         let silent = |(rank, _)| RankStacks { rank, text: "(its host did not answer in time)".into() };
         let missing: Vec<RankStacks> =

@@ -36,7 +36,7 @@ struct Queued {
 
 /// Why joining is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TooLate {
+pub(in crate::driver::state) enum TooLate {
     /// Tasks had the time to join.
     Joining,
     /// No slots came; how many were free at last.
@@ -45,7 +45,7 @@ pub(super) enum TooLate {
 
 /// The clock of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct JoinClock {
+pub(in crate::driver::state) struct JoinClock {
     /// From when on it runs. That is to come while looks say that the stage waits; each moves it.
     runs_from: Instant,
     /// Whether a task runs or has joined, so that nothing moves it any more.
@@ -57,12 +57,12 @@ pub(super) struct JoinClock {
 
 impl JoinClock {
     /// That of an attempt which begins now.
-    pub(super) fn new(now: Instant) -> JoinClock {
+    pub(in crate::driver::state) fn new(now: Instant) -> JoinClock {
         JoinClock { runs_from: now, has_started: false, queued: None, slots: None }
     }
 
     /// Somebody has looked at Spark. DRIVER-42
-    pub(super) fn look(&mut self, now: Instant, tasks: u32, gang: Gang, look: StageLook) {
+    pub(in crate::driver::state) fn look(&mut self, now: Instant, tasks: u32, gang: Gang, look: StageLook) {
         self.slots = Some(look.slots);
         if self.has_started {
             return;
@@ -81,7 +81,7 @@ impl JoinClock {
     }
 
     /// A task has joined. A clock that runs goes on.
-    pub(super) fn joined(&mut self, now: Instant) {
+    pub(in crate::driver::state) fn joined(&mut self, now: Instant) {
         if !self.has_started {
             self.start(self.runs_from.min(now));
         }
@@ -92,22 +92,26 @@ impl JoinClock {
     }
 
     /// From when on it runs, as far as is known.
-    pub(super) fn runs_from(&self) -> Instant {
+    pub(in crate::driver::state) fn runs_from(&self) -> Instant {
         self.runs_from
     }
 
     /// How many slots the executors had at the last look.
-    pub(super) fn slots(&self) -> Option<u32> {
+    pub(in crate::driver::state) fn slots(&self) -> Option<u32> {
         self.slots
     }
 
     /// How many slots are free, while these are too few for the stage.
-    pub(super) fn free(&self, tasks: u32) -> Option<u32> {
+    pub(in crate::driver::state) fn free(&self, tasks: u32) -> Option<u32> {
         self.queued.map(|queued| queued.free).filter(|free| *free < tasks)
     }
 
     /// When joining is over, and why it is then. `queue_timeout` is zero for none.
-    pub(super) fn due(&self, join_timeout: Duration, queue_timeout: Duration) -> (Instant, TooLate) {
+    pub(in crate::driver::state) fn due(
+        &self,
+        join_timeout: Duration,
+        queue_timeout: Duration,
+    ) -> (Instant, TooLate) {
         let joining = (self.runs_from + join_timeout, TooLate::Joining);
         let queue = self.queued.filter(|_| !queue_timeout.is_zero());
         let queue = queue.map(|Queued { since, free }| (since + queue_timeout, TooLate::Queued { free }));
