@@ -1,4 +1,4 @@
-"""The peers of tests/bench/data.py that other projects make, each in an environment of its own.
+"""The peers of tests/bench/data.py and elastic.py that other projects make, each in an environment of its own.
 
     python tests/bench/data_peers.py [PEER...]      makes the environments of all, or of those named
 
@@ -146,7 +146,7 @@ PEERS = (
     # It needs an Arrow that still has the old readers of Parquet, and that needs an old numpy.
     Peer("Petastorm", ("petastorm==0.13.1", "pyarrow==14.0.2", "numpy==1.26.4", "pandas==2.3.3"), shared=()),
     Peer("Mosaic", ("mosaicml-streaming==0.13.0", "torchvision==0.28.0"), converts=True),
-    Peer("Ray", ("ray[data]==2.60.0",), processes=1),
+    Peer("Ray", ("ray[data,train]==2.60.0",), processes=1),
     Peer("Hugging Face", ("datasets==5.2.0",), converts=True),
 )
 

@@ -1,11 +1,12 @@
 """What a fault costs a training of 2.1 million parameters that saves each tenth step: seconds and steps.
 
-    python tests/bench/elastic.py [--quick | --reps N]
+    python tests/bench/elastic.py [--quick | --reps N] [--setup-peers]
 
 A rank is killed; an executor is killed, and the other goes on alone; the run grows to two ranks again. Seconds are
 from the kill to the first step after it; for a growth from the last step of the smaller run. By turns with it torchrun,
-with as many ranks on this host and `--max-restarts`, which has no executor to lose and doesn't grow here. Where it
-doesn't go on within two minutes, that is said in the place of a figure.
+with as many ranks on this host and `--max-restarts`, and Ray Train, if it is installed (`--setup-peers`): these have no
+executor to lose, and don't grow here. A peer that doesn't go on within two minutes is said to have refused. Horovod's
+last release, 0.28.1, doesn't build with torch 2.1 and later (horovod #3996).
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import ROOT, Report
+from data_peers import PEERS, set_up
 from elastic_training import SAVE_EACH, train
 
 HERE = Path(__file__).resolve().parent
 PATIENCE_S = 120.0
+RAY = next(peer for peer in PEERS if peer.name == "Ray")
 KILLED, LOST, GROWN = "a rank is killed", "an executor is killed, 2 to 1", "growth, 1 to 2"
 
 
@@ -153,12 +156,21 @@ def ours(taken: Costs) -> None:
         run.result(PATIENCE_S)
 
 
-def torchrun(report: Report, taken: Costs) -> None:
+def torchrun(folder: str) -> list[str]:
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1000"]
+    return [sys.executable, *command, str(HERE / "elastic_training.py"), folder]
+
+
+def ray(folder: str) -> list[str]:
+    return [str(RAY.python), str(HERE / "peers" / "elastic_ray.py"), folder]
+
+
+def of_a_peer(report: Report, name: str, command: Callable[[str], list[str]], taken: Costs) -> None:
     with folder_of_run() as folder:
         peer = subprocess.Popen(
-            [sys.executable, *command, str(HERE / "elastic_training.py"), folder],
+            command(folder),
             env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -169,7 +181,7 @@ def torchrun(report: Report, taken: Costs) -> None:
             Path(folder, "enough").touch()
             peer.wait(PATIENCE_S)
         except (TimeoutError, subprocess.TimeoutExpired):
-            report.refused("torchrun", KILLED, "until the next step", f"not within {PATIENCE_S:g} s")
+            report.refused(name, KILLED, "until the next step", f"not within {PATIENCE_S:g} s")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(peer.pid, signal.SIGKILL)  # its ranks, too
@@ -187,7 +199,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="once")
+    parser.add_argument("--setup-peers", action="store_true", help="installs Ray beside, if it isn't there")
     options = parser.parse_args()
+    if options.setup_peers:
+        set_up([RAY.name])
     reps = 1 if options.quick else options.reps
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(ROOT / "python"), str(HERE), os.environ.get("PYTHONPATH", "")]
@@ -195,12 +210,15 @@ def main() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     report = Report("elastic")
     mine: Costs = {KILLED: [], LOST: [], GROWN: []}
-    theirs: Costs = {KILLED: []}
+    peers = {"torchrun": torchrun} | ({"Ray Train": ray} if RAY.is_there else {})
+    theirs: dict[str, Costs] = {name: {KILLED: []} for name in peers}
     with cluster():
         for _ in range(reps):
-            torchrun(report, theirs)
+            for name, command in peers.items():
+                of_a_peer(report, name, command, theirs[name])
             ours(mine)
-    tell(report, "torchrun", theirs)
+    for name, costs in theirs.items():
+        tell(report, name, costs)
     tell(report, "phalanx", mine)
     report.table()
 

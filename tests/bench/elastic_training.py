@@ -44,7 +44,8 @@ def latest(folder: str) -> tuple[int, dict[str, Any]] | None:
 
 
 def train(folder: str) -> int:
-    dist.init_process_group("gloo")
+    if not dist.is_initialized():  # Ray has done it
+        dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
     net = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, WIDTH))
