@@ -82,6 +82,7 @@ class Ranks:
 
         self._ready(size)
         store = StoreServer()
+        answers: list[tuple[str, Any]] = []
         try:
             for number, (_, connection) in enumerate(self._pool[:size]):
                 rank = Rank(number, size, backend, store.port, directory or Path("."))
@@ -89,6 +90,9 @@ class Ranks:
             answers = [self._answer(entry) for entry in self._pool[:size]]
         finally:
             store.close()
+            # Gloo's threads may abort a process long after it lost a peer, in the midst of the next test.
+            if {kind for kind, _ in answers} != {"returned"}:
+                self._end(self._pool[:size])
         problems = [f"rank {n}: {text}" for n, (kind, text) in enumerate(answers) if kind == "raised"]
         if not may_die:
             problems += [f"rank {n} died" for n, (kind, _) in enumerate(answers) if kind == "died"]
@@ -111,6 +115,13 @@ class Ranks:
             return answer
         except (EOFError, ConnectionResetError):
             return "died", None
+
+    def _end(self, entries: list[tuple[Any, Connection]]) -> None:
+        for process, connection in entries:
+            connection.close()
+            process.kill()
+            process.join()
+            self._pool.remove((process, connection))
 
     def close(self) -> None:
         for process, connection in self._pool:
