@@ -1,6 +1,6 @@
 """What a fault costs a training of 2.1 million parameters that saves each tenth step: seconds and steps.
 
-    python tests/bench/elastic.py [--quick | --reps N] [--setup-peers]
+    python tests/bench/elastic.py [--quick | --reps N] [--setup-peers] [--warm-imports NAMES]
 
 A rank is killed; an executor is killed, and the other goes on alone; the run grows to two ranks again. Seconds are
 from the kill to the first step after it; for a growth from the last step of the smaller run. By turns with it torchrun,
@@ -116,7 +116,7 @@ Costs = dict[str, list[tuple[float, float]]]
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[None]:
+def cluster(warm_imports: str) -> Iterator[None]:
     """A session of Spark with two executors."""
     import phalanx
     from pyspark.sql import SparkSession
@@ -128,6 +128,7 @@ def cluster() -> Iterator[None]:
         "spark.executor.memory": "512m",
         "spark.phalanx.elastic.cooldown": "1s",
         "spark.phalanx.host.cooldown": "0",
+        "spark.phalanx.warm.imports": warm_imports,
     }.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -200,6 +201,7 @@ def main() -> None:
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="once")
     parser.add_argument("--setup-peers", action="store_true", help="installs Ray beside, if it isn't there")
+    parser.add_argument("--warm-imports", default="", metavar="NAMES", help="as the setting: torch._dynamo")
     options = parser.parse_args()
     if options.setup_peers:
         set_up([RAY.name])
@@ -212,7 +214,7 @@ def main() -> None:
     mine: Costs = {KILLED: [], LOST: [], GROWN: []}
     peers = {"torchrun": torchrun} | ({"Ray Train": ray} if RAY.is_there else {})
     theirs: dict[str, Costs] = {name: {KILLED: []} for name in peers}
-    with cluster():
+    with cluster(options.warm_imports):
         for _ in range(reps):
             for name, command in peers.items():
                 of_a_peer(report, name, command, theirs[name])
