@@ -15,7 +15,7 @@ final private[spark] class MetricSet(registry: MetricRegistry, declared: Seq[Met
     case (metric @ Metric(_, "gauge", _), by)  => raise(change.executor, metric, by)
     case (Metric(name, "counter", _), by)      => registry.counter(name).inc(by)
     case (Metric(name, "histogram", _), value) => registry.histogram(name).update(value)
-    case (other, _)                         => throw new IllegalStateException(s"an unknown kind of metric: $other")
+    case (other, _) => throw new IllegalStateException(s"an unknown kind of metric: $other")
   }
 
   /** Takes back what an executor, which is gone, has raised gauges by. */

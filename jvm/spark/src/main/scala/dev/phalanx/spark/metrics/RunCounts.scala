@@ -4,8 +4,8 @@ import java.util.{LinkedHashMap => JLinkedHashMap, Map => JMap}
 
 import com.fasterxml.jackson.databind.JsonNode
 
-/** Counts what drivers tell, again and again, of all that their runs have counted: the restarts of each, and the ranks
-  * of the python stage, of which the executors' plugin knows nothing.
+/** Counts what drivers tell, again and again, of all that their runs have counted: the restarts of each, and the
+  * ranks of the python stage, of which the executors' plugin knows nothing.
   *
   * JAR-19 (counted-once): of each telling only what is new counts, and of the jvm stage nothing that its nodes count
   * themselves. Latencies are not told.
