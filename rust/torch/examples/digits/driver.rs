@@ -94,7 +94,13 @@ fn listen(driver: &Hub) -> Result<std::result::Result<Vec<RankOutcome>, Box<Fail
             Some(Event::Output(text)) => say(text.trim_end()),
             Some(Event::Phase(_) | Event::Status(_) | Event::Progress(_) | Event::Reports(_)) => {}
             // Of restarts, of gangs of tasks and of data sets, which this job has not.
-            Some(Event::Resubmit { .. } | Event::Seat(_) | Event::Placed(_) | Event::Carried(_)) => {}
+            Some(
+                Event::Restarted(_)
+                | Event::Resubmit { .. }
+                | Event::Seat(_)
+                | Event::Placed(_)
+                | Event::Carried(_),
+            ) => {}
             Some(Event::Finished(reports)) => return Ok(Ok(reports)),
             Some(Event::Failed(failure)) => return Ok(Err(failure)),
             None => driver.stop("ten minutes without a word are too long for this example"),

@@ -139,7 +139,9 @@ final private[spark] class Native {
       env: Array[String]
   ): Unit
 
-  /** Every metric that nodes count: name and kind (`gauge`, `counter` or `histogram`), in turn. */
+  /** Every metric: its name, its kind (`gauge`, `counter` or `histogram`) and who tells it (`node` or `run`), in
+    * turn.
+    */
   @native def metrics(): Array[String]
 
   /** The warm pools of this JVM: how many, their resident bytes, how many guards came from pools so far. */

@@ -58,7 +58,7 @@ object CheckedJniMain {
       assert(call(native.jobGraceMillis(job)) == 1000)
       call(native.slotsTimeoutMillis(settings))
       assert(call(native.graceMillis(settings)) == 1000)
-      assert(call(native.metrics()).length % 2 == 0)
+      assert(call(native.metrics()).length % 3 == 0)
       throws("invalid")(native.newJob("train", 2, 1, false, Array("spark.phalanx.grace", "soon")))
       throws("invalid")(native.newJob("train", 3, 2, false, Array.empty))
       throws("invalid")(native.newJob(null, 1, 1, false, Array(null, "x")))
