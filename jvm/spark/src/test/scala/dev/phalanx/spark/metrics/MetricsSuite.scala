@@ -80,7 +80,7 @@ class MetricsSuite extends PhalanxSuite {
     "of a run that tells again and again only what is new counts, and of the jvm stage nothing that its nodes tell"
   ) {
     val registry = new MetricRegistry
-    val counts = new RunCounts(new ClusterMetrics(registry, Metric.declared), Metric.declared, mostRuns = 2)
+    val counts = new RunCounts(new ClusterMetrics(registry, Metric.declared), Metric.declared, mostRuns = 3)
     def tell(run: String, stage: String, started: Long, running: Long): Unit =
       counts.told(Json.read(
         s"""{"run": "$run", "stage": "$stage",
