@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
-os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-os.environ["PYTHONPATH"] = sys.path[0]  # for the workers
+from own_ray import own_ray
 
 
 def train(config: dict[str, Any]) -> None:
@@ -23,32 +19,19 @@ def train(config: dict[str, Any]) -> None:
 
 
 def main(folder: str) -> None:
-    import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    # Paths of its sockets have to be short.
-    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as place:
-        ray.init(
-            num_cpus=4,
-            object_store_memory=1 << 30,
-            include_dashboard=False,
-            log_to_driver=False,
-            _temp_dir=place,
-            _node_ip_address="127.0.0.1",
-        )
-        try:
-            TorchTrainer(
-                train,
-                train_loop_config={"folder": folder},
-                torch_config=TorchConfig(backend="gloo"),
-                scaling_config=ScalingConfig(num_workers=2),
-                run_config=RunConfig(
-                    storage_path=os.path.join(folder, "ray"), failure_config=FailureConfig(max_failures=1000)
-                ),
-            ).fit()
-        finally:
-            ray.shutdown()
+    with own_ray(processors=4, store_bytes=1 << 30):
+        TorchTrainer(
+            train,
+            train_loop_config={"folder": folder},
+            torch_config=TorchConfig(backend="gloo"),
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(
+                storage_path=os.path.join(folder, "ray"), failure_config=FailureConfig(max_failures=1000)
+            ),
+        ).fit()
 
 
 if __name__ == "__main__":
