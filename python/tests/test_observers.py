@@ -63,7 +63,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         ("reports", '[{"step": 3, "at_ms": 9, "values": {}}]', '{"rank": 0, "left_out": 2}'),
         (
             "restarted",
-            "3.5 s",
+            "2 ranks run again; 3.5 s lost",
             '{"attempt": 1, "kind": "resized", "ranks": 2, "seconds": 3.5, "steps": null}',
         ),
         ("finished", "", '{"ranks": []}'),

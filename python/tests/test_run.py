@@ -56,7 +56,7 @@ def test_every_event_of_the_core_is_read() -> None:
         (
             (
                 "restarted",
-                "14 steps and 3.5 s",
+                "3 ranks run again; 14 steps and 3.5 s lost",
                 '{"attempt": 2, "kind": "resized", "ranks": 3, "seconds": 3.5, "steps": 14}',
             ),
             Restarted(Restart(attempt=2, kind="resized", ranks=3, seconds=3.5, steps=14)),

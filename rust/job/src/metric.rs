@@ -21,7 +21,7 @@ pub enum Metric {
     StartLatency,
     /// Restarts after which as many ranks run as before.
     RestartsReplaced,
-    /// Restarts with more ranks or fewer.
+    /// Restarts with more tasks, or with those that are left.
     RestartsResized,
     /// Restarts since a host was to go.
     RestartsPreempted,

@@ -180,7 +180,7 @@ pub enum RestartKind {
     /// Something failed, and is there again.
     #[default]
     Replaced,
-    /// The ranks are others in number, or on other tasks.
+    /// There are more tasks, or some are left out.
     Resized,
     /// A host was to go.
     Preempted,
@@ -330,14 +330,18 @@ impl From<&Failure> for FailureNote {
 }
 
 impl RestartCost {
-    /// What is lost: `14 steps and 3.2 s`.
+    /// `6 ranks run again; 14 steps and 3.2 s lost`.
     pub fn in_words(&self) -> String {
+        let ranks = match self.ranks {
+            1 => "1 rank runs".into(),
+            ranks => format!("{ranks} ranks run"),
+        };
         let steps = match self.steps {
             Some(1) => "1 step and ".into(),
             Some(steps) => format!("{steps} steps and "),
             None => String::new(),
         };
-        format!("{steps}{:.1} s", self.seconds)
+        format!("{ranks} again; {steps}{:.1} s lost", self.seconds)
     }
 }
 

@@ -58,7 +58,7 @@ impl Event {
     /// | `progress` | what the rank told, as a JSON object | `rank`, `step` |
     /// | `reports` | a JSON array of objects: `step`, `at_ms`, `values` | `rank`, `left_out` |
     /// | `resubmit` | | `attempt` |
-    /// | `restarted` | what is lost, in words | `attempt`, `kind`, and the fields of a [`RestartCost`] |
+    /// | `restarted` | what it has cost, in words | `attempt`, `kind`, and the fields of a [`RestartCost`] |
     /// | `seat_wanted` | | `attempt`, with which the gang began to which it belongs, and `partition` |
     /// | `seat_taken` | | the same, and `stage`, the Spark stage of the job that has it |
     /// | `placed` | | `attempt`, and `hosts`, the names of those that have nodes |
@@ -148,7 +148,7 @@ mod tests {
             (
                 Event::Restarted(restarted),
                 "restarted",
-                "14 steps and 3.2 s",
+                "3 ranks run again; 14 steps and 3.2 s lost",
                 r#"{"attempt":2,"kind":"resized","ranks":3,"seconds":3.25,"steps":14}"#,
             ),
             (Event::Resubmit { attempt: Attempt::new(3) }, "resubmit", "", r#"{"attempt":3}"#),

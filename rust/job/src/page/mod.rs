@@ -141,9 +141,7 @@ fn restarts(html: &mut Html, told: &Told, room: Room) {
             "resized" | "preempted" => format!(", {},", restart.kind),
             _ => String::new(),
         };
-        let cost = restart.cost.map_or_else(String::new, |cost| {
-            format!("; {} again, {} lost", counted(cost.ranks.into(), "rank"), cost.in_words())
-        });
+        let cost = restart.cost.map_or_else(String::new, |cost| format!("; {}", cost.in_words()));
         let said = format!("restart {}{kind} after {after}: {}{cost}", nth + 1, restart.cause);
         html.say("div", "overflow-wrap:anywhere", &said);
     }

@@ -9,8 +9,7 @@ use phalanx_types::stacks::RankStacks;
 use phalanx_types::{Attempt, Failure, FailureKind, Generation, Job};
 
 use super::carriers::Carriers;
-use super::joining::Sizes;
-use super::joining::StageLook;
+use super::joining::{Sizes, StageLook};
 use super::news::{
     HostCarried, HostsPlaced, News, Phase, Point, Progress, RankReports, Reason, Restart, Restarted,
 };
@@ -20,10 +19,8 @@ use super::phase::{JobOutcome, JobPhase, Problem};
 use super::rank_counts::RankCounts;
 use super::ranks::Ranks;
 use super::reports::ReportNumbers;
-use super::seating::Cooldown;
-use super::seating::Seats;
-use super::watching::StackRequests;
-use super::watching::Stragglers;
+use super::seating::{Cooldown, Seats};
+use super::watching::{StackRequests, Stragglers};
 
 /// How long reports may be on their way after the Spark stage ended.
 pub(super) const STAGE_GRACE: Duration = Duration::from_secs(2);

@@ -261,7 +261,7 @@ fn a_run_that_changes_its_size_shows_how_and_what_each_change_has_cost() {
     let text = cell(&with(snapshot(4, 2), &[("restarts", restarts), ("sizes", sizes)]));
     for part in [
         "restart 1 after 20 s: a task is lost</div>",
-        "restart 2, resized, after 20 s: a task is lost; 1 rank again, 14 steps and 3.2 s lost</div>",
+        "restart 2, resized, after 20 s: a task is lost; 1 rank runs again; 14 steps and 3.2 s lost</div>",
         "aria-label=\"ranks over time\"",
         "<title>2 ranks: 13 s</title>",
         "<title>4 ranks: 20 s</title>",

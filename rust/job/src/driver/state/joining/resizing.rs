@@ -128,8 +128,7 @@ impl JobState {
             return;
         }
         let Some((kind, cost)) = self.sizes.runs_again(now) else { return };
-        let noun = if cost.ranks == 1 { "rank runs" } else { "ranks run" };
-        self.announce(format!("[phalanx] {} {noun} again; {} lost", cost.ranks, cost.in_words()));
+        self.announce(format!("[phalanx] {}", cost.in_words()));
         self.news.restarted.push(Restarted { attempt: self.attempts.present, kind, cost });
     }
 }
