@@ -4,15 +4,15 @@
 #[path = "common/play.rs"]
 mod play;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use phalanx_job::driver::state::Restarted;
-use phalanx_rendezvous::Seat;
+use phalanx_job::driver::state::{JobState, Restarted};
+use phalanx_rendezvous::{Outbox, Seat};
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::run_snapshot::{RestartCost, RestartKind};
-use phalanx_types::{Attempt, FailureKind, Gang, Notice, Policy, RankState};
+use phalanx_types::{Attempt, FailureKind, Gang, Job, Notice, Policy, RankState};
 
-use play::{Play, copy, ended, join, task};
+use play::{GRACE, Play, copy, ended, join, task};
 
 /// One task of two is enough.
 fn elastic(policy: &mut Policy) {
@@ -288,4 +288,39 @@ fn a_host_that_is_to_go_is_left_and_its_task_starts_elsewhere() {
     play.tell(7, 0, NodeMessage::Join(join(0)));
     play.tick(7);
     assert_eq!(play.placed_tasks(), [0], "DRIVER-67");
+}
+
+#[test]
+fn who_may_still_be_there_is_waited_for_two_seconds_in_all_and_comes_back_as_a_newcomer() {
+    let mut job = Job::new("state", "t", 5, 5).unwrap();
+    job.policy.grace = GRACE;
+    elastic(&mut job.policy);
+    let began = Instant::now();
+    let (state, out) = (JobState::new(job, began), Outbox::default());
+    let mut play = Play { state, out, began, attempt: Attempt::first() };
+    (0..5).for_each(|partition| play.joins(0, partition));
+    assert_eq!(play.placed_tasks(), [0, 1, 2, 3, 4]);
+    (0..5).for_each(|rank| play.runs(1, rank, rank));
+    play.breaks(10, 0);
+    play.tick(12);
+    assert_eq!(play.stopped(), [1, 2, 3, 4], "task 0 is lost");
+    let stops = |play: &mut Play, seconds, node| {
+        play.tell(seconds, node, ended(node, RankState::Stopped, 0));
+        play.done(seconds, node);
+    };
+    (1..4).for_each(|node| stops(&mut play, 13, node));
+    play.breaks(14, 1);
+    stops(&mut play, 14, 4);
+    assert_eq!(play.state.take_restarts(), [], "task 1 may come back");
+    play.breaks(15, 2);
+    let next = play.state.tick(play.at(15), &mut play.out);
+    assert_eq!(next, Some(play.at(16)), "it looks again then");
+    play.tick(16);
+    assert!(play.goes_on().starts_with("[phalanx] resized, restart 1: "), "DRIVER-71: without task 2, too");
+    play.orders();
+    (3..5).for_each(|partition| play.joins(16, partition));
+    play.tick(17);
+    assert_eq!(play.placed_tasks(), [3, 4], "DRIVER-67: it left its connection two seconds ago");
+    play.joins(18, 2);
+    assert_eq!(play.orders(), [(2, HubMessage::Spare)], "DRIVER-69: it waits for a checkpoint");
 }

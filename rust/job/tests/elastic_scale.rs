@@ -33,7 +33,6 @@ struct Nodes {
     /// How many ranks each attempt had whose nodes all got their places.
     sizes: Vec<u32>,
     attempts: u32,
-    heard: u64,
     ordered: u64,
 }
 
@@ -46,7 +45,7 @@ impl Nodes {
         let alive = (0..count).map(|partition| (partition, Attempt::first())).collect();
         let (ranks, sizes) = (BTreeMap::new(), Vec::new());
         let (state, out) = (JobState::new(job, now), Outbox::default());
-        let mut nodes = Nodes { state, out, now, alive, ranks, sizes, attempts: 0, heard: 0, ordered: 0 };
+        let mut nodes = Nodes { state, out, now, alive, ranks, sizes, attempts: 0, ordered: 0 };
         for partition in 0..count {
             nodes.state.seat(now, partition, task(partition + 1), &mut nodes.out);
             nodes.tell(partition, NodeMessage::Join(join(partition)));
@@ -55,7 +54,6 @@ impl Nodes {
     }
 
     fn tell(&mut self, partition: u32, message: NodeMessage) {
-        self.heard += 1;
         self.state.message(self.now, partition, self.alive[&partition], message, &mut self.out);
     }
 
@@ -105,11 +103,10 @@ impl Nodes {
         self.ranks.insert(partition, ranks);
     }
 
-    /// They are there; of that nobody counts what it costs.
+    /// They say that they are there; the answers don't count as orders.
     fn ping(&mut self) {
         for partition in self.alive.keys().copied().collect::<Vec<_>>() {
             self.tell(partition, NodeMessage::Ping);
-            self.heard -= 1;
         }
         let (_, others): (Vec<_>, Vec<_>) =
             self.out.take().into_iter().partition(|(_, order)| *order == HubMessage::Pong);
@@ -155,13 +152,11 @@ fn a_thousand_nodes_that_lose_a_hundred_in_a_minute_go_on_with_nine_hundred() {
 }
 
 #[test]
-fn what_an_attempt_costs_the_hub_grows_with_the_nodes_and_no_faster() {
+fn an_attempt_takes_three_orders_a_node_however_many_there_are() {
     for count in [200, 1000] {
         let nodes = a_tenth_is_lost(count);
         let attempts = u64::from(nodes.attempts) + 1;
         // The order to stop, to begin again, and the place.
         assert!(nodes.ordered <= 3 * attempts * u64::from(count), "{count}: {} in {attempts}", nodes.ordered);
-        // It joins, its rank runs and ends, and it is done.
-        assert!(nodes.heard <= 4 * attempts * u64::from(count), "{count}: {} in {attempts}", nodes.heard);
     }
 }
