@@ -143,9 +143,7 @@ impl Fleet {
                 self.end_ranks(partition, &RankState::Stopped);
             } else if node.place.is_some() && !node.runs {
                 node.runs = true;
-                for rank in self.ranks_of(partition) {
-                    self.tell(partition, &NodeMessage::RankStarted { rank, pid: rank + 1, age_us: 0 });
-                }
+                self.start_ranks_of(partition);
             }
         }
     }
@@ -185,10 +183,12 @@ impl Fleet {
 
     /// Has every node that has its place tell that its ranks run.
     pub fn start_ranks(&mut self) {
-        for partition in 0..count(self.nodes.len()) {
-            for rank in self.ranks_of(partition) {
-                self.tell(partition, &NodeMessage::RankStarted { rank, pid: rank + 1, age_us: 0 });
-            }
+        (0..count(self.nodes.len())).for_each(|partition| self.start_ranks_of(partition));
+    }
+
+    fn start_ranks_of(&mut self, partition: u32) {
+        for rank in self.ranks_of(partition) {
+            self.tell(partition, &NodeMessage::RankStarted { rank, pid: rank + 1, age_us: 0 });
         }
     }
 
