@@ -228,7 +228,7 @@ final class Run private[spark] (
         case Hub.PhaseReached(point, rank, seconds) => reached(point, rank, opened + seconds)
         case Hub.Status(text)                       => words = text
         case Hub.Reported(rank, report)             => newest += rank -> report
-        case Hub.Restarted(_)                       => ()
+        case Hub.Restarted                          => ()
         case Hub.Resubmit(attempt)                  => stage.start(hub, attempt)
         case Hub.SeatWanted(attempt, partition)     => stage.addSeat(attempt, partition)
         case Hub.SeatTaken(attempt, partition, of)  => stage.endOtherSeats(attempt, partition, of)

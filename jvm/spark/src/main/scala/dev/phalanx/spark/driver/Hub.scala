@@ -67,8 +67,8 @@ private[spark] object Hub {
   /** A rank reported a step. */
   final case class Reported(rank: Int, report: Report) extends Event
 
-  /** All ranks run again after a restart; `lost` says what that has cost. Snapshots have it, too. */
-  final case class Restarted(lost: String) extends Event
+  /** All ranks run again after a restart. What that has cost is in the snapshot. */
+  case object Restarted extends Event
 
   /** A task was lost: the stage has to be submitted again, with nodes that begin with this attempt. */
   final case class Resubmit(attempt: Int) extends Event
@@ -101,7 +101,7 @@ private[spark] object Hub {
         PhaseReached(text, if (rank.isNull) None else Some(rank.asInt()), fields.get("seconds").asDouble())
       case "status"      => Status(text)
       case "progress"    => Reported(fields.get("rank").asInt(), Report(fields.get("step").asLong(), text))
-      case "restarted"   => Restarted(text)
+      case "restarted"   => Restarted
       case "resubmit"    => Resubmit(fields.get("attempt").asInt())
       case "seat_wanted" => SeatWanted(fields.get("attempt").asInt(), fields.get("partition").asInt())
       case "seat_taken"  =>

@@ -4,12 +4,12 @@ import com.codahale.metrics.{Gauge, MetricRegistry}
 
 /** Phalanx's metrics in one registry of Spark's: an executor's own, or, at the driver, the sums over all executors.
   *
-  * JAR-16 (all-declared): the registry has every declared metric from the start, under its name. Histograms are in
+  * JAR-16 (all-declared): the registry has each of these metrics from the start, under its name. Histograms are in
   * milliseconds.
   */
-final private[spark] class MetricSet(registry: MetricRegistry, declared: Seq[Metric]) {
+final private[spark] class MetricSet(registry: MetricRegistry, metrics: Seq[Metric]) {
   private var levels = Map.empty[(String, Metric), Long]
-  declared.foreach(register)
+  metrics.foreach(register)
 
   def add(change: MetricChange): Unit = change.by.foreach {
     case (metric @ Metric(_, "gauge", _), by)  => raise(change.executor, metric, by)

@@ -28,7 +28,8 @@ final private[spark] class PhalanxExecutorPlugin extends ExecutorPlugin {
       graceMillis = Settings.graceMillis(settings)
       val home = UnpackedJar.get()
       val declared = Metric.declared
-      val own = if (SparkInternals.isDriver(id)) None else Some(new MetricSet(context.metricRegistry, declared))
+      val ofNodes = declared.filter(_.source == "node")
+      val own = if (SparkInternals.isDriver(id)) None else Some(new MetricSet(context.metricRegistry, ofNodes))
       NodeMetrics.countedBy(new ExecutorMetrics(id, declared, own, change => context.send(change)))
       log.info(s"Phalanx ${Version.phalanx} is ready on executor $id")
       if (own.nonEmpty) {
