@@ -55,6 +55,22 @@ def elastic(stage, least=1, most=2, **options):
         num_processes=(least, most), local_mode=False, use_gpu=False, checkpoint_dir=folder, **options
     )
 
+def hold_a_slot():
+    free = os.path.join(folder, "free")
+
+    def wait(_):
+        import os, time
+
+        while not os.path.exists(free):
+            time.sleep(0.1)
+
+    hold = lambda: spark.sparkContext.parallelize([0], 1).foreach(wait)
+    threading.Thread(target=hold, daemon=True).start()
+    until(jobs)
+
+def free_the_slot():
+    open(os.path.join(folder, "free"), "w").close()
+
 def size(run):
     return run.snapshot()["world_size"] if run.snapshot()["state"] == "running" else None
 
@@ -85,9 +101,10 @@ def test_a_run_begins_with_enough_grows_and_goes_on_without_an_executor(starter:
     answer = in_cluster(
         f"""
         until(lambda: executors() == 2)
-        take_a_slot(12)
+        hold_a_slot()
         run = elastic({starter!r}).start(train, folder)
         runs_with(run, 1)
+        free_the_slot()
         runs_with(run, 2)
         victim = executors_here()[0]
         victim.kill()
@@ -149,10 +166,11 @@ def test_each_row_of_an_epoch_comes_once_whatever_number_of_ranks_takes_it() -> 
             return rows, sizes
 
         until(lambda: executors() == 2)
-        rows = phalanx.stored(spark.range(4000), os.path.join(folder, "rows"))
-        take_a_slot(8)
+        rows = phalanx.stored(spark.range(8000), os.path.join(folder, "rows"))
+        hold_a_slot()
         run = elastic("python").start(train, folder, data={"train": rows})
         runs_with(run, 1)
+        free_the_slot()
         runs_with(run, 2)
         executors_here()[0].kill()
         runs_with(run, 1)
@@ -163,7 +181,7 @@ def test_each_row_of_an_epoch_comes_once_whatever_number_of_ranks_takes_it() -> 
         conf=FIXED,
     )
     assert answer["sizes"][:3] == [1, 2, 1]
-    assert sorted(answer["rows"]) == list(range(4000)), "PLAN-8"
+    assert sorted(answer["rows"]) == list(range(8000)), "PLAN-8"
 
 
 @whole("a cluster of its own")
