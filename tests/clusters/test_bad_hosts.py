@@ -1,4 +1,5 @@
-"""A host whose executors die again and again: the run goes on elsewhere, or there where nothing else is."""
+"""A host whose executors die again and again, or that is about to go: the run goes on elsewhere, or there where nothing
+else is."""
 
 from __future__ import annotations
 
@@ -126,3 +127,45 @@ def test_a_host_that_failed_is_taken_all_the_same_where_spark_has_no_other(
     assert answer["results"] == [[2, BAD]] * 2, "DRIVER-65"
     assert [line for line in answer["lines"] if "is taken though it has failed" in line], answer["lines"]
     assert answer["cooling"] == [], "DRIVER-65"
+
+
+LEAVES = """
+def leaves(going):
+    # Both ranks of the first attempt leave their work because of a notice, which the program below gives then.
+    import os, time
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    open(going, "w").close()
+    for step in range(600 if attempt == 0 else 0):
+        if (notice := phalanx.preempted(step)) is not None:
+            raise phalanx.Preempted(step, notice)
+        time.sleep(0.1)
+    return attempt, os.environ["SPARK_LOCAL_IP"]
+"""
+
+
+@pytest.mark.parametrize("starter", ["python", "jvm", "without the jar"])
+def test_ranks_of_a_host_that_a_platform_takes_go_on_where_no_host_is_to_go(
+    two_hosts: Standalone, tmp_path: Path, starter: str
+) -> None:
+    going = tmp_path / "going"
+    program = tmp_path / "notice.sh"
+    is_going = f'[ -e {going} ] && [ "$SPARK_LOCAL_IP" = {BAD} ]'
+    notice = """echo '{"seconds": 600, "reason": "spot"}'"""
+    program.write_text(f"for _ in $(seq 20); do sleep 0.1; {is_going} && {notice}; done; true")
+    stage, jar = ("python", "") if starter == "without the jar" else (starter, phalanx.jar_path())
+    answer = in_session(
+        two_hosts.url,
+        PARTS
+        + textwrap.dedent(LEAVES)
+        + textwrap.dedent(f"""
+        run = of({stage!r}).start(leaves, {str(going)!r})
+        results = run.results(200)
+        answer = dict(results=results, lines=[line for line in run.snapshot()["lines"] if "[phalanx]" in line])
+        until(lambda: not jobs(), 30)
+        """),
+        conf=BREATHES | LOCAL | {"spark.jars": jar, "spark.phalanx.notice.command": f"exec sh {program}"},
+        timeout=250,
+    )
+    assert answer["results"] == [[1, GOOD]] * 2, ("DRIVER-72", answer["lines"])
+    said = [line for line in answer["lines"] if "is to go (spot). Its new tasks wait" in line]
+    assert len(said) == 1, answer["lines"]

@@ -59,9 +59,8 @@ def test_ranks_resume_from_a_whole_step_after_one_was_killed_while_all_saved(
         "CHECKPOINT-1"
     )
     names = sorted(os.listdir(tmp_path / "parts"))
-    assert [name[:15] for name in names] == ["step-0000000001"] * 2 + ["step-0000000002"] * 2, (
-        "nothing is left"
-    )
+    steps = ["step-0000000001"] * 2 + ["step-0000000002"] * 2
+    assert [name[:15] for name in names] == ["attempt.json", *steps], "nothing else is left"
 
 
 def saves_where_groups_are_encrypted() -> Any:

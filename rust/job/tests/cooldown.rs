@@ -10,20 +10,15 @@ use phalanx_job::driver::state::SeatChange;
 use phalanx_rendezvous::Seat;
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::{
-    Attempt, FailureKind, Gang, Notice, Policy, RankError, RankErrorKind, RankState, SparkTask, host_digest,
+    Attempt, FailureKind, Gang, Notice, Policy, RankError, RankErrorKind, RankState, SparkTask,
 };
 
-use play::{Play, copy, ended, join, task};
+use play::{Play, copy, ended, join, on};
 
 fn of_tasks(policy: &mut Policy) {
     policy.max_restarts = 9;
     policy.gang = Gang::Tasks;
     policy.restart_on = FailureKind::ALL.into();
-}
-
-/// The task of a Spark job of this number, on a host.
-fn on(host: &str, job: u32) -> SparkTask {
-    SparkTask { host: host_digest(host), ..task(job) }
 }
 
 /// Another task of that job, which Spark starts since the one before went.

@@ -6,9 +6,11 @@ mod play;
 
 use std::time::Duration;
 
+use phalanx_job::driver::state::SeatChange;
+use phalanx_rendezvous::Seat;
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::{FailureKind, Gang, Notice, Policy, RankError, RankErrorKind, RankNotice, RankState};
-use play::{GRACE, Play, ended};
+use play::{GRACE, Play, ended, on};
 
 /// The time at which all plays begin, in milliseconds since 1970.
 const UNIX_MS: u64 = 1_000_000;
@@ -17,8 +19,7 @@ impl Play {
     /// The node of a partition says that its host goes in so many seconds.
     fn announces(&mut self, seconds: u64, partition: u32, in_s: Option<u64>) {
         let notice = Notice { in_ms: in_s.map(|s| s * 1000), reason: "spot".into() };
-        let now = self.at(seconds);
-        self.state.notice(now, UNIX_MS + seconds * 1000, partition, notice, &mut self.out);
+        self.state.notice(self.at(seconds), UNIX_MS + seconds * 1000, partition, notice, &mut self.out);
     }
 
     /// The number of the order to freeze that both nodes have.
@@ -442,4 +443,58 @@ fn a_cancel_counts_more_than_a_notice() {
         assert_eq!(play.failure().kind, FailureKind::Cancelled, "{begun}: {:?}", play.failure());
         assert!(play.restarts().is_empty(), "{begun}");
     }
+}
+
+/// host-1 goes in so many seconds, as a platform has said; both ranks have left their work, and new tasks come.
+fn has_left(in_s: Option<u64>, change: impl FnOnce(&mut Policy)) -> Play {
+    let mut play = Play::under(|policy| {
+        (policy.gang, policy.node_timeout) = (Gang::Tasks, Duration::from_secs(3600));
+        change(policy);
+    });
+    play.announces(2, 1, in_s);
+    let number = play.is_choosing();
+    play.frozen(2, number, [Some(1), Some(1)]);
+    play.leaves(3, 1);
+    play.leaves(4, 0);
+    assert_eq!(play.restarts(), [false]);
+    play.orders();
+    play.state.take_notices();
+    play.attempt = play.state.attempt();
+    play
+}
+
+#[test]
+fn a_run_that_is_preempted_goes_on_where_no_host_is_to_go() {
+    let mut play = has_left(Some(120), |_| {});
+    assert_ne!(play.comes(10, 0, on("host-0", 2)), Seat::Spare);
+    assert_eq!(play.comes(10, 1, on("host-1", 2)), Seat::Spare, "DRIVER-72");
+    let wanted = SeatChange::Wanted { attempt: play.attempt, partition: 1 };
+    assert_eq!(play.state.take_seat_changes(), [wanted], "DRIVER-72");
+    let told = play.state.take_notices().join("\n");
+    assert!(told.starts_with("[phalanx] host-1 is to go (spot). Its new tasks wait "), "{told}");
+    assert_ne!(play.comes(20, 1, on("host-2", 3)), Seat::Spare);
+}
+
+#[test]
+fn a_host_that_is_to_go_is_taken_where_nothing_better_comes_or_it_has_stayed() {
+    let mut play = has_left(Some(3600), |_| {});
+    assert_eq!(play.comes(10, 1, on("host-1", 2)), Seat::Spare, "DRIVER-72");
+    play.tick(310);
+    assert_ne!(play.comes(311, 1, on("host-1", 2)), Seat::Spare, "DRIVER-65");
+    let told = play.state.take_notices().join("\n");
+    assert!(told.contains("host-1 is taken though it is to go"), "{told}");
+    let mut play = has_left(Some(60), |_| {});
+    assert_eq!(play.comes(10, 1, on("host-1", 2)), Seat::Spare, "DRIVER-72");
+    let seats = play.state.seats();
+    play.tick(123);
+    assert_ne!(play.state.seats(), seats, "who waits aside asks again");
+    assert_ne!(play.comes(123, 1, on("host-1", 2)), Seat::Spare, "DRIVER-72: it has stayed");
+}
+
+#[test]
+fn a_host_that_is_to_go_is_taken_at_once_where_nobody_knows_when() {
+    let mut play = has_left(None, |_| {});
+    assert_ne!(play.comes(10, 1, on("host-1", 2)), Seat::Spare, "DRIVER-72: at a known time");
+    let mut play = has_left(Some(120), |policy| policy.host_cooldown = Duration::ZERO);
+    assert_ne!(play.comes(10, 1, on("host-1", 2)), Seat::Spare, "DRIVER-72: by the same setting");
 }

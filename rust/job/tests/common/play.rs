@@ -9,6 +9,7 @@ use phalanx_rendezvous::{Outbox, Seat};
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::{
     Attempt, Failure, Job, Join, Policy, RankError, RankErrorKind, RankExit, RankState, SparkTask,
+    host_digest,
 };
 
 /// Of all jobs that are played.
@@ -155,6 +156,11 @@ impl Play {
 /// The first task of a stage of this number.
 pub(crate) fn task(stage: u32) -> SparkTask {
     SparkTask { instance: stage.into(), stage, id: stage.into(), ..SparkTask::default() }
+}
+
+/// The task of a Spark job of this number, on a host.
+pub(crate) fn on(host: &str, job: u32) -> SparkTask {
+    SparkTask { host: host_digest(host), ..task(job) }
 }
 
 /// A task that Spark starts while the first is there, as it thinks or not.

@@ -349,11 +349,11 @@ impl Play {
         let is_wanted = |change: &SeatChange| matches!(change, SeatChange::Wanted { .. });
         let wanted: Vec<SeatChange> = self.state.take_seat_changes().into_iter().filter(is_wanted).collect();
         let beside = self.state.has_seats_beside(partition);
-        let cools = self
-            .state
-            .cooling_hosts(self.now, 9, |_| 0.0)
-            .iter()
-            .any(|line| host_digest(&line.host) == task.host);
+        let cools = self.state.avoided(self.now, task.host).is_some();
+        let known = self.state.cooling_hosts(self.now, 9, |_| 0.0).into_iter().map(|line| line.host);
+        let going = self.state.going_hosts(9).into_iter().filter(|going| going.deadline.is_some());
+        let mut left_alone = known.chain(going.map(|going| going.host));
+        assert!(!cools || left_alone.any(|host| host_digest(&host) == task.host), "DRIVER-72");
         let may_cool =
             self.state.job.policy.gang == Gang::Tasks && !self.state.job.policy.host_cooldown.is_zero();
         assert!(!cools || may_cool, "DRIVER-64");
@@ -361,11 +361,13 @@ impl Play {
         assert!(wanted.len() <= 1, "DRIVER-64: once");
         let aside = cools && seat == Seat::Spare;
         // Of a gang that runs all seats are taken, if their nodes' words come from tasks, as they do elsewhere.
-        let takes = cools && gathers;
+        let takes = cools && gathers && self.outcome.is_none();
         let holder = self.holders.get(&partition).copied();
         let is_holder = holder.is_some_and(|(before, _)| before == task);
         match (&seat, holder) {
-            (Seat::Yours, None) => assert!(!takes, "DRIVER-64: {task:?} of a host in cooldown"),
+            (Seat::Yours, None) => {
+                assert!(!takes, "DRIVER-64, DRIVER-72: {task:?} of a host that is left alone")
+            }
             (Seat::Yours, Some(_)) => assert!(is_holder, "DRIVER-50: {holder:?}"),
             (Seat::Spare, None) => assert!(aside, "DRIVER-52: a spare of a seat that nobody had"),
             (_, None) => panic!("DRIVER-52: {seat:?} of a seat that nobody had"),
@@ -373,7 +375,7 @@ impl Play {
             (Seat::Inherited, Some((before, stayed))) => {
                 assert!(!stayed || task.supersedes(&before), "DRIVER-50: {before:?} has stayed");
                 assert!(beside || !before.supersedes(&task), "DRIVER-51");
-                assert!(!takes, "DRIVER-64: {task:?} of a host in cooldown");
+                assert!(!takes, "DRIVER-64, DRIVER-72: {task:?} of a host that is left alone");
             }
             (Seat::Spare, Some((before, _))) => {
                 assert!(beside || aside || !before.supersedes(&task), "DRIVER-51");

@@ -10,7 +10,7 @@ mod preempting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use phalanx_types::{Notice, RankNotice};
+use phalanx_types::{Notice, RankNotice, host_digest};
 
 /// How long nodes may take to freeze their ranks.
 pub(super) const CHOICE_WAIT: Duration = Duration::from_millis(500);
@@ -40,12 +40,23 @@ pub(super) struct Going {
     is_told: bool,
     /// Ranks have left their work because of it: those that start again are not told once more.
     is_spent: bool,
+    /// New tasks from there are taken: no other host came, or it has stayed.
+    is_taken: bool,
 }
 
 impl Going {
-    /// Whether it has stayed: it was to go long ago, and nobody says so any more.
+    /// From when on it has stayed: it was to go long ago, and nobody says so any more.
+    fn stays_from(&self) -> Option<Instant> {
+        self.due.map(|due| due.max(self.said) + STAYED)
+    }
+
     fn has_stayed(&self, now: Instant) -> bool {
-        self.due.is_some_and(|due| now >= due.max(self.said) + STAYED)
+        self.stays_from().is_some_and(|from| now >= from)
+    }
+
+    /// Whether Spark may give new tasks to it until it goes. What Spark takes itself, it gives none.
+    fn may_have_tasks(&self) -> bool {
+        self.due.is_some() && self.task.is_none() && !self.is_taken
     }
 }
 
@@ -117,8 +128,9 @@ impl Notices {
                 in_time.and_then(|left| now.checked_add(left.saturating_sub(grace).max(left / 2)));
             let deadline_ms = notice.in_ms.map(|ms| unix_ms.saturating_add(ms));
             let reason = notice.reason;
-            let (said, is_told, is_spent) = (now, false, false);
-            let going = Going { due, ranks_until, deadline_ms, reason, task, said, is_told, is_spent };
+            let (said, is_told, is_spent, is_taken) = (now, false, false, false);
+            let going =
+                Going { due, ranks_until, deadline_ms, reason, task, said, is_told, is_spent, is_taken };
             self.hosts.insert(host.to_string(), going);
             self.choose_at.get_or_insert(now);
         }
@@ -128,6 +140,30 @@ impl Notices {
     /// Those that were to go long ago have stayed.
     fn forget_stayed(&mut self, now: Instant) {
         self.hosts.retain(|_, going| !going.has_stayed(now));
+    }
+
+    /// New tasks of those that have stayed are taken; whether they were not.
+    pub(super) fn take_stayed(&mut self, now: Instant) -> bool {
+        let stayed = self.hosts.values_mut().filter(|going| going.may_have_tasks() && going.has_stayed(now));
+        stayed.map(|going| going.is_taken = true).count() > 0
+    }
+
+    /// The host for which this stands, if it goes at a known time and Spark may give new tasks to it. DRIVER-72
+    pub(super) fn leaving(&self, now: Instant, digest: u64) -> Option<(&str, &Going)> {
+        let leaves = |(_, going): &(&str, &Going)| going.may_have_tasks() && !going.has_stayed(now);
+        self.all().filter(leaves).find(|(host, _)| host_digest(host) == digest)
+    }
+
+    /// New tasks of a host that is to go are taken; whether they were not.
+    pub(super) fn take(&mut self, host: &str) -> bool {
+        let going = self.hosts.get_mut(host).filter(|going| going.may_have_tasks());
+        going.map(|going| going.is_taken = true).is_some()
+    }
+
+    /// When the next host has stayed whose tasks may wait.
+    pub(super) fn stays_from(&self) -> Option<Instant> {
+        let waits = self.hosts.values().filter(|going| going.may_have_tasks());
+        waits.filter_map(Going::stays_from).min()
     }
 
     /// What is known of a host, unless it was to go long ago.

@@ -103,7 +103,7 @@ pub(in crate::driver::state) struct Cooldown {
     pub(in crate::driver::state) beside: BTreeSet<(u32, u32)>,
     /// The partitions that have had several jobs in the present stage.
     pub(in crate::driver::state) several: BTreeSet<u32>,
-    /// The hosts in cooldown from which tasks came for seats that nobody has, in the present attempt.
+    /// The hosts from which tasks came, in the present attempt, for seats that nobody has, and wait aside.
     pub(in crate::driver::state) came: BTreeSet<String>,
     /// The hosts from which tasks have joined.
     pub(in crate::driver::state) joined: BTreeSet<String>,

@@ -13,6 +13,8 @@
 //! - DRIVER-65 (better-than-none): where seats are still missing when half of the time to gather is over, hosts in
 //!   cooldown are taken, and those cooldowns end. So no gang fails since its hosts had failed before. Where all hosts
 //!   of a run are in cooldown, two or more, the run is to blame rather than they, and none is left alone.
+//! - DRIVER-72 (goes-elsewhere): while the run has had tasks on a host that stays, whoever comes from one that a
+//!   platform has said goes at a known time waits aside in the same way, by the same setting and for as long.
 //! - DRIVER-66 (over-runs): what is known of hosts goes on to later runs of the same process.
 
 use std::collections::BTreeSet;
@@ -21,7 +23,7 @@ use std::time::{Duration, Instant};
 use log::Level;
 use phalanx_types::run_snapshot::{CoolingLine, MAX_LINE_BYTES};
 use phalanx_types::text::cut;
-use phalanx_types::{Failure, FailureKind, Gang, RankExit, SparkTask};
+use phalanx_types::{Failure, FailureKind, Gang, RankExit, SparkTask, host_digest};
 
 use super::bad_hosts::BadHosts;
 use crate::driver::state::job_state::JobState;
@@ -56,6 +58,29 @@ impl JobState {
         }
         self.cooldown.told.remove(&failure.host);
         self.tell_cooldown(now, &failure.host);
+    }
+
+    /// The host for which this stands, if tasks from there are to wait aside. DRIVER-64, DRIVER-72
+    pub(in crate::driver::state) fn avoided(&self, now: Instant, digest: u64) -> Option<&str> {
+        let leaving = || {
+            let (host, _) = self.notices.leaving(now, digest)?;
+            let stays = |other: &String| self.notices.of(now, other).is_none();
+            (self.has_cooldown() && self.cooldown.joined.iter().any(stays)).then_some(host)
+        };
+        self.cooldown.hosts.cooling(now, digest).or_else(leaving)
+    }
+
+    /// Tells the caller once that the tasks of a host wait aside because it is to go.
+    fn tell_leaving(&mut self, now: Instant, host: &str) {
+        let Some((_, going)) = self.notices.leaving(now, host_digest(host)) else { return };
+        let line = format!(
+            "{host} is to go ({}). Its new tasks wait (spark.phalanx.host.cooldown), and Spark is asked for others",
+            going.reason
+        );
+        if self.cooldown.told.insert(host.to_string()) {
+            self.reason(Level::Warn, &line);
+            self.announce(format!("[phalanx] {line}"));
+        }
     }
 
     /// Tells the caller once that a host is in cooldown, if it is.
@@ -126,9 +151,7 @@ impl JobState {
         partition: u32,
         task: SparkTask,
     ) -> bool {
-        let Some(host) = self.cooldown.hosts.cooling(now, task.host).map(str::to_string) else {
-            return false;
-        };
+        let Some(host) = self.avoided(now, task.host).map(str::to_string) else { return false };
         // While ranks run a seat that falls free is one of an elastic job, which goes on without it.
         let is_over = self.outcome().is_some();
         let JobPhase::Joining(joining) = &mut self.phase else { return self.job.is_elastic() && !is_over };
@@ -149,6 +172,7 @@ impl JobState {
             self.news.seats.push(SeatChange::Wanted { attempt: self.attempts.of_stage, partition });
         }
         self.tell_cooldown(now, &host);
+        self.tell_leaving(now, &host);
         self.cooldown.came.insert(host);
         true
     }
@@ -173,27 +197,32 @@ impl JobState {
 
     /// When something changes for hosts in cooldown.
     pub(in crate::driver::state) fn cooldown_due(&self) -> Option<Instant> {
-        self.better_than_none().into_iter().chain(self.cooldown.hosts.due()).min()
+        let stays_from = self.notices.stays_from();
+        self.better_than_none().into_iter().chain(self.cooldown.hosts.due()).chain(stays_from).min()
     }
 
     /// Ends the cooldowns that are over by now.
     pub(in crate::driver::state) fn end_cooldowns(&mut self, now: Instant) {
-        if self.cooldown.hosts.end_due(now) {
+        let is_over = self.cooldown.hosts.end_due(now);
+        if self.notices.take_stayed(now) || is_over {
             self.seats.touch();
         }
         if self.better_than_none().is_none_or(|due| now < due) {
             return;
         }
-        let still = |host: &String| self.cooldown.hosts.all(now).any(|(other, _)| other == host);
-        let came: Vec<String> = self.cooldown.came.iter().filter(|host| still(host)).cloned().collect();
-        self.cooldown.came.clear();
-        self.cooldown.has_learned |= !came.is_empty();
-        for host in &came {
-            self.cooldown.hosts.end(host);
+        let half = self.job.policy.gang_wait / 2;
+        for host in std::mem::take(&mut self.cooldown.came) {
+            let cools = self.cooldown.hosts.all(now).any(|(other, _)| *other == host);
+            let why = match (cools, self.notices.take(&host)) {
+                (true, _) => "has failed",
+                (false, true) => "is to go",
+                (false, false) => continue,
+            };
+            self.cooldown.has_learned |= cools;
+            self.cooldown.hosts.end(&host);
             let line = format!(
-                "{host} is taken though it has failed: Spark has brought no other host within {:.0?} (half of \
-                 spark.phalanx.gang.wait)",
-                self.job.policy.gang_wait / 2
+                "{host} is taken though it {why}: Spark has brought no other host within {half:.0?} (half of \
+                 spark.phalanx.gang.wait)"
             );
             self.reason(Level::Warn, &line);
             self.announce(format!("[phalanx] {line}"));
