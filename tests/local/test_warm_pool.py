@@ -201,6 +201,25 @@ def huge_pages_kib(pool: int | None = None) -> int:
     return next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("AnonHugePages"))
 
 
+def test_what_has_time_is_imported_beside_the_first_ranks_and_out_of_sight(spark: Any) -> None:
+    def has_it(seconds: float) -> tuple[bool, bool, bool, str]:
+        import sys
+
+        import torch
+        from phalanx.warm_pool.late_import import loaded
+
+        time.sleep(seconds)
+        seen = "sympy" in sys.modules, loaded("sympy") is not None
+        # What training code sets after its `import torch` still has an effect.
+        os.environ["TORCH_COMPILE_DISABLE"] = "1"
+        import sympy
+
+        return *seen, bool(torch._dynamo.config.disable), str(sympy.Symbol("x") * 2)
+
+    assert run(has_it, 6.0) == [(False, False, True, "2*x")] * 2, "POOL-16: no rank waits for it"
+    assert run(has_it, 0.0) == [(False, True, True, "2*x")] * 2, "POOL-4, POOL-16"
+
+
 @whole("what a pool takes, and not what it does")
 @pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages"

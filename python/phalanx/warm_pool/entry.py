@@ -25,7 +25,7 @@ import sys
 from ..rank import contract, ending, spark_files
 from ..rank import entry as rank_entry
 from .fork_safety import fork_problem, unfit
-from .late_import import Reads, hide
+from .late_import import Reads, hide, show
 from .module_check import Imported
 from .process_reset import Restorer
 from .server import Pool
@@ -53,13 +53,26 @@ def main() -> NoReturn:
     listener.set_inheritable(False)
     _rename(_NAME)
     reads, began = Reads(), dict(os.environ)
-    missing = _import(told["imports"], reads)
-    pool = Pool(listener, Imported(before), missing, told["idle_ms"])
+    names: list[str] = told["imports"]
+    missing = _import(names, reads)
+
+    def import_later() -> Imported:
+        show()
+        names.extend(told["later"])
+        _import(told["later"], reads)
+        imported = Imported(before)
+        problem = fork_problem()
+        if problem is not None:
+            pool.refuse(problem)
+        hide(names, reads)
+        return imported
+
+    pool = Pool(listener, Imported(before), missing, told["idle_ms"], import_later if told["later"] else None)
     problem = unfit(pool.imported) or fork_problem()
     if problem is not None:
         pool.refuse(problem)
     # Not in each rank, which would copy the memory of every module.
-    hide(told["imports"], reads)
+    hide(names, reads)
     ending.arrange()
     _silence()
     program, args, given = pool.serve()
@@ -75,7 +88,7 @@ def main() -> NoReturn:
         why = pool.imported.shadowed(own.path_to_be()) or reads.outdated(began, os.environ)
     if why is not None:
         _start_anew(program, args, why)
-    hide(told["imports"], reads)
+    hide(names, reads)
     ending.keep(sys.modules["__main__"])
     run: Callable[[], NoReturn] = own.run
     run()

@@ -8,6 +8,7 @@ were imported, those that can be applied later are applied. One line of the rank
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 from importlib.machinery import ModuleSpec
@@ -97,6 +98,12 @@ def hide(imports: Iterable[str], reads: Reads) -> None:
         hidden.env = env
 
 
+def show() -> None:
+    """Undoes `hide`, in the pool."""
+    for hidden in _all_hidden():
+        importlib.import_module(hidden.root)
+
+
 def loaded(name: str) -> ModuleType | None:
     """A module that is there, in sight or hidden; None where it isn't."""
     hidden = (finder.modules.get(name) for finder in _all_hidden())
@@ -117,11 +124,11 @@ class _Hidden:
         below = f"{root}."
         names = [name for name in sys.modules if name == root or name.startswith(below)]
         self.modules = {name: sys.modules.pop(name) for name in names}
-        self._root = root
+        self.root = root
         self._spec = self.modules[root].__spec__
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
-        if name != self._root or not self.modules:
+        if name != self.root or not self.modules:
             return None
         own = self._spec
         if own is None:
@@ -137,13 +144,13 @@ class _Hidden:
             sys.meta_path.remove(self)
         for name, module in modules.items():
             sys.modules.setdefault(name, module)
-        return modules[self._root]
+        return modules[self.root]
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec
         # Phalanx's own variables are no setting of anybody's.
         read = {name for name in self._read if not name.startswith("PHALANX_")}
-        if self._root == "torch":
+        if self.root == "torch":
             read.update(name for name in os.environ if name.startswith(_READ_IN_C))
         catch_up({name for name in read if os.environ.get(name) != self.env.get(name)})
 

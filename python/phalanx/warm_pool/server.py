@@ -2,6 +2,8 @@
 
 POOL-3 holds at each fork: a pool that can't be forked tells all clients why, and ends.
 
+POOL-16 (later): what most ranks import some time after their start, a pool imports once it has had nothing to do for
+two seconds, also beside its ranks. So no rank waits for that, and those that are forked after it have it.
 POOL-8 (huge-pages): a pool moves its memory to huge pages, of which a fork copies a tenth of the entries, once it has
 forked for three jobs and has nothing else to do, and so not while ranks share that memory. To move takes up to a second
 of a processor, where the machine gets its memory from a host, and saves each job of two ranks 60 ms.
@@ -22,10 +24,13 @@ from .fork_safety import unfit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
     from .module_check import Imported
 
+# POOL-16
+_LATER_MS = 2000.0
 # POOL-8: after how many forks, and with how long nothing to do.
 _SETTLE_FORKS, _SETTLE_MS = 3, 1000.0
 # Where a guard has its control socket and the pidfd of its client; /dev/null is between.
@@ -35,10 +40,21 @@ _UCRED = "iII"
 
 
 class Pool:
-    """The pool's ends of the sockets. A client is a connection, until it says that it leaves or is gone."""
+    """The pool's ends of the sockets. A client is a connection, until it says that it leaves or is gone.
 
-    def __init__(self, listener: socket.socket, imported: Imported, missing: list[str], idle_ms: int) -> None:
+    `import_later` imports what has time (POOL-16), and returns all that the pool has then.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        imported: Imported,
+        missing: list[str],
+        idle_ms: int,
+        import_later: Callable[[], Imported] | None,
+    ) -> None:
         self.imported = imported
+        self._import_later = import_later
         self._missing = missing
         self._listener = listener
         self._clients: dict[int, socket.socket] = {}
@@ -122,14 +138,19 @@ class Pool:
             poll = select.poll()
             for fd in (self._listener.fileno(), *self._clients, *self._guards):
                 poll.register(fd, select.POLLIN)
-            left_ms = max(0.0, idle_until - time.monotonic()) * 1000
-            settles = self._forks >= _SETTLE_FORKS and not self._settled
-            if settles:
-                left_ms = min(left_ms, _SETTLE_MS)
-            ready = [fd for fd, _ in poll.poll(None if self._guards else left_ms)]
-            if not ready and settles:
-                _native.use_huge_pages()
-                self._settled = True
+            timeouts = [] if self._guards else [max(0.0, idle_until - time.monotonic()) * 1000]
+            settles = not self._guards and self._forks >= _SETTLE_FORKS and not self._settled
+            if self._import_later is not None:
+                timeouts.append(_LATER_MS)
+            elif settles:
+                timeouts.append(_SETTLE_MS)
+            ready = [fd for fd, _ in poll.poll(min(timeouts, default=None))]
+            if not ready and (self._guards or time.monotonic() < idle_until):
+                if self._import_later is not None:
+                    self.imported, self._import_later = self._import_later(), None
+                elif settles:
+                    _native.use_huge_pages()
+                    self._settled = True
             for fd in ready:
                 pid = self._guards.pop(fd, None)
                 if pid is not None:

@@ -332,7 +332,8 @@ impl Start {
         let pool = PoolOptions {
             guard: self.guard.clone(),
             program: program(POOL),
-            imports: IMPORTS.into_iter().map(String::from).collect(),
+            imports: IMPORTS.map(String::from).into(),
+            later: Vec::new(),
             env: of_pool,
             idle_timeout: POOL_IDLE,
             shared: self.shared,

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Beginning<'a> {
     /// What it is to import.
     pub(super) imports: &'a [String],
+    /// What it is to import when nobody needs it for a while.
+    pub(super) later: &'a [String],
     /// It ends when it has had no job for so long.
     pub(super) idle_ms: u64,
     /// The variables that it was started with beyond its guard's, to be told from those that a launcher sets.

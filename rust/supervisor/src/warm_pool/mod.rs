@@ -27,5 +27,5 @@ mod sharing;
 
 pub use fingerprint::shapes;
 pub use kept::{Kept, end_kept, kept_listener, meet, start_kept};
-pub use options::{IMPORTS, PoolOptions};
+pub use options::{IMPORTS, LATER_IMPORTS, PoolOptions};
 pub use registry::{Usage, end_pools, pool_usage, prestart, warm_guard};

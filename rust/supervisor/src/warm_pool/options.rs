@@ -6,6 +6,10 @@ use std::time::Duration;
 /// What every pool imports.
 pub const IMPORTS: [&str; 4] = ["torch", "torch.distributed", "numpy", "cloudpickle"];
 
+/// What torch imports for the first optimizer of a process, along with `torch._dynamo`, and what takes half of that
+/// time: such modules as read no variable that training code sets before. POOL-16
+pub const LATER_IMPORTS: [&str; 3] = ["sympy", "torch.distributed.tensor", "torch.distributed.fsdp"];
+
 /// Which pool to start.
 #[derive(Debug, Clone, Default)]
 pub struct PoolOptions {
@@ -15,6 +19,8 @@ pub struct PoolOptions {
     pub program: Vec<String>,
     /// The modules to import; those that are not there are skipped.
     pub imports: Vec<String>,
+    /// Those to import once nobody needs the pool for a while. They tell no pools apart.
+    pub later: Vec<String>,
     /// What its ranks have beyond the client's variables, those that are different for each left out.
     pub env: Vec<(String, String)>,
     /// It ends when it has had no job for so long.

@@ -104,6 +104,7 @@ impl Pool {
         let (output, output_in) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| error.to_string())?;
         let beginning = Beginning {
             imports: &options.imports,
+            later: &options.later,
             idle_ms: millis(options.idle_timeout),
             env: options.env.iter().map(|(name, value)| (&**name, &**value)).collect(),
         };

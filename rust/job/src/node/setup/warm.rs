@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use phalanx_io::raise_descriptor_limit;
-use phalanx_supervisor::warm_pool::{IMPORTS, PoolOptions, prestart, shapes, warm_guard};
+use phalanx_supervisor::warm_pool::{IMPORTS, LATER_IMPORTS, PoolOptions, prestart, shapes, warm_guard};
 use phalanx_supervisor::{Guard, GuardOptions};
 use phalanx_types::contract::ENV_OMP_THREADS;
 use phalanx_types::{
@@ -91,7 +91,8 @@ pub fn prestart_pool(
 
 fn what_pool(warm: &WarmPolicy) -> PoolOptions {
     let imports = IMPORTS.into_iter().map(String::from).chain(warm.imports.iter().cloned()).collect();
-    PoolOptions { imports, idle_timeout: warm.idle_timeout, ..PoolOptions::default() }
+    let later = LATER_IMPORTS.map(String::from).into();
+    PoolOptions { imports, later, idle_timeout: warm.idle_timeout, ..PoolOptions::default() }
 }
 
 /// What all ranks of a node have, as far as imports depend on it.
