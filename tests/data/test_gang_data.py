@@ -12,6 +12,7 @@ from support.own_session import in_session
 from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(300)
+_other = whole("another writer")
 
 # Each partition is written by an executor of its own. Of a later time it is told, and takes a while.
 DATA = """
@@ -68,8 +69,9 @@ def in_breathing(
     )
 
 
+@whole("a cluster of its own")
 @pytest.mark.parametrize(
-    "way", ["jvm", pytest.param("python", marks=whole("another writer")), "without the jar"]
+    "way", ["jvm", *(pytest.param(way, marks=_other) for way in ("python", "without the jar"))]
 )
 def test_executors_that_have_blocks_stay_while_they_are_idle_and_go_with_the_run(way: str) -> None:
     stage, with_jar = WAYS[way]
@@ -103,7 +105,7 @@ def test_executors_that_have_blocks_stay_while_they_are_idle_and_go_with_the_run
 
 
 @pytest.mark.parametrize(
-    "way", ["jvm", pytest.param("python", marks=whole("another writer")), "without the jar"]
+    "way", ["jvm", *(pytest.param(way, marks=_other) for way in ("python", "without the jar"))]
 )
 def test_an_executor_that_is_killed_with_its_blocks_has_all_seats_given_back_and_its_rows_written_again(
     way: str,

@@ -207,6 +207,7 @@ PREPARED = """
 """
 
 
+@whole("an application of its own")
 @pytest.mark.parametrize(
     "where",
     [

@@ -15,7 +15,7 @@ from support.tiers import differs
 pytestmark = [pytest.mark.timeout(300), pytest.mark.behaviour]
 
 
-@differs("python", "local", "local-cold", why="a file goes to the ranks on another way, or meets a pool")
+@differs("local", why="a file meets a pool")
 def test_a_training_file_finds_what_python_gives_it_whatever_path_leads_to_it(
     distributor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -36,7 +36,7 @@ def test_a_training_file_finds_what_python_gives_it_whatever_path_leads_to_it(
         assert seen["found"] == as_python.by_python(named, folder, out, "--lr", "0.1"), f"{kind!a}: RANK-37"
 
 
-@differs("python", "local", "local-cold", why="a rank is forked from a pool, or starts by itself")
+@differs("local", why="a rank is forked from a pool")
 def test_a_function_finds_the_sources_of_its_script(
     distributor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

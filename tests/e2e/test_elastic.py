@@ -136,6 +136,7 @@ def test_a_run_begins_with_enough_grows_and_goes_on_without_an_executor(starter:
     assert counts["lost.steps"] == sum(steps)
 
 
+@whole("ranks, for a state of the loader")
 def test_each_row_of_an_epoch_comes_once_whatever_number_of_ranks_takes_it() -> None:
     answer = in_cluster(
         """

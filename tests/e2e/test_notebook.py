@@ -19,6 +19,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run_notebook("01-quickstart.ipynb", tmp_path_factory.mktemp("notebook"))
 
 
+@whole("a notebook, for a program")
 @pytest.mark.timeout(600)
 def test_output_of_every_rank_is_in_the_cell_that_ran_the_training(executed: Any) -> None:
     lines = printed(executed, "distributor.run(train").splitlines()
@@ -27,17 +28,20 @@ def test_output_of_every_rank_is_in_the_cell_that_ran_the_training(executed: Any
         assert len(epochs) == 10, lines
 
 
+@whole("a notebook, for a program")
 def test_the_weights_that_came_back_know_the_digits(executed: Any) -> None:
     text = printed(executed, "test accuracy")
     assert float(text.split("test accuracy:")[1]) >= LEAST_ACCURACY, text
 
 
+@whole("a notebook, for a program")
 def test_every_ranks_result_is_there(executed: Any) -> None:
     text = printed(executed, "run.results()")
     assert "{'rank': 0, 'images': 899}" in text, text
     assert "{'rank': 1, 'images': 898}" in text, text
 
 
+@whole("a notebook, for a program")
 def test_the_failing_ranks_own_error_is_shown(executed: Any) -> None:
     text = printed(executed, "except TrainingError")
     assert "raised KeyError: 'labels'" in text, text

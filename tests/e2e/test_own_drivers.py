@@ -45,6 +45,7 @@ def test_a_real_cluster_is_waited_for_and_its_limit_is_known() -> None:
     assert "there are never more than 2" in answer["refused"]
 
 
+@whole("a real driver")
 def test_a_real_session_with_a_discovery_script(tmp_path: Path) -> None:
     script = tmp_path / "discover"
     script.write_text("""#!/bin/sh\necho '{"name": "gpu", "addresses": ["1", "0", "MIG-1c2d"]}'\n""")
@@ -110,6 +111,7 @@ needs_jar = pytest.mark.skipif(
 )
 
 
+@whole("a real driver")
 @needs_jar
 def test_a_real_jvm_runs_ranks_with_files_and_a_large_payload(tmp_path: Path) -> None:
     (tmp_path / "of_py.py").write_text("WHERE = 'py'")

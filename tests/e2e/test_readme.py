@@ -10,8 +10,9 @@ from support.installed import Installed
 from support.places import ROOT
 from support.programs import output_of
 from support.readme import blocks, python_example
+from support.tiers import whole
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), whole("an environment of its own")]
 
 
 def ran(command: list[str], installed: Installed, folder: Path) -> str:

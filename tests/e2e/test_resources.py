@@ -13,7 +13,7 @@ import phalanx
 import pytest
 from support.breathing import BREATHES, PARTS
 from support.own_session import in_session
-from support.tiers import differs, whole
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -73,7 +73,6 @@ def in_shared(folder: Path, stage: str, code: str) -> Any:
     return in_session("local-cluster[1,4,1024]", text, conf=conf | with_jar(stage), timeout=200)
 
 
-@differs("python", why="it builds its own stages, and looks at the scheduler without the jar")
 @pytest.mark.parametrize("over", ["jvm", "python"])
 def test_ranks_have_whole_gpus_where_other_tasks_share_them(tmp_path: Path, over: str) -> None:
     answer = in_shared(
@@ -149,7 +148,6 @@ def test_ranks_have_whole_gpus_where_other_tasks_share_them(tmp_path: Path, over
     assert len(answer["known"]) == len(set(answer["known"])) == 5, ("REQUEST-7", answer["known"])
 
 
-@differs("python", why="it looks at the scheduler without the jar")
 @pytest.mark.parametrize("over", ["jvm", "python"])
 def test_a_gpu_that_another_task_has_a_part_of_is_waited_for(tmp_path: Path, over: str) -> None:
     answer = in_shared(
@@ -224,6 +222,7 @@ def in_breathing(folder: Path, code: str) -> Any:
     )
 
 
+@whole("a cluster of its own")
 @pytest.mark.parametrize("starter", ["jvm", pytest.param("python", marks=whole("over the python stage"))])
 def test_under_dynamic_allocation_a_run_has_executors_of_its_own(tmp_path: Path, starter: str) -> None:
     answer = in_breathing(
@@ -280,6 +279,7 @@ def apart(batches, folder):
 """
 
 
+@whole("data, for ranks")
 @pytest.mark.parametrize("over", ["jvm", "python"])
 def test_data_on_the_applications_executors_feeds_ranks_on_a_runs_own(tmp_path: Path, over: str) -> None:
     answer = in_breathing(

@@ -17,7 +17,7 @@ import pytest
 from support import jvm
 from support.places import APPS
 from support.programs import ONE_EXECUTOR, classic_conf, seen_by
-from support.tiers import faces_wanted
+from support.tiers import faces_wanted, whole
 
 pytestmark = pytest.mark.timeout(480)
 
@@ -52,6 +52,7 @@ def by_face(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return seen_by(command, folder, env=env, within=450)
 
 
+@whole("ranks, for rust/job/tests/disk.rs")
 @pytest.mark.parametrize("over", FACES)
 def test_a_full_disk_is_told_as_what_it_is_and_leaves_nothing(over: str, by_face: dict[str, Any]) -> None:
     seen = by_face[over]

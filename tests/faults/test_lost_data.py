@@ -83,11 +83,10 @@ _other = whole("another plan")
         pytest.param("jvm", "settled", "itself", marks=whole("another cause")),
         ("jvm", "settled", "executor"),
         ("jvm", "repartition", "executor"),
-        ("python", "groupBy", "executor"),
         *(
             pytest.param(writer, plan, "executor", marks=_other)
             for writer, plan in [
-                *(("python", plan) for plan in ("settled", "repartition", "join", "orderBy", "cached")),
+                *(("python", plan) for plan in FRAMES),
                 *(("jvm", plan) for plan in ("join", "groupBy", "orderBy", "cached")),
             ]
         ),

@@ -59,6 +59,7 @@ def train(steps: int, fails: bool = False) -> dict[str, Any]:
     }
 
 
+@whole("another library")
 def test_an_accelerator_trains_and_a_failing_step_names_its_rank_and_line(
     ranks: Callable[..., TorchDistributor],
 ) -> None:

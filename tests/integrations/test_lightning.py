@@ -109,6 +109,7 @@ def expected(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> list[float
     return found
 
 
+@whole("another library")
 def test_a_rank_has_lightning_from_its_pool(expected: list[float], is_warm: Callable[[], bool]) -> None:
     assert expected, "in a run that waited for the pool"
     assert TorchDistributor(RANKS, **LOCAL).run(is_warm)

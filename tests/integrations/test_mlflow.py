@@ -16,6 +16,7 @@ import pytest
 from phalanx import TorchDistributor, TrainingError
 from support.mlflow_server import mlflow_server
 from support.programs import executors
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -224,6 +225,7 @@ def test_the_last_reports_of_a_rank_that_is_killed_and_of_one_that_is_stopped_ar
         mlflow.end_run("FAILED")
 
 
+@whole("many reports, for some")
 def test_of_a_flood_the_newest_are_there_and_a_tag_says_how_many_are_not(spark: Any, server: str) -> None:
     def floods() -> None:
         import phalanx

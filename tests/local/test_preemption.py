@@ -11,6 +11,7 @@ from typing import Any
 import phalanx
 import pytest
 from phalanx import TrainingError, run_local
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -160,6 +161,7 @@ def test_a_program_that_says_no_notice_is_heard_once_and_changes_nothing(
     assert len(told) == 1, "NODE-63"
 
 
+@whole("many notices, for one")
 def test_two_hundred_notices_are_the_same_function_of_the_step_in_every_rank(tmp_path: Path) -> None:
     """Ranks that go at their own pace; one asks at every tenth step, and one never."""
 

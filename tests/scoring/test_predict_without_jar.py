@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 from support.own_session import in_session
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.mark.parametrize("asked", ["auto", "jvm"], ids=["by default", "where the jvm stage is asked for"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param("auto", id="by default"),
+        pytest.param("jvm", id="where the jvm stage is asked for", marks=whole("a setting")),
+    ],
+)
 def test_models_are_asked_from_python_workers(asked: str) -> None:
     answer = in_session(
         "local[2]",
