@@ -13,8 +13,8 @@
 //! - DRIVER-65 (better-than-none): where seats are still missing when half of the time to gather is over, hosts in
 //!   cooldown are taken, and those cooldowns end. So no gang fails since its hosts had failed before. Where all hosts
 //!   of a run are in cooldown, two or more, the run is to blame rather than they, and none is left alone.
-//! - DRIVER-72 (goes-elsewhere): while the run has had tasks on a host that stays, whoever comes from one that a
-//!   platform has said goes at a known time waits aside in the same way, by the same setting and for as long.
+//! - DRIVER-72 (goes-elsewhere): whoever comes from a host that a platform has said goes at a known time waits aside
+//!   in the same way, by the same setting and for as long, or until the host has stayed.
 //! - DRIVER-66 (over-runs): what is known of hosts goes on to later runs of the same process.
 
 use std::collections::BTreeSet;
@@ -62,12 +62,8 @@ impl JobState {
 
     /// The host for which this stands, if tasks from there are to wait aside. DRIVER-64, DRIVER-72
     pub(in crate::driver::state) fn avoided(&self, now: Instant, digest: u64) -> Option<&str> {
-        let leaving = || {
-            let (host, _) = self.notices.leaving(now, digest)?;
-            let stays = |other: &String| self.notices.of(now, other).is_none();
-            (self.has_cooldown() && self.cooldown.joined.iter().any(stays)).then_some(host)
-        };
-        self.cooldown.hosts.cooling(now, digest).or_else(leaving)
+        let leaving = || self.notices.leaving(now, digest).filter(|_| self.has_cooldown());
+        self.cooldown.hosts.cooling(now, digest).or_else(|| leaving().map(|(host, _)| host))
     }
 
     /// Tells the caller once that the tasks of a host wait aside because it is to go.
