@@ -85,6 +85,29 @@ def test_no_container_is_left_of_an_application_that_is_over(smoke: Smoke, yarn:
     eventually("no container is left", 30, lambda: not yarn.containers())
 
 
+def test_ranks_with_memory_of_their_own_have_it_in_containers_of_the_runs_own(
+    yarn: Yarn, tmp_path: Path
+) -> None:
+    heap, overhead, of_a_rank, taken = 512, 256, 600, 700
+    conf = yarn.conf("client") | WARM_IF_ASKED
+    del conf["spark.executor.instances"]
+    conf |= {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.executorIdleTimeout": "2s",
+        "spark.executor.memoryOverhead": f"{overhead}m",
+        "spark.pyspark.python": sys.executable,
+    }
+    command = spark_submit(APPS / "memory.py", str(taken), str(of_a_rank), *STAGES, conf=conf)
+    with Program(command, tmp_path / "out", env=yarn.env) as submitted:
+        assert submitted.ends(240) == 0, submitted.text
+    [line] = [line for line in submitted.text.splitlines() if line.startswith("MEMORY ")]
+    for stage, seen in json.loads(line.removeprefix("MEMORY ")).items():
+        # Without memory of its own its container would be too small for a rank.
+        assert seen["results"] == [taken] * 2, stage
+        assert seen["most_mib"] >= 2 * (heap + overhead + of_a_rank), (stage, "JOB-29")
+
+
 @pytest.fixture(scope="module")
 def greedy(yarn: Yarn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
     """A driver in client mode, whose rank 1 takes memory when it may."""
