@@ -46,6 +46,11 @@ def jobs():
     status = spark.sparkContext.statusTracker()
     return list(status.getActiveJobsIds())
 
+def stages():
+    status = spark.sparkContext.statusTracker()
+    infos = map(status.getStageInfo, status.getActiveStageIds())
+    return [info for info in infos if info is not None]  # one that has ended meanwhile
+
 def all_jobs():
     return list(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
 
@@ -53,7 +58,7 @@ def take_a_slot(seconds):
     sleep = lambda _: __import__("time").sleep(seconds)
     hold = lambda: spark.sparkContext.parallelize([0], 1).foreach(sleep)
     threading.Thread(target=hold, daemon=True).start()
-    until(jobs)
+    until(lambda: any(stage.numActiveTasks for stage in stages()))
 
 def until(is_so, seconds=60):
     end = time.monotonic() + seconds
