@@ -2,11 +2,12 @@
 
     python tests/bench/elastic.py [--quick | --reps N] [--setup-peers] [--warm-imports NAMES]
 
-A rank is killed; an executor is killed, and the other goes on alone; the run grows to two ranks again. Seconds are
-from the kill to the first step after it; for a growth from the last step of the smaller run. By turns with it torchrun,
-with as many ranks on this host and `--max-restarts`, and Ray Train, if it is installed (`--setup-peers`): these have no
-executor to lose, and don't grow here. A peer that doesn't go on within two minutes is said to have refused. Horovod's
-last release, 0.28.1, doesn't build with torch 2.1 and later (horovod #3996).
+A rank is killed; an executor is killed, and the other goes on alone; the run grows to two ranks again; Spark
+decommissions an executor. In another run two of four executors are killed, and it grows to four again. Seconds are from
+the kill, or Spark's word, to the first step after it; for a growth from the last step of the smaller run. By turns with
+the first run torchrun, with as many ranks on this host and `--max-restarts`, and Ray Train, if it is installed
+(`--setup-peers`): these have no executor to lose, and don't grow here. A peer that doesn't go on within two minutes is
+said to have refused. Horovod's last release, 0.28.1, doesn't build with torch 2.1 and later (horovod #3996).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ HERE = Path(__file__).resolve().parent
 PATIENCE_S = 120.0
 RAY = next(peer for peer in PEERS if peer.name == "Ray")
 KILLED, LOST, GROWN = "a rank is killed", "an executor is killed, 2 to 1", "growth, 1 to 2"
+DECOMMISSIONED = "an executor is decommissioned"
+HALVED, DOUBLED = "two executors are killed, 4 to 2", "growth, 2 to 4"
 
 
 class Step(NamedTuple):
@@ -76,15 +79,16 @@ def trains(folder: str, size: int) -> None:
     until(has_saved)
 
 
-def cost(folder: str, size: int, harm: Callable[[], None] | None) -> tuple[float, float]:
-    """Seconds and steps from `harm` on until so many ranks have made a step; without it since the last step before."""
+def cost(folder: str, size: int | None, harm: Callable[[], None] | None) -> tuple[float, float]:
+    """Seconds and steps from `harm` on until so many ranks, or any, have made a step; without it since the last step
+    before."""
     before, at = starts_of(folder), time.time()
     if harm is not None:
         harm()
 
     def new_steps() -> list[Step]:
         new = [path for path in starts_of(folder) if path not in before]
-        return [step for path in new for step in steps_of(path)[:1] if step.size == size]
+        return [step for path in new for step in steps_of(path)[:1] if size in (None, step.size)]
 
     first = until(new_steps)[0]
     last = max((step for path in before for step in steps_of(path)), key=lambda step: step.at)
@@ -116,14 +120,16 @@ Costs = dict[str, list[tuple[float, float]]]
 
 
 @contextlib.contextmanager
-def cluster(warm_imports: str) -> Iterator[None]:
-    """A session of Spark with two executors."""
+def cluster(executors_of_it: int, warm_imports: str) -> Iterator[Any]:
+    """A session of Spark with so many executors."""
     import phalanx
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.master(f"local-cluster[{executors_of_it},1,1024]")
     for key, value in {
         **phalanx.spark_conf(),
+        "spark.ui.enabled": "false",
+        "spark.decommission.enabled": "true",
         "spark.executor.cores": "1",
         "spark.executor.memory": "512m",
         "spark.phalanx.elastic.cooldown": "1s",
@@ -133,13 +139,21 @@ def cluster(warm_imports: str) -> Iterator[None]:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     try:
-        until(lambda: len(executors()) == 2)
-        yield
+        until(lambda: len(executors()) == executors_of_it)
+        yield spark
     finally:
         spark.stop()
 
 
-def ours(taken: Costs) -> None:
+def decommission(spark: Any) -> None:
+    """Has Spark decommission one of its executors."""
+    jvm, context = spark.sparkContext._jvm, spark.sparkContext._jsc.sc()
+    why = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("benchmark", jvm.scala.Option.empty())
+    newest = max(context.schedulerBackend().getExecutorIds().mkString(",").split(","), key=int)
+    context.schedulerBackend().decommissionExecutor(newest, why, False, False)
+
+
+def ours(spark: Any, taken: Costs) -> None:
     import phalanx
 
     distributor = phalanx.TorchDistributor(
@@ -153,6 +167,27 @@ def ours(taken: Costs) -> None:
         taken[LOST].append(cost(folder, 1, lambda: executors()[-1].kill()))
         taken[GROWN].append(cost(folder, 2, None))
         trains(folder, 2)
+        taken[DECOMMISSIONED].append(cost(folder, None, lambda: decommission(spark)))
+        trains(folder, 2)
+        Path(folder, "enough").touch()
+        run.result(PATIENCE_S)
+
+
+def ours_of_four(taken: Costs) -> None:
+    import phalanx
+
+    def kill_two() -> None:
+        for process in executors()[-2:]:
+            process.kill()
+
+    distributor = phalanx.TorchDistributor(
+        num_processes=(2, 4), local_mode=False, use_gpu=False, max_restarts=1000
+    )
+    with folder_of_run() as folder:
+        run = distributor.start(train, folder)
+        trains(folder, 4)
+        taken[HALVED].append(cost(folder, 2, kill_two))
+        taken[DOUBLED].append(cost(folder, 4, None))
         Path(folder, "enough").touch()
         run.result(PATIENCE_S)
 
@@ -211,14 +246,17 @@ def main() -> None:
     )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     report = Report("elastic")
-    mine: Costs = {KILLED: [], LOST: [], GROWN: []}
+    mine: Costs = {case: [] for case in (KILLED, LOST, GROWN, DECOMMISSIONED, HALVED, DOUBLED)}
     peers = {"torchrun": torchrun} | ({"Ray Train": ray} if RAY.is_there else {})
     theirs: dict[str, Costs] = {name: {KILLED: []} for name in peers}
-    with cluster(options.warm_imports):
+    with cluster(2, options.warm_imports) as spark:
         for _ in range(reps):
             for name, command in peers.items():
                 of_a_peer(report, name, command, theirs[name])
-            ours(mine)
+            ours(spark, mine)
+    with cluster(4, options.warm_imports):
+        for _ in range(reps):
+            ours_of_four(mine)
     for name, costs in theirs.items():
         tell(report, name, costs)
     tell(report, "phalanx", mine)

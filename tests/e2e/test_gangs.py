@@ -128,7 +128,7 @@ def test_a_gang_that_does_not_gather_gives_its_slots_back_and_says_what_was_miss
         timeout=120,
     )
     assert "did not bring the executors for 2 tasks within 20s (spark.phalanx.gang.wait)" in answer["said"]
-    assert "there are 1 task slots, and 1 are missing" in answer["said"]
+    assert "it has 1 of 2 task slots, which are given back" in answer["said"]
     assert answer["after"] == 10
 
 

@@ -255,7 +255,7 @@ def test_under_dynamic_allocation_a_run_has_executors_of_its_own(tmp_path: Path,
         "spark.phalanx.memoryPerRank is set, but Spark gives a run's executors memory of their own only on YARN and "
         "Kubernetes with dynamic allocation; unset it",
         # What a worker has nobody tells.
-        "Spark did not bring the executors for 1 tasks within 8s (spark.phalanx.gang.wait)",
+        "Spark did not bring the executors for 1 task within 8s (spark.phalanx.gang.wait)",
     ], "JOB-28"
 
 

@@ -241,3 +241,34 @@ def test_of_a_flood_the_newest_are_there_and_a_tag_says_how_many_are_not(spark: 
     assert len(steps) + int(left_out) == 200_000, "LIBRARY-10"
     assert steps == sorted(set(steps))
     assert steps[-1] == 199_999, "LIBRARY-9"
+
+
+@whole("another report, which python/tests/test_mlflow_context.py has")
+def test_what_a_restart_has_cost_is_with_the_run_that_ends_well(spark: Any, server: str) -> None:
+    def is_killed_once() -> int:
+        import os
+        import signal
+        import time
+
+        import phalanx
+
+        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        for step in range(20):
+            phalanx.report(step=step, loss=step)
+            time.sleep(0.05)
+        if attempt == 0 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if attempt == 0:
+            time.sleep(60)
+        return attempt
+
+    mlflow.set_experiment("restarts")
+    with mlflow.start_run() as run:
+        distributor = TorchDistributor(2, local_mode=True, use_gpu=False, grace=0, max_restarts=1)
+        assert distributor.run(is_killed_once) == 1
+    number = run.info.run_id
+    assert mlflow.get_run(number).info.status == "FINISHED"
+    assert history(number, "phalanx/world_size") == [(1, 2.0)], "LIBRARY-11"
+    [(restart, seconds)] = history(number, "phalanx/seconds_lost")
+    assert restart == 1
+    assert 0 < seconds < 60, "LIBRARY-11"

@@ -158,10 +158,10 @@ impl JobState {
         };
         match (self.job.policy.gang, slots) {
             (Gang::Tasks, Some(slots)) if slots < tasks => format!(
-                "Spark did not bring the executors for {tasks} tasks within {limit:.0?} (spark.phalanx.gang.wait): \
-                 there are {slots} task slots, and {} are missing. The others are given back. Can the cluster grow so \
-                 far? If not, lower num_processes; if it takes longer, raise the setting",
-                tasks - slots
+                "Spark did not bring the executors for {tasks} {} within {limit:.0?} (spark.phalanx.gang.wait): \
+                 it has {slots} of {tasks} task slots, which are given back. Can the cluster grow so far? If not, lower \
+                 num_processes; if it takes longer, raise the setting",
+                if tasks == 1 { "task" } else { "tasks" }
             ),
             _ => format!(
                 "{missing} did not join within {limit:.0?}; {known} of {tasks} tasks have joined. Are the executors \
