@@ -288,6 +288,15 @@ fn a_host_that_is_to_go_is_left_and_its_task_starts_elsewhere() {
     play.tell(7, 0, NodeMessage::Join(join(0)));
     play.tick(7);
     assert_eq!(play.placed_tasks(), [0], "DRIVER-67");
+    // Another executor of that host brings the task back.
+    play.tell(8, 0, NodeMessage::RankStarted { rank: 0, pid: 1, age_us: 0 });
+    play.comes(9, 1, task(2));
+    play.tell(9, 1, NodeMessage::Join(join(1)));
+    play.orders();
+    play.tell(20, 0, NodeMessage::Saved { step: 40 });
+    let orders = play.orders();
+    let grows = orders.iter().any(|(node, order)| *node == 0 && matches!(order, HubMessage::Stop { .. }));
+    assert!(grows, "DRIVER-67: {orders:?}");
 }
 
 #[test]

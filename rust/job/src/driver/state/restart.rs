@@ -189,7 +189,7 @@ impl JobState {
             .nodes
             .iter()
             .filter(|(_, node)| node.stays_in_place())
-            .map(|(partition, node)| (*partition, self.leaves_host(now, node)))
+            .map(|(partition, node)| (*partition, self.leaves_host(now, *partition, node)))
             .collect();
         for (partition, leaves) in staying {
             if leaves {

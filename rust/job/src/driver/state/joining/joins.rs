@@ -32,6 +32,9 @@ impl JobState {
                 self.point(now, 0, Point::FirstJoin);
             }
         }
+        if matches!(self.nodes.get(&partition), Some(Node::Absent)) {
+            self.sizes.came(now, partition);
+        }
         let arrival = self.step(partition, |node| node.joined(now, join));
         let is_newcomer = self.nodes.get(&partition).is_some_and(|node| self.is_newcomer(node));
         match (&self.phase, arrival) {

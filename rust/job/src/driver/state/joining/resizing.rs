@@ -3,7 +3,8 @@
 //! - DRIVER-67 (enough): an attempt begins when all tasks have joined. An elastic job's also begins with those that are
 //!   there, if they are enough: at its start `patience` after the last arrival, later at once. Those that were called
 //!   to join again are waited for as at the start, but [`RECONNECT_GRACE`] at most once they have left their
-//!   connection. Tasks of hosts that are to go don't count.
+//!   connection. Tasks that were on a host when it was said to go don't count; those that come
+//!   later are on what Spark has there besides.
 //! - DRIVER-68 (oldest-first): rank 0 is on the task that has been there longest.
 //! - DRIVER-69 (grows-after-a-save): tasks that come while the ranks run wait until a checkpoint has been saved. Then
 //!   all ranks start again with them, at most once in `cooldown`. Without a checkpoint the job never grows.
@@ -25,13 +26,16 @@ use crate::driver::state::restart::Renewal;
 impl JobState {
     /// The partitions of tasks that could have places now.
     pub(in crate::driver::state) fn candidates(&self, now: Instant) -> Vec<u32> {
-        let is_one = |node: &Node| node.waits().is_some() && !self.leaves_host(now, node);
-        self.nodes.iter().filter(|(_, node)| is_one(node)).map(|(partition, _)| *partition).collect()
+        let is_one =
+            |partition: u32, node: &Node| node.waits().is_some() && !self.leaves_host(now, partition, node);
+        let nodes = self.nodes.iter().map(|(partition, node)| (*partition, node));
+        nodes.filter(|(partition, node)| is_one(*partition, node)).map(|(partition, _)| partition).collect()
     }
 
     /// Whether an elastic job makes no use of this task any more, since its host is to go.
-    pub(in crate::driver::state) fn leaves_host(&self, now: Instant, node: &Node) -> bool {
-        self.job.is_elastic() && self.notices.of(now, node.host()).is_some()
+    pub(in crate::driver::state) fn leaves_host(&self, now: Instant, partition: u32, node: &Node) -> bool {
+        let going = self.notices.of(now, node.host()).filter(|_| self.job.is_elastic());
+        going.is_some_and(|going| self.sizes.had_come(partition, going.since))
     }
 
     /// Whether the attempt may begin with so many tasks. DRIVER-67
@@ -76,16 +80,20 @@ impl JobState {
 
     /// Whether those tasks are enough that stay where the ranks start again in place.
     pub(in crate::driver::state) fn are_enough(&self, now: Instant) -> bool {
-        let stay = self.nodes.values().filter(|node| node.stays_in_place() && !self.leaves_host(now, node));
+        let stays = |(partition, node): &(&u32, &Node)| {
+            node.stays_in_place() && !self.leaves_host(now, **partition, node)
+        };
+        let stay = self.nodes.iter().filter(stays);
         stay.count() >= usize::try_from(self.job.least_tasks()).unwrap_or(usize::MAX)
     }
 
     /// A rank has saved a checkpoint. DRIVER-69
     pub(in crate::driver::state) fn saved(&mut self, now: Instant, step: u64, out: &mut Outbox) {
         self.sizes.saved(step);
-        let is_new =
-            |node: &Node| node.waits().is_some() && self.is_newcomer(node) && !self.leaves_host(now, node);
-        let new = self.nodes.values().filter(|node| is_new(node)).count();
+        let is_new = |(partition, node): &(&u32, &Node)| {
+            node.waits().is_some() && self.is_newcomer(node) && !self.leaves_host(now, **partition, node)
+        };
+        let new = self.nodes.iter().filter(is_new).count();
         let runs = matches!(self.phase, JobPhase::Running(_)) && self.ranks.running_count() > 0;
         if new == 0 || !runs || !self.sizes.may_grow(now, self.job.policy.elastic.cooldown) {
             return;

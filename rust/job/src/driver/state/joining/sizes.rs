@@ -11,6 +11,8 @@ use phalanx_types::run_snapshot::{RestartCost, RestartKind};
 pub(in crate::driver::state) struct Sizes {
     /// In which generation each task had its first place.
     since: BTreeMap<u32, Generation>,
+    /// When each task came.
+    came: BTreeMap<u32, Instant>,
     /// How many ranks the present attempt has, or the one before while tasks join.
     pub(in crate::driver::state) world_size: u32,
     /// When it grew last.
@@ -37,6 +39,16 @@ impl Sizes {
         // None is the greatest here: who has had no place comes last.
         let age = |task: &u32| (!self.since.contains_key(task), self.since.get(task).copied(), *task);
         tasks.min_by_key(age)
+    }
+
+    /// A task has come.
+    pub(in crate::driver::state) fn came(&mut self, now: Instant, task: u32) {
+        self.came.insert(task, now);
+    }
+
+    /// Whether a task had come by then.
+    pub(in crate::driver::state) fn had_come(&self, task: u32, by: Instant) -> bool {
+        self.came.get(&task).is_none_or(|came| *came <= by)
     }
 
     /// These tasks have their places.

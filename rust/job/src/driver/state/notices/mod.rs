@@ -5,12 +5,15 @@
 //! - DRIVER-54 (half-a-second): what isn't chosen within [`CHOICE_WAIT`] is taken back, and tried again, less and less
 //!   often: ranks wait meanwhile.
 
+mod going;
 mod preempting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use phalanx_types::{Notice, RankNotice, host_digest};
+
+pub(super) use going::Going;
 
 /// How long nodes may take to freeze their ranks.
 pub(super) const CHOICE_WAIT: Duration = Duration::from_millis(500);
@@ -19,46 +22,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MOST_PAUSE: Duration = Duration::from_secs(8);
 /// A host that goes sooner by less goes at the same time.
 const SAME_TIME: Duration = Duration::from_secs(1);
-/// A host that is there so long after it was to go, and was said to, has stayed.
-const STAYED: Duration = Duration::from_secs(60);
-
-/// A host that is to go.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Going {
-    /// When, if that is known.
-    pub(super) due: Option<Instant>,
-    /// When its ranks are ended: they have their grace until it goes, and at least half of the time before that.
-    pub(super) ranks_until: Option<Instant>,
-    /// `due` in milliseconds since 1970.
-    pub(super) deadline_ms: Option<u64>,
-    pub(super) reason: String,
-    /// The task by which Spark's word was understood, if it was Spark that said it.
-    task: Option<u64>,
-    /// When it was said last.
-    said: Instant,
-    /// Ranks are told of it.
-    is_told: bool,
-    /// Ranks have left their work because of it: those that start again are not told once more.
-    is_spent: bool,
-    /// New tasks from there are taken: no other host came, or it has stayed.
-    is_taken: bool,
-}
-
-impl Going {
-    /// From when on it has stayed: it was to go long ago, and nobody says so any more.
-    fn stays_from(&self) -> Option<Instant> {
-        self.due.map(|due| due.max(self.said) + STAYED)
-    }
-
-    fn has_stayed(&self, now: Instant) -> bool {
-        self.stays_from().is_some_and(|from| now >= from)
-    }
-
-    /// Whether Spark may give new tasks to it until it goes. What Spark takes itself, it gives none.
-    fn may_have_tasks(&self) -> bool {
-        self.due.is_some() && self.task.is_none() && !self.is_taken
-    }
-}
 
 /// A choice that is under way.
 #[derive(Debug)]
@@ -129,8 +92,19 @@ impl Notices {
             let deadline_ms = notice.in_ms.map(|ms| unix_ms.saturating_add(ms));
             let reason = notice.reason;
             let (said, is_told, is_spent, is_taken) = (now, false, false, false);
-            let going =
-                Going { due, ranks_until, deadline_ms, reason, task, said, is_told, is_spent, is_taken };
+            let since = now;
+            let going = Going {
+                due,
+                ranks_until,
+                deadline_ms,
+                reason,
+                task,
+                since,
+                said,
+                is_told,
+                is_spent,
+                is_taken,
+            };
             self.hosts.insert(host.to_string(), going);
             self.choose_at.get_or_insert(now);
         }
