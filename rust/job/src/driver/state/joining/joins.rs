@@ -162,8 +162,8 @@ impl JobState {
         match (self.job.policy.gang, slots) {
             (Gang::Tasks, Some(slots)) if slots < tasks => format!(
                 "Spark did not bring the executors for {tasks} {} within {limit:.0?} (spark.phalanx.gang.wait): \
-                 it has {slots} of {tasks} task slots, which are given back. Can the cluster grow so far? If not, lower \
-                 num_processes; if it takes longer, raise the setting",
+                 it has {slots} of {tasks} task slots, which are given back. Can the cluster grow so far? If not, \
+                 lower num_processes; if it takes longer, raise the setting",
                 if tasks == 1 { "task" } else { "tasks" }
             ),
             _ => format!(
