@@ -238,7 +238,7 @@ def test_under_dynamic_allocation_a_run_has_executors_of_its_own(tmp_path: Path,
         still = executors_profiles()
         said = [refused(2, task_cpus=3), refused(2, memory_per_rank="1g")]
         spark.conf.set("spark.phalanx.gang.wait", "8s")
-        said.append(refused(1, gpus_per_rank=2).partition(": there")[0])
+        said.append(refused(1, gpus_per_rank=2).partition(": it has")[0])
         until(lambda: executors() == 0)
         answer = dict(before=sorted(before), first=first, there=there, again=again, still=still, said=said)
         """,
