@@ -216,8 +216,11 @@ def test_what_has_time_is_imported_beside_the_first_ranks_and_out_of_sight(spark
 
         return *seen, bool(torch._dynamo.config.disable), str(sympy.Symbol("x") * 2)
 
-    assert run(has_it, 6.0) == [(False, False, True, "2*x")] * 2, "POOL-16: no rank waits for it"
-    assert run(has_it, 0.0) == [(False, True, True, "2*x")] * 2, "POOL-4, POOL-16"
+    assert run(has_it, 4.0) == [(False, False, True, "2*x")] * 2, "POOL-16: no rank waits for it"
+    end = time.monotonic() + 60
+    while run(has_it, 0.0) != [(False, True, True, "2*x")] * 2:
+        assert time.monotonic() < end, "POOL-4, POOL-16"
+        time.sleep(3)
 
 
 @whole("what a pool takes, and not what it does")
