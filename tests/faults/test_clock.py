@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.places import APPS
 from support.programs import ONE_EXECUTOR, classic_conf, seen_by
-from support.tiers import faces_wanted, whole
+from support.tiers import faces_wanted
 
 pytestmark = pytest.mark.timeout(480)
 
@@ -45,7 +45,6 @@ def by_face(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return seen_by(command, folder, env=env, within=450)
 
 
-@whole("a clock, for the machines' argument")
 @pytest.mark.parametrize("over", FACES)
 def test_nothing_depends_on_the_systems_clock(over: str, by_face: dict[str, Any]) -> None:
     seen = by_face[over]

@@ -1,7 +1,8 @@
 """Which tests `make test` runs, and which only `make test-all` does.
 
 TEST-16 (only-one): a test is in `make test` if it is the only one that would notice some defect. The same test over
-another face, phase, number of hosts, version or library has the marker `whole`, and says which it is.
+another face, phase, number of hosts, version or library has the marker `whole`, and says which it is. So has a
+test that puts together, in a cluster, an application or an environment of its own, what others test in parts.
 TEST-17 (faces): of a test over several faces, `make test` runs the jvm stage, and those that `differs` names. A test
 without the jvm stage keeps its first face, so that none is left out by its faces alone.
 TEST-18 (connect): a client of Spark Connect has only what `differs` names, in a process of its own.
