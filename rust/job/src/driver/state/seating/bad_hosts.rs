@@ -107,7 +107,7 @@ pub(in crate::driver::state) struct Cooldown {
     pub(in crate::driver::state) came: BTreeSet<String>,
     /// The hosts from which tasks have joined.
     pub(in crate::driver::state) joined: BTreeSet<String>,
-    /// The hosts of whose cooldown the caller knows.
+    /// The hosts of which the caller knows that they are left alone.
     pub(in crate::driver::state) told: BTreeSet<String>,
     /// Whether more is known of hosts than before.
     pub(in crate::driver::state) has_learned: bool,

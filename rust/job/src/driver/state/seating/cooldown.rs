@@ -1,4 +1,4 @@
-//! Hosts whose own fault ended attempts: they are left alone for a while, where Spark has others.
+//! Hosts whose own fault ended attempts, or that are to go: they are left alone for a while, where Spark has others.
 //!
 //! - DRIVER-63 (own-fault): a failure is its host's own where the host's task, its executor or the machine went
 //!   unannounced. So is one that says of itself that the machine is to blame, a rank that could not be started there,
@@ -53,8 +53,7 @@ impl JobState {
             let joined = std::mem::take(&mut self.cooldown.joined);
             joined.iter().for_each(|host| self.cooldown.hosts.end(host));
             let line = format!("all {} hosts of the run have failed, so none is left alone", joined.len());
-            self.reason(Level::Warn, &line);
-            return self.announce(format!("[phalanx] {line}"));
+            return self.warn(&line);
         }
         self.cooldown.told.remove(&failure.host);
         self.tell_cooldown(now, &failure.host);
@@ -66,6 +65,18 @@ impl JobState {
         self.cooldown.hosts.cooling(now, digest).or_else(|| leaving().map(|(host, _)| host))
     }
 
+    fn warn(&mut self, line: &str) {
+        self.reason(Level::Warn, line);
+        self.announce(format!("[phalanx] {line}"));
+    }
+
+    /// Tells the caller why a host is left alone, unless it knows.
+    fn warn_once(&mut self, host: &str, line: &str) {
+        if self.cooldown.told.insert(host.to_string()) {
+            self.warn(line);
+        }
+    }
+
     /// Tells the caller once that the tasks of a host wait aside because it is to go.
     fn tell_leaving(&mut self, now: Instant, host: &str) {
         let Some((_, going)) = self.notices.leaving(now, host_digest(host)) else { return };
@@ -73,10 +84,7 @@ impl JobState {
             "{host} is to go ({}). Its new tasks wait (spark.phalanx.host.cooldown), and Spark is asked for others",
             going.reason
         );
-        if self.cooldown.told.insert(host.to_string()) {
-            self.reason(Level::Warn, &line);
-            self.announce(format!("[phalanx] {line}"));
-        }
+        self.warn_once(host, &line);
     }
 
     /// Tells the caller once that a host is in cooldown, if it is.
@@ -90,10 +98,7 @@ impl JobState {
             bad.why,
             left.as_secs_f64().ceil()
         );
-        if self.cooldown.told.insert(host.to_string()) {
-            self.reason(Level::Warn, &line);
-            self.announce(format!("[phalanx] {line}"));
-        }
+        self.warn_once(host, &line);
     }
 
     fn is_hosts_own(&self, failure: &Failure) -> bool {
@@ -220,8 +225,7 @@ impl JobState {
                 "{host} is taken though it {why}: Spark has brought no other host within {half:.0?} (half of \
                  spark.phalanx.gang.wait)"
             );
-            self.reason(Level::Warn, &line);
-            self.announce(format!("[phalanx] {line}"));
+            self.warn(&line);
         }
         self.seats.touch();
     }
