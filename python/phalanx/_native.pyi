@@ -268,8 +268,8 @@ class Hub:
         """What Spark shows of the stage that was submitted for `attempt`: how many of its tasks run (None if it isn't
         submitted yet), how many task slots there are, and how many of these are free. Told once a second until tasks
         run, it lets the time to join begin then."""
-    def notice(self, task: int, seconds: float | None, reason: str) -> None:
-        """The host of the task with this attempt id is to go, in so many seconds if that is known."""
+    def decommissioned(self, tasks: Sequence[int]) -> None:
+        """Spark decommissions the executors of the tasks with these attempt ids; told again it is no news."""
     def stacks(self, timeout: float) -> tuple[dict[int, str], str] | None:
         """What the ranks' threads are doing, by rank and as text, equal ones once; None after `timeout` seconds. For a
         thread other than the one that waits in next()."""

@@ -110,7 +110,7 @@ def test_outside_a_rank_it_is_none_and_what_is_no_step_is_refused() -> None:
 def test_what_is_raised_says_which_host_and_why_and_can_be_pickled() -> None:
     notice = Notice(("near", "far"), (0, 1), None, "spot")
     raised = Preempted(41, notice)
-    assert str(raised) == "left at step 41, since near, far are to go: spot"
+    assert str(raised) == "left at step 41, since ranks on near, far are to go: spot"
     assert str(Preempted(3)) == "left at step 3"
     again = pickle.loads(pickle.dumps(raised))
     assert (again.step, again.notice) == (41, notice)

@@ -27,12 +27,12 @@ _AT = contract.WORDS_BYTES + contract.REPORTS_BYTES
 
 
 class Notice(NamedTuple):
-    """What is known of hosts that are to go."""
+    """What is known of ranks that are to go, with their hosts or with their executors."""
 
     hosts: tuple[str, ...]
-    """Those of the run, by name."""
+    """The hosts that they are on, by name."""
     ranks: tuple[int, ...]
-    """The ranks on them."""
+    """Which they are."""
     deadline: float | None
     """When the first of them goes, in seconds since 1970 by the driver's clock; None where nobody knows."""
     reason: str
@@ -54,8 +54,8 @@ class Preempted(Exception):
     def __str__(self) -> str:
         if self.notice is None:
             return f"left at step {self.step}"
-        who, verb = ", ".join(self.notice.hosts), "is" if len(self.notice.hosts) == 1 else "are"
-        return f"left at step {self.step}, since {who} {verb} to go: {self.notice.reason}"
+        hosts = ", ".join(self.notice.hosts)
+        return f"left at step {self.step}, since ranks on {hosts} are to go: {self.notice.reason}"
 
 
 class Notices:
@@ -108,7 +108,7 @@ _notices: Notices | None = None
 
 
 def preempted(step: int) -> Notice | None:
-    """Whether a host of this run is to go, such as a spot host, or one whose executors are decommissioned.
+    """Whether ranks of this run are to go, on a spot host or on an executor that Spark decommissions.
 
     Ask with the number of the step that comes next, which must not fall. Below some step it is None, and from there on
     a `Notice`: in every rank at the same step, though ranks are not all at the same step, and need not all ask. Ranks

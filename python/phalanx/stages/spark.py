@@ -111,8 +111,8 @@ class SparkStage(Stage):
 
         def tell(seen: StageLook) -> None:
             hub.stage_seen(attempt, seen.running, seen.slots, seen.free)
-            for task in seen.leaving:
-                hub.notice(task, None, "Spark decommissions its executor")
+            if seen.leaving:
+                hub.decommissioned(seen.leaving)
             if seen.running:
                 all_run.set()
 

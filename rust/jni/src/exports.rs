@@ -11,17 +11,15 @@ use phalanx_job::{
     Endpoint, Here, Home, Hub, HubOptions, Metric, Payload, StageLook, Way, collect_logs, take_logs,
 };
 use phalanx_types::stacks::group;
-use phalanx_types::{
-    Attempt, Deadline, Error, ErrorKind, Job, NodeSpec, Notice, RankProgram, Result, SparkTask,
-};
+use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Job, NodeSpec, RankProgram, Result, SparkTask};
 
 use crate::callbacks::JvmCallbacks;
 use crate::errors::{Call, ThrowException};
 use crate::hubs;
 use crate::methods::methods;
 use crate::values::{
-    JStringArray, bytes, java_bytes, java_longs, java_string, java_strings, number, optional_string, pairs,
-    string, strings,
+    JStringArray, bytes, java_bytes, java_longs, java_string, java_strings, longs, number, optional_string,
+    pairs, string, strings,
 };
 
 methods! {
@@ -47,7 +45,7 @@ methods! {
     stacks(hub: jlong, timeout_millis: jlong) -> [JString];
     stage_ended(hub: jlong, attempt: jint, problem: JString) -> void;
     stage_seen(hub: jlong, attempt: jint, running: jint, slots: jint, free: jint) -> void;
-    notice(hub: jlong, task: jlong, reason: JString) -> void;
+    decommissioned(hub: jlong, tasks: [jlong]) -> void;
     stop(hub: jlong, reason: JString) -> void;
     close_hub(hub: jlong) -> void;
     drop_logs(hub: jlong) -> void;
@@ -301,17 +299,19 @@ fn stage_seen<'local>(
     Ok(())
 }
 
-fn notice<'local>(
+fn decommissioned<'local>(
     env: &mut Env<'local>,
     _this: JObject<'local>,
     hub: jlong,
-    task: jlong,
-    reason: JString<'local>,
+    tasks: JLongArray<'local>,
 ) -> Call<()> {
-    let invalid =
-        |_| Error::new(ErrorKind::Invalid, format!("the task's id is {task}, but can't be negative"));
-    let task = u64::try_from(task).map_err(invalid)?;
-    hubs::get(hub)?.notice(task, Notice { in_ms: None, reason: string(env, &reason)? });
+    let id = |task: i64| {
+        let invalid =
+            |_| Error::new(ErrorKind::Invalid, format!("the task's id is {task}, but can't be negative"));
+        u64::try_from(task).map_err(invalid)
+    };
+    let tasks = longs(env, &tasks)?.into_iter().map(id).collect::<Result<_>>()?;
+    hubs::get(hub)?.decommissioned(tasks);
     Ok(())
 }
 

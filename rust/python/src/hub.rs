@@ -7,7 +7,7 @@ use std::time::Duration;
 use phalanx_job::{Endpoint, Event, HubOptions, LogTails, Snapshots, StageLook, collect_logs};
 use phalanx_types::rank_file::{Piece, PieceWanted, RankFile};
 use phalanx_types::stacks::group;
-use phalanx_types::{Attempt, Deadline, Error, ErrorKind, Notice, RankProgram, Result};
+use phalanx_types::{Attempt, Deadline, Error, ErrorKind, RankProgram, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -116,13 +116,9 @@ impl Hub {
         })
     }
 
-    fn notice(&self, py: Python<'_>, task: u64, seconds: Option<f64>, reason: String) -> PyResult<()> {
+    fn decommissioned(&self, py: Python<'_>, tasks: Vec<u64>) -> PyResult<()> {
         detached(py, || {
-            let millis = |seconds: f64| {
-                let left = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-                u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
-            };
-            self.open()?.notice(task, Notice { in_ms: seconds.map(millis), reason });
+            self.open()?.decommissioned(tasks);
             Ok(())
         })
     }

@@ -74,7 +74,7 @@ pub struct RunSnapshot {
     /// Since when it has had how many ranks, oldest first; empty until they have their places.
     #[serde(default)]
     pub sizes: Vec<(f64, u32)>,
-    /// The hosts that are to go.
+    /// The hosts and executors that are to go.
     #[serde(default)]
     pub notices: Vec<NoticeLine>,
     /// The hosts that failed, and whose new tasks wait.
@@ -198,11 +198,11 @@ pub struct RestartCost {
     pub steps: Option<u64>,
 }
 
-/// A host that is to go.
+/// A host that is to go, or executors on it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoticeLine {
-    /// The host.
+    /// The host, or `an executor on` it.
     pub host: String,
     /// When it goes; null where nobody knows.
     pub deadline: Option<f64>,

@@ -17,7 +17,7 @@ use phalanx_rendezvous::{Handler, Opening, Outbox, Seat};
 use phalanx_types::message::{HubMessage, NodeMessage, OutputTotal};
 use phalanx_types::rank_file::PieceWanted;
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Attempt, Error, ErrorKind, Job, Notice, Result, RunSnapshot, SparkTask};
+use phalanx_types::{Attempt, Error, ErrorKind, Job, Result, RunSnapshot, SparkTask};
 
 use crate::console::Console;
 use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
@@ -34,8 +34,8 @@ use crate::log_tail::LogTails;
 pub(super) enum Command {
     StageEnded(Attempt, Option<String>),
     StageSeen(Attempt, StageLook),
-    /// The host is to go on which Spark runs this task, by its attempt id.
-    Notice(u64, Notice),
+    /// Spark decommissions the executors of these tasks, by their attempt ids.
+    Decommissioned(Vec<u64>),
     Stop(String),
     Stacks(Sender<Vec<RankStacks>>),
     Read(PieceWanted, Answer),
@@ -386,7 +386,7 @@ impl Handler for JobHandler {
         match command {
             Command::StageEnded(attempt, problem) => self.state.stage_ended(now, attempt, problem, out),
             Command::StageSeen(attempt, look) => self.state.stage_seen(now, attempt, look),
-            Command::Notice(task, notice) => self.state.notice_of_task(now, unix_ms(), task, notice, out),
+            Command::Decommissioned(tasks) => self.state.decommissioned(now, &tasks, out),
             Command::Stacks(answer) => {
                 self.askers.push(answer);
                 self.state.ask_for_stacks(now, out);

@@ -13,7 +13,7 @@ use phalanx_rendezvous::{HubServer, HubServerOptions, Token, wire};
 use phalanx_types::node_spec::PACKAGE_VERSION;
 use phalanx_types::rank_file::PieceWanted;
 use phalanx_types::stacks::RankStacks;
-use phalanx_types::{Attempt, Deadline, Error, Job, NodeSpec, Notice, RankProgram, Result};
+use phalanx_types::{Attempt, Deadline, Error, Job, NodeSpec, RankProgram, Result};
 
 use crate::driver::event::{Event, MAX_WAITING_OUTPUT_BYTES};
 use crate::driver::event_queue::{EventReceiver, event_queue, next_of};
@@ -166,9 +166,9 @@ impl Hub {
         self.hub.command(Command::StageSeen(attempt, look));
     }
 
-    /// The host is to go on which Spark runs this task, by its attempt id; told again it is no news.
-    pub fn notice(&self, task: u64, notice: Notice) {
-        self.hub.command(Command::Notice(task, notice));
+    /// Spark decommissions the executors of these tasks, by their attempt ids; told again it is no news.
+    pub fn decommissioned(&self, tasks: Vec<u64>) {
+        self.hub.command(Command::Decommissioned(tasks));
     }
 
     /// Asks what the ranks' threads are doing. The answer comes within seconds; the ranks go on.

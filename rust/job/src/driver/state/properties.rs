@@ -37,6 +37,8 @@ enum Event {
     AskedForStacks,
     /// The host of a partition is to go, in so many milliseconds.
     Announced(u32, Option<u64>),
+    /// Spark decommissions the executors of these tasks.
+    Decommissioned(Vec<u64>),
     /// A rank leaves its work.
     Leaves(u32),
     /// Milliseconds pass, and the hub looks.
@@ -137,6 +139,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::AskedForStacks),
         2 => (0..TASKS, prop_oneof![Just(None), (0..90_000_u64).prop_map(Some)])
             .prop_map(|(partition, in_ms)| Event::Announced(partition, in_ms)),
+        1 => prop::collection::vec(0..3_u64, 1..3).prop_map(Event::Decommissioned),
         2 => rank().prop_map(Event::Leaves),
         8 => prop_oneof![3 => 0..6_000_u64, 1 => 0..130_000_u64].prop_map(Event::Passes),
     ]
@@ -328,6 +331,9 @@ impl Play {
             Event::Announced(partition, in_ms) => self.step(None, |state, now, out| {
                 state.notice(now, 0, partition, Notice { in_ms, reason: "spot".into() }, out);
             }),
+            Event::Decommissioned(tasks) => {
+                self.step(None, |state, now, out| state.decommissioned(now, &tasks, out));
+            }
             Event::Leaves(rank) => {
                 let error = RankError { kind: RankErrorKind::Preempted, ..RankError::default() };
                 let exit = RankExit { error: Some(error), ..exit(rank, RankState::Raised) };

@@ -90,9 +90,9 @@ impl JobState {
         let stays = |node: &Node| {
             node.is_ready_again() || (self.replaces_tasks() && (is_replaced(node) || is_free(node)))
         };
-        let leaves_hosts = is_preemption && self.is_on_going_host(now);
+        let is_leaving = is_preemption && self.has_leaving(now);
         let goes_on_here = self.job.is_elastic() && self.are_enough(now);
-        let must_move = self.attempts.has_lost_blocks || (leaves_hosts && !goes_on_here);
+        let must_move = self.attempts.has_lost_blocks || (is_leaving && !goes_on_here);
         let in_place = !must_move
             && self.phase.stopping().is_some_and(Stopping::had_places)
             && self.stage_ended.is_none()
@@ -144,6 +144,8 @@ impl JobState {
             self.step_all(|_| Node::Absent);
             self.attempts.of_stage = attempt;
         }
+        let is_there = |partition| self.nodes.get(&partition).is_some_and(|node| *node != Node::Absent);
+        self.notices.keep_executors(|task| self.seats.partition_of(task).is_some_and(is_there));
         self.release_carriers(out);
         self.stage_ended = None;
         let patience = if in_place { Duration::ZERO } else { self.job.policy.elastic.patience };
@@ -183,17 +185,17 @@ impl JobState {
         }
     }
 
-    /// Has the tasks that stay join again. Those of an elastic job whose hosts are to go are given up.
+    /// Has the tasks that stay join again. Those of an elastic job that are to go are given up.
     fn call_again(&mut self, now: Instant, out: &mut Outbox) {
         let staying: Vec<(u32, bool)> = self
             .nodes
             .iter()
             .filter(|(_, node)| node.stays_in_place())
-            .map(|(partition, node)| (*partition, self.leaves_host(now, *partition, node)))
+            .map(|(partition, node)| (*partition, self.is_leaving(now, *partition, node)))
             .collect();
         for (partition, leaves) in staying {
             if leaves {
-                out.send(partition, HubMessage::GivenUp { reason: "its host is to go".into() });
+                out.send(partition, HubMessage::GivenUp { reason: "it is to go".into() });
                 self.step(partition, |_| (Node::Absent, ()));
             } else {
                 out.send(partition, self.again());

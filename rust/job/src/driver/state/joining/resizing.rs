@@ -3,8 +3,7 @@
 //! - DRIVER-67 (enough): an attempt begins when all tasks have joined. An elastic job's also begins with those that are
 //!   there, if they are enough: at its start `patience` after the last arrival, later at once. Those that were called
 //!   to join again are waited for as at the start, but [`RECONNECT_GRACE`] at most once they have left their
-//!   connection. Tasks that were on a host when it was said to go don't count; those that come
-//!   later are on what Spark has there besides.
+//!   connection. Tasks that were on a host when it was said to go don't count, nor those of an executor that is.
 //! - DRIVER-68 (oldest-first): rank 0 is on the task that has been there longest.
 //! - DRIVER-69 (grows-after-a-save): tasks that come while the ranks run wait until a checkpoint has been saved. Then
 //!   all ranks start again with them, at most once in `cooldown`. Without a checkpoint the job never grows.
@@ -27,15 +26,16 @@ impl JobState {
     /// The partitions of tasks that could have places now.
     pub(in crate::driver::state) fn candidates(&self, now: Instant) -> Vec<u32> {
         let is_one =
-            |partition: u32, node: &Node| node.waits().is_some() && !self.leaves_host(now, partition, node);
+            |partition: u32, node: &Node| node.waits().is_some() && !self.is_leaving(now, partition, node);
         let nodes = self.nodes.iter().map(|(partition, node)| (*partition, node));
         nodes.filter(|(partition, node)| is_one(*partition, node)).map(|(partition, _)| partition).collect()
     }
 
-    /// Whether an elastic job makes no use of this task any more, since its host is to go.
-    pub(in crate::driver::state) fn leaves_host(&self, now: Instant, partition: u32, node: &Node) -> bool {
-        let going = self.notices.of(now, node.host()).filter(|_| self.job.is_elastic());
-        going.is_some_and(|going| self.sizes.had_come(partition, going.since))
+    /// Whether an elastic job makes no use of this task any more, since its host or its executor is to go.
+    pub(in crate::driver::state) fn is_leaving(&self, now: Instant, partition: u32, node: &Node) -> bool {
+        let mut going = self.going(now, partition, node);
+        self.job.is_elastic()
+            && going.any(|(place, going)| place.task.is_some() || self.sizes.had_come(partition, going.since))
     }
 
     /// Whether the attempt may begin with so many tasks. DRIVER-67
@@ -81,7 +81,7 @@ impl JobState {
     /// Whether those tasks are enough that stay where the ranks start again in place.
     pub(in crate::driver::state) fn are_enough(&self, now: Instant) -> bool {
         let stays = |(partition, node): &(&u32, &Node)| {
-            node.stays_in_place() && !self.leaves_host(now, **partition, node)
+            node.stays_in_place() && !self.is_leaving(now, **partition, node)
         };
         let stay = self.nodes.iter().filter(stays);
         stay.count() >= usize::try_from(self.job.least_tasks()).unwrap_or(usize::MAX)
@@ -91,7 +91,7 @@ impl JobState {
     pub(in crate::driver::state) fn saved(&mut self, now: Instant, step: u64, out: &mut Outbox) {
         self.sizes.saved(step);
         let is_new = |(partition, node): &(&u32, &Node)| {
-            node.waits().is_some() && self.is_newcomer(node) && !self.leaves_host(now, **partition, node)
+            node.waits().is_some() && self.is_newcomer(node) && !self.is_leaving(now, **partition, node)
         };
         let new = self.nodes.iter().filter(is_new).count();
         let runs = matches!(self.phase, JobPhase::Running(_)) && self.ranks.running_count() > 0;

@@ -1,11 +1,28 @@
-//! A host that is to go.
+//! A host that is to go, or one executor on it.
 
 use std::time::{Duration, Instant};
+
+/// Where ranks are that are to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::driver::state) struct Place<'a> {
+    pub(in crate::driver::state) host: &'a str,
+    /// Spark's attempt id of the task whose executor goes; `None` where the whole host does.
+    pub(in crate::driver::state) task: Option<u64>,
+}
+
+impl std::fmt::Display for Place<'_> {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.task {
+            None => write!(to, "{}", self.host),
+            Some(_) => write!(to, "an executor on {}", self.host),
+        }
+    }
+}
 
 /// A host that is there so long after it was to go, and was said to, has stayed.
 const STAYED: Duration = Duration::from_secs(60);
 
-/// A host that is to go.
+/// What is known of a place that is to go.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::driver::state) struct Going {
     /// When, if that is known.
@@ -15,8 +32,6 @@ pub(in crate::driver::state) struct Going {
     /// `due` in milliseconds since 1970.
     pub(in crate::driver::state) deadline_ms: Option<u64>,
     pub(in crate::driver::state) reason: String,
-    /// The task by which Spark's word was understood, if it was Spark that said it.
-    pub(super) task: Option<u64>,
     /// When it was said first, and last.
     pub(in crate::driver::state) since: Instant,
     pub(super) said: Instant,
@@ -38,8 +53,8 @@ impl Going {
         self.stays_from().is_some_and(|from| now >= from)
     }
 
-    /// Whether Spark may give new tasks to it until it goes. What Spark takes itself, it gives none.
+    /// Whether Spark may give new tasks to a host until it goes.
     pub(super) fn may_have_tasks(&self) -> bool {
-        self.due.is_some() && self.task.is_none() && !self.is_taken
+        self.due.is_some() && !self.is_taken
     }
 }

@@ -1,9 +1,10 @@
-//! Hosts that are to go, and the step from which on ranks are told: what is known, and what is to be done about it.
+//! Hosts and executors that are to go, and the step from which on ranks are told: what is known, and what is to be done about it.
 //!
 //! - DRIVER-53 (one-step): the step is above each that a rank of the generation has begun. It is chosen when every node
 //!   with ranks has frozen its own, and said what they asked for. So all ranks are told at the same step.
 //! - DRIVER-54 (half-a-second): what isn't chosen within [`CHOICE_WAIT`] is taken back, and tried again, less and less
 //!   often: ranks wait meanwhile.
+//! - DRIVER-73 (executors): where Spark decommissions an executor, its tasks go, and no others of the host.
 
 mod going;
 mod preempting;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use phalanx_types::{Notice, RankNotice, host_digest};
 
-pub(super) use going::Going;
+pub(super) use going::{Going, Place};
 
 /// How long nodes may take to freeze their ranks.
 pub(super) const CHOICE_WAIT: Duration = Duration::from_millis(500);
@@ -41,10 +42,12 @@ pub(super) enum Chosen {
     TakenBack(BTreeSet<u32>),
 }
 
-/// What is known of hosts that are to go, and what ranks are told.
+/// What is known of places that are to go, and what ranks are told.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     hosts: BTreeMap<String, Going>,
+    /// The executors of these tasks, each with its host: Spark decommissions them.
+    executors: BTreeMap<u64, (String, Going)>,
     /// The number of the last choice; they are counted over all attempts.
     number: u32,
     choice: Option<Choice>,
@@ -60,55 +63,57 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// A host is to go. Whether that is news: that it goes sooner is, and that it goes later isn't, since a program
-    /// that looks again and again may say each time in how many seconds it goes.
+    /// A place is to go. Whether that is news: that it goes sooner is, and that it goes later isn't, since a program
+    /// that looks again and again may say each time in how many seconds it goes. Nor is it any of an executor whose
+    /// host is known to go.
     pub(super) fn announce(
         &mut self,
         now: Instant,
         unix_ms: u64,
-        host: &str,
-        task: Option<u64>,
+        place: Place<'_>,
         notice: Notice,
         grace: Duration,
     ) -> bool {
         self.forget_stayed(now);
         let left = notice.in_ms.map(Duration::from_millis);
         let due = left.and_then(|left| now.checked_add(left));
-        let is_news = self.hosts.get_mut(host).is_none_or(|before| {
+        let goes_anyway =
+            place.task.is_some() && self.hosts.get(place.host).is_some_and(|host| !host.is_spent);
+        let before = match place.task {
+            None => self.hosts.get_mut(place.host),
+            Some(task) => self.executors.get_mut(&task).map(|(_, going)| going),
+        };
+        let is_sooner = before.is_none_or(|before| {
             before.said = now;
             match (before.due, due) {
-                // Spark takes another executor there.
-                (None, None) => before.is_spent && task.is_some() && task != before.task,
+                (_, None) => false,
                 (None, Some(_)) => true,
-                (Some(_), None) => false,
                 (Some(before), Some(due)) => due + SAME_TIME <= before,
             }
         });
-        if is_news {
-            // Who hears of it when the time is over can only wait.
-            let in_time = left.filter(|left| *left >= SAME_TIME);
-            let ranks_until =
-                in_time.and_then(|left| now.checked_add(left.saturating_sub(grace).max(left / 2)));
-            let deadline_ms = notice.in_ms.map(|ms| unix_ms.saturating_add(ms));
-            let reason = notice.reason;
-            let (said, is_told, is_spent, is_taken) = (now, false, false, false);
-            let since = now;
-            let going = Going {
-                due,
-                ranks_until,
-                deadline_ms,
-                reason,
-                task,
-                since,
-                said,
-                is_told,
-                is_spent,
-                is_taken,
-            };
-            self.hosts.insert(host.to_string(), going);
-            self.choose_at.get_or_insert(now);
+        if !is_sooner || goes_anyway {
+            return false;
         }
-        is_news
+        // Who hears of it when the time is over can only wait.
+        let in_time = left.filter(|left| *left >= SAME_TIME);
+        let ranks_until = in_time.and_then(|left| now.checked_add(left.saturating_sub(grace).max(left / 2)));
+        let going = Going {
+            due,
+            ranks_until,
+            deadline_ms: notice.in_ms.map(|ms| unix_ms.saturating_add(ms)),
+            reason: notice.reason,
+            since: now,
+            said: now,
+            is_told: false,
+            is_spent: false,
+            is_taken: false,
+        };
+        match place.task {
+            None => _ = self.hosts.insert(place.host.into(), going),
+            Some(task) => _ = self.executors.insert(task, (place.host.into(), going)),
+        }
+        self.choose_at.get_or_insert(now);
+        true
     }
 
     /// Those that were to go long ago have stayed.
@@ -124,8 +129,9 @@ impl Notices {
 
     /// The host for which this stands, if it goes at a known time and Spark may give new tasks to it. DRIVER-72
     pub(super) fn leaving(&self, now: Instant, digest: u64) -> Option<(&str, &Going)> {
-        let leaves = |(_, going): &(&str, &Going)| going.may_have_tasks() && !going.has_stayed(now);
-        self.all().filter(leaves).find(|(host, _)| host_digest(host) == digest)
+        let leaves = |(_, going): &(&String, &Going)| going.may_have_tasks() && !going.has_stayed(now);
+        let found = self.hosts.iter().filter(leaves).find(|(host, _)| host_digest(host) == digest);
+        found.map(|(host, going)| (host.as_str(), going))
     }
 
     /// New tasks of a host that is to go are taken; whether they were not.
@@ -140,18 +146,26 @@ impl Notices {
         waits.filter_map(Going::stays_from).min()
     }
 
-    /// What is known of a host, unless it was to go long ago.
-    pub(super) fn of(&self, now: Instant, host: &str) -> Option<&Going> {
-        self.hosts.get(host).filter(|going| !going.has_stayed(now))
+    /// What is known of a place: of its host, unless that was to go long ago, and of its executor.
+    pub(super) fn at<'a>(
+        &'a self,
+        now: Instant,
+        place: Place<'a>,
+    ) -> impl Iterator<Item = (Place<'a>, &'a Going)> {
+        let host = self.hosts.get(place.host).filter(|going| !going.has_stayed(now));
+        let executor = place.task.and_then(|task| self.executors.get(&task)).map(|(_, going)| (place, going));
+        host.map(|going| (Place { task: None, ..place }, going)).into_iter().chain(executor)
     }
 
-    /// All, by host.
-    pub(super) fn all(&self) -> impl Iterator<Item = (&str, &Going)> {
-        self.hosts.iter().map(|(host, going)| (host.as_str(), going))
+    /// All: hosts, and then executors.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Place<'_>, &Going)> {
+        let hosts = self.hosts.iter().map(|(host, going)| (Place { host, task: None }, going));
+        let executors = self.executors.iter();
+        hosts.chain(executors.map(|(task, (host, going))| (Place { host, task: Some(*task) }, going)))
     }
 
     /// Those because of which no rank has left its work yet.
-    pub(super) fn unspent(&self) -> impl Iterator<Item = (&str, &Going)> {
+    pub(super) fn unspent(&self) -> impl Iterator<Item = (Place<'_>, &Going)> {
         self.all().filter(|(_, going)| !going.is_spent)
     }
 
@@ -218,31 +232,34 @@ impl Notices {
         Some(Chosen::TakenBack(choice.nodes))
     }
 
-    /// What is told the ranks of these nodes; `on` says which ranks are on a host. `None` where none is.
+    /// What is told the ranks of these nodes; `running` are the ranks that run, by the place of their task. `None` where
+    /// none of them is to go.
     pub(super) fn tell(
         &mut self,
         step: u64,
         nodes: BTreeSet<u32>,
-        on: impl Fn(&str) -> Vec<u32>,
+        running: &[(Place<'_>, Vec<u32>)],
     ) -> Option<RankNotice> {
-        let going = self.hosts.iter_mut().filter(|(_, going)| !going.is_spent);
-        let here: Vec<(&String, &mut Going, Vec<u32>)> = going
-            .map(|(host, going)| (host, going, on(host)))
-            .filter(|(.., ranks)| !ranks.is_empty())
-            .collect();
-        let (_, first, _) = here.iter().min_by_key(|(_, going, _)| (going.due.is_none(), going.due))?;
-        let (deadline_ms, reason) = (first.deadline_ms, first.reason.clone());
-        let mut ranks: Vec<u32> = here.iter().flat_map(|(.., ranks)| ranks.iter().copied()).collect();
-        ranks.sort_unstable();
-        let notice = RankNotice {
-            number: self.number,
-            step,
-            hosts: here.iter().map(|(host, ..)| (*host).clone()).collect(),
-            ranks,
-            deadline_ms,
-            reason,
-        };
-        here.into_iter().for_each(|(_, going, _)| going.is_told = true);
+        let (mut hosts, mut leaving) = (BTreeSet::new(), BTreeSet::new());
+        let mut first: Option<(bool, Option<Instant>, Option<u64>, String)> = None;
+        for (place, ranks) in running.iter().filter(|(_, ranks)| !ranks.is_empty()) {
+            let executor = place.task.and_then(|task| self.executors.get_mut(&task)).map(|(_, going)| going);
+            let going = self.hosts.get_mut(place.host).into_iter().chain(executor);
+            for going in going.filter(|going| !going.is_spent) {
+                going.is_told = true;
+                hosts.insert(place.host.to_string());
+                leaving.extend(ranks.iter().copied());
+                if first
+                    .as_ref()
+                    .is_none_or(|(unknown, due, ..)| (going.due.is_none(), going.due) < (*unknown, *due))
+                {
+                    first = Some((going.due.is_none(), going.due, going.deadline_ms, going.reason.clone()));
+                }
+            }
+        }
+        let (.., deadline_ms, reason) = first?;
+        let (hosts, ranks) = (hosts.into_iter().collect(), leaving.into_iter().collect());
+        let notice = RankNotice { number: self.number, step, hosts, ranks, deadline_ms, reason };
         self.told.push((notice.clone(), nodes));
         Some(notice)
     }
@@ -264,6 +281,11 @@ impl Notices {
         self.hosts.remove(host);
     }
 
+    /// Only these tasks are still the job's.
+    pub(super) fn keep_executors(&mut self, stays: impl Fn(u64) -> bool) {
+        self.executors.retain(|task, _| stays(*task));
+    }
+
     /// Whether this node's ranks may wait for a choice of before that nobody makes any more.
     pub(super) fn may_be_frozen(&self, partition: u32) -> bool {
         self.number > 0 && self.choice.as_ref().is_none_or(|choice| !choice.nodes.contains(&partition))
@@ -272,7 +294,7 @@ impl Notices {
     /// Another attempt begins; whether because ranks have left their work for those that are to go.
     pub(super) fn begin_attempt(&mut self, now: Instant, is_preemption: bool) {
         self.forget_stayed(now);
-        for going in self.hosts.values_mut() {
+        for going in self.hosts.values_mut().chain(self.executors.values_mut().map(|(_, going)| going)) {
             let is_known = going.is_told || going.ranks_until.is_some_and(|until| until <= now);
             going.is_spent |= is_preemption && is_known;
             going.is_told = false;
@@ -300,6 +322,8 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(30);
 
+    const HOST: Place<'_> = Place { host: "h", task: None };
+
     fn told(in_ms: Option<u64>) -> Notice {
         Notice { in_ms, reason: "spot".into() }
     }
@@ -309,8 +333,8 @@ mod tests {
         let now = Instant::now();
         for (in_s, until_s) in [(120, 90), (60, 30), (40, 20), (10, 5), (1, 0)] {
             let mut notices = Notices::default();
-            assert!(notices.announce(now, 5, "h", None, told(Some(in_s * 1000)), GRACE));
-            let going = notices.of(now, "h").unwrap();
+            assert!(notices.announce(now, 5, HOST, told(Some(in_s * 1000)), GRACE));
+            let (_, going) = notices.at(now, HOST).next().unwrap();
             let until = now + Duration::from_secs(until_s);
             assert!(going.ranks_until.is_some_and(|at| at - until < SAME_TIME), "DRIVER-55");
             assert_eq!(going.deadline_ms, Some(5 + in_s * 1000));
@@ -322,7 +346,7 @@ mod tests {
         let now = Instant::now();
         let later = |s| now + Duration::from_secs(s);
         let mut notices = Notices::default();
-        let mut says = |at, in_ms| notices.announce(later(at), 0, "h", None, told(in_ms), GRACE);
+        let mut says = |at, in_ms| notices.announce(later(at), 0, HOST, told(in_ms), GRACE);
         assert!(says(0, None) && !says(1, None));
         assert!(
             says(2, Some(100_000)) && !says(3, Some(98_100)) && !says(4, None) && !says(5, Some(500_000))
@@ -332,24 +356,34 @@ mod tests {
         assert!((0..9).all(|nth| !says(80 + 50 * nth, Some(0))), "who says so for ever says nothing new");
         assert!(says(480 + 60, None), "it has stayed, and is announced again");
         let mut late = Notices::default();
-        assert!(late.announce(now, 0, "h", None, told(Some(0)), GRACE));
+        assert!(late.announce(now, 0, HOST, told(Some(0)), GRACE));
         assert_eq!(
-            late.of(now, "h").unwrap().ranks_until,
+            late.at(now, HOST).next().unwrap().1.ranks_until,
             None,
             "DRIVER-55: there is no time left to end them in"
         );
     }
 
     #[test]
-    fn another_executor_of_a_host_is_announced_once_the_first_has_gone() {
+    fn an_executor_goes_by_itself_and_once_and_is_no_news_where_its_host_goes() {
         let now = Instant::now();
         let mut notices = Notices::default();
-        let says = |notices: &mut Notices, task| notices.announce(now, 0, "h", Some(task), told(None), GRACE);
-        assert!(says(&mut notices, 1) && !says(&mut notices, 1) && !says(&mut notices, 2));
+        let of = |task| Place { host: "h", task: Some(task) };
+        let says = |notices: &mut Notices, place| notices.announce(now, 0, place, told(None), GRACE);
+        assert!(says(&mut notices, of(1)) && !says(&mut notices, of(1)));
+        let goes = |notices: &Notices, place| notices.at(now, place).count();
+        assert_eq!([of(1), of(2), HOST].map(|place| goes(&notices, place)), [1, 0, 0], "DRIVER-73");
+        assert!(notices.leaving(now, host_digest("h")).is_none(), "DRIVER-73: new tasks are taken");
         notices.choose(now, BTreeSet::new());
-        assert!(notices.tell(0, BTreeSet::new(), |_| vec![0]).is_some());
+        let running = [(of(0), vec![0, 1]), (of(1), vec![2, 3])];
+        let notice = notices.tell(0, BTreeSet::new(), &running).unwrap();
+        assert_eq!((notice.hosts, notice.ranks), (vec!["h".to_string()], vec![2, 3]), "DRIVER-73");
         notices.begin_attempt(now, true);
-        assert!(!says(&mut notices, 1) && says(&mut notices, 7));
+        assert!(!says(&mut notices, of(1)) && says(&mut notices, of(2)));
+        notices.keep_executors(|task| task == 2);
+        assert_eq!([of(1), of(2)].map(|place| goes(&notices, place)), [0, 1]);
+        assert!(says(&mut notices, HOST) && !says(&mut notices, of(7)));
+        assert_eq!([of(2), of(7)].map(|place| goes(&notices, place)), [2, 1]);
     }
 
     /// A rank that asks for its steps, as `rank_words.rs` has it.
@@ -417,6 +451,7 @@ mod tests {
             let mut ranks = vec![Rank::default(); RANKS];
             let mut orders: Vec<std::collections::VecDeque<Order>> = vec![Default::default(); RANKS];
             let mut answers: Vec<std::collections::VecDeque<(u32, Option<u64>)>> = vec![Default::default(); RANKS];
+            let running = ["h0", "h1", "h2"].map(|host| (Place { host, task: None }, vec![0]));
             let (mut announced, mut chosen) = (0, 0);
             for step in steps {
                 match step {
@@ -442,7 +477,8 @@ mod tests {
                     Step::Announced(host) => {
                         announced += 1;
                         let in_ms = Some(100_000_000 - announced * 5000);
-                        notices.announce(now, 0, &format!("h{host}"), None, told(in_ms), GRACE);
+                        let host = &format!("h{host}");
+                        notices.announce(now, 0, Place { host, task: None }, told(in_ms), GRACE);
                     }
                     Step::Passes(ms) => now += Duration::from_millis(ms),
                 }
@@ -454,7 +490,7 @@ mod tests {
                 match notices.conclude(now) {
                     Some(Chosen::Step(step, nodes)) => {
                         chosen += 1;
-                        let notice = notices.tell(step, nodes, |_| vec![0]).unwrap();
+                        let notice = notices.tell(step, nodes, &running).unwrap();
                         orders.iter_mut().for_each(|orders| orders.push_back(Order::Tell(notice.clone())));
                     }
                     Some(Chosen::TakenBack(_)) => {

@@ -21,30 +21,20 @@ use phalanx_types::run_snapshot::NoticeLine;
 use phalanx_types::text::cut;
 use phalanx_types::{Failure, FailureKind, Notice, RankExit};
 
-use super::{Chosen, Going};
+use super::{Chosen, Going, Place};
 use crate::driver::state::job_state::JobState;
 use crate::driver::state::node::Node;
 use crate::driver::state::phase::JobPhase;
+use crate::driver::state::seating::Seats;
 
 /// How long ranks have after another has left its work, where nobody knows when the host goes.
 const OTHERS_WAIT: Duration = Duration::from_secs(120);
+/// Why executors go that Spark decommissions. When they go it doesn't say.
+const DECOMMISSIONED: &str = "decommissioned by Spark";
 
 impl JobState {
     /// The host of the task of `partition` is to go. `unix_ms` is the time, in milliseconds since 1970.
     pub fn notice(&mut self, now: Instant, unix_ms: u64, partition: u32, notice: Notice, out: &mut Outbox) {
-        self.notice_of(now, unix_ms, partition, None, notice, out);
-    }
-
-    /// `task` is that by which Spark's word was understood, if it was Spark that said it.
-    fn notice_of(
-        &mut self,
-        now: Instant,
-        unix_ms: u64,
-        partition: u32,
-        task: Option<u64>,
-        notice: Notice,
-        out: &mut Outbox,
-    ) {
         let host = self.host(partition);
         if host.is_empty() || self.outcome().is_some() {
             return;
@@ -52,26 +42,50 @@ impl JobState {
         let plain = notice.reason.replace(char::is_control, " ");
         let notice = Notice { reason: cut(&plain, MAX_REASON_BYTES), ..notice };
         let when = notice.in_ms.map(|ms| format!(" in {} s", ms / 1000)).unwrap_or_default();
-        let line = format!("{host} is to go{when}: {}", notice.reason);
-        if self.notices.announce(now, unix_ms, &host, task, notice, self.job.policy.grace) {
-            self.reason(Level::Info, &line);
-            self.announce(format!("[phalanx] {line}"));
-            self.conclude(now, out);
+        let place = Place { host: &host, task: None };
+        let line = format!("{place} is to go{when}: {}", notice.reason);
+        if self.notices.announce(now, unix_ms, place, notice, self.job.policy.grace) {
+            self.tell_of_notices(now, [line].into(), out);
         }
     }
 
-    /// The same of the host on which Spark runs this task, by its attempt id.
-    pub fn notice_of_task(
-        &mut self,
-        now: Instant,
-        unix_ms: u64,
-        task: u64,
-        notice: Notice,
-        out: &mut Outbox,
-    ) {
-        if let Some(partition) = self.seats.partition_of(task) {
-            self.notice_of(now, unix_ms, partition, Some(task), notice, out);
+    /// Spark decommissions the executors of these tasks, by their attempt ids. DRIVER-73
+    pub fn decommissioned(&mut self, now: Instant, tasks: &[u64], out: &mut Outbox) {
+        if self.outcome().is_some() {
+            return;
         }
+        let mut lines = BTreeSet::new();
+        for task in tasks {
+            let host = self.seats.partition_of(*task).map(|partition| self.host(partition));
+            let Some(host) = host.filter(|host| !host.is_empty()) else { continue };
+            let place = Place { host: &host, task: Some(*task) };
+            let notice = Notice { in_ms: None, reason: DECOMMISSIONED.into() };
+            if self.notices.announce(now, 0, place, notice, self.job.policy.grace) {
+                lines.insert(format!("{place} is to go: {DECOMMISSIONED}"));
+            }
+        }
+        self.tell_of_notices(now, lines, out);
+    }
+
+    fn tell_of_notices(&mut self, now: Instant, lines: BTreeSet<String>, out: &mut Outbox) {
+        if lines.is_empty() {
+            return;
+        }
+        for line in lines {
+            self.reason(Level::Info, &line);
+            self.announce(format!("[phalanx] {line}"));
+        }
+        self.conclude(now, out);
+    }
+
+    /// What is known of where a task is: of its host, and of its executor.
+    pub(in crate::driver::state) fn going<'a>(
+        &'a self,
+        now: Instant,
+        partition: u32,
+        node: &'a Node,
+    ) -> impl Iterator<Item = (Place<'a>, &'a Going)> {
+        self.notices.at(now, place(&self.seats, partition, node))
     }
 
     /// A node has frozen its ranks.
@@ -121,11 +135,11 @@ impl JobState {
         }
         self.end_preempted_in_time(now, out);
         if self.ranks.all_started() && self.notices.wants_choice(now) {
-            let hosts: BTreeSet<&str> = self.notices.unspent().map(|(host, _)| host).collect();
             let is_placed = |(_, node): &(&u32, &Node)| matches!(node, Node::Placed { .. });
             let nodes = || self.nodes.iter().filter(is_placed);
             let runs_there = |(partition, node): (&u32, &Node)| {
-                hosts.contains(node.host()) && !self.ranks.running_on(*partition).is_empty()
+                let is_news = self.going(now, *partition, node).any(|(_, going)| !going.is_spent);
+                is_news && !self.ranks.running_on(*partition).is_empty()
             };
             if nodes().any(runs_there) {
                 let nodes: BTreeSet<u32> = nodes().map(|(partition, _)| *partition).collect();
@@ -138,18 +152,20 @@ impl JobState {
         match self.notices.conclude(now) {
             Some(Chosen::Step(step, nodes)) => {
                 let number = self.notices.number();
-                let (all, ranks) = (&self.nodes, &self.ranks);
-                let on = |host: &str| {
-                    let there = all.iter().filter(|(_, node)| node.host() == host);
-                    there.flat_map(|(partition, _)| ranks.running_on(*partition)).collect()
+                let on = |(partition, node): (&u32, _)| {
+                    (place(&self.seats, *partition, node), self.ranks.running_on(*partition))
                 };
-                let Some(notice) = self.notices.tell(step, nodes.clone(), on) else {
+                let running: Vec<(Place<'_>, Vec<u32>)> = self.nodes.iter().map(on).collect();
+                let Some(notice) = self.notices.tell(step, nodes.clone(), &running) else {
                     // They have ended meanwhile.
                     return nodes.into_iter().for_each(|node| out.send(node, HubMessage::Thaw { number }));
                 };
                 self.reason(
                     Level::Info,
-                    format!("ranks learn from step {step} on that {} is to go", notice.hosts.join(", ")),
+                    format!(
+                        "ranks learn from step {step} on that those on {} are to go",
+                        notice.hosts.join(", ")
+                    ),
                 );
                 for node in nodes {
                     self.tell_untold(node, out);
@@ -170,26 +186,22 @@ impl JobState {
             return self.stop_all(now, "other ranks have left their work, since a host is to go", out);
         }
         let due = |going: &Going| going.ranks_until.is_some_and(|until| until <= now);
-        let hosts: Vec<(String, String)> = self
-            .notices
-            .unspent()
-            .filter(|(_, going)| due(going))
-            .map(|(host, going)| (host.to_string(), going.reason.clone()))
-            .collect();
-        // Else it may come to its end before, or the host stay. All ranks are looked at for that, so it comes last.
-        if hosts.is_empty() || !self.preemption_budget_left() {
+        if !self.notices.unspent().any(|(_, going)| due(going)) || !self.preemption_budget_left() {
             return;
         }
-        for (host, reason) in hosts {
-            let runs = |(partition, node): (&u32, &Node)| {
-                node.host() == host && !self.ranks.running_on(*partition).is_empty()
-            };
-            if self.nodes.iter().any(runs) {
-                let message =
-                    format!("{host} is to go ({reason}), and its ranks had not left their work in time");
-                let failure = Failure { host, ..Failure::without_rank(FailureKind::Preempted, message) };
-                return self.fail(now, failure, out);
-            }
+        // Else it may come to its end before, or the host stay. All ranks are looked at for that, so it comes last.
+        let late = self.nodes.iter().find_map(|(partition, node)| {
+            let runs = || !self.ranks.running_on(*partition).is_empty();
+            let mut late =
+                self.going(now, *partition, node).filter(|(_, going)| !going.is_spent && due(going));
+            late.next().filter(|_| runs())
+        });
+        if let Some((place, going)) = late {
+            let message =
+                format!("{place} is to go ({}), and its ranks had not left their work in time", going.reason);
+            let host = place.host.to_string();
+            let failure = Failure { host, ..Failure::without_rank(FailureKind::Preempted, message) };
+            self.fail(now, failure, out);
         }
     }
 
@@ -215,19 +227,26 @@ impl JobState {
 
     /// The failure as what it is where it follows from a notice.
     pub(in crate::driver::state) fn as_preemption(&self, now: Instant, failure: Failure) -> Failure {
+        if failure.kind != FailureKind::LostNode {
+            return failure;
+        }
         // Where Spark says that it lost an executor, it doesn't say of which of our hosts.
-        let is_there = |node: &Node| !node.speaks() && self.notices.of(now, node.host()).is_some();
-        let host = match failure.host.is_empty() {
-            true => self.nodes.values().find(|node| is_there(node)).map(|node| node.host().to_string()),
-            false => Some(failure.host.clone()),
+        let may_be = |node: &Node| match failure.host.is_empty() {
+            true => !node.speaks(),
+            false => node.host() == failure.host,
         };
-        let going = host.and_then(|host| Some((self.notices.of(now, &host)?, host)));
+        // An executor that is said to go, and is there, is not what was lost.
+        let lost = |place: &Place<'_>, node: &Node| place.task.is_none() || node.is_gone();
+        let going = self.nodes.iter().filter(|(_, node)| may_be(node)).find_map(|(partition, node)| {
+            self.going(now, *partition, node).find(|(place, _)| lost(place, node))
+        });
         match going {
-            Some((going, host)) if failure.kind == FailureKind::LostNode => {
-                let message = format!("{}; {host} was to go: {}", failure.message, going.reason);
+            None => failure,
+            Some((place, going)) => {
+                let message = format!("{}; {place} was to go: {}", failure.message, going.reason);
+                let host = place.host.to_string();
                 Failure { kind: FailureKind::Preempted, message, host, ..failure }
             }
-            _ => failure,
         }
     }
 
@@ -246,21 +265,25 @@ impl JobState {
         self.outcome().is_none() && !cancelled && can_go_on && is_left
     }
 
-    /// So many of the hosts that are to go, as they are shown: those that go first.
+    /// So many of the hosts and executors that are to go, as they are shown: those that go first.
     pub fn going_hosts(&self, most: usize) -> Vec<NoticeLine> {
-        let mut all: Vec<(&str, &Going)> = self.notices.all().collect();
+        let mut all: Vec<(Place<'_>, &Going)> = self.notices.all().collect();
         all.sort_by_key(|(_, going)| (going.due.is_none(), going.due));
-        let line = |(host, going): (&str, &Going)| NoticeLine {
-            host: host.into(),
+        let line = |(place, going): (Place<'_>, &Going)| NoticeLine {
+            host: place.to_string(),
             deadline: going.deadline_ms.map(|ms| Duration::from_millis(ms).as_secs_f64()),
             reason: going.reason.clone(),
         };
-        all.into_iter().take(most).map(line).collect()
+        let mut lines: Vec<NoticeLine> = all.into_iter().map(line).collect();
+        // Those of one executor.
+        lines.dedup();
+        lines.truncate(most);
+        lines
     }
 
-    /// Whether a task is on a host that is to go.
-    pub(in crate::driver::state) fn is_on_going_host(&self, now: Instant) -> bool {
-        self.nodes.values().any(|node| self.notices.of(now, node.host()).is_some())
+    /// Whether a task is where ranks are to go.
+    pub(in crate::driver::state) fn has_leaving(&self, now: Instant) -> bool {
+        self.nodes.iter().any(|(partition, node)| self.going(now, *partition, node).next().is_some())
     }
 
     /// Another attempt begins, after a failure on this host. A host that has gone is announced no more: what is lost
@@ -277,4 +300,9 @@ impl JobState {
         }
         self.notices.begin_attempt(now, is_preemption);
     }
+}
+
+/// Where the task of a partition is.
+fn place<'a>(seats: &Seats, partition: u32, node: &'a Node) -> Place<'a> {
+    Place { host: node.host(), task: seats.task_of(partition) }
 }

@@ -101,6 +101,11 @@ impl Seats {
         self.holders.iter().find(|(_, holder)| holder.task.id == task).map(|(partition, _)| *partition)
     }
 
+    /// The task that has the seat, by Spark's task attempt id.
+    pub(in crate::driver::state) fn task_of(&self, partition: u32) -> Option<u64> {
+        self.holders.get(&partition).map(|holder| holder.task.id)
+    }
+
     /// Who has the seat says something.
     pub(in crate::driver::state) fn heard(&mut self, partition: u32) {
         if let Some(holder) = self.holders.get_mut(&partition) {

@@ -46,7 +46,7 @@ final private[spark] class Hub private (private[spark] val handle: Long) extends
   /** What Spark shows of the stage that was submitted for `attempt`. */
   def stageSeen(attempt: Int, look: StageLook): Unit = {
     Core(_.stageSeen(handle, attempt, look.running.getOrElse(-1), look.slots, look.free))
-    look.leaving.foreach(task => Core(_.notice(handle, task, "Spark decommissions its executor")))
+    if (look.leaving.nonEmpty) Core(_.decommissioned(handle, look.leaving.toArray))
   }
 
   def stop(reason: String): Unit = Core(_.stop(handle, reason))

@@ -87,8 +87,8 @@ final private[spark] class Native {
     */
   @native def stageSeen(hub: Long, attempt: Int, running: Int, slots: Int, free: Int): Unit
 
-  /** The host of a Spark task, by its attempt id, is to go, and nobody knows when. Told again it is no news. */
-  @native def notice(hub: Long, task: Long, reason: String): Unit
+  /** Spark decommissions the executors of the tasks with these attempt ids. Told again it is no news. */
+  @native def decommissioned(hub: Long, tasks: Array[Long]): Unit
 
   @native def stop(hub: Long, reason: String): Unit
 

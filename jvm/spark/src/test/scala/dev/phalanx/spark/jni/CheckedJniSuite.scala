@@ -76,6 +76,8 @@ object CheckedJniMain {
         assert(call(native.logs(hub, 0)) == "")
         assert(call(native.stacks(hub, 10000)).toSeq == Seq(""))
         call(native.stageSeen(hub, 0, -1, 2, 1))
+        call(native.decommissioned(hub, Array(7L)))
+        throws("invalid")(native.decommissioned(hub, Array(-7L)))
         call(native.stop(hub, "enough"))
         call(native.stageEnded(hub, 0, null))
         call(native.closeHub(hub))
