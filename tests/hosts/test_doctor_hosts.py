@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import shlex
-import socket
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import Host, Standalone
-from support.hosts import FILES, Hosts, Unavailable, ip
+from support.cluster import Standalone
+from support.hosts import SwitchedHosts, Unavailable
 from support.places import APPS, PYTHON
 from support.programs import classic_conf
 from support.tiers import whole
@@ -27,55 +25,6 @@ OTHER_TORCH = "2.0.1"
 # The hosts: the driver's, with a worker that is in order, and three that are not.
 DRIVER, SLOW, TORCHLESS, CUT = range(4)
 ELSEWHERE = "10.214.9.77"
-
-
-class SwitchedHosts(Hosts):
-    """Hosts on one switch, each of which can be broken in its own way; all send at 400 Mbit/s."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__("phs", [f"10.214.9.{at}" for at in range(1, count + 1)], ("ip", "tc"))
-
-    def with_mounts(self, at: int, first: Sequence[Sequence[str]] = ()) -> Host:
-        """A host on which these commands are run before any other, as mounts of its own."""
-        host = self.host(at)
-        script = " && ".join([*(shlex.join(command) for command in first), 'exec "$@"'])
-        return Host(host.address, (*host.prefix, "sh", "-c", script, "sh"))
-
-    def slow_down(self, at: int, rate: str) -> None:
-        """From now on the host sends at this rate."""
-        bucket = ("tbf", "rate", rate, "burst", "64k", "latency", "50ms")
-        ip("netns", "exec", self.names[at], "tc", "qdisc", "replace", "dev", "fabric", "root", *bucket)
-
-    def leads_to(self, at: int, address: str) -> None:
-        """On this host the machine's own name leads to this address."""
-        lines = f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n"
-        (FILES / self.names[at] / "hosts").write_text(lines)
-
-    def drop(self, at: int, to: int, *match: object) -> None:
-        """What this host sends to another one, in TCP packets of this kind, is lost, and so no connection is made."""
-        ip("-n", self.names[at], "rule", "add", "pref", 20, "to", self.addresses[to],
-           "ipproto", "tcp", *match, "blackhole")  # fmt: skip
-
-    def let_through(self, at: int, ports: str) -> None:
-        """Whatever is dropped otherwise, connections to and from these ports are not."""
-        for end in ("sport", "dport"):
-            ip("-n", self.names[at], "rule", "add", "pref", 10,
-               "ipproto", "tcp", end, ports, "lookup", "main")  # fmt: skip
-
-    def _join(self) -> None:
-        switch = self.names[0] + "-switch"
-        ip("netns", "add", switch)
-        self.names.append(switch)
-        ip("-n", switch, "link", "add", "switch", "type", "bridge")
-        ip("-n", switch, "link", "set", "switch", "up")
-        for at, address in enumerate(self.addresses):
-            name, port = self.names[at], f"port{at}"
-            self.leads_to(at, "127.0.0.1")
-            ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "fabric", "netns", name)
-            ip("-n", switch, "link", "set", port, "master", "switch", "up")
-            ip("-n", name, "address", "add", f"{address}/24", "dev", "fabric")
-            ip("-n", name, "link", "set", "fabric", "up")
-            self.slow_down(at, "400mbit")
 
 
 def pythons(folder: Path) -> dict[int, Path]:

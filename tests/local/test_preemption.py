@@ -137,7 +137,9 @@ def test_what_is_saved_is_a_state_or_what_makes_one_and_never_what_a_module_retu
     checkpoint.save_if_preempted(lambda: 1 / 0, 4, directory=str(tmp_path))
     weights = torch.nn.Linear(1, 1).state_dict()
     for step, state in enumerate([weights, lambda: weights, torch.nn.Identity()], 5):
-        with pytest.raises(phalanx.Preempted, match=f"left at step {step}, since ranks on far are to go: spot"):
+        with pytest.raises(
+            phalanx.Preempted, match=f"left at step {step}, since ranks on far are to go: spot"
+        ):
             checkpoint.save_if_preempted(state, step, directory=str(tmp_path))
         found = checkpoint.latest(directory=str(tmp_path), trusted=True)
         assert found is not None

@@ -5,13 +5,17 @@ TEST-13 (nothing-left): after `remove` no namespace, no interface and no file is
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from support.cluster import Host
 
@@ -103,5 +107,69 @@ class TwoHosts(Hosts):
         ip("-n", b, "route", "add", "unreachable", self.hidden)
 
 
-def ip(*words: Any) -> None:
-    subprocess.run(["ip", *map(str, words)], check=True, capture_output=True, text=True, timeout=20)
+class SwitchedHosts(Hosts):
+    """Hosts on one switch, each of which can be broken in its own way; all send at 400 Mbit/s."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__("phs", [f"10.214.9.{at}" for at in range(1, count + 1)], ("ip", "tc"))
+
+    def with_mounts(self, at: int, first: Sequence[Sequence[str]] = ()) -> Host:
+        """A host on which these commands are run before any other, as mounts of its own."""
+        host = self.host(at)
+        script = " && ".join([*(shlex.join(command) for command in first), 'exec "$@"'])
+        return Host(host.address, (*host.prefix, "sh", "-c", script, "sh"))
+
+    def slow_down(self, at: int, rate: str, burst: str = "64k", latency: str = "50ms") -> None:
+        """From now on the host sends at this rate; packets that would wait for longer than `latency` are lost."""
+        bucket = ("tbf", "rate", rate, "burst", burst, "latency", latency)
+        ip("netns", "exec", self.names[at], "tc", "qdisc", "replace", "dev", "fabric", "root", *bucket)
+
+    def plug(self, at: int, how: str) -> None:
+        """Pulls the host's cable out of the switch, `down`, or plugs it in, `up`."""
+        ip("-n", self.names[-1], "link", "set", f"port{at}", how)
+
+    def processes(self, at: int) -> list[psutil.Process]:
+        """What runs on the host."""
+        found = []
+        for pid in ip("netns", "pids", self.names[at]).split():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(int(pid)))
+        return found
+
+    def leads_to(self, at: int, address: str) -> None:
+        """On this host the machine's own name leads to this address."""
+        lines = f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n"
+        (FILES / self.names[at] / "hosts").write_text(lines)
+
+    def drop(self, at: int, to: int, *match: object) -> None:
+        """What this host sends to another one, in TCP packets of this kind, is lost, and so no connection is made."""
+        ip("-n", self.names[at], "rule", "add", "pref", 20, "to", self.addresses[to],
+           "ipproto", "tcp", *match, "blackhole")  # fmt: skip
+
+    def let_through(self, at: int, ports: str) -> None:
+        """Whatever is dropped otherwise, connections to and from these ports are not."""
+        for end in ("sport", "dport"):
+            ip("-n", self.names[at], "rule", "add", "pref", 10,
+               "ipproto", "tcp", end, ports, "lookup", "main")  # fmt: skip
+
+    def _join(self) -> None:
+        switch = self.names[0] + "-switch"
+        ip("netns", "add", switch)
+        self.names.append(switch)
+        ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        ip("-n", switch, "link", "set", "switch", "up")
+        for at, address in enumerate(self.addresses):
+            name, port = self.names[at], f"port{at}"
+            self.leads_to(at, "127.0.0.1")
+            ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "fabric", "netns", name)
+            ip("-n", switch, "link", "set", port, "master", "switch", "up")
+            ip("-n", name, "address", "add", f"{address}/24", "dev", "fabric")
+            ip("-n", name, "link", "set", "fabric", "up")
+            self.slow_down(at, "400mbit")
+
+
+def ip(*words: Any) -> str:
+    """What `ip` prints."""
+    words = tuple(map(str, words))
+    done = subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20)
+    return done.stdout
