@@ -1,6 +1,6 @@
 """A driver whose elastic run trains until FOLDER has the file `enough`. Prints one line of JSON.
 
-enduring.py FOLDER RANKS
+enduring.py FOLDER LEAST MOST RESTARTS
 
 DRIVER_CONF   the Spark settings as JSON
 
@@ -120,16 +120,16 @@ def decommission(spark: Any, chance: random.Random) -> None:
         backend.decommissionExecutor(chance.choice(there), why, False, False)
 
 
-def endure(spark: Any, folder: str, ranks: int) -> dict[str, Any]:
+def endure(spark: Any, folder: str, least: int, most: int, restarts: int) -> dict[str, Any]:
     from phalanx import TorchDistributor
 
     keep_digits(folder)
     run = TorchDistributor(
-        num_processes=(1, ranks),
+        num_processes=(least, most),
         local_mode=False,
         use_gpu=False,
         checkpoint_dir=folder,
-        max_restarts=1000,
+        max_restarts=restarts,
         restart_on=ANY_CAUSE,
         grace=2,
     ).start(train, folder)
@@ -152,10 +152,10 @@ def endure(spark: Any, folder: str, ranks: int) -> dict[str, Any]:
 def main() -> None:
     from pyspark.sql import SparkSession
 
-    _, folder, ranks = sys.argv
+    _, folder, *numbers = sys.argv
     spark = SparkSession.builder.config(map=json.loads(os.environ["DRIVER_CONF"])).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    answer = endure(spark, folder, int(ranks))
+    answer = endure(spark, folder, *map(int, numbers))
     until = time.monotonic() + 30
     while (left := list(spark.sparkContext.statusTracker().getActiveJobsIds())) and time.monotonic() < until:
         time.sleep(0.1)

@@ -21,7 +21,7 @@ def test_a_run_whose_ranks_and_executors_go_has_the_losses_of_an_undisturbed_one
 ) -> None:
     conf = classic_conf(TWO_EXECUTORS) | chaos.CONF
     env = {"DRIVER_CONF": json.dumps(conf)}
-    with Program(chaos.command(tmp_path, 2), tmp_path / "out", env=env) as program:
+    with Program(chaos.command(tmp_path, 1, 2), tmp_path / "out", env=env) as program:
 
         def kill_an_executor(chance: random.Random) -> None:
             chance.choice(sorted(executors(program.pid), key=lambda one: one.pid)).kill()

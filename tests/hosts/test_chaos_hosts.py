@@ -94,7 +94,7 @@ def test_a_run_whose_hosts_go_and_come_has_the_losses_of_an_undisturbed_one(
         folder = tmp_path / "run"
         folder.mkdir()
         env = {"DRIVER_CONF": json.dumps(conf)}
-        with hosts.host(0).start(chaos.command(folder, 3), tmp_path / "out", env=env) as program:
+        with hosts.host(0).start(chaos.command(folder, 1, 3), tmp_path / "out", env=env) as program:
             of_hosts = Faults(hosts, cluster)
             faults: dict[str, chaos.Fault] = {
                 "a rank is killed": chaos.kills_a_rank(folder),

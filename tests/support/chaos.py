@@ -46,9 +46,9 @@ def by_hand() -> list[Any]:
     return [pytest.param(int(seconds), float(every), marks=marks)] if seconds else []
 
 
-def command(folder: Path, ranks: int) -> list[str]:
+def command(folder: Path, least: int, most: int, restarts: int = 1000) -> list[str]:
     """That of the run's driver."""
-    return [sys.executable, str(APPS / "enduring.py"), str(folder), str(ranks)]
+    return [sys.executable, str(APPS / "enduring.py"), str(folder), *map(str, (least, most, restarts))]
 
 
 def ranks_of(folder: Path) -> list[psutil.Process]:

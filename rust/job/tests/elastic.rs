@@ -6,7 +6,7 @@ mod play;
 
 use std::time::{Duration, Instant};
 
-use phalanx_job::driver::state::{JobState, Restarted};
+use phalanx_job::driver::state::{JobState, Restarted, StageLook};
 use phalanx_rendezvous::{Outbox, Seat};
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::run_snapshot::{RestartCost, RestartKind};
@@ -217,6 +217,34 @@ fn with_too_few_left_a_lost_task_is_replaced_within_the_budget_of_restarts() {
     play.tell(8, 1, ended(1, RankState::Stopped, 0));
     play.done(8, 1);
     assert_eq!(play.failure().kind, FailureKind::LostNode, "DRIVER-30: there are no restarts");
+}
+
+#[test]
+fn a_job_that_waits_in_vain_for_a_lost_task_says_which_slots_spark_has() {
+    let mut play = Play::under(|policy| {
+        elastic(policy);
+        policy.elastic.min_ranks = 2;
+        policy.max_restarts = 1;
+        policy.gang_wait = Duration::from_secs(60);
+    });
+    play.breaks(5, 0);
+    play.tick(8);
+    play.tell(8, 1, ended(1, RankState::Stopped, 0));
+    play.done(8, 1);
+    assert!(play.goes_on().starts_with("[phalanx] restart 1 of 1: "));
+    play.joins(8, 1);
+    let look = StageLook { running: Some(1), slots: 1, free: 0 };
+    play.state.stage_seen(play.at(9), Attempt::first(), look);
+    for seconds in 9..68 {
+        play.tell(seconds, 1, NodeMessage::Ping);
+        play.tick(seconds);
+    }
+    assert!(play.state.outcome().is_none(), "it waits for as long as a gang does");
+    play.tick(68);
+    play.done(68, 1);
+    let said = &play.failure().message;
+    assert!(said.starts_with("Spark did not bring the executors for 2 tasks within 60s"), "{said}");
+    assert!(said.contains("it has 1 of 2 task slots"), "{said}");
 }
 
 #[test]

@@ -51,19 +51,16 @@ pub(in crate::driver::state) struct JoinClock {
     /// Whether a task runs or has joined, so that nothing moves it any more.
     has_started: bool,
     queued: Option<Queued>,
-    /// How many slots the last look showed.
-    slots: Option<u32>,
 }
 
 impl JoinClock {
     /// That of an attempt which begins now.
     pub(in crate::driver::state) fn new(now: Instant) -> JoinClock {
-        JoinClock { runs_from: now, has_started: false, queued: None, slots: None }
+        JoinClock { runs_from: now, has_started: false, queued: None }
     }
 
     /// Somebody has looked at Spark. DRIVER-42
     pub(in crate::driver::state) fn look(&mut self, now: Instant, tasks: u32, gang: Gang, look: StageLook) {
-        self.slots = Some(look.slots);
         if self.has_started {
             return;
         }
@@ -88,17 +85,12 @@ impl JoinClock {
     }
 
     fn start(&mut self, at: Instant) {
-        *self = JoinClock { runs_from: at, has_started: true, queued: None, slots: self.slots };
+        *self = JoinClock { runs_from: at, has_started: true, queued: None };
     }
 
     /// From when on it runs, as far as is known.
     pub(in crate::driver::state) fn runs_from(&self) -> Instant {
         self.runs_from
-    }
-
-    /// How many slots the executors had at the last look.
-    pub(in crate::driver::state) fn slots(&self) -> Option<u32> {
-        self.slots
     }
 
     /// How many slots are free, while these are too few for the stage.

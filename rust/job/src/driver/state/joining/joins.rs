@@ -155,12 +155,8 @@ impl JobState {
     fn too_few_joined(&self) -> String {
         let (limit, known, tasks) = (self.job.policy.join_limit(), self.known(), self.job.least_tasks());
         let missing = self.missing();
-        let slots = match &self.phase {
-            JobPhase::Joining(joining) => joining.clock.slots(),
-            _ => None,
-        };
-        match (self.job.policy.gang, slots) {
-            (Gang::Tasks, Some(slots)) if slots < tasks => format!(
+        match (self.job.policy.gang, self.last_look) {
+            (Gang::Tasks, Some(StageLook { slots, .. })) if slots < tasks => format!(
                 "Spark did not bring the executors for {tasks} {} within {limit:.0?} (spark.phalanx.gang.wait): \
                  it has {slots} of {tasks} task slots, which are given back. Can the cluster grow so far? If not, \
                  lower num_processes; if it takes longer, raise the setting",
