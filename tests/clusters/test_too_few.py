@@ -14,8 +14,6 @@ from support.tiers import whole
 
 pytestmark = [pytest.mark.timeout(240), whole("a standalone cluster")]
 
-WAIT_S = 12
-
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Standalone]:
@@ -24,10 +22,10 @@ def cluster(tmp_path: Path) -> Iterator[Standalone]:
     started.stop()
 
 
-def run_on(cluster: Standalone, folder: Path) -> Program:
-    """The driver of a run of two or three ranks; a host has room for one."""
+def run_on(cluster: Standalone, folder: Path, wait: str) -> Program:
+    """The driver of a run of two or three ranks, which waits for so long; a host has room for one."""
     folder.mkdir()
-    conf = cluster.conf() | chaos.CONF | {"spark.phalanx.gang.wait": f"{WAIT_S}s"}
+    conf = cluster.conf() | chaos.CONF | {"spark.phalanx.gang.wait": wait}
     env = {"DRIVER_CONF": json.dumps(conf)}
     return Program(chaos.command(folder, 2, 3, 1), folder.parent / "out", env=env)
 
@@ -36,7 +34,7 @@ def test_ranks_that_are_too_few_go_on_with_a_host_that_comes_in_time(
     cluster: Standalone, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    with run_on(cluster, folder) as program:
+    with run_on(cluster, folder, "100s") as program:
         program.waits_for("the run trains", 120, lambda: chaos.reached(folder, 20))
         cluster.workers[1].end()
         program.waits_for("the others are ended", 30, lambda: "[phalanx] restart 1 of" in program.text)
@@ -54,13 +52,13 @@ def test_ranks_that_stay_too_few_fail_and_say_how_long_they_have_waited_for_how_
     cluster: Standalone, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    with run_on(cluster, folder) as program:
+    with run_on(cluster, folder, "12s") as program:
         program.waits_for("the run trains", 120, lambda: chaos.reached(folder, 20))
         cluster.workers[1].end()
         assert program.ends(60) != 0, program.text
     [said] = [
         line for line in program.text.splitlines() if line.startswith("phalanx.") and "TrainingError" in line
     ]
-    waited = f"Spark did not bring the executors for 2 tasks within {WAIT_S}s (spark.phalanx.gang.wait)"
+    waited = "Spark did not bring the executors for 2 tasks within 12s (spark.phalanx.gang.wait)"
     assert f"{waited}: it has 1 of 2 task slots" in said, program.text
     assert not chaos.ranks_of(folder)
