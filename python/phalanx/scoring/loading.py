@@ -1,4 +1,7 @@
-"""Makes a model ready in its process: each function returns the function from a batch to its outputs."""
+"""Makes a model ready in its process: each function returns the function from a batch to its outputs.
+
+SCORE-23 (callers-mlflow): a model of MLflow's is looked for where the caller's MLflow has its runs and its models.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,17 @@ def exported(content: bytes) -> Model:
     return torch.export.load(io.BytesIO(content)).module()
 
 
-def mlflow(uri: str) -> Model:
-    """A model of MLflow's, by its `pyfunc`, which takes an array of numpy or a DataFrame of pandas."""
+def mlflow(uri: str, stores: tuple[str, str] | None) -> Model:
+    """A model of MLflow's, by its `pyfunc`, which takes an array of numpy or a DataFrame of pandas.
+
+    `stores` are where the caller's MLflow has its runs and its models; None where the caller has no MLflow, so that
+    the process's own says.
+    """
     import mlflow.pyfunc
 
+    if stores is not None:
+        mlflow.set_tracking_uri(stores[0])
+        mlflow.set_registry_uri(stores[1])
     loaded = mlflow.pyfunc.load_model(uri)
 
     def predict(batch: Any) -> Any:

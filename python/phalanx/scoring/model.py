@@ -152,7 +152,7 @@ def _rest(model: Any, torch: Any) -> str:
 def _named(name: str) -> GivenModel:
     scheme = name.split(":", 1)[0]
     if scheme in ("models", "runs"):
-        given = _packed(loading.mlflow, name)
+        given = _packed(loading.mlflow, name, _stores_of_mlflow())
         # An alias or a stage may name another version the next time.
         is_fixed = scheme == "runs" or name.rpartition("/")[2].isdigit()
         return given if is_fixed else given._replace(key=f"{given.key} {uuid.uuid4()}")
@@ -171,6 +171,15 @@ def _named(name: str) -> GivenModel:
         with open(name, "rb") as file:
             content = file.read()
     return _packed(_loader_of(name, content), content)
+
+
+def _stores_of_mlflow() -> tuple[str, str] | None:
+    """Where the caller's MLflow has its runs and its models (SCORE-23)."""
+    try:
+        import mlflow
+    except ImportError:
+        return None
+    return mlflow.get_tracking_uri(), mlflow.get_registry_uri()
 
 
 def _loader_of(name: str, content: bytes) -> Callable[..., Any]:
