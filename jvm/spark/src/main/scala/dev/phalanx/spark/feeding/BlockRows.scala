@@ -25,6 +25,7 @@ final private[spark] class BlockRows(schema: Schema, allocator: BufferAllocator)
   private val columns = schema.getFields.asScala.map(ColumnChoice.of(_, allocator)).toArray
   private val variable = columns.filter(_.isVariable)
   private val fixedBits = columns.map(_.fixedBits).sum
+  private val inOrder = columns.indices.toArray
   private var count = 0
 
   def rows: Int = count
@@ -40,10 +41,13 @@ final private[spark] class BlockRows(schema: Schema, allocator: BufferAllocator)
     sum
   }
 
-  def add(row: InternalRow): Unit = {
+  def add(row: InternalRow): Unit = add(row, inOrder)
+
+  /** Adds the columns of a row that are at these places. */
+  def add(row: InternalRow, places: Array[Int]): Unit = {
     var i = 0
     while (i < columns.length) {
-      columns(i).write(row, i)
+      columns(i).write(row, places(i))
       i += 1
     }
     count += 1

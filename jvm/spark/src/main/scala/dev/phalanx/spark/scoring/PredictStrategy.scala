@@ -4,11 +4,15 @@ import scala.jdk.CollectionConverters._
 
 import org.apache.spark.sql.catalyst.expressions.{
   Alias,
+  Attribute,
   AttributeReference,
+  AttributeSet,
   CreateNamedStruct,
   GetStructField,
+  NamedExpression,
   PythonUDF
 }
+import org.apache.spark.sql.catalyst.planning.PhysicalOperation
 import org.apache.spark.sql.catalyst.plans.logical.{ArrowEvalPython, LogicalPlan}
 import org.apache.spark.sql.execution.{ProjectExec, SparkPlan, SparkStrategy}
 import org.apache.spark.sql.types.{StructField, StructType}
@@ -30,15 +34,16 @@ final private[spark] class PredictStrategy extends SparkStrategy {
     }
 
   private def planned(plan: LogicalPlan): Option[SparkPlan] = plan match {
-    case eval: ArrowEvalPython                              => ofArrays(eval)
+    case PhysicalOperation(wanted, Seq(), eval: ArrowEvalPython) if PredictStrategy.areColumns(wanted, eval) =>
+      ofArrays(eval, wanted)
     case map if PredictStrategy.Maps.contains(map.nodeName) => ofRows(map)
     case _                                                  => None
   }
 
   /** Functions of Arrow's arrays, of which some may be ours: of a struct of the inputs, which makes a struct of the
-    * outputs. Each of ours is an operator of its own above the others.
+    * outputs. Each of ours is an operator of its own above the others; `wanted` of all columns is what comes out.
     */
-  private def ofArrays(eval: ArrowEvalPython): Option[SparkPlan] = {
+  private def ofArrays(eval: ArrowEvalPython, wanted: Seq[NamedExpression]): Option[SparkPlan] = {
     val all = eval.udfs.zip(eval.resultAttrs)
     val ours = all.filter { case (function, _) => PredictPlan.isMarked(function.dataType) }
     val operators = for {
@@ -50,7 +55,9 @@ final private[spark] class PredictStrategy extends SparkStrategy {
         case made: CreateNamedStruct => made.valExprs
         case struct                  => told.columns.indices.map(GetStructField(struct, _))
       }
-      (result, (below: SparkPlan) => PhalanxPredictExec(told, packed, inputs, result, below))
+      val operator = (wanted: Seq[NamedExpression], below: SparkPlan) =>
+        PhalanxPredictExec(told, packed, inputs, result, wanted, below)
+      (result, operator)
     }
     val planned = operators.map(_._1.exprId).toSet
     val (functions, results) = all.filterNot { case (_, result) => planned(result.exprId) }.map {
@@ -60,8 +67,13 @@ final private[spark] class PredictStrategy extends SparkStrategy {
     }.unzip
     val below = if (functions.isEmpty) eval.child else eval.copy(udfs = functions, resultAttrs = results)
     if (ours.isEmpty) None
-    else if (all.size == 1 && operators.size == 1) Some(operators.head._2(planLater(below)))
-    else Some(ProjectExec(eval.output, operators.foldLeft(planLater(below)) { case (plan, (_, over)) => over(plan) }))
+    else if (all.size == 1 && operators.size == 1) Some(operators.head._2(wanted, planLater(below)))
+    else {
+      val made = operators.foldLeft(planLater(below)) { case (plan, (result, operator)) =>
+        operator(plan.output :+ result, plan)
+      }
+      Some(ProjectExec(wanted, made))
+    }
   }
 
   /** A function of whole rows, behind which the inputs are once more: of the same rows with the outputs instead. */
@@ -79,7 +91,7 @@ final private[spark] class PredictStrategy extends SparkStrategy {
       val named = values.zip(map.output).map { case (value, output) =>
         Alias(value, output.name)(exprId = output.exprId)
       }
-      ProjectExec(named, PhalanxPredictExec(told, packed, inputs, made, planLater(child)))
+      ProjectExec(named, PhalanxPredictExec(told, packed, inputs, made, kept :+ made, planLater(child)))
     }
 
   /** What a function says, and the model, which is there as a broadcast of Python's. */
@@ -97,6 +109,17 @@ private object PredictStrategy {
 
   /** `mapInArrow`, by its names in Spark 3.5 and later. */
   val Maps: Set[String] = Set("PythonMapInArrow", "MapInArrow")
+
+  /** Whether these are columns from below, as they are, and values of what was made: an operator of ours can have
+    * them come out, and the rest need not be copied.
+    */
+  def areColumns(wanted: Seq[NamedExpression], eval: ArrowEvalPython): Boolean = {
+    val made = AttributeSet(eval.resultAttrs)
+    wanted.forall {
+      case _: Attribute => true
+      case value        => value.deterministic && value.references.subsetOf(made)
+    }
+  }
 
   val logger: Logger = LoggerFactory.getLogger("dev.phalanx")
 }

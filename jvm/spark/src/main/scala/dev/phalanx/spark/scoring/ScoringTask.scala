@@ -7,13 +7,21 @@ import scala.collection.mutable.ArrayBuffer
 
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{Attribute, Expression, JoinedRow, UnsafeProjection}
+import org.apache.spark.sql.catalyst.expressions.{
+  Attribute,
+  AttributeSet,
+  Expression,
+  JoinedRow,
+  NamedExpression,
+  UnsafeProjection
+}
 import org.apache.spark.sql.execution.metric.SQLMetric
 
 import dev.phalanx.spark.feeding.{BlockRows, BlockTask}
 import dev.phalanx.spark.internal.SparkInternals
 
-/** What each task of a query with a model does: its rows, and beside each the struct of what the model made of it.
+/** What each task of a query with a model does: of each of its rows, and the struct of what the model made of it, the
+  * columns that are wanted.
   *
   *   - JAR-32 (in-order): each row comes out once, where it was.
   *   - JAR-33 (bounded): a task has the rows of two batches in memory, and of one that it writes.
@@ -21,7 +29,8 @@ import dev.phalanx.spark.internal.SparkInternals
   *
   * @param schema Arrow's of the model's inputs, as `BlockTask.packed` packs it
   * @param inputs what the model is given of each row of `has`
-  * @param makes what comes out: the columns of `has`, and the struct
+  * @param made the struct
+  * @param wanted what comes out, of `has` and `made`
   */
 final private[scoring] class ScoringTask(
     plan: PredictPlan,
@@ -29,10 +38,38 @@ final private[scoring] class ScoringTask(
     schema: Array[Byte],
     inputs: Seq[Expression],
     has: Seq[Attribute],
-    makes: Seq[Attribute],
+    made: Attribute,
+    wanted: Seq[NamedExpression],
     metrics: Map[String, SQLMetric]
 ) extends (Iterator[InternalRow] => Iterator[InternalRow])
     with Serializable {
+
+  /** What is needed of a row once the model has its inputs. */
+  private def kept: Seq[Attribute] = {
+    val needed = AttributeSet(wanted.flatMap(_.references))
+    has.filter(needed.contains)
+  }
+
+  /** Copies that of a row. */
+  private def newKeeper(): InternalRow => InternalRow =
+    if (kept.size == has.size) _.copy()
+    else {
+      val toKept = UnsafeProjection.create(kept, has)
+      row => toKept(row).copy()
+    }
+
+  /** Adds a row's inputs to a batch; those that are columns are taken from where they are. */
+  private def newAdder(batch: BlockRows): InternalRow => Unit = {
+    val places = inputs.map {
+      case column: Attribute => has.indexWhere(_.exprId == column.exprId)
+      case _                 => -1
+    }.toArray
+    if (!places.contains(-1)) batch.add(_, places)
+    else {
+      val toInputs = UnsafeProjection.create(inputs, has)
+      row => batch.add(toInputs(row))
+    }
+  }
 
   override def apply(rows: Iterator[InternalRow]): Iterator[InternalRow] =
     if (rows.isEmpty) Iterator.empty else new Scored(rows, TaskContext.get())
@@ -48,8 +85,9 @@ final private[scoring] class ScoringTask(
     private val allocator = own(SparkInternals.newArrowAllocator("phalanx-predict"))
     private val batch = own(new BlockRows(BlockTask.unpacked(schema), allocator))
     private val process = own(new ModelProcess(plan, packed, context))
-    private val toInputs = UnsafeProjection.create(inputs, has)
-    private val toResult = UnsafeProjection.create(makes, makes)
+    private val addInputs = newAdder(batch)
+    private val keptOf = newKeeper()
+    private val toResult = UnsafeProjection.create(wanted, kept :+ made)
     private val joined = new JoinedRow
     private var waiting = Vector.empty[Piece]
     private var count = 0
@@ -77,27 +115,27 @@ final private[scoring] class ScoringTask(
     }
 
     private def give(): Unit = {
-      val kept = new ArrayBuffer[InternalRow](plan.batchSize.min(1024))
-      while (rows.hasNext && kept.size < plan.batchSize && batch.bytes < ScoringTask.MostBytes) {
+      val keeping = new ArrayBuffer[InternalRow](plan.batchSize.min(1024))
+      while (rows.hasNext && keeping.size < plan.batchSize && batch.bytes < ScoringTask.MostBytes) {
         val row = rows.next()
-        kept += row.copy()
-        batch.add(toInputs(row))
+        keeping += keptOf(row)
+        addInputs(row)
       }
       val size = new ScoringTask.Counting
       batch.writeTo(size)
       val slot = count % ModelProcess.Slots
-      timed("waiting")(process.give(slot, kept.size, size.bytes, s"$first ${plan.rows}")(batch.writeTo))
+      timed("waiting")(process.give(slot, keeping.size, size.bytes, s"$first ${plan.rows}")(batch.writeTo))
       batch.clear()
-      waiting :+= new Piece(slot, kept.toArray)
+      waiting :+= new Piece(slot, keeping.toArray)
       count += 1
-      first += kept.size
+      first += keeping.size
     }
 
     private def take(): Unit = {
       piece = waiting.head
       waiting = waiting.tail
-      val (made, nanos) = timed("waiting")(process.take(piece.slot)(in => new Outputs(in, allocator)))
-      outputs = made
+      val (found, nanos) = timed("waiting")(process.take(piece.slot)(in => new Outputs(in, allocator)))
+      outputs = found
       at = 0
       metrics("batches") += 1
       metrics("rows") += piece.rows.length

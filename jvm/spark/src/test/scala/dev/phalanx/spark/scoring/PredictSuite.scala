@@ -12,6 +12,7 @@ import org.apache.spark.ml.functions.array_to_vector
 import org.apache.spark.sql.DataFrame
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec
+import org.apache.spark.sql.execution.exchange.Exchange
 import org.apache.spark.sql.functions.{col, udf}
 import org.apache.spark.util.LongAccumulator
 import org.scalatest.BeforeAndAfterAll
@@ -69,11 +70,29 @@ class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
     assert(scored.collect().map(_.getDouble(2)).toSeq == Seq(0.5, 1.5, 2.5))
   }
 
-  test("only columns that are used reach the operator") {
-    val scored = Predict(frame, model, Seq("x"), "y float, n bigint").select("n")
+  test("only columns that are used reach the operator and come out of it") {
+    val scored = Predict(frame.where("id <> 70"), model, Seq("x"), "y float, n bigint").selectExpr("n", "y + 1 as z")
     val ours = operatorsOf(scored.queryExecution.executedPlan).collect { case op: PhalanxPredictExec => op }.head
     // The array is made in the operator, of the one column that it needs.
     assert(ours.child.output.map(_.name) == Seq("id"))
+    assert(ours.output.map(_.name) == Seq("n", "z"))
+    assert(scored.collect().map(row => (row.getLong(0), row.getDouble(1))).toSeq ==
+      (0L until 100L).filter(_ != 70).map(id => (id, id + 1.5)))
+  }
+
+  test("rows stay partitioned and sorted by the columns that come out") {
+    val sorted = frame.where("id <> 70").repartition(2, col("id")).sortWithinPartitions("id")
+    val scored = Predict(sorted, model, Seq("x"), "y float, n bigint")
+    def exchanges(rows: DataFrame): Int = {
+      val planned = rows.queryExecution.executedPlan match {
+        case adaptive: AdaptiveSparkPlanExec => adaptive.initialPlan
+        case plan                            => plan
+      }
+      assert(rows.collect().length == 99)
+      planned.collect { case shuffle: Exchange => shuffle }.size
+    }
+    assert(exchanges(scored.groupBy("id").sum("n")) == 1)
+    assert(exchanges(scored.groupBy("n").count()) == 2)
   }
 
   test("executors count what models have scored") {
