@@ -5,23 +5,29 @@
 The data sets are those of data.py. Each way reads the Parquet files, gives the model batches and writes the outputs to
 Spark's `noop`; all take turns in one session on this machine. A model that does nothing shows what the way costs.
 
-`phalanx` asks the model from the executors' JVMs (jvm) and from Python workers (python). `mapInArrow` is written by
-hand: to the same tensors and lists, and back. `predict_batch_udf` is pyspark's, in three sizes of batches, and `ours of
-that name` the drop-in for it. `pandas_udf` is an iterator's. `arrow_udf of nothing` returns its argument. `first rows`
-is the time until a second `phalanx.predict` of the same module of 25 million parameters has its first five rows. `net`
-scores with that module, beside a loop over the same rows in memory and Spark's own time for them; together they are a
-bound.
+`phalanx` asks the model from the executors' JVMs (jvm), also with batches of 10,000 rows where these are small, and
+from Python workers (python). `mapInArrow` is written by hand: to the same tensors and lists, and back.
+`predict_batch_udf` is pyspark's, in three sizes of batches, and `ours of that name` the drop-in for it. `spark_udf` is
+MLflow's, of a model that returns what it is given. `pandas_udf` is an iterator's. `arrow_udf of nothing` returns its
+argument.
+
+`net` scores the floats with a module of 25 million parameters, beside a loop over the same rows in memory and Spark's
+own time for them; together they are a bound. `first rows` is the time until a second `phalanx.predict` of the same
+module has its first five rows. `resnet` does the same with images of 224 by 224 and a net of ResNet-50's shape.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import logging
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -98,12 +104,12 @@ class Ways:
     def frame(self) -> Any:
         return self.spark.read.parquet(self.folder)
 
-    def phalanx(self, over: str) -> float:
+    def phalanx(self, over: str, size: int = BATCH) -> float:
         import phalanx
 
         self.spark.conf.set("spark.phalanx.stage", over)
         scored = phalanx.predict(
-            self.frame, self.model, inputs=self.inputs, outputs=OUTPUTS[self.case], batch_size=BATCH
+            self.frame, self.model, inputs=self.inputs, outputs=OUTPUTS[self.case], batch_size=size
         )
         return rate(scored.select(*scored.columns[-(2 if self.case == "text" else 1) :]))
 
@@ -147,6 +153,38 @@ class Ways:
         made: Any = arrow_udf(lambda arrays: arrays, kind, ArrowUDFType.SCALAR_ITER)
         return rate(self.frame.select(made(*self.names).alias("out")))
 
+    def mlflow(self) -> float:
+        """MLflow's function of pandas; it returns no bytes."""
+        import mlflow
+
+        kind = OUTPUTS[self.case] if self.case == "text" else OUTPUTS[self.case].partition(" ")[2]
+        made: Any = mlflow.pyfunc.spark_udf(self.spark, self._saved, result_type=kind, env_manager="local")
+        return rate(self.frame.select(made(*self.names).alias("out")))
+
+    @cached_property
+    def _saved(self) -> str:
+        """The folder of a model of MLflow's that returns what it is given."""
+        import mlflow
+
+        case = self.case
+
+        class Identity(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
+            def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
+                import numpy as np
+                import pandas as pd
+
+                columns = [column for _, column in model_input.items()]
+                if case == "text":
+                    return pd.DataFrame({"a": columns[0], "b": columns[1]})
+                if case == "numbers":
+                    return np.stack([column.to_numpy(float) for column in columns], 1)
+                return np.stack(columns[0].tolist())
+
+        folder = tempfile.mkdtemp(prefix="phalanx-bench-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        mlflow.pyfunc.save_model(f"{folder}/model", python_model=Identity(), pip_requirements=[])
+        return f"{folder}/model"
+
     def pandas(self) -> float:
         import pandas as pd
         from pyspark.sql.functions import pandas_udf
@@ -180,13 +218,21 @@ def rate(frame: Any) -> float:
     return counted / (time.monotonic() - began)
 
 
+# How large an image is, of three colours.
+SIDE = 224
+
 # How many rows the data set of the case has.
 COUNTS = [0]
 
 
+def in_memory(rows: Any) -> tuple[Any, int]:
+    """Rows that Spark has in memory in two partitions, and how many."""
+    frame = rows.repartition(2).cache()
+    return frame, frame.count()
+
+
 def net(report: Report, spark: Any, folder: str, rows: int, repetitions: int) -> None:
     """A net of 25 million parameters over the floats."""
-    import numpy as np
     import phalanx
     import torch
 
@@ -195,53 +241,79 @@ def net(report: Report, spark: Any, folder: str, rows: int, repetitions: int) ->
         torch.nn.Linear(784, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 4096), torch.nn.ReLU(),
         torch.nn.Linear(4096, 1280), torch.nn.ReLU(), torch.nn.Linear(1280, 10),
     )  # fmt: skip
-    frame = spark.read.parquet(folder).limit(rows).repartition(2).cache()
-    counted = frame.count()
-
-    def scored() -> float:
-        began = time.monotonic()
-        out = phalanx.predict(frame, model, inputs="x", outputs="out array<float>", batch_size=BATCH)
-        out.select("out").write.format("noop").mode("overwrite").save()
-        return counted / (time.monotonic() - began)
-
-    def looped() -> float:
-        data = torch.from_numpy(np.random.default_rng(1).random((counted, 784), dtype=np.float32))
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
-        began = time.monotonic()
-        with torch.inference_mode():
-            for batch in data.split(BATCH):
-                model(batch)
-        return counted / (time.monotonic() - began)
-
-    feeding = identity("floats")
-
-    def fed() -> float:
-        began = time.monotonic()
-        out = phalanx.predict(frame, feeding, inputs="x", outputs="out array<float>", batch_size=BATCH)
-        out.select("out").write.format("noop").mode("overwrite").save()
-        return counted / (time.monotonic() - began)
+    frame, counted = in_memory(spark.read.parquet(folder).limit(rows))
+    beside_a_loop(report, "net", frame, counted, model, repetitions, size=BATCH, width=784)
 
     def first() -> float:
         began = time.monotonic()
-        phalanx.predict(frame, model, inputs="x", outputs="out array<float>", batch_size=BATCH).limit(
-            5
-        ).collect()
+        scored = phalanx.predict(frame, model, inputs="x", outputs="out array<float>", batch_size=BATCH)
+        scored.limit(5).collect()
         return time.monotonic() - began
 
-    scored()
-    values = interleaved({"phalanx": scored, "loop": looped, "feed": fed}, repetitions)
-    for impl, found in values.items():
-        report.add(impl, "net", "rows", "rows/s", found)
-    bound = [1 / (1 / loop + 1 / feed) for loop, feed in zip(values["loop"], values["feed"], strict=True)]
-    report.add("1/(1/loop + 1/feed)", "net", "rows", "rows/s", bound)
     report.add("phalanx", "net", "first rows", "s", [first() for _ in range(repetitions)])
+    frame.unpersist()
+
+
+def resnet(report: Report, spark: Any, rows: int, repetitions: int) -> None:
+    """A net of ResNet-50's shape over images."""
+    import torch
+    from resnet import ResNet50
+
+    def images(batches: Iterator[Any]) -> Iterator[Any]:
+        import numpy as np
+        import pyarrow as pa
+
+        for batch in batches:
+            draw = np.random.default_rng(1).random((len(batch), SIDE * SIDE * 3), dtype=np.float32)
+            yield pa.RecordBatch.from_arrays([pa.array(list(draw))], ["x"])
+
+    torch.manual_seed(1)
+    frame, counted = in_memory(spark.range(0, rows, 1, 2).mapInArrow(images, "x array<float>"))
+    model = ResNet50(SIDE).eval()
+    beside_a_loop(report, "resnet", frame, counted, model, repetitions, size=16, width=SIDE * SIDE * 3)
+    frame.unpersist()
+
+
+def beside_a_loop(
+    report: Report, case: str, frame: Any, rows: int, model: Any, repetitions: int, *, size: int, width: int
+) -> None:
+    """What is left of the speed of a model in a loop of torch's over rows in memory."""
+    import numpy as np
+    import phalanx
+    import torch
+
+    def scored(by: Any) -> float:
+        began = time.monotonic()
+        out = phalanx.predict(frame, by, inputs="x", outputs="out array<float>", batch_size=size)
+        out.select("out").write.format("noop").mode("overwrite").save()
+        return rows / (time.monotonic() - began)
+
+    data = torch.from_numpy(np.random.default_rng(1).random((rows, width), dtype=np.float32))
+
+    def looped() -> float:
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        began = time.monotonic()
+        with torch.inference_mode():
+            for batch in data.split(size):
+                model(batch)
+        return rows / (time.monotonic() - began)
+
+    feeding = identity("floats")
+    runs = {"phalanx": partial(scored, model), "loop": looped, "feed": partial(scored, feeding)}
+    for run in runs.values():
+        run()
+    values = interleaved(runs, repetitions)
+    for impl, found in values.items():
+        report.add(impl, case, "rows", "rows/s", found)
+    bound = [1 / (1 / loop + 1 / feed) for loop, feed in zip(values["loop"], values["feed"], strict=True)]
+    report.add("1/(1/loop + 1/feed)", case, "rows", "rows/s", bound)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join([*ROWS, "net"]))
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join([*ROWS, "net", "resnet"]))
     parser.add_argument(
         "--quick", action="store_true", help="a quarter of the rows, and one repetition unless --reps says"
     )
@@ -258,7 +330,10 @@ def main() -> None:
         quiet_builder("local[2]").config("spark.driver.memory", "6g").config(map=spark_conf()).getOrCreate()
     )
     repetitions = options.reps or (1 if options.quick else 3)
-    for case in options.cases or [*ROWS, "net"]:
+    for case in options.cases or [*ROWS, "net", "resnet"]:
+        if case == "resnet":
+            resnet(report, spark, 64 if options.quick else 256, repetitions)
+            continue
         source = "floats" if case == "net" else case
         rows = ROWS[source] // (4 if options.quick else 1)
         folder = generated(spark, source, rows)
@@ -273,11 +348,14 @@ def main() -> None:
             "mapInArrow by hand": ways.by_hand,
             "pandas_udf": ways.pandas,
         }
+        if case in ("numbers", "text"):
+            runs["phalanx, jvm, 10,000"] = partial(ways.phalanx, "jvm", 10_000)
         if len(ways.names) == 1:
             runs["arrow_udf of nothing"] = ways.as_it_came
         if case != "bytes":
             for size in PYSPARK_BATCHES:
                 runs[f"predict_batch_udf {size}"] = partial(ways.batch_udf, "pyspark.ml.functions", size)
+            runs["spark_udf"] = ways.mlflow
             runs["ours of that name, 1024"] = partial(ways.batch_udf, "phalanx", 1024)
         for impl, run in runs.items():
             note(f"{case}: {impl}, once before")
