@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import models
@@ -11,6 +12,7 @@ import phalanx
 import pytest
 import torch
 from rows import error_of, numbers, whole_case
+from support.own_session import in_session
 from support.tiers import whole
 
 pytestmark = pytest.mark.usefixtures("no_model_is_left")
@@ -149,3 +151,24 @@ def test_what_can_t_be_is_refused_by_the_caller(
     model = given.pop("model")
     with pytest.raises(error, match=re.escape(said)):
         phalanx.predict(numbers(spark), model, **given)
+
+
+@whole("an environment of its own")
+def test_a_python_that_can_t_run_a_model_says_what_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise ModuleNotFoundError(\"No module named 'numpy'\")")
+    said = in_session(
+        "local-cluster[1,1,1024]",
+        """
+        import phalanx, torch
+
+        spark.sparkContext.setLogLevel("OFF")
+        frame = spark.range(3).selectExpr("float(id) as x")
+        try:
+            phalanx.predict(frame, torch.nn.Identity(), inputs="x", outputs="y float").collect()
+            answer = None
+        except Exception as problem:
+            answer = str(problem)
+        """,
+        conf={**phalanx.spark_conf(), "spark.executorEnv.PYTHONPATH": str(tmp_path)},
+    )
+    assert "the model could not be made: ModuleNotFoundError: No module named 'numpy'" in said, said

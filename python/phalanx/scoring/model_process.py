@@ -62,8 +62,7 @@ def run() -> NoReturn:
 
 def _serve(told: dict[str, Any]) -> None:
     from .. import _native
-    from .device import Device
-    from .serving import Serving, Trouble
+    from .trouble import Trouble
 
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
         file.write(_NAME)
@@ -74,6 +73,9 @@ def _serve(told: dict[str, Any]) -> None:
     if descriptor is None:
         return
     try:
+        from .device import Device
+        from .serving import Serving
+
         device = Device(told["gpu"], told["autocast"])
         model = device.placed(_load(descriptor, told))
     except BaseException as problem:

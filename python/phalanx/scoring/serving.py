@@ -12,10 +12,9 @@ from __future__ import annotations
 import json
 import mmap
 import pickle
-import traceback
 from collections.abc import Callable, Mapping
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from . import whole_rows
 from .batch_memory import NewColumn, listed, mapped, read, read_rows, write
 from .parts import ModelFailed
 from .tensors import SINGLE
+from .trouble import Trouble
 
 if TYPE_CHECKING:
     from .. import _native
@@ -34,21 +34,6 @@ ARGUMENTS = "arguments"
 
 # What a batch is called that is all columns in one.
 ROWS = "rows"
-
-
-class Trouble(NamedTuple):
-    """What a task is told of an exception."""
-
-    error: str
-    traceback: str
-
-    @staticmethod
-    def of(problem: BaseException) -> Trouble:
-        """Without the frames of this package."""
-        from ..rank.error_record import formatted
-
-        line = traceback.format_exception_only(problem)[-1].strip()
-        return Trouble(line, formatted(problem))
 
 
 class Serving:
