@@ -171,4 +171,4 @@ def test_a_python_that_can_t_run_a_model_says_what_it_lacks(tmp_path: Path) -> N
         """,
         conf={**phalanx.spark_conf(), "spark.executorEnv.PYTHONPATH": str(tmp_path)},
     )
-    assert "the model could not be made: ModuleNotFoundError: No module named 'numpy'" in said, said
+    assert "the model can't be had: ModuleNotFoundError: No module named 'numpy'" in said, said
