@@ -121,6 +121,7 @@ def test_a_compiled_model_has_the_losses_of_gloo(ranks: Ranks, train: Callable[.
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+@whole("another compiler")
 def test_inductors_code_has_the_losses_of_gloo(ranks: Ranks) -> None:
     # BACKEND-16
     gloos = ranks.run(ddp, "inductor", backend="gloo")

@@ -107,6 +107,7 @@ def test_executors_that_have_blocks_stay_while_they_are_idle_and_go_with_the_run
 @pytest.mark.parametrize(
     "way", ["jvm", *(pytest.param(way, marks=_other) for way in ("python", "without the jar"))]
 )
+@whole("a cluster of its own")
 def test_an_executor_that_is_killed_with_its_blocks_has_all_seats_given_back_and_its_rows_written_again(
     way: str,
 ) -> None:

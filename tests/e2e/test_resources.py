@@ -74,6 +74,7 @@ def in_shared(folder: Path, stage: str, code: str) -> Any:
 
 
 @pytest.mark.parametrize("over", ["jvm", "python"])
+@whole("a cluster of its own")
 def test_ranks_have_whole_gpus_where_other_tasks_share_them(tmp_path: Path, over: str) -> None:
     answer = in_shared(
         tmp_path,
@@ -149,6 +150,7 @@ def test_ranks_have_whole_gpus_where_other_tasks_share_them(tmp_path: Path, over
 
 
 @pytest.mark.parametrize("over", ["jvm", "python"])
+@whole("a cluster of its own")
 def test_a_gpu_that_another_task_has_a_part_of_is_waited_for(tmp_path: Path, over: str) -> None:
     answer = in_shared(
         tmp_path,

@@ -71,6 +71,7 @@ def pages(notebook: Any, cell: int) -> list[str]:
 
 
 @pytest.mark.timeout(300)
+@whole("a notebook of its own")
 def test_a_cell_that_runs_has_one_page_and_below_it_the_output_of_the_ranks(executed: Any) -> None:
     [text] = pages(executed, 2)
     for part in (">succeeded<", "local mode", "step 4 of 4", "<b>100%</b>", "polyline", "finished"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.own_session import in_session
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -59,6 +60,7 @@ def test_a_distributor_of_a_stopped_session_says_so_and_what_to_do() -> None:
     assert answer[10:] == ["7"]
 
 
+@whole("over Spark Connect")
 def test_a_distributor_of_a_stopped_client_says_so_and_what_to_do() -> None:
     answer = in_session("local[1]", TEXT, connect=True, timeout=150)
     assert answer == [f"RuntimeError: this TorchDistributor {MAKE_BOTH}"] * 5, "SESSION-10"

@@ -27,6 +27,7 @@ from support import browser, history
 from support.own_session import in_session
 from support.places import ROOT
 from support.programs import ONE_EXECUTOR, WARM_IF_ASKED
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -231,6 +232,7 @@ def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
         time.sleep(0.1)
 
 
+@whole("an application of its own")
 def test_runs_are_in_the_tab_while_they_run_and_when_they_failed(tmp_path: Path) -> None:
     pictures = os.environ.get("PHALANX_PICTURES", str(tmp_path))
     program = PROGRAM.format(

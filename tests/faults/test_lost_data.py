@@ -81,13 +81,12 @@ _other = whole("another plan")
     ("writer", "plan", "killer"),
     [
         pytest.param("jvm", "settled", "itself", marks=whole("another cause")),
-        ("jvm", "settled", "executor"),
         ("jvm", "repartition", "executor"),
         *(
             pytest.param(writer, plan, "executor", marks=_other)
             for writer, plan in [
                 *(("python", plan) for plan in FRAMES),
-                *(("jvm", plan) for plan in ("join", "groupBy", "orderBy", "cached")),
+                *(("jvm", plan) for plan in ("settled", "join", "groupBy", "orderBy", "cached")),
             ]
         ),
     ],

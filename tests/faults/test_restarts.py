@@ -164,6 +164,7 @@ def test_a_killed_executor_of_a_cluster_is_replaced_and_the_stage_submitted_agai
     driver.ends_well_again()
 
 
+@whole("over the python stage")
 def test_a_killed_python_worker_has_the_stage_submitted_again(
     restarting: Callable[..., Restarting],
 ) -> None:

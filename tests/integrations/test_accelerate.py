@@ -170,6 +170,7 @@ def test_code_for_accelerates_notebook_launcher_runs_by_replacing_that_call(
     assert answer == (1.5, 2, "bf16", 2, "2")
 
 
+@whole("another library")
 def test_the_launcher_has_accelerates_parameters_and_refuses_what_can_not_be() -> None:
     theirs = inspect.signature(accelerate.notebook_launcher).parameters
     ours = inspect.signature(phalanx.notebook_launcher).parameters

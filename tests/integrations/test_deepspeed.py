@@ -36,6 +36,7 @@ def options() -> dict[str, Any]:
         }
 
 
+@whole("another library")
 def test_a_function_has_the_options_of_pysparks_class(over: str, tmp_path: Path) -> None:
     file = tmp_path / "zero.json"
     file.write_text('{"train_batch_size": 8}')

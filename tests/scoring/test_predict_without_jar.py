@@ -13,9 +13,10 @@ pytestmark = pytest.mark.timeout(120)
     "asked",
     [
         pytest.param("auto", id="by default"),
-        pytest.param("jvm", id="where the jvm stage is asked for", marks=whole("a setting")),
+        pytest.param("jvm", id="where the jvm stage is asked for"),
     ],
 )
+@whole("an application of its own")
 def test_models_are_asked_from_python_workers(asked: str) -> None:
     answer = in_session(
         "local[2]",
