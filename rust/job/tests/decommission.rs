@@ -10,7 +10,7 @@ use phalanx_rendezvous::Seat;
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::placement::Join;
 use phalanx_types::{
-    FailureKind, Gang, Policy, RankError, RankErrorKind, RankNotice, RankState, SparkTask, host_digest,
+    FailureKind, Gang, Job, Policy, RankError, RankErrorKind, RankNotice, RankState, SparkTask, host_digest,
 };
 use play::{Play, ended, join};
 
@@ -92,6 +92,21 @@ fn ranks_learn_that_those_of_one_executor_go_and_the_caller_once_for_all_of_its_
     assert_eq!(both.is_told(2).ranks, [0, 1], "DRIVER-73");
     assert_eq!(both.state.take_notices(), [line]);
     assert_eq!(both.state.going_hosts(9).len(), 1);
+}
+
+#[test]
+fn executors_of_several_hosts_are_shown_in_a_line_for_each_host() {
+    let mut job = Job::new("state", "t", 4, 4).unwrap();
+    elastic(&mut job.policy);
+    let mut play = Play::of(job);
+    for partition in 0..4 {
+        play.comes(0, partition, task(10 + u64::from(partition)));
+        let host = format!("host-{}", partition % 2);
+        play.tell(0, partition, NodeMessage::Join(Join { host, ..join(partition) }));
+    }
+    play.decommissioned(2, &[10, 11, 12, 13]);
+    let shown: Vec<String> = play.state.going_hosts(9).into_iter().map(|line| line.host).collect();
+    assert_eq!(shown, ["an executor on host-0", "an executor on host-1"], "DRIVER-73");
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub struct Notice {
 /// How much of a reason is kept.
 pub const MAX_REASON_BYTES: usize = 300;
 
-/// What the ranks of a generation are told: from this step on all that is known of hosts that go.
+/// What the ranks of a generation are told: from this step on all that is known of ranks that go.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RankNotice {
@@ -24,9 +24,9 @@ pub struct RankNotice {
     pub number: u32,
     /// The first step at which `phalanx.preempted` tells of it.
     pub step: u64,
-    /// The hosts that go, by name, each once.
+    /// The hosts of the ranks that go, by name, each once.
     pub hosts: Vec<String>,
-    /// The ranks on them, ascending.
+    /// These ranks, ascending.
     pub ranks: Vec<u32>,
     /// When the first of them goes, in milliseconds since 1970 by the driver's clock; `None` where nobody knows.
     pub deadline_ms: Option<u64>,

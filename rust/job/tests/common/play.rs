@@ -58,7 +58,7 @@ impl Play {
         play
     }
 
-    fn of(job: Job) -> Play {
+    pub(crate) fn of(job: Job) -> Play {
         let began = Instant::now();
         Play { state: JobState::new(job, began), out: Outbox::default(), began, attempt: Attempt::first() }
     }

@@ -2,9 +2,9 @@
 //!
 //! DRIVER-30 (one-budget): the budget is the job's, whichever rank fails.
 //! DRIVER-31 (in-place-or-resubmit): ranks start again in place, in the tasks that they were in, if every task is
-//! alive, Spark has not asked for it to end, and no host of theirs is to go. In a gang of tasks those that live stay
-//! also where others went: Spark starts the others again by themselves. Otherwise the caller submits the Spark stage
-//! again. If a task should have said something, the decision waits until it has, or is lost.
+//! alive, Spark has not asked for it to end, and no host or executor of theirs is to go. In a gang of tasks those that
+//! live stay also where others went: Spark starts the others again by themselves. Otherwise the caller submits the
+//! Spark stage again. If a task should have said something, the decision waits until it has, or is lost.
 //! DRIVER-71 (no-wait-for-ever): while one node after the other goes, there is always one that should have said
 //! something. So an elastic job that has enough without them waits [`RECONNECT_GRACE`] for all of them together.
 //! DRIVER-60 (blocks-before-seats): where executors have blocks of the data, a gang of tasks of which one went is
@@ -195,7 +195,7 @@ impl JobState {
             .collect();
         for (partition, leaves) in staying {
             if leaves {
-                out.send(partition, HubMessage::GivenUp { reason: "it is to go".into() });
+                out.send(partition, HubMessage::GivenUp { reason: "its host or executor is to go".into() });
                 self.step(partition, |_| (Node::Absent, ()));
             } else {
                 out.send(partition, self.again());

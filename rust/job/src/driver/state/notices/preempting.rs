@@ -268,14 +268,14 @@ impl JobState {
     /// So many of the hosts and executors that are to go, as they are shown: those that go first.
     pub fn going_hosts(&self, most: usize) -> Vec<NoticeLine> {
         let mut all: Vec<(Place<'_>, &Going)> = self.notices.all().collect();
-        all.sort_by_key(|(_, going)| (going.due.is_none(), going.due));
+        all.sort_by_key(|(place, going)| (going.due.is_none(), going.due, *place));
         let line = |(place, going): (Place<'_>, &Going)| NoticeLine {
             host: place.to_string(),
             deadline: going.deadline_ms.map(|ms| Duration::from_millis(ms).as_secs_f64()),
             reason: going.reason.clone(),
         };
         let mut lines: Vec<NoticeLine> = all.into_iter().map(line).collect();
-        // Those of one executor.
+        // Executors of a host are told in one line.
         lines.dedup();
         lines.truncate(most);
         lines
