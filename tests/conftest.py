@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from support import sessions
 from support.cluster import Standalone
-from support.hosts import TwoHosts, Unavailable
+from support.hosts import TwoHosts, made_or_skipped
 from support.installed import Installed, install, wheel_in
 from support.programs import TWO_EXECUTORS, classic_conf, eventually, guards
 from support.yarn import Missing, Yarn
@@ -71,12 +71,7 @@ def no_guard_is_left() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[TwoHosts]:
     """Two hosts that are network namespaces; the test is skipped where there can't be any."""
-    try:
-        made = TwoHosts()
-    except Unavailable as problem:
-        pytest.skip(f"network namespaces can't be made here: {problem}")
-    yield made
-    made.remove()
+    yield from made_or_skipped(TwoHosts)
 
 
 @pytest.fixture(scope="module")

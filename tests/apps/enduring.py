@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 BATCH = 64
-# Faults cost no restart that the run has not.
+# Whatever ends a rank here, all start again.
 ANY_CAUSE = ["lost_node", "signal", "hang", "exception", "exit_code", "start"]
 
 

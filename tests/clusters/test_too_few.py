@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,21 +23,24 @@ def cluster(tmp_path: Path) -> Iterator[Standalone]:
     started.stop()
 
 
-def run_on(cluster: Standalone, folder: Path, wait: str) -> Program:
-    """The driver of a run of two or three ranks, which waits for so long; a host has room for one."""
+@contextlib.contextmanager
+def without_a_host(cluster: Standalone, folder: Path, wait: str) -> Iterator[Program]:
+    """The driver of a run of two or three ranks, of which a host has one; it waits for so long. One of two hosts is
+    lost once it trains."""
     folder.mkdir()
     conf = cluster.conf() | chaos.CONF | {"spark.phalanx.gang.wait": wait}
     env = {"DRIVER_CONF": json.dumps(conf)}
-    return Program(chaos.command(folder, 2, 3, 1), folder.parent / "out", env=env)
+    with Program(chaos.command(folder, 2, 3, 1), folder.parent / "out", env=env) as program:
+        program.waits_for("the run trains", 120, lambda: chaos.reached(folder, 20))
+        cluster.workers[1].end()
+        yield program
 
 
 def test_ranks_that_are_too_few_go_on_with_a_host_that_comes_in_time(
     cluster: Standalone, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    with run_on(cluster, folder, "100s") as program:
-        program.waits_for("the run trains", 120, lambda: chaos.reached(folder, 20))
-        cluster.workers[1].end()
+    with without_a_host(cluster, folder, "100s") as program:
         program.waits_for("the others are ended", 30, lambda: "[phalanx] restart 1 of" in program.text)
         before = int((folder / "at").read_text())
         cluster.restart_worker(1)
@@ -52,9 +56,7 @@ def test_ranks_that_stay_too_few_fail_and_say_how_long_they_have_waited_for_how_
     cluster: Standalone, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    with run_on(cluster, folder, "12s") as program:
-        program.waits_for("the run trains", 120, lambda: chaos.reached(folder, 20))
-        cluster.workers[1].end()
+    with without_a_host(cluster, folder, "12s") as program:
         assert program.ends(60) != 0, program.text
     [said] = [
         line for line in program.text.splitlines() if line.startswith("phalanx.") and "TrainingError" in line

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from support import chaos
 from support.cluster import Standalone
-from support.hosts import SwitchedHosts, Unavailable
+from support.hosts import SwitchedHosts, made_or_skipped
 from support.programs import eventually
 from support.tiers import whole
 
@@ -24,12 +24,7 @@ TWO_MINUTES = pytest.param(120, 10.0, marks=pytest.mark.timeout(chaos.TIMEOUT_S)
 @pytest.fixture
 def hosts() -> Iterator[SwitchedHosts]:
     """The first has the driver and a worker, and stays."""
-    try:
-        made = SwitchedHosts(3)
-    except Unavailable as problem:
-        pytest.skip(f"network namespaces can't be made here: {problem}")
-    yield made
-    made.remove()
+    yield from made_or_skipped(lambda: SwitchedHosts(3))
 
 
 class Faults:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.cluster import Standalone
-from support.hosts import SwitchedHosts, Unavailable
+from support.hosts import SwitchedHosts, made_or_skipped
 from support.places import APPS, PYTHON
 from support.programs import classic_conf
 from support.tiers import whole
@@ -62,12 +62,7 @@ def pythons(folder: Path) -> dict[int, Path]:
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[SwitchedHosts]:
-    try:
-        made = SwitchedHosts(4)
-    except Unavailable as problem:
-        pytest.skip(f"network namespaces can't be made here: {problem}")
-    yield made
-    made.remove()
+    yield from made_or_skipped(lambda: SwitchedHosts(4))
 
 
 @pytest.fixture(scope="module")

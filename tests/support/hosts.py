@@ -11,11 +11,12 @@ import shlex
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
+import pytest
 
 from support.cluster import Host
 
@@ -26,6 +27,9 @@ DECOY_NAME = "aa0"
 FILES = Path("/etc/netns")
 # Nobody listens there, which is known at once.
 NO_NAME_SERVER = "nameserver 127.0.0.1\noptions attempts:1 timeout:1\n"
+
+
+AnyHosts = TypeVar("AnyHosts", bound="Hosts")
 
 
 class Unavailable(Exception):
@@ -66,6 +70,16 @@ class Hosts:
             # Interfaces go with their namespace.
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
             shutil.rmtree(FILES / name, ignore_errors=True)
+
+
+def made_or_skipped(make: Callable[[], AnyHosts]) -> Iterator[AnyHosts]:
+    """For a fixture: the hosts, which are removed after it; the test is skipped where there can't be any."""
+    try:
+        made = make()
+    except Unavailable as problem:
+        pytest.skip(f"network namespaces can't be made here: {problem}")
+    yield made
+    made.remove()
 
 
 class TwoHosts(Hosts):
