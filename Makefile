@@ -60,7 +60,7 @@ PYTEST := $(PYTHON) -m pytest -q
 # two processors 54 tests took 122 to 129 s in two processes, 144 in three and 163 in four, of which each left no time idle.
 SEVERAL := -n $(shell nproc) --dist loadgroup --no-loadscope-reorder
 CLASSES := $(ROOT)/target/spark-classes.jsa
-# Which tests of Python: those of `make test`, or what `make test-all` adds. tests/support/tiers.py has the rule.
+# Which tests: those of `make test`, or what `make test-all` adds. tests/support/tiers.py has the rule.
 TIER := not whole
 # The part's name, in the table at the end.
 ADDED := $(if $(filter not,$(TIER)),,-added)
@@ -82,7 +82,7 @@ test: setup tests-begin
 
 # What `make test` has, and then the rest.
 test-all: test
-	@$(MAKE) --no-print-directory --jobs=2 miri rust-whole pytest-several pytest-beside TIER=whole
+	@$(MAKE) --no-print-directory --jobs=2 miri rust-whole jvm-test pytest-several pytest-beside TIER=whole
 	@$(MAKE) --no-print-directory pytest-alone TIER=whole
 	@$(MAKE) --no-print-directory wheel
 	@scripts/tests_told.py
@@ -233,7 +233,7 @@ miri: setup
 	else echo "miri: left out; rustup toolchain install nightly -c miri -c rust-src brings it"; fi
 
 jvm-test: setup $(CLASSES)
-	@scripts/part scala scripts/scala_twice $(MVN) test
+	@scripts/part scala$(ADDED) scripts/scala_twice $(MVN) test -DtagsTo$(if $(ADDED),Include,Exclude)=whole
 
 # Several processes run the tests, and beside them one those over Spark Connect, and then those on older lines of Spark.
 # Those that assert how long something takes have the machine to themselves.

@@ -5,9 +5,7 @@
 A rank is killed; an executor is killed, and the other goes on alone; the run grows to two ranks again; Spark
 decommissions an executor. In another run two of four executors are killed, and it grows to four again. Seconds are from
 the kill, or Spark's word, to the first step after it; for a growth from the last step of the smaller run. By turns with
-the first run torchrun, with as many ranks on this host and `--max-restarts`, and Ray Train, if it is installed
-(`--setup-peers`): these have no executor to lose, and don't grow here. A peer that doesn't go on within two minutes is
-said to have refused. Horovod's last release, 0.28.1, doesn't build with torch 2.1 and later (horovod #3996).
+these the peers of `elastic_peers.py`. A peer that doesn't go on within two minutes is said to have refused.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import argparse
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,12 +25,12 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import ROOT, Report
-from data_peers import PEERS, set_up
+from data_peers import set_up
+from elastic_peers import RAY, Nodes, one_node, with_ray
 from elastic_training import SAVE_EACH, train
 
 HERE = Path(__file__).resolve().parent
 PATIENCE_S = 120.0
-RAY = next(peer for peer in PEERS if peer.name == "Ray")
 KILLED, LOST, GROWN = "a rank is killed", "an executor is killed, 2 to 1", "growth, 1 to 2"
 DECOMMISSIONED = "an executor is decommissioned"
 HALVED, DOUBLED = "two executors are killed, 4 to 2", "growth, 2 to 4"
@@ -118,6 +115,9 @@ def folder_of_run() -> Iterator[str]:
 Costs = dict[str, list[tuple[float, float]]]
 """Seconds and steps, by what happens."""
 
+Started = Callable[[str], contextlib.AbstractContextManager[None]]
+"""A peer that trains in a folder."""
+
 
 @contextlib.contextmanager
 def cluster(executors_of_it: int, warm_imports: str) -> Iterator[Any]:
@@ -192,36 +192,32 @@ def ours_of_four(taken: Costs) -> None:
         run.result(PATIENCE_S)
 
 
-def torchrun(folder: str) -> list[str]:
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1000"]
-    return [sys.executable, *command, str(HERE / "elastic_training.py"), folder]
+@contextlib.contextmanager
+def or_refuses(report: Report, name: str, case: str) -> Iterator[None]:
+    """Ends what a peer has to show where it makes no step any more."""
+    try:
+        yield
+    except TimeoutError:
+        report.refused(name, case, "until the next step", f"not within {PATIENCE_S:g} s")
 
 
-def ray(folder: str) -> list[str]:
-    return [str(RAY.python), str(HERE / "peers" / "elastic_ray.py"), folder]
+def rank_of_a_peer(report: Report, name: str, started: Started, taken: Costs) -> None:
+    with folder_of_run() as folder, started(folder), or_refuses(report, name, KILLED):
+        trains(folder, 2)
+        taken[KILLED].append(cost(folder, 2, lambda: kill_rank(folder, 1)))
 
 
-def of_a_peer(report: Report, name: str, command: Callable[[str], list[str]], taken: Costs) -> None:
-    with folder_of_run() as folder:
-        peer = subprocess.Popen(
-            command(folder),
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            trains(folder, 2)
-            taken[KILLED].append(cost(folder, 2, lambda: kill_rank(folder, 1)))
-            trains(folder, 2)
-            Path(folder, "enough").touch()
-            peer.wait(PATIENCE_S)
-        except (TimeoutError, subprocess.TimeoutExpired):
-            report.refused(name, KILLED, "until the next step", f"not within {PATIENCE_S:g} s")
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(peer.pid, signal.SIGKILL)  # its ranks, too
-            peer.wait()
+def nodes_of_a_peer(report: Report, most: int, taken: Costs) -> None:
+    """Half of the nodes of torchrun are killed, and come again."""
+    less, more = (LOST, GROWN) if most == 2 else (HALVED, DOUBLED)
+    with folder_of_run() as folder, Nodes(folder, most // 2, most) as nodes:
+        with or_refuses(report, "torchrun", less):
+            trains(folder, most)
+            taken[less].append(cost(folder, most // 2, lambda: nodes.kill(most // 2)))
+        with or_refuses(report, "torchrun", more):
+            trains(folder, most // 2)
+            nodes.start(most // 2)
+            taken[more].append(cost(folder, most, None))
 
 
 def tell(report: Report, impl: str, costs: Costs) -> None:
@@ -246,17 +242,20 @@ def main() -> None:
     )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     report = Report("elastic")
-    mine: Costs = {case: [] for case in (KILLED, LOST, GROWN, DECOMMISSIONED, HALVED, DOUBLED)}
-    peers = {"torchrun": torchrun} | ({"Ray Train": ray} if RAY.is_there else {})
-    theirs: dict[str, Costs] = {name: {KILLED: []} for name in peers}
-    with cluster(2, options.warm_imports) as spark:
-        for _ in range(reps):
-            for name, command in peers.items():
-                of_a_peer(report, name, command, theirs[name])
-            ours(spark, mine)
-    with cluster(4, options.warm_imports):
-        for _ in range(reps):
-            ours_of_four(mine)
+    cases = (KILLED, LOST, GROWN, DECOMMISSIONED, HALVED, DOUBLED)
+    peers: dict[str, Started] = {"torchrun": one_node} | ({"Ray Train": with_ray} if RAY.is_there else {})
+    mine: Costs = {case: [] for case in cases}
+    theirs: dict[str, Costs] = {name: {case: [] for case in cases} for name in peers}
+    for executors_of_it in (2, 4):
+        with cluster(executors_of_it, options.warm_imports) as spark:
+            for _ in range(reps):
+                nodes_of_a_peer(report, executors_of_it, theirs["torchrun"])
+                if executors_of_it == 4:
+                    ours_of_four(mine)
+                    continue
+                for name, started in peers.items():
+                    rank_of_a_peer(report, name, started, theirs[name])
+                ours(spark, mine)
     for name, costs in theirs.items():
         tell(report, name, costs)
     tell(report, "phalanx", mine)

@@ -5,8 +5,8 @@
 The data sets are those of data.py. Each way reads the Parquet files, gives the model batches and writes the outputs to
 Spark's `noop`; all take turns in one session on this machine. A model that does nothing shows what the way costs.
 
-`phalanx` asks the model from the executors' JVMs (jvm), also with batches of 10,000 rows where these are small, and
-from Python workers (python). `mapInArrow` is written by hand: to the same tensors and lists, and back.
+`phalanx` asks the model from the executors' JVMs (jvm) and from Python workers (python), where rows are small also with
+batches of 10,000, as `mapInArrow` has. `mapInArrow` is written by hand: to the same tensors and lists, and back.
 `predict_batch_udf` is pyspark's, in three sizes of batches, and `ours of that name` the drop-in for it. `spark_udf` is
 MLflow's, of a model that returns what it is given. `pandas_udf` is an iterator's. `arrow_udf of nothing` returns its
 argument.
@@ -146,12 +146,12 @@ class Ways:
 
     def as_it_came(self) -> float:
         """Spark's own share of a function of Arrow's arrays: it returns its argument."""
-        from pyspark.sql.functions import arrow_udf
+        from pyspark.sql.functions import arrow_udf, struct
         from pyspark.sql.pandas.functions import ArrowUDFType
 
-        kind = OUTPUTS[self.case].partition(" ")[2]
-        made: Any = arrow_udf(lambda arrays: arrays, kind, ArrowUDFType.SCALAR_ITER)
-        return rate(self.frame.select(made(*self.names).alias("out")))
+        frame = self.frame.select(struct(*self.names).alias("in"))
+        made: Any = arrow_udf(lambda arrays: arrays, frame.schema["in"].dataType, ArrowUDFType.SCALAR_ITER)
+        return rate(frame.select(made("in").alias("out")))
 
     def mlflow(self) -> float:
         """MLflow's function of pandas; it returns no bytes."""
@@ -347,12 +347,12 @@ def main() -> None:
             "phalanx, jvm": partial(ways.phalanx, "jvm"),
             "phalanx, python": partial(ways.phalanx, "python"),
             "mapInArrow by hand": ways.by_hand,
+            "arrow_udf of nothing": ways.as_it_came,
             "pandas_udf": ways.pandas,
         }
         if case in ("numbers", "text"):
-            runs["phalanx, jvm, 10,000"] = partial(ways.phalanx, "jvm", 10_000)
-        if len(ways.names) == 1:
-            runs["arrow_udf of nothing"] = ways.as_it_came
+            for over in ("jvm", "python"):
+                runs[f"phalanx, {over}, 10,000"] = partial(ways.phalanx, over, 10_000)
         if case != "bytes":
             for size in PYSPARK_BATCHES:
                 runs[f"predict_batch_udf {size}"] = partial(ways.batch_udf, "pyspark.ml.functions", size)

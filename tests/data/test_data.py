@@ -96,7 +96,7 @@ def test_a_training_that_fails_leaves_no_block(stage: Any, spark: Any, tmp_path:
     assert not Path(Path(told).read_text()).exists(), "FEED-32"
 
 
-@differs("python", "connect", why="Python workers write the blocks, and a client has no files of its own")
+@differs("connect", why="a client has no files of its own")
 def test_a_file_has_the_data_too(stage: Any, spark: Any, tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(

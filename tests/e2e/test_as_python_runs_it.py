@@ -15,7 +15,6 @@ from support.tiers import differs
 pytestmark = [pytest.mark.timeout(300), pytest.mark.behaviour]
 
 
-@differs("local", why="a file meets a pool")
 def test_a_training_file_finds_what_python_gives_it_whatever_path_leads_to_it(
     distributor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,8 @@ def in_breathing(code: str, conf: dict[str, str] | None = None) -> dict[str, obj
     )
 
 
-@pytest.mark.parametrize("starter", ["python", pytest.param("jvm", marks=whole("over the jvm stage"))])
+@whole("what SeatsSuite has from Scala")
+@pytest.mark.parametrize("starter", ["python", "jvm"])
 def test_a_gang_brings_its_executors_and_lets_them_go(starter: str) -> None:
     answer = in_breathing(
         f"""

@@ -95,9 +95,7 @@ def is_held(tmp_path: Path) -> Callable[[], bool]:
     return (tmp_path / "held").exists
 
 
-@differs(
-    "python", "connect", why="Python workers are another stage, and a server's plugin looks for a client"
-)
+@differs("connect", why="a server's plugin looks for a client")
 @pytest.mark.behaviour
 def test_a_run_waits_for_slots_that_another_job_holds_for_longer_than_tasks_have_to_join(
     stage: Any,

@@ -81,6 +81,7 @@ def test_a_cell_that_runs_has_one_page_and_below_it_the_output_of_the_ranks(exec
     assert "[rank 1] <script>" in printed
 
 
+@whole("a notebook of its own")
 def test_a_failure_is_a_card_with_its_rank_and_traceback_as_text(executed: Any) -> None:
     [text] = pages(executed, 3)
     for part in (
@@ -95,6 +96,7 @@ def test_a_failure_is_a_card_with_its_rank_and_traceback_as_text(executed: Any) 
     assert "<script>" not in text, "PAGE-1"
 
 
+@whole("a notebook of its own")
 def test_a_run_that_a_cell_shows_is_drawn_until_it_is_over(executed: Any) -> None:
     for cell in (4, 5):
         [text] = pages(executed, cell)

@@ -116,14 +116,8 @@ def test_a_rank_has_lightning_from_its_pool(expected: list[float], is_warm: Call
 
 
 # A run has one group: torch reads the addresses of an earlier group of gloo from the job's store, under torchrun, too.
-@pytest.mark.parametrize(
-    ("sharding", "backend"),
-    [
-        ("ddp", "phalanx"),
-        pytest.param("fsdp", "gloo", marks=whole("another strategy")),
-        pytest.param("fsdp", "phalanx", marks=whole("another strategy")),
-    ],
-)
+@whole("another library")
+@pytest.mark.parametrize(("sharding", "backend"), [("ddp", "phalanx"), ("fsdp", "gloo"), ("fsdp", "phalanx")])
 def test_every_strategy_trains_to_the_same_weights_with_logs_a_bar_and_reports(
     over: str,
     ranks: Callable[..., TorchDistributor],

@@ -79,6 +79,7 @@ def texts_of(spark: Any) -> dict[str, str]:
     return found | {str(path): path.read_text(errors="replace") for path in logs}
 
 
+@whole("a run with a server of its own")
 def test_rank_0_logs_to_the_callers_run_no_other_rank_makes_one_and_no_secret_is_seen(
     spark: Any,
     server: str,

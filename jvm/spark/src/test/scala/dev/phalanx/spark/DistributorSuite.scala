@@ -12,7 +12,7 @@ import dev.phalanx.spark.driver.{Hub, Job, Payload, RankOptions, RankProgram}
 import dev.phalanx.spark.internal.{Json, SparkInternals}
 import dev.phalanx.spark.node.NodeTask
 import dev.phalanx.spark.support.Cluster.{Going, distributor, printed, sc}
-import dev.phalanx.spark.support.{Cluster, Logged, PhalanxSuite, SparkUi}
+import dev.phalanx.spark.support.{Cluster, Logged, PhalanxSuite, SparkUi, Whole}
 
 /** Trainings on a real cluster, from Scala. */
 class DistributorSuite extends PhalanxSuite {
@@ -40,7 +40,8 @@ class DistributorSuite extends PhalanxSuite {
 
   private def bothRun(folder: Path): Unit = Seq("0", "1").foreach(rank => awaitFile(folder.resolve(rank)))
 
-  test("files of one name never find each other's checkpoints, unless they were given the name") {
+  // Another is in tests/local/test_checkpoint_owners.py.
+  test("files of one name never find each other's checkpoints, unless they were given the name", Whole) {
     withFolder { folder =>
       def file(of: String) = {
         Files.createDirectories(folder.resolve(of))

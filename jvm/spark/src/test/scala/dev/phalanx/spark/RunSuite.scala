@@ -8,7 +8,7 @@ import java.util.concurrent.TimeoutException
 import scala.util.Try
 
 import dev.phalanx.spark.support.Cluster.{Going, distributor, printed}
-import dev.phalanx.spark.support.{Cluster, PhalanxSuite}
+import dev.phalanx.spark.support.{Cluster, PhalanxSuite, Whole}
 
 /** What a run tells while it goes on, and how it is ended and begun again, from Scala. */
 class RunSuite extends PhalanxSuite {
@@ -84,7 +84,8 @@ class RunSuite extends PhalanxSuite {
     )
   }
 
-  test("a run waits for slots that another job holds, and its tasks' time to join begins when they run") {
+  // Another is in tests/e2e/test_queue.py.
+  test("a run waits for slots that another job holds, and its tasks' time to join begins when they run", Whole) {
     withFolder { folder =>
       val (held, release) = (folder.resolve("held").toFile, folder.resolve("release").toFile)
       val other = Cluster.holding(held, release)

@@ -21,14 +21,15 @@ import org.apache.spark.sql.execution.QueryExecution
 import org.apache.spark.sql.execution.arrow.ArrowWriter
 
 import dev.phalanx.spark.internal.{HostName, Json, SparkVersions}
-import dev.phalanx.spark.support.{Cluster, PhalanxSuite}
+import dev.phalanx.spark.support.{Cluster, PhalanxSuite, Whole}
 
 class BlockJobsSuite extends PhalanxSuite {
   import BlockJobsSuite._
 
   private lazy val allocator = new RootAllocator
 
-  test("values of every type, nulls among them, are as Spark's own writer has them") {
+  // Another is in tests/data/test_block_jobs.py.
+  test("values of every type, nulls among them, are as Spark's own writer has them", Whole) {
     for (rows <- Seq(EveryType, EveryType.where("id % 3 > 0"), Dense)) {
       val (schema, expected) = asSparkHas(rows)
       val found = blocksOf(write(rows.repartition(1).sortWithinPartitions("id"), blockRows = 100)).map(read)
