@@ -4,10 +4,10 @@
 #[path = "common/play.rs"]
 mod play;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use phalanx_job::driver::state::{JobState, Restarted, StageLook};
-use phalanx_rendezvous::{Outbox, Seat};
+use phalanx_job::driver::state::{Restarted, StageLook};
+use phalanx_rendezvous::Seat;
 use phalanx_types::message::{HubMessage, NodeMessage};
 use phalanx_types::run_snapshot::{RestartCost, RestartKind};
 use phalanx_types::{Attempt, FailureKind, Gang, Job, Notice, Policy, RankState};
@@ -179,6 +179,39 @@ fn a_run_grows_at_most_once_in_its_cooldown_and_never_without_a_checkpoint() {
 }
 
 #[test]
+fn tasks_that_come_one_after_the_other_are_one_growth_and_the_last_of_all_is_waited_for_no_longer() {
+    let one_of_four = || {
+        let mut job = Job::new("state", "t", 4, 4).unwrap();
+        elastic(&mut job.policy);
+        let mut play = Play::of(job);
+        play.joins(0, 1);
+        play.tick(10);
+        play.runs(11, 0, 1);
+        play.joins(12, 0);
+        play.joins(20, 2);
+        play.orders();
+        for seconds in [21, 29] {
+            play.tell(seconds, 1, NodeMessage::Saved { step: seconds });
+            assert_eq!(play.stopped(), [0; 0], "DRIVER-69: the last has come 9 s ago");
+        }
+        play
+    };
+    for (comes, saves, more) in [(None, 30, "2 tasks"), (Some(25), 26, "3 tasks"), (Some(25), 30, "3 tasks")]
+    {
+        let mut play = one_of_four();
+        if let Some(seconds) = comes {
+            play.joins(seconds, 3);
+            play.orders();
+        }
+        play.tell(saves, 1, NodeMessage::Saved { step: 40 });
+        assert_eq!(play.stopped(), [1], "DRIVER-69");
+        play.tell(31, 1, ended(0, RankState::Stopped, 0));
+        play.done(31, 1);
+        assert_eq!(play.goes_on(), format!("[phalanx] resized, restart 1: {more} more are there"));
+    }
+}
+
+#[test]
 fn a_run_that_loses_a_task_goes_on_with_the_others_and_no_restart_is_counted() {
     let mut play = Play::under(elastic);
     play.tell(2, 1, NodeMessage::Saved { step: 10 });
@@ -332,9 +365,7 @@ fn who_may_still_be_there_is_waited_for_two_seconds_in_all_and_comes_back_as_a_n
     let mut job = Job::new("state", "t", 5, 5).unwrap();
     job.policy.grace = GRACE;
     elastic(&mut job.policy);
-    let began = Instant::now();
-    let (state, out) = (JobState::new(job, began), Outbox::default());
-    let mut play = Play { state, out, began, attempt: Attempt::first() };
+    let mut play = Play::of(job);
     (0..5).for_each(|partition| play.joins(0, partition));
     assert_eq!(play.placed_tasks(), [0, 1, 2, 3, 4]);
     (0..5).for_each(|rank| play.runs(1, rank, rank));

@@ -12,7 +12,8 @@ use crate::millis;
 pub struct ElasticPolicy {
     /// The fewest ranks with which the job goes on; 0 for a job that always has all of them.
     pub min_ranks: u32,
-    /// How long a job that has its fewest ranks waits at its start for another task, from the last arrival on.
+    /// How long a job that has its fewest ranks waits for another task, from the last arrival on, before it begins and
+    /// before it grows.
     #[serde(with = "millis")]
     pub patience: Duration,
     /// How long after a job has grown it doesn't grow again.

@@ -76,7 +76,7 @@ pub const SETTINGS: [Setting; 48] = [
     Setting {
         key: "spark.phalanx.elastic.patience",
         default: "10s",
-        meaning: "How long a run that has its fewest ranks waits at its start for another task, from the last arrival on.",
+        meaning: "How long a run that has its fewest ranks waits for another task, from the last arrival on, before it begins and before it grows.",
         takes: Takes::Time(|s| &mut s.policy.elastic.patience, Zero::Allowed),
     },
     Setting {

@@ -6,7 +6,8 @@
 //!   connection. Tasks that were on a host when it was said to go don't count, nor those of an executor that is.
 //! - DRIVER-68 (oldest-first): rank 0 is on the task that has been there longest.
 //! - DRIVER-69 (grows-after-a-save): tasks that come while the ranks run wait until a checkpoint has been saved. Then
-//!   all ranks start again with them, at most once in `cooldown`. Without a checkpoint the job never grows.
+//!   all ranks start again with them, at most once in `cooldown`. Without a checkpoint the job never grows. While other
+//!   tasks are missing, `patience` after the last arrival: what comes one after the other is one growth.
 //! - DRIVER-70 (smaller-is-free): an elastic job that loses tasks, and has enough, goes on with those. That counts as
 //!   no restart, nor does growing: a job can only lose so many, and grows only when it has got on.
 
@@ -93,14 +94,17 @@ impl JobState {
         let is_new = |(partition, node): &(&u32, &Node)| {
             node.waits().is_some() && self.is_newcomer(node) && !self.is_leaving(now, **partition, node)
         };
-        let new = self.nodes.iter().filter(is_new).count();
+        let new: Vec<u32> = self.nodes.iter().filter(is_new).map(|(partition, _)| *partition).collect();
         let runs = matches!(self.phase, JobPhase::Running(_)) && self.ranks.running_count() > 0;
-        if new == 0 || !runs || !self.sizes.may_grow(now, self.job.policy.elastic.cooldown) {
+        let others_may_come = self.nodes.values().any(|node| node.is_away() || node.is_lost());
+        if !runs || !self.sizes.may_grow(now, &new, others_may_come, &self.job.policy.elastic) {
             return;
         }
         self.sizes.grew(now);
-        let more =
-            if new == 1 { "1 task more is there".into() } else { format!("{new} tasks more are there") };
+        let more = match new.len() {
+            1 => "1 task more is there".into(),
+            count => format!("{count} tasks more are there"),
+        };
         self.stop_all(now, &more, out);
         if let Some(stopping) = self.phase.stopping_mut() {
             stopping.grows = Some(more);

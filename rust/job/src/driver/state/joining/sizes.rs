@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use phalanx_types::Generation;
 use phalanx_types::run_snapshot::{RestartCost, RestartKind};
+use phalanx_types::{ElasticPolicy, Generation};
 
 /// What is known of a job's sizes.
 #[derive(Debug, Default)]
@@ -98,9 +98,17 @@ impl Sizes {
         self.saved = Some(self.saved.map_or(step, |before| before.max(step)));
     }
 
-    /// Whether the job may grow now, as far as its last growth says.
-    pub(in crate::driver::state) fn may_grow(&self, now: Instant, cooldown: Duration) -> bool {
-        self.grown.is_none_or(|at| now >= at + cooldown)
+    /// Whether the job may grow by these tasks now, if there are any. DRIVER-69
+    pub(in crate::driver::state) fn may_grow(
+        &self,
+        now: Instant,
+        new: &[u32],
+        others_may_come: bool,
+        policy: &ElasticPolicy,
+    ) -> bool {
+        let Some(last) = new.iter().filter_map(|task| self.came.get(task)).max() else { return false };
+        let patience = if others_may_come { policy.patience } else { Duration::ZERO };
+        now >= *last + patience && self.grown.is_none_or(|at| now >= at + policy.cooldown)
     }
 
     pub(in crate::driver::state) fn grew(&mut self, now: Instant) {
