@@ -1,7 +1,7 @@
 //! What wakes the threads of a rank that wait for messages: descriptors, so that they can wait for sockets beside it.
 //!
 //! Whoever changes what such a thread waits for rings. Inside the process an event is raised. Another rank of the host
-//! sends a byte to this rank's lifeline ([`crate::host`]), of which it has the other end.
+//! sends a byte to this rank's lifeline ([`crate::bootstrap::host`]), of which it has the other end.
 //!
 //! - GROUP-4 (no-lost-ring): a thread that reads the bell, looks around and then sleeps is woken by each ring after the
 //!   reading. So are all threads that sleep at once.

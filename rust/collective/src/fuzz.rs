@@ -3,8 +3,8 @@
 use phalanx_types::Key;
 
 use crate::bootstrap::Card;
+use crate::door::handshake::{HELLO_BYTES, PROOF_BYTES, Welcome};
 use crate::failure::Failure;
-use crate::handshake::{HELLO_BYTES, PROOF_BYTES, Welcome};
 
 /// What a stranger sends, leaves on the store, or says as a rank; panics where it passes for one of the group.
 pub fn stranger(bytes: &[u8]) {

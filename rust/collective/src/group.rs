@@ -19,12 +19,14 @@ use rustix::event::Timespec;
 
 use crate::activity::{ActivityLog, ActivityReader};
 use crate::bell::{Bell, PeerBell};
+use crate::bootstrap::host::SharedHost;
+use crate::bootstrap::store::Store;
+use crate::bootstrap::topology::Topology;
 use crate::bootstrap::{Bootstrap, bootstrap};
 use crate::call::{Call, Operation};
-use crate::connections::DATA;
 use crate::door::Door;
+use crate::door::connections::DATA;
 use crate::failure::Failure;
-use crate::host::SharedHost;
 use crate::inter_host::transport::Transport;
 use crate::intra_host::{self, LocalGroup};
 use crate::p2p::messenger::Messenger;
@@ -32,8 +34,6 @@ use crate::p2p::pipe::Pipe;
 use crate::p2p::unsent::undelivered;
 use crate::peers::{LocalPeer, Peers};
 use crate::shm::{Ring, Steps};
-use crate::store::Store;
-use crate::topology::Topology;
 use crate::wait::{NAP, SpinPolicy, Watch};
 
 /// More sockets than this to one peer only cost.
@@ -49,8 +49,8 @@ pub struct GroupOptions {
     pub world_size: usize,
     /// Tells this group from others on the same store; used once.
     pub name: String,
-    /// What only the ranks know, and from which each group has a key of its own: see [`crate::job_key`]. `None` outside
-    /// a job: then rank 0 hands a secret out by the store, and whoever can read that can join.
+    /// What only the ranks know, and from which each group has a key of its own: see [`crate::job_key()`]. `None`
+    /// outside a job: then rank 0 hands a secret out by the store, and whoever can read that can join.
     pub key: Option<Key>,
     /// Where this rank can be reached by ranks of other hosts.
     pub address: IpAddr,

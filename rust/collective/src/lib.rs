@@ -27,43 +27,28 @@
 //! ```
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-mod acceptor;
 mod activity;
 mod bell;
 mod bootstrap;
 mod call;
-mod connections;
-mod dialer;
 mod door;
 mod dtype;
-mod exchange;
 mod failure;
 mod flag;
 pub mod forks;
 mod futex;
 #[doc(hidden)]
 pub mod fuzz;
-mod gate;
 mod group;
-mod handshake;
 mod hierarchical;
-mod host;
 mod inter_host;
 mod intra_host;
 mod job_key;
 mod kernels;
-mod link;
-mod nontemporal;
 mod operations;
 mod p2p;
 mod peers;
-mod probe;
 mod shm;
-mod store;
-mod tables;
-mod tcp;
-mod timed;
-mod topology;
 mod wait;
 
 /// What the flag protocol and the gate are made of; their models replace it.
@@ -77,13 +62,13 @@ use call::{CALL_WORDS, Call};
 
 pub use activity::{Activity, ActivityReader, read_activity};
 pub use bell::Rings;
+pub use bootstrap::store::{FileStore, HashStore, Store};
+pub use bootstrap::topology::Topology;
 pub use call::Operation;
 pub use dtype::{DType, Element, ReduceOp};
 pub use group::{Aborter, Group, GroupOptions};
 pub use job_key::{job_encryption, job_key};
 pub use p2p::messenger::Messenger;
-pub use store::{FileStore, HashStore, Store};
-pub use topology::Topology;
 
 #[cfg(not(miri))]
 #[cfg(test)]

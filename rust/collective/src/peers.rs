@@ -1,14 +1,15 @@
 //! Which other ranks are in the group, and whether they are still there.
 //!
-//! It owns a lifeline of each other rank of the host ([`crate::host`]), and sentinels: a [`Link`] to each neighbour on
-//! other hosts, and to each rank there with which something is exchanged ([`crate::connections`]). These carry no data.
-//! They only carry ends: a goodbye, a failure, or the closing by the kernel when a process has ended. Lifelines are
-//! looked at by those who wait. Sentinels are heard by the door's thread, whatever the program does meanwhile: whoever
-//! hears of a failure tells its own sentinels, so it goes round in as many steps as the hosts' number has bits.
+//! It owns a lifeline of each other rank of the host ([`crate::bootstrap::host`]), and sentinels: a [`Link`] to each
+//! neighbour on other hosts, and to each rank there with which something is exchanged ([`crate::door::connections`]).
+//! These carry no data. They only carry ends: a goodbye, a failure, or the closing by the kernel when a process has
+//! ended. Lifelines are looked at by those who wait. Sentinels are heard by the door's thread, whatever the program
+//! does meanwhile: whoever hears of a failure tells its own sentinels, so it goes round in as many steps as the hosts'
+//! number has bits.
 //!
-//! A host that is cut off closes no connection. So the kernel probes each sentinel once a second ([`crate::tcp`]). The
-//! other kernel acknowledges it, however long the rank itself computes. If none does for as long as the group's options
-//! allow, our kernel closes the connection.
+//! A host that is cut off closes no connection. So the kernel probes each sentinel once a second
+//! ([`crate::door::tcp`]). The other kernel acknowledges it, however long the rank itself computes. If none does for as
+//! long as the group's options allow, our kernel closes the connection.
 //!
 //! - GROUP-68 (death-noticed): when a rank ends without a goodbye, the group fails on every other rank. The error has
 //!   the number of that rank, and the kind `PeerLost`.
@@ -34,12 +35,12 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::bell::{Bell, PeerBell};
+use crate::door::link::Link;
+use crate::door::tcp;
 use crate::failure::Failure;
 use crate::forks::{Opening, Private};
 use crate::futex::wake;
-use crate::link::Link;
 use crate::shm::Segment;
-use crate::tcp;
 
 /// First byte of what is said over a connection.
 pub(crate) const GOODBYE: u8 = 1;

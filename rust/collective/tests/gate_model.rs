@@ -1,7 +1,7 @@
 //! The gate under loom: GROUP-33, GROUP-35 and GROUP-36, over every interleaving that the memory model allows.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
-/// loom's stand-ins for what `src/gate.rs` uses.
+/// loom's stand-ins for what `src/forks/gate.rs` uses.
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
     use loom::sync::{Condvar, Mutex};
@@ -25,7 +25,7 @@ mod sync {
     }
 }
 
-#[path = "../src/gate.rs"]
+#[path = "../src/forks/gate.rs"]
 mod gate;
 
 use std::sync::Arc as StdArc;

@@ -18,10 +18,10 @@ use phalanx_types::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::call::{CALL_WORDS, Call};
-use crate::connections::{Connections, DATA};
+use crate::door::connections::{Connections, DATA};
+use crate::door::link::Link;
 use crate::intra_host::part;
 use crate::kernels::Combine;
-use crate::link::Link;
 use crate::wait::{AwaitedRank, Watch, mismatch};
 
 const HEADER_BYTES: usize = (CALL_WORDS + 1) * 8;

@@ -18,7 +18,7 @@ use phalanx_types::Result;
 use super::{LocalGroup, PIECE_BYTES, part, pieces};
 use crate::call::Call;
 use crate::kernels::Combine;
-use crate::nontemporal::prefetch;
+use crate::shm::nontemporal::prefetch;
 use crate::wait::Watch;
 
 /// Up to here one synchronisation less is worth more than n times less to reduce.

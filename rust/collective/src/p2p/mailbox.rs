@@ -6,8 +6,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::connections::{Connections, MESSAGES};
-use crate::link::Link;
+use crate::door::connections::{Connections, MESSAGES};
+use crate::door::link::Link;
 use crate::p2p::pipe::Pipe;
 use crate::p2p::unsent::Unsent;
 

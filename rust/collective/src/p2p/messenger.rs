@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::bell::Rings;
 use crate::call::{Call, Operation};
-use crate::connections::{Connections, SENTINEL};
+use crate::door::connections::{Connections, SENTINEL};
 use crate::p2p::mailbox::{Mailboxes, Moved};
 use crate::p2p::pipe::Pipe;
 use crate::p2p::unsent::Unsent;

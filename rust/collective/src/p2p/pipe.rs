@@ -4,7 +4,7 @@ use std::io::ErrorKind as IoKind;
 use std::sync::Arc;
 
 use crate::bell::PeerBell;
-use crate::link::Link;
+use crate::door::link::Link;
 use crate::shm::Ring;
 
 /// How bytes get to one rank and back.

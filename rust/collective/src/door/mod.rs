@@ -6,6 +6,15 @@
 //!
 //! - GROUP-20 (ends-with-it): when its value goes, its thread has ended and nothing listens.
 
+pub(crate) mod acceptor;
+pub(crate) mod connections;
+pub(crate) mod dialer;
+pub(crate) mod handshake;
+pub(crate) mod link;
+pub(crate) mod probe;
+pub(crate) mod tcp;
+pub(crate) mod timed;
+
 use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
@@ -16,9 +25,9 @@ use std::time::Instant;
 use phalanx_types::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::acceptor::Acceptor;
-use crate::connections::Connections;
-use crate::dialer::{Dialer, Target};
+use crate::door::acceptor::Acceptor;
+use crate::door::connections::Connections;
+use crate::door::dialer::{Dialer, Target};
 use crate::forks::Private;
 use crate::peers::Peers;
 

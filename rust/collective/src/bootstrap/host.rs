@@ -17,10 +17,10 @@ use phalanx_io::{MAX_DESCRIPTORS, send_with_descriptors};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 use rustix::net::SendFlags;
 
+use crate::door::timed::{Timed, receive_descriptors};
 use crate::failure::Failure;
 use crate::forks::{Opening, Private};
 use crate::shm::{Layout, Segment};
-use crate::timed::{Timed, receive_descriptors};
 
 const DOING: &str = "share memory";
 /// First byte of what the lowest rank says: that descriptors come with it, or why none do.

@@ -19,12 +19,12 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use socket2::{Domain, Socket, Type};
 
-use crate::connections::{Connections, Place, SENTINEL, TAKEN};
+use crate::door::connections::{Connections, Place, SENTINEL, TAKEN};
+use crate::door::handshake::{ANSWER_BYTES, Hello, INTRODUCING, Introduction};
+use crate::door::link::Link;
+use crate::door::tcp;
 use crate::forks::{Opening, Private};
-use crate::handshake::{ANSWER_BYTES, Hello, INTRODUCING, Introduction};
-use crate::link::Link;
 use crate::peers::GOODBYE;
-use crate::tcp;
 
 /// How many connections are opened at a time.
 const MOST_AT_ONCE: usize = 128;
@@ -294,7 +294,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::connections::DATA;
+    use crate::door::connections::DATA;
 
     #[test]
     fn who_leaves_says_goodbye_over_a_sentinel_that_may_have_been_taken() {

@@ -1,4 +1,4 @@
-//! What all ranks said while their group comes together ([`crate::exchange`]), as it goes from rank to rank of a host:
+//! What all ranks said while their group comes together ([`super::exchange`]), as it goes from rank to rank of a host:
 //! who has it from the store hands it to those that it leads.
 //!
 //! - GROUP-76 (bounded): what one rank hands to another is no longer than what the store may have.
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
-use crate::timed::Timed;
+use crate::door::timed::Timed;
 
 const DOING: &str = "hand on what all ranks said";
 /// Bytes of a table: no value of a job's store is longer.

@@ -4,8 +4,8 @@
 //! Each rank listens and publishes its address (its card). Once all have, it looks for its host's lowest rank, the
 //! leader: it tries the ranks below it, the lowest first, until one shares memory with it. When all have told who leads
 //! them, leaders read the tables of what all said, and hand them to the ranks that they lead. Then a rank connects to
-//! its lower neighbours on other hosts, and takes from its leader what its host shares ([`crate::host`]). Other
-//! connections are opened later, by the same door ([`crate::connections`]).
+//! its lower neighbours on other hosts, and takes from its leader what its host shares ([`host`]). Other
+//! connections are opened later, by the same door ([`crate::door::connections`]).
 //!
 //! - GROUP-6 (proven-memory): two ranks are of one host only if each has read from memory what the other wrote there.
 //!   Names of hosts and addresses are never compared.
@@ -22,6 +22,12 @@
 //! - GROUP-12 (found-by-key): where a rank listens inside its host follows from the group's key and a number of rank
 //!   0's: only ranks of the group know where, before somebody listens there.
 
+pub(crate) mod exchange;
+pub(crate) mod host;
+pub(crate) mod store;
+mod tables;
+pub(crate) mod topology;
+
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -36,21 +42,21 @@ use phalanx_types::{Deadline, Error, ErrorKind, Key, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::{Deserialize, Serialize};
 
-use crate::acceptor::Acceptor;
-use crate::connections::{Connections, LOCAL, SENTINEL};
-use crate::dialer::{Dialer, Target};
+use crate::bootstrap::exchange::Exchange;
+use crate::bootstrap::host::SharedHost;
+use crate::bootstrap::store::Store;
+use crate::bootstrap::tables::Tables;
+use crate::bootstrap::topology::Topology;
 use crate::door::Door;
-use crate::exchange::Exchange;
+use crate::door::acceptor::Acceptor;
+use crate::door::connections::{Connections, LOCAL, SENTINEL};
+use crate::door::dialer::{Dialer, Target};
+use crate::door::handshake::{Hello, introduce, random};
+use crate::door::link::PROTOCOL;
+use crate::door::probe::{Probe, take_descriptor};
+use crate::door::timed::Timed;
 use crate::forks::{Opening, Private};
-use crate::handshake::{Hello, introduce, random};
-use crate::host::{self, SharedHost};
-use crate::link::PROTOCOL;
-use crate::probe::{Probe, take_descriptor};
 use crate::shm::Layout;
-use crate::store::Store;
-use crate::tables::Tables;
-use crate::timed::Timed;
-use crate::topology::Topology;
 
 /// How long a rank whose peer hung up, as it does on the oldest of too many strangers, waits before it tries again.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);

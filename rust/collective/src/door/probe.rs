@@ -10,9 +10,9 @@ use phalanx_types::{Deadline, Error, ErrorKind, Result};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::SendFlags;
 
+use crate::door::handshake::random;
+use crate::door::timed::receive_descriptors;
 use crate::forks::{Opening, Private};
-use crate::handshake::random;
-use crate::timed::receive_descriptors;
 
 type Nonce = [u8; 16];
 

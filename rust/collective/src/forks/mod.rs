@@ -13,6 +13,8 @@
 //!   most, whatever locks its thread holds, and who opens waits for forks alone.
 //! - GROUP-32 (nested): a thread that is inside of the gate doesn't wait there again. A signal's handler may fork.
 
+mod gate;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +24,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::gate::{Gate, Side};
+use crate::forks::gate::{Gate, Side};
 
 static GATE: Gate = Gate::new(AtomicU64::new(0), AtomicU32::new(0));
 /// Locked only inside of the gate, for a moment: so it is free while the process forks.

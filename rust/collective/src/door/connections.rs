@@ -24,8 +24,8 @@ use std::time::Duration;
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::door::link::Link;
 use crate::forks::{Opening, Private};
-use crate::link::Link;
 
 /// The connection that carries no data: see [`crate::peers`].
 pub(crate) const SENTINEL: u32 = 0;

@@ -1,7 +1,7 @@
 //! What ranks tell one another by the store while their group comes together.
 //!
 //! Each says it under a key of its own. Rank 0 reads them all, and leaves them as one table. That is long: one rank of
-//! each host reads it, and hands it to the others there ([`crate::tables`]).
+//! each host reads it, and hands it to the others there ([`mod@super::tables`]).
 //!
 //! - GROUP-21 (linear): forming a group asks six keys of the store for each rank and two for each host, however many
 //!   there are.
@@ -16,8 +16,8 @@ use phalanx_types::{Deadline, Error, ErrorKind, Key, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::handshake::random;
-use crate::store::Store;
+use crate::bootstrap::store::Store;
+use crate::door::handshake::random;
 
 /// How much sooner than its deadline rank 0 gives up, and the others twice as late: a tenth of what is left, but no
 /// more than this.
@@ -217,7 +217,7 @@ fn parse<T: DeserializeOwned>(place: &str, json: &[u8]) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::HashStore;
+    use crate::bootstrap::store::HashStore;
 
     /// What each of these ranks of a world gets told.
     fn all_said(ranks: &[usize], world_size: usize, patience: Duration) -> Vec<Result<Vec<usize>>> {

@@ -12,7 +12,7 @@
 use hmac::Mac;
 use phalanx_types::{Deadline, Error, ErrorKind, Key, Result};
 
-use crate::timed::Timed;
+use crate::door::timed::Timed;
 
 const MAGIC: [u8; 8] = *b"PHXCOLL1";
 const NONCE_BYTES: usize = 32;

@@ -8,7 +8,7 @@
 //!
 //! `tests/gate_model.rs` runs this file under loom.
 
-use super::sync::{AtomicU32, AtomicU64, Ordering, sleep_while, wake_all};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, sleep_while, wake_all};
 
 /// A gate, of two words that are zeros at first.
 pub(crate) struct Gate {

@@ -14,12 +14,12 @@ use phalanx_io::{Backlog, TlsServer, Unproved};
 use phalanx_types::{Error, ErrorKind, Key, Result};
 use rustix::net::sockopt::socket_peercred;
 
-use crate::connections::{Connections, LOCAL};
+use crate::door::connections::{Connections, LOCAL};
+use crate::door::handshake::{HELLO_BYTES, Hello, PROOF_BYTES, Welcome};
+use crate::door::link::Link;
+use crate::door::probe::{Probe, give_descriptor};
+use crate::door::tcp;
 use crate::forks::{Opening, Private};
-use crate::handshake::{HELLO_BYTES, Hello, PROOF_BYTES, Welcome};
-use crate::link::Link;
-use crate::probe::{Probe, give_descriptor};
-use crate::tcp;
 
 /// How long a connection may take to introduce itself.
 const PATIENCE: Duration = Duration::from_secs(10);

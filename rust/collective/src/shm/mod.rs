@@ -1,5 +1,5 @@
 //! The memory that the ranks of a host share. Most of the crate's unsafe code is here; the rest is in
-//! [`crate::nontemporal`], `kernels/dispatch.rs` and `kernels/float16_sums.rs`.
+//! [`nontemporal`], `kernels/dispatch.rs` and `kernels/float16_sums.rs`.
 //!
 //! This file owns the mapping and the rules by which it is read and written.
 //!
@@ -8,6 +8,8 @@
 //! - GROUP-74 (sealed): its size never changes (it is sealed), so a peer can't make an access fault.
 //! - GROUP-75 (slot-ownership): a slot is written only while no other rank may read it, and read only after its owner
 //!   published it. Both are checked here, at every access, so that the rest of the crate can be safe code.
+
+pub(crate) mod nontemporal;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,7 +27,7 @@ use crate::call::Call;
 use crate::failure::FailureRecord;
 use crate::flag::Flag;
 use crate::forks::{Opening, Private};
-use crate::nontemporal::SlotWriter;
+use crate::shm::nontemporal::SlotWriter;
 
 /// A type that may lie in shared memory: atomics only, for which zeros are a valid value.
 ///
