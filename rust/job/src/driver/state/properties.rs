@@ -155,6 +155,8 @@ struct Play {
     attempt: Attempt,
     /// Who has a seat, and whether its connection has stayed since.
     holders: BTreeMap<u32, (SparkTask, bool)>,
+    /// When each node said something last, or a task came for its seat.
+    heard: BTreeMap<u32, Instant>,
     /// The newest generation that has had places.
     generation: Option<Generation>,
     /// How many checkpoints were saved, and how often the job grew.
@@ -189,6 +191,7 @@ impl Play {
             told: BTreeMap::new(),
             attempt: Attempt::first(),
             holders: BTreeMap::new(),
+            heard: BTreeMap::new(),
             generation: None,
             saved: 0,
             grown: 0,
@@ -284,6 +287,7 @@ impl Play {
             self.remember(exit);
         }
         self.saved += u32::from(matches!(message, NodeMessage::Saved { .. }));
+        self.heard.insert(partition, self.now);
         let attempt = Attempt::new(self.attempt.restarts().saturating_sub(ago));
         if self.state.admits(attempt) || ago > 0 {
             self.step(Some(partition), |state, now, out| {
@@ -342,6 +346,11 @@ impl Play {
             Event::AskedForStacks => self.step(None, |state, now, out| state.ask_for_stacks(now, out)),
             Event::Passes(ms) => {
                 self.now += Duration::from_millis(ms);
+                // Who is silent for so long may be replaced.
+                let (now, timeout) = (self.now, self.state.job.policy.node_timeout);
+                let is_silent = |partition| self.heard.get(partition).is_none_or(|at| now >= *at + timeout);
+                let silent = self.holders.iter_mut().filter(|(partition, _)| is_silent(partition));
+                silent.for_each(|(_, (_, stayed))| *stayed = false);
                 self.step(None, |state, now, out| _ = state.tick(now, out));
             }
         }
@@ -396,6 +405,7 @@ impl Play {
         }
         if matches!(seat, Seat::Yours | Seat::Inherited) {
             self.holders.insert(partition, (task, true));
+            self.heard.insert(partition, self.now);
         }
     }
 
@@ -413,6 +423,20 @@ impl Play {
         }
         panic!("DRIVER-25: no outcome after all deadlines: {:?}", self.state);
     }
+}
+
+#[test]
+fn a_task_that_has_joined_and_says_nothing_any_more_keeps_its_seat_from_no_other() {
+    let mut play = Play::new(0, 1, Duration::ZERO, Gang::Barrier, false, 0, 0);
+    let task = |instance, number| SparkTask { instance, stage: 1, id: 0, number, host: instance };
+    let timeout = play.state.job.policy.node_timeout.as_millis() as u64;
+    // It is over: so the others wait for ever.
+    play.play(Event::Goes(2, RankState::Finished));
+    play.play(Event::Comes(1, task(4, 0)));
+    play.play(Event::AllJoin);
+    play.play(Event::Passes(timeout));
+    play.play(Event::Comes(1, task(5, 1)));
+    assert_eq!(play.holders.get(&1), Some(&(task(5, 1), true)), "DRIVER-52");
 }
 
 proptest! {
