@@ -15,7 +15,8 @@
 //!   the number of that rank, and the kind `PeerLost`.
 //! - GROUP-69 (told-to-all): a failure on one rank is told to all others. Each rank reports the first failure that it
 //!   hears of.
-//! - GROUP-70 (goodbye): a rank that left in good order fails only those that still wait for it.
+//! - GROUP-70 (goodbye): a rank that left in good order fails only those that still wait for it. It takes no end of
+//!   another for a death any more: who has heard its goodbye says none to it.
 //! - GROUP-71 (cut-noticed): when a host is cut off for longer than the group's options allow, the ranks that wait fail
 //!   within a second more, or two seconds after the cut where the options allow less than one. A rank that is merely
 //!   late fails no other.
@@ -112,6 +113,8 @@ pub(crate) struct Peers {
     bell: Bell,
     remote: Mutex<Remote>,
     cut_timeout: Option<Duration>,
+    /// Set before anybody can hear this rank's goodbye.
+    is_leaving: AtomicBool,
     has_failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
 }
@@ -132,6 +135,7 @@ impl Peers {
             bell,
             remote: Mutex::default(),
             cut_timeout,
+            is_leaving: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         }
@@ -247,6 +251,7 @@ impl Peers {
 
     /// Leaves in good order: what this rank owes the others has been delivered.
     pub(crate) fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Release);
         if let Some(segment) = &self.segment {
             segment.rank_record(self.local_rank).left.store(1, Ordering::Release);
         }
@@ -362,12 +367,16 @@ impl Peers {
             }
         };
         let rank = peer.rank;
+        let has_left = match heard.first() {
+            Some(first) => *first == GOODBYE,
+            None => end.is_some() && self.is_leaving.load(Ordering::Acquire), // GROUP-70
+        };
+        if has_left {
+            peer.left.get_or_init(Instant::now);
+            self.bell.ring();
+            return;
+        }
         let said = match heard.first() {
-            Some(&GOODBYE) => {
-                peer.left.get_or_init(Instant::now);
-                self.bell.ring();
-                return;
-            }
             Some(&FAILURE) => Failure::decode(&heard[1..]).map(|(failure, _)| failure),
             Some(_) => {
                 let text = format!("rank {rank} sent invalid bytes");
@@ -388,5 +397,34 @@ impl Peers {
     /// The number of this rank.
     pub(crate) fn me(&self) -> usize {
         self.me
+    }
+}
+
+#[cfg(not(miri))]
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn one_that_closes_without_a_goodbye_has_died_unless_this_rank_has_left_before() {
+        for has_left in [false, true] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            let other = listener.accept().unwrap().0;
+            let peers = Peers::new(0, 0, None, (Vec::new(), Bell::new(None).unwrap()), None);
+            peers.watch(1, Link::plain(Opening::begin().private(stream)));
+            let sentinels = peers.sentinels();
+            if has_left {
+                peers.leave();
+            }
+            drop(other);
+            event::poll(&mut [sentinels[0].fd()], None).unwrap();
+            peers.hear(&sentinels[0]);
+            assert_eq!(peers.check().is_ok(), has_left, "GROUP-68, GROUP-70: {:?}", peers.check());
+            assert_eq!(peers.has_left(1), has_left);
+        }
     }
 }
