@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from support import notebooks
 from support.programs import classic_conf, eventually, gone
-from support.tiers import whole
 
-pytestmark = [pytest.mark.timeout(150), whole("a notebook of its own")]
+pytestmark = pytest.mark.timeout(150)
 
 SESSION = """
     from phalanx import TorchDistributor
