@@ -17,6 +17,7 @@ from phalanx.feeding.blocks.jobs import BlockJobs, JvmJobs, WorkerJobs, WrittenB
 from phalanx.feeding.blocks.row_hash import DataRows
 from phalanx.feeding.given import readable
 from support import sessions
+from support.tiers import whole
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -118,6 +119,7 @@ HARD_NUMBERS = [
 HARD_DECIMALS = ["null", "0", "1", "-1", "127", "128", "-128", "-129", "255", "-256", "65535", "-32769"]
 
 
+@whole("what rust/data/src/row_hash has for one line of Spark")
 def test_hashes_of_the_core_are_those_of_spark(spark: Any, both: Any) -> None:
     of = {
         "numbers": f"element_at(array({', '.join(HARD_NUMBERS)}), int(id % {len(HARD_NUMBERS)}) + 1)",

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from support import as_python
-from support.tiers import differs
+from support.tiers import differs, whole
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.behaviour]
 
 
+@whole("what python/tests/test_run_command.py has")
 def test_a_training_file_finds_what_python_gives_it_whatever_path_leads_to_it(
     distributor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

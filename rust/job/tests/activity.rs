@@ -94,9 +94,12 @@ fn stacks_and_logs_are_there_for_who_asks_while_the_ranks_run() {
         eventually("its output has come", LONG, || driver.logs().newest(rank) == hello);
     }
     assert_eq!(driver.logs().newest(7), "");
-    let stacks = driver.ask_for_stacks().wait(Deadline::after(LONG)).unwrap().unwrap();
-    let said: Vec<_> = stacks.iter().map(|of| (of.rank, of.text.as_str())).collect();
-    assert_eq!(said, [(0, "in train\n"), (1, "in train\n")]);
+    // Again where a busy machine needs longer than they are waited for; then a rank answers twice.
+    eventually("both say what they do", LONG, || {
+        let stacks = driver.ask_for_stacks().wait(Deadline::after(LONG)).unwrap().unwrap();
+        let said = |rank| stacks.iter().find(|of| of.rank == rank).map_or("", |of| of.text.as_str());
+        stacks.len() == 2 && (0..2).all(|rank| said(rank).starts_with("in train\n"))
+    });
     std::fs::write(dir.path().join("go"), "").unwrap();
     assert_eq!(listen(&driver).failure, None);
     node.join().unwrap().unwrap();
