@@ -11,13 +11,8 @@ import phalanx
 import pytest
 import torch
 from rows import numbers
-from support.tiers import whole
 
-pytestmark = [
-    pytest.mark.usefixtures("no_model_is_left"),
-    pytest.mark.timeout(200),
-    whole("models of a library"),
-]
+pytestmark = [pytest.mark.usefixtures("no_model_is_left"), pytest.mark.timeout(200)]
 
 
 @pytest.fixture
