@@ -98,12 +98,22 @@ class Nodes:
 
     def __enter__(self) -> Nodes:
         self.start(1)
-        while self._agents[0].poll() is None:
-            with contextlib.suppress(ConnectionRefusedError), socket.create_connection(self._store):
-                break
-            time.sleep(0.02)
+        try:
+            self._wait_for_store()
+        except BaseException:
+            self.kill(1)
+            raise
         self.start(self._most - 1)
         return self
+
+    def _wait_for_store(self) -> None:
+        end = time.monotonic() + END_S
+        while True:
+            with contextlib.suppress(ConnectionRefusedError), socket.create_connection(self._store):
+                return
+            if self._agents[0].poll() is not None or time.monotonic() > end:
+                raise TimeoutError("torchrun's first node has no store")
+            time.sleep(0.02)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
