@@ -421,7 +421,8 @@ mod tests {
                 peers.leave();
             }
             drop(other);
-            event::poll(&mut [sentinels[0].fd()], None).unwrap();
+            let deadline = Timespec { tv_sec: 30, tv_nsec: 0 };
+            assert_eq!(event::poll(&mut [sentinels[0].fd()], Some(&deadline)), Ok(1));
             peers.hear(&sentinels[0]);
             assert_eq!(peers.check().is_ok(), has_left, "GROUP-68, GROUP-70: {:?}", peers.check());
             assert_eq!(peers.has_left(1), has_left);
