@@ -23,8 +23,8 @@ class Piece(NamedTuple):
     """The number of the first in the partition."""
     rows: Any
     """A record batch: the inputs and the keys, by their names."""
-    beside: Any = None
-    """What goes along."""
+    beside: Sequence[Any] = ()
+    """Columns of the same rows that go along."""
 
 
 def by_parts(piece: Piece, ask: Callable[[Piece], list[Any]], kinds: Sequence[Any]) -> list[Any]:

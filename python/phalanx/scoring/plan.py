@@ -5,6 +5,10 @@ functions of Arrow's arrays (4.1), all outputs are one struct of one such functi
 give something else each time, so that it neither copies nor moves it. Only the inputs go through Python then. Older
 Spark gives Python all columns of the rows (`mapInArrow`).
 
+SCORE-24 (rows-in): such a function gets the rows of a filter that keeps them all. Spark 4.3 has another operator of the
+same name for columns, as a scan of Parquet files gives them. That makes columns of the rows once more behind the
+function, which takes longer than the filter's rows do (tests/bench/predict.py, `arrow_udf of nothing`).
+
 SCORE-21 (jvm-alike): where the session has Phalanx's extension of Spark SQL, which the plugin adds, that plans the
 function as an operator without Python workers, which gives the same. What it has to know is in the metadata of the last
 field of the function's type, as JSON (`scoring/PredictPlan.scala` reads it). Spark's own operator refuses a type with
@@ -63,7 +67,8 @@ def _as_function(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pyspark would rather read the function's annotations
         made: Any = arrow_udf(scoring.arrays, struct, ArrowUDFType.SCALAR_ITER).asNondeterministic()
-    scored = df.withColumn(_STRUCT, made(f.struct(*inputs.columns)))
+    rows = df if mark.metadata else df.filter(f.spark_partition_id() >= 0)
+    scored = rows.withColumn(_STRUCT, made(*inputs.columns))
     columns = [f.col(f"{_STRUCT}.{quoted(name)}").alias(name) for name in outputs.names]
     return scored.select("*", *columns).drop(_STRUCT)
 

@@ -18,6 +18,7 @@ from .arrow_outputs import as_arrow
 from .connection import ModelProcess
 from .parts import ModelFailed, Piece, by_parts
 from .tensors import Tensors
+from .together import Made, Together
 from .whole_rows import told_of_rows
 
 if TYPE_CHECKING:
@@ -59,34 +60,35 @@ class Scoring:
         self._nulls, self._pad, self._on_error = nulls, pad, on_error
 
     def arrays(self, arrays: Iterator[Any]) -> Iterator[Any]:
-        """Arrow's structs of the inputs and keys to structs of the outputs."""
+        """Arrow's arrays of the inputs and keys to structs of the outputs."""
         import pyarrow as pa
 
-        for piece, made in self._scored(
-            (batch, None) for batch in map(pa.RecordBatch.from_struct_array, arrays)
-        ):
-            mark = pa.nulls(piece.rows.num_rows, pa.bool_())
-            yield pa.StructArray.from_arrays(
-                [*made, mark], fields=[*self._fields(), pa.field(MARK, pa.bool_())]
-            )
+        names, fields = self._columns(), [*self._fields(), pa.field(MARK, pa.bool_())]
+        # Spark gives a function of one column arrays, and one of several columns tuples.
+        columns = (given if isinstance(given, tuple) else (given,) for given in arrays)
+        batches = ((pa.RecordBatch.from_arrays(list(given), names), []) for given in columns)
+        for made in self._scored(batches):
+            mark = pa.nulls(made.rows, pa.bool_())
+            yield pa.StructArray.from_arrays([*made.outputs, mark], fields=fields)
 
     def rows(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Record batches whose last columns are the inputs and keys, to the others and the outputs."""
         import pyarrow as pa
 
         names = self._columns()
-        width = len(names)
+        has: list[str] = []
 
-        def parted() -> Iterator[tuple[Any, Any]]:
+        def parted() -> Iterator[tuple[Any, list[Any]]]:
             for batch in batches:
-                columns = batch.columns
-                inputs = pa.RecordBatch.from_arrays(columns[-width:], names)
-                yield inputs, (columns[:-width], batch.schema.names[:-width])
+                width = batch.num_columns - len(names)
+                has[:] = batch.schema.names[:width]
+                yield pa.RecordBatch.from_arrays(batch.columns[width:], names), batch.columns[:width]
 
-        for piece, made in self._scored(parted()):
-            columns, has = piece.beside
-            mark = pa.nulls(piece.rows.num_rows, pa.bool_())
-            yield pa.RecordBatch.from_arrays([*columns, *made, mark], [*has, *self._outputs, MARK])
+        for made in self._scored(parted()):
+            mark = pa.nulls(made.rows, pa.bool_())
+            yield pa.RecordBatch.from_arrays(
+                [*made.beside, *made.outputs, mark], [*has, *self._outputs, MARK]
+            )
 
     def told_to_jvm(self, env: dict[str, str]) -> str | None:
         """What the JVM has to know to do the same, as `plan.py` says; None where only Python can.
@@ -131,27 +133,30 @@ class Scoring:
 
         return [pa.field(name, kind) for name, kind in zip(self._outputs, self._types, strict=True)]
 
-    def _pieces(self, batches: Iterator[tuple[Any, Any]]) -> Iterator[Piece]:
-        first = 0
-        for rows, beside in batches:
-            for start in range(0, rows.num_rows, self._batch_size):
-                piece = rows.slice(start, self._batch_size)
-                along = beside and ([c.slice(start, self._batch_size) for c in beside[0]], beside[1])
-                yield Piece(first + start, piece, along)
-            first += rows.num_rows
+    def _pieces(self, rows: Any, beside: list[Any], first: int) -> Iterator[Piece]:
+        for start in range(0, rows.num_rows, self._batch_size):
+            along = [column.slice(start, self._batch_size) for column in beside]
+            yield Piece(first + start, rows.slice(start, self._batch_size), along)
 
-    def _scored(self, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Piece, list[Any]]]:
-        """Pieces of the rows with their outputs, in order."""
+    def _scored(self, batches: Iterator[tuple[Any, list[Any]]]) -> Iterator[Made]:
+        """Rows of the inputs and keys, and what goes along, to that and the outputs; in order."""
         tensors = Tensors(self._inputs, self._keys, nulls=self._nulls, pad=self._pad)
         waiting: deque[Piece] = deque()
+        together, first = Together(), 0
         with contextlib.closing(ModelProcess(self._key, self._model, self._told)) as process:
-            for piece in self._pieces(batches):
-                if len(waiting) == _UNDER_WAY:
-                    yield from self._taken(process, tensors, waiting)
-                self._give(process, tensors, piece)
-                waiting.append(piece)
+            for rows, beside in batches:
+                for piece in self._pieces(rows, beside, first):
+                    if len(waiting) == _UNDER_WAY:
+                        for made in self._taken(process, tensors, waiting):
+                            yield from together.add(made)
+                    self._give(process, tensors, piece)
+                    waiting.append(piece)
+                first += rows.num_rows
+                yield from together.all()
             while waiting:
-                yield from self._taken(process, tensors, waiting)
+                for made in self._taken(process, tensors, waiting):
+                    yield from together.add(made)
+            yield from together.all()
 
     def _give(self, process: ModelProcess, tensors: Tensors, piece: Piece) -> None:
         given = tensors.of(piece.rows, piece.first)
@@ -159,13 +164,11 @@ class Scoring:
             given = tensors.preprocessed(given, self._preprocess, piece.rows, piece.first)
         process.give(piece.rows.num_rows, given, json.dumps(self._outputs))
 
-    def _taken(
-        self, process: ModelProcess, tensors: Tensors, waiting: deque[Piece]
-    ) -> Iterator[tuple[Piece, list[Any]]]:
+    def _taken(self, process: ModelProcess, tensors: Tensors, waiting: deque[Piece]) -> Iterator[Made]:
         """What became of the oldest piece, and, where the model fails with that, of those behind it."""
         piece = waiting.popleft()
         try:
-            yield piece, self._arrow(process.take(), piece)
+            yield _made(piece, self._arrow(process.take(), piece))
         except ModelFailed as problem:
             if self._on_error == "raise":
                 raise problem.about(tensors.rows_named(piece.rows, piece.first)) from None
@@ -182,11 +185,15 @@ class Scoring:
                 except ModelFailed:
                     behind.append((other, None))
             waiting.clear()
-            for other, made in [(piece, None), *behind]:
-                yield other, by_parts(other, ask, self._types) if made is None else made
+            for other, outputs in [(piece, None), *behind]:
+                yield _made(other, by_parts(other, ask, self._types) if outputs is None else outputs)
 
     def _arrow(self, columns: Sequence[Any], piece: Piece) -> list[Any]:
         return [
             as_arrow(values, kind, name, piece.rows.num_rows)
             for values, kind, name in zip(columns, self._types, self._outputs, strict=True)
         ]
+
+
+def _made(piece: Piece, outputs: list[Any]) -> Made:
+    return Made(piece.rows.num_rows, piece.beside, outputs)

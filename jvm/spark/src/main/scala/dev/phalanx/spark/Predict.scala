@@ -3,7 +3,7 @@ package dev.phalanx.spark
 import scala.jdk.CollectionConverters._
 import scala.util.Try
 
-import org.apache.spark.sql.functions.{col, struct}
+import org.apache.spark.sql.functions.col
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.{Column, DataFrame, Dataset}
 
@@ -87,10 +87,10 @@ object Predict {
       batchSize,
       env.grouped(2).map(pair => pair(0) -> pair(1)).toMap
     )
-    val all = struct(names.map(column(df, _)): _*)
     val kind = PredictPlan.typeOf(makes, plan)
     val none = Map.empty[String, String].asJava
-    val made = SparkInternals.pythonFunction("predict", none, python, file.broadcast, kind).apply(all)
+    val made = SparkInternals.pythonFunction("predict", none, python, file.broadcast, kind)
+      .apply(names.map(column(df, _)): _*)
     val outputsOnly = makes.fieldNames.map(name => col(s"$Made.${quoted(name)}").as(name))
     df.withColumn(Made, made).select(col("*") +: outputsOnly.toSeq: _*).drop(Made)
   }

@@ -7,7 +7,6 @@ import org.apache.spark.sql.catalyst.expressions.{
   Attribute,
   AttributeReference,
   AttributeSet,
-  CreateNamedStruct,
   GetStructField,
   NamedExpression,
   PythonUDF
@@ -40,8 +39,8 @@ final private[spark] class PredictStrategy extends SparkStrategy {
     case _                                                  => None
   }
 
-  /** Functions of Arrow's arrays, of which some may be ours: of a struct of the inputs, which makes a struct of the
-    * outputs. Each of ours is an operator of its own above the others; `wanted` of all columns is what comes out.
+  /** Functions of Arrow's arrays, of which some may be ours: of the inputs, which makes a struct of the outputs. Each
+    * of ours is an operator of its own above the others; `wanted` of all columns is what comes out.
     */
   private def ofArrays(eval: ArrowEvalPython, wanted: Seq[NamedExpression]): Option[SparkPlan] = {
     val all = eval.udfs.zip(eval.resultAttrs)
@@ -49,14 +48,9 @@ final private[spark] class PredictStrategy extends SparkStrategy {
     val operators = for {
       (function, result) <- ours
       (told, packed) <- found(function)
-      input <- function.children.headOption
     } yield {
-      val inputs = input match {
-        case made: CreateNamedStruct => made.valExprs
-        case struct                  => told.columns.indices.map(GetStructField(struct, _))
-      }
-      val operator = (wanted: Seq[NamedExpression], below: SparkPlan) =>
-        PhalanxPredictExec(told, packed, inputs, result, wanted, below)
+      val operator =
+        PhalanxPredictExec(told, packed, function.children, result, _: Seq[NamedExpression], _: SparkPlan)
       (result, operator)
     }
     val planned = operators.map(_._1.exprId).toSet
