@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _native
 from ..stages.here import Home
 from ..stages.spark_files import workers_files
-from .batch_memory import NewColumn, mapped, read, write
+from .batch_memory import NewColumn, mapped, read, read_rows, write
 from .parts import ModelFailed
 
 if TYPE_CHECKING:
@@ -22,9 +22,12 @@ class NoModel(RuntimeError):
 
 
 class ModelProcess:
-    """The process that has a model, to a task. It is started with the first batch, if it isn't there."""
+    """The process that has a model, to a task. It is started with the first batch, if it isn't there.
 
-    def __init__(self, key: str, model: ShippedModel, told: dict[str, Any]) -> None:
+    batch_size  how many rows the model is given at once
+    """
+
+    def __init__(self, key: str, model: ShippedModel, told: dict[str, Any], batch_size: int = 1) -> None:
         gpu, number = _place(told["processes"])
         self._native = _native.ModelConnection(
             f"model {key} {gpu or 'cpu'} {told['autocast']} {number}",
@@ -32,6 +35,7 @@ class ModelProcess:
             list(workers_files().items()),
             Home.find(in_python_worker=True),
             self._bring,
+            batch_size,
         )
         self._model = model
         self._brought: int | None = None
@@ -62,6 +66,10 @@ class ModelProcess:
         self.give(1, [NewColumn(what, arguments)], what)
         return self.take()[0]
 
+    def rows_at_once(self) -> int:
+        """How many rows to give next: those of one batch of the model's or of several."""
+        return self._native.rows_at_once()
+
     def give(self, rows: int, columns: list[NewColumn], asked: str) -> None:
         """Gives it a batch, and says what is asked (`serving.py`); it has at most two without an answer.
 
@@ -84,6 +92,16 @@ class ModelProcess:
 
         Raises as `give`, and `ModelFailed`.
         """
+        memory, columns = self._answer("the model failed: ")
+        return [read(memory, column) for column in columns]
+
+    def take_rows(self) -> Any:
+        """The same of one that was given as a record batch: another one."""
+        memory, columns = self._answer("")
+        return read_rows(memory, columns[0])
+
+    def _answer(self, failed: str) -> tuple[mmap.mmap, list[Any]]:
+        """Where the outputs are; `failed` is before what a model says that has failed."""
         slot = self._taken % 2
         answer = self._native.take()
         self._let_go_of_model()
@@ -92,10 +110,10 @@ class ModelProcess:
             error, traceback = answer.trouble
             if not answer.has_model:
                 raise NoModel(f"the model can't be had: {error}\n\n{traceback}")
-            raise ModelFailed(f"the model failed: {error}\n\n{traceback}")
+            raise ModelFailed(f"{failed}{error}\n\n{traceback}".rstrip())
         if answer.memory is not None:
             self._results[slot] = mapped(answer.memory, writable=False)
-        return [read(self._results[slot], column) for column in answer.columns]
+        return self._results[slot], answer.columns
 
 
 def _place(processes: int) -> tuple[str | None, int]:

@@ -26,6 +26,11 @@ class Piece(NamedTuple):
     beside: Sequence[Any] = ()
     """Columns of the same rows that go along."""
 
+    def cut(self, start: int, rows: int) -> Piece:
+        """So many of the rows, or as many as there are."""
+        along = [column.slice(start, rows) for column in self.beside]
+        return Piece(self.first + start, self.rows.slice(start, rows), along)
+
 
 def by_parts(piece: Piece, ask: Callable[[Piece], list[Any]], kinds: Sequence[Any]) -> list[Any]:
     """Arrays of the outputs of rows with which the model failed.
@@ -39,7 +44,7 @@ def by_parts(piece: Piece, ask: Callable[[Piece], list[Any]], kinds: Sequence[An
         return [empty(kind, 1) for kind in kinds]
     made = []
     for start, length in ((0, count // 2), (count // 2, count - count // 2)):
-        part = Piece(piece.first + start, piece.rows.slice(start, length))
+        part = piece.cut(start, length)
         try:
             made.append(ask(part))
         except ModelFailed:

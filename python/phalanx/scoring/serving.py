@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 PARAMETERS = "parameters"
 ARGUMENTS = "arguments"
 
-# What a batch is called that is all columns in one.
-ROWS = "rows"
-
 
 class Serving:
     """A model, and the memory of the tasks that use it."""
@@ -86,7 +83,7 @@ class Serving:
             return [NewColumn(work.asked, pickle.dumps(result, pickle.HIGHEST_PROTOCOL))]
         if whole_rows.is_of_rows(work.asked):
             rows = read_rows(memory, work.columns[0])
-            return [NewColumn(ROWS, whole_rows.scored(work.asked, rows, self._called_in_words))]
+            return [NewColumn(whole_rows.ROWS, whole_rows.scored(work.asked, rows, self._called_in_words))]
         names = json.loads(work.asked)
         given = [NewColumn(column[0], read(memory, column)) for column in work.columns]
         return [

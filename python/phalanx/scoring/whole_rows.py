@@ -1,8 +1,12 @@
-"""Rows that come to a model's process as they are, from tasks that have no Python, and go as columns.
+"""Rows that come to a model's process as they are, in one record batch, and go as another of the outputs.
 
-What such a task asks for is the number of the batch's first row in its partition, a blank, and a JSON object:
+SCORE-13 (as-trained): columns become tensors as in `phalanx.data`.
+SCORE-14 (row-named): what can't be a tensor is an error that names the column, and the row where it is one row's.
+
+What a task asks for is the number of the first row in its partition, a blank, and a JSON object:
 
 inputs, keys, nulls, pad, on_error   as `phalanx.predict` has them
+batch_size                           how many rows the model is given at once; there may be more (SCORE-25)
 outputs                              the outputs' schema, as Arrow has it, in base64
 """
 
@@ -18,17 +22,24 @@ from .arrow_outputs import as_arrow
 from .parts import ModelFailed, Piece, by_parts
 from .tensors import Tensors
 
+ROWS = "rows"
+"""What the column is called that is all of them."""
+
 
 class RowsRefused(ValueError):
     """What a task is told: a whole sentence, and perhaps the model's traceback."""
 
 
-def told_of_rows(*, schema: Any, **asked: Any) -> str | None:
-    """What a task is to say beside each batch; None where JSON can't say it."""
-    try:
-        return json.dumps({**asked, "outputs": base64.b64encode(schema.serialize()).decode()})
-    except (TypeError, ValueError):
-        return None
+def told_of_rows(*, schema: Any, **asked: Any) -> str:
+    """What a task is to say beside each batch. Raises `TypeError` where what stands for nulls is no number or text."""
+    told = {**asked, "outputs": base64.b64encode(schema.serialize()).decode()}
+    return json.dumps(told, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):  # a number of numpy's
+        return value.item()
+    raise TypeError(f"nulls= and pad= take numbers and texts, not {type(value).__name__}")
 
 
 def is_of_rows(asked: str) -> bool:
@@ -58,9 +69,18 @@ class _Rows:
         self._schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(told["outputs"])))
         self._tensors = Tensors(told["inputs"], told["keys"], nulls=told["nulls"], pad=told["pad"])
         self._gives_nulls = told["on_error"] == "null"
+        self._batch_size = told["batch_size"]
 
     def scored(self, piece: Piece, call: Callable[[list[Any], int, list[str]], list[Any]]) -> Any:
         import pyarrow as pa
+
+        starts = range(0, piece.rows.num_rows, self._batch_size)
+        parts = [self._batch(piece.cut(start, self._batch_size), call) for start in starts]
+        arrays = parts[0] if len(parts) == 1 else list(map(pa.concat_arrays, zip(*parts, strict=True)))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _batch(self, piece: Piece, call: Callable[[list[Any], int, list[str]], list[Any]]) -> list[Any]:
+        """The outputs of what the model is given at once."""
 
         def ask(part: Piece) -> list[Any]:
             try:
@@ -76,9 +96,8 @@ class _Rows:
                 raise RowsRefused(str(problem)) from problem
 
         try:
-            arrays = ask(piece)
+            return ask(piece)
         except ModelFailed as problem:
             if not self._gives_nulls:
                 raise problem.about(self._tensors.rows_named(piece.rows, piece.first)) from None
-            arrays = by_parts(piece, ask, self._schema.types)
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            return by_parts(piece, ask, self._schema.types)

@@ -108,10 +108,15 @@ impl ModelConnection {
         env: Vec<(String, String)>,
         home: PythonHome,
         model: Py<PyAny>,
+        batch_size: u64,
     ) -> ModelConnection {
         let PythonHome { guard, package, python, in_python_worker: shared } = home;
         let start = Start { name, told, env, guard, package, python, shared };
-        ModelConnection { state: Mutex::new(Connection::new(start)), model }
+        ModelConnection { state: Mutex::new(Connection::new(start, batch_size)), model }
+    }
+
+    fn rows_at_once(&self) -> u64 {
+        open(&self.state).rows_at_once()
     }
 
     fn lay_out(

@@ -26,6 +26,7 @@ mod batch;
 #[doc(hidden)]
 pub mod fuzz;
 mod memory;
+mod pace;
 mod server;
 mod shared;
 mod socket;

@@ -121,6 +121,11 @@ impl Slot {
         Some((self.batch.clone()?, file))
     }
 
+    /// The batch that was laid out last.
+    pub(crate) fn batch(&self) -> Option<&Batch> {
+        self.batch.as_ref()
+    }
+
     /// The other end has its memory, or, where it is another process now, hasn't.
     pub(crate) fn told(&mut self, told: bool) {
         self.told = told;

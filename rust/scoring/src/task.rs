@@ -13,6 +13,7 @@ use phalanx_types::contract::{ENV_ENTRY, ENV_MODEL};
 use phalanx_types::{Deadline, Error, ErrorKind, Result};
 
 use crate::batch::{Batch, MOST_SLOTS, NewColumn};
+use crate::pace::Pace;
 use crate::shared::{Room, SharedMemory, Slot};
 use crate::socket::{receive, send, wait_readable, wait_writable};
 use crate::wire::{FromModel, FromTask, Trouble, VERSION};
@@ -107,23 +108,30 @@ pub struct Connection {
     results: [u64; MOST_SLOTS as usize],
     /// The slots of the batches that have no answer yet, in their order.
     under_way: VecDeque<u32>,
+    pace: Pace,
     /// Whether a process has gone with batches of this task's (SCORE-4).
     went: bool,
     oom: OomWatch,
 }
 
 impl Connection {
-    /// A connection that is not open yet.
-    pub fn new(start: Start) -> Connection {
+    /// A connection that is not open yet, to a model that is given `batch_size` rows at once.
+    pub fn new(start: Start, batch_size: u64) -> Connection {
         Connection {
             start,
             socket: None,
             slots: Default::default(),
             results: Default::default(),
             under_way: VecDeque::new(),
+            pace: Pace::new(batch_size),
             went: false,
             oom: OomWatch::new(),
         }
+    }
+
+    /// How many rows to give at once: those of one batch of the model's or of several (SCORE-25).
+    pub fn rows_at_once(&self) -> u64 {
+        self.pace.rows()
     }
 
     /// Makes room for the next batch in a slot that has none under way; `asked` is as in [`Batch`].
@@ -197,9 +205,13 @@ impl Connection {
                 let bytes = &mut self.results[slot as usize];
                 *bytes = results.as_ref().map_or(*bytes, SharedMemory::bytes);
                 batch.check(*bytes)?;
+                let took = Duration::from_micros(micros);
+                if let Some(given) = self.slots[slot as usize].batch() {
+                    self.pace.learn(given.rows, given.columns.iter().map(|column| column.bytes).sum(), took);
+                }
                 let results =
                     results.map(|memory| Results { bytes: memory.bytes(), file: memory.into_file() });
-                Ok(Answer::Done(Done { batch, results, took: Duration::from_micros(micros) }))
+                Ok(Answer::Done(Done { batch, results, took }))
             }
             FromModel::Refused { slot: of, trouble } if of == slot => Ok(Answer::Refused(trouble)),
             unexpected => Err(other(&unexpected)),
@@ -383,7 +395,7 @@ mod tests {
         };
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        (Connection { socket: Some(ours), ..Connection::new(start) }, theirs)
+        (Connection { socket: Some(ours), ..Connection::new(start, 1) }, theirs)
     }
 
     fn column(rows: u64) -> Vec<NewColumn> {

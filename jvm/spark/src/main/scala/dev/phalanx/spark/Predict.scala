@@ -82,7 +82,7 @@ object Predict {
       file.key,
       Json.node().put("idle", idle).put("threads", coresOf(df)).put("processes", processesPerDevice)
         .put("autocast", autocast.orNull),
-      PredictPlan.rows(inputs, keys, nulls, pad, onError, makes),
+      PredictPlan.rows(inputs, keys, nulls, pad, onError, makes, batchSize),
       names,
       batchSize,
       env.grouped(2).map(pair => pair(0) -> pair(1)).toMap

@@ -22,7 +22,7 @@ final private[scoring] class ModelProcess(plan: PredictPlan, packed: PackedModel
   private val handle = {
     val home = UnpackedJar.get().folder.toString
     val (name, told) = ModelProcess.place(plan, context)
-    Core(_.openModel(name, told, packed.python, home, ModelProcess.variables(plan, packed)))
+    Core(_.openModel(name, told, packed.python, home, ModelProcess.variables(plan, packed), plan.batchSize.toLong))
   }
   private val batches = new Array[FileChannel](ModelProcess.Slots)
   private val results = new Array[FileChannel](ModelProcess.Slots)
@@ -45,6 +45,9 @@ final private[scoring] class ModelProcess(plan: PredictPlan, packed: PackedModel
       file
     }
   }
+
+  /** How many rows to give it next: those of one batch of the model's or of several. */
+  def rowsAtOnce: Long = Core(_.rowsAtOnce(handle))
 
   /** Gives it a batch of so many rows and bytes, which `write` writes; `asked` is as `serving.py` says.
     *

@@ -67,7 +67,8 @@ private[spark] object PredictPlan {
       nulls: Option[Double],
       pad: Option[Double],
       onError: String,
-      outputs: StructType
+      outputs: StructType,
+      batchSize: Int
   ): String = {
     val json = Json.node()
     if (inputs.size == 1) json.put("inputs", inputs.head)
@@ -79,7 +80,7 @@ private[spark] object PredictPlan {
     keys.foreach(key => named.add(key))
     nulls.fold(json.put("nulls", "error"))(json.put("nulls", _))
     pad.fold(json.putNull("pad"))(json.put("pad", _))
-    json.put("on_error", onError)
+    json.put("on_error", onError).put("batch_size", batchSize)
     val schema = BlockTask.packed(SparkVersions.arrowSchema(outputs, "UTC", false))
     json.put("outputs", Base64.getEncoder.encodeToString(schema)).toString
   }

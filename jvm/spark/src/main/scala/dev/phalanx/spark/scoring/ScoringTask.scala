@@ -13,7 +13,8 @@ import org.apache.spark.sql.catalyst.expressions.{
   Expression,
   JoinedRow,
   NamedExpression,
-  UnsafeProjection
+  UnsafeProjection,
+  UnsafeRow
 }
 import org.apache.spark.sql.execution.metric.SQLMetric
 
@@ -24,7 +25,8 @@ import dev.phalanx.spark.internal.SparkInternals
   * columns that are wanted.
   *
   *   - JAR-32 (in-order): each row comes out once, where it was.
-  *   - JAR-33 (bounded): a task has the rows of two batches in memory, and of one that it writes.
+  *   - JAR-33 (bounded): a task has the rows of two batches in memory, and of one that it writes. Each may be several
+  *     batches of the model's where these have less than 4 MB (SCORE-25).
   *   - JAR-34 (let-go): however the task ends, it lets go of the process, and its memory is given back.
   *
   * @param schema Arrow's of the model's inputs, as `BlockTask.packed` packs it
@@ -116,9 +118,16 @@ final private[scoring] class ScoringTask(
 
     private def give(): Unit = {
       val keeping = new ArrayBuffer[InternalRow](plan.batchSize.min(1024))
-      while (rows.hasNext && keeping.size < plan.batchSize && batch.bytes < ScoringTask.MostBytes) {
+      val atOnce = process.rowsAtOnce
+      var keptBytes = 0L
+      def isFull =
+        keeping.size >= atOnce || batch.bytes >= ScoringTask.MostBytes ||
+          (keeping.size % plan.batchSize == 0 && keptBytes >= ScoringTask.MostKeptAtOnce)
+      while (rows.hasNext && !isFull) {
         val row = rows.next()
-        keeping += keptOf(row)
+        val kept = keptOf(row)
+        keeping += kept
+        keptBytes += ScoringTask.bytesOf(kept)
         addInputs(row)
       }
       val size = new ScoringTask.Counting
@@ -137,7 +146,7 @@ final private[scoring] class ScoringTask(
       val (found, nanos) = timed("waiting")(process.take(piece.slot)(in => new Outputs(in, allocator)))
       outputs = found
       at = 0
-      metrics("batches") += 1
+      metrics("batches") += (piece.rows.length + plan.batchSize - 1) / plan.batchSize
       metrics("rows") += piece.rows.length
       metrics("model") += nanos
       ScoringCounts.add(piece.rows.length.toLong, nanos)
@@ -180,6 +189,14 @@ private[scoring] object ScoringTask {
 
   /** How many bytes of inputs a batch has, unless one row has more. */
   private val MostBytes = 64L << 20
+
+  /** How many bytes rows have of which more than one batch of the model's is kept. */
+  private val MostKeptAtOnce = 4L << 20
+
+  private def bytesOf(row: InternalRow): Long = row match {
+    case row: UnsafeRow => row.getSizeInBytes.toLong
+    case _              => 0
+  }
 
   /** Counts the bytes that are written. */
   final private class Counting extends WritableByteChannel {
