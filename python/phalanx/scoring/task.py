@@ -74,7 +74,7 @@ class Scoring:
 
         names, fields = self._columns(), [*self._schema(), pa.field(MARK, pa.bool_())]
         # Spark gives a function of one column arrays, and one of several columns tuples.
-        columns = (given if isinstance(given, tuple) else (given,) for given in arrays)
+        columns = (list(given) if isinstance(given, tuple) else [given] for given in arrays)
         for piece, made in self._scored((pa.RecordBatch.from_arrays(given, names), ()) for given in columns):
             mark = pa.nulls(piece.rows.num_rows, pa.bool_())
             yield pa.StructArray.from_arrays([*made, mark], fields=fields)

@@ -13,12 +13,14 @@ outputs                              the outputs' schema, as Arrow has it, in ba
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 from .arrow_outputs import as_arrow
+from .batch_memory import NewColumn
 from .parts import ModelFailed, Piece, by_parts
 from .tensors import Tensors
 
@@ -28,6 +30,9 @@ ROWS = "rows"
 
 class RowsRefused(ValueError):
     """What a task is told: a whole sentence, and perhaps the model's traceback."""
+
+
+_Call: TypeAlias = "Callable[[list[NewColumn], int, list[str]], list[Any]]"
 
 
 def told_of_rows(*, schema: Any, **asked: Any) -> str:
@@ -47,7 +52,7 @@ def is_of_rows(asked: str) -> bool:
     return asked[:1].isdigit()
 
 
-def scored(asked: str, rows: Any, call: Callable[[list[Any], int, list[str]], list[Any]]) -> Any:
+def scored(asked: str, rows: Any, call: _Call) -> Any:
     """A record batch of the outputs.
 
     `call` gives the model columns, of so many rows, and returns the outputs of these names. Raises `ModelFailed`, and
@@ -70,34 +75,53 @@ class _Rows:
         self._tensors = Tensors(told["inputs"], told["keys"], nulls=told["nulls"], pad=told["pad"])
         self._gives_nulls = told["on_error"] == "null"
         self._batch_size = told["batch_size"]
+        self._is_padded = told["pad"] is not None
 
-    def scored(self, piece: Piece, call: Callable[[list[Any], int, list[str]], list[Any]]) -> Any:
+    def scored(self, piece: Piece, call: _Call) -> Any:
         import pyarrow as pa
 
-        starts = range(0, piece.rows.num_rows, self._batch_size)
-        parts = [self._batch(piece.cut(start, self._batch_size), call) for start in starts]
+        # A batch's arrays are padded to the longest of the batch, so only others become tensors together.
+        together = None if self._is_padded else self._tensors_of(piece)
+        parts = []
+        for start in range(0, piece.rows.num_rows, self._batch_size):
+            end = start + self._batch_size
+            part = piece.cut(start, self._batch_size)
+            given = together and [NewColumn(name, values[start:end]) for name, values in together]
+            parts.append(self._batch(part, given or self._tensors_of(part), call))
         arrays = parts[0] if len(parts) == 1 else list(map(pa.concat_arrays, zip(*parts, strict=True)))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _batch(self, piece: Piece, call: Callable[[list[Any], int, list[str]], list[Any]]) -> list[Any]:
+    def _batch(self, piece: Piece, given: list[NewColumn], call: _Call) -> list[Any]:
         """The outputs of what the model is given at once."""
-
-        def ask(part: Piece) -> list[Any]:
-            try:
-                given = self._tensors.of(part.rows, part.first)
-                made = call(given, part.rows.num_rows, self._schema.names)
-                return [
-                    as_arrow(values, field.type, field.name, part.rows.num_rows)
-                    for values, field in zip(made, self._schema, strict=True)
-                ]
-            except ModelFailed:
-                raise
-            except (TypeError, ValueError) as problem:
-                raise RowsRefused(str(problem)) from problem
-
         try:
-            return ask(piece)
+            return self._made(piece, given, call)
         except ModelFailed as problem:
             if not self._gives_nulls:
                 raise problem.about(self._tensors.rows_named(piece.rows, piece.first)) from None
+
+            def ask(part: Piece) -> list[Any]:
+                return self._made(part, self._tensors_of(part), call)
+
             return by_parts(piece, ask, self._schema.types)
+
+    def _tensors_of(self, piece: Piece) -> list[NewColumn]:
+        with _refusing():
+            return self._tensors.of(piece.rows, piece.first)
+
+    def _made(self, piece: Piece, given: list[NewColumn], call: _Call) -> list[Any]:
+        rows = piece.rows.num_rows
+        with _refusing():
+            made = call(given, rows, self._schema.names)
+            return [
+                as_arrow(values, field.type, field.name, rows)
+                for values, field in zip(made, self._schema, strict=True)
+            ]
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Raises `RowsRefused` for what is wrong with the rows or with the outputs."""
+    try:
+        yield
+    except (TypeError, ValueError) as problem:
+        raise RowsRefused(str(problem)) from problem
