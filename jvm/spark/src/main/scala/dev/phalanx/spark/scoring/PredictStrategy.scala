@@ -7,6 +7,7 @@ import org.apache.spark.sql.catalyst.expressions.{
   Attribute,
   AttributeReference,
   AttributeSet,
+  Expression,
   GetStructField,
   NamedExpression,
   PythonUDF
@@ -49,21 +50,21 @@ final private[spark] class PredictStrategy extends SparkStrategy {
       (function, result) <- ours
       (told, packed) <- found(function)
     } yield {
-      val operator =
-        PhalanxPredictExec(told, packed, function.children, result, _: Seq[NamedExpression], _: SparkPlan)
-      (result, operator)
+      val (inputs, inner) = PredictStrategy.inputs(function)
+      val operator = PhalanxPredictExec(told, packed, inputs, result, _: Seq[NamedExpression], _: SparkPlan)
+      (result, operator, inner)
     }
     val planned = operators.map(_._1.exprId).toSet
-    val (functions, results) = all.filterNot { case (_, result) => planned(result.exprId) }.map {
-      case (function, result) =>
-        val plain = PredictPlan.plain(function.dataType)
-        (function.copy(dataType = plain), result.withDataType(plain))
+    val others = all.filterNot { case (_, result) => planned(result.exprId) } ++ operators.flatMap(_._3)
+    val (functions, results) = others.map { case (function, result) =>
+      val plain = PredictPlan.plain(function.dataType)
+      (function.copy(dataType = plain), result.withDataType(plain))
     }.unzip
     val below = if (functions.isEmpty) eval.child else eval.copy(udfs = functions, resultAttrs = results)
     if (ours.isEmpty) None
     else if (all.size == 1 && operators.size == 1) Some(operators.head._2(wanted, planLater(below)))
     else {
-      val made = operators.foldLeft(planLater(below)) { case (plan, (result, operator)) =>
+      val made = operators.foldLeft(planLater(below)) { case (plan, (result, operator, _)) =>
         operator(plan.output :+ result, plan)
       }
       Some(ProjectExec(wanted, made))
@@ -113,6 +114,16 @@ private object PredictStrategy {
       case _: Attribute => true
       case value        => value.deterministic && value.references.subsetOf(made)
     }
+  }
+
+  /** What a function of ours is given. Spark has a function right in the one of which it is the only input; then it
+    * is to be computed below, as the column that comes along.
+    */
+  def inputs(function: PythonUDF): (Seq[Expression], Option[(PythonUDF, Attribute)]) = function.children match {
+    case Seq(inner: PythonUDF) =>
+      val column = AttributeReference("input", inner.dataType, inner.nullable)()
+      (Seq(column), Some(inner -> column))
+    case inputs => (inputs, None)
   }
 
   val logger: Logger = LoggerFactory.getLogger("dev.phalanx")
