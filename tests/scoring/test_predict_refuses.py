@@ -130,6 +130,7 @@ def test_a_model_that_can_t_be_made_is_an_error_with_its_traceback(session: Any)
             "outputs= is missing: the names and Spark types of what the model makes",
         ),
         ({"outputs": 3}, TypeError, "outputs=3 is not a text of names and types"),
+        ({"nulls": object()}, TypeError, "nulls= and pad= take numbers and texts, not object"),
         ({"batch_size": 0}, ValueError, "batch_size=0 is not a number of rows"),
         ({"on_error": "skip"}, ValueError, "on_error='skip' is not one of 'raise', 'null'"),
         ({"keys": "k"}, ValueError, "keys= names 'k', which is not a column"),

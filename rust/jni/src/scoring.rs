@@ -23,7 +23,7 @@ use crate::values::{JStringArray, java_signed_longs, java_string, java_strings, 
 
 methods! {
     predict_idle_millis(settings: [JString]) -> jlong;
-    open_model(name: JString, told: JString, python: JString, home: JString, env: [JString], batch_size: jlong) -> jlong;
+    open_model(name: JString, told: JString, python: JString, home: JString, env: [JString], rows: jlong) -> jlong;
     rows_at_once(model: jlong) -> jlong;
     lay_out_batch(model: jlong, slot: jint, rows: jlong, bytes: jlong, asked: JString) -> [jlong];
     give_batch(model: jlong, slot: jint, task: dev.phalanx.spark.jni.ModelCallbacks) -> JString;

@@ -422,6 +422,25 @@ mod tests {
     }
 
     #[test]
+    fn a_model_that_answers_soon_is_given_more_at_once_and_no_more_than_the_time_allows() {
+        let (mut connection, model) = connected();
+        let mut given = Vec::new();
+        for micros in [7, 7, 7, 20_000_000] {
+            let rows = connection.rows_at_once();
+            given.push(rows);
+            connection.lay_out(0, rows, column(rows), String::new()).unwrap();
+            connection.give(0, &mut Wanted(100)).unwrap();
+            let (message, _) = receive(&model).unwrap().unwrap();
+            let FromTask::Batch(mut batch) = message else { panic!("{message:?}") };
+            batch.columns.clear();
+            send(&model, &FromModel::Done { batch, micros }, None).unwrap();
+            connection.take(&mut Wanted(100)).unwrap();
+        }
+        assert_eq!(given, [1, 2, 4, 8], "SCORE-25");
+        assert_eq!(connection.rows_at_once(), 1, "SCORE-25");
+    }
+
+    #[test]
     fn an_answer_that_is_not_within_its_memory_is_refused() {
         let (mut connection, model) = connected();
         connection.lay_out(0, 1, column(1), String::new()).unwrap();
