@@ -60,21 +60,23 @@ def test_arrays_are_padded_to_the_longest_of_their_own_batch() -> None:
 
 def test_a_batch_that_fails_is_named_by_its_own_rows() -> None:
     """SCORE-14"""
-    with pytest.raises(ModelFailed, match=r"with the rows 104 to 107 of the partition \(x=4.0 to x=7.0\) the model"):
+    with pytest.raises(
+        ModelFailed, match=r"with the rows 104 to 107 of the partition \(x=4.0 to x=7.0\) the model"
+    ):
         outputs(Model(), [0.0, 1.0, 2.0, 3.0, 4.0, -5.0, 6.0, 7.0, 8.0])
 
 
 def test_rows_with_which_the_model_fails_are_nulls_and_no_others() -> None:
     """SCORE-15"""
     values = [0.0, 1.0, 2.0, 3.0, 4.0, -5.0, 6.0, 7.0, -8.0]
-    assert outputs(Model(), values, on_error="null") == [
-        None if value < 0 else 2 * value for value in values
-    ]
+    assert outputs(Model(), values, on_error="null") == [None if value < 0 else 2 * value for value in values]
 
 
 def test_a_row_that_can_t_be_a_tensor_is_named_wherever_it_is() -> None:
     """SCORE-14"""
-    with pytest.raises(RowsRefused, match=r"the column 'x' has a null in the row 106 of the partition \(x=None\)"):
+    with pytest.raises(
+        RowsRefused, match=r"the column 'x' has a null in the row 106 of the partition \(x=None\)"
+    ):
         outputs(Model(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, None])
 
 

@@ -137,7 +137,10 @@ def test_the_plan_says_who_asks_the_model(session: Any, over: str) -> None:
     assert ("PhalanxPredict [x" in plan_of()) == (over == "jvm")
     assert ("Arrow" in plan_of()) == (over == "python")
     assert "ArrowEvalPython" in plan_of(preprocess=lambda x: x)
-    assert phalanx.predict(frame, models.Twice(), inputs="x", outputs="y double").select(frame["id"]).count() == 100
+    assert (
+        phalanx.predict(frame, models.Twice(), inputs="x", outputs="y double").select(frame["id"]).count()
+        == 100
+    )
     assert (
         "__phalanx"
         not in phalanx.predict(frame, models.Twice(), inputs="x", outputs="y double").schema.json()
@@ -150,7 +153,9 @@ def test_python_workers_get_rows_of_files_of_columns(session: Any, over: str, tm
         session.read.parquet(str(tmp_path / "rows")), models.Twice(), inputs="x", outputs="y double"
     )
     plan = str(scored._jdf.queryExecution().sparkPlan().toString())
-    assert ("ArrowEvalPython" in plan) == ("Filter (SPARK_PARTITION_ID() >= 0)" in plan) == (over == "python"), "SCORE-24"
+    assert (
+        ("ArrowEvalPython" in plan) == ("Filter (SPARK_PARTITION_ID() >= 0)" in plan) == (over == "python")
+    ), "SCORE-24"
     assert {(row.x, row.y) for row in scored.collect()} == {(n, 2 * n) for n in range(100)}
 
 

@@ -24,7 +24,7 @@ class NewColumn(NamedTuple):
     """Numbers of numpy's, an array or a record batch of Arrow's, or a pickle, in a batch of one row."""
 
     def written(self) -> tuple[tuple[str, str, Sequence[int], int], Any]:
-        """What the native module is told of it, and its bytes."""
+        """What the native module is told of it, and what `write` writes."""
         if isinstance(self.values, np.ndarray):
             values = np.ascontiguousarray(self.values)
             return (self.name, values.dtype.name, values.shape, values.nbytes), values
@@ -32,13 +32,11 @@ class NewColumn(NamedTuple):
             return (self.name, PICKLE, (1,), len(self.values)), self.values
         import pyarrow as pa
 
-        sink = pa.BufferOutputStream()
         is_batch = isinstance(self.values, pa.RecordBatch)
         batch = self.values if is_batch else pa.record_batch([self.values], [self.name])
-        with pa.ipc.new_stream(sink, batch.schema) as stream:
-            stream.write_batch(batch)
-        stream_bytes = sink.getvalue()
-        return (self.name, ARROW, (batch.num_rows,), stream_bytes.size), stream_bytes
+        counted = pa.MockOutputStream()
+        _stream(batch, counted)
+        return (self.name, ARROW, (batch.num_rows,), counted.size()), batch
 
 
 def listed(array: Any) -> list[Any]:
@@ -59,14 +57,25 @@ def mapped(file: tuple[int, int], *, writable: bool) -> mmap.mmap:
 
 
 def write(memory: mmap.mmap, at: Sequence[int], columns: Sequence[Any]) -> None:
-    """Writes the bytes of columns to where they belong."""
+    """Writes what `NewColumn.written` made of columns to where they belong."""
+    import pyarrow as pa
+
     for start, values in zip(at, columns, strict=True):
         if isinstance(values, np.ndarray):
             if values.size:
                 there: Any = np.frombuffer(memory, values.dtype, values.size, start)
                 there.reshape(values.shape)[...] = values
-        else:
+        elif isinstance(values, bytes):
             memory[start : start + len(values)] = values
+        else:
+            _stream(values, pa.FixedSizeBufferWriter(pa.py_buffer(memoryview(memory)[start:])))
+
+
+def _stream(batch: Any, into: Any) -> None:
+    import pyarrow as pa
+
+    with pa.ipc.new_stream(into, batch.schema) as stream:
+        stream.write_batch(batch)
 
 
 def read_rows(memory: mmap.mmap, column: tuple[str, str, list[int], int, int]) -> Any:
