@@ -11,9 +11,9 @@ import com.codahale.metrics.{Gauge, MetricRegistry}
 private[spark] object ScoringCounts {
   private val rows, batches, nanos = new AtomicLong
 
-  def add(scored: Long, took: Long): Unit = {
+  def add(scored: Long, inBatches: Long, took: Long): Unit = {
     rows.addAndGet(scored)
-    batches.incrementAndGet()
+    batches.addAndGet(inBatches)
     nanos.addAndGet(took)
     ()
   }

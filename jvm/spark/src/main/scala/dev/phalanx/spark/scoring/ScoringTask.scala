@@ -146,10 +146,12 @@ final private[scoring] class ScoringTask(
       val (found, nanos) = timed("waiting")(process.take(piece.slot)(in => new Outputs(in, allocator)))
       outputs = found
       at = 0
-      metrics("batches") += (piece.rows.length + plan.batchSize - 1) / plan.batchSize
-      metrics("rows") += piece.rows.length
+      val scored = piece.rows.length.toLong
+      val batches = (scored + plan.batchSize - 1) / plan.batchSize
+      metrics("batches") += batches
+      metrics("rows") += scored
       metrics("model") += nanos
-      ScoringCounts.add(piece.rows.length.toLong, nanos)
+      ScoringCounts.add(scored, batches, nanos)
     }
 
     private def timed[A](name: String)(wait: => A): A = {
