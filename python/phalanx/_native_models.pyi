@@ -28,19 +28,13 @@ class ModelConnection:
     """A task's end of the process that has a model, which is met by `name` or started.
 
     `told` is what the process is told (`scoring/model_process.py`), `env` variables of its own; `model` returns a
-    descriptor of the model's file. The model is given `batch_size` rows at once. For one thread at a time."""
+    descriptor of the model's file. For one thread at a time."""
 
     def __new__(
-        cls,
-        name: str,
-        told: str,
-        env: Sequence[tuple[str, str]],
-        home: Home,
-        model: Callable[[], int],
-        batch_size: int,
+        cls, name: str, told: str, env: Sequence[tuple[str, str]], home: Home, model: Callable[[], int]
     ) -> ModelConnection: ...
-    def rows_at_once(self) -> int:
-        """How many rows to give next: those of one batch of the model's or of several."""
+    def rows_at_once(self, batch_size: int) -> int:
+        """How many rows to give next: those of one batch of so many for the model, or of several."""
 
     def lay_out(
         self, slot: int, rows: int, columns: Sequence[_NewColumn], asked: str

@@ -22,12 +22,9 @@ class NoModel(RuntimeError):
 
 
 class ModelProcess:
-    """The process that has a model, to a task. It is started with the first batch, if it isn't there.
+    """The process that has a model, to a task. It is started with the first batch, if it isn't there."""
 
-    batch_size  how many rows the model is given at once
-    """
-
-    def __init__(self, key: str, model: ShippedModel, told: dict[str, Any], batch_size: int = 1) -> None:
+    def __init__(self, key: str, model: ShippedModel, told: dict[str, Any]) -> None:
         gpu, number = _place(told["processes"])
         self._native = _native.ModelConnection(
             f"model {key} {gpu or 'cpu'} {told['autocast']} {number}",
@@ -35,7 +32,6 @@ class ModelProcess:
             list(workers_files().items()),
             Home.find(in_python_worker=True),
             self._bring,
-            batch_size,
         )
         self._model = model
         self._brought: int | None = None
@@ -66,9 +62,9 @@ class ModelProcess:
         self.give(1, [NewColumn(what, arguments)], what)
         return self.take()[0]
 
-    def rows_at_once(self) -> int:
-        """How many rows to give next: those of one batch of the model's or of several."""
-        return self._native.rows_at_once()
+    def rows_at_once(self, batch_size: int) -> int:
+        """How many rows to give next: those of one batch of so many for the model, or of several."""
+        return self._native.rows_at_once(batch_size)
 
     def give(self, rows: int, columns: list[NewColumn], asked: str) -> None:
         """Gives it a batch, and says what is asked (`serving.py`); it has at most two without an answer.

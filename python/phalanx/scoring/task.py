@@ -124,7 +124,7 @@ class Scoring:
 
     def _scored(self, batches: Iterator[tuple[Any, Sequence[Any]]]) -> Iterator[tuple[Piece, list[Any]]]:
         """Rows of the inputs and keys, and columns that go along, to pieces of them with their outputs; in order."""
-        way: _AsTheyAre | Preprocessed = _AsTheyAre(self._told_of_rows)
+        way: _AsTheyAre | Preprocessed = _AsTheyAre(self._told_of_rows, self._batch_size)
         if self._preprocess is not None:
             tensors = Tensors(self._inputs, self._keys, nulls=self._nulls, pad=self._pad)
             way = Preprocessed(
@@ -135,8 +135,7 @@ class Scoring:
                 on_error=self._on_error,
             )
         waiting: deque[Piece] = deque()
-        connection = ModelProcess(self._key, self._model, self._told, self._batch_size)
-        with contextlib.closing(connection) as process:
+        with contextlib.closing(ModelProcess(self._key, self._model, self._told)) as process:
             for piece in _pieces(batches, lambda: way.rows_at_once(process)):
                 if len(waiting) == _UNDER_WAY:
                     yield from way.take(process, waiting)
@@ -149,11 +148,11 @@ class Scoring:
 class _AsTheyAre:
     """How a task gives rows, and takes the outputs, of which the process makes all else."""
 
-    def __init__(self, told: str) -> None:
-        self._told = told
+    def __init__(self, told: str, batch_size: int) -> None:
+        self._told, self._batch_size = told, batch_size
 
     def rows_at_once(self, process: ModelProcess) -> int:
-        return process.rows_at_once()
+        return process.rows_at_once(self._batch_size)
 
     def give(self, process: ModelProcess, piece: Piece) -> None:
         process.give(piece.rows.num_rows, [NewColumn(ROWS, piece.rows)], f"{piece.first} {self._told}")

@@ -23,8 +23,8 @@ use crate::values::{JStringArray, java_signed_longs, java_string, java_strings, 
 
 methods! {
     predict_idle_millis(settings: [JString]) -> jlong;
-    open_model(name: JString, told: JString, python: JString, home: JString, env: [JString], rows: jlong) -> jlong;
-    rows_at_once(model: jlong) -> jlong;
+    open_model(name: JString, told: JString, python: JString, home: JString, env: [JString]) -> jlong;
+    rows_at_once(model: jlong, batch_size: jint) -> jlong;
     lay_out_batch(model: jlong, slot: jint, rows: jlong, bytes: jlong, asked: JString) -> [jlong];
     give_batch(model: jlong, slot: jint, task: dev.phalanx.spark.jni.ModelCallbacks) -> JString;
     take_batch(model: jlong, task: dev.phalanx.spark.jni.ModelCallbacks) -> [JString];
@@ -64,7 +64,6 @@ fn open_model<'local>(
     python: JString<'local>,
     home: JString<'local>,
     variables: JStringArray<'local>,
-    batch_size: jlong,
 ) -> Call<jlong> {
     collect_logs();
     let home = home_at(env, &home, &variables)?;
@@ -77,15 +76,21 @@ fn open_model<'local>(
         python: string(env, &python)?,
         shared: false,
     };
-    let connection = Connection::new(start, size("rows", batch_size)?);
-    let model = Model { connection, batches: BTreeMap::new(), results: BTreeMap::new() };
+    let model =
+        Model { connection: Connection::new(start), batches: BTreeMap::new(), results: BTreeMap::new() };
     let handle = handles::next();
     OPEN.add(handle, Arc::new(Mutex::new(model)));
     Ok(handle)
 }
 
-fn rows_at_once<'local>(_env: &mut Env<'local>, _this: JObject<'local>, model: jlong) -> Call<jlong> {
-    with(model, |model| Ok(signed(model.connection.rows_at_once())))
+fn rows_at_once<'local>(
+    _env: &mut Env<'local>,
+    _this: JObject<'local>,
+    model: jlong,
+    batch_size: jint,
+) -> Call<jlong> {
+    let batch_size = size("rows", batch_size.into())?;
+    with(model, |model| Ok(signed(model.connection.rows_at_once(batch_size))))
 }
 
 /// The column of a batch that Java writes: all its rows, as an IPC stream of Arrow's.

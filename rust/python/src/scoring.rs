@@ -108,15 +108,14 @@ impl ModelConnection {
         env: Vec<(String, String)>,
         home: PythonHome,
         model: Py<PyAny>,
-        batch_size: u64,
     ) -> ModelConnection {
         let PythonHome { guard, package, python, in_python_worker: shared } = home;
         let start = Start { name, told, env, guard, package, python, shared };
-        ModelConnection { state: Mutex::new(Connection::new(start, batch_size)), model }
+        ModelConnection { state: Mutex::new(Connection::new(start)), model }
     }
 
-    fn rows_at_once(&self) -> u64 {
-        open(&self.state).rows_at_once()
+    fn rows_at_once(&self, batch_size: u64) -> u64 {
+        open(&self.state).rows_at_once(batch_size)
     }
 
     fn lay_out(

@@ -22,13 +22,13 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// For a model that is given so many rows in a batch.
-    pub(crate) fn new(batch_size: u64) -> Pace {
-        Pace { batch_size: batch_size.max(1), batches: 1 }
+    pub(crate) fn new() -> Pace {
+        Pace { batch_size: 1, batches: 1 }
     }
 
-    /// How many rows to give next: those of whole batches.
-    pub(crate) fn rows(&self) -> u64 {
+    /// How many rows to give next to a model that is given so many in a batch: those of whole batches.
+    pub(crate) fn rows(&mut self, batch_size: u64) -> u64 {
+        self.batch_size = batch_size.max(1);
         self.batch_size.saturating_mul(u64::try_from(self.batches).unwrap_or(1))
     }
 
@@ -55,9 +55,9 @@ mod tests {
 
     /// The pace after so many answers of a model that takes this long for a row of so many bytes.
     fn after(answers: u32, batch_size: u64, bytes: u64, row: Duration) -> Pace {
-        let mut pace = Pace::new(batch_size);
+        let mut pace = Pace::new();
         for _ in 0..answers {
-            let rows = pace.rows();
+            let rows = pace.rows(batch_size);
             pace.learn(rows, rows * bytes, row * u32::try_from(rows).unwrap());
         }
         pace
@@ -66,30 +66,31 @@ mod tests {
     #[test]
     fn a_fast_model_of_small_rows_gets_several_batches_soon() {
         let quick = Duration::from_nanos(300);
-        assert_eq!(after(0, 1024, 60, quick).rows(), 1024);
-        assert_eq!(after(1, 1024, 60, quick).rows(), 2 * 1024);
-        assert_eq!(after(4, 1024, 60, quick).rows(), 16 * 1024);
-        assert_eq!(after(9, 1024, 60, quick).rows(), 16 * 1024, "SCORE-25");
+        assert_eq!(after(0, 1024, 60, quick).rows(1024), 1024);
+        assert_eq!(after(1, 1024, 60, quick).rows(1024), 2 * 1024);
+        assert_eq!(after(4, 1024, 60, quick).rows(1024), 16 * 1024);
+        assert_eq!(after(9, 1024, 60, quick).rows(1024), 16 * 1024, "SCORE-25");
     }
 
     #[test]
     fn a_model_that_takes_its_time_gets_one_batch() {
-        assert_eq!(after(9, 16, 60, Duration::from_millis(100)).rows(), 16);
-        assert_eq!(after(9, 1024, 3136, Duration::from_nanos(1)).rows(), 1024, "3 MB");
+        assert_eq!(after(9, 16, 60, Duration::from_millis(100)).rows(16), 16);
+        assert_eq!(after(9, 1024, 3136, Duration::from_nanos(1)).rows(1024), 1024, "3 MB");
     }
 
     #[test]
     fn a_model_that_becomes_slow_gets_fewer_with_the_next_answer() {
         let mut pace = after(9, 1024, 60, Duration::from_nanos(300));
-        pace.learn(pace.rows(), 1, Duration::from_secs(1));
-        assert_eq!(pace.rows(), 1024);
+        let rows = pace.rows(1024);
+        pace.learn(rows, 1, Duration::from_secs(1));
+        assert_eq!(pace.rows(1024), 1024);
     }
 
     #[test]
     fn what_is_less_than_a_batch_teaches_nothing() {
         let mut pace = after(9, 1024, 60, Duration::from_nanos(300));
         pace.learn(10, 600, Duration::from_millis(5));
-        assert_eq!(pace.rows(), 16 * 1024);
+        assert_eq!(pace.rows(1024), 16 * 1024);
     }
 
     proptest! {
@@ -98,13 +99,14 @@ mod tests {
             batch_size in 0_u64..=u64::MAX,
             answers in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u32>()), 0..20),
         ) {
-            let mut pace = Pace::new(batch_size);
+            let mut pace = Pace::new();
             let one = batch_size.max(1);
+            prop_assert_eq!(pace.rows(batch_size), one);
             for (rows, bytes, micros) in answers {
                 pace.learn(rows, bytes, Duration::from_micros(micros.into()));
-                let next = pace.rows();
+                let next = pace.rows(batch_size);
                 prop_assert!(next >= one);
-                prop_assert!(next == u64::MAX || next % one == 0);
+                prop_assert!(next == u64::MAX || next.is_multiple_of(one));
                 prop_assert!(u128::from(next) <= 16 * u128::from(one));
                 if rows >= one && next > one && next < u64::MAX {
                     let scaled = |all: u128| all * u128::from(next);

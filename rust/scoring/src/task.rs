@@ -115,23 +115,23 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection that is not open yet, to a model that is given `batch_size` rows at once.
-    pub fn new(start: Start, batch_size: u64) -> Connection {
+    /// A connection that is not open yet.
+    pub fn new(start: Start) -> Connection {
         Connection {
             start,
             socket: None,
             slots: Default::default(),
             results: Default::default(),
             under_way: VecDeque::new(),
-            pace: Pace::new(batch_size),
+            pace: Pace::new(),
             went: false,
             oom: OomWatch::new(),
         }
     }
 
-    /// How many rows to give at once: those of one batch of the model's or of several (SCORE-25).
-    pub fn rows_at_once(&self) -> u64 {
-        self.pace.rows()
+    /// How many rows to give at once: those of one batch of so many rows for the model, or of several (SCORE-25).
+    pub fn rows_at_once(&mut self, batch_size: u64) -> u64 {
+        self.pace.rows(batch_size)
     }
 
     /// Makes room for the next batch in a slot that has none under way; `asked` is as in [`Batch`].
@@ -395,7 +395,7 @@ mod tests {
         };
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        (Connection { socket: Some(ours), ..Connection::new(start, 1) }, theirs)
+        (Connection { socket: Some(ours), ..Connection::new(start) }, theirs)
     }
 
     fn column(rows: u64) -> Vec<NewColumn> {
@@ -426,7 +426,7 @@ mod tests {
         let (mut connection, model) = connected();
         let mut given = Vec::new();
         for micros in [7, 7, 7, 20_000_000] {
-            let rows = connection.rows_at_once();
+            let rows = connection.rows_at_once(1);
             given.push(rows);
             connection.lay_out(0, rows, column(rows), String::new()).unwrap();
             connection.give(0, &mut Wanted(100)).unwrap();
@@ -437,7 +437,7 @@ mod tests {
             connection.take(&mut Wanted(100)).unwrap();
         }
         assert_eq!(given, [1, 2, 4, 8], "SCORE-25");
-        assert_eq!(connection.rows_at_once(), 1, "SCORE-25");
+        assert_eq!(connection.rows_at_once(1), 1, "SCORE-25");
     }
 
     #[test]

@@ -237,20 +237,12 @@ final private[spark] class Native {
   @native def predictIdleMillis(settings: Array[String]): Long
 
   /** A task's connection to the process of a model, as a number; nothing is started yet. `name` says which model on
-    * which device, `told` is what the process is told, as JSON; `home` and `env` as for `runNode`. The model is given
-    * `batchSize` rows at once.
+    * which device, `told` is what the process is told, as JSON; `home` and `env` as for `runNode`.
     */
-  @native def openModel(
-      name: String,
-      told: String,
-      python: String,
-      home: String,
-      env: Array[String],
-      batchSize: Long
-  ): Long
+  @native def openModel(name: String, told: String, python: String, home: String, env: Array[String]): Long
 
-  /** How many rows the process is to be given at once: those of one batch of the model's or of several. */
-  @native def rowsAtOnce(model: Long): Long
+  /** How many rows the process is to be given at once: those of one batch of so many for the model, or of several. */
+  @native def rowsAtOnce(model: Long, batchSize: Int): Long
 
   /** Makes room for a batch in a slot that has none under way: an open file, whether it is another than before in
     * this slot, and where in it the batch is to be written. The file stays open until there is another, or the model

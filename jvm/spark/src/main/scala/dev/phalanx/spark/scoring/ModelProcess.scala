@@ -22,7 +22,7 @@ final private[scoring] class ModelProcess(plan: PredictPlan, packed: PackedModel
   private val handle = {
     val home = UnpackedJar.get().folder.toString
     val (name, told) = ModelProcess.place(plan, context)
-    Core(_.openModel(name, told, packed.python, home, ModelProcess.variables(plan, packed), plan.batchSize.toLong))
+    Core(_.openModel(name, told, packed.python, home, ModelProcess.variables(plan, packed)))
   }
   private val batches = new Array[FileChannel](ModelProcess.Slots)
   private val results = new Array[FileChannel](ModelProcess.Slots)
@@ -47,7 +47,7 @@ final private[scoring] class ModelProcess(plan: PredictPlan, packed: PackedModel
   }
 
   /** How many rows to give it next: those of one batch of the model's or of several. */
-  def rowsAtOnce: Long = Core(_.rowsAtOnce(handle))
+  def rowsAtOnce: Long = Core(_.rowsAtOnce(handle, plan.batchSize))
 
   /** Gives it a batch of so many rows and bytes, which `write` writes; `asked` is as `serving.py` says.
     *
