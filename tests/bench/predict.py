@@ -13,7 +13,8 @@ argument.
 
 `net` scores the floats with a module of 25 million parameters, beside a loop over the same rows in memory and Spark's
 own time for them; together they are a bound. `first rows` is the time until a second `phalanx.predict` of the same
-module has its first five rows. `resnet` does the same with images of 224 by 224 and a net of ResNet-50's shape.
+module has its first five rows. `resnet` does the same with images of 224 by 224 and a net of ResNet-50's shape. In
+these the executors' JVMs ask the model.
 """
 
 from __future__ import annotations
@@ -283,12 +284,15 @@ def beside_a_loop(
     import phalanx
     import torch
 
+    spark = frame.sparkSession
+
     def scored(by: Any) -> float:
         began = time.monotonic()
         out = phalanx.predict(frame, by, inputs="x", outputs="out array<float>", batch_size=size)
         out.select("out").write.format("noop").mode("overwrite").save()
         return rows / (time.monotonic() - began)
 
+    spark.conf.set("spark.phalanx.stage", "auto")  # the ways before may have said python
     data = torch.from_numpy(np.random.default_rng(1).random((rows, width), dtype=np.float32))
 
     def looped() -> float:
