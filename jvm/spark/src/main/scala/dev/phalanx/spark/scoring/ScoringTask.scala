@@ -192,12 +192,13 @@ private[scoring] object ScoringTask {
   /** How many bytes of inputs a batch has, unless one row has more. */
   private val MostBytes = 64L << 20
 
-  /** How many bytes rows have of which more than one batch of the model's is kept. */
+  /** Rows with more bytes than this go in one batch of the model's, and in no second one. */
   private val MostKeptAtOnce = 4L << 20
 
+  /** Nobody knows of other rows, so they are kept one batch at a time. */
   private def bytesOf(row: InternalRow): Long = row match {
     case row: UnsafeRow => row.getSizeInBytes.toLong
-    case _              => 0
+    case _              => MostKeptAtOnce
   }
 
   /** Counts the bytes that are written. */
