@@ -45,7 +45,7 @@ def test_the_model_gets_batches_of_its_size_and_their_outputs_are_in_order() -> 
     assert model.given == [values[:4], values[4:8], values[8:]]
 
 
-def test_no_rows_and_one_batch_are_as_they_are() -> None:
+def test_one_row_is_a_batch() -> None:
     model = Model()
     assert outputs(model, [3.0]) == [6.0]
     assert model.given == [[3.0]]
@@ -80,9 +80,12 @@ def test_a_row_that_can_t_be_a_tensor_is_named_wherever_it_is() -> None:
         outputs(Model(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, None])
 
 
-def test_what_stands_for_nulls_may_be_a_number_of_numpys_and_nothing_else() -> None:
+def test_what_stands_for_nulls_may_be_a_number_of_numpys_and_no_object() -> None:
     assert outputs(Model(), [1.0, None], nulls=np.float32(7)) == [2, 14]
     schema = pa.schema([("y", pa.float64())])
     assert json.loads(told_of_rows(schema=schema, nulls={"a": np.int64(3)}))["nulls"] == {"a": 3}
-    with pytest.raises(TypeError, match="nulls= and pad= take numbers and texts, not object"):
-        told_of_rows(schema=schema, nulls=object())
+    for value in (object(), np.zeros(2)):
+        with pytest.raises(
+            TypeError, match=f"nulls= and pad= take numbers and texts, not {type(value).__name__}"
+        ):
+            told_of_rows(schema=schema, nulls=value)

@@ -7,7 +7,7 @@ Spark gives Python all columns of the rows (`mapInArrow`).
 
 SCORE-24 (rows-in): such a function gets the rows of a filter that keeps them all. Spark 4.3 has another operator of the
 same name for columns, as a scan of Parquet files gives them. That makes columns of the rows once more behind the
-function, which takes longer than the filter's rows do (tests/bench/predict.py, `arrow_udf of nothing`).
+function, which takes longer than the filter does.
 
 SCORE-21 (jvm-alike): where the session has Phalanx's extension of Spark SQL, which the plugin adds, that plans the
 function as an operator without Python workers, which gives the same. What it has to know is in the metadata of the last

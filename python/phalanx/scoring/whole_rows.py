@@ -42,7 +42,7 @@ def told_of_rows(*, schema: Any, **asked: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "item"):  # a number of numpy's
+    if getattr(value, "ndim", None) == 0:  # a number of numpy's or of torch's
         return value.item()
     raise TypeError(f"nulls= and pad= take numbers and texts, not {type(value).__name__}")
 
