@@ -4,7 +4,7 @@
 //! gives them to the model one by one. They are never more than the model is expected to compute in 10 ms, than 1 MB
 //! has room for, or than 16; and where one is more than that by itself, it goes alone.
 //!
-//! To give a batch and to take its outputs costs both processes together one to two milliseconds, whatever it holds.
+//! Why: to give a batch and to take its outputs costs both processes time, however little is in it.
 
 use std::time::Duration;
 
