@@ -111,16 +111,6 @@ class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
     assert(read.value <= 31, "JAR-33")
   }
 
-  test("large rows are kept one batch at a time, however fast the model is") {
-    val read = Cluster.sc.longAccumulator
-    val large = "repeat(string(id), 200000) as large"
-    val rows = counted(read).selectExpr("id + 100 as id", "array(float(id), 0.5F) as x").selectExpr("*", large)
-    val scored = Predict(rows, model, Seq("x"), "y float, n bigint", batchSize = 10).select("id", "n", "large")
-    val last = scored.rdd.mapPartitions(_.slice(199, 200)).collect().map(_.getLong(0)).toSeq
-    assert(last == Seq(299L))
-    assert(read.value <= 231, "JAR-33")
-  }
-
   test("a file is copied once for all queries that use it, and what becomes of it then changes nothing") {
     val file = folder.resolve("other.pt")
     Files.copy(Paths.get(model), file)
