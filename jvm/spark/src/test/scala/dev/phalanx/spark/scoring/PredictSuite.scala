@@ -9,7 +9,7 @@ import scala.sys.process.Process
 import com.codahale.metrics.MetricRegistry
 import org.apache.spark.SparkException
 import org.apache.spark.ml.functions.array_to_vector
-import org.apache.spark.sql.DataFrame
+import org.apache.spark.sql.{DataFrame, Row}
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec
 import org.apache.spark.sql.execution.exchange.Exchange
@@ -111,6 +111,15 @@ class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
     assert(read.value <= 31, "JAR-33")
   }
 
+  test("large rows that a task keeps go one batch at a time, however fast the model is") {
+    val read = Cluster.sc.longAccumulator
+    val rows = counted(read).select(col("id"), large(col("id")).as("large"))
+      .selectExpr("id", "large", "array(float(id) + 100, 0.5F) as x")
+    val scored = Predict(rows, model, Seq("x"), "y float, n bigint", batchSize = 10).select("large", "n")
+    assert(rowOf(scored, 299).getLong(1) == 399)
+    assert(read.value <= 330, "JAR-33")
+  }
+
   test("a file is copied once for all queries that use it, and what becomes of it then changes nothing") {
     val file = folder.resolve("other.pt")
     Files.copy(Paths.get(model), file)
@@ -195,6 +204,12 @@ private object PredictSuite {
     val count = udf { (id: Long) => read.add(1); id }.asNondeterministic()
     Cluster.spark.range(0, 10000, 1, 1).select(count(col("id")).as("id"))
   }
+
+  /** Half a megabyte, made before the model is asked. */
+  val large = udf((id: Long) => Array.fill[Byte](500000)(id.toByte)).asNondeterministic()
+
+  /** A partition's row at this place, where there is one partition; no other row is asked for after it. */
+  def rowOf(rows: DataFrame, at: Int): Row = rows.rdd.mapPartitions(_.slice(at, at + 1)).collect().head
 
   /** The second column of each partition's first row; no other row is asked for. */
   def firstOf(rows: DataFrame): Seq[Long] =
