@@ -6,7 +6,7 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ def is_there(name: str) -> bool:
     return True
 
 
+@cache
 def public_classes() -> set[str]:
     """The classes of the package that could be a user's."""
     trees = [ast.parse(file.read_text()) for file in (PYTHON / "phalanx").rglob("*.py")]

@@ -13,11 +13,9 @@ from support.tiers import whole
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    ("seconds", "every"), [(20, 4.0), pytest.param(120, 10.0, marks=whole("two minutes of faults"))]
-)
+@whole("faults that others test one by one, two minutes of them")
 def test_a_run_whose_ranks_and_executors_go_has_the_losses_of_an_undisturbed_one(
-    seconds: int, every: float, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     conf = classic_conf(TWO_EXECUTORS) | chaos.CONF
     env = {"DRIVER_CONF": json.dumps(conf)}
@@ -32,4 +30,4 @@ def test_a_run_whose_ranks_and_executors_go_has_the_losses_of_an_undisturbed_one
             "an executor is killed": kill_an_executor,
             "an executor is decommissioned": chaos.decommissions(tmp_path),
         }
-        chaos.endures(program, tmp_path, faults, seconds=seconds, every=every)
+        chaos.endures(program, tmp_path, faults, seconds=120, every=10)
