@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .model import given_function
 from .shipping import shipped_model
-from .told import settings_of, told_of
+from .told import told_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -42,11 +42,14 @@ def predict_batch_udf(
     from pyspark.ml.functions import predict_batch_udf as pysparks
     from pyspark.sql.functions import pandas_udf
 
-    from ..spark.session import active_session
+    from ..request.settings import Settings
+    from ..spark.session import SessionConf, active_session
 
     spark = active_session()
     given = given_function(make_predict_fn)
-    remote = _Remote(given.key, shipped_model(spark, given), told_of(spark, settings_of(spark)))
+    conf = SessionConf(spark)
+    told = told_of(conf, Settings.read(conf.get, keys=conf.keys))
+    remote = _Remote(given.key, shipped_model(spark, given), told)
     # pyspark's own function, of a model that asks the process of the real one.
     inner: Any = pysparks(
         remote.function,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..spark.session import check_running
+from ..request.settings import Settings
+from ..spark.session import SessionConf, check_running
 from .columns import Inputs, Outputs
 from .model import given_model
 from .plan import scored
 from .shipping import shipped_model
-from .told import settings_of, told_of
+from .told import told_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,12 +80,13 @@ def predict(
     check_running(spark, "the DataFrame")
     wanted = Inputs.given(df, inputs, [keys] if isinstance(keys, str) else keys)
     made = Outputs.given(df, outputs)
-    settings = settings_of(spark)
+    conf = SessionConf(spark)
+    settings = Settings.read(conf.get, keys=conf.keys)
     given = given_model(model)
     scoring = Scoring(
         key=given.key,
         model=shipped_model(spark, given),
-        told=told_of(spark, settings, processes=processes_per_device, autocast=autocast),
+        told=told_of(conf, settings, processes=processes_per_device, autocast=autocast),
         inputs=wanted.names,
         outputs=made.schema,
         batch_size=batch_size,

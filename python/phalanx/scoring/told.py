@@ -7,30 +7,19 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..request.settings import Settings
-from ..spark.session import SessionConf
-
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-def settings_of(spark: SparkSession) -> Settings:
-    """A session's.
-
-    Raises `ValueError` for one that can't be read.
-    """
-    conf = SessionConf(spark)
-    return Settings.read(conf.get, keys=conf.keys)
+    from ..request.settings import Settings
+    from ..spark.session import SessionConf
 
 
 def told_of(
-    spark: SparkSession, settings: Settings, *, processes: int = 1, autocast: str | None = None
+    conf: SessionConf, settings: Settings, *, processes: int = 1, autocast: str | None = None
 ) -> dict[str, Any]:
     """As `model_process.py` says; a task adds its `gpu`."""
     path = list(dict.fromkeys(os.path.abspath(entry) for entry in sys.path))
     return {
         "idle": settings.predict_idle,
-        "threads": _cores(SessionConf(spark).get),
+        "threads": _cores(conf.get),
         "sys_path": path,
         "autocast": autocast,
         "processes": processes,
