@@ -9,11 +9,11 @@ import scala.sys.process.Process
 import com.codahale.metrics.MetricRegistry
 import org.apache.spark.SparkException
 import org.apache.spark.ml.functions.array_to_vector
-import org.apache.spark.sql.{DataFrame, Row}
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec
 import org.apache.spark.sql.execution.exchange.Exchange
 import org.apache.spark.sql.functions.{col, udf}
+import org.apache.spark.sql.{DataFrame, Row}
 import org.apache.spark.util.LongAccumulator
 import org.scalatest.BeforeAndAfterAll
 
