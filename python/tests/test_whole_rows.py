@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,20 +21,24 @@ class Model:
     def __init__(self) -> None:
         self.given: list[Any] = []
 
-    def __call__(self, columns: list[Any], rows: int, names: list[str]) -> list[Any]:
+    def __call__(self, columns: list[Any], rows: int, names: list[str]) -> Callable[[], list[Any]]:
         values = columns[0].values
         self.given.append(values.tolist())
         assert (len(values), names) == (rows, ["y"])
-        if values.min() < 0:
-            raise ModelFailed("the model failed: below zero")
-        return [values * 2 if values.ndim == 1 else values.sum(1)]
+
+        def outputs() -> list[Any]:
+            if values.min() < 0:
+                raise ModelFailed("the model failed: below zero")
+            return [values * 2 if values.ndim == 1 else values.sum(1)]
+
+        return outputs
 
 
 def outputs(model: Model, values: list[Any], **options: Any) -> list[Any]:
     told = {"inputs": "x", "keys": ["x"], "nulls": "error", "pad": None, "on_error": "raise", "batch_size": 4}
     schema = pa.schema([("y", pa.float64())])
     rows = pa.record_batch([pa.array(values)], ["x"])
-    made = scored(f"{FIRST} {told_of_rows(schema=schema, **{**told, **options})}", rows, model)
+    made = scored(f"{FIRST} {told_of_rows(schema=schema, **{**told, **options})}", rows, model)()
     assert made.schema == schema
     return list(made.column(0).to_pylist())
 

@@ -9,12 +9,12 @@ Spark's `noop`; all take turns in one session on this machine. A model that does
 batches of 10,000, as `mapInArrow` has. `mapInArrow` is written by hand: to the same tensors and lists, and back.
 `predict_batch_udf` is pyspark's, in three sizes of batches, and `ours of that name` the drop-in for it. `spark_udf` is
 MLflow's, of a model that returns what it is given. `pandas_udf` is an iterator's. `arrow_udf of nothing` returns its
-argument.
+columns, in the plan that `phalanx, python` has: so much is Spark's own.
 
-`net` scores the floats with a module of 25 million parameters, beside a loop over the same rows in memory and Spark's
-own time for them; together they are a bound. `first rows` is the time until a second `phalanx.predict` of the same
-module has its first five rows. `resnet` does the same with images of 224 by 224 and a net of ResNet-50's shape. In
-these the executors' JVMs ask the model.
+`net` scores the floats with a module of 25 million parameters. `loop` is torch alone over the same rows in memory, and
+`feed` a model that does nothing; together they are a bound. `first rows` is the time until a second `phalanx.predict`
+of the same module has its first five rows, and that until Spark alone has five of the table. `resnet` scores images of
+224 by 224 with a net of ResNet-50's shape.
 """
 
 from __future__ import annotations
@@ -146,13 +146,24 @@ class Ways:
         return rate(self.frame.select(made(*columns).alias("out")))
 
     def as_it_came(self) -> float:
-        """Spark's own share of a function of Arrow's arrays: it returns its argument."""
-        from pyspark.sql.functions import arrow_udf, struct
+        """Spark's own share where Python workers score: the same plan, with a function that returns its columns."""
+        import pyarrow as pa
+        from pyspark.sql import functions as f
         from pyspark.sql.pandas.functions import ArrowUDFType
 
-        frame = self.frame.select(struct(*self.names).alias("in"))
-        made: Any = arrow_udf(lambda arrays: arrays, frame.schema["in"].dataType, ArrowUDFType.SCALAR_ITER)
-        return rate(frame.select(made("in").alias("out")))
+        names = self.names
+
+        def together(batches: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
+            return (pa.StructArray.from_arrays(columns, names) for columns in batches)
+
+        schema = self.frame.select(*names).schema
+        is_one = len(names) == 1
+        made: Any = f.arrow_udf(
+            (lambda arrays: arrays) if is_one else together,
+            schema.fields[0].dataType if is_one else schema,
+            ArrowUDFType.SCALAR_ITER,
+        )
+        return rate(self.frame.filter(f.spark_partition_id() >= 0).select(made(*names).alias("out")))
 
     def mlflow(self) -> float:
         """MLflow's function of pandas; it returns no bytes."""
@@ -245,14 +256,26 @@ def net(report: Report, spark: Any, folder: str, rows: int, repetitions: int) ->
     frame, counted = in_memory(spark.read.parquet(folder).limit(rows))
     beside_a_loop(report, "net", frame, counted, model, repetitions, size=BATCH, width=784)
 
-    def first() -> float:
+    def first(over: str) -> float:
+        spark.conf.set("spark.phalanx.stage", over)
         began = time.monotonic()
         # Rows come by the batch: one of 1,024 takes as long as the model needs for it.
         scored = phalanx.predict(frame, model, inputs="x", outputs="out array<float>", batch_size=16)
         scored.limit(5).collect()
         return time.monotonic() - began
 
-    report.add("phalanx", "net", "first rows", "s", [first() for _ in range(repetitions)])
+    def first_of_spark() -> float:
+        began = time.monotonic()
+        frame.limit(5).collect()
+        return time.monotonic() - began
+
+    runs: dict[str, Callable[[], float]] = {
+        "phalanx, jvm": partial(first, "jvm"),
+        "phalanx, python": partial(first, "python"),
+        "Spark alone": first_of_spark,
+    }
+    for impl, values in interleaved(runs, repetitions).items():
+        report.add(impl, "net", "first rows", "s", values)
     frame.unpersist()
 
 
@@ -286,13 +309,13 @@ def beside_a_loop(
 
     spark = frame.sparkSession
 
-    def scored(by: Any) -> float:
+    def scored(by: Any, over: str) -> float:
+        spark.conf.set("spark.phalanx.stage", over)
         began = time.monotonic()
         out = phalanx.predict(frame, by, inputs="x", outputs="out array<float>", batch_size=size)
         out.select("out").write.format("noop").mode("overwrite").save()
         return rows / (time.monotonic() - began)
 
-    spark.conf.set("spark.phalanx.stage", "auto")  # the ways before may have said python
     data = torch.from_numpy(np.random.default_rng(1).random((rows, width), dtype=np.float32))
 
     def looped() -> float:
@@ -304,14 +327,18 @@ def beside_a_loop(
         return rows / (time.monotonic() - began)
 
     feeding = identity("floats")
-    runs = {"phalanx": partial(scored, model), "loop": looped, "feed": partial(scored, feeding)}
+    faces = ("jvm", "python")
+    runs = {f"phalanx, {over}": partial(scored, model, over) for over in faces}
+    runs |= {f"feed, {over}": partial(scored, feeding, over) for over in faces} | {"loop": looped}
     for run in runs.values():
         run()
     values = interleaved(runs, repetitions)
     for impl, found in values.items():
         report.add(impl, case, "rows", "rows/s", found)
-    bound = [1 / (1 / loop + 1 / feed) for loop, feed in zip(values["loop"], values["feed"], strict=True)]
-    report.add("1/(1/loop + 1/feed)", case, "rows", "rows/s", bound)
+    for over in faces:
+        pairs = zip(values["loop"], values[f"feed, {over}"], strict=True)
+        bound = [1 / (1 / loop + 1 / feed) for loop, feed in pairs]
+        report.add(f"1/(1/loop + 1/feed), {over}", case, "rows", "rows/s", bound)
 
 
 def main() -> None:

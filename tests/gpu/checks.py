@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -38,6 +40,14 @@ def smi(*fields: str) -> list[list[str]]:
     except (OSError, subprocess.CalledProcessError):
         return []
     return [[value.strip() for value in line.split(",")] for line in told.splitlines()]
+
+
+def needs(module: str, *packages: str) -> Any:
+    """A module of the checks that imports these packages."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise Skip(f"there is no {package} here")
+    return importlib.import_module(module)
 
 
 def used_mib() -> int:
@@ -271,13 +281,7 @@ def profile() -> str:
 @check("data")
 def data() -> str:
     """Batches of `phalanx.data` to the device, pinned where there is one, in the step's shadow."""
-    try:
-        import pyarrow  # noqa: F401
-    except ModuleNotFoundError:
-        raise Skip("there is no pyarrow here") from None
-    from gpu.batches import fed
-
-    told = run_local(fed, **QUIET)
+    told = run_local(needs("gpu.batches", "pyarrow").fed, **QUIET)
     assert told["sum"] == told["wanted"], told
     speeds = "".join(
         f"{kind} {speed:.1f} GB/s to the device, " for kind, speed in told["gigabytes_s"].items()
@@ -286,6 +290,62 @@ def data() -> str:
         f"{told['rows']} rows, each once; {speeds}{told['overlapped_ms']:.1f} ms a step that computes for "
         f"{told['compute_ms']:.1f} ms"
     )
+
+
+@check("scoring", limit_s=90)
+def scoring() -> str:
+    """Tasks decode images, and one process scores them: as fast as it can."""
+    torch.set_num_threads(1)  # before tasks are forked
+    scoring = needs("gpu.scoring", "pyarrow", "PIL")
+    side, batch, seconds = (224, 128, 8.0) if has_gpu() else (32, 32, 1.0)
+    count = max(2, min(15, len(os.sched_getaffinity(0)) - 1))
+    torch.manual_seed(1)
+    net = scoring.Images(side)
+    tasks = scoring.Tasks(scoring.Scorer.of(net, "0" if has_gpu() else None, batch), side, count)
+    try:
+        first = tasks.first()
+        time.sleep(2 if has_gpu() else 0)
+        before, began = tasks.rows(), time.monotonic()
+        busy = busy_for(seconds)
+        speed = (tasks.rows() - before) / (time.monotonic() - began)
+    finally:
+        tasks.end()
+    expected = tasks.expected(net)
+    for scores in first:
+        assert torch.allclose(scores, expected[: len(scores)], rtol=2e-2, atol=2e-2 * expected.std().item())
+    assert speed > 0
+    if busy is not None:
+        assert busy >= 90, f"the GPU is busy for {busy:.0f} % of the time, at {speed:.0f} images a second"
+    seen = f"{count} tasks decode JPEGs of {side} by {side}: {speed:.0f} a second, with the CPU's scores"
+    return seen if busy is None else f"{seen}; the GPU is busy for {busy:.0f} % of the time"
+
+
+def busy_for(seconds: float) -> float | None:
+    """For which part of a time the card was busy, in percent, by what the driver says; None without one."""
+    if not has_gpu():
+        time.sleep(seconds)
+        return None
+    seen = []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        seen.append(float(smi("utilization.gpu")[0][0]))
+        time.sleep(0.2)
+    return statistics.mean(seen)
+
+
+@check("scoring-halves", needs_gpu=True)
+def scoring_halves() -> str:
+    """A batch that takes more memory than the card has."""
+    scoring = needs("gpu.scoring", "pyarrow")
+    import pyarrow as pa
+
+    [[total], *_] = smi("memory.total")
+    rows = 64
+    model = scoring.Hungry((int(total) << 20) * 5 // 4 // rows)
+    column = pa.array([[float(at), 1.0] for at in range(rows)], pa.list_(pa.float32()))
+    scores = scoring.Scorer.of(model, "0", rows).scores(iter([column]), lambda x: x)
+    assert [value for array in scores for value in array.to_pylist()] == [at + 1.0 for at in range(rows)]
+    return f"{rows} rows that take 1.25 times the card's memory have their outputs"
 
 
 @check("doctor")

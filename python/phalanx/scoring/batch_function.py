@@ -69,9 +69,10 @@ class _Remote:
     @contextlib.contextmanager
     def connected(self) -> Iterator[None]:
         """A task's time: it has a connection of its own, which pyspark's cache of functions outlives."""
-        from .connection import ModelProcess
+        from .connection import ModelProcess, Place
 
-        with contextlib.closing(ModelProcess(self._key, self._model, self._told)) as process:
+        place = Place.of_task(self._told["processes"])
+        with contextlib.closing(ModelProcess(self._key, self._model, self._told, place)) as process:
             _connections[self._key] = process
             try:
                 yield

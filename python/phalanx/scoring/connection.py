@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _native
 from ..stages.here import Home
@@ -21,14 +21,33 @@ class NoModel(RuntimeError):
     """The model can't be had; the text ends with the traceback of who tried."""
 
 
+class Place(NamedTuple):
+    """Which of an executor's processes a task asks."""
+
+    gpu: str | None
+    """The one that Spark gave the task, as `CUDA_VISIBLE_DEVICES` names it."""
+    number: int
+    """Of several for the same GPU, or for none."""
+
+    @staticmethod
+    def of_task(processes: int) -> Place:
+        """That of the task that runs here, where there are so many."""
+        from pyspark import TaskContext
+
+        context: Any = TaskContext.get()
+        if context is None:
+            return Place(None, 0)
+        gpu = context.resources().get("gpu")
+        return Place(gpu.addresses[0] if gpu else None, context.partitionId() % processes)
+
+
 class ModelProcess:
     """The process that has a model, to a task. It is started with the first batch, if it isn't there."""
 
-    def __init__(self, key: str, model: ShippedModel, told: dict[str, Any]) -> None:
-        gpu, number = _place(told["processes"])
+    def __init__(self, key: str, model: ShippedModel, told: dict[str, Any], place: Place) -> None:
         self._native = _native.ModelConnection(
-            f"model {key} {gpu or 'cpu'} {told['autocast']} {number}",
-            json.dumps({**told, "gpu": gpu}),
+            f"model {key} {place.gpu or 'cpu'} {told['autocast']} {place.number}",
+            json.dumps({**told, "gpu": place.gpu}),
             list(workers_files().items()),
             Home.find(in_python_worker=True),
             self._bring,
@@ -110,14 +129,3 @@ class ModelProcess:
         if answer.memory is not None:
             self._results[slot] = mapped(answer.memory, writable=False)
         return self._results[slot], answer.columns
-
-
-def _place(processes: int) -> tuple[str | None, int]:
-    """The GPU that Spark gave this task, and which of the processes of its executor and GPU it asks."""
-    from pyspark import TaskContext
-
-    context: Any = TaskContext.get()
-    if context is None:
-        return None, 0
-    gpu = context.resources().get("gpu")
-    return gpu.addresses[0] if gpu else None, context.partitionId() % processes

@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import mmap
 import pickle
+from collections import deque
 from collections.abc import Callable, Mapping
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from .. import _native
     from .device import Device
 
+
+_T = TypeVar("_T")
 
 PARAMETERS = "parameters"
 ARGUMENTS = "arguments"
@@ -43,18 +46,24 @@ class Serving:
 
     def serve(self) -> None:
         """Until the process is to end."""
+        begun: deque[tuple[_native.ModelWork, Callable[[], list[NewColumn]]]] = deque()
         while self._server.wait():
             self._forget_tasks()
             work = self._server.next()
             if work is not None:
-                self._answer(work)
+                begun.append((work, self._begun(work)))
+            if begun and (work is None or len(begun) > self._device.ahead):
+                self._answer(*begun.popleft())
 
-    def _answer(self, work: _native.ModelWork) -> None:
+    def _begun(self, work: _native.ModelWork) -> Callable[[], list[NewColumn]]:
         place = work.task, work.slot
         if work.memory is not None:
             self._inputs[place] = mapped(work.memory, writable=False)
+        return deferred(lambda: self._computed(work, self._inputs[place]))
+
+    def _answer(self, work: _native.ModelWork, outputs: Callable[[], list[NewColumn]]) -> None:
         try:
-            columns = self._computed(work, self._inputs[place])
+            columns = outputs()
             told, values = zip(*(column.written() for column in columns), strict=True)
             laid_out = self._server.lay_out(work.task, work.slot, work.rows, told)
         except Exception as problem:
@@ -62,12 +71,12 @@ class Serving:
             trouble = Trouble(str(problem), "") if is_whole else Trouble.of(problem)
             self._server.refused(work.task, work.slot, *trouble)
             return
-        if laid_out is None:
-            return
-        memory, at = laid_out
-        if memory is not None:
-            self._results[place] = mapped(memory, writable=True)
-        write(self._results[place], at, values)
+        if laid_out is not None:
+            memory, at = laid_out
+            place = work.task, work.slot
+            if memory is not None:
+                self._results[place] = mapped(memory, writable=True)
+            write(self._results[place], at, values)
         self._server.done(work.task, work.slot)
 
     def _forget_tasks(self) -> None:
@@ -75,51 +84,78 @@ class Serving:
             for place in [place for place in known if not self._server.has(place[0])]:
                 del known[place]
 
-    def _computed(self, work: _native.ModelWork, memory: mmap.mmap) -> list[NewColumn]:
+    def _computed(self, work: _native.ModelWork, memory: mmap.mmap) -> Callable[[], list[NewColumn]]:
         if work.asked in (PARAMETERS, ARGUMENTS):
             arguments = read(memory, work.columns[0])
             is_count = work.asked == PARAMETERS
             result = len(signature(self._model).parameters) if is_count else self._model(*arguments)
-            return [NewColumn(work.asked, pickle.dumps(result, pickle.HIGHEST_PROTOCOL))]
+            return lambda: [NewColumn(work.asked, pickle.dumps(result, pickle.HIGHEST_PROTOCOL))]
         if whole_rows.is_of_rows(work.asked):
             rows = read_rows(memory, work.columns[0])
-            return [NewColumn(whole_rows.ROWS, whole_rows.scored(work.asked, rows, self._called_in_words))]
+            made = whole_rows.scored(work.asked, rows, self._called_in_words)
+            return lambda: [NewColumn(whole_rows.ROWS, made())]
         names = json.loads(work.asked)
         given = [NewColumn(column[0], read(memory, column)) for column in work.columns]
-        return [
-            NewColumn(name, values)
-            for name, values in zip(names, self._called(given, work.rows, names), strict=True)
-        ]
+        outputs = self._called(given, work.rows, names)
+        return lambda: [NewColumn(*column) for column in zip(names, outputs(), strict=True)]
 
-    def _called(self, given: list[NewColumn], rows: int, names: list[str]) -> list[Any]:
-        """What the model makes of columns: the outputs of these names."""
-        values = {column.name: _values(column.values) for column in given}
+    def _called(self, given: list[NewColumn], rows: int, names: list[str]) -> Callable[[], list[Any]]:
+        """Has the model compute the outputs of these names of columns, and returns a wait for them."""
+        values = {
+            column.name: column.values if isinstance(column.values, np.ndarray) else listed(column.values)
+            for column in given
+        }
 
         def called(first: int, last: int) -> list[Any]:
             tensors = {name: self._tensor(whole[first:last]) for name, whole in values.items()}
             batch = tensors[SINGLE] if list(tensors) == [SINGLE] else tensors
             with self._device.computing():
                 returned = self._model(batch)
-            return [_rows(name, value, last - first) for name, value in _named(returned, names).items()]
+            named = _named(returned, names)
+            return [self._device.taken(named[name]) for name in names]
 
-        return self._device.by_halves(rows, called)
+        parts = self._device.by_halves(rows, called)
+        wait = self._device.begun()
+
+        def outputs() -> list[Any]:
+            wait()
+            made = [
+                [_rows(name, value, count) for name, value in zip(names, part, strict=True)]
+                for count, part in parts
+            ]
+            return [_together(column) for column in zip(*made, strict=True)]
+
+        return outputs
 
     def _tensor(self, values: Any) -> Any:
-        import torch
+        return self._device.given(values) if isinstance(values, np.ndarray) else values
 
-        return self._device.given(torch.from_numpy(values)) if isinstance(values, np.ndarray) else values
+    def _called_in_words(
+        self, given: list[NewColumn], rows: int, names: list[str]
+    ) -> Callable[[], list[Any]]:
+        """The same; the wait raises `ModelFailed`, with the traceback, for whatever goes wrong."""
+        wait = deferred(lambda: self._called(given, rows, names))
 
-    def _called_in_words(self, given: list[NewColumn], rows: int, names: list[str]) -> list[Any]:
-        """The same; raises `ModelFailed`, with the traceback, for whatever goes wrong."""
-        try:
-            return self._called(given, rows, names)
-        except Exception as problem:
-            raise ModelFailed("the model failed: {}\n\n{}".format(*Trouble.of(problem))) from None
+        def outputs() -> list[Any]:
+            try:
+                return wait()
+            except Exception as problem:
+                raise ModelFailed("the model failed: {}\n\n{}".format(*Trouble.of(problem))) from None
+
+        return outputs
 
 
-def _values(values: Any) -> Any:
-    """In memory of its own: a model may keep it, and write there."""
-    return values.copy() if isinstance(values, np.ndarray) else listed(values)
+def deferred(begin: Callable[[], Callable[[], _T]]) -> Callable[[], _T]:
+    """Begins something that is waited for later, and has the wait raise what the beginning does."""
+    try:
+        return begin()
+    except Exception as problem:
+        raised = problem
+
+    def wait() -> _T:
+        raise raised
+
+    return wait
 
 
 def _named(returned: Any, names: list[str]) -> dict[str, Any]:
@@ -159,10 +195,9 @@ def _rows(name: str, value: Any, rows: int) -> Any:
     import torch
 
     if isinstance(value, torch.Tensor):
-        value = value.detach()
         if value.dtype == torch.bfloat16:
             value = value.float()
-        value = value.cpu().numpy()
+        value = value.numpy()
     elif hasattr(value, "to_numpy"):  # pandas
         value = value.to_numpy()
     if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
@@ -175,3 +210,14 @@ def _rows(name: str, value: Any, rows: int) -> Any:
     if not shape or shape[0] != rows:
         raise TypeError(f"the model's output {name!r} has shape {tuple(shape)} for a batch of {rows} rows")
     return value
+
+
+def _together(parts: tuple[Any, ...]) -> Any:
+    """The parts of an output, one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)
+    import pyarrow as pa
+
+    return pa.concat_arrays([pa.array(part) if isinstance(part, np.ndarray) else part for part in parts])

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .batch_memory import NewColumn
-from .connection import ModelProcess
+from .connection import ModelProcess, Place
 from .parts import Piece
 from .preprocessed import Preprocessed
 from .tensors import Tensors
@@ -134,15 +134,23 @@ class Scoring:
                 batch_size=self._batch_size,
                 on_error=self._on_error,
             )
-        waiting: deque[Piece] = deque()
-        with contextlib.closing(ModelProcess(self._key, self._model, self._told)) as process:
-            for piece in _pieces(batches, lambda: way.rows_at_once(process)):
-                if len(waiting) == _UNDER_WAY:
-                    yield from way.take(process, waiting)
-                way.give(process, piece)
-                waiting.append(piece)
-            while waiting:
-                yield from way.take(process, waiting)
+        place = Place.of_task(self._told["processes"])
+        with contextlib.closing(ModelProcess(self._key, self._model, self._told, place)) as process:
+            yield from scored(process, way, batches)
+
+
+def scored(
+    process: ModelProcess, way: _AsTheyAre | Preprocessed, batches: Iterator[tuple[Any, Sequence[Any]]]
+) -> Iterator[tuple[Piece, list[Any]]]:
+    """Pieces of record batches, and of columns that go along, with what a model's process makes of them; in order."""
+    waiting: deque[Piece] = deque()
+    for piece in _pieces(batches, lambda: way.rows_at_once(process)):
+        if len(waiting) == _UNDER_WAY:
+            yield from way.take(process, waiting)
+        way.give(process, piece)
+        waiting.append(piece)
+    while waiting:
+        yield from way.take(process, waiting)
 
 
 class _AsTheyAre:

@@ -32,7 +32,7 @@ class RowsRefused(ValueError):
     """What a task is told: a whole sentence, and perhaps the model's traceback."""
 
 
-_Call: TypeAlias = "Callable[[list[NewColumn], int, list[str]], list[Any]]"
+_Call: TypeAlias = "Callable[[list[NewColumn], int, list[str]], Callable[[], list[Any]]]"
 
 
 def told_of_rows(*, schema: Any, **asked: Any) -> str:
@@ -52,11 +52,12 @@ def is_of_rows(asked: str) -> bool:
     return asked[:1].isdigit()
 
 
-def scored(asked: str, rows: Any, call: _Call) -> Any:
-    """A record batch of the outputs.
+def scored(asked: str, rows: Any, call: _Call) -> Callable[[], Any]:
+    """A wait for the record batch of the outputs.
 
-    `call` gives the model columns, of so many rows, and returns the outputs of these names. Raises `ModelFailed`, and
-    `RowsRefused` for rows that can't be given to the model and for outputs that aren't what they should be.
+    `call` gives the model columns, of so many rows, and returns a wait for the outputs of these names, which raises
+    `ModelFailed`. So does this, at once or where it is waited for. It raises `RowsRefused` for rows that can't be given
+    to the model, and for outputs that aren't what they should be.
     """
     first, _, told = asked.partition(" ")
     return _how(told).scored(Piece(int(first), rows), call)
@@ -77,44 +78,56 @@ class _Rows:
         self._batch_size = told["batch_size"]
         self._is_padded = told["pad"] is not None
 
-    def scored(self, piece: Piece, call: _Call) -> Any:
+    def scored(self, piece: Piece, call: _Call) -> Callable[[], Any]:
         import pyarrow as pa
 
         # A batch's arrays are padded to the longest of the batch, so only others become tensors together.
         together = None if self._is_padded else self._tensors_of(piece)
-        parts = []
+        parts: list[list[Any]] = []
+        begun: Callable[[], list[Any]] | None = None
         for start in range(0, piece.rows.num_rows, self._batch_size):
-            end = start + self._batch_size
-            part = piece.cut(start, self._batch_size)
+            if begun is not None:
+                parts.append(begun())
+            part, end = piece.cut(start, self._batch_size), start + self._batch_size
             given = together and [NewColumn(name, values[start:end]) for name, values in together]
-            parts.append(self._batch(part, given or self._tensors_of(part), call))
-        arrays = parts[0] if len(parts) == 1 else list(map(pa.concat_arrays, zip(*parts, strict=True)))
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            begun = self._begun(part, given or self._tensors_of(part), call)
 
-    def _batch(self, piece: Piece, given: list[NewColumn], call: _Call) -> list[Any]:
-        """The outputs of what the model is given at once."""
-        try:
-            return self._made(piece, given, call)
-        except ModelFailed as problem:
-            if not self._gives_nulls:
-                raise problem.about(self._tensors.rows_named(piece.rows, piece.first)) from None
+        def made() -> Any:
+            if begun is not None:
+                parts.append(begun())
+            arrays = parts[0] if len(parts) == 1 else list(map(pa.concat_arrays, zip(*parts, strict=True)))
+            return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-            def ask(part: Piece) -> list[Any]:
-                return self._made(part, self._tensors_of(part), call)
+        return made
 
-            return by_parts(piece, ask, self._schema.types)
+    def _begun(self, piece: Piece, given: list[NewColumn], call: _Call) -> Callable[[], list[Any]]:
+        """A wait for what becomes of what the model is given at once."""
+        names = self._schema.names
+        outputs = call(given, piece.rows.num_rows, names)
+
+        def made() -> list[Any]:
+            try:
+                return self._arrays(piece, outputs)
+            except ModelFailed as problem:
+                if not self._gives_nulls:
+                    raise problem.about(self._tensors.rows_named(piece.rows, piece.first)) from None
+
+                def ask(part: Piece) -> list[Any]:
+                    return self._arrays(part, call(self._tensors_of(part), part.rows.num_rows, names))
+
+                return by_parts(piece, ask, self._schema.types)
+
+        return made
 
     def _tensors_of(self, piece: Piece) -> list[NewColumn]:
         with _refusing():
             return self._tensors.of(piece.rows, piece.first)
 
-    def _made(self, piece: Piece, given: list[NewColumn], call: _Call) -> list[Any]:
-        rows = piece.rows.num_rows
+    def _arrays(self, piece: Piece, outputs: Callable[[], list[Any]]) -> list[Any]:
         with _refusing():
-            made = call(given, rows, self._schema.names)
             return [
-                as_arrow(values, field.type, field.name, rows)
-                for values, field in zip(made, self._schema, strict=True)
+                as_arrow(values, field.type, field.name, piece.rows.num_rows)
+                for values, field in zip(outputs(), self._schema, strict=True)
             ]
 
 

@@ -23,6 +23,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod batch;
+mod computing;
 #[doc(hidden)]
 pub mod fuzz;
 mod memory;

@@ -13,6 +13,7 @@ use rustix::net::{SocketFlags, accept_with};
 use rustix::process::getuid;
 
 use crate::batch::{Batch, MOST_SLOTS, NewColumn};
+use crate::computing::Computing;
 use crate::memory::MemoryWatch;
 use crate::shared::{Room, SharedMemory, Slot};
 use crate::socket::{receive, send, wait};
@@ -74,8 +75,7 @@ pub struct ModelServer {
     idle_timeout: Duration,
     /// Since when no task is connected.
     alone_since: Instant,
-    /// Since when the batch is computed that was given out last.
-    computing_since: Instant,
+    computing: Computing,
     memory: MemoryWatch,
 }
 
@@ -97,7 +97,7 @@ impl ModelServer {
             model: None,
             idle_timeout,
             alone_since: Instant::now(),
-            computing_since: Instant::now(),
+            computing: Computing::new(Instant::now()),
             memory: MemoryWatch::new(),
         })
     }
@@ -128,13 +128,13 @@ impl ModelServer {
         self.tell_all(&FromModel::Failed(trouble.shortened()));
     }
 
-    /// Waits until there is a batch, or a task has gone, whose memory is of no use any more. False if the process is to
-    /// end. `go_on` is asked once a second at least.
+    /// Waits for a batch, or until a task goes, whose memory is of no use then; not at all while a batch is computed.
+    /// False if the process is to end. `go_on` is asked once a second at least.
     pub fn wait(&mut self, go_on: &mut dyn FnMut() -> bool) -> bool {
         loop {
             // Whoever has come has a turn, and whoever has gone has none.
             self.look(Duration::ZERO);
-            if std::mem::take(&mut self.any_gone) || !self.turns.is_empty() {
+            if std::mem::take(&mut self.any_gone) || !self.turns.is_empty() || self.computing.is_any() {
                 return true;
             }
             if self.is_over() || !go_on() {
@@ -144,10 +144,10 @@ impl ModelServer {
         }
     }
 
-    /// The next batch, if there is one.
+    /// The next batch, if there is one. Each ends by `done` or `refused`, in this order, also if its task has gone.
     pub fn next_work(&mut self) -> Option<Work> {
         let (task, (batch, memory)) = self.turns.next()?;
-        self.computing_since = Instant::now();
+        self.computing.begin(Instant::now());
         let memory = memory.map(|memory| Given { bytes: memory.bytes(), file: memory.into_file() });
         Some(Work { task, batch, memory })
     }
@@ -177,10 +177,10 @@ impl ModelServer {
 
     /// Tells a task that its batch is done, and in the memory that was laid out for it.
     pub fn done(&mut self, number: u64, slot: u32) {
+        let micros = u64::try_from(self.computing.end(Instant::now()).as_micros()).unwrap_or(u64::MAX);
         let Some(task) = self.tasks.get_mut(&number) else { return };
         task.under_way[slot as usize] = false;
         let Some((batch, file)) = task.results[slot as usize].to_send() else { return };
-        let micros = u64::try_from(self.computing_since.elapsed().as_micros()).unwrap_or(u64::MAX);
         let sent = send(&task.socket, &FromModel::Done { batch, micros }, file);
         task.results[slot as usize].told(true);
         self.drop_unless_sent(number, sent);
@@ -188,6 +188,7 @@ impl ModelServer {
 
     /// Tells a task that the model failed with its batch.
     pub fn refused(&mut self, number: u64, slot: u32, trouble: Trouble) {
+        self.computing.end(Instant::now());
         let Some(task) = self.tasks.get_mut(&number) else { return };
         task.under_way[slot as usize] = false;
         let refused = FromModel::Refused { slot, trouble: trouble.shortened() };
@@ -243,9 +244,8 @@ impl ModelServer {
     fn look(&mut self, time: Duration) {
         let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
         fds.extend(self.tasks.values().map(|task| PollFd::new(&task.socket, PollFlags::IN)));
-        let least =
-            self.idle_timeout.saturating_sub(self.alone_since.elapsed()).max(Duration::from_millis(1));
-        wait(&mut fds, if self.tasks.is_empty() { time.min(least) } else { time });
+        let end = self.idle_timeout.saturating_sub(self.alone_since.elapsed()).max(Duration::from_millis(1));
+        wait(&mut fds, if self.tasks.is_empty() { time.min(end) } else { time });
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         let numbers: Vec<u64> = self.tasks.keys().copied().collect();
         for (number, _) in numbers.into_iter().zip(&ready[1..]).filter(|(_, ready)| **ready) {
