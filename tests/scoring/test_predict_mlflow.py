@@ -11,6 +11,7 @@ import phalanx
 import pytest
 import torch
 from rows import numbers
+from support.tiers import whole
 
 pytestmark = [pytest.mark.usefixtures("no_model_is_left"), pytest.mark.timeout(200)]
 
@@ -36,6 +37,7 @@ class Sums(mlflow.pyfunc.PythonModel):
         return pd.DataFrame({"sum": sums, "sign": ["below" if value < 0 else "not below" for value in sums]})
 
 
+@whole("another kind of model")
 def test_models_of_a_registry_and_of_runs_are_those_that_the_callers_mlflow_has(
     session: Any, experiment: str
 ) -> None:

@@ -160,6 +160,9 @@ def deferred(begin: Callable[[], Callable[[], _T]]) -> Callable[[], _T]:
 
 def _named(returned: Any, names: list[str]) -> dict[str, Any]:
     """What a model returned, by the names of the outputs."""
+    if _is_of_dictionaries(returned) and (len(names) > 1 or names[0] in returned[0]):
+        keys = dict.fromkeys(key for row in returned for key in row)
+        returned = {key: [row.get(key) for row in returned] for key in keys}
     if isinstance(returned, Mapping) or (hasattr(returned, "columns") and hasattr(returned, "iloc")):
         has = list(returned)
         if len(names) == len(has) and not set(names) & set(has) and not isinstance(returned, Mapping):
@@ -177,6 +180,13 @@ def _named(returned: Any, names: list[str]) -> dict[str, Any]:
     if len(names) > 1:
         raise TypeError(f"the model returned one {type(returned).__name__}, and outputs= names {len(names)}")
     return {names[0]: returned}
+
+
+def _is_of_dictionaries(returned: Any) -> bool:
+    """Whether each row is a dictionary, as pipelines of transformers return them."""
+    return (
+        isinstance(returned, list) and len(returned) > 0 and all(isinstance(row, Mapping) for row in returned)
+    )
 
 
 def _listed_array(values: Any) -> Any:
