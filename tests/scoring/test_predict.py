@@ -347,7 +347,8 @@ def test_files_of_torchscript_and_export_are_models_and_one_of_weights_is_not(
     program = torch.export.export(net, (example,), dynamic_shapes=({0: rows},))
     torch.export.save(program, tmp_path / "program.pt2")
     torch.save(net.state_dict(), tmp_path / "weights.pt")
-    for model in (tmp_path / "script.pt", str(tmp_path / "program.pt2"), program):
+    by_uri = f"file://{tmp_path}/script.pt"
+    for model in (tmp_path / "script.pt", by_uri, str(tmp_path / "program.pt2"), program):
         scored = phalanx.predict(frame, model, inputs="x", outputs="y double")
         assert [row.y for row in scored.collect()] == [0, 2, 4, 6]
     with pytest.raises(ValueError, match=r"weights\.pt was written by torch\.save"):
