@@ -16,7 +16,7 @@ from support.programs import below, eventually, models_here
 from support.tiers import whole
 from support.usage import Usage
 
-pytestmark = [pytest.mark.usefixtures("no_model_is_left"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.usefixtures("no_model_is_left"), pytest.mark.timeout(400)]
 
 
 def held() -> list[str]:
@@ -73,9 +73,11 @@ def test_queries_that_succeed_fail_are_cut_short_or_cancelled_leave_as_much_as_t
 
     def each() -> None:
         scored = phalanx.predict(frame, models.Twice(), inputs="x", outputs="y double", batch_size=10)
-        assert scored.filter("y >= 0").count() == 400
+        # Without a shuffle, for which Spark adds threads of its own as it needs them.
+        assert len(scored.filter("y >= 0").collect()) == 400
         assert len(scored.limit(3).collect()) == 3
-        assert "it can't" in error_of(phalanx.predict(frame, failing, inputs="x", outputs="y double").collect)
+        fails = phalanx.predict(frame.coalesce(1), failing, inputs="x", outputs="y double")
+        assert "it can't" in error_of(fails.collect)
         assert "cancel" in cancelled(session, tmp_path).lower()
 
     def settle() -> None:
@@ -86,7 +88,7 @@ def test_queries_that_succeed_fail_are_cut_short_or_cancelled_leave_as_much_as_t
         each()
     settle()
     before = Usage(session)
-    for _ in range(4):
+    for _ in range(3):
         each()
     settle()
     growth: list[str] = []
