@@ -83,7 +83,7 @@ class Device:
         cuda = self._torch.cuda
         if not cuda.is_initialized():
             return lambda: None
-        event = cuda.Event()
+        event = cuda.Event(blocking=True)  # a wait that takes no processor
         event.record()
         wait: Callable[[], None] = event.synchronize
         return wait
