@@ -99,5 +99,5 @@ def _column(df: DataFrame, name: str, kind: Any) -> Column:
     if type(kind).__name__ == "VectorUDT":
         from pyspark.ml.functions import vector_to_array
 
-        return vector_to_array(column).alias(name)
-    return column.alias(name)
+        return vector_to_array(column)
+    return column

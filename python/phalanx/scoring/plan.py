@@ -69,8 +69,9 @@ def _as_function(
         made: Any = arrow_udf(scoring.arrays, struct, ArrowUDFType.SCALAR_ITER).asNondeterministic()
     rows = df if mark.metadata else df.filter(f.spark_partition_id() >= 0)
     scored = rows.withColumn(_STRUCT, made(*inputs.columns))
-    columns = [f.col(f"{_STRUCT}.{quoted(name)}").alias(name) for name in outputs.names]
-    return scored.select("*", *columns).drop(_STRUCT)
+    # As text: py4j asks two dozen questions for a column that is taken out of a struct and named.
+    columns = [f"{_STRUCT}.{quoted(name)} AS {quoted(name)}" for name in outputs.names]
+    return scored.selectExpr("*", *columns).drop(_STRUCT)
 
 
 def _variables(df: DataFrame) -> dict[str, str]:
