@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -26,3 +27,24 @@ def error_of(query: Callable[[], Any]) -> str:
     with pytest.raises(Exception) as raised:  # noqa: PT011 (Spark's classes differ by line and by client)
         query()
     return str(raised.value)
+
+
+class ToBeCancelled:
+    """A query that runs in a thread until `cancel`."""
+
+    def __init__(self, session: Any, frame: Any) -> None:
+        self._session, self._frame = session, frame
+        self._errors: list[str] = []
+        self._thread = threading.Thread(target=self._collect)
+        self._thread.start()
+
+    def _collect(self) -> None:
+        self._session.sparkContext.setJobGroup("scoring", "to be cancelled")
+        self._errors.append(error_of(self._frame.collect))
+
+    def cancel(self) -> str:
+        """What it fails with."""
+        self._session.sparkContext.cancelJobGroup("scoring")
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "a query that was cancelled ends"
+        return self._errors[0]

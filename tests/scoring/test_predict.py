@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 from pyspark.sql import functions as f
-from rows import IDLE_SECONDS, error_of, numbers, whole_case
+from rows import IDLE_SECONDS, ToBeCancelled, error_of, numbers, whole_case
 from support.programs import eventually, executors, gone, models_here
 from support.tiers import whole
 
@@ -417,24 +417,14 @@ def test_nothing_is_left_of_a_query_that_is_cancelled_or_whose_executors_are_kil
     session: Any, tmp_path: Path, ends: str
 ) -> None:
     scored, started = slow(session, tmp_path, 1.0)
-    errors: list[str] = []
-
-    def collect() -> None:
-        session.sparkContext.setJobGroup("scoring", "to be cancelled")
-        errors.append(error_of(scored.collect))
-
-    query = threading.Thread(target=collect)
-    query.start()
+    query = ToBeCancelled(session, scored)
     eventually("a model computes", 60, started.exists)
     pids = {model.pid for model in models_here()}
     if ends == "executors":
         for executor in executors(os.getpid()):
             executor.kill()
         eventually("models end with their executors (SCORE-3)", 20, lambda: gone(list(pids)))
-    session.sparkContext.cancelJobGroup("scoring")
-    query.join(60)
-    assert errors
-    assert "cancel" in errors[0].lower()
+    assert "cancel" in query.cancel().lower()
     eventually("models end though their tasks were killed (SCORE-3)", 30, lambda: not models_here())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import models
 import phalanx
 import psutil
 import pytest
-from rows import IDLE_SECONDS, error_of, numbers
+from rows import IDLE_SECONDS, ToBeCancelled, error_of, numbers
 from support.programs import below, eventually, models_here
 from support.tiers import whole
 from support.usage import Usage
@@ -44,19 +43,10 @@ def cancelled(session: Any, folder: Path) -> str:
     scored = phalanx.predict(
         numbers(session, 40, 2), models.Slow(str(started), 0.3), inputs="x", outputs="y double", batch_size=4
     )
-    errors: list[str] = []
-
-    def collect() -> None:
-        session.sparkContext.setJobGroup("scoring", "to be cancelled")
-        errors.append(error_of(scored.collect))
-
-    query = threading.Thread(target=collect)
-    query.start()
+    query = ToBeCancelled(session, scored)
     eventually("a model computes", 60, started.exists)
     assert held(), "what is looked for is there"
-    session.sparkContext.cancelJobGroup("scoring")
-    query.join(60)
-    return errors[0]
+    return query.cancel()
 
 
 @whole("many queries")
