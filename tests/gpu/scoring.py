@@ -140,11 +140,15 @@ class Tasks:
 
     def first(self) -> list[torch.Tensor]:
         """What each task got for the images, once all have some."""
-        until = time.monotonic() + WITHIN_S
+        until, found = time.monotonic() + WITHIN_S, []
         for end, process in zip(self._ends, self._processes, strict=True):
             assert end.poll(max(0.0, until - time.monotonic())), "a task has no outputs; the log says why"
-            assert process.is_alive() or end.poll(), process.exitcode
-        return [torch.tensor(end.recv()) for end in self._ends]
+            try:
+                found.append(torch.tensor(end.recv()))
+            except EOFError:
+                process.join()
+                raise AssertionError(f"a task ended with {process.exitcode}; the log says why") from None
+        return found
 
     def expected(self, net: torch.nn.Module) -> torch.Tensor:
         with torch.inference_mode():
