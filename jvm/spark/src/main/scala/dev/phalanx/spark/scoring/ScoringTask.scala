@@ -192,7 +192,7 @@ private[scoring] object ScoringTask {
   /** How many bytes of inputs a batch has, unless one row has more. */
   private val MostBytes = 64L << 20
 
-  /** Rows with more bytes than this go in one batch of the model's, and in no second one. */
+  /** A task that keeps rows of so many bytes adds no further batch of the model's to what it gives at once. */
   private val MostKeptAtOnce = 4L << 20
 
   /** Nobody knows of other rows, so they are kept one batch at a time. */
