@@ -21,7 +21,14 @@ class NewColumn(NamedTuple):
 
     name: str
     values: Any
-    """Numbers of numpy's, an array or a record batch of Arrow's, or a pickle, in a batch of one row."""
+    """Numbers of numpy's, an array or a record batch of Arrow's, or a pickle, in a batch of one row. A model is given
+    arrays of Arrow's as lists, which are never written."""
+
+    def listed(self) -> NewColumn:
+        """The same, with an array of Arrow's as a list, as a model is given it."""
+        if isinstance(self.values, (np.ndarray, list)):
+            return self
+        return NewColumn(self.name, listed(self.values))
 
     def written(self) -> tuple[tuple[str, str, Sequence[int], int], Any]:
         """What the native module is told of it, and what `write` writes."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from . import whole_rows
-from .batch_memory import NewColumn, listed, mapped, read, read_rows, write
+from .batch_memory import NewColumn, mapped, read, read_rows, write
 from .parts import ModelFailed
 from .tensors import SINGLE
 from .trouble import Trouble
@@ -101,10 +101,7 @@ class Serving:
 
     def _called(self, given: list[NewColumn], rows: int, names: list[str]) -> Callable[[], list[Any]]:
         """Has the model compute the outputs of these names of columns, and returns a wait for them."""
-        values = {
-            column.name: column.values if isinstance(column.values, np.ndarray) else listed(column.values)
-            for column in given
-        }
+        values = {column.name: column.listed().values for column in given}
 
         def called(first: int, last: int) -> list[Any]:
             tensors = {name: self._tensor(whole[first:last]) for name, whole in values.items()}

@@ -82,7 +82,7 @@ class _Rows:
         import pyarrow as pa
 
         # A batch's arrays are padded to the longest of the batch, so only others become tensors together.
-        together = None if self._is_padded else self._tensors_of(piece)
+        together = None if self._is_padded else list(map(NewColumn.listed, self._tensors_of(piece)))
         parts: list[list[Any]] = []
         begun: Callable[[], list[Any]] | None = None
         for start in range(0, piece.rows.num_rows, self._batch_size):
