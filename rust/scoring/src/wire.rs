@@ -51,17 +51,64 @@ pub struct Trouble {
 }
 
 impl Trouble {
-    /// With no more of the traceback than a packet holds: the end of it.
-    pub(crate) fn shortened(mut self) -> Trouble {
+    /// With no more of each text than a packet holds.
+    pub(crate) fn shortened(self) -> Trouble {
         // JSON may have six bytes for one.
         const MOST: usize = MOST_BYTES / 14;
-        for text in [&mut self.error, &mut self.traceback] {
-            let mut from = text.len().saturating_sub(MOST);
-            while !text.is_char_boundary(from) {
-                from += 1;
+        Trouble { error: both_ends(self.error, MOST), traceback: both_ends(self.traceback, MOST) }
+    }
+}
+
+/// What stands for the middle of a long text.
+const GAP: &str = "\n...\n";
+
+/// A text of `most` bytes at most: its beginning, which names the rows, and more of its end, which names the exception.
+fn both_ends(text: String, most: usize) -> String {
+    if text.len() <= most {
+        return text;
+    }
+    let mut to = most / 4;
+    while !text.is_char_boundary(to) {
+        to -= 1;
+    }
+    let mut from = text.len() - most.saturating_sub(to + GAP.len());
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    [&text[..to], GAP, &text[from..]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_long_trouble_keeps_the_rows_that_it_begins_with_and_the_exception_that_it_ends_with() {
+        let error = format!("with the rows 3 to 5 the model {}ValueError: é", "é\n".repeat(MOST_BYTES));
+        let trouble = Trouble { error, traceback: "short".into() }.shortened();
+        assert!(trouble.error.starts_with("with the rows 3 to 5 the model é"), "{}", trouble.error);
+        assert!(trouble.error.ends_with("é\nValueError: é") && trouble.error.contains(GAP));
+        assert_eq!(trouble.traceback, "short");
+        let text =
+            serde_json::to_vec(&Trouble { traceback: "\u{1}".repeat(MOST_BYTES), ..trouble }.shortened());
+        assert!(text.unwrap().len() < MOST_BYTES);
+    }
+
+    proptest! {
+        #[test]
+        fn a_text_keeps_both_ends_within_its_room(text in "\\PC{0,60}", most in 8_usize..80) {
+            let short = both_ends(text.clone(), most);
+            prop_assert!(short.len() <= most);
+            if text.len() <= most {
+                prop_assert_eq!(short, text);
+            } else {
+                let (beginning, end) = short.split_once(GAP).unwrap();
+                prop_assert!(text.starts_with(beginning) && text.ends_with(end));
+                // A character has four bytes at most.
+                prop_assert!(beginning.len() + 3 >= most / 4 && short.len() + 6 >= most);
             }
-            text.drain(..from);
         }
-        self
     }
 }
