@@ -23,6 +23,12 @@ use crate::wire::{FromModel, FromTask, Trouble, VERSION};
 /// How often a process without tasks looks whether memory is short, and how long it has none before it goes for that.
 const LOOK_AT_MEMORY: Duration = Duration::from_secs(1);
 
+/// How long a process stays at least that nobody has met: the task that has started it is about to connect.
+const UNMET: Duration = Duration::from_secs(60);
+
+/// How long one stays at least that tasks have left: shorter, and the next one would meet a process that is ending.
+const LEAST_IDLE: Duration = Duration::from_secs(1);
+
 /// A batch to compute.
 #[derive(Debug)]
 pub struct Work {
@@ -81,6 +87,7 @@ pub struct ModelServer {
 
 impl ModelServer {
     /// Serves whoever connects to `listener`, a socket that [`phalanx_supervisor::warm_pool::start_kept`] has made.
+    /// `idle_timeout` is how long the process stays without a task; it is a second at least, and a minute for the first.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if it is no socket.
@@ -216,9 +223,22 @@ impl ModelServer {
     }
 
     fn is_over(&self) -> bool {
-        let alone = self.alone_since.elapsed();
-        self.tasks.is_empty()
-            && (alone >= self.idle_timeout || alone >= LOOK_AT_MEMORY && self.memory.is_short())
+        if !self.tasks.is_empty() {
+            return false;
+        }
+        let is_unused = self.is_met() && self.alone_since.elapsed() >= LOOK_AT_MEMORY;
+        self.left_alone().is_zero() || is_unused && self.memory.is_short()
+    }
+
+    /// How much longer the process stays where no task comes.
+    fn left_alone(&self) -> Duration {
+        let least = if self.is_met() { LEAST_IDLE } else { UNMET };
+        self.idle_timeout.max(least).saturating_sub(self.alone_since.elapsed())
+    }
+
+    /// Whether a task has ever connected.
+    fn is_met(&self) -> bool {
+        self.next_task > 0
     }
 
     fn tell_all(&mut self, message: &FromModel) {
@@ -244,7 +264,7 @@ impl ModelServer {
     fn look(&mut self, time: Duration) {
         let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
         fds.extend(self.tasks.values().map(|task| PollFd::new(&task.socket, PollFlags::IN)));
-        let end = self.idle_timeout.saturating_sub(self.alone_since.elapsed()).max(Duration::from_millis(1));
+        let end = self.left_alone().max(Duration::from_millis(1));
         wait(&mut fds, if self.tasks.is_empty() { time.min(end) } else { time });
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         let numbers: Vec<u64> = self.tasks.keys().copied().collect();
@@ -347,154 +367,4 @@ impl Drop for ModelServer {
 }
 
 #[cfg(test)]
-mod tests {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket_with};
-
-    use super::*;
-    use crate::socket::wait_readable;
-
-    /// A server, and where it is met.
-    fn served(name: &str, idle: Duration) -> (ModelServer, SocketAddrUnix) {
-        let name = format!("phalanx-test-{}-{name}", std::process::id());
-        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
-        let listener = seqpacket();
-        bind(&listener, &address).unwrap();
-        listen(&listener, 16).unwrap();
-        (ModelServer::new(listener, idle).unwrap(), address)
-    }
-
-    fn seqpacket() -> OwnedFd {
-        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
-    }
-
-    /// A task that has said hello.
-    fn task(address: &SocketAddrUnix) -> OwnedFd {
-        let socket = seqpacket();
-        connect(&socket, address).unwrap();
-        say(&socket, &FromTask::Hello { version: VERSION }, None);
-        socket
-    }
-
-    fn say(socket: &OwnedFd, message: &FromTask, file: Option<&SharedMemory>) {
-        assert!(send(socket, message, file.map(SharedMemory::file)).unwrap());
-    }
-
-    fn heard(socket: &OwnedFd) -> Result<Option<(FromModel, Option<OwnedFd>)>> {
-        wait_readable(socket, Duration::from_secs(5));
-        receive(socket)
-    }
-
-    fn batch(slot: u32, rows: u64) -> FromTask {
-        let column = ("x".into(), "uint8".into(), vec![rows], rows);
-        FromTask::Batch(Batch::laid_out(slot, rows, vec![column], String::new()).unwrap().0)
-    }
-
-    fn bring_model(server: &mut ModelServer, task: &OwnedFd) {
-        server.look(Duration::ZERO);
-        assert!(matches!(heard(task).unwrap(), Some((FromModel::Wanted, None))));
-        say(task, &FromTask::Model, Some(&SharedMemory::new(1).unwrap()));
-        assert!(server.model(&mut || true).is_some());
-        server.ready();
-        assert!(matches!(heard(task).unwrap(), Some((FromModel::Ready, None))));
-    }
-
-    #[test]
-    fn the_model_is_asked_of_one_task_and_of_another_where_that_goes() {
-        let (mut server, address) = served("asked", Duration::from_secs(60));
-        let (first, second) = (task(&address), task(&address));
-        server.look(Duration::ZERO);
-        assert!(matches!(heard(&first).unwrap(), Some((FromModel::Wanted, _))));
-        assert!(receive::<FromModel>(&second).unwrap().is_none());
-        drop(first);
-        server.look(Duration::from_secs(5));
-        assert!(matches!(heard(&second).unwrap(), Some((FromModel::Wanted, _))));
-        say(&second, &FromTask::Model, Some(&SharedMemory::new(3).unwrap()));
-        assert!(server.model(&mut || true).is_some());
-        server.failed(Trouble { error: "é".repeat(1 << 20), traceback: "t".repeat(1 << 20) });
-        match heard(&second).unwrap() {
-            Some((FromModel::Failed(trouble), _)) => assert!(trouble.error.ends_with('é')),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn tasks_take_turns_and_get_what_is_theirs() {
-        let (mut server, address) = served("turns", Duration::from_secs(60));
-        let first = task(&address);
-        bring_model(&mut server, &first);
-        let second = task(&address);
-        server.look(Duration::from_secs(5));
-        assert!(matches!(heard(&second).unwrap(), Some((FromModel::Ready, _))));
-        let memory = SharedMemory::new(100).unwrap();
-        for (socket, rows) in [(&first, 1), (&second, 3)] {
-            say(socket, &batch(0, rows), Some(&memory));
-            say(socket, &batch(1, rows + 1), Some(&memory));
-        }
-        let mut rows = Vec::new();
-        for _ in 0..4 {
-            assert!(server.wait(&mut || true));
-            let work = server.next_work().unwrap();
-            rows.push(work.batch.rows);
-            let column = ("y".into(), "uint8".into(), vec![work.batch.rows], work.batch.rows);
-            let room = server.lay_out(work.task, work.batch.slot, work.batch.rows, vec![column]).unwrap();
-            assert!(room.unwrap().is_new);
-            server.done(work.task, work.batch.slot);
-        }
-        assert_eq!(rows, [1, 3, 2, 4], "SCORE-5");
-        for (socket, expected) in [(&first, [1, 2]), (&second, [3, 4])] {
-            for rows in expected {
-                match heard(socket).unwrap() {
-                    Some((FromModel::Done { batch, .. }, Some(_))) => assert_eq!(batch.rows, rows, "SCORE-1"),
-                    other => panic!("{other:?}"),
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_task_that_says_what_it_can_t_is_dropped_and_the_others_are_served() {
-        let (mut server, address) = served("wrong", Duration::from_secs(60));
-        let good = task(&address);
-        bring_model(&mut server, &good);
-        let small = SharedMemory::new(1).unwrap();
-        let wrong: [(FromTask, Option<&SharedMemory>); 4] = [
-            (FromTask::Hello { version: VERSION }, None),
-            (FromTask::Model, Some(&small)),
-            (batch(0, 2), Some(&small)), // SCORE-6
-            (batch(0, 1), None),
-        ];
-        for (message, file) in wrong {
-            let other = task(&address);
-            server.look(Duration::from_secs(5));
-            assert!(matches!(heard(&other).unwrap(), Some((FromModel::Ready, _))));
-            say(&other, &message, file);
-            server.look(Duration::from_secs(5));
-            assert_eq!(heard(&other).unwrap_err().kind(), ErrorKind::Closed, "{message:?}");
-        }
-        // Two batches in one slot (SCORE-2).
-        let greedy = task(&address);
-        server.look(Duration::from_secs(5));
-        say(&greedy, &batch(0, 1), Some(&small));
-        say(&greedy, &batch(0, 1), None);
-        say(&good, &batch(1, 1), Some(&small));
-        assert!(server.wait(&mut || true));
-        let work = server.next_work().unwrap();
-        assert_eq!((work.batch.slot, server.tasks.len()), (1, 1));
-        server.refused(work.task, 1, Trouble { error: "no".into(), traceback: String::new() });
-        assert!(matches!(heard(&good).unwrap(), Some((FromModel::Refused { slot: 1, .. }, None))));
-    }
-
-    #[test]
-    fn a_process_without_tasks_ends_after_its_idle_time_and_what_gone_tasks_had_is_forgotten() {
-        let (mut server, address) = served("idle", Duration::from_millis(50));
-        let first = task(&address);
-        bring_model(&mut server, &first);
-        say(&first, &batch(0, 1), Some(&SharedMemory::new(1).unwrap()));
-        drop(first);
-        assert!(server.wait(&mut || true), "a task has gone");
-        assert!(server.next_work().is_none() && !server.has(0));
-        assert!(!server.wait(&mut || true), "SCORE-3");
-        assert!(server.lay_out(0, 0, 1, Vec::new()).unwrap().is_none());
-        server.done(0, 0);
-    }
-}
+mod tests;

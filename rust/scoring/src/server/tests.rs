@@ -1,0 +1,184 @@
+//! A server, and tasks that say what they like.
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket_with};
+
+use super::*;
+use crate::socket::wait_readable;
+
+/// A server, and where it is met.
+fn served(name: &str, idle: Duration) -> (ModelServer, SocketAddrUnix) {
+    let name = format!("phalanx-test-{}-{name}", std::process::id());
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let listener = seqpacket();
+    bind(&listener, &address).unwrap();
+    listen(&listener, 16).unwrap();
+    (ModelServer::new(listener, idle).unwrap(), address)
+}
+
+fn seqpacket() -> OwnedFd {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+/// A task that has said hello.
+fn task(address: &SocketAddrUnix) -> OwnedFd {
+    let socket = seqpacket();
+    connect(&socket, address).unwrap();
+    say(&socket, &FromTask::Hello { version: VERSION }, None);
+    socket
+}
+
+fn say(socket: &OwnedFd, message: &FromTask, file: Option<&SharedMemory>) {
+    assert!(send(socket, message, file.map(SharedMemory::file)).unwrap());
+}
+
+fn heard(socket: &OwnedFd) -> Result<Option<(FromModel, Option<OwnedFd>)>> {
+    wait_readable(socket, Duration::from_secs(5));
+    receive(socket)
+}
+
+fn batch(slot: u32, rows: u64) -> FromTask {
+    let column = ("x".into(), "uint8".into(), vec![rows], rows);
+    FromTask::Batch(Batch::laid_out(slot, rows, vec![column], String::new()).unwrap().0)
+}
+
+fn bring_model(server: &mut ModelServer, task: &OwnedFd) {
+    server.look(Duration::ZERO);
+    assert!(matches!(heard(task).unwrap(), Some((FromModel::Wanted, None))));
+    say(task, &FromTask::Model, Some(&SharedMemory::new(1).unwrap()));
+    assert!(server.model(&mut || true).is_some());
+    server.ready();
+    assert!(matches!(heard(task).unwrap(), Some((FromModel::Ready, None))));
+}
+
+#[test]
+fn the_model_is_asked_of_one_task_and_of_another_where_that_goes() {
+    let (mut server, address) = served("asked", Duration::from_secs(60));
+    let (first, second) = (task(&address), task(&address));
+    server.look(Duration::ZERO);
+    assert!(matches!(heard(&first).unwrap(), Some((FromModel::Wanted, _))));
+    assert!(receive::<FromModel>(&second).unwrap().is_none());
+    drop(first);
+    server.look(Duration::from_secs(5));
+    assert!(matches!(heard(&second).unwrap(), Some((FromModel::Wanted, _))));
+    say(&second, &FromTask::Model, Some(&SharedMemory::new(3).unwrap()));
+    assert!(server.model(&mut || true).is_some());
+    server.failed(Trouble { error: "é".repeat(1 << 20), traceback: "t".repeat(1 << 20) });
+    match heard(&second).unwrap() {
+        Some((FromModel::Failed(trouble), _)) => {
+            assert!(trouble.error.starts_with('é') && trouble.error.ends_with('é'));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn tasks_take_turns_and_get_what_is_theirs() {
+    let (mut server, address) = served("turns", Duration::from_secs(60));
+    let first = task(&address);
+    bring_model(&mut server, &first);
+    let second = task(&address);
+    server.look(Duration::from_secs(5));
+    assert!(matches!(heard(&second).unwrap(), Some((FromModel::Ready, _))));
+    let memory = SharedMemory::new(100).unwrap();
+    for (socket, rows) in [(&first, 1), (&second, 3)] {
+        say(socket, &batch(0, rows), Some(&memory));
+        say(socket, &batch(1, rows + 1), Some(&memory));
+    }
+    let mut rows = Vec::new();
+    for _ in 0..4 {
+        assert!(server.wait(&mut || true));
+        let work = server.next_work().unwrap();
+        rows.push(work.batch.rows);
+        let column = ("y".into(), "uint8".into(), vec![work.batch.rows], work.batch.rows);
+        let room = server.lay_out(work.task, work.batch.slot, work.batch.rows, vec![column]).unwrap();
+        assert!(room.unwrap().is_new);
+        server.done(work.task, work.batch.slot);
+    }
+    assert_eq!(rows, [1, 3, 2, 4], "SCORE-5");
+    for (socket, expected) in [(&first, [1, 2]), (&second, [3, 4])] {
+        for rows in expected {
+            match heard(socket).unwrap() {
+                Some((FromModel::Done { batch, .. }, Some(_))) => assert_eq!(batch.rows, rows, "SCORE-1"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_task_that_says_what_it_can_t_is_dropped_and_the_others_are_served() {
+    let (mut server, address) = served("wrong", Duration::from_secs(60));
+    let good = task(&address);
+    bring_model(&mut server, &good);
+    let small = SharedMemory::new(1).unwrap();
+    let wrong: [(FromTask, Option<&SharedMemory>); 4] = [
+        (FromTask::Hello { version: VERSION }, None),
+        (FromTask::Model, Some(&small)),
+        (batch(0, 2), Some(&small)), // SCORE-6
+        (batch(0, 1), None),
+    ];
+    for (message, file) in wrong {
+        let other = task(&address);
+        server.look(Duration::from_secs(5));
+        assert!(matches!(heard(&other).unwrap(), Some((FromModel::Ready, _))));
+        say(&other, &message, file);
+        server.look(Duration::from_secs(5));
+        assert_eq!(heard(&other).unwrap_err().kind(), ErrorKind::Closed, "{message:?}");
+    }
+    // Two batches in one slot (SCORE-2).
+    let greedy = task(&address);
+    server.look(Duration::from_secs(5));
+    say(&greedy, &batch(0, 1), Some(&small));
+    say(&greedy, &batch(0, 1), None);
+    say(&good, &batch(1, 1), Some(&small));
+    assert!(server.wait(&mut || true));
+    let work = server.next_work().unwrap();
+    assert_eq!((work.batch.slot, server.tasks.len()), (1, 1));
+    server.refused(work.task, 1, Trouble { error: "no".into(), traceback: String::new() });
+    assert!(matches!(heard(&good).unwrap(), Some((FromModel::Refused { slot: 1, .. }, None))));
+}
+
+#[test]
+fn a_process_without_tasks_ends_after_its_idle_time_and_what_gone_tasks_had_is_forgotten() {
+    let (mut server, address) = served("idle", Duration::from_millis(1200));
+    let first = task(&address);
+    bring_model(&mut server, &first);
+    say(&first, &batch(0, 1), Some(&SharedMemory::new(1).unwrap()));
+    drop(first);
+    let left = Instant::now();
+    assert!(server.wait(&mut || true), "a task has gone");
+    assert!(server.next_work().is_none() && !server.has(0));
+    assert!(!server.wait(&mut || true), "SCORE-3");
+    assert!(left.elapsed() >= Duration::from_millis(1200), "SCORE-3");
+    assert!(server.lay_out(0, 0, 1, Vec::new()).unwrap().is_none());
+    server.done(0, 0);
+}
+
+#[test]
+fn a_process_without_idle_time_waits_for_the_task_that_has_started_it_and_a_moment_for_the_next() {
+    let (mut server, address) = served("no-idle", Duration::ZERO);
+    let mut first = None;
+    let mut says = || {
+        match &first {
+            None => first = Some(task(&address)),
+            Some(task) => say(task, &FromTask::Model, Some(&SharedMemory::new(1).unwrap())),
+        }
+        true
+    };
+    assert!(server.model(&mut says).is_some(), "SCORE-3");
+    server.ready();
+    drop(first);
+    let left = Instant::now();
+    assert!(server.wait(&mut || true), "a task has gone");
+    assert!(!server.wait(&mut || true) && left.elapsed() >= LEAST_IDLE, "SCORE-3");
+}
+
+#[test]
+fn a_process_that_nobody_has_met_ends_where_the_task_that_has_started_it_can_t_come_any_more() {
+    let (mut server, _) = served("unmet", Duration::ZERO);
+    let ago = |seconds| Instant::now().checked_sub(UNMET - Duration::from_secs(seconds)).unwrap();
+    server.alone_since = ago(5);
+    assert!(!server.is_over(), "SCORE-3");
+    server.alone_since = ago(0);
+    assert!(server.model(&mut || panic!("it is over")).is_none(), "SCORE-3");
+}
