@@ -19,6 +19,8 @@
 //! - SCORE-6 (checked): neither end touches memory by what the other says before it has checked that against the
 //!   memory's size, and the memory can't shrink.
 //! - SCORE-7 (own-user): both ends are processes of the same user.
+//! - SCORE-27 (not-for-nobody): where the model hangs, in a batch or while it is made, and the task that this is for
+//!   has been gone for 30 s, or for the idle time if that is shorter, the process ends. The next task starts another.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -33,6 +35,7 @@ mod shared;
 mod socket;
 mod task;
 mod turns;
+mod watchdog;
 mod wire;
 
 pub use batch::{Batch, Column, MOST_SLOTS, NewColumn};

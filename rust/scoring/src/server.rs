@@ -1,15 +1,17 @@
-//! The end of a model's process. It has one thread, which computes; what tasks say meanwhile waits in their sockets.
+//! The end of a model's process. One thread computes, and what tasks say meanwhile waits in their sockets; another one
+//! only looks whether the task that it computes for is still there (`watchdog.rs`).
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use phalanx_supervisor::peer_uid;
 use phalanx_types::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use rustix::process::getuid;
 
 use crate::batch::{Batch, MOST_SLOTS, NewColumn};
@@ -18,6 +20,7 @@ use crate::memory::MemoryWatch;
 use crate::shared::{Room, SharedMemory, Slot};
 use crate::socket::{receive, send, wait};
 use crate::turns::Turns;
+use crate::watchdog::{Watchdog, end_process};
 use crate::wire::{FromModel, FromTask, Trouble, VERSION};
 
 /// How often a process without tasks looks whether memory is short, and how long it has none before it goes for that.
@@ -28,6 +31,9 @@ const UNMET: Duration = Duration::from_secs(60);
 
 /// How long one stays at least that tasks have left: shorter, and the next one would meet a process that is ending.
 const LEAST_IDLE: Duration = Duration::from_secs(1);
+
+/// How long the model may work for a task that has gone, at most; less where the process would be idle for less.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A batch to compute.
 #[derive(Debug)]
@@ -60,7 +66,7 @@ enum State {
 
 #[derive(Debug)]
 struct Task {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     greeted: bool,
     /// How large the memory of each slot is; `None` where there is none yet.
     bytes: [Option<u64>; MOST_SLOTS as usize],
@@ -77,21 +83,28 @@ pub struct ModelServer {
     turns: Turns<(Batch, Option<SharedMemory>)>,
     any_gone: bool,
     state: State,
-    model: Option<OwnedFd>,
+    /// The model, and the socket of the task that has brought it.
+    model: Option<(OwnedFd, Arc<OwnedFd>)>,
     idle_timeout: Duration,
     /// Since when no task is connected.
     alone_since: Instant,
     computing: Computing,
+    watchdog: Watchdog,
     memory: MemoryWatch,
 }
 
 impl ModelServer {
     /// Serves whoever connects to `listener`, a socket that [`phalanx_supervisor::warm_pool::start_kept`] has made.
-    /// `idle_timeout` is how long the process stays without a task; it is a second at least, and a minute for the first.
+    /// `idle_timeout` is how long the process stays without a task: a second at least, and a minute for the first one.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if it is no socket.
+    /// [`ErrorKind::Io`] if it is no socket, or there is no thread.
     pub fn new(listener: OwnedFd, idle_timeout: Duration) -> Result<ModelServer> {
+        let patience = idle_timeout.clamp(LEAST_IDLE, PATIENCE);
+        ModelServer::watched(listener, idle_timeout, Watchdog::start(patience, end_process)?)
+    }
+
+    fn watched(listener: OwnedFd, idle_timeout: Duration, watchdog: Watchdog) -> Result<ModelServer> {
         rustix::io::ioctl_fionbio(&listener, true)
             .map_err(|error| Error::io("serve a model", &error.into()))?;
         Ok(ModelServer {
@@ -105,15 +118,17 @@ impl ModelServer {
             idle_timeout,
             alone_since: Instant::now(),
             computing: Computing::new(Instant::now()),
+            watchdog,
             memory: MemoryWatch::new(),
         })
     }
 
     /// The model, as soon as a task has brought it, as a file to be read from its beginning; `None` if the process is
-    /// to end. `go_on` is asked once a second at least.
+    /// to end. `go_on` is asked once a second at least. The model is made then, until `ready` or `failed`.
     pub fn model(&mut self, go_on: &mut dyn FnMut() -> bool) -> Option<OwnedFd> {
         loop {
-            if let Some(model) = self.model.take() {
+            if let Some((model, task)) = self.model.take() {
+                self.watchdog.begin(&task);
                 return Some(model);
             }
             if self.is_over() || !go_on() {
@@ -125,12 +140,14 @@ impl ModelServer {
 
     /// Tells the tasks that they can give batches.
     pub fn ready(&mut self) {
+        self.watchdog.end();
         self.state = State::Ready;
         self.tell_all(&FromModel::Ready);
     }
 
     /// Tells all tasks, and those that come by now, that there is no model.
     pub fn failed(&mut self, trouble: Trouble) {
+        self.watchdog.end();
         self.look(Duration::ZERO);
         self.tell_all(&FromModel::Failed(trouble.shortened()));
     }
@@ -154,6 +171,8 @@ impl ModelServer {
     /// The next batch, if there is one. Each ends by `done` or `refused`, in this order, also if its task has gone.
     pub fn next_work(&mut self) -> Option<Work> {
         let (task, (batch, memory)) = self.turns.next()?;
+        // Whoever has gone has no turn.
+        self.watchdog.begin(&self.tasks.get(&task)?.socket);
         self.computing.begin(Instant::now());
         let memory = memory.map(|memory| Given { bytes: memory.bytes(), file: memory.into_file() });
         Some(Work { task, batch, memory })
@@ -184,7 +203,7 @@ impl ModelServer {
 
     /// Tells a task that its batch is done, and in the memory that was laid out for it.
     pub fn done(&mut self, number: u64, slot: u32) {
-        let micros = u64::try_from(self.computing.end(Instant::now()).as_micros()).unwrap_or(u64::MAX);
+        let micros = u64::try_from(self.ended().as_micros()).unwrap_or(u64::MAX);
         let Some(task) = self.tasks.get_mut(&number) else { return };
         task.under_way[slot as usize] = false;
         let Some((batch, file)) = task.results[slot as usize].to_send() else { return };
@@ -195,12 +214,18 @@ impl ModelServer {
 
     /// Tells a task that the model failed with its batch.
     pub fn refused(&mut self, number: u64, slot: u32, trouble: Trouble) {
-        self.computing.end(Instant::now());
+        self.ended();
         let Some(task) = self.tasks.get_mut(&number) else { return };
         task.under_way[slot as usize] = false;
         let refused = FromModel::Refused { slot, trouble: trouble.shortened() };
         let sent = send(&task.socket, &refused, None);
         self.drop_unless_sent(number, sent);
+    }
+
+    /// The oldest batch is not computed any more; how long that took.
+    fn ended(&mut self) -> Duration {
+        self.watchdog.end();
+        self.computing.end(Instant::now())
     }
 
     /// A task has few answers under way, so a socket that takes none is that of a task that doesn't keep to the rules.
@@ -211,7 +236,11 @@ impl ModelServer {
     }
 
     fn forget(&mut self, number: u64) {
-        self.any_gone |= self.tasks.remove(&number).is_some();
+        if let Some(task) = self.tasks.remove(&number) {
+            self.any_gone = true;
+            // The watchdog may have the socket for longer.
+            let _ = shutdown(&task.socket, Shutdown::Both);
+        }
         self.turns.remove(number);
         if self.state == State::Wanted(Some(number)) {
             self.state = State::Wanted(None);
@@ -282,7 +311,7 @@ impl ModelServer {
                 // SCORE-7
                 Ok(socket) if peer_uid(&socket).ok() == Some(getuid().as_raw()) => {
                     let task = Task {
-                        socket,
+                        socket: Arc::new(socket),
                         greeted: false,
                         bytes: Default::default(),
                         under_way: Default::default(),
@@ -334,7 +363,8 @@ impl ModelServer {
                 Ok(())
             }
             FromTask::Model if self.state == State::Wanted(Some(number)) => {
-                self.model = Some(file.ok_or_else(|| protocol("a model came without its file"))?);
+                let file = file.ok_or_else(|| protocol("a model came without its file"))?;
+                self.model = Some((file, Arc::clone(&task.socket)));
                 self.state = State::Making;
                 Ok(())
             }
@@ -361,8 +391,7 @@ impl ModelServer {
 impl Drop for ModelServer {
     /// Nobody is met here any more, whoever else has the listener.
     fn drop(&mut self) {
-        let _: io::Result<()> =
-            rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).map_err(Into::into);
+        let _: io::Result<()> = shutdown(&self.listener, Shutdown::Both).map_err(Into::into);
     }
 }
 

@@ -1,5 +1,7 @@
 //! A server, and tasks that say what they like.
 
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket_with};
 
 use super::*;
@@ -7,12 +9,28 @@ use crate::socket::wait_readable;
 
 /// A server, and where it is met.
 fn served(name: &str, idle: Duration) -> (ModelServer, SocketAddrUnix) {
+    let (listener, address) = listening(name);
+    (ModelServer::new(listener, idle).unwrap(), address)
+}
+
+/// How long the model of a server may work for a task that has gone, in these tests.
+const SHORT: Duration = Duration::from_millis(40);
+
+/// The same, with what tells that the process would have ended.
+fn impatient(name: &str) -> (ModelServer, SocketAddrUnix, Receiver<Duration>) {
+    let (listener, address) = listening(name);
+    let (gave_up, given_up) = channel();
+    let watchdog = Watchdog::start(SHORT, move |time| gave_up.send(time).unwrap()).unwrap();
+    (ModelServer::watched(listener, Duration::from_secs(60), watchdog).unwrap(), address, given_up)
+}
+
+fn listening(name: &str) -> (OwnedFd, SocketAddrUnix) {
     let name = format!("phalanx-test-{}-{name}", std::process::id());
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
     let listener = seqpacket();
     bind(&listener, &address).unwrap();
     listen(&listener, 16).unwrap();
-    (ModelServer::new(listener, idle).unwrap(), address)
+    (listener, address)
 }
 
 fn seqpacket() -> OwnedFd {
@@ -181,4 +199,47 @@ fn a_process_that_nobody_has_met_ends_where_the_task_that_has_started_it_can_t_c
     assert!(!server.is_over(), "SCORE-3");
     server.alone_since = ago(0);
     assert!(server.model(&mut || panic!("it is over")).is_none(), "SCORE-3");
+}
+
+#[test]
+fn a_process_ends_where_its_model_hangs_while_it_is_made_and_the_task_has_gone() {
+    let (mut server, address, given_up) = impatient("making");
+    let first = task(&address);
+    server.look(Duration::ZERO);
+    say(&first, &FromTask::Model, Some(&SharedMemory::new(1).unwrap()));
+    assert!(server.model(&mut || true).is_some());
+    assert_eq!(given_up.recv_timeout(5 * SHORT), Err(RecvTimeoutError::Timeout), "SCORE-27: the task waits");
+    drop(first);
+    assert!(given_up.recv_timeout(Duration::from_secs(20)).is_ok(), "SCORE-27");
+}
+
+#[test]
+fn a_process_ends_where_its_model_hangs_in_a_batch_of_a_task_that_has_gone() {
+    let (mut server, address, given_up) = impatient("hanging");
+    let quiet =
+        |why: &str| assert_eq!(given_up.recv_timeout(5 * SHORT), Err(RecvTimeoutError::Timeout), "{why}");
+    let (first, memory) = (task(&address), SharedMemory::new(1).unwrap());
+    bring_model(&mut server, &first);
+    let second = task(&address);
+    server.look(Duration::from_secs(5));
+    for socket in [&first, &second] {
+        say(socket, &batch(0, 1), Some(&memory));
+        say(socket, &batch(1, 1), Some(&memory));
+    }
+    assert!(server.wait(&mut || true));
+    // The second task's is begun ahead (SCORE-26).
+    assert_eq!([0, 1], [(); 2].map(|()| server.next_work().unwrap().task), "SCORE-5");
+    drop(second);
+    quiet("SCORE-27: the oldest batch is that of a task that waits");
+    server.refused(0, 0, Trouble { error: "no".into(), traceback: String::new() });
+    server.done(1, 0);
+    quiet("SCORE-27: no batch is under way");
+    assert!(server.wait(&mut || true));
+    assert_eq!(server.next_work().unwrap().task, 0);
+    // One that is served no more has gone, and learns so, whatever the model does.
+    say(&first, &FromTask::Model, None);
+    server.look(Duration::from_secs(5));
+    assert!(matches!(heard(&first).unwrap(), Some((FromModel::Refused { .. }, None))));
+    assert_eq!(heard(&first).unwrap_err().kind(), ErrorKind::Closed);
+    assert!(given_up.recv_timeout(Duration::from_secs(20)).is_ok(), "SCORE-27");
 }
