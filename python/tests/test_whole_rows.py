@@ -94,3 +94,33 @@ def test_what_stands_for_nulls_may_be_a_number_of_numpys_and_no_object() -> None
             TypeError, match=f"nulls= and pad= take numbers and texts, not {type(value).__name__}"
         ):
             told_of_rows(schema=schema, nulls=value)
+
+
+def test_arrays_of_a_batch_have_one_length_whatever_others_have_beside_it() -> None:
+    model = Model()
+    values = [[1.0], [2.0], [1.0, 2.0], [3.0, 4.0], [5.0]]
+    assert outputs(model, values, batch_size=2) == [1, 2, 3, 7, 5]
+    assert [np.shape(given) for given in model.given] == [(2, 1), (2, 2), (1, 1)]
+    with pytest.raises(
+        RowsRefused, match=r"has 2 elements in the row 103 of the partition .*, and 1 in the rows"
+    ):
+        outputs(Model(), [[1.0], [2.0], [1.0], [3.0, 4.0], [5.0, 6.0]], batch_size=2)
+
+
+def test_the_next_batch_is_begun_before_one_is_waited_for() -> None:
+    """SCORE-26"""
+    seen: list[str] = []
+
+    class Beside(Model):
+        def __call__(self, columns: list[Any], rows: int, names: list[str]) -> Callable[[], list[Any]]:
+            wait, name = super().__call__(columns, rows, names), str(columns[0].values[0])
+            seen.append(f"begun {name}")
+
+            def waited() -> list[Any]:
+                seen.append(f"waited {name}")
+                return wait()
+
+            return waited
+
+    assert outputs(Beside(), [0.0, 1.0, 2.0], batch_size=1) == [0, 2, 4]
+    assert seen == ["begun 0.0", "begun 1.0", "waited 0.0", "begun 2.0", "waited 1.0", "waited 2.0"]

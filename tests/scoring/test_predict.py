@@ -212,6 +212,36 @@ def test_tasks_of_an_executor_share_one_process_which_stays_for_the_next_query_a
         os.kill(pid, signal.SIGKILL)
 
 
+def test_a_process_that_is_to_stay_no_longer_than_its_tasks_is_there_for_each_query(session: Any) -> None:
+    session.conf.set("spark.phalanx.predict.idleTimeout", "0s")
+    for _ in range(2):
+        scored = phalanx.predict(numbers(session, 8, 4), models.Twice(), inputs="x", outputs="y double")
+        assert {row.y for row in scored.collect()} == {2 * n for n in range(8)}, "SCORE-3"
+        eventually("idle processes end (SCORE-3)", 20, lambda: not models_here())
+
+
+@whole("another way to ask")
+def test_what_predict_returns_is_a_view_for_sql(session: Any) -> None:
+    scored = phalanx.predict(numbers(session), models.Twice(), inputs="x", outputs="y double")
+    scored.createOrReplaceTempView("scored")
+    found = session.sql(
+        "select max(y) as y, count(*) as n from scored where y > 100 and id % 2 = 0"
+    ).collect()
+    assert [(row.y, row.n) for row in found] == [(196, 24)]
+
+
+@whole("another look at a model")
+def test_a_model_computes_with_as_many_threads_as_its_executor_has_processors(session: Any) -> None:
+    def make() -> Any:
+        return lambda x: (
+            torch.full((len(x),), torch.get_num_threads()),
+            [os.environ["OMP_WAIT_POLICY"]] * len(x),
+        )
+
+    scored = phalanx.predict(numbers(session), make, inputs="x", outputs="threads int, waiting string")
+    assert {(row.threads, row.waiting) for row in scored.collect()} == {(1, "PASSIVE")}
+
+
 @whole("more processes")
 def test_tasks_are_spread_over_as_many_processes_as_are_wanted(session: Any) -> None:
     scored = phalanx.predict(
@@ -416,7 +446,7 @@ def test_a_query_that_loses_an_executor_has_each_row_once(session: Any, tmp_path
 def test_nothing_is_left_of_a_query_that_is_cancelled_or_whose_executors_are_killed(
     session: Any, tmp_path: Path, ends: str
 ) -> None:
-    scored, started = slow(session, tmp_path, 1.0)
+    scored, started = slow(session, tmp_path, 600)
     query = ToBeCancelled(session, scored)
     eventually("a model computes", 60, started.exists)
     pids = {model.pid for model in models_here()}

@@ -105,6 +105,53 @@ def test_rows_that_the_model_fails_with_are_nulls_where_that_is_asked_for(sessio
     assert [row.y for row in scored.collect()] == expected, "SCORE-15"
 
 
+@pytest.mark.parametrize("preprocess", [None, whole_case(lambda x: x)], ids=["rows", "preprocess"])
+def test_outputs_that_are_wrong_are_an_error_where_rows_that_fail_are_nulls(
+    session: Any, preprocess: Any
+) -> None:
+    scored = phalanx.predict(
+        numbers(session, 4, 1),
+        lambda: lambda x: {"score": x},
+        inputs="x",
+        outputs="sccore double",
+        on_error="null",
+        preprocess=preprocess,
+    )
+    assert "the model returned score, and outputs= asks for sccore" in error_of(scored.collect), "SCORE-16"
+
+
+def even(x: torch.Tensor) -> torch.Tensor:
+    """What `preprocess` makes of even numbers; it fails with others."""
+    return models.only_even(x) * 2
+
+
+@pytest.mark.parametrize("batch_size", [16, whole_case(1)])
+def test_rows_with_which_preprocess_fails_are_named_or_nulls(session: Any, batch_size: int) -> None:
+    frame = numbers(session, 40, 1).selectExpr("id", "id * 2 + if(id in (6, 17, 39), 1, 0) as x")
+
+    def scored(**options: Any) -> Any:
+        return phalanx.predict(
+            frame,
+            lambda: models.only_even,
+            inputs="x",
+            outputs="y long",
+            keys="id",
+            batch_size=batch_size,
+            preprocess=even,
+            **options,
+        )
+
+    text = error_of(scored().collect)
+    rows = (
+        "rows 0 to 15 of the partition (id=0 to id=15)"
+        if batch_size == 16
+        else "row 6 of the partition (id=6)"
+    )
+    assert f"with the {rows} preprocess failed: ValueError: 13 is odd" in text, "SCORE-14"
+    found = scored(on_error="null").collect()
+    assert [row.y for row in found] == [None if row in (6, 17, 39) else row for row in range(40)], "SCORE-15"
+
+
 @whole("another failure")
 def test_a_model_that_can_t_be_made_is_an_error_with_its_traceback(session: Any) -> None:
     def make() -> Any:
@@ -130,6 +177,9 @@ def test_a_model_that_can_t_be_made_is_an_error_with_its_traceback(session: Any)
             "outputs= is missing: the names and Spark types of what the model makes",
         ),
         ({"outputs": 3}, TypeError, "outputs=3 is not a text of names and types"),
+        ({"pad": "jagged"}, ValueError, "pad='jagged' is not a number"),
+        ({"pad": {"z": 0}}, ValueError, "pad= names 'z', which is not one of inputs=: x"),
+        ({"nulls": {"X": 0}}, ValueError, "nulls= names 'X', which is not one of inputs=: x"),
         ({"nulls": object()}, TypeError, "nulls= and pad= take numbers and texts, not object"),
         ({"batch_size": 0}, ValueError, "batch_size=0 is not a number of rows"),
         ({"on_error": "skip"}, ValueError, "on_error='skip' is not one of 'raise', 'null'"),

@@ -31,7 +31,7 @@ def as_arrow(values: Any, kind: Any, name: str, rows: int) -> Any:
     if not isinstance(values, np.ndarray):
         return _cast(values, kind, name)
     element, depth = kind, 0
-    while pa.types.is_list(element) or pa.types.is_large_list(element):
+    while _is_list(element):
         element, depth = element.value_type, depth + 1
     shape = values.shape
     if len(shape) == depth + 2 and shape[-1] == 1:
@@ -69,16 +69,79 @@ def _cast(array: Any, kind: Any, name: str) -> Any:
 
     if array.type == kind:
         return array
-    types = pa.types
-    loses = types.is_floating(array.type) and not types.is_floating(kind)
-    if loses or types.is_boolean(array.type) != types.is_boolean(kind):
-        raise WrongOutput(f"the model's output {name!r} is {array.type}, and outputs= says {_in_words(kind)}")
+    wrong = f"the model's output {name!r} is {array.type}, and outputs= says {_in_words(kind)}"
+    if not _may_become(array.type, kind):
+        raise WrongOutput(wrong)
     try:
-        return array.cast(kind)
+        made = array.cast(kind)
     except pa.ArrowException as problem:
-        raise WrongOutput(
-            f"the model's output {name!r} is {array.type}, and outputs= says {_in_words(kind)}: {problem}"
-        ) from problem
+        raise WrongOutput(f"{wrong}: {problem}") from problem
+    if _infinite(made) != _infinite(array):
+        raise WrongOutput(f"{wrong}: a number is too large for that")
+    return made
+
+
+def _may_become(given: Any, kind: Any) -> bool:
+    """Whether values of a type of Arrow's stay what they are in another one, if they fit; Arrow says whether they do.
+
+    A `double` may become a `float`, which has fewer digits.
+    """
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_null(given) or given == kind:
+        return True
+    if _is_list(kind):
+        return _is_list(given) and _may_become(given.value_type, kind.value_type)
+    if types.is_struct(kind):
+        fields = {field.name: field.type for field in kind}
+        return (
+            types.is_struct(given)
+            and [field.name for field in given] == list(fields)
+            and all(_may_become(field.type, fields[field.name]) for field in given)
+        )
+    if types.is_integer(given):
+        return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+    kinds = (
+        types.is_floating,
+        types.is_decimal,
+        types.is_timestamp,
+        types.is_date,
+        types.is_duration,
+        _is_string,
+    )
+    return any(alike(given) and alike(kind) for alike in (*kinds, _is_bytes))
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_string(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: Any) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
+def _infinite(array: Any) -> int:
+    """How many numbers are infinite, within lists, too."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    while _is_list(array.type):
+        array = array.flatten()
+    if not pa.types.is_floating(array.type):
+        return 0
+    return pc.sum(pc.is_inf(array)).as_py() or 0
 
 
 def _in_words(kind: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -44,6 +44,23 @@ class Inputs(NamedTuple):
             raise ValueError(f"inputs= names a column twice: {', '.join(names)}")
         columns = [_column(df, name, kinds[name]) for name in dict.fromkeys([*names, *keys])]
         return Inputs(inputs if isinstance(inputs, str) else names, list(keys), columns)
+
+
+def check_standing(names: str | Sequence[str], **given: Any) -> None:
+    """Raises `ValueError` where `nulls` or `pad` names no input, or `pad` is no number: a model gets one tensor."""
+    inputs = [names] if isinstance(names, str) else names
+    for argument, value in given.items():
+        by_name = value if isinstance(value, Mapping) else {}
+        for name in by_name:
+            if name not in inputs:
+                raise ValueError(
+                    f"{argument}= names {name!r}, which is not one of inputs=: {', '.join(inputs)}"
+                )
+        for one in by_name.values() if by_name else [value]:
+            if argument == "pad" and isinstance(one, str):
+                raise ValueError(
+                    f"pad={one!r} is not a number, which the arrays of a batch could be padded with"
+                )
 
 
 class Outputs(NamedTuple):

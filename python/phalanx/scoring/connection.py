@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import _native
 from ..stages.here import Home
 from ..stages.spark_files import workers_files
+from .arrow_outputs import WrongOutput
 from .batch_memory import NewColumn, mapped, read, read_rows, write
 from .parts import ModelFailed
 
@@ -105,7 +106,7 @@ class ModelProcess:
     def take(self) -> list[Any]:
         """The outputs of the oldest batch without an answer: numbers, or Arrow's arrays.
 
-        Raises as `give`, and `ModelFailed`.
+        Raises as `give`, `ModelFailed`, and `WrongOutput` where the model returned what it shouldn't.
         """
         memory, columns = self._answer("the model failed: ")
         return [read(memory, column) for column in columns]
@@ -125,6 +126,8 @@ class ModelProcess:
             error, traceback = answer.trouble
             if not answer.has_model:
                 raise NoModel(f"the model can't be had: {error}\n\n{traceback}")
+            if failed and not traceback:  # a sentence of the process's own
+                raise WrongOutput(error)
             raise ModelFailed(f"{failed}{error}\n\n{traceback}".rstrip())
         if answer.memory is not None:
             self._results[slot] = mapped(answer.memory, writable=False)

@@ -21,13 +21,18 @@ class GivenModel(NamedTuple):
     key: str
     """The same for the same model: a hash of the packed one."""
     packed: bytes
+    is_for_one: bool = False
+    """Whether no other call has this key, since the model may be another one then."""
+
+    def anew(self) -> GivenModel:
+        """The same with a key that no other call has."""
+        return self._replace(key=f"{self.key} {uuid.uuid4()}", is_for_one=True)
 
 
 class _Kept(NamedTuple):
-    tensors: list[tuple[weakref.ref[Any], int, int]]
-    """Each with its version and the sum of its bits."""
-    rest: str
-    """A hash of all that is not a tensor."""
+    tensors: list[weakref.ref[Any]]
+    seen: Any
+    """What `_seen` made of the module."""
     given: GivenModel
 
 
@@ -71,8 +76,7 @@ def given_function(factory: Callable[[], Any]) -> GivenModel:
 
     Raises `UnpicklableError`.
     """
-    given = _packed(loading.made, factory)
-    return given._replace(key=f"{given.key} {uuid.uuid4()}")
+    return _packed(loading.made, factory).anew()
 
 
 def _of_checkpoint(model: Any, torch: Any) -> Any:
@@ -106,11 +110,9 @@ def _module(model: Any, torch: Any) -> GivenModel:
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
         model = model.module
     model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
-    tensors = [*model.parameters(), *model.buffers()]
-    now = [(weakref.ref(tensor), tensor._version, _bits(tensor, torch)) for tensor in tensors]
-    rest = _rest(model, torch)
+    tensors, seen = _seen(model, torch)
     kept = _kept.get(model)
-    if kept is not None and (kept.tensors, kept.rest) == (now, rest):
+    if kept is not None and kept.seen == seen and _are(kept.tensors, tensors):
         return kept.given
     if any(tensor.device.type != "cpu" for tensor in tensors):
         import copy
@@ -118,40 +120,66 @@ def _module(model: Any, torch: Any) -> GivenModel:
         given = _packed(loading.module, copy.deepcopy(model).cpu())
     else:
         given = _packed(loading.module, model)
-    _kept[model] = _Kept(now, rest, given)
+    _kept[model] = _Kept([weakref.ref(tensor) for tensor in tensors], seen, given)
     return given
 
 
-def _bits(tensor: Any, torch: Any) -> int:
-    """The sum of a tensor's bits: what is written past autograd (`tensor.data`) changes no version."""
-    flat = tensor.detach().contiguous().reshape(-1)
-    if flat.is_complex():
-        flat = torch.view_as_real(flat).reshape(-1)
-    if not flat.numel() or flat.is_quantized:
-        return 0
-    bits = flat.view(torch.uint8)
-    if bits.storage_offset() % 8:
-        bits = bits.clone()
-    # Words of eight bytes: 67 MB took 3.4 ms, and those of four 85.
-    whole = len(bits) // 8 * 8
-    words, rest = bits[:whole].view(torch.int64), bits[whole:]
-    return int(words.sum()) + int(rest.sum(dtype=torch.int64))
+def _are(kept: list[weakref.ref[Any]], tensors: list[Any]) -> bool:
+    """Whether these are the same objects; tensors that are equal may be others."""
+    return len(kept) == len(tensors) and all(
+        ref() is tensor for ref, tensor in zip(kept, tensors, strict=True)
+    )
 
 
-def _rest(model: Any, torch: Any) -> str:
-    """A hash of a module without its tensors."""
+def _seen(model: Any, torch: Any) -> tuple[list[Any], list[Any]]:
+    """All tensors that a module has, wherever; and, to be compared, each one's version and bits, and all the rest."""
     from ..request.pickling import CallPickler
+
+    tensors: list[Any] = []
+    places: dict[int, int] = {}
 
     class Rest(CallPickler):
         def persistent_id(self, obj: Any) -> Any:
-            return "tensor" if isinstance(obj, torch.Tensor) else None
+            if not isinstance(obj, torch.Tensor):
+                return None
+            if id(obj) not in places:
+                places[id(obj)] = len(tensors)
+                tensors.append(obj)
+            return places[id(obj)]
 
     buffer = io.BytesIO()
     try:
         Rest(buffer).dump(model)
+        rest = hashlib.sha256(buffer.getvalue()).digest()
     except Exception:
-        return os.urandom(8).hex()  # packing it says why
-    return hashlib.sha256(buffer.getvalue()).hexdigest()
+        rest = os.urandom(8)  # packing it says why
+    versions = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+    return tensors, [rest, versions, [_bits(tensor, torch) for tensor in tensors]]
+
+
+# How many words of eight bytes a line has. A sum of 67 MB in them took 3.4 ms, and of words of four bytes 85.
+_WORDS = 8192
+
+
+def _bits(tensor: Any, torch: Any) -> bytes:
+    """A hash of sums of a tensor's bits, by lines and by columns: what is written past autograd (`tensor.data`) changes
+    no version."""
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return os.urandom(8)  # so that it is packed again
+    flat = tensor.detach().contiguous().reshape(-1)
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    if not flat.numel():
+        return b""
+    bits = flat.view(torch.uint8)
+    if bits.storage_offset() % 8:
+        bits = bits.clone()
+    whole = len(bits) // (8 * _WORDS) * 8 * _WORDS
+    words, rest = bits[:whole].view(torch.int64).reshape(-1, _WORDS), bits[whole:]
+    told = hashlib.sha256()
+    for part in (words.sum(0), words.sum(1), rest):
+        told.update(part.cpu().numpy().tobytes())
+    return told.digest()
 
 
 def _named(name: str) -> GivenModel:
@@ -160,7 +188,7 @@ def _named(name: str) -> GivenModel:
         given = _packed(loading.mlflow, name, _stores_of_mlflow())
         # An alias or a stage may name another version the next time.
         is_fixed = scheme == "runs" or name.rpartition("/")[2].isdigit()
-        return given if is_fixed else given._replace(key=f"{given.key} {uuid.uuid4()}")
+        return given if is_fixed else given.anew()
     if "://" in name:
         try:
             import fsspec

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .arrow_outputs import as_arrow
 from .parts import ModelFailed, Piece, by_parts
 from .tensors import Tensors
+from .trouble import Trouble
 
 if TYPE_CHECKING:
     from .connection import ModelProcess
@@ -32,38 +33,57 @@ class Preprocessed:
     ) -> None:
         self._tensors, self._preprocess, self._outputs = tensors, preprocess, outputs
         self._batch_size, self._on_error = batch_size, on_error
+        self._not_given: set[int] = set()
+        """The first rows of pieces with which the user's function has failed."""
 
     def rows_at_once(self, process: ModelProcess) -> int:
         return self._batch_size
 
     def give(self, process: ModelProcess, piece: Piece) -> None:
-        given = self._tensors.of(piece.rows, piece.first)
-        made = self._tensors.preprocessed(given, self._preprocess, piece.rows, piece.first)
-        process.give(piece.rows.num_rows, made, json.dumps(self._outputs.names))
+        try:
+            self._give(process, piece)
+        except ModelFailed:
+            if self._on_error == "raise":
+                raise
+            self._not_given.add(piece.first)
 
     def take(self, process: ModelProcess, waiting: deque[Piece]) -> Iterator[tuple[Piece, list[Any]]]:
         """What became of the oldest piece, and, where the model fails with that, of those behind it."""
-        piece = waiting.popleft()
+        # The others' outputs come first; what failed is tried again by itself then.
+        outcomes = [(piece := waiting.popleft(), self._taken(process, piece))]
+        while waiting and outcomes[0][1] is None:
+            outcomes.append((piece := waiting.popleft(), self._taken(process, piece)))
+
+        def ask(part: Piece) -> list[Any]:
+            self._give(process, part)
+            return self._arrow(process.take(), part)
+
+        for piece, outputs in outcomes:
+            yield piece, by_parts(piece, ask, self._outputs.types) if outputs is None else outputs
+
+    def _give(self, process: ModelProcess, piece: Piece) -> None:
+        """Raises `ModelFailed` where the user's function fails."""
+        given = self._tensors.of(piece.rows, piece.first)
         try:
-            yield piece, self._arrow(process.take(), piece)
+            made = self._preprocess(self._tensors.of_torch(given))
+        except Exception as problem:
+            error, traceback = Trouble.of(problem)
+            text = f"preprocess failed: {error}\n\n{traceback}"
+            raise ModelFailed(text).about(self._tensors.rows_named(piece.rows, piece.first)) from None
+        columns = self._tensors.preprocessed(made, piece.rows, piece.first)
+        process.give(piece.rows.num_rows, columns, json.dumps(self._outputs.names))
+
+    def _taken(self, process: ModelProcess, piece: Piece) -> list[Any] | None:
+        """The outputs; None where there are none, and nulls are asked for."""
+        if piece.first in self._not_given:
+            self._not_given.remove(piece.first)
+            return None
+        try:
+            return self._arrow(process.take(), piece)
         except ModelFailed as problem:
             if self._on_error == "raise":
                 raise problem.about(self._tensors.rows_named(piece.rows, piece.first)) from None
-
-            def ask(part: Piece) -> list[Any]:
-                self.give(process, part)
-                return self._arrow(process.take(), part)
-
-            # The others' outputs come first; what failed is tried again by itself then.
-            behind: list[tuple[Piece, list[Any] | None]] = []
-            for other in waiting:
-                try:
-                    behind.append((other, self._arrow(process.take(), other)))
-                except ModelFailed:
-                    behind.append((other, None))
-            waiting.clear()
-            for other, outputs in [(piece, None), *behind]:
-                yield other, by_parts(other, ask, self._outputs.types) if outputs is None else outputs
+            return None
 
     def _arrow(self, columns: list[Any], piece: Piece) -> list[Any]:
         return [

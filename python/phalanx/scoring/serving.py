@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from . import whole_rows
+from .arrow_outputs import WrongOutput
 from .batch_memory import NewColumn, mapped, read, read_rows, write
 from .parts import ModelFailed
 from .tensors import SINGLE
@@ -67,7 +68,7 @@ class Serving:
             told, values = zip(*(column.written() for column in columns), strict=True)
             laid_out = self._server.lay_out(work.task, work.slot, work.rows, told)
         except Exception as problem:
-            is_whole = isinstance(problem, (ModelFailed, whole_rows.RowsRefused))
+            is_whole = isinstance(problem, (ModelFailed, WrongOutput, whole_rows.RowsRefused))
             trouble = Trouble(str(problem), "") if is_whole else Trouble.of(problem)
             self._server.refused(work.task, work.slot, *trouble)
             return
@@ -130,12 +131,14 @@ class Serving:
     def _called_in_words(
         self, given: list[NewColumn], rows: int, names: list[str]
     ) -> Callable[[], list[Any]]:
-        """The same; the wait raises `ModelFailed`, with the traceback, for whatever goes wrong."""
+        """The same; for whatever goes wrong the wait raises `ModelFailed`, with the traceback, or `WrongOutput`."""
         wait = deferred(lambda: self._called(given, rows, names))
 
         def outputs() -> list[Any]:
             try:
                 return wait()
+            except WrongOutput:
+                raise
             except Exception as problem:
                 raise ModelFailed("the model failed: {}\n\n{}".format(*Trouble.of(problem))) from None
 
@@ -156,7 +159,7 @@ def deferred(begin: Callable[[], Callable[[], _T]]) -> Callable[[], _T]:
 
 
 def _named(returned: Any, names: list[str]) -> dict[str, Any]:
-    """What a model returned, by the names of the outputs."""
+    """What a model returned, by the names of the outputs. Raises `WrongOutput` where it returned others."""
     if _is_of_dictionaries(returned) and (len(names) > 1 or names[0] in returned[0]):
         keys = dict.fromkeys(key for row in returned for key in row)
         returned = {key: [row.get(key) for row in returned] for key in keys}
@@ -166,16 +169,18 @@ def _named(returned: Any, names: list[str]) -> dict[str, Any]:
             return {name: returned[key] for name, key in zip(names, has, strict=True)}
         missing = [name for name in names if name not in has]
         if missing:
-            raise TypeError(
+            raise WrongOutput(
                 f"the model returned {', '.join(map(str, has))}, and outputs= asks for {', '.join(missing)}"
             )
         return {name: returned[name] for name in names}
     if isinstance(returned, tuple) or (isinstance(returned, list) and len(names) > 1):
         if len(returned) != len(names):
-            raise TypeError(f"the model returned {len(returned)} outputs, and outputs= names {len(names)}")
+            raise WrongOutput(f"the model returned {len(returned)} outputs, and outputs= names {len(names)}")
         return dict(zip(names, returned, strict=True))
     if len(names) > 1:
-        raise TypeError(f"the model returned one {type(returned).__name__}, and outputs= names {len(names)}")
+        raise WrongOutput(
+            f"the model returned one {type(returned).__name__}, and outputs= names {len(names)}"
+        )
     return {names[0]: returned}
 
 
@@ -197,7 +202,10 @@ def _listed_array(values: Any) -> Any:
 
 
 def _rows(name: str, value: Any, rows: int) -> Any:
-    """An output as numbers of numpy's, or as an array of Arrow's; a row for each of the batch."""
+    """An output as numbers of numpy's, or as an array of Arrow's; a row for each of the batch.
+
+    Raises `WrongOutput` for anything else.
+    """
     import pyarrow as pa
     import torch
 
@@ -207,15 +215,20 @@ def _rows(name: str, value: Any, rows: int) -> Any:
         value = value.numpy()
     elif hasattr(value, "to_numpy"):  # pandas
         value = value.to_numpy()
-    if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
+    if isinstance(value, np.ndarray) and value.dtype.kind in "mM":
+        value = pa.array(value)
+    elif isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
         value = value.tolist()
     if isinstance(value, (list, tuple)):
-        value = _listed_array(value)
+        try:
+            value = _listed_array(value)
+        except pa.ArrowException as problem:
+            raise WrongOutput(f"the model's output {name!r} is a list that is no column: {problem}") from None
     if not isinstance(value, (np.ndarray, pa.Array)):
-        raise TypeError(f"the model's output {name!r} is {type(value).__name__}, and no tensor or list")
+        raise WrongOutput(f"the model's output {name!r} is {type(value).__name__}, and no tensor or list")
     shape = value.shape if isinstance(value, np.ndarray) else (len(value),)
     if not shape or shape[0] != rows:
-        raise TypeError(f"the model's output {name!r} has shape {tuple(shape)} for a batch of {rows} rows")
+        raise WrongOutput(f"the model's output {name!r} has shape {tuple(shape)} for a batch of {rows} rows")
     return value
 
 

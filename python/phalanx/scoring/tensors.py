@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,13 +41,8 @@ class Tensors:
             for name, field, array in zip(self._inputs, batch.schema, batch.columns, strict=True)
         ]
 
-    def preprocessed(
-        self, given: list[NewColumn], preprocess: Callable[[Any], Any], rows: Any, first: int
-    ) -> list[NewColumn]:
-        """What a function of the user's makes of the inputs; it takes tensors of torch's, and lists of texts.
-
-        Raises `TypeError` where that is nothing that a model could be given.
-        """
+    def of_torch(self, given: list[NewColumn]) -> Any:
+        """What `of` made, as tensors of torch's and lists of texts."""
         import torch
 
         def value(column: NewColumn) -> Any:
@@ -56,8 +51,13 @@ class Tensors:
                 return torch.from_numpy(numbers if numbers.flags.writeable else numbers.copy())
             return listed(numbers)
 
-        batch = value(given[0]) if self._is_single else {column.name: value(column) for column in given}
-        made = preprocess(batch)
+        return value(given[0]) if self._is_single else {column.name: value(column) for column in given}
+
+    def preprocessed(self, made: Any, rows: Any, first: int) -> list[NewColumn]:
+        """What a function of the user's has made of the inputs.
+
+        Raises `TypeError` where that is nothing that a model could be given.
+        """
         named = made if isinstance(made, dict) else {SINGLE: made}
         columns = [NewColumn(str(name), _plain(name, values)) for name, values in named.items()]
         for column in columns:

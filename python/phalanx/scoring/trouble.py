@@ -17,5 +17,6 @@ class Trouble(NamedTuple):
     @staticmethod
     def of(problem: BaseException) -> Trouble:
         """Without the frames of this package."""
-        line = traceback.format_exception_only(problem)[-1].strip()
-        return Trouble(line, formatted(problem))
+        told = traceback.TracebackException.from_exception(problem)
+        vars(told)["__notes__"] = None  # they would be the last lines; the traceback has them
+        return Trouble(list(told.format_exception_only())[-1].strip(), formatted(problem))

@@ -16,6 +16,7 @@ import base64
 import contextlib
 import functools
 import json
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -81,24 +82,34 @@ class _Rows:
     def scored(self, piece: Piece, call: _Call) -> Callable[[], Any]:
         import pyarrow as pa
 
-        # A batch's arrays are padded to the longest of the batch, so only others become tensors together.
-        together = None if self._is_padded else list(map(NewColumn.listed, self._tensors_of(piece)))
+        together = self._together(piece)
         parts: list[list[Any]] = []
-        begun: Callable[[], list[Any]] | None = None
+        begun: deque[Callable[[], list[Any]]] = deque()
         for start in range(0, piece.rows.num_rows, self._batch_size):
-            if begun is not None:
-                parts.append(begun())
             part, end = piece.cut(start, self._batch_size), start + self._batch_size
             given = together and [NewColumn(name, values[start:end]) for name, values in together]
-            begun = self._begun(part, given or self._tensors_of(part), call)
+            begun.append(self._begun(part, given or self._tensors_of(part), call))
+            if len(begun) > 1:
+                parts.append(begun.popleft()())
 
         def made() -> Any:
-            if begun is not None:
-                parts.append(begun())
+            parts.extend(wait() for wait in begun)
             arrays = parts[0] if len(parts) == 1 else list(map(pa.concat_arrays, zip(*parts, strict=True)))
             return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
         return made
+
+    def _together(self, piece: Piece) -> list[NewColumn] | None:
+        """All batches as one, to be cut; None where each has to become tensors by itself.
+
+        One is padded to its own longest array, and what can't be a tensor is an error of its own batch.
+        """
+        if self._is_padded or piece.rows.num_rows <= self._batch_size:
+            return None
+        try:
+            return [column.listed() for column in self._tensors.of(piece.rows, piece.first)]
+        except (TypeError, ValueError):
+            return None
 
     def _begun(self, piece: Piece, given: list[NewColumn], call: _Call) -> Callable[[], list[Any]]:
         """A wait for what becomes of what the model is given at once."""

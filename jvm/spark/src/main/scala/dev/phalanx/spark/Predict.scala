@@ -20,6 +20,8 @@ import dev.phalanx.spark.scoring.{ModelFile, PredictPlan}
   */
 object Predict {
   private val Made = "__phalanx_outputs"
+  private val Local = """local\[(\d+).*""".r
+  private val LocalCluster = """local-cluster\[\s*\d+\s*,\s*(\d+).*""".r
   private val Example = "\"probability array<float>, label int\""
 
   /** `df` with the columns that the model makes of its rows. It is lazy: the model runs when the result is used, in
@@ -130,10 +132,17 @@ object Predict {
     read
   }
 
-  /** How many processors an executor has; 0 for all of its host's. */
+  /** How many processors an executor has; 0 for all of its host's. YARN and Kubernetes give it one by default. */
   private def coresOf(df: Dataset[_]): Int = {
-    val sc = df.sparkSession.sparkContext
-    if (sc.isLocal) sc.defaultParallelism else sc.getConf.getInt("spark.executor.cores", 0)
+    val conf = df.sparkSession.sparkContext.getConf
+    conf.get("spark.master") match {
+      case "local"                                       => 1
+      case Local(count)                                  => count.toInt
+      case LocalCluster(count)                           => count.toInt
+      case master if master.startsWith("local[")         => 0
+      case master if master.matches("yarn.*|k8s://.*")   => conf.getInt("spark.executor.cores", 1)
+      case _                                             => conf.getInt("spark.executor.cores", 0)
+    }
   }
 
   private def quoted(name: String): String = s"`${name.replace("`", "``")}`"

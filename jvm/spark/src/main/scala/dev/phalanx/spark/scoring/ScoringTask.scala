@@ -133,7 +133,7 @@ final private[scoring] class ScoringTask(
       val size = new ScoringTask.Counting
       batch.writeTo(size)
       val slot = count % ModelProcess.Slots
-      timed("waiting")(process.give(slot, keeping.size, size.bytes, s"$first ${plan.rows}")(batch.writeTo))
+      waited(process.give(slot, keeping.size, size.bytes, s"$first ${plan.rows}")(batch.writeTo))
       batch.clear()
       waiting :+= new Piece(slot, keeping.toArray)
       count += 1
@@ -143,7 +143,7 @@ final private[scoring] class ScoringTask(
     private def take(): Unit = {
       piece = waiting.head
       waiting = waiting.tail
-      val (found, nanos) = timed("waiting")(process.take(piece.slot)(in => new Outputs(in, allocator)))
+      val (found, nanos) = waited(process.take(piece.slot)(in => new Outputs(in, allocator)))
       outputs = found
       at = 0
       val scored = piece.rows.length.toLong
@@ -154,10 +154,14 @@ final private[scoring] class ScoringTask(
       ScoringCounts.add(scored, batches, nanos)
     }
 
-    private def timed[A](name: String)(wait: => A): A = {
+    private def waited[A](wait: => A): A = {
       val began = System.nanoTime()
       try wait
-      finally metrics(name) += System.nanoTime() - began
+      finally {
+        val took = System.nanoTime() - began
+        metrics("waiting") += took
+        ScoringCounts.addWait(took)
+      }
     }
 
     private def endPiece(): Unit = {

@@ -98,7 +98,7 @@ class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
   test("executors count what models have scored") {
     Predict(frame.where("id <> 70"), model, Seq("x"), "y float, n bigint").collect()
     val found = counts()
-    Seq("predict.rows", "predict.batches", "predict.seconds").foreach { name =>
+    Seq("predict.rows", "predict.batches", "predict.seconds", "predict.waiting.seconds").foreach { name =>
       assert(found.exists(_(name) > 0), s"JAR-31: $name")
     }
   }
