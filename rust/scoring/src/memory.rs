@@ -1,6 +1,6 @@
 //! Whether memory is short here, so that a model which nobody uses now has to go (SCORE-3).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use phalanx_supervisor::OomWatch;
 
@@ -11,16 +11,18 @@ const SHORT: u64 = 10;
 #[derive(Debug)]
 pub(crate) struct MemoryWatch {
     cgroup: OomWatch,
+    /// Where the machine says what it has.
+    meminfo: PathBuf,
 }
 
 impl MemoryWatch {
-    pub(crate) fn new() -> MemoryWatch {
-        MemoryWatch { cgroup: OomWatch::new() }
+    pub(crate) fn new(meminfo: PathBuf) -> MemoryWatch {
+        MemoryWatch { cgroup: OomWatch::new(), meminfo }
     }
 
     pub(crate) fn is_short(&self) -> bool {
         let cgroup = self.cgroup.path().and_then(|counter| of_cgroup(counter, &read));
-        let machine = read(Path::new("/proc/meminfo")).and_then(|text| of_machine(&text));
+        let machine = read(&self.meminfo).and_then(|text| of_machine(&text));
         [cgroup, machine].into_iter().flatten().any(|(left, all)| is_short(left, all))
     }
 }

@@ -119,7 +119,7 @@ impl ModelServer {
             alone_since: Instant::now(),
             computing: Computing::new(Instant::now()),
             watchdog,
-            memory: MemoryWatch::new(),
+            memory: MemoryWatch::new("/proc/meminfo".into()),
         })
     }
 

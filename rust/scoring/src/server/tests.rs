@@ -202,6 +202,28 @@ fn a_process_that_nobody_has_met_ends_where_the_task_that_has_started_it_can_t_c
 }
 
 #[test]
+fn a_process_without_tasks_ends_early_where_memory_is_short() {
+    let (mut server, address) = served("short", Duration::from_secs(60));
+    let first = task(&address);
+    bring_model(&mut server, &first);
+    let meminfo = std::env::temp_dir().join(format!("phalanx-test-{}-meminfo", std::process::id()));
+    let left = |kib: u64| {
+        std::fs::write(&meminfo, format!("MemTotal: 1000 kB\nMemAvailable: {kib} kB\n")).unwrap();
+        MemoryWatch::new(meminfo.clone())
+    };
+    server.memory = left(50);
+    assert!(!server.is_over(), "a task is connected");
+    drop(first);
+    assert!(server.wait(&mut || true), "a task has gone");
+    assert!(!server.is_over(), "the next task may come at once");
+    server.alone_since -= LOOK_AT_MEMORY;
+    assert!(server.is_over(), "SCORE-3");
+    server.memory = left(500);
+    assert!(!server.is_over(), "SCORE-3");
+    std::fs::remove_file(meminfo).unwrap();
+}
+
+#[test]
 fn a_process_ends_where_its_model_hangs_while_it_is_made_and_the_task_has_gone() {
     let (mut server, address, given_up) = impatient("making");
     let first = task(&address);
