@@ -136,12 +136,12 @@ object Predict {
   private def coresOf(df: Dataset[_]): Int = {
     val conf = df.sparkSession.sparkContext.getConf
     conf.get("spark.master") match {
-      case "local"                                       => 1
-      case Local(count)                                  => count.toInt
-      case LocalCluster(count)                           => count.toInt
-      case master if master.startsWith("local[")         => 0
-      case master if master.matches("yarn.*|k8s://.*")   => conf.getInt("spark.executor.cores", 1)
-      case _                                             => conf.getInt("spark.executor.cores", 0)
+      case "local"                                     => 1
+      case Local(count)                                => count.toInt
+      case LocalCluster(count)                         => count.toInt
+      case master if master.startsWith("local[")       => 0
+      case master if master.matches("yarn.*|k8s://.*") => conf.getInt("spark.executor.cores", 1)
+      case _                                           => conf.getInt("spark.executor.cores", 0)
     }
   }
 
