@@ -27,7 +27,7 @@ use crate::wire::{FromModel, FromTask, Trouble, VERSION};
 const LOOK_AT_MEMORY: Duration = Duration::from_secs(1);
 
 /// How long a process stays at least that nobody has met: the task that has started it is about to connect.
-const UNMET: Duration = Duration::from_secs(60);
+const UNMET: Duration = Duration::from_secs(10);
 
 /// How long one stays at least that tasks have left: shorter, and the next one would meet a process that is ending.
 const LEAST_IDLE: Duration = Duration::from_secs(1);
