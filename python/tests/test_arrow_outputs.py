@@ -31,7 +31,11 @@ def arrow(values: Any, kind: Any) -> list[Any]:
         (["a"], pa.large_string()),
         ([{"a": 1, "b": "x"}], pa.struct([("a", pa.int32()), ("b", pa.string())])),
         ([datetime.date(2026, 1, 2)], pa.date32()),
+        (["a", "b", "a"], pa.string()),
+        ([datetime.time(1, 2)], pa.time64("ns")),
         (np.array([1, 2]), pa.int8()),
+        (np.array([1, 2.5], ">f4"), pa.float32()),
+        (np.array([1, 2], ">i8"), pa.int64()),
         (np.array([True, False]), pa.bool_()),
     ],
 )
@@ -51,6 +55,8 @@ def test_values_that_fit_are_the_same(values: Any, kind: Any) -> None:
         ([300], pa.int8(), "not in range"),
         ([2**60 + 1], pa.float64(), "not in range"),
         ([1e300], pa.float32(), "is double, and outputs= says float: a number is too large for that"),
+        ([{"a": 1e300}], pa.struct([("a", pa.float32())]), "a number is too large"),
+        ([[{"a": 1e300}]], pa.list_(pa.struct([("a", pa.float32())])), "a number is too large"),
         (np.array([1.0, 1e300]), pa.float32(), "a number is too large"),
         (np.array([[1e300]]), pa.list_(pa.float32()), "a number is too large"),
         (np.array([True]), pa.int8(), "is bool, and outputs= says int8"),
@@ -60,3 +66,18 @@ def test_values_that_fit_are_the_same(values: Any, kind: Any) -> None:
 def test_values_that_would_be_others_are_refused(values: Any, kind: Any, said: str) -> None:
     with pytest.raises(WrongOutput, match=said):
         arrow(values, kind)
+
+
+def test_of_a_struct_the_named_fields_are_taken_whatever_others_there_are() -> None:
+    kind = pa.struct([("label", pa.string()), ("score", pa.float32())])
+    assert arrow([{"score": 0.5, "label": "a", "index": float("inf")}], kind) == [
+        {"label": "a", "score": 0.5}
+    ]
+    assert arrow([{"label": "a"}], kind) == [{"label": "a", "score": None}]
+    assert arrow([[{"score": 1}], []], pa.list_(kind)) == [[{"label": None, "score": 1.0}], []]
+
+
+def test_what_is_stored_another_way_is_the_same_value() -> None:
+    coded = pa.array(["a", "b", "a", None]).dictionary_encode()
+    assert as_arrow(coded, pa.string(), "y", 4).to_pylist() == ["a", "b", "a", None]
+    assert as_arrow(pa.array([b"12"], pa.binary(2)), pa.binary(), "y", 1).to_pylist() == [b"12"]

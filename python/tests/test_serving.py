@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 from collections import deque
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -183,3 +185,58 @@ def test_several_batches_of_rows_and_nulls_for_those_that_fail_come_as_on_proces
         "0 is [2.0, 4.0, 6.0, None, 10.0]",
         "1 is [12.0]",
     ], "SCORE-15"
+
+
+def answer(value: Any, kind: Any, rows: int = 2) -> Any:
+    """What a task has of what a model returned, or what it is told."""
+    told = told_of_rows(
+        schema=pa.schema([("y", kind)]),
+        inputs="x", keys=[], nulls="error", pad=None, on_error="raise", batch_size=9,
+    )  # fmt: skip
+    given = work(0, [float(at) for at in range(rows)], whole=True)._replace(asked=f"0 {told}")
+    served: Any = Served([given])
+    Serving(served, lambda batch: value, Device(None, None)).serve()
+    [line] = served.log
+    return line.removeprefix("0 is ")
+
+
+DAY = datetime.date(2026, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        (pd.Series(["a", None], dtype="string"), pa.string(), ["a", None]),
+        (pd.Series(["a", float("nan")]), pa.string(), ["a", None]),
+        (pd.Series(["a", None], dtype="category"), pa.string(), ["a", None]),
+        (pd.Series([True, None], dtype="boolean"), pa.bool_(), [True, None]),
+        (pd.Series([1, None], dtype="Int64"), pa.int32(), [1, None]),
+        (pd.Series([1.5, None], dtype="Float64"), pa.float64(), [1.5, None]),
+        (pd.Series([np.ones(2), np.zeros(2)]), pa.list_(pa.float64()), [[1.0, 1.0], [0.0, 0.0]]),
+        (pd.DataFrame({"y": [1.5, 2.5]}), pa.float64(), [1.5, 2.5]),
+        (pa.array(["a", None]), pa.string(), ["a", None]),
+        (pa.chunked_array([["a"], ["b"]]), pa.string(), ["a", "b"]),
+        (np.array(["a", "b"]), pa.string(), ["a", "b"]),
+        (np.array([DAY] * 2, "M8[D]"), pa.date32(), [DAY] * 2),
+        (np.array([[DAY]] * 2, "M8[D]"), pa.list_(pa.date32()), [[DAY]] * 2),
+        (np.array([DAY] * 2, "M8[M]"), pa.date32(), [DAY.replace(day=1)] * 2),
+        (np.array([1, 2], "m8[D]"), pa.duration("us"), [datetime.timedelta(days=n) for n in (1, 2)]),
+        (np.array([DAY] * 2, "M8[h]"), pa.timestamp("us"), [datetime.datetime(2026, 1, 2)] * 2),
+        (np.array([DAY] * 2, "M8[ns]"), pa.timestamp("us"), [datetime.datetime(2026, 1, 2)] * 2),
+        (torch.tensor([1.5, 2.5], dtype=torch.bfloat16), pa.float32(), [1.5, 2.5]),
+        ([np.float32(1.5), None], pa.float32(), [1.5, None]),
+        ([torch.ones(1), torch.zeros(1)], pa.list_(pa.float32()), [[1.0], [0.0]]),
+    ],
+)
+def test_what_other_libraries_return_is_a_column(value: Any, kind: Any, expected: list[Any]) -> None:
+    assert answer(value, kind) == str(expected), "SCORE-16"
+
+
+def test_what_is_no_column_is_refused_in_a_sentence() -> None:
+    said = {
+        "is object, and no tensor or list": object(),
+        "has shape (3,) for a batch of 2 rows": [1, 2, 3],
+        "the model returned z, and outputs= asks for y": {"z": 1},
+    }
+    for sentence, value in said.items():
+        assert sentence in answer(value, pa.float64()), "SCORE-16"

@@ -34,11 +34,11 @@ class Model:
         return outputs
 
 
-def outputs(model: Model, values: list[Any], **options: Any) -> list[Any]:
+def outputs(model: Model, values: list[Any], ahead: int = 0, **options: Any) -> list[Any]:
     told = {"inputs": "x", "keys": ["x"], "nulls": "error", "pad": None, "on_error": "raise", "batch_size": 4}
     schema = pa.schema([("y", pa.float64())])
     rows = pa.record_batch([pa.array(values)], ["x"])
-    made = scored(f"{FIRST} {told_of_rows(schema=schema, **{**told, **options})}", rows, model)()
+    made = scored(f"{FIRST} {told_of_rows(schema=schema, **{**told, **options})}", rows, model, ahead)()
     assert made.schema == schema
     return list(made.column(0).to_pylist())
 
@@ -122,5 +122,17 @@ def test_the_next_batch_is_begun_before_one_is_waited_for() -> None:
 
             return waited
 
-    assert outputs(Beside(), [0.0, 1.0, 2.0], batch_size=1) == [0, 2, 4]
+    assert outputs(Beside(), [0.0, 1.0, 2.0], ahead=1, batch_size=1) == [0, 2, 4]
     assert seen == ["begun 0.0", "begun 1.0", "waited 0.0", "begun 2.0", "waited 1.0", "waited 2.0"]
+
+
+def test_a_model_may_use_the_memory_of_its_outputs_again() -> None:
+    room = np.empty(2)
+
+    class Again(Model):
+        def __call__(self, columns: list[Any], rows: int, names: list[str]) -> Callable[[], list[Any]]:
+            np.multiply(columns[0].values, 2, out=room[:rows])
+            return lambda: [room[:rows]]
+
+    values = [float(n) for n in range(5)]
+    assert outputs(Again(), values, batch_size=2) == [2 * value for value in values], "SCORE-15"

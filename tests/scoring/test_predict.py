@@ -255,51 +255,6 @@ def test_tasks_are_spread_over_as_many_processes_as_are_wanted(session: Any) -> 
     assert 2 <= len(processes) <= 4, "of two executors"
 
 
-def test_rows_that_come_as_dictionaries_are_outputs_by_their_names(session: Any) -> None:
-    def make() -> Any:
-        return lambda x: [
-            {"text": f"row {row:g}", "score": row / 2} if row else {"score": 9.0} for row in x.tolist()
-        ]
-
-    frame = numbers(session, 3, 1)
-    scored = phalanx.predict(frame, make, inputs="x", outputs="score double, text string")
-    assert [(row.score, row.text) for row in scored.collect()] == [(9, None), (0.5, "row 1"), (1, "row 2")]
-    for missing in ("label", "label string, score"):
-        with pytest.raises(
-            Exception, match=r"the model returned .*, and outputs= asks for label|output 'label'"
-        ):
-            phalanx.predict(frame, make, inputs="x", outputs=f"{missing} double").collect()
-
-
-@whole("another library")
-def test_a_pipeline_of_transformers_is_a_model(session: Any, tmp_path: Path) -> None:
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    folder = str(tmp_path)
-
-    def make() -> Any:
-        import torch
-        import transformers
-
-        torch.manual_seed(1)
-        config = transformers.BertConfig(
-            vocab_size=7, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
-        )
-        return transformers.pipeline(
-            "text-classification",
-            model=transformers.BertForSequenceClassification(config),
-            tokenizer=transformers.BertTokenizer(f"{folder}/vocab.txt"),
-        )
-
-    texts = ["good", "bad", "good good bad"]
-    frame = session.createDataFrame([(text,) for text in texts], "text string").coalesce(1)
-    scored = phalanx.predict(frame, make, inputs="text", outputs="label string, score double")
-    expected = make()(texts)
-    assert [(row.label, pytest.approx(row.score, abs=1e-5)) for row in scored.collect()] == [
-        (one["label"], one["score"]) for one in expected
-    ]
-
-
 def test_a_batch_that_is_too_large_for_the_memory_is_halved_and_its_outputs_are_whole(session: Any) -> None:
     """SCORE-22, as far as processors show it: here the model says what a GPU's memory would."""
 

@@ -40,6 +40,7 @@ def as_arrow(values: Any, kind: Any, name: str, rows: int) -> Any:
         raise WrongOutput(
             f"the model's output {name!r} has shape {shape} for {rows} rows, which is not {_in_words(kind)}"
         )
+    values = values.astype(values.dtype.newbyteorder("="), copy=False)
     if values.dtype == np.bool_:
         flat = pa.array(values.reshape(-1))
     else:
@@ -76,7 +77,7 @@ def _cast(array: Any, kind: Any, name: str) -> Any:
         made = array.cast(kind)
     except pa.ArrowException as problem:
         raise WrongOutput(f"{wrong}: {problem}") from problem
-    if _infinite(made) != _infinite(array):
+    if _overflows(array, made):
         raise WrongOutput(f"{wrong}: a number is too large for that")
     return made
 
@@ -84,33 +85,28 @@ def _cast(array: Any, kind: Any, name: str) -> Any:
 def _may_become(given: Any, kind: Any) -> bool:
     """Whether values of a type of Arrow's stay what they are in another one, if they fit; Arrow says whether they do.
 
-    A `double` may become a `float`, which has fewer digits.
+    A `float` may have fewer digits than what becomes one. Of a struct the named fields are taken, and those that are
+    missing are null.
     """
     import pyarrow as pa
 
     types = pa.types
+    if types.is_dictionary(given):
+        given = given.value_type
     if types.is_null(given) or given == kind:
         return True
     if _is_list(kind):
         return _is_list(given) and _may_become(given.value_type, kind.value_type)
     if types.is_struct(kind):
-        fields = {field.name: field.type for field in kind}
-        return (
-            types.is_struct(given)
-            and [field.name for field in given] == list(fields)
-            and all(_may_become(field.type, fields[field.name]) for field in given)
-        )
-    if types.is_integer(given):
-        return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
-    kinds = (
-        types.is_floating,
-        types.is_decimal,
-        types.is_timestamp,
-        types.is_date,
-        types.is_duration,
-        _is_string,
-    )
-    return any(alike(given) and alike(kind) for alike in (*kinds, _is_bytes))
+        fields = {field.name: field.type for field in given} if types.is_struct(given) else {}
+        both = [field for field in kind if field.name in fields]
+        return bool(both) and all(_may_become(fields[field.name], field.type) for field in both)
+    if types.is_floating(kind):
+        return bool(types.is_floating(given) or types.is_integer(given) or types.is_decimal(given))
+    if types.is_decimal(kind):
+        return bool(types.is_decimal(given) or types.is_integer(given))
+    kinds = (types.is_integer, types.is_timestamp, types.is_date, types.is_time, types.is_duration)
+    return any(alike(given) and alike(kind) for alike in (*kinds, _is_string, _is_bytes))
 
 
 def _is_list(kind: Any) -> bool:
@@ -120,28 +116,27 @@ def _is_list(kind: Any) -> bool:
 
 
 def _is_string(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return str(kind) in ("string", "large_string", "string_view")
 
 
 def _is_bytes(kind: Any) -> bool:
-    import pyarrow as pa
-
-    types = pa.types
-    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+    return str(kind).startswith(("binary", "large_binary", "fixed_size_binary"))
 
 
-def _infinite(array: Any) -> int:
-    """How many numbers are infinite, within lists, too."""
+def _overflows(given: Any, made: Any) -> bool:
+    """Whether a number that wasn't infinite is, once it has become another type's."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    while _is_list(array.type):
-        array = array.flatten()
-    if not pa.types.is_floating(array.type):
-        return 0
-    return pc.sum(pc.is_inf(array)).as_py() or 0
+    if _is_list(made.type):
+        return _is_list(given.type) and _overflows(given.flatten(), made.flatten())
+    if pa.types.is_struct(made.type):
+        names = [field.name for field in given.type] if pa.types.is_struct(given.type) else []
+        both = [field.name for field in made.type if field.name in names]
+        return any(_overflows(given.field(name), made.field(name)) for name in both)
+    if not pa.types.is_floating(made.type) or not pa.types.is_floating(given.type):
+        return False
+    return bool(pc.sum(pc.is_inf(made)) != pc.sum(pc.is_inf(given)))
 
 
 def _in_words(kind: Any) -> str:

@@ -153,8 +153,15 @@ def _seen(model: Any, torch: Any) -> tuple[list[Any], list[Any]]:
         rest = hashlib.sha256(buffer.getvalue()).digest()
     except Exception:
         rest = os.urandom(8)  # packing it says why
-    versions = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
-    return tensors, [rest, versions, [_bits(tensor, torch) for tensor in tensors]]
+    return tensors, [rest, *(_state(tensor, torch) for tensor in tensors)]
+
+
+def _state(tensor: Any, torch: Any) -> Any:
+    """A tensor's version and bits; something else each time, so that it is packed again, where they can't be seen."""
+    try:
+        return 0 if tensor.is_inference() else tensor._version, _bits(tensor, torch)
+    except Exception:  # torch has kinds of tensors that know no bits, and several errors that say so
+        return os.urandom(8)
 
 
 # How many words of eight bytes a line has. A sum of 67 MB in them took 3.4 ms, and of words of four bytes 85.
@@ -165,7 +172,7 @@ def _bits(tensor: Any, torch: Any) -> bytes:
     """A hash of sums of a tensor's bits, by lines and by columns: what is written past autograd (`tensor.data`) changes
     no version."""
     if tensor.layout != torch.strided or tensor.is_quantized:
-        return os.urandom(8)  # so that it is packed again
+        raise TypeError("its memory isn't its numbers")
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)

@@ -93,7 +93,7 @@ class Serving:
             return lambda: [NewColumn(work.asked, pickle.dumps(result, pickle.HIGHEST_PROTOCOL))]
         if whole_rows.is_of_rows(work.asked):
             rows = read_rows(memory, work.columns[0])
-            made = whole_rows.scored(work.asked, rows, self._called_in_words)
+            made = whole_rows.scored(work.asked, rows, self._called_in_words, self._device.ahead)
             return lambda: [NewColumn(whole_rows.ROWS, made())]
         names = json.loads(work.asked)
         given = [NewColumn(column[0], read(memory, column)) for column in work.columns]
@@ -201,6 +201,34 @@ def _listed_array(values: Any) -> Any:
         return pa.array([item.tolist() if hasattr(item, "tolist") else item for item in values])
 
 
+def _of_pandas(value: Any) -> Any:
+    """A Series; its missing values are nulls, but for numbers of numpy's."""
+    import pyarrow as pa
+
+    if not hasattr(value, "dtype") or (isinstance(value.dtype, np.dtype) and value.dtype.kind != "O"):
+        return value.to_numpy()
+    try:
+        return pa.Array.from_pandas(value)
+    except pa.ArrowException:
+        return value.tolist()
+
+
+# The units of times that Arrow has.
+_UNITS = ("D", "s", "ms", "us", "ns")
+
+
+def _times(values: Any) -> Any:
+    """Dates and times of numpy's as Arrow has them, or, in arrays, as Python has them."""
+    import pyarrow as pa
+
+    unit = np.datetime_data(values.dtype)[0]
+    if values.ndim == 1 and unit in (_UNITS if values.dtype.kind == "M" else _UNITS[1:]):
+        return pa.array(values)
+    of_days = values.dtype.kind == "M" and unit in ("D", "Y", "M", "W")
+    plain = values.astype(f"{values.dtype.kind}8[{'D' if of_days else 'us'}]")
+    return pa.array(plain) if values.ndim == 1 else plain.tolist()
+
+
 def _rows(name: str, value: Any, rows: int) -> Any:
     """An output as numbers of numpy's, or as an array of Arrow's; a row for each of the batch.
 
@@ -213,17 +241,16 @@ def _rows(name: str, value: Any, rows: int) -> Any:
         if value.dtype == torch.bfloat16:
             value = value.float()
         value = value.numpy()
-    elif hasattr(value, "to_numpy"):  # pandas
-        value = value.to_numpy()
+    elif hasattr(value, "to_numpy") and not isinstance(value, (pa.Array, pa.ChunkedArray)):
+        value = _of_pandas(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "mM":
-        value = pa.array(value)
-    elif isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
+        value = _times(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
         value = value.tolist()
     if isinstance(value, (list, tuple)):
-        try:
-            value = _listed_array(value)
-        except pa.ArrowException as problem:
-            raise WrongOutput(f"the model's output {name!r} is a list that is no column: {problem}") from None
+        value = _listed_array(value)
+    if isinstance(value, pa.ChunkedArray):
+        value = value.combine_chunks()
     if not isinstance(value, (np.ndarray, pa.Array)):
         raise WrongOutput(f"the model's output {name!r} is {type(value).__name__}, and no tensor or list")
     shape = value.shape if isinstance(value, np.ndarray) else (len(value),)

@@ -12,6 +12,7 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from .batch_memory import NewColumn
@@ -120,7 +121,10 @@ class Scoring:
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_type
 
-        return pa.schema([pa.field(field.name, to_arrow_type(field.dataType)) for field in self._outputs])
+        # From 4.3 on pyspark asks for the time zone of timestamps.
+        zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
+        kinds = [(field.name, to_arrow_type(field.dataType, **zone)) for field in self._outputs]
+        return pa.schema([pa.field(name, kind) for name, kind in kinds])
 
     def _scored(self, batches: Iterator[tuple[Any, Sequence[Any]]]) -> Iterator[tuple[Piece, list[Any]]]:
         """Rows of the inputs and keys, and columns that go along, to pieces of them with their outputs; in order."""

@@ -53,15 +53,16 @@ def is_of_rows(asked: str) -> bool:
     return asked[:1].isdigit()
 
 
-def scored(asked: str, rows: Any, call: _Call) -> Callable[[], Any]:
+def scored(asked: str, rows: Any, call: _Call, ahead: int) -> Callable[[], Any]:
     """A wait for the record batch of the outputs.
 
     `call` gives the model columns, of so many rows, and returns a wait for the outputs of these names, which raises
     `ModelFailed`. So does this, at once or where it is waited for. It raises `RowsRefused` for rows that can't be given
-    to the model, and for outputs that aren't what they should be.
+    to the model, and for outputs that aren't what they should be. `ahead` is how many of the model's batches are begun
+    while one is computed; without any, the model may use the memory of its outputs again for the next batch.
     """
     first, _, told = asked.partition(" ")
-    return _how(told).scored(Piece(int(first), rows), call)
+    return _how(told).scored(Piece(int(first), rows), call, ahead)
 
 
 @functools.lru_cache(maxsize=16)
@@ -79,7 +80,7 @@ class _Rows:
         self._batch_size = told["batch_size"]
         self._is_padded = told["pad"] is not None
 
-    def scored(self, piece: Piece, call: _Call) -> Callable[[], Any]:
+    def scored(self, piece: Piece, call: _Call, ahead: int) -> Callable[[], Any]:
         import pyarrow as pa
 
         together = self._together(piece)
@@ -89,7 +90,7 @@ class _Rows:
             part, end = piece.cut(start, self._batch_size), start + self._batch_size
             given = together and [NewColumn(name, values[start:end]) for name, values in together]
             begun.append(self._begun(part, given or self._tensors_of(part), call))
-            if len(begun) > 1:
+            if len(begun) > ahead:
                 parts.append(begun.popleft()())
 
         def made() -> Any:

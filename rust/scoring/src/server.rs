@@ -95,7 +95,7 @@ pub struct ModelServer {
 
 impl ModelServer {
     /// Serves whoever connects to `listener`, a socket that [`phalanx_supervisor::warm_pool::start_kept`] has made.
-    /// `idle_timeout` is how long the process stays without a task: a second at least, and a minute for the first one.
+    /// `idle_timeout` is how long the process stays without a task: a second at least, and ten for the first one.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if it is no socket, or there is no thread.

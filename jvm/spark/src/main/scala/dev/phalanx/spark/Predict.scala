@@ -3,6 +3,7 @@ package dev.phalanx.spark
 import scala.jdk.CollectionConverters._
 import scala.util.Try
 
+import org.apache.spark.SparkConf
 import org.apache.spark.sql.functions.col
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.{Column, DataFrame, Dataset}
@@ -61,6 +62,7 @@ object Predict {
       throw new IllegalStateException(
         "Predict needs Phalanx's plugin: --conf spark.plugins=dev.phalanx.spark.PhalanxPlugin"
       )
+    checkReadable(sc.getConf)
     if (batchSize < 1)
       throw new IllegalArgumentException(s"batchSize=$batchSize is not a number of rows, 1 or more")
     if (processesPerDevice < 1)
@@ -96,6 +98,13 @@ object Predict {
     val outputsOnly = makes.fieldNames.map(name => col(s"$Made.${quoted(name)}").as(name))
     df.withColumn(Made, made).select(col("*") +: outputsOnly.toSeq: _*).drop(Made)
   }
+
+  /** Executors' JVMs read the model from Spark's files as they are (`SparkInternals.onlyBroadcast`). */
+  private[spark] def checkReadable(conf: SparkConf): Unit =
+    if (conf.getBoolean("spark.io.encryption.enabled", defaultValue = false))
+      throw new IllegalStateException(
+        "Predict can't read a model that Spark encrypts (spark.io.encryption.enabled=true); phalanx.predict of Python can"
+      )
 
   private def checkOneOf(argument: String, value: Option[String], known: Seq[String]): Unit =
     value.filterNot(known.contains).foreach { other =>

@@ -7,7 +7,7 @@ import scala.jdk.CollectionConverters._
 import scala.sys.process.Process
 
 import com.codahale.metrics.MetricRegistry
-import org.apache.spark.SparkException
+import org.apache.spark.{SparkConf, SparkException}
 import org.apache.spark.ml.functions.array_to_vector
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec
@@ -168,6 +168,9 @@ class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
     )).startsWith("processesPerDevice=0"))
     val missing = intercept[IOException](Predict(frame, "/no/such/file.pt", Seq("x"), "y float"))
     assert(missing.getMessage == "there is no file /no/such/file.pt")
+    val encrypted = new SparkConf(false).set("spark.io.encryption.enabled", "true")
+    assert(intercept[IllegalStateException](Predict.checkReadable(encrypted)).getMessage
+      .startsWith("Predict can't read a model that Spark encrypts"))
   }
 
   test("bytes are read out of the pickles that Python writes, whatever their size") {
