@@ -7,7 +7,6 @@ import scala.jdk.CollectionConverters._
 import scala.sys.process.Process
 
 import com.codahale.metrics.MetricRegistry
-import org.apache.spark.{SparkConf, SparkException}
 import org.apache.spark.ml.functions.array_to_vector
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec
@@ -15,6 +14,7 @@ import org.apache.spark.sql.execution.exchange.Exchange
 import org.apache.spark.sql.functions.{col, udf}
 import org.apache.spark.sql.{DataFrame, Row}
 import org.apache.spark.util.LongAccumulator
+import org.apache.spark.{SparkConf, SparkException}
 import org.scalatest.BeforeAndAfterAll
 
 import dev.phalanx.spark.Predict
