@@ -118,48 +118,6 @@ def test_the_models_of_a_session_end_when_it_stops(over: str) -> None:
 
 
 @pytest.mark.parametrize("over", STAGES)
-@whole("a copy of a task")
-def test_a_task_that_is_speculated_on_has_each_row_once(over: str, tmp_path: Path) -> None:
-    answer = in_session(
-        "local-cluster[2,2,1024]",
-        scoring(
-            over,
-            f"""
-            folder = {str(tmp_path)!r}
-
-            def make():
-                def model(x):
-                    import pathlib
-                    # One task of the two hangs, and its copy doesn't.
-                    try:
-                        slow = 39 in x.tolist() and not pathlib.Path(folder, "hangs").touch(exist_ok=False)
-                    except FileExistsError:
-                        slow = False
-                    time.sleep(60 if slow else 0.1)
-                    pathlib.Path(folder, str(os.getpid())).touch()
-                    return x * 2, x.long()
-                return model
-
-            found = scored(make).collect()
-            answer = dict(
-                rows=[(row.id, row.y) for row in found] == [(row, row * 2.0) for row in range(40)],
-                processes=len([name for name in os.listdir(folder) if name.isdigit()]),
-            )
-            """,
-        ),
-        conf=conf_of("")
-        | {
-            "spark.speculation": "true",
-            "spark.speculation.interval": "100ms",
-            "spark.speculation.minTaskRuntime": "1s",
-            "spark.speculation.quantile": "0.5",
-        },
-        timeout=150,
-    )
-    assert answer == {"rows": True, "processes": 2}, "SCORE-15, JAR-32"
-
-
-@pytest.mark.parametrize("over", STAGES)
 @whole("the memory of many tasks")
 def test_eight_tasks_of_an_executor_share_one_copy_of_the_weights(over: str) -> None:
     answer = in_session(
