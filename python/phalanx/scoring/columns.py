@@ -58,9 +58,7 @@ def check_standing(names: str | Sequence[str], **given: Any) -> None:
                 )
         for one in by_name.values() if by_name else [value]:
             if argument == "pad" and isinstance(one, str):
-                raise ValueError(
-                    f"pad={one!r} is not a number, which the arrays of a batch could be padded with"
-                )
+                raise ValueError(f"pad={one!r} is not a number to pad arrays with")
 
 
 class Outputs(NamedTuple):
