@@ -164,7 +164,7 @@ def _state(tensor: Any, torch: Any) -> Any:
         return os.urandom(8)
 
 
-# How many words of eight bytes a line has. A sum of 67 MB in them took 3.4 ms, and of words of four bytes 85.
+# How many words of eight bytes a line has. Of 67 MB the sums by columns took 3.6 ms, and those by lines 5.7 ms.
 _WORDS = 8192
 
 
