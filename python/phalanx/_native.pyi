@@ -4,12 +4,39 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from ._native_models import ModelAnswer, ModelConnection, ModelServer, ModelWork
+from ._native_preflight import (
+    check_train_object,
+    executor_cores,
+    explain_stage,
+    lease_gpus,
+    look_before_restart,
+    look_for_slots,
+    may_start,
+    num_processes,
+    plan,
+    preflight_keys,
+    profile,
+    release_gpus,
+)
 from .stages.here import Here, Home
 
 __all__ = ["STATE_COLORS", "VERSION", "BatchColumns", "BlockClient", "Call", "DataPlan", "Hub", "Job"]
 __all__ += ["ModelAnswer", "ModelConnection", "ModelServer", "ModelWork", "NativeError", "NodeSpec"]
 __all__ += ["ProcessGroup", "RankWords", "StoreServer", "WantedRows", "Work", "check_train_object"]
-__all__ += ["end_pools", "ended_snapshot", "even_rows", "explain_stage", "fail_for_test", "hosts_in_cooldown"]
+__all__ += ["hub_endpoint", "is_own_host", "lease_gpus", "look_before_restart", "look_for_slots", "may_start"]
+__all__ += ["num_processes", "plan", "pool_usage", "preflight_keys", "profile", "rank_contract"]
+__all__ += ["rank_variables", "read_activity", "read_settings", "read_texts", "release_gpus", "run_carrier"]
+__all__ += ["run_line", "run_node", "run_page", "serve_guard", "setting_keys", "unknown_settings"]
+__all__ += ["use_huge_pages"]
+__all__ += [
+    "end_pools",
+    "ended_snapshot",
+    "even_rows",
+    "executor_cores",
+    "explain_stage",
+    "fail_for_test",
+    "hosts_in_cooldown",
+]
 __all__ += ["hub_endpoint", "is_own_host", "lease_gpus", "look_before_restart", "look_for_slots", "may_start"]
 __all__ += ["num_processes", "plan", "pool_usage", "preflight_keys", "profile", "rank_contract"]
 __all__ += ["rank_variables", "read_activity", "read_settings", "read_texts", "release_gpus", "run_carrier"]
@@ -167,68 +194,6 @@ def hosts_in_cooldown() -> list[tuple[str, int, float, str]]:
 
 def unknown_settings(keys: list[str]) -> list[str]:
     """A sentence for every `spark.phalanx.*` key among `keys` that is no setting, with the nearest one that is."""
-
-def preflight_keys() -> list[list[str]]:
-    """What `plan`, `may_start`, `look_for_slots` and `profile` ask of Spark's configuration."""
-
-def num_processes(number: int | None, shown: str) -> int:
-    """Checks the number of ranks; None for what is no int, and how that shows."""
-
-def check_train_object(
-    *, path: str | None, is_file: bool, is_directory: bool, other: str | None, keywords: list[str]
-) -> None:
-    """Checks what is to run: a path and what is there, or `other`, how no function shows; neither for a function."""
-
-def plan(
-    ranks: int, *, local_mode: bool, use_gpu: bool, driver_has_gpus: bool, conf: dict[str, str]
-) -> tuple[int, int, str | None]:
-    """How many ranks there will be, over how many tasks, and a warning."""
-
-def may_start(*, conf: dict[str, str]) -> str | None:
-    """Refuses a distributed run that can't start on this cluster; returns a warning."""
-
-# Of a task: cores, GPUs; of an executor of the run's own: cores, GPUs, their script and vendor, MiB of overhead.
-_Profile = tuple[int, int, tuple[int, int, str, str, int] | None]
-_Wait = tuple[float, str | None] | None
-
-def profile(
-    *, use_gpu: bool, local_mode: bool, of_dataframe: bool, spark: str, conf: dict[str, str]
-) -> _Profile | None:
-    """What a run takes on this version of Spark; None for what the application takes."""
-
-def look_for_slots(
-    tasks: int,
-    *,
-    master: str,
-    conf: dict[str, str],
-    profile: _Profile | None,
-    timeout: float,
-    there: int | None,
-    waited: float,
-    looks: int,
-) -> _Wait:
-    """Whether a run gets its slots: None if they are `there`, or where nobody can tell (`there` is None); else the
-    seconds until the next look, and a line for the log. Refuses where they never will be. `looks` counts from 0."""
-
-def look_before_restart(tasks: int, there: int | None, waited: float, timeout: float) -> _Wait:
-    """The same before a stage is submitted again, which it is at the time-out in any case."""
-
-def lease_gpus(
-    ranks: int,
-    *,
-    use_gpu: bool,
-    local_mode: bool,
-    master: str,
-    addresses: list[str] | None,
-    visible: str | None,
-) -> tuple[int, list[str]]:
-    """Takes a GPU of the driver's, at its addresses, for each rank there: a number to release them by, and the GPUs."""
-
-def release_gpus(lease: int) -> None:
-    """Gives the GPUs of a lease back; again is harmless."""
-
-def explain_stage(class_: str, text: str, /) -> tuple[str, str]:
-    """Why a stage ended, from an exception's class and text: cancelled or start, and a sentence."""
 
 def fail_for_test(kind: str, message: str) -> None:
     """Fails by this kind, or panics if there is none such: for the test that both become exceptions."""

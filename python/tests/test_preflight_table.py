@@ -127,6 +127,7 @@ CALLS: dict[str, tuple[str, Callable[[Case, Path], Any]]] = {
     "dynamic_allocation": ("", lambda case, _: may_start(case)),
     "encryption": ("", lambda case, _: may_start(case)),
     "profile": ("profile", lambda case, _: profile(case)),
+    "executor_cores": ("cores", lambda case, _: preflight.executor_cores(case["conf"].get)),
     "most_slots": ("slots", lambda case, _: most_slots(case)),
     "slots": ("", lambda case, _: slots(case)),
     "leases": ("gives", lambda case, _: leases(case)),

@@ -79,29 +79,6 @@ def test_a_function_may_make_another_model_the_next_time_so_its_process_stays_a_
     assert told[1] == settings.predict_idle > 30
 
 
-@pytest.mark.parametrize(
-    ("conf", "threads"),
-    [
-        ({"spark.master": "local"}, 1),
-        ({"spark.master": "local[3]"}, 3),
-        ({"spark.master": "local[3,2]"}, 3),
-        ({"spark.master": "local[*]"}, 0),
-        ({"spark.master": "local-cluster[2, 4, 1024]"}, 4),
-        ({"spark.master": "spark://host:7077"}, 0),
-        ({"spark.master": "spark://host:7077", "spark.executor.cores": "5"}, 5),
-        ({"spark.master": "yarn"}, 1),
-        ({"spark.master": "k8s://https://host", "spark.executor.cores": "2"}, 2),
-        ({"spark.master": "k8s://https://host"}, 1),
-    ],
-)
-def test_a_model_has_as_many_threads_as_its_executor_has_processors(
-    conf: dict[str, str], threads: int
-) -> None:
-    session: Any = type("Conf", (), {"get": staticmethod(conf.get)})
-    settings = Settings.read(lambda name: None)
-    assert told_of(session, settings)["threads"] == threads
-
-
 def test_an_exception_is_told_of_in_a_line_of_its_own_and_its_notes_behind() -> None:
     problem = ValueError("13 is odd")
     if hasattr(problem, "add_note"):

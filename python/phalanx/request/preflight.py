@@ -26,7 +26,7 @@ from .train_object import Module, text_of
 ConfGet = Callable[[str], "str | None"]
 
 SSL_OVERRIDE = "pytorch.spark.distributor.ignoreSsl"
-_PLAN_KEYS, _START_KEYS, _SLOT_KEYS = _native.preflight_keys()[:3]
+_PLAN_KEYS, _START_KEYS, _SLOT_KEYS, _, _CORES_KEYS = _native.preflight_keys()
 
 
 def check_num_processes(value: object) -> int:
@@ -168,6 +168,11 @@ def wait_for_slots(
         if given_up():
             return
         time.sleep(wait[0])
+
+
+def executor_cores(conf_get: ConfGet) -> int:
+    """How many cores an executor has; 0 where it has all of whatever host it is on."""
+    return _native.executor_cores(conf=_asked(_CORES_KEYS, conf_get))
 
 
 def partition_count(frame: Any) -> int | None:

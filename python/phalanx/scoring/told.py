@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from ..request.preflight import executor_cores
 
 if TYPE_CHECKING:
     from ..request.settings import Settings
@@ -31,23 +32,9 @@ def told_of(
     path = list(dict.fromkeys(os.path.abspath(entry) for entry in sys.path))
     return {
         "idle": min(settings.predict_idle, _IDLE_FOR_ONE) if is_for_one else settings.predict_idle,
-        "threads": _cores(conf.get),
+        "threads": executor_cores(conf.get),
         "sys_path": path,
         "autocast": autocast,
         "processes": processes,
         "format": "payload",
     }
-
-
-def _cores(conf: Callable[[str], str | None]) -> int:
-    """How many processors an executor has; 0 for all of its host's. YARN and Kubernetes give it one by default."""
-    master = conf("spark.master") or ""
-    if master == "local":
-        return 1
-    if master.startswith("local["):
-        count = master.removeprefix("local[").partition("]")[0].partition(",")[0]
-        return int(count) if count.isdigit() else 0
-    if master.startswith("local-cluster["):
-        return int(master.split(",")[1])
-    by_default = 1 if master.startswith(("yarn", "k8s://")) else 0
-    return int(conf("spark.executor.cores") or by_default)

@@ -24,6 +24,7 @@ methods! {
     check_train_file(path: JString, is_file: jboolean, is_directory: jboolean, shipped: JString) -> void;
     may_start(conf: [JString]) -> JString;
     profile(use_gpu: jboolean, local_mode: jboolean, spark: JString, conf: [JString]) -> [JString];
+    executor_cores(conf: [JString]) -> jint;
     look_for_slots(
         tasks: jint, master: JString, conf: [JString], profile: [JString], timeout_millis: jlong, there: jint,
         waited_millis: jlong, looks: jint,
@@ -96,6 +97,14 @@ fn profile<'local>(
     let (spark, conf) = (string(env, &spark)?, pairs(env, &conf)?);
     let need = ProfileNeed { use_gpu, local_mode, of_dataframe: false, spark: &spark, conf: &conf };
     java_strings(env, &preflight::profile(&need)?.map_or_else(Vec::new, texts_of))
+}
+
+fn executor_cores<'local>(
+    env: &mut Env<'local>,
+    _this: JObject<'local>,
+    conf: JStringArray<'local>,
+) -> Call<jint> {
+    Ok(preflight::executor_cores(&pairs(env, &conf)?).unwrap_or(0) as jint)
 }
 
 /// As `Native.profile` says.

@@ -18,7 +18,7 @@ type Decision = Result<(Value, Vec<String>)>;
 type Decide = fn(&Value) -> Decision;
 
 /// What is decided of each part of the table, and the field that its cases have the value in.
-const PARTS: [(&str, &str, Decide); 13] = [
+const PARTS: [(&str, &str, Decide); 14] = [
     ("num_processes", "value", num_processes),
     ("given", "", given),
     ("num_tasks", "tasks", num_tasks),
@@ -27,6 +27,7 @@ const PARTS: [(&str, &str, Decide); 13] = [
     ("dynamic_allocation", "", may_start),
     ("encryption", "", may_start),
     ("profile", "profile", profile),
+    ("executor_cores", "cores", executor_cores),
     ("most_slots", "slots", most_slots),
     ("slots", "", slots),
     ("leases", "gives", leases),
@@ -135,6 +136,10 @@ fn num_tasks(case: &Value) -> Decision {
 fn driver_limited(case: &Value) -> Decision {
     let plan = plan(case, true, preflight::PLAN_KEYS[0])?;
     Ok((json!(plan.ranks), plan.warning.into_iter().collect()))
+}
+
+fn executor_cores(case: &Value) -> Decision {
+    Ok((json!(preflight::executor_cores(&conf(case)).unwrap_or(0)), Vec::new()))
 }
 
 fn lease(gpus: &Value, visible: Option<&str>, ranks: usize) -> Result<preflight::Lease> {

@@ -18,6 +18,7 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(plan, module)?)?;
     module.add_function(wrap_pyfunction!(may_start, module)?)?;
     module.add_function(wrap_pyfunction!(profile, module)?)?;
+    module.add_function(wrap_pyfunction!(executor_cores, module)?)?;
     module.add_function(wrap_pyfunction!(look_for_slots, module)?)?;
     module.add_function(wrap_pyfunction!(look_before_restart, module)?)?;
     module.add_function(wrap_pyfunction!(lease_gpus, module)?)?;
@@ -27,10 +28,11 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 #[pyfunction]
-fn preflight_keys() -> [Vec<&'static str>; 4] {
+fn preflight_keys() -> [Vec<&'static str>; 5] {
     let with_gang = |keys: &[&'static str]| keys.iter().copied().chain(preflight::GANG_KEYS).collect();
     let (slots, profile) = (with_gang(&preflight::SLOT_KEYS), with_gang(&preflight::PROFILE_KEYS));
-    [preflight::PLAN_KEYS.into(), settings::keys().collect(), slots, profile]
+    let cores = preflight::CORES_KEYS.into();
+    [preflight::PLAN_KEYS.into(), settings::keys().collect(), slots, profile, cores]
 }
 
 #[pyfunction]
@@ -75,6 +77,13 @@ fn plan(
 #[pyo3(signature = (*, conf))]
 fn may_start(py: Python<'_>, conf: Conf) -> PyResult<Option<String>> {
     checked(py, preflight::may_start(&conf))
+}
+
+#[pyfunction]
+#[pyo3(signature = (*, conf))]
+#[allow(clippy::needless_pass_by_value, reason = "PyO3 makes it of a dictionary")]
+fn executor_cores(conf: Conf) -> u32 {
+    preflight::executor_cores(&conf).unwrap_or(0)
 }
 
 /// As `_native.pyi` says.

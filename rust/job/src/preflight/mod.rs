@@ -36,3 +36,4 @@ pub use lease::{DriverGpus, Lease, TaskGpus, release};
 pub use profile::{OwnExecutors, PROFILE_KEYS, Profile, ProfileNeed, profile};
 pub use slots::{SLOT_KEYS, SlotNeed, Slots, look, look_before_restart, most_slots};
 pub use stage_failure::{Said, StageFailure, explain, names_lost_executor};
+pub use task_size::{CORES_KEYS, executor_cores};

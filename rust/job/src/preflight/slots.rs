@@ -9,7 +9,7 @@ use super::gang::{check_executors, is_dynamic};
 use super::profile::Profile;
 use super::task_size::{
     CORES_MAX, EXECUTOR_CORES, EXECUTOR_GPUS, EXECUTOR_INSTANCES, TASK_CPUS, TASK_GPUS, amount, in_words,
-    is_of, local_cluster, per_task, takes_gpus, worker_cores,
+    is_of, local_cluster, per_task, takes_gpus, threads, worker_cores,
 };
 
 const TIMEOUT: &str = "spark.phalanx.slots.timeout";
@@ -134,12 +134,6 @@ fn most_on_one(master: &str, conf: &Conf) -> Option<u32> {
     let by_gpus =
         amount(conf, EXECUTOR_GPUS).zip(amount(conf, TASK_GPUS)).map(|(has, takes)| (has / takes) as u32);
     Some(by_gpus.map_or(by_cores, |gpus| gpus.min(by_cores)))
-}
-
-/// N of `local[N]` and `local[N,FAILURES]`; `None` for `local[*]`, as many as the host has cores.
-fn threads(master: &str) -> Option<u32> {
-    let inside = master.strip_prefix("local[")?.strip_suffix(']')?;
-    inside.split(',').next()?.parse().ok()
 }
 
 #[cfg(test)]

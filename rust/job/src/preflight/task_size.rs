@@ -1,6 +1,6 @@
 //! What a task takes and what an executor has, as far as Spark's configuration says.
 
-use super::conf::{Conf, number};
+use super::conf::{Conf, is_local, master, number};
 
 pub(super) const TASK_CPUS: &str = "spark.task.cpus";
 pub(super) const EXECUTOR_CORES: &str = "spark.executor.cores";
@@ -15,6 +15,27 @@ pub(super) fn worker_cores(master: &str) -> Option<u32> {
         Some((_, cores)) => Some(cores),
         None => (!is_of(master, &["spark://"])).then_some(1),
     }
+}
+
+/// What [`executor_cores`] wants to know of Spark's configuration.
+pub const CORES_KEYS: [&str; 2] = ["spark.master", EXECUTOR_CORES];
+
+/// How many cores an executor has; `None` where it has all of whatever host it is on.
+pub fn executor_cores(conf: &Conf) -> Option<u32> {
+    let master = master(conf);
+    if is_local(master) {
+        return threads(master);
+    }
+    number(conf, EXECUTOR_CORES).or_else(|| worker_cores(master))
+}
+
+/// N of `local[N]` and `local[N,FAILURES]`; `None` for `local[*]`, as many as the host has cores.
+pub(super) fn threads(master: &str) -> Option<u32> {
+    if master == "local" {
+        return Some(1);
+    }
+    let inside = master.strip_prefix("local[")?.strip_suffix(']')?;
+    inside.split(',').next()?.trim().parse().ok()
 }
 
 pub(super) fn per_task(conf: &Conf) -> u32 {

@@ -40,6 +40,9 @@ private[spark] object Preflight {
   ): Option[RunProfile] =
     Some(Core(_.profile(useGpu, localMode, spark, asked(conf))).toSeq).filter(_.nonEmpty).map(RunProfile(_))
 
+  /** How many cores an executor has; 0 where it has all of whatever host it is on. */
+  def executorCores(conf: String => Option[String]): Int = Core(_.executorCores(asked(conf)))
+
   /** Waits until the cluster has the slots of a run, at most so long; throws where they don't come. */
   def awaitSlots(
       tasks: Int,

@@ -153,7 +153,7 @@ final private[spark] class Native {
   /** Level and text, in turn, of the log records that have come up since the last call. */
   @native def drainLogs(): Array[String]
 
-  /** What `plan`, `mayStart`, `profile` and `lookForSlots` ask of Spark's configuration. */
+  /** What `plan`, `mayStart`, `profile`, `executorCores` and `lookForSlots` ask of Spark's configuration. */
   @native def preflightKeys(): Array[String]
 
   /** How many ranks there will be and over how many tasks, and a warning if there is one. `conf` are keys and values,
@@ -181,6 +181,9 @@ final private[spark] class Native {
     * version. Throws for what no executor has, and for what this Spark doesn't know.
     */
   @native def profile(useGpu: Boolean, localMode: Boolean, spark: String, conf: Array[String]): Array[String]
+
+  /** How many cores an executor has; 0 where it has all of whatever host it is on. */
+  @native def executorCores(conf: Array[String]): Int
 
   /** Whether a run gets its slots: null if they are `there`; else milliseconds until the next look, and a line for
     * the log if there is one. Throws where they never will be. `profile` is what `profile` returned; `looks` counts

@@ -117,6 +117,8 @@ class PreflightSuite extends PhalanxSuite {
     taken.fold[Any](None)(_.taken.take(5))
   }
 
+  cases("executor_cores", "cores")(row => Preflight.executorCores(conf(row.path("conf"))))
+
   rows(table.path("most_slots")).zipWithIndex.foreach { case (row, number) =>
     test(s"most_slots, case ${number + 1}") {
       val most = text(row, "slots").map(_.toInt)
