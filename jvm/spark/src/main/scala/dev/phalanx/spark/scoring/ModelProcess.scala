@@ -14,10 +14,14 @@ import dev.phalanx.spark.jni.{Core, ModelCallbacks}
 import dev.phalanx.spark.node.{RankEnvironment, UnpackedJar}
 
 /** A task's connection to the process of its model, which is started with the first batch, if it isn't there. There
-  * are at most two batches without an answer; `slot` says which.
+  * are at most two batches without an answer; `slot` says which. No answer is waited for once `isOver`.
   */
-final private[scoring] class ModelProcess(plan: PredictPlan, packed: PackedModel, context: TaskContext)
-    extends AutoCloseable {
+final private[scoring] class ModelProcess(
+    plan: PredictPlan,
+    packed: PackedModel,
+    context: TaskContext,
+    isOver: () => Boolean
+) extends AutoCloseable {
 
   private val handle = {
     val home = UnpackedJar.get().folder.toString
@@ -30,7 +34,7 @@ final private[scoring] class ModelProcess(plan: PredictPlan, packed: PackedModel
 
   private val task = new ModelCallbacks {
     override def isWanted(): java.lang.Boolean =
-      SparkInternals.killReason(context) == null && !Thread.currentThread.isInterrupted
+      !isOver() && SparkInternals.killReason(context) == null && !Thread.currentThread.isInterrupted
 
     override def model(): String = {
       letGoOfModel()

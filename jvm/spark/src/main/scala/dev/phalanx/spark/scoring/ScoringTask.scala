@@ -27,7 +27,8 @@ import dev.phalanx.spark.internal.SparkInternals
   *   - JAR-32 (in-order): each row comes out once, where it was.
   *   - JAR-33 (bounded): a task has the rows of two batches in memory, and of one that it writes. Each may be several
   *     batches of the model's where these have less than 4 MB (SCORE-25).
-  *   - JAR-34 (let-go): however the task ends, it lets go of the process, and its memory is given back.
+  *   - JAR-34 (let-go): however the task ends, it lets go of the process, and its memory is given back. So it does
+  *     when a partition's rows are out, since a task can have many partitions (`coalesce`).
   *
   * @param schema Arrow's of the model's inputs, as `BlockTask.packed` packs it
   * @param inputs what the model is given of each row of `has`
@@ -80,13 +81,12 @@ final private[scoring] class ScoringTask(
   private class Piece(val slot: Int, val rows: Array[InternalRow])
 
   private class Scored(rows: Iterator[InternalRow], context: TaskContext) extends Iterator[InternalRow] {
-    // The newest is the first.
-    private var owned = List.empty[AutoCloseable]
+    private val held = new Held
     // Before anything is owned, since each of these may fail.
-    context.addTaskCompletionListener[Unit](_ => close())
-    private val allocator = own(SparkInternals.newArrowAllocator("phalanx-predict"))
-    private val batch = own(new BlockRows(BlockTask.unpacked(schema), allocator))
-    private val process = own(new ModelProcess(plan, packed, context))
+    context.addTaskCompletionListener[Unit](_ => held.close())
+    private val allocator = held.own(SparkInternals.newArrowAllocator("phalanx-predict"))
+    private val batch = held.own(new BlockRows(BlockTask.unpacked(schema), allocator))
+    private val process = held.own(new ModelProcess(plan, packed, context, () => held.isOver))
     private val addInputs = newAdder(batch)
     private val keptOf = newKeeper()
     private val toResult = UnsafeProjection.create(wanted, kept :+ made)
@@ -97,22 +97,29 @@ final private[scoring] class ScoringTask(
     private var piece: Piece = _
     private var outputs: Outputs = _
     private var at = 0
+    held.own[AutoCloseable](() => endPiece())
 
-    override def hasNext: Boolean = (piece != null && at < piece.rows.length) || advanced()
+    override def hasNext: Boolean = {
+      val now = piece
+      (now != null && at < now.rows.length) || held.using(advanced())
+    }
 
     override def next(): InternalRow = {
       if (!hasNext) throw new NoSuchElementException("there are no more rows")
-      val row = toResult(joined(piece.rows(at), outputs.row(at)))
-      at += 1
-      row
+      held.using {
+        if (held.isOver) throw new NoSuchElementException("the task has ended")
+        val row = toResult(joined(piece.rows(at), outputs.row(at)))
+        at += 1
+        row
+      }
     }
 
     /** Takes the next answer, having kept the process busy; whether there is one. */
     private def advanced(): Boolean = {
       endPiece()
-      while (waiting.size < ModelProcess.Slots && rows.hasNext) give()
-      val isOne = waiting.nonEmpty
-      if (isOne) take()
+      while (!held.isOver && waiting.size < ModelProcess.Slots && rows.hasNext) give()
+      val isOne = !held.isOver && waiting.nonEmpty
+      if (isOne) take() else held.close()
       isOne
     }
 
@@ -123,7 +130,7 @@ final private[scoring] class ScoringTask(
       def isFull =
         keeping.size >= atOnce || batch.bytes >= ScoringTask.MostBytes ||
           (keeping.size % plan.batchSize == 0 && keptBytes >= ScoringTask.MostKeptAtOnce)
-      while (rows.hasNext && !isFull) {
+      while (!held.isOver && rows.hasNext && !isFull) {
         val row = rows.next()
         val kept = keptOf(row)
         keeping += kept
@@ -168,25 +175,6 @@ final private[scoring] class ScoringTask(
       piece = null
       if (outputs != null) outputs.close()
       outputs = null
-    }
-
-    private def own[A <: AutoCloseable](made: A): A = {
-      owned = made :: owned
-      made
-    }
-
-    /** JAR-34 */
-    private def close(): Unit = {
-      endPiece()
-      closeAll(owned)
-      owned = Nil
-    }
-
-    private def closeAll(all: List[AutoCloseable]): Unit = all match {
-      case newest :: others =>
-        try newest.close()
-        finally closeAll(others)
-      case Nil => ()
     }
   }
 }
