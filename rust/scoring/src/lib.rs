@@ -14,7 +14,8 @@
 //! - SCORE-3 (nothing-left): whichever end goes, however it goes, the memory of its batches goes with it. The model's
 //!   process ends with its owner, after its idle time, or when memory is short and no task is connected.
 //! - SCORE-4 (again-once): where the process ends in the midst of a task's batches, the task has it started again and
-//!   gives it these batches again, once. Where it ends a second time, the task learns why as far as that is known.
+//!   gives it these batches again, once. Where that one ends before it has answered, the task learns why as far as
+//!   that is known.
 //! - SCORE-5 (fair): of two tasks that both have batches waiting neither has two computed in a row.
 //! - SCORE-6 (checked): neither end touches memory by what the other says before it has checked that against the
 //!   memory's size, and the memory can't shrink.

@@ -32,6 +32,9 @@ const UNMET: Duration = Duration::from_secs(10);
 /// How long one stays at least that tasks have left: shorter, and the next one would meet a process that is ending.
 const LEAST_IDLE: Duration = Duration::from_secs(1);
 
+/// How long until a task is accepted for which there was no room.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
 /// How long the model may work for a task that has gone, at most; less where the process would be idle for less.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -322,7 +325,13 @@ impl ModelServer {
                     self.next_task += 1;
                 }
                 Ok(_) | Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(_) => return,
+                Err(Errno::AGAIN) => return,
+                // Most likely there are no descriptors left. The task is still there when there are.
+                Err(error) => {
+                    log::warn!("a task can't connect yet: {error}");
+                    std::thread::sleep(ACCEPT_AGAIN);
+                    return;
+                }
             }
         }
     }

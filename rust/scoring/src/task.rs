@@ -109,7 +109,7 @@ pub struct Connection {
     /// The slots of the batches that have no answer yet, in their order.
     under_way: VecDeque<u32>,
     pace: Pace,
-    /// Whether a process has gone with batches of this task's (SCORE-4).
+    /// Whether a process has gone with batches of this task's since it had an answer (SCORE-4).
     went: bool,
     oom: OomWatch,
 }
@@ -206,6 +206,7 @@ impl Connection {
                 *bytes = results.as_ref().map_or(*bytes, SharedMemory::bytes);
                 batch.check(*bytes)?;
                 let took = Duration::from_micros(micros);
+                self.went = false;
                 if let Some(given) = self.slots[slot as usize].batch() {
                     self.pace.learn(given.rows, given.columns.iter().map(|column| column.bytes).sum(), took);
                 }
@@ -459,6 +460,19 @@ mod tests {
         let began = Instant::now();
         assert_eq!(connection.take(&mut Wanted(3)).unwrap_err().kind(), ErrorKind::Cancelled);
         assert!(began.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_process_that_goes_after_an_answer_is_not_the_second_in_a_row() {
+        let (mut connection, model) = connected();
+        connection.went = true;
+        connection.lay_out(0, 1, column(1), String::new()).unwrap();
+        connection.give(0, &mut Wanted(100)).unwrap();
+        let (batch, _) = Batch::laid_out(0, 1, Vec::new(), String::new()).unwrap();
+        send(&model, &FromModel::Done { batch, micros: 0 }, None).unwrap();
+        connection.take(&mut Wanted(100)).unwrap();
+        let error = connection.open_again(&mut Wanted(100)).unwrap_err();
+        assert_eq!(error.to_string(), "there is none", "SCORE-4: it is started again");
     }
 
     #[test]
