@@ -43,6 +43,7 @@ EVERY_TYPE = [
     "if(id % 7 = 2, null, date_add(date'1970-01-01', int(id))) as day",
     "if(id % 7 = 3, null, timestamp_micros(id - 20)) as time",
     "cast(timestamp_micros(id) as timestamp_ntz) as ntz",
+    "if(id % 7 = 5, null, make_time(int(id % 24), int(id % 60), id % 60)) as clock",
     "if(id % 7 = 4, null, make_dt_interval(0, 0, 0, id)) as span",
     "if(id % 5 = 1, null, unhex(hex(id))) as raw",
     "if(id % 5 = 2, null, transform(sequence(0, int(id % 5)), i -> if(i = 3, null, float(i)))) as ragged",
@@ -62,9 +63,12 @@ EVERY_TYPE = [
 def spark() -> Iterator[Any]:
     """A classic session with one core, and the jar."""
     session = sessions.one_core(phalanx.spark_conf())
-    session.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    settings = {"spark.sql.session.timeZone": "Asia/Kolkata", "spark.sql.timeType.enabled": "true"}
+    for key, value in settings.items():
+        session.conf.set(key, value)
     yield session
-    session.conf.unset("spark.sql.session.timeZone")
+    for key in settings:
+        session.conf.unset(key)
 
 
 @pytest.fixture

@@ -53,10 +53,12 @@ def batches(index: Index, **options: Any) -> list[Any]:
     return list(DataSet(MappedBlocks(index)).loader(rank=0, world_size=1, **options))
 
 
-def test_types_and_bits_arrive_as_they_are(spark: Any, prepared: Any) -> None:
+def test_types_and_bits_arrive_as_they_are(spark: Any, prepared: Any, request: pytest.FixtureRequest) -> None:
     from pyspark.ml.functions import array_to_vector
     from pyspark.sql import functions as F
 
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    request.addfinalizer(lambda: spark.conf.unset("spark.sql.timeType.enabled"))
     frame = spark.range(0, 300, 1, 3).select(
         F.col("id"),
         (F.col("id") / F.lit(3)).cast("float").alias("f32"),
@@ -66,6 +68,7 @@ def test_types_and_bits_arrive_as_they_are(spark: Any, prepared: Any) -> None:
         F.date_add(F.lit("1970-01-01").cast("date"), F.col("id").cast("int")).alias("day"),
         F.timestamp_micros("id").alias("time"),
         F.timestamp_micros("id").cast("timestamp_ntz").alias("ntz"),
+        F.expr("make_time(1, 2, cast(id % 60 as decimal(8,6)))").alias("clock"),
         (F.col("id") / 4).cast("decimal(12,3)").alias("price"),
         F.array(F.col("id").cast("float"), F.lit(1.5).cast("float")).alias("pair"),
         array_to_vector(F.array(F.col("id").cast("double"), F.lit(0.0))).alias("vector"),
@@ -89,6 +92,7 @@ def test_types_and_bits_arrive_as_they_are(spark: Any, prepared: Any) -> None:
         "flag": torch.tensor(at) % 2 == 0,
         "day": torch.tensor(at, dtype=torch.int32),
         "time": torch.tensor(at),
+        "clock": 3_720_000_000_000 + torch.tensor(at) % 60 * 1_000_000_000,
         "price": torch.tensor(at, dtype=torch.float64) / 4,
         "pair": torch.tensor([[i, 1.5] for i in at], dtype=torch.float32),
         "vector": torch.tensor([[i, 0.0] for i in at], dtype=torch.float64),

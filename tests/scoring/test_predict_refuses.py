@@ -27,9 +27,8 @@ _LOCK = threading.Lock()
         whole_case("if(id = 7, null, array(x))", {}, "has a null in the row 7 of the partition (id=7); fill"),
         whole_case("array(x, if(id = 7, null, x))", {}, "the column 'c' has an array with a null in the row 7 "),
         ("if(id = 7, array(x, x), array(x))", {}, "has 2 elements in the row 7 of the partition (id=7), and 1"),
-        whole_case("struct(x)", {}, "the column 'c' of the DataFrame is of type struct"),
     ],
-    ids=["null", "no-array", "null-within", "lengths", "struct"],
+    ids=["null", "no-array", "null-within", "lengths"],
 )  # fmt: skip
 def test_a_row_that_can_t_be_a_tensor_is_named(
     session: Any, column: str, options: dict[str, Any], said: str
@@ -165,7 +164,7 @@ def test_a_model_that_can_t_be_made_is_an_error_with_its_traceback(session: Any)
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"inputs": "z"}, ValueError, "inputs= names 'z', which is not a column: there are id, x"),
+        ({"inputs": "z"}, ValueError, "inputs= names 'z', which is not a column: there are id, x, t"),
         ({"inputs": []}, ValueError, "inputs= names no column"),
         ({"inputs": ["x", "x"]}, ValueError, "inputs= names a column twice"),
         ({"outputs": "x double"}, ValueError, "outputs= names 'x', which is there already"),
@@ -180,6 +179,17 @@ def test_a_model_that_can_t_be_made_is_an_error_with_its_traceback(session: Any)
         ({"pad": "jagged"}, ValueError, "pad='jagged' is not a number"),
         ({"pad": {"z": 0}}, ValueError, "pad= names 'z', which is not one of inputs=: x"),
         ({"nulls": {"X": 0}}, ValueError, "nulls= names 'X', which is not one of inputs=: x"),
+        (
+            {"inputs": ["x", "t"], "nulls": {"t": ""}},
+            ValueError,
+            "nulls= names 't', whose nulls are None in a list",
+        ),
+        ({"pad": {"x": 0}}, ValueError, "pad= names 'x', which has no arrays"),
+        (
+            {"model": lambda batch: batch},
+            TypeError,
+            "missing a required argument: 'batch'; give a function that",
+        ),
         ({"nulls": object()}, TypeError, "nulls= and pad= take numbers and texts, not object"),
         ({"batch_size": 0}, ValueError, "batch_size=0 is not a number of rows"),
         ({"on_error": "skip"}, ValueError, "on_error='skip' is not one of 'raise', 'null'"),
@@ -200,8 +210,32 @@ def test_what_can_t_be_is_refused_by_the_caller(
 ) -> None:
     given = {"model": models.Twice(), "inputs": "x", "outputs": "y double"} | options
     model = given.pop("model")
+    frame = numbers(spark).selectExpr("id", "x", "string(id) as t")
     with pytest.raises(error, match=re.escape(said)):
-        phalanx.predict(numbers(spark), model, **given)
+        phalanx.predict(frame, model, **given)
+
+
+@pytest.mark.parametrize(
+    ("argument", "column", "said"),
+    [
+        ("inputs", "struct(x)", "which is of type struct<x:double> and can't be a tensor; cast it"),
+        ("inputs", "map('a', x)", "which is of type map<string,double> and can't be a tensor"),
+        ("inputs", "array(string(x))", "which is of type array<string> and can't be a tensor"),
+        ("inputs", "make_ym_interval(1, 2)", "which is of type interval year to month and can't be a tensor"),
+        (
+            "keys",
+            "make_ym_interval(1, 2)",
+            "which is of type interval year to month and can't go to a model's",
+        ),
+    ],
+)
+def test_a_column_of_a_type_that_can_t_be_is_refused_by_the_caller(
+    spark: Any, argument: str, column: str, said: str
+) -> None:
+    frame = numbers(spark).selectExpr("x", f"{column} as c")
+    given = {"inputs": "x"} | {argument: "c"}
+    with pytest.raises(TypeError, match=re.escape(f"{argument}= names 'c', {said}")):
+        phalanx.predict(frame, models.Twice(), outputs="y double", **given)
 
 
 @whole("an environment of its own")

@@ -14,15 +14,10 @@ from typing import Any, NamedTuple
 
 from ..spark.session import check_running
 from .replicated import Replicated
+from .spark_types import can_travel, is_vector
 from .stored.place import DataStore
 from .stored.stored import Stored
 from .stream.streamed import Streamed
-
-_ATOMS = {
-    *("Byte", "Short", "Integer", "Long", "Float", "Double", "Boolean", "Decimal"),
-    *("Date", "Timestamp", "TimestampNTZ", "DayTimeInterval"),
-    *("String", "Char", "Varchar", "Binary"),
-}
 
 
 def is_data(argument: object) -> bool:
@@ -163,9 +158,9 @@ def readable(name: str, frame: Any) -> Any:
             raise ValueError(f"{called} has several columns {column!r}; rename them")
     vectors = []
     for field in frame.schema.fields:
-        if type(field.dataType).__name__ == "VectorUDT":
+        if is_vector(field.dataType):
             vectors.append(field.name)
-        elif not _can_travel(field.dataType):
+        elif not can_travel(field.dataType):
             raise TypeError(
                 f"the column {field.name!r} of {called} is of type {field.dataType.simpleString()}, which can't be a "
                 "tensor; cast it or leave it out (df.select)"
@@ -183,15 +178,3 @@ def readable(name: str, frame: Any) -> Any:
             for place, column in zip(places, names, strict=True)
         )
     ).toDF(*names)
-
-
-def _can_travel(kind: Any) -> bool:
-    """Whether a type is one that Spark brings to Arrow, and a loader to tensors or to a transform."""
-    name = type(kind).__name__.removesuffix("Type")
-    if name == "Array":
-        return _can_travel(kind.elementType)
-    if name == "Map":
-        return _can_travel(kind.keyType) and _can_travel(kind.valueType)
-    if name == "Struct":
-        return all(_can_travel(field.dataType) for field in kind.fields)
-    return name in _ATOMS

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..feeding.spark_types import can_be_tensor, can_travel, has_arrays, is_text, is_vector
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
@@ -20,10 +22,12 @@ class Inputs(NamedTuple):
     keys: list[str]
     columns: list[Column]
     """The columns of both, vectors as arrays."""
+    kinds: dict[str, Any]
+    """Spark's types of the inputs."""
 
     @staticmethod
     def given(df: DataFrame, inputs: str | Sequence[str], keys: Sequence[str]) -> Inputs:
-        """Raises `TypeError` and `ValueError` where they are not columns of `df`."""
+        """Raises `TypeError` and `ValueError` where they are not columns of `df`, or of types that can't be."""
         names = [inputs] if isinstance(inputs, str) else list(inputs)
         if not names:
             raise ValueError("inputs= names no column")
@@ -40,25 +44,40 @@ class Inputs(NamedTuple):
                     raise ValueError(
                         f"{argument}= names {name!r}, which is not a column: there are {', '.join(df.columns)}"
                     )
+        for name in names:
+            if not can_be_tensor(kinds[name]):
+                raise TypeError(
+                    f"inputs= names {name!r}, which is of type {kinds[name].simpleString()} and can't be a tensor; "
+                    "cast it, or select what is in it as columns"
+                )
+        for name in keys:
+            if not (is_vector(kinds[name]) or can_travel(kinds[name])):
+                raise TypeError(
+                    f"keys= names {name!r}, which is of type {kinds[name].simpleString()} and can't go to a model's "
+                    "process; cast it"
+                )
         if len(set(names)) < len(names):
             raise ValueError(f"inputs= names a column twice: {', '.join(names)}")
         columns = [_column(df, name, kinds[name]) for name in dict.fromkeys([*names, *keys])]
-        return Inputs(inputs if isinstance(inputs, str) else names, list(keys), columns)
+        single = inputs if isinstance(inputs, str) else names
+        return Inputs(single, list(keys), columns, {name: kinds[name] for name in names})
 
-
-def check_standing(names: str | Sequence[str], **given: Any) -> None:
-    """Raises `ValueError` where `nulls` or `pad` names no input, or `pad` is no number: a model gets one tensor."""
-    inputs = [names] if isinstance(names, str) else names
-    for argument, value in given.items():
-        by_name = value if isinstance(value, Mapping) else {}
-        for name in by_name:
-            if name not in inputs:
-                raise ValueError(
-                    f"{argument}= names {name!r}, which is not one of inputs=: {', '.join(inputs)}"
-                )
-        for one in by_name.values() if by_name else [value]:
-            if argument == "pad" and isinstance(one, str):
-                raise ValueError(f"pad={one!r} is not a number to pad arrays with")
+    def check_standing(self, **given: Any) -> None:
+        """Raises `ValueError` where `nulls` or `pad` names a column for which it can't stand, or `pad` is no number."""
+        for argument, value in given.items():
+            by_name = value if isinstance(value, Mapping) else {}
+            for name in by_name:
+                if name not in self.kinds:
+                    raise ValueError(
+                        f"{argument}= names {name!r}, which is not one of inputs=: {', '.join(self.kinds)}"
+                    )
+                if argument == "nulls" and is_text(self.kinds[name]):
+                    raise ValueError(f"nulls= names {name!r}, whose nulls are None in a list")
+                if argument == "pad" and not has_arrays(self.kinds[name]):
+                    raise ValueError(f"pad= names {name!r}, which has no arrays")
+            for one in by_name.values() if by_name else [value]:
+                if argument == "pad" and isinstance(one, str):
+                    raise ValueError(f"pad={one!r} is not a number to pad arrays with")
 
 
 class Outputs(NamedTuple):
@@ -111,7 +130,7 @@ def _read(text: str) -> StructType:
 
 def _column(df: DataFrame, name: str, kind: Any) -> Column:
     column = df[quoted(name)]
-    if type(kind).__name__ == "VectorUDT":
+    if is_vector(kind):
         from pyspark.ml.functions import vector_to_array
 
         return vector_to_array(column)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import io
 import os
 import sys
@@ -64,11 +65,28 @@ def given_model(model: Any) -> GivenModel:
     if isinstance(model, (str, os.PathLike)):
         return _named(os.fspath(model))
     if callable(model):
+        _check_factory(model)
         return given_function(model)
     raise TypeError(
         f"model={type(model).__name__} is none: give a torch.nn.Module, a TorchScript or torch.export file, an MLflow "
         "URI, or a function without arguments that returns the function from a batch to its outputs"
     )
+
+
+def _check_factory(model: Callable[..., Any]) -> None:
+    """Raises `TypeError` where a function needs arguments: it is likely the one that is to be returned."""
+    try:
+        signature = inspect.signature(model)
+    except (TypeError, ValueError):  # not all of C's functions say theirs
+        return
+    try:
+        signature.bind()
+    except TypeError as problem:
+        name = getattr(model, "__name__", type(model).__name__)
+        raise TypeError(
+            f"model={name} is called without arguments, in the model's process, and returns the function from a batch "
+            f"to its outputs, but {problem}; give a function that returns yours (lambda: f)"
+        ) from problem
 
 
 def given_function(factory: Callable[[], Any]) -> GivenModel:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..request.settings import Settings
 from ..spark.session import SessionConf, check_running
-from .columns import Inputs, Outputs, check_standing
+from .columns import Inputs, Outputs
 from .model import given_model
 from .plan import scored
 from .shipping import shipped_model
@@ -79,7 +79,7 @@ def predict(
     spark = df.sparkSession
     check_running(spark, "the DataFrame")
     wanted = Inputs.given(df, inputs, [keys] if isinstance(keys, str) else keys)
-    check_standing(wanted.names, nulls=nulls, pad=pad)
+    wanted.check_standing(nulls=nulls, pad=pad)
     made = Outputs.given(df, outputs)
     conf = SessionConf(spark)
     settings = Settings.read(conf.get, keys=conf.keys)

@@ -1,14 +1,15 @@
 package dev.phalanx.spark
 
+import scala.annotation.tailrec
 import scala.jdk.CollectionConverters._
 import scala.util.Try
 
 import org.apache.spark.SparkConf
 import org.apache.spark.sql.functions.col
-import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.types.{ArrayType, DataType, StructType}
 import org.apache.spark.sql.{Column, DataFrame, Dataset}
 
-import dev.phalanx.spark.driver.{PyFiles, RankOptions, RankProgram, Settings}
+import dev.phalanx.spark.driver.{Preflight, PyFiles, RankOptions, RankProgram, Settings}
 import dev.phalanx.spark.internal.{Json, SparkInternals, SparkVersions}
 import dev.phalanx.spark.jni.Core
 import dev.phalanx.spark.scoring.{ModelFile, PredictPlan}
@@ -21,8 +22,9 @@ import dev.phalanx.spark.scoring.{ModelFile, PredictPlan}
   */
 object Predict {
   private val Made = "__phalanx_outputs"
-  private val Local = """local\[(\d+).*""".r
-  private val LocalCluster = """local-cluster\[\s*\d+\s*,\s*(\d+).*""".r
+  private val Texts = Set("String", "Char", "Varchar", "Binary")
+  private val Numbers = Set("Byte", "Short", "Integer", "Long", "Float", "Double", "Boolean", "Decimal") ++
+    Set("Date", "Time", "Timestamp", "TimestampNTZ", "DayTimeInterval")
   private val Example = "\"probability array<float>, label int\""
 
   /** `df` with the columns that the model makes of its rows. It is lazy: the model runs when the result is used, in
@@ -74,6 +76,7 @@ object Predict {
     val names = (inputs ++ keys).distinct
     Seq("inputs" -> inputs, "keys" -> keys).foreach { case (argument, asked) => check(df, argument, asked) }
     if (inputs.isEmpty) throw new IllegalArgumentException("inputs= names no column")
+    inputs.foreach(name => checkType(df, name))
     if (inputs.distinct.size < inputs.size)
       throw new IllegalArgumentException(s"inputs= names a column twice: ${inputs.mkString(", ")}")
     val makes = outputsOf(df, outputs)
@@ -84,7 +87,10 @@ object Predict {
     val idle = Core(_.predictIdleMillis(settings)) / 1000.0
     val plan = PredictPlan.ofTorchScript(
       file.key,
-      Json.node().put("idle", idle).put("threads", coresOf(df)).put("processes", processesPerDevice)
+      Json.node().put(
+        "idle",
+        idle
+      ).put("threads", Preflight.executorCores(sc.getConf.getOption)).put("processes", processesPerDevice)
         .put("autocast", autocast.orNull),
       PredictPlan.rows(inputs, keys, nulls, pad, onError, makes, batchSize),
       names,
@@ -122,11 +128,31 @@ object Predict {
       if (count > 1) throw new IllegalArgumentException(s"there are several columns '$name'; rename them")
     }
 
+  private def checkType(df: Dataset[_], name: String): Unit = {
+    val kind = df.schema(name).dataType
+    if (!isVector(kind) && !canBeTensor(kind)) throw new IllegalArgumentException(
+      s"inputs= names '$name', which is of type ${kind.simpleString} and can't be a tensor; " +
+        "cast it, or select what is in it as columns"
+    )
+  }
+
+  private def isVector(kind: DataType): Boolean = kind.typeName == "vector"
+
+  /** As Python's of that name. Spark 3.5 doesn't have all of these types. */
+  @tailrec
+  private def canBeTensor(kind: DataType, within: Boolean = false): Boolean = kind match {
+    case array: ArrayType => canBeTensor(array.elementType, within = true)
+    case _                =>
+      val name = kind.getClass.getSimpleName.stripSuffix("$").stripSuffix("Type")
+      Numbers(name) || !within && Texts(name)
+  }
+
   /** Vectors are arrays to a model. */
   private def column(df: Dataset[_], name: String): Column = {
     val column = df.col(quoted(name))
-    val isVector = df.schema(name).dataType.typeName == "vector"
-    (if (isVector) SparkVersions.vectorToArray(column).asInstanceOf[Column] else column).as(name)
+    (if (isVector(df.schema(name).dataType)) SparkVersions.vectorToArray(column).asInstanceOf[Column] else column).as(
+      name
+    )
   }
 
   private def outputsOf(df: Dataset[_], text: String): StructType = {
@@ -139,19 +165,6 @@ object Predict {
       throw new IllegalArgumentException(s"outputs= names '$name', which is there already; give it another name")
     }
     read
-  }
-
-  /** How many processors an executor has; 0 for all of its host's. YARN and Kubernetes give it one by default. */
-  private def coresOf(df: Dataset[_]): Int = {
-    val conf = df.sparkSession.sparkContext.getConf
-    conf.get("spark.master") match {
-      case "local"                                     => 1
-      case Local(count)                                => count.toInt
-      case LocalCluster(count)                         => count.toInt
-      case master if master.startsWith("local[")       => 0
-      case master if master.matches("yarn.*|k8s://.*") => conf.getInt("spark.executor.cores", 1)
-      case _                                           => conf.getInt("spark.executor.cores", 0)
-    }
   }
 
   private def quoted(name: String): String = s"`${name.replace("`", "``")}`"

@@ -1,10 +1,13 @@
 package dev.phalanx.spark.scoring
 
-import java.io.IOException
+import java.io.{File, IOException}
 import java.nio.file.{Files, Paths}
+import java.util.concurrent.{CountDownLatch, TimeUnit}
 
 import scala.jdk.CollectionConverters._
 import scala.sys.process.Process
+import scala.util.Try
+import scala.util.control.NonFatal
 
 import com.codahale.metrics.MetricRegistry
 import org.apache.spark.ml.functions.array_to_vector
@@ -120,6 +123,21 @@ class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
     assert(read.value <= 330, "JAR-33")
   }
 
+  test("a partition's memory is given back when its rows are out, however many partitions its task has") {
+    val rows = Cluster.spark.range(0, 400, 1, 40).selectExpr("id", "array(float(id) + 100, 0.5F) as x")
+    val scored = Predict(rows, model, Seq("x"), "y float, n bigint", batchSize = 3).select("id", "n")
+    val (ids, most) = idsAndMostMemories(scored.coalesce(1))
+    assert(ids == (0L until 400L), "JAR-32")
+    // Two batches and two outputs, each of which the core and the task have open.
+    assert(most <= 10, "JAR-34")
+  }
+
+  test("a task that ends while another thread takes its rows gives its memory back when that lets go") {
+    val rows = Cluster.spark.range(0, 100000, 1, 20).selectExpr("id", "array(float(id) + 100, 0.5F) as x")
+    takenByOthers(Predict(rows, model, Seq("x"), "y float, n bigint", batchSize = 3).select("id", "n"))
+    eventually(assert(held().forall(_ == 0), "JAR-34"))
+  }
+
   test("a file is copied once for all queries that use it, and what becomes of it then changes nothing") {
     val file = folder.resolve("other.pt")
     Files.copy(Paths.get(model), file)
@@ -147,6 +165,11 @@ class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
     def said(predict: => Any): String = intercept[IllegalArgumentException](predict).getMessage
     assert(said(Predict(frame, model, Seq("z"), "y float")) ==
       "inputs= names 'z', which is not a column: there are id, x, name")
+    val other = frame.selectExpr("struct(id) as s", "array(name) as texts")
+    assert(said(Predict(other, model, Seq("s"), "y float")) ==
+      "inputs= names 's', which is of type struct<id:bigint> and can't be a tensor; " +
+      "cast it, or select what is in it as columns")
+    assert(said(Predict(other, model, Seq("texts"), "y float")).contains("of type array<string> and can't be"))
     assert(said(Predict(frame, model, Nil, "y float")) == "inputs= names no column")
     assert(said(Predict(frame, model, Seq("x", "x"), "y float")) == "inputs= names a column twice: x, x")
     assert(said(Predict(frame, model, Seq("x"), "y float, y int")).startsWith("outputs= names 'y', which is there"))
@@ -213,6 +236,46 @@ private object PredictSuite {
 
   /** A partition's row at this place, where there is one partition; no other row is asked for after it. */
   def rowOf(rows: DataFrame, at: Int): Row = rows.rdd.mapPartitions(_.slice(at, at + 1)).collect().head
+
+  /** The first column, and how many memories of batches there were at most while the rows came. */
+  def idsAndMostMemories(rows: DataFrame): (Seq[Long], Int) = {
+    val found = rows.rdd.mapPartitions(_.map(row => (row.getLong(0), memories()))).collect().toSeq
+    (found.map(_._1), found.map(_._2).max)
+  }
+
+  /** How many memories of batches this JVM has open. */
+  private def memories(): Int =
+    new File("/proc/self/fd").list().count { fd =>
+      Try(Files.readSymbolicLink(Paths.get(
+        "/proc/self/fd",
+        fd
+      )).toString).toOption.exists(_.contains("phalanx-batch"))
+    }
+
+  /** Each task ends while another thread of it takes its rows, sooner or later. */
+  def takenByOthers(rows: DataFrame): Unit = {
+    val none = rows.rdd.mapPartitionsWithIndex { (number, rows) =>
+      val begun = new CountDownLatch(1)
+      val other = new Thread(() =>
+        try rows.foreach(_ => begun.countDown())
+        catch { case NonFatal(_) => () }
+      )
+      other.setDaemon(true)
+      other.start()
+      assert(begun.await(60, TimeUnit.SECONDS))
+      Thread.sleep(number.toLong)
+      Iterator[Int]()
+    }
+    assert(none.count() == 0)
+  }
+
+  /** What tasks have left at each executor: memories of batches and bytes of Arrow's. */
+  def held(): Seq[Long] =
+    Cluster.sc.parallelize(0 until 4, 4).map { _ =>
+      val own = SparkInternals.newArrowAllocator("test")
+      try memories() + own.getParentAllocator.getAllocatedMemory
+      finally own.close()
+    }.collect().toSeq
 
   /** The second column of each partition's first row; no other row is asked for. */
   def firstOf(rows: DataFrame): Seq[Long] =
