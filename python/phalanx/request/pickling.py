@@ -1,10 +1,11 @@
 """A call as one pickle, with what a rank needs to know of the caller's `__main__`.
 
-Beside cloudpickle's work this sends by value what pickle would leave as a name of `__main__` (`by_name.py`), and it
-collects two things on the way: what went along of `__main__` and pickles by its name there, so that the rank's own
-`__main__` has it (plain pickle, `torch.save` and spawned DataLoader workers look it up there); and the source text of
-what went by value, so that tracebacks and `inspect.getsource` have it on hosts that lack the file. A function knows its
-file. A class has that of its module, so the file of `__main__` goes along by name, too.
+Beside cloudpickle's work this sends by value what pickle would leave as a name of `__main__` (`by_name.py`), and a
+broadcast of Spark's, which only Spark's own workers have. It collects two things on the way: what went along of
+`__main__` and pickles by its name there, so that the rank's own `__main__` has it (plain pickle, `torch.save` and
+spawned DataLoader workers look it up there); and the source text of what went by value, so that tracebacks and
+`inspect.getsource` have it on hosts that lack the file. A function knows its file. A class has that of its module, so
+the file of `__main__` goes along by name, too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from ..errors import UnpicklableError
+from ..plumbing.describe import lives_in_driver
+from ..rank.broadcast import BroadcastValue
 from .by_name import parts_of
 from .unpicklable import explain
 
@@ -110,7 +113,9 @@ class CallPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has
         """What pickle would write of an object, but for a name that the ranks don't have."""
         kind = type(obj)
         reducer = self.dispatch_table.get(kind)
-        if reducer is not None:
+        if kind.__name__ == "Broadcast" and lives_in_driver(obj):
+            reduced = BroadcastValue, (obj.value,)
+        elif reducer is not None:
             reduced = reducer(obj)
         elif (kind.__reduce_ex__, kind.__reduce__) == _PLAIN:
             self._plain.add(kind)  # most objects: never a name
