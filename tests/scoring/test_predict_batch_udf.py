@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import phalanx
 import pytest
 from pyspark.ml.functions import predict_batch_udf as pysparks
+from support.own_session import in_session
 from support.programs import eventually, models_here
 from support.tiers import whole
 
@@ -99,6 +101,49 @@ def test_a_model_that_fails_has_its_traceback(spark: Any) -> None:
 
     _, ours = both(lambda: broken, ["a"], spark, batch_size=7, return_type=FloatType())
     assert "the model failed: LookupError: no such word" in ours[0] or "LookupError: no such word" in ours[0]
+
+
+def test_its_columns_and_warnings_are_pysparks_and_a_broadcast_is_there(spark: Any) -> None:
+    from pyspark.sql.types import DoubleType
+
+    by = spark.sparkContext.broadcast({"by": 3.0})
+
+    def make() -> Any:
+        return lambda x: x * by.value["by"]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = phalanx.predict_batch_udf(make, return_type=DoubleType(), batch_size=10)
+    theirs = pysparks(make, return_type=DoubleType(), batch_size=10)
+    scored = frame(spark).select(ours("b"))
+    assert scored.columns == frame(spark).select(theirs("b")).columns == ["predict(b)"], "SCORE-17"
+    assert [row[0] for row in scored.collect()] == [6.0 * row for row in range(50)], "SCORE-17"
+
+
+@whole("an application of its own")
+def test_it_says_that_it_needs_a_session_and_that_its_own_was_stopped() -> None:
+    answer = in_session(
+        "local[1]",
+        """
+        import phalanx
+        from pyspark.sql.types import LongType
+
+        def said(call):
+            try:
+                call()
+            except Exception as problem:
+                return str(problem)
+
+        make = lambda: lambda x: x
+        made = phalanx.predict_batch_udf(make, return_type=LongType(), batch_size=10)
+        spark.stop()
+        answer = [said(lambda: phalanx.predict_batch_udf(make, return_type=LongType(), batch_size=10))]
+        spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+        answer.append(said(lambda: spark.range(3).select(made("id")).collect()))
+        """,
+    )
+    assert answer[0].startswith("predict_batch_udf needs an active SparkSession")
+    assert "the Spark session was stopped in which this function was made; make it again" in answer[1]
 
 
 def test_it_can_be_registered_for_sql_and_runs_in_a_process_of_the_executor(spark: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import pickle
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ def predict_batch_udf(
     from ..request.settings import Settings
     from ..spark.session import SessionConf, active_session
 
-    spark = active_session()
+    spark = active_session("predict_batch_udf")
     given = given_function(make_predict_fn)
     conf = SessionConf(spark)
     told = told_of(conf, Settings.read(conf.get, keys=conf.keys))
@@ -57,7 +58,9 @@ def predict_batch_udf(
         batch_size=batch_size,
         input_tensor_shapes=input_tensor_shapes,
     )
-    return pandas_udf(_Task(remote, inner.func), inner.returnType, functionType=inner.evalType)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pyspark would rather read the function's annotations
+        return pandas_udf(_Task(remote, inner.func), inner.returnType, functionType=inner.evalType)
 
 
 class _Remote:
@@ -103,6 +106,9 @@ _connections: dict[str, ModelProcess] = {}
 
 class _Task:
     """What pyspark's function does in a task, within a connection."""
+
+    __name__ = "predict"
+    """What columns of it are called, as those of pyspark's."""
 
     def __init__(self, remote: _Remote, inner: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
         self._remote, self._inner = remote, inner

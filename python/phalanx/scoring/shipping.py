@@ -25,6 +25,15 @@ class ShippedModel:
     def __init__(self, where: Any) -> None:
         self._where = where
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Raises `RuntimeError` where the session was stopped that has it."""
+        context = getattr(self._where, "_sc", None)
+        if context is not None and context._jsc is None:
+            raise RuntimeError(
+                "the Spark session was stopped in which this function was made; make it again in the new one"
+            )
+        return vars(self)
+
     def open(self) -> int:
         """A descriptor of a file with the bytes, which is the caller's to close; in a task."""
         file = os.memfd_create("phalanx-model", os.MFD_CLOEXEC)
@@ -41,8 +50,10 @@ class ShippedModel:
             with open(SparkFiles.get(self._where), "rb") as file:
                 return file.read()
         content: bytes = self._where.value
-        # The worker needs it once, if at all; the next value is read from the disk again.
-        vars(self._where).pop("_value", None)
+        # The worker needs it once, if at all; the next value is read from the disk again, where it is there: Spark
+        # decrypts one only once.
+        if getattr(self._where, "_path", None) is not None:
+            vars(self._where).pop("_value", None)
         return content
 
 

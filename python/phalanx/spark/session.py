@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _COPY_SECONDS = 25.0  # as for folders of the machine: rust/job/src/node/output/log_directory.rs
 
 
-def active_session() -> SparkSession:
-    """The session of the calling thread, or else the application's.
+def active_session(who: str = "TorchDistributor") -> SparkSession:
+    """The session of the calling thread, or else the application's; `who` needs it.
 
     Raises `RuntimeError` where there is none, and where its Spark is too old.
     """
@@ -40,7 +40,7 @@ def active_session() -> SparkSession:
         spark = SparkSession.active()
     except Exception as problem:
         raise RuntimeError(
-            "TorchDistributor needs an active SparkSession; create one with SparkSession.builder.getOrCreate()"
+            f"{who} needs an active SparkSession; create one with SparkSession.builder.getOrCreate()"
         ) from problem
     check_server(spark)
     return spark
