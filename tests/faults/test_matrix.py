@@ -216,7 +216,7 @@ def also_told(cell: Cell, error: TrainingError) -> None:
     if cell.phase in (RETURN, EXIT):
         assert error.results[1 - cell.culprit] == misdeeds.WELL
     if cell.misdeed == "crashes":
-        assert any("Segmentation fault" in line for line in error.last_lines)
+        # Python shows the main thread last; with many others its first line, "Segmentation fault", is long gone.
         assert any("in crashes" in line for line in error.last_lines)
     if cell.misdeed == "exits_with_a_sentence":
         assert error.last_lines[-1] == "there is no data"
