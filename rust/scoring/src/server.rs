@@ -7,8 +7,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use phalanx_io::pause;
 use phalanx_supervisor::peer_uid;
-use phalanx_types::{Error, ErrorKind, Result};
+use phalanx_types::{Deadline, Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
@@ -329,7 +330,7 @@ impl ModelServer {
                 // Most likely there are no descriptors left. The task is still there when there are.
                 Err(error) => {
                     log::warn!("a task can't connect yet: {error}");
-                    std::thread::sleep(ACCEPT_AGAIN);
+                    pause(ACCEPT_AGAIN, Deadline::never());
                     return;
                 }
             }
