@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -89,3 +90,18 @@ def test_an_exception_is_told_of_in_a_line_of_its_own_and_its_notes_behind() -> 
         trouble = Trouble.of(raised)
     assert trouble.error == "ValueError: 13 is odd"
     assert ("a note" in trouble.traceback) == hasattr(problem, "add_note")
+
+
+def test_a_function_whose_wrapper_has_its_argument_is_a_factory() -> None:
+    def made(scale: int) -> Any:
+        return lambda x: x * scale
+
+    @functools.wraps(made)
+    def factory() -> Any:
+        return made(3)
+
+    assert given_model(factory).is_for_one
+    with pytest.raises(
+        TypeError, match="missing a required argument: 'scale'; give a function that returns yours"
+    ):
+        given_model(made)

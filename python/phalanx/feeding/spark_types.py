@@ -27,6 +27,11 @@ def has_arrays(kind: Any) -> bool:
     return is_vector(kind) or _name(kind) == "Array"
 
 
+def stored_as(kind: Any) -> Any:
+    """What Spark has a user's own type as, which is what Arrow gets; any other type as it is."""
+    return kind.sqlType() if hasattr(kind, "sqlType") and not is_vector(kind) else kind
+
+
 def can_travel(kind: Any) -> bool:
     """Whether a type is one that Spark brings to Arrow, and a loader to tensors or to a transform."""
     name = _name(kind)
@@ -40,10 +45,11 @@ def can_travel(kind: Any) -> bool:
 
 
 def can_be_tensor(kind: Any) -> bool:
-    """Whether a type is one of numbers, of arrays of these, or of texts, which are a list."""
-    element = kind
+    """Whether a type is one of numbers, of arrays of these, or of texts, which are a list; a user's own by what it is
+    stored as."""
+    kind = element = stored_as(kind)
     while _name(element) == "Array":
-        element = element.elementType
+        element = stored_as(element.elementType)
     return is_vector(kind) or _name(element) in (_ATOMS if element is kind else _ATOMS - _TEXTS)
 
 

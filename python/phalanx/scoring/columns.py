@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..feeding.spark_types import can_be_tensor, can_travel, has_arrays, is_text, is_vector
+from ..feeding.spark_types import can_be_tensor, can_travel, has_arrays, is_text, is_vector, stored_as
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -51,7 +51,7 @@ class Inputs(NamedTuple):
                     "cast it, or select what is in it as columns"
                 )
         for name in keys:
-            if not (is_vector(kinds[name]) or can_travel(kinds[name])):
+            if not (is_vector(kinds[name]) or can_travel(stored_as(kinds[name]))):
                 raise TypeError(
                     f"keys= names {name!r}, which is of type {kinds[name].simpleString()} and can't go to a model's "
                     "process; cast it"
@@ -71,9 +71,9 @@ class Inputs(NamedTuple):
                     raise ValueError(
                         f"{argument}= names {name!r}, which is not one of inputs=: {', '.join(self.kinds)}"
                     )
-                if argument == "nulls" and is_text(self.kinds[name]):
+                if argument == "nulls" and is_text(stored_as(self.kinds[name])):
                     raise ValueError(f"nulls= names {name!r}, whose nulls are None in a list")
-                if argument == "pad" and not has_arrays(self.kinds[name]):
+                if argument == "pad" and not has_arrays(stored_as(self.kinds[name])):
                     raise ValueError(f"pad= names {name!r}, which has no arrays")
             for one in by_name.values() if by_name else [value]:
                 if argument == "pad" and isinstance(one, str):

@@ -76,8 +76,8 @@ def given_model(model: Any) -> GivenModel:
 def _check_factory(model: Callable[..., Any]) -> None:
     """Raises `TypeError` where a function needs arguments: it is likely the one that is to be returned."""
     try:
-        signature = inspect.signature(model)
-    except (TypeError, ValueError):  # not all of C's functions say theirs
+        signature = inspect.signature(model, follow_wrapped=False)  # a wrapper may have the arguments
+    except Exception:  # not all of C's functions say theirs, and annotations may name what isn't there
         return
     try:
         signature.bind()

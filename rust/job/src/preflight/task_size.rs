@@ -26,7 +26,9 @@ pub fn executor_cores(conf: &Conf) -> Option<u32> {
     if is_local(master) {
         return threads(master);
     }
-    number(conf, EXECUTOR_CORES).or_else(|| worker_cores(master))
+    number(conf, EXECUTOR_CORES)
+        .or_else(|| local_cluster(master).map(|(_, cores)| cores))
+        .or_else(|| is_of(master, &["yarn", "k8s://"]).then_some(1))
 }
 
 /// N of `local[N]` and `local[N,FAILURES]`; `None` for `local[*]`, as many as the host has cores.

@@ -6,7 +6,7 @@ import scala.util.Try
 
 import org.apache.spark.SparkConf
 import org.apache.spark.sql.functions.col
-import org.apache.spark.sql.types.{ArrayType, DataType, StructType}
+import org.apache.spark.sql.types.{ArrayType, DataType, StructType, UserDefinedType}
 import org.apache.spark.sql.{Column, DataFrame, Dataset}
 
 import dev.phalanx.spark.driver.{Preflight, PyFiles, RankOptions, RankProgram, Settings}
@@ -141,8 +141,9 @@ object Predict {
   /** As Python's of that name. Spark 3.5 doesn't have all of these types. */
   @tailrec
   private def canBeTensor(kind: DataType, within: Boolean = false): Boolean = kind match {
-    case array: ArrayType => canBeTensor(array.elementType, within = true)
-    case _                =>
+    case array: ArrayType        => canBeTensor(array.elementType, within = true)
+    case own: UserDefinedType[_] => canBeTensor(own.sqlType, within)
+    case _                       =>
       val name = kind.getClass.getSimpleName.stripSuffix("$").stripSuffix("Type")
       Numbers(name) || !within && Texts(name)
   }
