@@ -7,9 +7,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use phalanx_io::pause;
 use phalanx_supervisor::peer_uid;
-use phalanx_types::{Deadline, Error, ErrorKind, Result};
+use phalanx_types::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
@@ -33,7 +32,7 @@ const UNMET: Duration = Duration::from_secs(10);
 /// How long one stays at least that tasks have left: shorter, and the next one would meet a process that is ending.
 const LEAST_IDLE: Duration = Duration::from_secs(1);
 
-/// How long until a task is accepted for which there was no room.
+/// How long until a task is accepted again after one could not be.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// How long the model may work for a task that has gone, at most; less where the process would be idle for less.
@@ -84,6 +83,8 @@ pub struct ModelServer {
     listener: OwnedFd,
     tasks: BTreeMap<u64, Task>,
     next_task: u64,
+    /// Since when no task can be accepted, most likely for want of descriptors.
+    full_since: Option<Instant>,
     turns: Turns<(Batch, Option<SharedMemory>)>,
     any_gone: bool,
     state: State,
@@ -115,6 +116,7 @@ impl ModelServer {
             listener,
             tasks: BTreeMap::new(),
             next_task: 0,
+            full_since: None,
             turns: Turns::new(),
             any_gone: false,
             state: State::Wanted(None),
@@ -295,7 +297,11 @@ impl ModelServer {
 
     /// Takes in who has come, what was said and who has gone; waits for that as long as `time`.
     fn look(&mut self, time: Duration) {
-        let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        // Who waits to be accepted must not keep this from resting, nor hold up the tasks that are there.
+        let is_full = self.full_since.is_some_and(|since| since.elapsed() < ACCEPT_AGAIN);
+        let (of_listener, time) =
+            if is_full { (PollFlags::empty(), time.min(ACCEPT_AGAIN)) } else { (PollFlags::IN, time) };
+        let mut fds = vec![PollFd::new(&self.listener, of_listener)];
         fds.extend(self.tasks.values().map(|task| PollFd::new(&task.socket, PollFlags::IN)));
         let end = self.left_alone().max(Duration::from_millis(1));
         wait(&mut fds, if self.tasks.is_empty() { time.min(end) } else { time });
@@ -321,16 +327,17 @@ impl ModelServer {
                         under_way: Default::default(),
                         results: Default::default(),
                     };
+                    self.full_since = None;
                     self.tasks.insert(self.next_task, task);
                     self.hear(self.next_task);
                     self.next_task += 1;
                 }
                 Ok(_) | Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
-                // Most likely there are no descriptors left. The task is still there when there are.
                 Err(error) => {
-                    log::warn!("a task can't connect yet: {error}");
-                    pause(ACCEPT_AGAIN, Deadline::never());
+                    if self.full_since.replace(Instant::now()).is_none() {
+                        log::warn!("tasks can't connect to the process of a model for now: {error}");
+                    }
                     return;
                 }
             }

@@ -202,6 +202,26 @@ fn a_process_that_nobody_has_met_ends_where_the_task_that_has_started_it_can_t_c
 }
 
 #[test]
+fn a_task_for_which_there_is_no_descriptor_waits_and_holds_nobody_up() {
+    let (mut server, address) = served("full", Duration::from_secs(60));
+    let first = task(&address);
+    bring_model(&mut server, &first);
+    let _second = task(&address);
+    // None of this test's own time counts.
+    server.full_since = Some(Instant::now() + Duration::from_secs(3600));
+    say(&first, &batch(0, 1), Some(&SharedMemory::new(1).unwrap()));
+    let began = Instant::now();
+    server.look(Duration::from_secs(60));
+    assert!(began.elapsed() < Duration::from_secs(30) && !server.turns.is_empty(), "the first task is heard");
+    server.look(Duration::from_secs(60));
+    assert_eq!(server.tasks.len(), 1, "nobody is accepted meanwhile");
+    assert!(began.elapsed() < Duration::from_secs(30), "it looks again soon");
+    server.full_since = Instant::now().checked_sub(ACCEPT_AGAIN);
+    server.look(Duration::ZERO);
+    assert_eq!((server.tasks.len(), server.full_since), (2, None));
+}
+
+#[test]
 fn a_process_without_tasks_ends_early_where_memory_is_short() {
     let (mut server, address) = served("short", Duration::from_secs(60));
     let first = task(&address);
