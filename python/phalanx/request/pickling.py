@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from ..errors import UnpicklableError
+from ..plumbing.broadcast import BroadcastValue
 from ..plumbing.describe import lives_in_driver
-from ..rank.broadcast import BroadcastValue
 from .by_name import parts_of
 from .unpicklable import explain
 
