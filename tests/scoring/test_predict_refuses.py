@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from rows import error_of, numbers, whole_case
 from support.own_session import in_session
+from support.places import CONTRACT
 from support.tiers import whole
 
 pytestmark = pytest.mark.usefixtures("no_model_is_left")
@@ -215,27 +217,28 @@ def test_what_can_t_be_is_refused_by_the_caller(
         phalanx.predict(frame, model, **given)
 
 
-@pytest.mark.parametrize(
-    ("argument", "column", "said"),
-    [
-        ("inputs", "struct(x)", "which is of type struct<x:double> and can't be a tensor; cast it"),
-        ("inputs", "map('a', x)", "which is of type map<string,double> and can't be a tensor"),
-        ("inputs", "array(string(x))", "which is of type array<string> and can't be a tensor"),
-        ("inputs", "make_ym_interval(1, 2)", "which is of type interval year to month and can't be a tensor"),
-        (
-            "keys",
-            "make_ym_interval(1, 2)",
-            "which is of type interval year to month and can't go to a model's",
-        ),
-    ],
-)
-def test_a_column_of_a_type_that_can_t_be_is_refused_by_the_caller(
-    spark: Any, argument: str, column: str, said: str
+def test_a_column_of_a_type_that_can_t_be_a_tensor_is_refused_by_the_caller(
+    spark: Any, request: pytest.FixtureRequest
 ) -> None:
-    frame = numbers(spark).selectExpr("x", f"{column} as c")
-    given = {"inputs": "x"} | {argument: "c"}
-    with pytest.raises(TypeError, match=re.escape(f"{argument}= names 'c', {said}")):
-        phalanx.predict(frame, models.Twice(), outputs="y double", **given)
+    """FEED-75: the tests of Scala read the same table."""
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    request.addfinalizer(lambda: spark.conf.unset("spark.sql.timeType.enabled"))
+    for case in json.loads((CONTRACT / "tensor_types.json").read_text())["types"]:
+        frame = spark.sql(f"select cast(null as {case['type']}) as c")
+        if case["tensor"]:
+            phalanx.predict(frame, models.Twice(), inputs="c", outputs="y double")
+            continue
+        with pytest.raises(
+            TypeError, match="^inputs= names 'c', which is of type .* and can't be a tensor; cast"
+        ):
+            phalanx.predict(frame, models.Twice(), inputs="c", outputs="y double")
+
+
+def test_a_key_that_can_t_go_to_the_model_is_refused_by_the_caller(spark: Any) -> None:
+    frame = numbers(spark).selectExpr("x", "make_ym_interval(1, 2) as c")
+    said = "keys= names 'c', which is of type interval year to month and can't go to a model's process"
+    with pytest.raises(TypeError, match=re.escape(said)):
+        phalanx.predict(frame, models.Twice(), inputs="x", outputs="y double", keys="c")
 
 
 @whole("an environment of its own")

@@ -23,7 +23,7 @@ class Inputs(NamedTuple):
     columns: list[Column]
     """The columns of both, vectors as arrays."""
     kinds: dict[str, Any]
-    """Spark's types of the inputs."""
+    """Spark's types of the inputs, users' own as what they are stored as."""
 
     @staticmethod
     def given(df: DataFrame, inputs: str | Sequence[str], keys: Sequence[str]) -> Inputs:
@@ -35,7 +35,7 @@ class Inputs(NamedTuple):
         for field in df.schema.fields:
             if field.name in kinds and field.name in (*names, *keys):
                 raise ValueError(f"there are several columns {field.name!r}; rename them")
-            kinds[field.name] = field.dataType
+            kinds[field.name] = stored_as(field.dataType)
         for argument, asked in (("inputs", names), ("keys", keys)):
             for name in asked:
                 if not isinstance(name, str):
@@ -51,7 +51,7 @@ class Inputs(NamedTuple):
                     "cast it, or select what is in it as columns"
                 )
         for name in keys:
-            if not (is_vector(kinds[name]) or can_travel(stored_as(kinds[name]))):
+            if not (is_vector(kinds[name]) or can_travel(kinds[name])):
                 raise TypeError(
                     f"keys= names {name!r}, which is of type {kinds[name].simpleString()} and can't go to a model's "
                     "process; cast it"
@@ -71,9 +71,9 @@ class Inputs(NamedTuple):
                     raise ValueError(
                         f"{argument}= names {name!r}, which is not one of inputs=: {', '.join(self.kinds)}"
                     )
-                if argument == "nulls" and is_text(stored_as(self.kinds[name])):
+                if argument == "nulls" and is_text(self.kinds[name]):
                     raise ValueError(f"nulls= names {name!r}, whose nulls are None in a list")
-                if argument == "pad" and not has_arrays(stored_as(self.kinds[name])):
+                if argument == "pad" and not has_arrays(self.kinds[name]):
                     raise ValueError(f"pad= names {name!r}, which has no arrays")
             for one in by_name.values() if by_name else [value]:
                 if argument == "pad" and isinstance(one, str):

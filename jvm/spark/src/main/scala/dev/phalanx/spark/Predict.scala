@@ -85,12 +85,10 @@ object Predict {
     val env = RankOptions(RankProgram.Python(python), PyFiles.shipped(sc), localGpus = Nil).env
     val settings = Settings.of(df.sparkSession.conf.getAll)
     val idle = Core(_.predictIdleMillis(settings)) / 1000.0
+    val threads = Preflight.executorCores(sc.getConf.getOption)
     val plan = PredictPlan.ofTorchScript(
       file.key,
-      Json.node().put(
-        "idle",
-        idle
-      ).put("threads", Preflight.executorCores(sc.getConf.getOption)).put("processes", processesPerDevice)
+      Json.node().put("idle", idle).put("threads", threads).put("processes", processesPerDevice)
         .put("autocast", autocast.orNull),
       PredictPlan.rows(inputs, keys, nulls, pad, onError, makes, batchSize),
       names,
@@ -138,7 +136,7 @@ object Predict {
 
   private def isVector(kind: DataType): Boolean = kind.typeName == "vector"
 
-  /** As Python's of that name. Spark 3.5 doesn't have all of these types. */
+  /** By name, since Spark 3.5 doesn't have all of these types. FEED-75 */
   @tailrec
   private def canBeTensor(kind: DataType, within: Boolean = false): Boolean = kind match {
     case array: ArrayType        => canBeTensor(array.elementType, within = true)
@@ -151,9 +149,8 @@ object Predict {
   /** Vectors are arrays to a model. */
   private def column(df: Dataset[_], name: String): Column = {
     val column = df.col(quoted(name))
-    (if (isVector(df.schema(name).dataType)) SparkVersions.vectorToArray(column).asInstanceOf[Column] else column).as(
-      name
-    )
+    val isOne = isVector(df.schema(name).dataType)
+    (if (isOne) SparkVersions.vectorToArray(column).asInstanceOf[Column] else column).as(name)
   }
 
   private def outputsOf(df: Dataset[_], text: String): StructType = {

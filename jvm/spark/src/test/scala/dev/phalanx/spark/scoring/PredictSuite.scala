@@ -22,6 +22,7 @@ import org.scalatest.BeforeAndAfterAll
 
 import dev.phalanx.spark.Predict
 import dev.phalanx.spark.internal.SparkInternals
+import dev.phalanx.spark.support.PhalanxSuite.{contract, rows}
 import dev.phalanx.spark.support.{Cluster, PhalanxSuite}
 
 class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
@@ -165,11 +166,9 @@ class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
     def said(predict: => Any): String = intercept[IllegalArgumentException](predict).getMessage
     assert(said(Predict(frame, model, Seq("z"), "y float")) ==
       "inputs= names 'z', which is not a column: there are id, x, name")
-    val other = frame.selectExpr("struct(id) as s", "array(name) as texts")
-    assert(said(Predict(other, model, Seq("s"), "y float")) ==
+    assert(said(Predict(frame.selectExpr("struct(id) as s"), model, Seq("s"), "y float")) ==
       "inputs= names 's', which is of type struct<id:bigint> and can't be a tensor; " +
       "cast it, or select what is in it as columns")
-    assert(said(Predict(other, model, Seq("texts"), "y float")).contains("of type array<string> and can't be"))
     assert(said(Predict(frame, model, Nil, "y float")) == "inputs= names no column")
     assert(said(Predict(frame, model, Seq("x", "x"), "y float")) == "inputs= names a column twice: x, x")
     assert(said(Predict(frame, model, Seq("x"), "y float, y int")).startsWith("outputs= names 'y', which is there"))
@@ -194,6 +193,18 @@ class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
     val encrypted = new SparkConf(false).set("spark.io.encryption.enabled", "true")
     assert(intercept[IllegalStateException](Predict.checkReadable(encrypted)).getMessage
       .startsWith("Predict can't read a model that Spark encrypts"))
+  }
+
+  test("the same types can be tensors as in Python") {
+    Cluster.spark.conf.set("spark.sql.timeType.enabled", "true")
+    try
+      rows(contract("tensor_types.json").path("types")).foreach { row =>
+        val none = Cluster.spark.sql(s"select cast(null as ${row.path("type").asText}) as c")
+        val made = Try(Predict(none, model, Seq("c"), "y float"))
+        assert(made.isSuccess == row.path("tensor").asBoolean, s"FEED-75: $row")
+        made.failed.foreach(refused => assert(refused.getMessage.contains("and can't be a tensor")))
+      }
+    finally Cluster.spark.conf.unset("spark.sql.timeType.enabled")
   }
 
   test("bytes are read out of the pickles that Python writes, whatever their size") {
