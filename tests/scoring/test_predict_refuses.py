@@ -229,7 +229,7 @@ def test_a_column_of_a_type_that_can_t_be_a_tensor_is_refused_by_the_caller(
             phalanx.predict(frame, models.Twice(), inputs="c", outputs="y double")
             continue
         with pytest.raises(
-            TypeError, match="^inputs= names 'c', which is of type .* and can't be a tensor; cast"
+            TypeError, match=r"^inputs= names 'c', which is of type .* and can't be a tensor; cast"
         ):
             phalanx.predict(frame, models.Twice(), inputs="c", outputs="y double")
 

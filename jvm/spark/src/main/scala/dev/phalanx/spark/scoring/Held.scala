@@ -2,7 +2,7 @@ package dev.phalanx.spark.scoring
 
 import java.util.concurrent.locks.ReentrantLock
 
-/** What is to be given back at the latest when a task ends, and never in the midst of its use.
+/** What a task has to give back. It does so when it ends, at the latest, and never in the midst of its use.
   *
   * A task can end while another thread takes its rows: Spark 3.5 writes to Python workers from a thread that the end
   * of the task doesn't wait for, and so do later lines for programs (`pipe`, `TRANSFORM`, R). Then that thread gives
@@ -17,13 +17,13 @@ final private[scoring] class Held {
   /** Whether nothing is to be used any more. */
   def isOver: Boolean = over
 
-  /** Has it given back with the others, before those that were there earlier. */
+  /** Takes `made` in. The newest is given back first. */
   def own[A <: AutoCloseable](made: A): A = using {
     owned = made :: owned
     made
   }
 
-  /** Nothing is given back meanwhile. */
+  /** What `use` returns; nothing is given back meanwhile. */
   def using[A](use: => A): A = {
     lock.lock()
     try use
@@ -39,7 +39,7 @@ final private[scoring] class Held {
   private def leave(): Unit = {
     try if (over && lock.getHoldCount == 1) closeAll()
     finally lock.unlock()
-    // Who closed it since has not got the lock.
+    // Whoever has called `close` since then did not get the lock.
     if (over && owned.nonEmpty && !lock.isHeldByCurrentThread && lock.tryLock()) leave()
   }
 
