@@ -13,14 +13,15 @@ from py4j.protocol import MEMORY_COMMAND_NAME
 def questions_to_the_jvm(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What this process asks from now on, one text each.
 
-    Left out is what the JVM is told of objects that nobody holds any more, and what Spark's UI is told: how often
-    depends on how long something takes.
+    Left out are what the JVM is told of objects that nobody holds any more, what Spark's UI is told, and the looks at a
+    stage: how many there are depends on how long something takes.
     """
     asked: list[str] = []
     send = ClientServerConnection.send_command
 
     def noted(connection: Any, command: str, *rest: Any) -> Any:
-        if not command.startswith(MEMORY_COMMAND_NAME) and threading.current_thread().name != "phalanx-ui":
+        is_of_run = threading.current_thread().name not in ("phalanx-ui", "phalanx-stage-watch")
+        if is_of_run and not command.startswith(MEMORY_COMMAND_NAME):
             asked.append(command)
         return send(connection, command, *rest)
 
