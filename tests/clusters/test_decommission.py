@@ -23,6 +23,8 @@ from support.tiers import whole
 pytestmark = [pytest.mark.timeout(300), whole("a standalone cluster")]
 
 DECOMMISSION = {"spark.decommission.enabled": "true"}
+# Spark decommissions idle executors, too. Between two attempts of a run they are idle for some seconds.
+STAYS = {"spark.dynamicAllocation.executorIdleTimeout": "60s"}
 # Ranks that leave a mark with their host's address at the twentieth step of each attempt.
 TRAINING = """
 def train(folder, steps, save_at=None):
@@ -91,7 +93,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def conf_of(gang: str) -> dict[str, str]:
-    elastic = BREATHES if gang == "tasks" else {"spark.executor.cores": "1", "spark.executor.memory": "512m"}
+    elastic = (
+        BREATHES | STAYS
+        if gang == "tasks"
+        else {"spark.executor.cores": "1", "spark.executor.memory": "512m"}
+    )
     return (
         elastic
         | DECOMMISSION

@@ -27,7 +27,9 @@ def seen(
     cluster = Standalone(folder, [hosts.host_with_disk(at, folder / "disk") for at in range(2)])
     try:
         driver = hosts.addresses[0]
-        comes_and_goes = BREATHES if request.param == "breathing" else {}
+        # The hosts are none the worse for the executors that are killed on them.
+        stay = {"spark.phalanx.host.cooldown": "0"}
+        comes_and_goes = BREATHES | stay if request.param == "breathing" else {}
         conf = cluster.conf(executor_cores=2) | {
             **WARM_IF_ASKED,
             **comes_and_goes,
