@@ -214,6 +214,7 @@ def by_the_other_name(folder: str) -> tuple[str, list[str]]:
     return type(trains).__module__.partition(".")[0], reported
 
 
+@whole("another library")
 def test_pytorch_lightning_is_the_same_by_another_name(tmp_path: Path) -> None:
     run = TorchDistributor(RANKS, **LOCAL).start(by_the_other_name, str(tmp_path))
     name, callbacks = run.result(200)
