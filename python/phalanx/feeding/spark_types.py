@@ -1,7 +1,7 @@
 """Which of Spark's types can be tensors.
 
 FEED-75 (tensors-only): what can't be one is refused by the caller, alike in Python and Scala. The types are in
-`tests/contract/tensor_types.json`, which the tests of both read.
+`tests/contract/spark_types.json`, which the tests of both read.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 package dev.phalanx.spark
 
-import scala.annotation.tailrec
 import scala.jdk.CollectionConverters._
 import scala.util.Try
 
 import org.apache.spark.SparkConf
 import org.apache.spark.sql.functions.col
-import org.apache.spark.sql.types.{ArrayType, DataType, StructType, UserDefinedType}
+import org.apache.spark.sql.types.{DataType, StructType}
 import org.apache.spark.sql.{Column, DataFrame, Dataset}
 
 import dev.phalanx.spark.driver.{Preflight, PyFiles, RankOptions, RankProgram, Settings}
 import dev.phalanx.spark.internal.{Json, SparkInternals, SparkVersions}
 import dev.phalanx.spark.jni.Core
-import dev.phalanx.spark.scoring.{ModelFile, PredictPlan}
+import dev.phalanx.spark.scoring.{InputTypes, ModelFile, PredictPlan}
 
 /** Scores the rows of a Dataset with a trained model, as Python's `phalanx.predict` does; `docs/predict.md` says how.
   *
@@ -22,9 +21,6 @@ import dev.phalanx.spark.scoring.{ModelFile, PredictPlan}
   */
 object Predict {
   private val Made = "__phalanx_outputs"
-  private val Texts = Set("String", "Char", "Varchar", "Binary")
-  private val Numbers = Set("Byte", "Short", "Integer", "Long", "Float", "Double", "Boolean", "Decimal") ++
-    Set("Date", "Time", "Timestamp", "TimestampNTZ", "DayTimeInterval")
   private val Example = "\"probability array<float>, label int\""
 
   /** `df` with the columns that the model makes of its rows. It is lazy: the model runs when the result is used, in
@@ -76,7 +72,9 @@ object Predict {
     val names = (inputs ++ keys).distinct
     Seq("inputs" -> inputs, "keys" -> keys).foreach { case (argument, asked) => check(df, argument, asked) }
     if (inputs.isEmpty) throw new IllegalArgumentException("inputs= names no column")
-    inputs.foreach(name => checkType(df, name))
+    val noTensor = "can't be a tensor; cast it, or select what is in it as columns"
+    checkTypes(df, "inputs", inputs, InputTypes.canBeTensor, noTensor)
+    checkTypes(df, "keys", keys, InputTypes.canTravel, "can't go to a model's process; cast it")
     if (inputs.distinct.size < inputs.size)
       throw new IllegalArgumentException(s"inputs= names a column twice: ${inputs.mkString(", ")}")
     val makes = outputsOf(df, outputs)
@@ -126,30 +124,19 @@ object Predict {
       if (count > 1) throw new IllegalArgumentException(s"there are several columns '$name'; rename them")
     }
 
-  private def checkType(df: Dataset[_], name: String): Unit = {
-    val kind = df.schema(name).dataType
-    if (!isVector(kind) && !canBeTensor(kind)) throw new IllegalArgumentException(
-      s"inputs= names '$name', which is of type ${kind.simpleString} and can't be a tensor; " +
-        "cast it, or select what is in it as columns"
-    )
-  }
-
-  private def isVector(kind: DataType): Boolean = kind.typeName == "vector"
-
-  /** By name, since Spark 3.5 doesn't have all of these types. FEED-75 */
-  @tailrec
-  private def canBeTensor(kind: DataType, within: Boolean = false): Boolean = kind match {
-    case array: ArrayType        => canBeTensor(array.elementType, within = true)
-    case own: UserDefinedType[_] => canBeTensor(own.sqlType, within)
-    case _                       =>
-      val name = kind.getClass.getSimpleName.stripSuffix("$").stripSuffix("Type")
-      Numbers(name) || !within && Texts(name)
-  }
+  private def checkTypes(df: Dataset[_], argument: String, names: Seq[String], can: DataType => Boolean, why: String)
+      : Unit =
+    names.foreach { name =>
+      val kind = df.schema(name).dataType
+      if (!can(kind)) throw new IllegalArgumentException(
+        s"$argument= names '$name', which is of type ${kind.simpleString} and $why"
+      )
+    }
 
   /** Vectors are arrays to a model. */
   private def column(df: Dataset[_], name: String): Column = {
     val column = df.col(quoted(name))
-    val isOne = isVector(df.schema(name).dataType)
+    val isOne = InputTypes.isVector(df.schema(name).dataType)
     (if (isOne) SparkVersions.vectorToArray(column).asInstanceOf[Column] else column).as(name)
   }
 

@@ -195,14 +195,16 @@ class PredictSuite extends PhalanxSuite with BeforeAndAfterAll {
       .startsWith("Predict can't read a model that Spark encrypts"))
   }
 
-  test("the same types can be tensors as in Python") {
+  test("the same types can be tensors and keys as in Python") {
     Cluster.spark.conf.set("spark.sql.timeType.enabled", "true")
     try
-      rows(contract("tensor_types.json").path("types")).foreach { row =>
-        val none = Cluster.spark.sql(s"select cast(null as ${row.path("type").asText}) as c")
-        val made = Try(Predict(none, model, Seq("c"), "y float"))
-        assert(made.isSuccess == row.path("tensor").asBoolean, s"FEED-75: $row")
-        made.failed.foreach(refused => assert(refused.getMessage.contains("and can't be a tensor")))
+      rows(contract("spark_types.json").path("types")).foreach { row =>
+        val frame = Cluster.spark.sql(s"select 1 as x, cast(null as ${row.path("type").asText}) as c")
+        for ((kind, inputs, keys) <- Seq(("tensor", Seq("c"), Nil), ("key", Seq("x"), Seq("c")))) {
+          val made = Try(Predict(frame, model, inputs, "y float", keys = keys))
+          assert(made.isSuccess == row.path(kind).asBoolean, s"FEED-75: $row")
+          made.failed.foreach(refused => assert(refused.getMessage.contains("names 'c', which is of type ")))
+        }
       }
     finally Cluster.spark.conf.unset("spark.sql.timeType.enabled")
   }
