@@ -27,9 +27,9 @@ def seen(
     cluster = Standalone(folder, [hosts.host_with_disk(at, folder / "disk") for at in range(2)])
     try:
         driver = hosts.addresses[0]
-        # The hosts are none the worse for the executors that are killed on them.
-        stay = {"spark.phalanx.host.cooldown": "0"}
-        comes_and_goes = BREATHES | stay if request.param == "breathing" else {}
+        # Executors are killed on one host more than once, which would then get no tasks for an hour.
+        no_cooldown = {"spark.phalanx.host.cooldown": "0"}
+        comes_and_goes = BREATHES | no_cooldown if request.param == "breathing" else {}
         conf = cluster.conf(executor_cores=2) | {
             **WARM_IF_ASKED,
             **comes_and_goes,
