@@ -241,7 +241,7 @@ def test_of_a_flood_the_newest_are_there_and_a_tag_says_how_many_are_not(spark: 
     mlflow.set_experiment("floods")
     with mlflow.start_run() as run:
         TorchDistributor(1, local_mode=True, use_gpu=False, mlflow=True).run(floods)
-    # Of a slow server the run's end doesn't wait for the last of them, behind which the tag comes.
+    # The run's end doesn't wait for a slow server, which gets the tag last.
     eventually("the tag is there", 60, lambda: "phalanx.reports_left_out" in tags(run.info.run_id))
     steps = [step for step, _ in history(run.info.run_id, "loss")]
     assert len(steps) + int(tags(run.info.run_id)["phalanx.reports_left_out"]) == 200_000, "LIBRARY-10"
